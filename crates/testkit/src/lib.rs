@@ -1,16 +1,16 @@
-//! Test support: reference data that lies beside the checkout (`../shared`), and golden vectors in it.
+//! Test support: reference data next to the checkout (`../shared`), and golden vectors in it.
 //!
-//! A user's checkout has no such folder: a test that needs it says so and passes. Where `CI` is set it must be there.
+//! A user's checkout has no such folder: a test that needs it reports that and passes. If `CI` is set, the folder must exist.
 
 use std::io::Write;
 use std::path::PathBuf;
 
-/// An address where nobody listens: that of a service that hardly any machine has, and no port that the system hands out.
+/// An address where nothing listens: the port of a rare service, outside the range that the system assigns.
 pub const NOBODY: &str = "http://127.0.0.1:9";
 
-/// Says why a test is skipped. Not by `eprintln!`: the test harness swallows that where a test passes.
+/// Reports why a test is skipped. Not with `eprintln!`: the test harness hides that if a test passes.
 pub fn skipped(why: &str) {
-    // Nobody to tell is no reason to fail.
+    // A closed standard error is no reason to fail.
     let _ = std::io::stderr().write_all(format!("skipped: {why}\n").as_bytes());
 }
 
@@ -18,8 +18,8 @@ fn is_ci() -> bool {
     std::env::var_os("CI").is_some()
 }
 
-/// Number of the Vulkan device that tests run on: the one that the variable `OCTET_TEST_VULKAN` names, 0 in CI, or `None` (said on
-/// standard error) where it is not set. On a machine without a card, Mesa's software device is number 0 (Debian: `mesa-vulkan-drivers`).
+/// Number of the Vulkan device for tests: the variable `OCTET_TEST_VULKAN`, 0 in CI, or `None` (reported on standard error) if it is not
+/// set. On a machine without a card, Mesa's software device is number 0 (Debian: `mesa-vulkan-drivers`).
 ///
 /// # Panics
 /// When the variable is not a number.
@@ -34,8 +34,8 @@ pub fn vulkan_device() -> Option<usize> {
     }
 }
 
-/// Number of the Vulkan device that the tests' models run on where a test does not say: the one that `OCTET_TEST_DEVICE_VULKAN` names, or
-/// `None` without the variable: the processor.
+/// Default Vulkan device of the tests' models: the variable `OCTET_TEST_DEVICE_VULKAN`, or `None` without the variable: the
+/// processor.
 ///
 /// # Panics
 /// When the variable is not a number.
@@ -44,10 +44,10 @@ pub fn models_on_vulkan() -> Option<usize> {
     Some(index.parse().expect("OCTET_TEST_DEVICE_VULKAN is a device's number"))
 }
 
-/// Path of `name` in the reference data, or `None` (said on standard error) where there is none.
+/// Path of `name` in the reference data, or `None` (reported on standard error) without the data.
 ///
 /// # Panics
-/// When `CI` is set and the reference data is missing: CI runs everything.
+/// If `CI` is set and the reference data is missing: CI runs everything.
 pub fn shared(name: &str) -> Option<PathBuf> {
     let root = std::env::var_os("OCTET_SHARED").map(PathBuf::from).unwrap_or_else(|| {
         PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -66,7 +66,7 @@ pub fn shared(name: &str) -> Option<PathBuf> {
 }
 
 /// A real model's file, from the variable `OCTET_TEST_` and the model's name in capitals (`OCTET_TEST_SMOLLM2`), or `None`
-/// (said on standard error) where it is not set.
+/// (reported on standard error) if it is not set.
 ///
 /// # Panics
 /// When `CI` is set and the variable is not, or names no file.

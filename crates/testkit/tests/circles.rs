@@ -1,4 +1,4 @@
-//! No module of a crate imports another that imports it, be it by way of others: who reads one would have to read all. Beside `tidy`.
+//! Checks that modules of a crate do not import each other in circles, direct or through others. See also `tidy`.
 //!
 //! What is an import: a path that begins with `crate`, `self`, `super` or a module declared in the file, in code that is no test. A name that a
 //! module re-exports or imports leads on to where it comes from. A module and those inside it count as one another's own: a parent names its
@@ -94,7 +94,7 @@ struct Import {
     name: Option<String>,
 }
 
-/// What one file says, from its tokens.
+/// The imports of one file, from its tokens.
 #[derive(Debug, Default)]
 struct File {
     declared: BTreeSet<String>,
@@ -343,7 +343,7 @@ fn modules_do_not_import_each_other_in_circles() {
     assert!(gone.is_none(), "{gone:?} is no circle any more: take it off the list");
 }
 
-/// The test sees what it is for: a path in the code, a name that the root re-exports, `super`, and a list in braces.
+/// The test finds imports in all forms: a path in the code, a name that the root re-exports, `super`, and a list in braces.
 #[test]
 fn circles_are_seen() {
     let crate_of = |files: &[(&str, &str)]| {

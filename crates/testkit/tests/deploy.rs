@@ -1,4 +1,4 @@
-//! What `deploy/` says about the server, against the server's own sources.
+//! Compares `deploy/` with the server's sources.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

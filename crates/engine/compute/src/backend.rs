@@ -1,8 +1,8 @@
-//! The verbs: what every forward pass is written in, and what every backend implements. Start reading here.
+//! The verbs: the operations of a forward pass, which every backend implements. Start reading here.
 //!
 //! A verb is as large as one parallel region on a CPU, or one to a few kernels on a GPU. It writes into buffers
-//! that the caller owns and allocates nothing. Loading and whole steps can fail; a verb cannot. Activations are f32,
-//! row-major, one row a token. A product `w . x` includes the bias of `w`, where it was loaded with one; the stacked
+//! that the caller owns, and allocates nothing. Loading and whole steps can fail; a verb cannot. Activations are f32,
+//! row-major, one row per token. A product `w . x` includes the bias of `w`, if it was loaded with one; the stacked
 //! projections of experts have none. `reference.rs` is the oracle that every backend is tested against, verb by verb.
 //!
 //! Every verb computes each token's result independently of what else is in the batch, in the same order of
@@ -13,7 +13,7 @@ use octet_weights::{GgmlType, Matrix};
 use crate::picks::Pick;
 use crate::{Batch, ExpertCounts};
 
-/// Why weights cannot be loaded into a backend, or memory not be had.
+/// Why weights cannot be loaded into a backend, or memory cannot be allocated.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(pub String);
@@ -47,7 +47,7 @@ pub enum KvType {
 }
 
 impl KvType {
-    /// The same among the types of tensors, which says how a block lies in memory.
+    /// The tensor type with the same blocks.
     pub const fn tensor_type(self) -> GgmlType {
         match self {
             Self::F32 => GgmlType::F32,
@@ -63,7 +63,7 @@ impl KvType {
 }
 
 impl std::fmt::Display for KvType {
-    /// As it is typed: `q8_0`.
+    /// The name in options: `q8_0`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(&self.tensor_type().name().to_ascii_lowercase())
     }
@@ -78,7 +78,7 @@ pub struct KvTypes {
 }
 
 impl KvTypes {
-    /// Fails where heads of `head_dim` values are not whole blocks of both types.
+    /// Fails if heads of `head_dim` values are not whole blocks of both types.
     pub fn check(self, head_dim: usize) -> Result<(), Error> {
         for (what, ty) in [("keys", self.keys), ("values", self.values)] {
             let block = ty.tensor_type().block_len();
@@ -127,11 +127,11 @@ pub struct Attention<B: Backend> {
     pub eps: f32,
     /// Number of leading dimensions of each head that are rotated (even).
     pub rope_dims: usize,
-    /// How they are paired.
+    /// How dimensions are paired.
     pub rope_pairing: RopePairing,
     /// Inverse frequency of each pair `[rope_dims / 2]`, radians per position.
     pub inv_freq: B::Buf,
-    /// Sines and cosines are multiplied by it: YaRN's attention factor; 1 for all others.
+    /// Factor of sines and cosines: YaRN's attention factor; 1 for all others.
     pub rope_scale: f32,
 }
 
@@ -161,7 +161,7 @@ pub struct Gdn<B: Backend> {
     pub eps: f32,
 }
 
-/// Most taps that a convolution may have.
+/// Maximum number of taps of a convolution.
 pub const MAX_CONV: usize = 8;
 
 impl<B: Backend> Gdn<B> {
@@ -171,7 +171,7 @@ impl<B: Backend> Gdn<B> {
     }
 }
 
-/// A dense SwiGLU block with the norm in front of it. The biases of all three projections count.
+/// A dense SwiGLU block with the norm before it. All three projections may have biases.
 pub struct Mlp<B: Backend> {
     /// RMS norm weight `[hidden]`.
     pub norm: B::Buf,
@@ -185,8 +185,8 @@ pub struct Mlp<B: Backend> {
     pub down: B::Weight,
 }
 
-/// A mixture of SwiGLU experts with the norm in front of it. A bias of the router counts in the choice of experts and
-/// in their weights: the softmax over all experts, of which those of the `top_k` chosen ones are used.
+/// A mixture of SwiGLU experts with the norm before it. A bias of the router is part of its logits, and so of the choice of experts and
+/// of their weights: the softmax over all experts, of which those of the `top_k` chosen ones are used.
 pub struct Moe<B: Backend> {
     /// RMS norm weight `[hidden]`.
     pub norm: B::Buf,
@@ -200,7 +200,7 @@ pub struct Moe<B: Backend> {
     pub up: B::Experts,
     /// Each `[hidden, intermediate]`.
     pub down: B::Experts,
-    /// An expert that sees every token.
+    /// An expert that processes every token.
     pub shared: Option<SharedExpert<B>>,
     /// Number of experts, at most [`MAX_EXPERTS`].
     pub experts: usize,
@@ -210,9 +210,9 @@ pub struct Moe<B: Backend> {
     pub norm_top_k: bool,
 }
 
-/// Most experts of a layer.
+/// Maximum number of experts of a layer.
 pub const MAX_EXPERTS: usize = 1024;
-/// Most experts that one token may be routed to.
+/// Maximum number of experts per token.
 pub const MAX_TOP_K: usize = 32;
 
 /// The shared expert: its output, biases included, is multiplied by `sigmoid(router . x)`; this router has no bias.
@@ -227,7 +227,7 @@ pub struct SharedExpert<B: Backend> {
     pub down: B::Weight,
 }
 
-/// What a layer keeps between steps.
+/// The state of a layer between steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayerCache {
     /// Keys and values `[pages, kv_heads, PAGE_TOKENS, head_dim]` each, rows of a head in blocks of their type.
@@ -291,20 +291,20 @@ impl LayerCache {
 /// Size of a model's cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheShape {
-    /// One entry a layer.
+    /// One entry per layer.
     pub layers: Vec<LayerCache>,
     /// Pages, shared by all KV layers: page `p` holds the same positions in each.
     pub pages: usize,
     /// State slots: one for each running sequence.
     pub slots: usize,
-    /// Most guesses of a span ([`crate::batch::Span::guesses`]).
+    /// Maximum number of guesses of a span ([`crate::batch::Span::guesses`]).
     pub guesses: usize,
     /// Types of keys and values.
     pub kv: KvTypes,
 }
 
 impl CacheShape {
-    /// Fails where a layer's heads cannot be held in the types of keys and values.
+    /// Fails if a layer's heads cannot be stored in the types of keys and values.
     pub fn check(&self) -> Result<(), Error> {
         self.layers.iter().try_for_each(|l| match *l {
             LayerCache::Kv { head_dim, .. } => self.kv.check(head_dim),
@@ -321,7 +321,7 @@ impl CacheShape {
     }
 }
 
-/// The largest step that will be asked for: what a backend sizes its own scratch memory by.
+/// The largest possible step, for which a backend allocates its scratch memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepShape {
     /// Tokens of a step.
@@ -343,7 +343,7 @@ pub struct StepShape {
 /// What a step computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pass {
-    /// The whole model: the same verbs on the same buffers in each step.
+    /// The model's forward pass: the same verbs on the same buffers in each step.
     Trunk,
     /// Anything else, which may differ from step to step.
     Other,
@@ -372,7 +372,7 @@ pub trait Backend: Send + Sized + 'static {
     fn weight(&mut self, m: &Matrix, bias: Option<&[f32]>) -> Result<Self::Weight, Error>;
     /// Packs the same projection of every expert; all have one shape.
     fn experts(&mut self, m: &[Matrix]) -> Result<Self::Experts, Error>;
-    /// Takes an embedding table.
+    /// Loads an embedding table.
     fn embedding(&mut self, m: &Matrix) -> Result<Self::Embedding, Error>;
     /// An empty cache, and room for steps of up to `step`. Called last, when all weights are loaded.
     fn cache(&mut self, shape: &CacheShape, step: StepShape) -> Result<Self::Cache, Error>;
@@ -381,21 +381,21 @@ pub trait Backend: Send + Sized + 'static {
 
     /// Copies `out.len()` values from the start of `src`.
     fn read(&mut self, src: &Self::Buf, out: &mut [f32]);
-    /// The values of `buf` themselves, where they lie in memory that this thread can read: then nobody need copy them.
+    /// The values of `buf`, if this thread can read its memory, which saves a copy.
     fn borrow<'a>(&'a self, buf: &'a Self::Buf) -> Option<&'a [f32]>;
-    /// Calls `work` once with each number below `count` and the values of `buf`, on all of the backend's threads. False, and nothing is
-    /// done, where it has none, or `buf` lies in a memory of its own.
+    /// Calls `work` once with each number below `count` and the values of `buf`, on all threads of the backend. Returns false without
+    /// calling it if there are none, or if `buf` is in device memory.
     fn share(&mut self, _buf: &Self::Buf, _count: usize, _work: &(dyn Fn(usize, &[f32]) + Sync)) -> bool {
         false
     }
     /// Makes slot `slot` the state of an empty sequence.
     fn reset_slot(&mut self, cache: &mut Self::Cache, slot: usize);
-    /// Copies the state `from` one slot `to` another; kept inputs of guesses stay behind.
+    /// Copies the state `from` one slot `to` another, without the kept inputs of guesses.
     fn copy_slot(&mut self, cache: &mut Self::Cache, from: usize, to: usize);
     /// Copies page `from` to page `to`, in all layers.
     fn copy_page(&mut self, cache: &mut Self::Cache, from: usize, to: usize);
-    /// Makes row `to` of one projection what row `from` of another is, for each `(from, to)`. Both have the same number of columns and
-    /// were packed from the same type; each `to` comes once. Biases stay. Called between steps.
+    /// Copies row `from` of one projection to row `to` of another, for each `(from, to)`. Both have the same number of columns and were
+    /// packed from the same type; each `to` occurs once. Biases are not copied. Called between steps.
     fn copy_rows(&mut self, from: &Self::Weight, to: &mut Self::Weight, rows: &[(u32, u32)]);
     /// Writes the state of a slot into `out`, whose length is [`CacheShape::slot_bytes`].
     fn save_slot(&mut self, cache: &Self::Cache, slot: usize, out: &mut [u8]);
@@ -408,21 +408,22 @@ pub trait Backend: Send + Sized + 'static {
 
     // ---- a step
 
-    /// Runs one step over `batch`. `body` calls the verbs. A backend may run what it recorded for an earlier step of the same `pass` and
-    /// the same numbers of tokens, spans and outputs instead of `body`, so a [`Pass::Trunk`] must call the same verbs on the same
-    /// buffers each time. A CPU keeps the calling thread on a processor meanwhile.
+    /// Runs one step over `batch`. `body` calls the verbs. A backend may instead replay its recording of an earlier step of the same `pass`
+    /// with the same numbers of tokens, spans and outputs, so a [`Pass::Trunk`] must call the same verbs on the same buffers each time. The
+    /// CPU backend pins the calling thread during the step.
     ///
     /// # Errors
-    /// When the device failed in this step or before it: what the step was to compute is undefined.
+    /// If the device failed in this step or before it: the step's results are undefined.
     fn step(&mut self, pass: Pass, batch: &Batch, body: impl FnOnce(&mut Self)) -> Result<(), Error>;
 
-    /// Whether something outside of a step has failed since the last one: what was read or saved is undefined, and the next step says why.
+    /// Whether something outside of a step has failed since the last one: data read or saved since then is undefined, and the next step
+    /// returns the error.
     fn has_failed(&self) -> bool {
         false
     }
 
-    /// Adds to `counts` what [`Backend::moe`] has counted on the device since the last call. Called after each step; does nothing
-    /// where `moe` adds to `counts` itself.
+    /// Adds what [`Backend::moe`] has counted on the device since the last call to `counts`. Called after each step; does nothing if `moe`
+    /// adds to `counts` itself.
     fn count_experts(&mut self, _counts: &ExpertCounts) {}
 
     /// Whether [`Backend::moe`] calls [`ExpertCounts::record`].
@@ -430,17 +431,18 @@ pub trait Backend: Send + Sized + 'static {
         false
     }
 
-    // ---- the choice of tokens, where logits lie in a memory of its own
+    // ---- the choice of tokens, if logits are in device memory
 
-    /// Makes room for [`Backend::pick`] over up to `rows` rows of `vocab` logits, of those whose bit is set in `sampleable` (bit `i % 32` of word `i / 32`). False
-    /// where the host reads logits as they lie, or a device cannot do it: then nobody calls that.
+    /// Prepares [`Backend::pick`] for up to `rows` rows of `vocab` logits, of those whose bit is set in `sampleable` (bit `i % 32` of word
+    /// `i / 32`). Returns false if the host can read logits directly, or the device does not support it; then `pick` is not called.
     fn prepare_picks(&mut self, _rows: usize, _vocab: usize, _sampleable: &[u32]) -> Result<bool, Error> {
         Ok(false)
     }
-    /// A verb of a step: finds the largest of each of the first `rows` rows of `logits`, as [`crate::picks::picks`] does. Does nothing for more rows than there is
-    /// room for.
+    /// A verb of a step: finds the largest logits of each of the first `rows` rows, as [`crate::picks::picks`] does. Does nothing for more
+    /// rows than were prepared.
     fn pick(&mut self, _rows: usize, _logits: &Self::Buf) {}
-    /// Copies what [`Backend::pick`] found of a row in the last step, in the order of the ids. False where the row has to be read as a whole: a logit is NaN or +inf.
+    /// Copies what [`Backend::pick`] found in a row of the last step, in the order of the ids. Returns false if the whole row has to be read:
+    /// a logit is NaN or +inf.
     fn picks(&mut self, _row: usize, _out: &mut Vec<Pick>) -> bool {
         false
     }
@@ -461,7 +463,7 @@ pub trait Backend: Send + Sized + 'static {
         out: [&mut Self::Buf; N],
     );
 
-    /// Normalises (where the layer has `qk_norm`) and rotates queries and keys, and stores keys and values in the cache.
+    /// Normalises (if the layer has `qk_norm`) and rotates queries and keys, and stores keys and values in the cache.
     /// `q` is `[n, heads, head_dim]`, or `[n, heads, 2, head_dim]` when gated (the gate is left as it is), changed in
     /// place; `k` and `v` are `[n, kv_heads, head_dim]`.
     fn rope_store(
@@ -487,9 +489,9 @@ pub trait Backend: Send + Sized + 'static {
         out: &mut Self::Buf,
     );
 
-    /// Convolution, delta rule and gated norm of a Gated DeltaNet layer; advances the state of each span's slot: by the kept inputs
-    /// of [`crate::batch::Span::redo`], then by its tokens up to its guesses. Computes the guesses' outputs too, and keeps their
-    /// inputs (rows of `qkv`, `b`, `alpha`) for a later step. A span without tokens only redoes.
+    /// Convolution, delta rule and gated norm of a Gated DeltaNet layer. Advances the state of each span's slot by the kept inputs of
+    /// [`crate::batch::Span::redo`], then by its tokens up to its guesses. Also computes the guesses' outputs, and keeps their inputs (rows of
+    /// `qkv`, `b`, `alpha`) for a later step. A span without tokens only processes `redo`.
     /// `qkv` is `[n, channels]` (q heads | k heads | v heads), `z` `[n, v_heads, v_dim]`, `b` and `alpha`
     /// `[n, v_heads]`, `out` `[n, v_heads, v_dim]`. With `y = silu(conv(qkv))`, per value head:
     /// `q, k = l2norm(y_q) * k_dim^-0.5, l2norm(y_k)`; `S *= exp(a * softplus(alpha + dt_bias))`;
@@ -516,7 +518,7 @@ pub trait Backend: Send + Sized + 'static {
 
     /// `h[t] += sum_e p_e expert_e(y) + sigmoid(shared.router . y) * shared(y)` with `y = rms_norm(h[t])` and `p` the
     /// softmax of `router . y` over all experts, of which the `top_k` largest count (the lower index first on a tie),
-    /// divided by their sum. Each token counts once for each of its experts in `layer` of `counts`.
+    /// divided by their sum. Adds 1 for each of a token's experts in `layer` of `counts`.
     fn moe(&mut self, n: usize, m: &Moe<Self>, layer: usize, counts: &ExpertCounts, h: &mut Self::Buf);
 
     /// `out[i] = head . rms_norm(h[outputs[i]], norm, eps)`, `[outputs, vocabulary]`.

@@ -18,22 +18,22 @@ pub struct Span {
     /// Where the sequence's page numbers start in [`Batch::pages`]. Page `p` holds positions
     /// `p * PAGE_TOKENS ..` and the table covers `past + len` positions.
     pub pages: usize,
-    /// So many of the last tokens are guesses. The slot's state becomes that before them, and their inputs are kept, in case
-    /// that they turn out to be right; see [`Redo`].
+    /// Number of guesses at the end of the tokens. The slot's state stops before them. Their inputs are kept for a later step, in case
+    /// they are accepted; see [`Redo`].
     pub guesses: usize,
-    /// Guesses of the slot's last step that were right, and that its state does not have yet.
+    /// Accepted guesses of the slot's last step that its state does not include yet.
     pub redo: Redo,
 }
 
 impl Span {
-    /// Tokens that a recurrent layer takes in: those to redo, and its own.
+    /// Number of tokens that a recurrent layer processes: those to redo, and its own.
     pub fn recurrent_len(&self) -> usize {
         self.redo.len + self.len
     }
 }
 
-/// Some of the guesses of a slot's last step, which a recurrent layer takes in from their kept inputs before anything else. Then no
-/// state has to go back, and one that is read and written for a step anyway takes them in on the way.
+/// Some of the guesses of a slot's last step, which a recurrent layer processes first, from their kept inputs. So no state is ever
+/// rolled back, and the guesses cost no pass over the state of their own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Redo {
     /// The first of them, counted among the guesses of that step.
@@ -45,7 +45,7 @@ pub struct Redo {
 /// One step's input. Its vectors keep their capacity from step to step: filling it allocates nothing.
 ///
 /// Threads write to slots and pages of one batch at the same time, each to those of its own spans or tokens. That is sound
-/// because no two spans of a batch have one slot, and no two write to one page: [`Batch::push`] sees to it, and nothing
+/// because no two spans of a batch share a slot, and no two write to the same page: [`Batch::push`] checks this, and nothing
 /// else changes a batch.
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -71,7 +71,7 @@ impl Batch {
         }
     }
 
-    /// Tokens of no sequence: for what looks at tokens alone.
+    /// Tokens without a sequence, for verbs that read only tokens.
     pub fn of_tokens(tokens: &[u32]) -> Self {
         Self { tokens: tokens.to_vec(), ..Self::default() }
     }
@@ -96,7 +96,7 @@ impl Batch {
         &self.pages
     }
 
-    /// Indices into `tokens` whose logits are wanted, ascending.
+    /// Indices into `tokens` whose logits are requested, ascending.
     pub fn outputs(&self) -> &[u32] {
         &self.outputs
     }
@@ -127,11 +127,11 @@ impl Batch {
     }
 
     /// Adds `tokens` of a sequence with `past` cached tokens; `pages` covers `past + tokens.len()` positions.
-    /// Wants logits of the last `outputs` tokens.
+    /// Requests logits of the last `outputs` tokens.
     ///
     /// # Panics
-    /// Where there are no tokens, or `pages` is too short; where another span has this slot, or writes to a page that this
-    /// one would write to, or a page that it would write to stands twice in `pages`.
+    /// If there are no tokens, or `pages` is too short; if another span has this slot or writes to the same page; or if `pages` names a
+    /// page twice that would be written to.
     pub fn push(&mut self, tokens: &[u32], past: usize, slot: usize, pages: &[u32], outputs: usize) {
         assert!(!tokens.is_empty(), "a span has tokens");
         let end = past + tokens.len();
@@ -153,21 +153,20 @@ impl Batch {
         self.outputs.extend((end - outputs.min(tokens.len())..end).map(|i| i as u32));
     }
 
-    /// Says that the last `guesses` tokens of the span that was added last are guesses, and what of its slot's last step is to be
-    /// taken in first.
+    /// Marks the last `guesses` tokens of the newest span as guesses, and sets which guesses of its slot's last step are processed first.
     ///
     /// # Panics
-    /// Where all of its tokens would be guesses.
+    /// If all of its tokens would be guesses.
     pub fn speculate(&mut self, guesses: usize, redo: Redo) {
         let span = self.spans.last_mut().expect("a span was added");
         assert!(guesses < span.len, "{guesses} guesses among {} tokens", span.len);
         (span.guesses, span.redo) = (guesses, redo);
     }
 
-    /// Adds a span without tokens: recurrent layers bring the state of `slot` up to the guesses of its last step that were right.
+    /// Adds a span without tokens: recurrent layers add the accepted guesses of the last step to the state of `slot`.
     ///
     /// # Panics
-    /// Where another span has this slot.
+    /// If another span has this slot.
     pub fn push_redo(&mut self, slot: usize, redo: Redo) {
         assert!(self.first_token(slot).is_none(), "slot {slot} is another sequence's in this batch");
         let (start, pages) = (self.tokens.len(), self.pages.len());
@@ -179,7 +178,7 @@ impl Batch {
         self.outputs.push(row as u32);
     }
 
-    /// True where [`Batch::push`] would take `len` tokens of such a sequence.
+    /// Whether [`Batch::push`] would accept `len` tokens of such a sequence.
     pub fn fits(&self, past: usize, len: usize, slot: usize, pages: &[u32]) -> bool {
         let end = past + len;
         len > 0
@@ -200,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether a second span may stand beside one of 70 tokens in slot 0 with pages 5 and 6.
+    /// Whether a second span is accepted after one of 70 tokens in slot 0 with pages 5 and 6.
     fn fits(n: usize, past: usize, slot: usize, pages: &[u32]) -> bool {
         let mut batch = Batch::default();
         batch.push(&[1; 70], 0, 0, &[5, 6], 1);

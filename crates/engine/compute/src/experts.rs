@@ -1,10 +1,10 @@
-//! How many tokens each expert was chosen for, and the routes of single tokens: noted by the verb `moe`, read by whoever wants to know.
+//! Counts of tokens per expert, and the routes of single tokens. Recorded by the verb `moe`; read by reports and answers.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 
-/// Tokens that each expert of each layer was chosen for, `[layers, experts]`. One thread counts, the one that runs the
-/// steps; any may read meanwhile, and no one waits for another.
+/// Number of tokens for which each expert of each layer was chosen, `[layers, experts]`. Only the thread that runs the steps writes; any
+/// thread may read at the same time, without a lock.
 #[derive(Debug)]
 pub struct ExpertCounts {
     experts: usize,
@@ -12,14 +12,14 @@ pub struct ExpertCounts {
     trace: Trace,
 }
 
-/// The routes of each token of a step, while somebody asks for them. As with the counts, one thread writes.
+/// The routes of each token of a step, if requested. As with the counts, one thread writes.
 #[derive(Debug, Default)]
 struct Trace {
     on: AtomicBool,
     layers: usize,
     tokens: usize,
     top_k: usize,
-    /// Set aside when somebody asks first.
+    /// Allocated at the first request.
     room: OnceLock<TraceRoom>,
 }
 
@@ -34,27 +34,27 @@ struct TraceRoom {
 /// Where one token went.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenRoutes {
-    /// `[layers, top_k]`: the experts that it was given to, the likeliest first.
+    /// `[layers, top_k]`: its experts, the most likely first.
     pub experts: Box<[u16]>,
-    /// `[layers]`: the weight of the shared expert, 255 is 1. All 0 where there is none.
+    /// `[layers]`: the weight of the shared expert, 255 is 1. All 0 if there is none.
     pub gates: Box<[u8]>,
 }
 
 impl ExpertCounts {
-    /// All at 0; with no experts there is nothing to count.
+    /// All counts are 0; without experts there is nothing to count.
     pub fn new(layers: usize, experts: usize) -> Self {
         let tokens = (0..layers * experts).map(|_| AtomicU64::new(0)).collect();
         Self { experts, tokens, trace: Trace::default() }
     }
 
-    /// Lets [`ExpertCounts::trace`] ask for the routes through the first `layers` layers, in steps of up to `tokens` tokens that are
-    /// given to `top_k` experts each. For backends that call [`ExpertCounts::record`].
+    /// Enables [`ExpertCounts::trace`] for the first `layers` layers, in steps of up to `tokens` tokens with `top_k` experts each. For
+    /// backends that call [`ExpertCounts::record`].
     pub fn with_trace(mut self, layers: usize, tokens: usize, top_k: usize) -> Self {
         self.trace = Trace { layers, tokens, top_k, ..Trace::default() };
         self
     }
 
-    /// Asks for the routes of the tokens of the steps to come, or no longer. Called between steps.
+    /// Turns the recording of routes on or off for the next steps. Called between steps.
     pub fn trace(&self, on: bool) {
         let t = &self.trace;
         let on = on && t.layers * t.tokens * t.top_k > 0;
@@ -67,14 +67,14 @@ impl ExpertCounts {
         t.on.store(on, Ordering::Relaxed);
     }
 
-    /// Whether routes are asked for.
+    /// Whether routes are recorded.
     #[inline]
     pub fn is_traced(&self) -> bool {
         self.trace.on.load(Ordering::Relaxed)
     }
 
-    /// Notes where a token of the step goes in `layer`: its experts, the likeliest first, and the weight of the shared one. Called by
-    /// backends where [`ExpertCounts::is_traced`]. Layers beyond those that are traced are left out.
+    /// Records the route of a token of the step in `layer`: its experts, the most likely first, and the weight of the shared one. Called by
+    /// backends if [`ExpertCounts::is_traced`]. Layers beyond the traced ones are ignored.
     pub fn record(&self, layer: usize, token: usize, experts: impl Iterator<Item = usize>, gate: f32) {
         let t = &self.trace;
         let Some(room) = t.room.get().filter(|_| layer < t.layers && token < t.tokens) else { return };
@@ -85,7 +85,7 @@ impl ExpertCounts {
         room.gates[at].store((gate * 255.0).round() as u8, Ordering::Relaxed);
     }
 
-    /// Where a token of the last step went; `None` where that was not asked for, or the backend does not say.
+    /// The route of a token of the last step; `None` if routes were not recorded, or the backend does not support it.
     pub fn routes(&self, token: usize) -> Option<TokenRoutes> {
         let t = &self.trace;
         let room = t.room.get().filter(|_| self.is_traced() && token < t.tokens)?;
@@ -97,27 +97,27 @@ impl ExpertCounts {
         })
     }
 
-    /// Experts of a layer.
+    /// Number of experts of a layer.
     pub fn experts(&self) -> usize {
         self.experts
     }
 
-    /// The counts of each layer, as they are now.
+    /// The current counts of each layer.
     pub fn layers(&self) -> impl Iterator<Item = Vec<u64>> {
         let layers = self.tokens.chunks_exact(self.experts.max(1));
         layers.map(|layer| layer.iter().map(|n| n.load(Ordering::Relaxed)).collect())
     }
 
-    /// Starts at 0 again.
+    /// Resets all counts.
     pub fn clear(&self) {
         self.tokens.iter().for_each(|n| n.store(0, Ordering::Relaxed));
     }
 
-    /// Counts tokens that are on their way to an expert. Called by backends, on the thread that runs the steps.
+    /// Adds to the count of an expert. Called by backends, on the thread that runs the steps.
     #[inline]
     pub fn add(&self, layer: usize, expert: usize, tokens: usize) {
         let n = &self.tokens[layer * self.experts + expert];
-        // No other thread writes: a load and a store do, which cost what plain memory costs.
+        // No other thread writes, so a load and a store suffice; they are as fast as plain memory accesses.
         n.store(n.load(Ordering::Relaxed) + tokens as u64, Ordering::Relaxed);
     }
 }

@@ -1,45 +1,45 @@
-//! What a backend tells about itself: all that the engine needs of it beyond the verbs. Implemented beside each backend.
+//! Information about a backend: everything that the engine needs of it besides the verbs. Implemented next to each backend.
 
 use crate::Error;
 use crate::cpu::profile::Profile;
 use crate::cpu::{Cpu, Probe};
 use crate::reference::Reference;
 
-/// What a backend can tell about itself.
+/// Information about a backend.
 pub trait Inspect {
     /// For people: backend, instruction set, threads.
     fn describe(&self) -> String;
-    /// What decides its results to the last bit: kernels and precision, not threads.
+    /// Everything that its results depend on to the last bit: kernels and precision, not threads.
     fn numerics(&self) -> String;
-    /// Threads, where the backend has some.
+    /// Number of threads; `None` if the backend has none.
     fn threads(&self) -> usize;
-    /// Time and bytes of each verb since the last call, where the backend keeps count.
+    /// Time and bytes of each verb since the last call, if the backend measures them.
     fn take_profile(&mut self) -> Option<Profile>;
     /// Bytes per second that it reads from its memory, in each of `runs` runs.
     fn measure_bandwidth(&mut self, runs: usize) -> Result<Vec<f64>, Error>;
-    /// A quick look at what its memory gives, in bytes per second: tens of milliseconds, for a server at rest. `None` where that is not
-    /// to be had.
+    /// A quick measurement of its memory's bandwidth, in bytes per second: tens of milliseconds, for an idle server. `None` if it is not
+    /// supported.
     fn quick_bandwidth(&mut self) -> Option<f64> {
         None
     }
-    /// Bytes per second of one pass over some memory, which `probe` keeps: to be measured in turn with steps. `None` where the backend has
-    /// no such way.
+    /// Bytes per second of one pass over the memory in `probe`, which is allocated at the first call: for measurements between steps. `None`
+    /// if it is not supported.
     fn probe_memory(&mut self, _probe: &mut Option<Probe>) -> Result<Option<f64>, Error> {
         Ok(None)
     }
-    /// Bytes of weights, states, keys and values that its steps had to read so far; `None` where nobody counts.
+    /// Bytes of weights, states, keys and values that its steps have read so far; `None` if they are not counted.
     fn bytes_read(&self) -> Option<u64> {
         None
     }
-    /// Bytes in use of a memory of its own; `None` where it shares the machine's.
+    /// Bytes in use of its own memory; `None` if it uses the machine's.
     fn memory_bytes(&self) -> Option<u64> {
         None
     }
-    /// The device was lost: nothing will run on it any more.
+    /// Whether the device was lost: nothing runs on it any more.
     fn is_lost(&self) -> bool {
         false
     }
-    /// Barriers and kernels of the last step, where steps are recorded.
+    /// Barriers and kernels of the last step, if steps are recorded.
     fn stages(&self) -> Option<(u32, u32)> {
         None
     }

@@ -1,7 +1,7 @@
-//! The largest logits of a row: all that the choice of a token needs of them in most cases. A device finds them, so that a row of logits, a megabyte of a large
-//! vocabulary, need not come to the host. See [`crate::Backend::pick`].
+//! The largest logits of a row, which usually suffice to choose a token. A device finds them, so that the row (1 MB with a large
+//! vocabulary) need not be copied to the host. See [`crate::Backend::pick`].
 
-/// How many are found.
+/// Number of logits found per row.
 pub const PICKS: usize = 64;
 
 /// One of the largest logits of a row.
@@ -13,8 +13,8 @@ pub struct Pick {
     pub logit: f32,
 }
 
-/// The oracle: the [`PICKS`] largest of `logits` whose bit is set in `sampleable`, bit `i % 32` of word `i / 32` (missing words count as zero), the lower id
-/// first on a tie; in the order of their ids. -inf is never among them. `None` where one of them is NaN or +inf.
+/// The oracle: the [`PICKS`] largest of `logits` whose bit is set in `sampleable`, bit `i % 32` of word `i / 32` (missing words count as
+/// zero). Of equal logits the lower id wins. They are in the order of their ids, without -inf. `None` if one of them is NaN or +inf.
 pub fn picks(logits: &[f32], sampleable: &[u32]) -> Option<Vec<Pick>> {
     let may = |i: usize| sampleable.get(i / 32).is_some_and(|w| w >> (i % 32) & 1 == 1);
     let mut all: Vec<Pick> = Vec::new();
@@ -26,7 +26,7 @@ pub fn picks(logits: &[f32], sampleable: &[u32]) -> Option<Vec<Pick>> {
             all.push(Pick { id: i as u32, logit });
         }
     }
-    // stable: equal logits stay in the order of their ids
+    // Stable: equal logits stay in the order of their ids.
     all.sort_by(|a, b| b.logit.partial_cmp(&a.logit).expect("numbers"));
     all.truncate(PICKS);
     all.sort_by_key(|p| p.id);

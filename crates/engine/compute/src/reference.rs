@@ -86,7 +86,7 @@ fn add(h: &mut [f32], y: &[f32], scale: f32) {
     }
 }
 
-/// Normalises one head in place (where there is a norm) and rotates its first `rope_dims` dimensions.
+/// Normalises one head in place (if there is a norm) and rotates its first `rope_dims` dimensions.
 fn norm_and_rotate(x: &mut [f32], norm: Option<&Vec<f32>>, a: &Attention<Reference>, position: u32) {
     if let Some(w) = norm {
         let y = rms_norm(x, w, a.eps);
@@ -111,7 +111,7 @@ fn encode(ty: KvType, x: &[f32]) -> Vec<u8> {
     out
 }
 
-/// What such a row says.
+/// The values of such a row.
 fn decode(ty: KvType, row: &[u8], out: &mut [f32]) {
     ty.tensor_type().dequantize(row, out);
 }
@@ -437,7 +437,7 @@ impl Backend for Reference {
             let conv = &mut conv[span.slot * *conv_len..][..*conv_len];
             let state = &mut state[span.slot * *state_len..][..*state_len];
             let kept = &mut kept[span.slot];
-            // guesses that were right, whose outputs are known
+            // Accepted guesses, whose outputs were computed before.
             let redo = span.redo.first..span.redo.first + span.redo.len;
             let mut unused = vec![0.0; redo.end * heads * g.v_dim];
             let rows = [&kept[0][..], &unused.clone(), &kept[1], &kept[2]];

@@ -1,5 +1,5 @@
-//! A self-test for users: every verb of a backend on fixed inputs, against the scalar oracle, and against itself with the tokens cut
-//! into other steps. Called by `octet doctor`, and before a graphics device is used that nobody named.
+//! A self-test for users: runs every verb of a backend on fixed inputs, and compares it with the scalar oracle and with itself when the
+//! tokens are split into other steps. Called by `octet doctor`, and before a graphics device is used by default.
 
 use octet_weights::{GgmlType, Matrix, quant};
 
@@ -7,21 +7,21 @@ use crate::backend::*;
 use crate::reference::Reference;
 use crate::{Batch, Error, ExpertCounts};
 
-/// What one verb was found to do.
+/// The result for one verb.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Check {
-    /// The verb, and the type of its weights where several are checked.
+    /// The verb, and the type of its weights if several are checked.
     pub name: String,
-    /// Size of its difference from the oracle, in units of the result's size.
+    /// Its difference from the oracle, relative to the result (Euclidean norms).
     pub difference: f32,
-    /// Largest difference that is right.
+    /// Largest allowed difference.
     pub limit: f32,
-    /// Each token has the same bits in every batch.
+    /// Whether each token has the same bits in every batch.
     pub is_stable: bool,
 }
 
 impl Check {
-    /// Whether the verb is right.
+    /// Whether the verb is correct.
     pub fn passed(&self) -> bool {
         self.difference <= self.limit && self.is_stable
     }
@@ -41,9 +41,9 @@ impl std::fmt::Display for Check {
     }
 }
 
-/// Tokens that are computed. With 11 the kernels for 1, 2, 4 and 8 tokens run, and one that is not full.
+/// Number of tokens. With 11 the kernels for 1, 2, 4 and 8 tokens run, and one with a partly filled tile.
 const TOKENS: usize = 11;
-/// How they are cut into steps; the first is compared with the oracle, the others with the first.
+/// Splits of the tokens into steps: the first is compared with the oracle, the others with the first.
 const CUTS: [&[usize]; 3] = [&[TOKENS], &[2, 4, 5], &[1; TOKENS]];
 const HIDDEN: usize = 256;
 const HEADS: usize = 4;
@@ -51,7 +51,7 @@ const KV_HEADS: usize = 2;
 const HEAD_DIM: usize = 64;
 const EPS: f32 = 1e-6;
 
-/// Types of weights that are checked in projections.
+/// Types of weights checked in projections.
 const TYPES: [GgmlType; 7] = [
     GgmlType::F32,
     GgmlType::F16,
@@ -65,7 +65,7 @@ const TYPES: [GgmlType; 7] = [
 /// Largest relative difference of verbs whose arithmetic is f32, and of those whose activations are 8-bit.
 const LIMIT_F32: f32 = 2e-4;
 const LIMIT_I8: f32 = 0.03;
-/// Keys and values are kept as f16: one may round to another neighbour.
+/// Keys and values are stored as f16: one may round to another neighbour.
 const LIMIT_F16: f32 = 2e-3;
 
 struct Random(u64);
@@ -81,7 +81,7 @@ impl Random {
     fn near_one(&mut self, n: usize) -> Vec<f32> {
         (0..n).map(|_| 1.0 + 0.2 * self.next()).collect()
     }
-    /// Rows of length 1 or so.
+    /// Rows of about unit length.
     fn matrix(&mut self, ty: GgmlType, rows: usize, cols: usize) -> Matrix {
         let mut data = vec![0; rows * cols / ty.block_len() * ty.block_bytes()];
         quant::random_blocks(ty, &mut self.0, 1.0 / (cols as f32).sqrt(), &mut data);
@@ -89,7 +89,7 @@ impl Random {
     }
 }
 
-/// Weights of one of each verb in a backend.
+/// Weights for each verb in a backend.
 struct Parts<B: Backend> {
     norm: B::Buf,
     projections: Vec<B::Weight>,
@@ -223,7 +223,7 @@ fn outputs<B: Backend>(be: &mut B, p: &mut Parts<B>, cut: &[usize]) -> Result<Ve
         let tokens: Vec<u32> = (past..past + n).map(|i| (i * 31 % VOCAB) as u32).collect();
         let mut batch = Batch::default();
         batch.push(&tokens, past, 0, &[1], n);
-        // the same numbers for a token, whatever the cut
+        // A token has the same numbers in every split.
         let input = |be: &mut B, width: usize, seed: u64| -> Result<B::Buf, Error> {
             let rows = (past..past + n).flat_map(|t| Random(seed * 1000 + t as u64 + 1).vec(width));
             be.vector(&rows.collect::<Vec<f32>>())
@@ -279,12 +279,12 @@ fn outputs<B: Backend>(be: &mut B, p: &mut Parts<B>, cut: &[usize]) -> Result<Ve
         keep(be, "logits", LIMIT_I8, &h, HIDDEN);
         past += n;
     }
-    // what failed on the device is told by a step
+    // A step reports what failed on the device.
     be.step(Pass::Other, &Batch::default(), |_| {})?;
     Ok(all)
 }
 
-/// Size of the difference in units of the size of `b`; infinite where something is not a number.
+/// The norm of the difference divided by the norm of `b`; infinite if a value is NaN.
 fn relative(a: &[f32], b: &[f32]) -> f32 {
     let square = |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x) * f64::from(x)).sum::<f64>();
     let d = (square(&mut a.iter().zip(b).map(|(x, y)| x - y)) / square(&mut b.iter().copied())).sqrt();

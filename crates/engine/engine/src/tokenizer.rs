@@ -1,10 +1,10 @@
-//! Text to token ids and back to bytes. Built from a model's metadata; used by whatever makes prompts and by the
+//! Text to token ids, and back to bytes. Built from a model's metadata; used for prompts and by the
 //! detokenizer.
 //!
 //! Two questions decide every call. *Is the text trusted?* Control tokens (`<|im_end|>`) and tokens written like tags
-//! (`<think>`, `[INST]`) come only from trusted text; in anything else they are spelled out like any other word, so
-//! nobody can end a turn by typing it. Added tokens that are plain text (runs of spaces, words) are vocabulary and come
-//! from any text. *Which tokenizer wrote the training data?* Byte-level BPE runs through the crate `tokenizers`, which is
+//! (`<think>`, `[INST]`) come only from trusted text; in other text they are encoded like any other word, so
+//! a user cannot end a turn by typing one. Added tokens that are plain text (runs of spaces, words) are vocabulary and come
+//! from any text. *Which tokenizer encoded the training data?* Byte-level BPE runs through the crate `tokenizers`, which is
 //! the reference; SentencePiece's BPE is `spm`.
 
 mod added;
@@ -29,62 +29,62 @@ use spm::Spm;
 pub use vocab::TokenKind;
 use vocab::Vocab;
 
-/// The metadata key that holds a Hugging Face `tokenizer.json` as it is.
+/// The metadata key of a verbatim Hugging Face `tokenizer.json`.
 pub const HUGGING_FACE_KEY: &str = "tokenizer.huggingface.json";
 
-/// Which added tokens a text may become.
+/// The added tokens that a text may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Special {
     /// The text is not trusted: control tokens and tags in it stay text.
     Text,
-    /// The text is ours (a template, a test): every added token counts.
+    /// The text is trusted (a template, a test): all added tokens are recognised.
     Parse,
 }
 
-/// A prompt in which trusted and untrusted text are mixed: what a chat template renders.
+/// A prompt that mixes trusted and untrusted text, as a chat template renders it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Prompt {
     /// The text.
     pub text: String,
-    /// Byte offsets in `text`, ascending, that no added token may span: each lies within something in a message that
+    /// Byte offsets in `text`, ascending, that no added token may span: each is inside a text of a message that
     /// looks like one.
     pub barriers: Vec<usize>,
 }
 
-/// Why a text could not become tokens.
+/// Why a text could not be tokenised.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// The vocabulary cannot spell it.
+    /// The vocabulary cannot express it.
     #[error("the text cannot be tokenized: {0}")]
     Text(String),
-    /// A bounded text holds what no tokenizer cuts.
+    /// A text with bounds contains a part that cannot be split.
     #[error("the text cannot be tokenized: no word ends within {WORD_BYTES_MAX} bytes from byte {from} on")]
     Word {
-        /// Where that begins.
+        /// Its start.
         from: usize,
     },
-    /// Nobody wants the tokens any more.
+    /// The caller cancelled.
     #[error("tokenizing the text was given up")]
     Cancelled,
 }
 
-/// How much work a text may be. Looked at after every [`CHUNK_BYTES`] or so of it.
+/// Bounds on the work for a text, checked about every [`CHUNK_BYTES`].
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds<'a> {
-    /// Soon after more tokens than these the work ends; the rest of the text is not looked at.
+    /// The work ends soon after more tokens than this; the rest of the text is not tokenised.
     pub tokens_max: usize,
-    /// Set by another thread where the tokens are not wanted any more.
+    /// Set by another thread to cancel.
     pub cancelled: &'a AtomicBool,
-    /// [`CHUNK_BYTES`]; tests take less.
+    /// [`CHUNK_BYTES`]; less in tests.
     pub chunk_bytes: usize,
 }
 
-/// What became of a bounded text.
+/// The result for a text with bounds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Encoded {
-    /// Tokens of its beginning, or all.
+    /// Tokens of its start, or all.
     pub tokens: Vec<u32>,
-    /// Bytes that were not looked at: 0 unless there are more than [`Bounds::tokens_max`] tokens.
+    /// Bytes that were not tokenised: 0 unless there are more than [`Bounds::tokens_max`] tokens.
     pub rest: usize,
 }
 
@@ -92,20 +92,20 @@ pub struct Encoded {
 pub struct Tokenizer {
     vocab: Vocab,
     model: Model,
-    /// Tokens to find before the normaliser runs: those that any text may hold, and all of them.
+    /// Tokens to find before the normaliser runs: those allowed in any text, and all of them.
     text_only: Finder,
     all: Finder,
     /// The same for tokens to find in normalised text (a Hugging Face option that few models use).
     text_only_normalized: Finder,
     all_normalized: Finder,
-    /// Every tag and control token, for templates to guard.
+    /// All tags and control tokens, which templates guard.
     guarded: Vec<(String, bool)>,
     bos: Option<u32>,
     add_bos: bool,
     eos: Vec<u32>,
     /// The first space of a text is an artefact of the vocabulary, and is dropped when text is decoded.
     strip_first_space: bool,
-    /// Most bytes of text that one token stands for; `None` where that is not bounded.
+    /// Maximum number of bytes of text per token; `None` if unbounded.
     token_bytes_max: Option<usize>,
     fim: Option<FimTokens>,
 }
@@ -115,7 +115,7 @@ enum Model {
     Spm(Box<Spm>),
 }
 
-/// Tokens that end an answer in the chat models we know, counted where they are control tokens.
+/// Tokens that end an answer in known chat models, if they are control tokens.
 const END_NAMES: &[&str] = &[
     "<|im_end|>",
     "<|endoftext|>",
@@ -131,7 +131,7 @@ const END_NAMES: &[&str] = &[
     "<｜end▁of▁sentence｜>",
 ];
 
-/// What `gguf` and `huggingface` find in a file.
+/// The parts of a tokenizer that `gguf` and `huggingface` read from a file.
 struct Parts {
     vocab: Vocab,
     model: Model,
@@ -142,8 +142,8 @@ struct Parts {
 }
 
 impl Tokenizer {
-    /// The tokenizer of a model: from its `tokenizer.json` where it has one, otherwise from `tokenizer.ggml.*`.
-    /// Errors name the key, what stands there and what is known.
+    /// The tokenizer of a model: from its `tokenizer.json` if it has one, otherwise from `tokenizer.ggml.*`.
+    /// Errors name the key, its value and the supported values.
     pub fn from_metadata(metadata: &Metadata) -> Result<Self, Error> {
         let parts = match metadata.opt_str(HUGGING_FACE_KEY)? {
             Some(json) => huggingface::load(metadata, json)?,
@@ -154,7 +154,7 @@ impl Tokenizer {
 
     fn assemble(metadata: &Metadata, mut parts: Parts) -> Result<Self, Error> {
         let eos = end_ids(metadata, &parts.vocab, &parts.added)?;
-        // A token that ends an answer is structure, whatever the file calls it.
+        // A token that ends an answer is a control token, even if the file does not mark it.
         for added in parts.added.iter_mut().filter(|a| eos.contains(&a.id)) {
             added.control = true;
             parts.vocab.set_control(added.id);
@@ -188,7 +188,7 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// The tokens of `text`. Adds nothing in front: see [`Tokenizer::bos`].
+    /// The tokens of `text`, without BOS: see [`Tokenizer::bos`].
     pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>, EncodeError> {
         Ok(self.run(text, &[], special, None)?.tokens)
     }
@@ -203,7 +203,7 @@ impl Tokenizer {
         self.run(text, &[], special, Some(bounds))
     }
 
-    /// The tokens of a rendered chat prompt: control tokens of the template's own text count, those in messages do not.
+    /// The tokens of a rendered chat prompt: control tokens are recognised in the template's own text, not in messages.
     pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Vec<u32>, EncodeError> {
         Ok(self.run(&prompt.text, &prompt.barriers, Special::Parse, None)?.tokens)
     }
@@ -213,7 +213,7 @@ impl Tokenizer {
         self.run(&prompt.text, &prompt.barriers, Special::Parse, Some(bounds))
     }
 
-    /// A text of more bytes has more tokens than `tokens`. `None` where a token may stand for any number of bytes.
+    /// A text of more bytes has more tokens than `tokens`. `None` if the bytes per token are unbounded.
     pub fn bytes_max(&self, tokens: usize) -> Option<usize> {
         Some(self.token_bytes_max?.saturating_mul(tokens))
     }
@@ -265,7 +265,7 @@ impl Tokenizer {
         Ok(Encoded { tokens, rest: text.len() - from })
     }
 
-    /// The bytes that `id` stands for; empty for an id that is not a token. May be part of a character.
+    /// The bytes of `id`, perhaps a part of a character; empty for an id that is not a token.
     pub fn token_bytes(&self, id: u32) -> &[u8] {
         self.vocab.bytes(id)
     }
@@ -275,12 +275,12 @@ impl Tokenizer {
         self.vocab.text(id)
     }
 
-    /// What `id` is for.
+    /// The kind of `id`.
     pub fn kind(&self, id: u32) -> TokenKind {
         self.vocab.kind(id)
     }
 
-    /// True for tokens that are structure and not text: control, unknown and unused ids.
+    /// Whether the token is not text: control, unknown and unused ids.
     pub fn is_control(&self, id: u32) -> bool {
         matches!(self.kind(id), TokenKind::Control | TokenKind::Unknown | TokenKind::Unused)
     }
@@ -299,7 +299,7 @@ impl Tokenizer {
         self.vocab.real_len()
     }
 
-    /// True where a model may produce `id`: padding and holes are no tokens.
+    /// Whether a model may generate `id`: padding and holes are not tokens.
     pub fn is_sampleable(&self, id: u32) -> bool {
         self.kind(id) != TokenKind::Unused
     }
@@ -313,7 +313,7 @@ impl Tokenizer {
         mask
     }
 
-    /// The token to put in front of a document (a completion's prompt; chat templates write their own), if this
+    /// The token before a document (a completion's prompt; chat templates write their own), if this
     /// model was trained with one.
     pub fn bos(&self) -> Option<u32> {
         self.bos.filter(|_| self.add_bos)
@@ -329,7 +329,7 @@ impl Tokenizer {
         &self.eos
     }
 
-    /// The tokens around a gap, if this model was trained to fill one.
+    /// The fill-in-the-middle tokens, if this model was trained with them.
     pub fn fim(&self) -> Option<FimTokens> {
         self.fim
     }
@@ -339,7 +339,7 @@ impl Tokenizer {
         &self.guarded
     }
 
-    /// True where decoding drops the first space of a text (SentencePiece vocabularies add one).
+    /// Whether decoding drops the first space of a text (SentencePiece vocabularies add one).
     pub(crate) fn strips_first_space(&self) -> bool {
         self.strip_first_space
     }
@@ -351,14 +351,14 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-/// Most bytes of text that one token stands for.
+/// Maximum number of bytes of text per token.
 fn token_bytes_max(parts: &Parts) -> Option<usize> {
     if parts.added.iter().any(|a| a.lstrip || a.rstrip) {
         return None;
     }
     let longest = parts.vocab.ids().map(|id| parts.vocab.bytes(id).len()).max();
     let added = parts.added.iter().map(|a| a.text.len()).max();
-    // An unknown token stands for a character.
+    // An unknown token replaces a character.
     let longest = longest.max(added).unwrap_or(0).max(char::MAX.len_utf8());
     let shrinks = match &parts.model {
         Model::Bpe(bpe) => bpe.shrinks_to()?,
@@ -367,8 +367,8 @@ fn token_bytes_max(parts: &Parts) -> Option<usize> {
     Some(longest * shrinks)
 }
 
-/// The token that the file names as the first of a text. (Ids of padding and the like are not looked at: real files name
-/// some that do not exist, and nothing here feeds them to a model.)
+/// The BOS token of the file. (Ids of padding and the like are not read: real files name
+/// some that do not exist, and nothing here passes them to a model.)
 fn bos_id(metadata: &Metadata, vocab: &Vocab) -> Result<Option<u32>, Error> {
     const KEY: &str = "tokenizer.ggml.bos_token_id";
     match metadata.opt_u32(KEY)? {

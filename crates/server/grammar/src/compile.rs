@@ -170,7 +170,7 @@ fn free(vocabulary: &Vocabulary, constraint: &Constraint) -> Result<Option<Free>
     if matches!(syntax, ToolSyntax::Harmony { .. })
         || syntax.is_recognised_by_position(vocabulary) && *mode == ToolMode::Auto
     {
-        return Ok(None); // the grammar is of whole answers
+        return Ok(None); // The grammar is for whole answers.
     }
     if *mode == ToolMode::Auto {
         let Some(call) = call else {

@@ -84,7 +84,7 @@ impl Reader {
             part.chars().for_each(|c| emit(Event::Char(c)));
         } else {
             let head = std::mem::take(&mut self.head) + &part;
-            // Only headers stand between messages.
+            // Between messages there are only headers.
             let is_tag = head.contains("<|") || cut && head == "<";
             if !is_tag && head.trim() != "assistant" {
                 emit(Event::Stray(&head));

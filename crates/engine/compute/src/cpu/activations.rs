@@ -1,5 +1,5 @@
-//! Activations as the matrix kernels read them: 8-bit quants for integer kinds, f32 for float kinds. Written once a
-//! norm by the backend, read by every projection that follows.
+//! Activations in the forms that the matrix kernels read: 8-bit quants for integer kinds, f32 for float kinds. Written by the backend
+//! once after each norm, read by every projection that follows.
 //!
 //! Each 32 values share one scale `d = max|x| / 127` (symmetric, rounded to nearest, ties to even). A NaN or an infinity
 //! makes `d`, and so every result, NaN or infinite: nothing is hidden.
@@ -18,7 +18,7 @@ use crate::Error;
 pub struct ActBlock {
     /// The quants, -127..=127.
     pub q: [i8; SUB],
-    /// What one quant is worth.
+    /// The scale: the value of one quant.
     pub d: f32,
     /// `d * sum(q)`, for types with a minimum.
     pub d_sum: f32,
@@ -35,7 +35,7 @@ pub struct Activations {
     max_cols: usize,
 }
 
-/// Distance of two tokens' blocks: an odd number of cache lines, so that tokens do not fight for the same sets.
+/// Distance of two tokens' blocks: an odd number of cache lines, so that tokens do not compete for the same cache sets.
 fn block_stride(cols: usize) -> usize {
     let lines = (cols.div_ceil(SUB) * size_of::<ActBlock>()).div_ceil(64);
     64 * (lines | 1)
@@ -62,7 +62,7 @@ impl Activations {
     /// Starts a new set of `tokens` rows of `cols` values.
     ///
     /// # Panics
-    /// When there is not so much room.
+    /// If there is not enough room.
     pub fn rows(&mut self, tokens: usize, cols: usize) -> ActRows<'_> {
         assert!(
             tokens <= self.max_tokens && cols <= self.max_cols,
@@ -107,23 +107,23 @@ impl<'a> ActRows<'a> {
         self.cols
     }
 
-    /// Rows `from..from + tokens` alone.
+    /// Only the rows `from..from + tokens`.
     ///
     /// # Panics
-    /// When there are not so many.
+    /// If there are fewer rows.
     pub fn part(&self, from: usize, tokens: usize) -> Self {
         assert!(from <= self.tokens && tokens <= self.tokens - from, "rows of these activations");
         let blocks = self.blocks.wrapping_add(from * self.block_stride);
         Self { blocks, floats: self.floats.wrapping_add(from * self.float_stride), tokens, ..*self }
     }
 
-    /// Writes row `token` in the forms that are wanted, with the `quantise` of some kernels.
+    /// Writes row `token` in the forms of `form`, with the `quantise` of some kernels.
     ///
     /// # Safety
-    /// Nobody else reads or writes this row meanwhile.
+    /// No other thread reads or writes this row at the same time.
     ///
     /// # Panics
-    /// When there is no such row, or `x` has not its length.
+    /// If there is no such row, or `x` has another length.
     pub unsafe fn write(
         &self,
         quantise: impl FnOnce(&[f32], &mut [ActBlock]),
@@ -150,7 +150,7 @@ impl<'a> ActRows<'a> {
     /// The rows for reading.
     ///
     /// # Safety
-    /// While the view is used nobody writes a row that is read through it. Rows that were not written in the form that
+    /// While the view is used, no thread writes a row that is read through it. Rows that were not written in the form that
     /// is read hold older values.
     pub unsafe fn view(&self) -> ActView<'a> {
         ActView(*self)

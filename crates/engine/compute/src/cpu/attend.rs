@@ -9,7 +9,7 @@ use super::vector::{KvData, KvPages, QueryTile, VectorKernels, partial_len, rope
 use crate::backend::{Attention, KvType, KvTypes};
 use crate::batch::{Batch, PAGE_TOKENS, Span};
 
-/// Most rotated pairs of a head.
+/// Maximum number of rotated pairs of a head.
 const MAX_PAIRS: usize = 512;
 
 fn kv_data(bytes: &HugeVec, ty: KvType) -> KvData<'_> {

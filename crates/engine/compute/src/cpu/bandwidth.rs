@@ -1,4 +1,4 @@
-//! What this machine's memory gives: the limit that a decode step is measured against. Called by `octet bench` and by servers at rest.
+//! Measures this machine's memory bandwidth, the limit of a decode step. Called by `octet bench` and by idle servers.
 
 use std::time::Instant;
 
@@ -7,19 +7,19 @@ use super::team::Team;
 use super::vector::VectorKernels;
 use crate::backend::Error;
 
-/// Far more than any cache of one socket holds.
+/// Far more than any cache of one socket.
 pub(super) const BYTES: usize = 1 << 30;
-/// More than nearly all caches hold, and little enough to be taken beside a model that is served.
+/// More than nearly all caches, and small enough to allocate beside a served model.
 pub(super) const FEW_BYTES: usize = 256 << 20;
-/// What a thread takes at a time.
+/// Bytes that a thread takes at a time.
 const CHUNK: usize = 1 << 20;
 /// Bytes of one call of the reading kernel.
 const PIECE: usize = 4 << 10;
 
-/// Reads `bytes` of memory with the whole team, `passes` times; bytes per second of each pass. As decoding does: threads on their own
-/// processors, memory of the kind that weights lie in, each thread one stream.
+/// Reads `bytes` of memory with the whole team, `passes` times, and returns the bytes per second of each pass. Reads like decoding: pinned
+/// threads, the same kind of memory as weights, one stream per thread.
 ///
-/// A pass is slower than the others where the machine had something else to do: the best one tells what memory gives.
+/// A pass is slower if the machine was busy, so the best one is the memory's bandwidth.
 pub(super) fn measure(
     team: &mut Team,
     vector: &VectorKernels,
@@ -31,7 +31,7 @@ pub(super) fn measure(
     Ok((0..passes).map(|_| bytes as f64 / read(team, vector, &memory)).collect())
 }
 
-/// Memory that was written: pages that never were are all the same page of zeros. As f32 it holds small numbers.
+/// Memory that was written: all pages never written are the same page of zeros. As f32 it holds small numbers.
 fn written(bytes: usize) -> Result<HugeVec, Error> {
     let mut memory = HugeVec::zeroed(bytes)
         .map_err(|e| Error(format!("no {} MiB of memory to measure its bandwidth with: {e}", bytes >> 20)))?;
@@ -39,7 +39,7 @@ fn written(bytes: usize) -> Result<HugeVec, Error> {
     Ok(memory)
 }
 
-/// Memory to read in turn with steps: what it gives on a shared machine changes within a second.
+/// Memory to read between steps: on a shared machine the bandwidth changes within a second.
 pub struct Probe(HugeVec);
 
 impl Probe {
@@ -53,7 +53,7 @@ impl Probe {
     }
 }
 
-/// Seconds in which the team reads `memory` once.
+/// Seconds that the team needs to read `memory` once.
 pub(super) fn read(team: &mut Team, vector: &VectorKernels, memory: &[u8]) -> f64 {
     assert!(memory.as_ptr().cast::<f32>().is_aligned());
     // SAFETY: aligned (checked), and any bits are an f32.
@@ -62,7 +62,7 @@ pub(super) fn read(team: &mut Team, vector: &VectorKernels, memory: &[u8]) -> f6
     team.run(|w| {
         for r in w.chunks(values.len(), CHUNK / 4) {
             for piece in values[r].chunks(PIECE / 4) {
-                // Both operands are one piece of memory: it is read once.
+                // Both operands are the same memory, so it is read once.
                 std::hint::black_box(vector.dot(piece, piece));
             }
         }

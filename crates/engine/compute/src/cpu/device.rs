@@ -1,4 +1,4 @@
-//! The CPU backend as a whole: its team of threads, its kernels, and what it can tell about itself. `backend` runs verbs on it.
+//! The CPU backend: its thread team, its kernels, and information about it. `backend` runs verbs on it.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use super::topology::Topology;
 use super::vector::VectorKernels;
 use crate::backend::Error;
 
-/// How the CPU backend runs.
+/// Options of the CPU backend.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CpuOptions {
     /// Threads; `None` is one for each physical core that the calling thread may use.
@@ -54,7 +54,7 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// A backend with its team of threads. Whichever thread runs a step is one of them.
+    /// A backend with its thread team. The thread that runs a step is part of it.
     pub fn new(options: &CpuOptions) -> Result<Self, Error> {
         let isa = options.isa.unwrap_or_else(Isa::detect);
         let missing = || Error(format!("this processor does not have the instruction set {}", isa.name()));
@@ -74,7 +74,7 @@ impl Cpu {
         })
     }
 
-    /// Runs its steps in turn with those of other backends with the same arbiter.
+    /// Takes turns with the other backends of the same arbiter.
     #[must_use]
     pub fn with_arbiter(self, arbiter: &Arbiter) -> Self {
         Self { arbiter: arbiter.clone(), ..self }
@@ -88,13 +88,13 @@ impl Cpu {
         Instant::now()
     }
 
-    /// For people: instruction set and threads.
+    /// A description: instruction set and threads.
     pub fn describe(&self) -> String {
         let exact = if self.exact { ", f32 weights" } else { "" };
         format!("CPU ({}, {} threads{exact})", self.isa.name(), self.team.threads())
     }
 
-    /// What decides results to the last bit: instruction set and precision. Not threads: they only share the work out.
+    /// Everything that results depend on to the last bit: instruction set and precision. Not threads: they only divide the work.
     pub fn numerics(&self) -> String {
         format!("cpu {}{}", self.isa.name(), if self.exact { " exact" } else { "" })
     }
@@ -114,14 +114,14 @@ impl Cpu {
         bandwidth::measure(&mut self.team, &self.vector, bandwidth::BYTES, passes)
     }
 
-    /// The best of a few passes over less memory; `None` where there is none to spare.
+    /// The best of a few passes over less memory; `None` if it cannot be allocated.
     pub(crate) fn quick_bandwidth(&mut self) -> Option<f64> {
         const PASSES: usize = 4;
         let passes = bandwidth::measure(&mut self.team, &self.vector, bandwidth::FEW_BYTES, PASSES).ok()?;
         passes.into_iter().reduce(f64::max)
     }
 
-    /// Bytes per second of one pass over `probe`, which is made where there is none.
+    /// Bytes per second of one pass over `probe`, which is allocated at the first call.
     pub(crate) fn probe_memory(&mut self, probe: &mut Option<Probe>) -> Result<f64, Error> {
         let probe = match probe {
             Some(made) => made,
@@ -141,7 +141,7 @@ impl Cpu {
         self.team.threads()
     }
 
-    /// Packs matrices of one shape into one allocation, all threads at work.
+    /// Packs matrices of one shape into one allocation, on all threads.
     pub(super) fn pack(&mut self, matrices: &[Matrix]) -> Result<Packed, Error> {
         let Some(first) = matrices.first() else { return Err(Error("no expert".into())) };
         if let Some(odd) =

@@ -8,10 +8,10 @@ use memmap2::MmapMut;
 /// Size and alignment of a huge page on x86-64 and on most of aarch64.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// Zeroed bytes at an address that is a multiple of 64 (of a huge page where there is room for one).
+/// Zeroed bytes at an address that is a multiple of 64 (of a huge page, if they are large enough).
 ///
-/// A mapping of its own: huge pages spare the TLB misses of streaming gigabytes, and dropping it gives the memory
-/// back to the system at once. Pages become resident when they are first written.
+/// Its own mapping: huge pages avoid the TLB misses of streaming gigabytes, and dropping it returns the memory to the system
+/// immediately. Pages become resident when they are first written.
 pub struct HugeVec {
     map: Option<MmapMut>,
     start: usize,
@@ -19,7 +19,7 @@ pub struct HugeVec {
 }
 
 impl HugeVec {
-    /// `len` zeroed bytes, or the system's reason why it has not that much address space.
+    /// `len` zeroed bytes, or the system's error.
     pub fn zeroed(len: usize) -> io::Result<Self> {
         if len == 0 {
             return Ok(Self { map: None, start: 0, len });

@@ -1,4 +1,4 @@
-//! Kinds of packed weights: how they lie in memory, and what their kernels read beside them. `pack` writes this form,
+//! Kinds of packed weights: their layout in memory, and the activations that their kernels read. `pack` writes this form,
 //! `kernels` reads it.
 //!
 //! A matrix is cut into groups of [`ROWS`] rows, the last one padded with zeros. A group is contiguous and runs along
@@ -14,14 +14,14 @@
 //! | high  | 0, 1 or 2           | the fifth (third; fifth and sixth) bits                   |
 //!
 //! A *quad* is four consecutive columns, `j` of 8 in a sub-block. A *vector* holds one quad of 32 rows, `[row][4]`: a load
-//! of any width gives whole quads of consecutive rows, which meet one 32-bit broadcast of activations. In 4-bit planes
+//! of any width gives whole quads of consecutive rows, which are multiplied with one 32-bit broadcast of activations. In 4-bit planes
 //! vector `v` of 4 holds quad `v` in the low nibbles and quad `v + 4` in the high ones. In 1-bit high planes bit `j` of a
 //! byte belongs to quad `j`; in 2-bit planes bits `2j..` of vector `v` to quad `4v + j`.
 //! Packed weights are as large as the file's, so decoding reads no byte more.
 
 use octet_weights::GgmlType;
 
-/// Which forms of the activations are wanted.
+/// The forms of activations that kernels read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Form {
     /// 8-bit quants.
@@ -36,7 +36,7 @@ impl Form {
     /// For float kinds and `Raw`.
     pub const FLOATS: Self = Self { ints: false, floats: true };
 
-    /// What either wants.
+    /// The forms in either.
     pub fn and(self, other: Self) -> Self {
         Self { ints: self.ints || other.ints, floats: self.floats || other.floats }
     }
@@ -53,7 +53,7 @@ pub(super) const SUBS: usize = 8;
 /// Columns that float kinds are padded to.
 pub(super) const FLOAT_STEP: usize = 8;
 
-/// How packed weights lie in memory, and so which kernel reads them.
+/// The layout of packed weights, and so the kernel that reads them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, non_camel_case_types)]
 #[repr(u8)]
@@ -74,7 +74,7 @@ pub enum Kind {
     IQ4_NL,
     IQ4_XS,
     MXFP4,
-    /// Rows as they stand in the file, dequantised by the scalar code each time: right, not fast.
+    /// Rows in the file's layout, dequantised by the scalar code at each use: correct, not fast.
     Raw,
 }
 

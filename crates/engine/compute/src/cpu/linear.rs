@@ -1,4 +1,4 @@
-//! Projections: rows of activations times packed weights, shared out by groups of rows. Called by most verbs.
+//! Projections: rows of activations times packed weights, split by groups of rows. Called by most verbs.
 
 use std::ops::Range;
 
@@ -10,18 +10,18 @@ use super::pack::Packed;
 use super::team::{Shards, Worker};
 use super::vector::VectorKernels;
 
-/// Tokens that a chunk of weights meets before it is read again: their activations stay in the second-level cache.
+/// Tokens that a chunk of weights is multiplied with before it is read again: their activations stay in the L2 cache.
 pub(super) const TOKEN_BLOCK: usize = 128;
-/// Weights that a thread takes at a time: long enough to stream, short enough to even out.
+/// Bytes of weights that a thread takes at a time: long enough to stream, short enough to balance the load.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// The form of the activations that all of `weights` together read.
+/// The forms of the activations that `weights` read.
 pub(super) fn form<'a>(weights: impl IntoIterator<Item = &'a Packed>) -> Form {
     let none = Form { ints: false, floats: false };
     weights.into_iter().fold(none, |f, w| f.and(w.layout().kind().form()))
 }
 
-/// Tokens up to which every thread quantises all of them for itself: that takes less than to wait for one another.
+/// Up to this many tokens, every thread quantises all of them for itself, which is faster than a barrier.
 const PRIVATE_TOKENS: usize = 1;
 
 /// Rows of activations that a region writes first, and then reads.
@@ -47,17 +47,17 @@ impl<'a> Input<'a> {
         Self { rows: acts.rows(if private { threads * count } else { count }, cols), count, private, form }
     }
 
-    /// Tokens that [`Activations`] needs room for, in steps of up to `tokens` tokens.
+    /// Number of rows that [`Activations`] needs, in steps of up to `tokens` tokens.
     pub fn room(tokens: usize, threads: usize) -> usize {
         tokens.max(PRIVATE_TOKENS * threads)
     }
 
-    /// True where each thread writes all rows for itself.
+    /// Whether each thread writes all rows for itself.
     pub fn is_private(&self) -> bool {
         self.private
     }
 
-    /// What this thread reads, in a region after the one that wrote it.
+    /// The rows that this thread reads, in a region after the one that wrote them.
     pub fn view(&self, w: &Worker) -> ActView<'a> {
         // SAFETY: the region has ended, and nobody writes in this one.
         unsafe { self.of(w).view() }
@@ -140,7 +140,7 @@ pub(super) fn longest_run(weights: &Packed) -> usize {
     (RUN_BYTES / weights.layout().group_bytes().max(1)).max(1)
 }
 
-/// How the groups of some matrices are cut into items for the team.
+/// Splits the groups of some matrices into items for the team.
 struct Chunks<'a, const N: usize> {
     weights: [&'a Packed; N],
     /// Groups of an item, and items, of each matrix.
@@ -178,14 +178,14 @@ impl<'a, const N: usize> Chunks<'a, N> {
     }
 }
 
-/// Asks for the first bytes that this thread will read in [`multiply`], while there is something else to do.
+/// Prefetches the first bytes that this thread will read in [`multiply`], while other work is done.
 pub(super) fn prefetch<const N: usize>(w: &Worker, kernels: &Kernels, weights: [&Weight; N]) {
     let chunks = Chunks::new(weights, w.threads());
     kernels.prefetch(chunks.first(w.first_item(chunks.len())));
 }
 
 /// Multiplies `weights` (each with its own output) with all `tokens`: `put(i, group, tokens, tile)` receives the results
-/// of rows `ROWS * group..` of weight `i` for some tokens as `[tokens][ROWS]`. Work is shared out among the team.
+/// of rows `ROWS * group..` of weight `i` for some tokens as `[tokens][ROWS]`. The team divides the work.
 pub(super) fn multiply<const N: usize>(
     w: &Worker,
     kernels: &Kernels,
@@ -226,7 +226,7 @@ pub(super) fn multiply_groups(
     }
 }
 
-/// Adds a bias, where there is one, to the results of the rows `ROWS * group..`, `[tokens][ROWS]`.
+/// Adds a bias, if there is one, to the results of the rows `ROWS * group..`, `[tokens][ROWS]`.
 pub(super) fn add_bias(bias: Option<&[f32]>, group: usize, tile: &mut [f32]) {
     let Some(bias) = bias else { return };
     for y in tile.chunks_exact_mut(ROWS) {
@@ -234,7 +234,7 @@ pub(super) fn add_bias(bias: Option<&[f32]>, group: usize, tile: &mut [f32]) {
     }
 }
 
-/// Where the results of one weight go: rows `[tokens, rows]`.
+/// The output of one weight: rows `[tokens, rows]`.
 pub(super) struct Output<'a> {
     rows: usize,
     bias: Option<&'a [f32]>,

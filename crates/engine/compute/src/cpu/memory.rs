@@ -1,10 +1,10 @@
-//! What the CPU backend keeps in memory: buffers, packed projections and caches. Made by `backend`, used by every verb.
+//! Memory of the CPU backend: buffers, packed projections and caches. Made by `backend`, used by every verb.
 
 use super::huge::HugeVec;
 use super::pack::Packed;
 use crate::backend::{Error, KvTypes};
 
-/// Zeroed f32 values in memory of their own.
+/// Zeroed f32 values in their own mapping.
 pub struct Buf(pub(super) HugeVec);
 
 impl Buf {
@@ -46,7 +46,7 @@ pub struct Weight {
 pub(super) enum LayerStore {
     /// Keys and values `[pages, kv_heads, PAGE_TOKENS, head_dim]` in their types, and the bytes of a page of each.
     Kv { keys: HugeVec, values: HugeVec, page: [usize; 2] },
-    /// See [`LayerCache::Gdn`]; and the inputs of each slot's guesses `[slots, kept_rows, channels + 2 * v_heads]`.
+    /// As in [`LayerCache::Gdn`], and the inputs of each slot's guesses `[slots, kept_rows, channels + 2 * v_heads]`.
     Gdn { conv: Buf, conv_len: usize, state: Buf, state_len: usize, kept: Buf, kept_rows: usize },
 }
 

@@ -91,13 +91,13 @@ impl<'a> GateUp<'a> {
         longest_run(self.gate)
     }
 
-    /// What is read first of a run that begins with `group`, if there is such a group.
+    /// The weights that a run beginning with `group` reads first, if there is such a group.
     pub fn first(&self, group: usize) -> Option<(&'a Packed, usize)> {
         (group < self.groups()).then_some((self.gate, self.base + group))
     }
 
     /// `silu(gate . x) * (up . x)` of some groups of rows, for all `tokens` of `acts`: `put(i, group, y)` receives those
-    /// of token `tokens[i]`. `next` is what this thread reads after.
+    /// of token `tokens[i]`. `next` are the weights that this thread reads afterwards.
     pub fn rows(
         &self,
         kernels: &Kernels,
@@ -113,7 +113,7 @@ impl<'a> GateUp<'a> {
         let all = self.gate.layout().rows();
         for (block, tokens) in tokens.chunks(TOKEN_BLOCK).enumerate() {
             let len = tokens.len() * ROWS;
-            // As many of the gate's groups as there is room for, then the same of the up projection: the longer each stream, the faster.
+            // As many of the gate's groups as fit, then the same of the up projection: longer streams are faster.
             for run in chunks_of(groups.clone(), TOKEN_BLOCK / tokens.len()) {
                 let then = if run.end < groups.end { Some((self.gate, self.base + run.end)) } else { next };
                 let up = Some((self.up, self.base + run.start));

@@ -64,7 +64,7 @@ pub(super) fn moe(
     });
 }
 
-/// One call of the verb, as its regions see it.
+/// One call of the verb, shared by its regions.
 struct Step<'a> {
     kernels: &'a Kernels,
     vector: &'a VectorKernels,
@@ -90,7 +90,7 @@ impl<'a> Step<'a> {
         unsafe { self.own.part(w.id * self.per_thread, self.per_thread) }
     }
 
-    /// Normalises the tokens and decides where each one goes.
+    /// Normalises the tokens and chooses the experts of each.
     fn route(&self, team: &mut Team, input: &Input, logits: &mut [f32], routes: &mut Routes) {
         let Self { kernels, vector, m, tokens, .. } = *self;
         let (n, hidden) = (tokens.len(), m.norm.len());
@@ -167,7 +167,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Asks for what this thread reads first in [`Step::down`].
+    /// Prefetches what this thread reads first in [`Step::down`].
     fn prefetch_down(&self, w: &Worker, routes: &Routes) {
         let (down, groups) = (&self.m.down, self.m.down.layout().groups());
         let first = w.first_item(groups);

@@ -1,24 +1,26 @@
-//! How the attention of a step is cut into items for the team. Filled and read by `attend`.
+//! Splits the attention of a step into items for the team. Filled and read by `attend`.
 
 use super::vector::attend_chunks;
 use crate::batch::{Batch, PAGE_TOKENS};
 
-/// Spans of fewer tokens have their context shared out among threads; longer ones are shared out by tokens.
+/// Spans of fewer tokens are split by context; longer ones are split by tokens.
 pub(super) const SPLIT_TOKENS: usize = 4;
-/// Queries (tokens times heads of a group) of a tile, unless one token alone has more.
+/// Maximum number of queries (tokens times heads of a group) in a tile, unless a single token has more: as many as use
+/// the caches well.
 pub(super) const TILE_QUERIES: usize = 64;
+
 /// A piece of work for one thread.
 pub(super) struct Item {
     pub span: usize,
-    /// First token, counted from the start of the batch, and how many.
+    /// First token, counted from the start of the batch, and number of tokens.
     pub token: usize,
     pub tokens: usize,
     pub kv_head: usize,
-    /// The chunk of the context, and where its partial results go; `None`: the whole context at once.
+    /// The chunk of the context, and the row of its partial results; `None`: the whole context.
     pub split: Option<(usize, usize)>,
 }
 
-/// A token whose context was shared out: merged when all its chunks are done.
+/// A token whose context was split: merged when all its chunks are done.
 pub(super) struct Split {
     pub token: usize,
     pub chunks: usize,
@@ -26,7 +28,7 @@ pub(super) struct Split {
     pub row: usize,
 }
 
-/// The work of one call, planned in memory that is kept.
+/// The items of one call; reuses its memory.
 #[derive(Default)]
 pub(super) struct Plan {
     pub items: Vec<Item>,
@@ -43,8 +45,8 @@ impl Plan {
         }
     }
 
-    /// Chunks of all tokens that may be shared out at once. Sequences that share pages may have more: then the rest
-    /// is not shared out.
+    /// Maximum number of chunks over all tokens. Sequences that share pages may have more: then the rest
+    /// is not split.
     pub fn chunk_rows(pages: usize, slots: usize) -> usize {
         SPLIT_TOKENS * (attend_chunks(pages * PAGE_TOKENS) + slots)
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// What is told apart.
+/// The verbs that are measured separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Verb {
@@ -54,7 +54,7 @@ pub struct Entry {
     pub calls: u64,
     /// Wall-clock time.
     pub time: Duration,
-    /// Bytes of weights, states and keys/values that the calls had to read or write, each once a call.
+    /// Bytes of weights, states and keys/values that the calls read or wrote, each counted once per call.
     pub bytes: u64,
 }
 

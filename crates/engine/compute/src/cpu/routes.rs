@@ -1,9 +1,9 @@
-//! Where the tokens of a step go: experts and weights of each token, and tokens by expert. Used by the verb `moe`.
+//! The routes of a step: experts and weights of each token, and tokens by expert. Used by the verb `moe`.
 
 use crate::ExpertCounts;
 use crate::backend::MAX_EXPERTS;
 
-/// Where the tokens of a step go.
+/// The routes of a step.
 pub(super) struct Routes {
     pub top_k: usize,
     /// `[tokens, top_k]`: experts in descending order of probability, and their weights.
@@ -64,14 +64,14 @@ impl Routes {
         self.starts[expert as usize] as usize..self.starts[expert as usize + 1] as usize
     }
 
-    /// Adds the last step's tokens to what was counted before.
+    /// Adds the last step's tokens to the counts.
     pub fn count(&self, layer: usize, counts: &ExpertCounts) {
         for &e in &self.used {
             counts.add(layer, e as usize, self.of(e).len());
         }
     }
 
-    /// Notes where each of the step's `n` tokens goes; `shared` has the weights of the shared expert.
+    /// Records the routes of the step's `n` tokens; `shared` has the weights of the shared expert.
     pub fn record(&self, layer: usize, n: usize, shared: Option<&[f32]>, counts: &ExpertCounts) {
         for (token, chosen) in self.chosen.chunks_exact(self.top_k).take(n).enumerate() {
             let gate = shared.map_or(0.0, |s| s[token]);

@@ -1,4 +1,4 @@
-//! How fast each matrix kernel is on this machine, out of the cache and out of memory. Called by `octet bench --kernels`.
+//! Measures each matrix kernel on this machine, with weights in the cache and in memory. Called by `octet bench --kernels`.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -14,34 +14,34 @@ use super::pack::{Layout, Packed};
 use super::team::Team;
 use crate::backend::Error;
 
-/// Columns of the matrices: as many as a hidden state often has.
+/// Columns of the matrices: a common size of hidden states.
 const COLS: usize = 2048;
-/// Weights that stay in the second-level cache of any core.
+/// Bytes of weights that fit the L2 cache of any core.
 const CACHED_BYTES: usize = 128 << 10;
-/// Weights that no cache of one socket holds; as many for a plain read.
+/// Bytes of weights that no cache of one socket holds; also of a plain read.
 pub const MEMORY_BYTES: usize = 512 << 20;
-/// Seconds for which what is in the cache is read in one pass.
+/// Duration of a pass over weights in the cache, in seconds.
 const PASS_SECONDS: f64 = 5e-3;
-/// Passes, of which the best one counts.
+/// Number of passes, of which the best one counts.
 const PASSES: usize = 5;
 
 /// Bytes of packed weights per second of one kernel, over all threads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KernelSpeed {
-    /// From the first- and second-level cache, for each number of tokens at once that was asked for.
+    /// From the L1 and L2 caches, for each requested number of tokens.
     pub cached: Vec<f64>,
     /// From memory, for one token.
     pub memory: f64,
-    /// What a plain read of as much memory gave, between the passes over the weights.
+    /// A plain read of as much memory, between the passes over the weights.
     pub plain: f64,
 }
 
 impl Cpu {
-    /// Measures the kernel of a type: from the cache with each of `tokens` tokens at once, and from memory, with `bytes` of
-    /// weights ([`MEMORY_BYTES`], or less where caches are known to be small), with one.
+    /// Measures the kernel of a type: from the cache for each number of `tokens`, and from memory for one token, with `bytes` of weights
+    /// ([`MEMORY_BYTES`], or less on machines with small caches).
     ///
     /// # Errors
-    /// No memory, or a type whose blocks are larger than a row of the matrices that are measured.
+    /// No memory, or a type whose blocks are larger than a row of the matrices.
     pub fn measure_kernel(
         &mut self,
         ty: GgmlType,
@@ -98,8 +98,8 @@ impl Cpu {
     }
 }
 
-/// Cycles per second of the calling thread's processor just now, where they can be told: by a chain of operations whose
-/// latency is the same on all processors of a kind (x86-64: 3 cycles for a product, 1 for an exclusive or).
+/// The current clock of the calling thread's processor in cycles per second, if it can be measured: by a chain of operations whose
+/// latency is the same on all x86-64 processors (3 cycles for a product, 1 for an exclusive or).
 pub fn clock() -> Option<f64> {
     const STEPS: usize = 1 << 20;
     if !cfg!(target_arch = "x86_64") {
@@ -117,7 +117,7 @@ pub fn clock() -> Option<f64> {
     Some(4.0 * STEPS as f64 / best.fold(f64::INFINITY, f64::min))
 }
 
-/// A packed matrix of about so many bytes: a few random rows, over and over.
+/// A packed matrix of about this many bytes: a few random rows, repeated.
 fn weights(ty: GgmlType, bytes: usize) -> Result<Packed, Error> {
     const FEW: usize = 4;
     let mut data = vec![0; FEW * ROWS * COLS / ty.block_len() * ty.block_bytes()];

@@ -1,9 +1,9 @@
-//! The team of threads that runs every parallel region of the CPU backend. Called by the verbs in `cpu/`.
+//! The thread team that runs every parallel region of the CPU backend. Called by the verbs in `cpu/`.
 //!
-//! One job at a time, on all threads, the caller's included. Threads that wait, for a job or for one another, spin for a moment
-//! and then sleep: a decode step is some hundreds of jobs a few microseconds apart, and a wake-up by the system costs more
-//! than many of them; but one that waits for longer waits for a thread that the system does not run, and spinning would
-//! keep it from running. Handing out a job allocates nothing and takes no lock.
+//! One job at a time runs on all threads, including the caller's. Threads that wait for a job or for each other spin briefly and then
+//! sleep. A decode step has some hundreds of jobs a few microseconds apart, and a wake-up by the system takes longer than many of them. A
+//! thread that waits longer waits for one that the system does not run, and spinning could keep that one from running. Publishing a job
+//! allocates nothing and takes no lock.
 
 use std::cell::Cell;
 use std::panic::AssertUnwindSafe;
@@ -15,12 +15,12 @@ use super::topology::Pinned;
 use super::word::Word;
 use crate::backend::Error;
 
-/// Most threads of a team: more than any machine has cores.
+/// Maximum number of threads of a team: more than the cores of any machine.
 pub const MAX_THREADS: usize = 1024;
 
-/// How often a worker looks for the next job before it sleeps: some 300 microseconds.
+/// Spins of a worker that waits for a job before it sleeps: about 300 microseconds.
 const JOB_SPINS: u32 = 20_000;
-/// How often a thread looks for the others in a barrier, or at the end of a job, before it sleeps: some 60 microseconds.
+/// Spins of a thread that waits in a barrier, or at the end of a job, before it sleeps: about 60 microseconds.
 const BARRIER_SPINS: u32 = 4_000;
 
 type Job = *const (dyn Fn(&Worker) + Sync);
@@ -34,15 +34,14 @@ struct Shared {
     threads: usize,
     /// Number of jobs published so far; workers watch it.
     epoch: Word,
-    /// The job of this epoch. Written before `epoch` moves, read after it was seen to have moved.
+    /// The job of this epoch. Written before `epoch` changes, read after a change was observed.
     job: Line<std::cell::UnsafeCell<Option<Job>>>,
     /// Workers that still run this epoch's job.
     running: Word,
-    /// Items of each thread's share that were taken, in phases of even and of odd number: those of the phase before wait,
-    /// zeroed, for the phase to come.
+    /// Items taken from each thread's share, in phases of even and of odd number: those not in use are zeroed for the next phase.
     taken: [Vec<Line<AtomicU64>>; 2],
     arrived: Line<AtomicUsize>,
-    /// Phases begun so far, over all jobs.
+    /// Number of phases begun so far, over all jobs.
     phase: Word,
     panicked: AtomicBool,
     stop: AtomicBool,
@@ -58,7 +57,7 @@ unsafe impl Send for Shared {}
 pub struct Team {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// The processor that is kept for the calling thread.
+    /// The processor reserved for the calling thread.
     cpu: Option<usize>,
 }
 
@@ -75,7 +74,7 @@ impl Team {
     /// only while it holds what [`Team::pin_caller`] returns; with fewer processors than threads none is.
     ///
     /// # Errors
-    /// No thread at all, more than [`MAX_THREADS`], or more than the system starts.
+    /// Zero threads, more than [`MAX_THREADS`], or more than the system can start.
     pub fn new(threads: usize, cpus: &[usize]) -> Result<Self, Error> {
         if !(1..=MAX_THREADS).contains(&threads) {
             return Err(Error(format!("{threads} threads: there can be 1 to {MAX_THREADS}")));
@@ -107,9 +106,8 @@ impl Team {
         Ok(team)
     }
 
-    /// Keeps the calling thread on its own processor until the result is dropped: two threads of the team that share
-    /// one run at half the speed. Not for longer than a step: what this thread starts or counts later must not see one
-    /// processor alone.
+    /// Pins the calling thread to its own processor until the result is dropped: two threads of the team on one processor run at half the
+    /// speed. Only for the length of a step: threads that this thread starts later, and counts of processors, must not be limited to one.
     pub fn pin_caller(&self) -> Option<Pinned> {
         self.cpu.map(Pinned::to)
     }
@@ -122,10 +120,10 @@ impl Team {
     /// Runs `job` on every thread and returns when all have finished it.
     ///
     /// # Panics
-    /// When the job panicked on some thread.
+    /// If the job panicked on some thread.
     pub fn run(&mut self, job: impl Fn(&Worker) + Sync) {
         let s = &*self.shared;
-        // No worker looks at it now; each reads it after it has seen the epoch.
+        // No worker reads it now; each does after it has observed the epoch.
         s.phase.reset(s.phase.get().wrapping_add(1));
         if s.threads > 1 {
             let job: &(dyn Fn(&Worker) + Sync) = &job;
@@ -198,20 +196,20 @@ impl Worker<'_> {
         self.shared.threads
     }
 
-    /// What was taken of the shares of this phase.
+    /// The taken items of the shares of this phase.
     fn taken(&self) -> &[Line<AtomicU64>] {
         &self.shared.taken[self.phase.get() as usize % 2]
     }
 
-    /// Makes this thread's share ready for the next phase. Whoever took from it there last, in the phase before this
-    /// one, has come through the barrier since.
+    /// Resets this thread's share for the next phase. Threads that took from it in the phase before this one have passed the
+    /// barrier since.
     fn leave_phase(&self) {
         let next = self.phase.get().wrapping_add(1);
         self.phase.set(next);
         self.taken()[self.id].0.store(0, Relaxed);
     }
 
-    /// Waits until every thread has come here; what they wrote before is visible after. Also starts a new phase for
+    /// Waits until every thread has called this; what they wrote before is visible afterwards. Also starts a new phase for
     /// [`Worker::items`].
     pub fn barrier(&self) {
         let s = self.shared;
@@ -230,17 +228,17 @@ impl Worker<'_> {
         assert!(s.phase.get() != phase, "another thread of the team panicked");
     }
 
-    /// Items `0..count` of this phase, each handed to one thread: its own share in ascending order, so that it reads
-    /// memory in one stream, and then what others have not begun, from the end of their shares.
+    /// Items `0..count` of this phase, each for one thread: first its own share in ascending order, so that it reads
+    /// memory in one stream, then items that it steals from the end of other shares.
     ///
-    /// Once a phase, and with the same count on every thread.
+    /// Called once per phase, with the same count on every thread.
     pub fn items(&self, count: usize) -> impl Iterator<Item = usize> + '_ {
         let share = move |id| share(count, id, self.threads());
         self.pieces(move |id| share(id).len()).map(move |(id, i)| share(id).start + i)
     }
 
-    /// Items `0..count` in runs of up to `longest`, as [`Worker::items`] hands out single ones. Towards the end of a share runs are shorter,
-    /// so that nobody waits long for the last one.
+    /// Items `0..count` in runs of up to `longest`; otherwise like [`Worker::items`]. Towards the end of a share runs are shorter, so that no
+    /// thread waits long for the last one.
     pub fn runs(&self, count: usize, longest: usize) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
         let share = move |id| share(count, id, self.threads());
         self.pieces(move |id| runs_of(share(id).len(), longest)).map(move |(id, i)| {
@@ -249,7 +247,7 @@ impl Worker<'_> {
         })
     }
 
-    /// Pieces of each thread's share, of which there are `count(thread)`: the thread whose share it is, and the number of the piece there.
+    /// Pieces of each thread's share, which has `count(thread)` of them, as `(thread, piece)`.
     fn pieces(&self, count: impl Fn(usize) -> usize) -> impl Iterator<Item = (usize, usize)> {
         let threads = self.threads();
         let (taken, mut turn) = (self.taken(), 0);
@@ -265,43 +263,43 @@ impl Worker<'_> {
         })
     }
 
-    /// The first item that [`Worker::items`] gives this thread, unless others are faster.
+    /// The first item that [`Worker::items`] gives this thread, unless others steal it.
     pub fn first_item(&self, count: usize) -> usize {
         share(count, self.id, self.threads()).start
     }
 
-    /// Items `0..count` in chunks of `chunk` that each go to one thread: see [`Worker::items`].
+    /// Items `0..count` in chunks of `chunk`, each for one thread: see [`Worker::items`].
     pub fn chunks(&self, count: usize, chunk: usize) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
         self.items(count.div_ceil(chunk)).map(move |i| i * chunk..((i + 1) * chunk).min(count))
     }
 }
 
-/// Thread `id`'s even share of `0..count`. The first threads have the larger ones: where there is one item, the one that
-/// starts the job has it.
+/// Thread `id`'s even share of `0..count`. The first threads have the larger shares, so that a single item goes to the thread that
+/// starts the job.
 fn share(count: usize, id: usize, threads: usize) -> std::ops::Range<usize> {
     (count * id).div_ceil(threads)..(count * (id + 1)).div_ceil(threads)
 }
 
-/// Runs that a share of `len` items is cut into: of `longest`, while there are two of these left, then each of half of the rest.
+/// Number of runs of a share of `len` items: each is `longest` while two such runs are left, then half of the rest.
 fn runs_of(len: usize, longest: usize) -> usize {
     let whole = (len / longest).saturating_sub(1);
     whole + (usize::BITS - (len - whole * longest).leading_zeros()) as usize
 }
 
-/// The items of run `i` of these.
+/// The items of run `i`.
 fn run_of(len: usize, longest: usize, i: usize) -> std::ops::Range<usize> {
     let whole = (len / longest).saturating_sub(1);
     if i < whole {
         return i * longest..(i + 1) * longest;
     }
     let rest = len - whole * longest;
-    // What is left before and after it.
+    // The number of items left before and after it.
     let [from, to] = [i - whole, i - whole + 1].map(|halvings| len - (rest >> halvings));
     from..to
 }
 
-/// Takes an item of a share of `len`, from its start or from its end. `taken` counts both, in its two halves: as long as
-/// their sum was below `len`, what was taken is one more.
+/// Takes an item of a share of `len`, from its start or from its end. `taken` counts both in its two halves: if their sum was below
+/// `len`, there was an item left to take.
 fn take(taken: &AtomicU64, len: usize, from_end: bool) -> Option<usize> {
     let split = |taken: u64| ((taken & u64::from(u32::MAX)) as usize, (taken >> 32) as usize);
     let (front, back) = split(taken.load(Relaxed));
@@ -326,7 +324,7 @@ unsafe impl<T: Send> Sync for Shards<'_, T> {}
 unsafe impl<T: Send> Send for Shards<'_, T> {}
 
 impl<'a, T> Shards<'a, T> {
-    /// Shares `slice` out.
+    /// Lets several threads write disjoint parts of `slice`.
     pub fn new(slice: &'a mut [T]) -> Self {
         Self { start: slice.as_mut_ptr(), len: slice.len(), of: std::marker::PhantomData }
     }
@@ -341,16 +339,16 @@ impl<'a, T> Shards<'a, T> {
         self.len == 0
     }
 
-    /// Where the part `from..from + len` starts, for kernels that take pointers and strides.
+    /// The address of the part `from..from + len`, for kernels that take pointers and strides.
     ///
     /// # Panics
-    /// When the part does not lie within the slice.
+    /// If the part does not lie within the slice.
     pub fn ptr(&self, from: usize, len: usize) -> *mut T {
         assert!(from <= self.len && len <= self.len - from, "part {from}+{len} of {}", self.len);
         self.start.wrapping_add(from)
     }
 
-    /// Everything, for reading.
+    /// The whole slice, for reading.
     ///
     /// # Safety
     /// As for [`Shards::read`].

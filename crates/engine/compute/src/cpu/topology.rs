@@ -1,11 +1,11 @@
-//! Which processors the threads of a team run on. Called by `backend`, when it forms its `team`, and by the team's threads.
+//! Chooses the processors of a team's threads. Called by `backend`, when it starts its `team`, and by the team's threads.
 
 use std::collections::HashSet;
 
 /// Processors that a thread may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
-    /// One of each physical core first, then their siblings; empty where the system does not tell.
+    /// One of each physical core first, then their siblings; empty if the system does not report them.
     cpus: Vec<usize>,
     /// Number of physical cores among them.
     cores: usize,
@@ -16,7 +16,7 @@ impl Topology {
     pub fn of_this_thread() -> Self {
         let siblings = |cpu: usize| {
             let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-            // Where the system does not tell, each processor counts as a core.
+            // If the system does not report cores, each processor counts as one.
             (cpu, std::fs::read_to_string(path).unwrap_or_else(|_| cpu.to_string()))
         };
         let cpus: Vec<_> = os::allowed().into_iter().map(siblings).collect();
@@ -33,7 +33,7 @@ impl Topology {
     }
 
     /// The processors to bind threads to, in this order: threads of one core share its vector units and caches, so a
-    /// second one comes only when every core has one.
+    /// core gets a second one only when every core has one.
     pub fn cpus(&self) -> &[usize] {
         &self.cpus
     }
@@ -51,7 +51,7 @@ pub use os::Pinned;
 mod os {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-    /// Numbers of the processors that the calling thread may use; none where there are more than a `CpuSet` can hold.
+    /// Numbers of the processors that the calling thread may use; empty if there are more than fit a `CpuSet`.
     pub(super) fn allowed() -> Vec<usize> {
         let Ok(mask) = sched_getaffinity(None) else { return Vec::new() };
         (0..CpuSet::MAX_CPU).filter(|&cpu| mask.is_set(cpu)).collect()
@@ -61,13 +61,13 @@ mod os {
     #[must_use]
     pub struct Pinned {
         before: Option<CpuSet>,
-        /// It speaks of this thread, and so it stays here.
+        /// Not `Send`: it belongs to this thread.
         _not_send: std::marker::PhantomData<*const ()>,
     }
 
     impl Pinned {
-        /// Binds the calling thread to `cpu`. Where the system does not let it (the processor was taken away, a sandbox
-        /// forbids the call) the thread goes on where it may: slower perhaps, and with the same results.
+        /// Binds the calling thread to `cpu`. If the system refuses (the processor was removed, a sandbox forbids the call), the thread runs
+        /// unpinned: perhaps slower, with the same results.
         pub fn to(cpu: usize) -> Self {
             let mut one = CpuSet::new();
             one.set(cpu);
@@ -79,7 +79,7 @@ mod os {
     impl Drop for Pinned {
         fn drop(&mut self) {
             if let Some(before) = &self.before {
-                // Should none of the old processors be left, the system has chosen others already.
+                // If none of the old processors is left, the system has already chosen others.
                 let _ = sched_setaffinity(None, before);
             }
         }

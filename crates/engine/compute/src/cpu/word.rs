@@ -1,4 +1,4 @@
-//! A number that threads wait for: they spin for a moment, then sleep. Used by `team` for jobs, barriers and their ends.
+//! A number that threads wait for: they spin briefly, then sleep. Used by `team` for jobs, barriers and their ends.
 
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -19,25 +19,25 @@ impl Word {
         self.value.load(Acquire)
     }
 
-    /// Sets it while nobody waits for it.
+    /// Sets it while no thread waits for it.
     pub fn reset(&self, value: u32) {
         self.value.store(value, Relaxed);
     }
 
-    /// Sets it, and wakes who sleeps.
+    /// Sets it, and wakes sleeping threads.
     pub fn set(&self, value: u32) {
         self.value.store(value, SeqCst);
         self.wake();
     }
 
-    /// Adds to it, and wakes who sleeps; returns what it was.
+    /// Adds to it, and wakes sleeping threads; returns the old value.
     pub fn add(&self, n: u32) -> u32 {
         let before = self.value.fetch_add(n, SeqCst);
         self.wake();
         before
     }
 
-    /// Wakes who sleeps, to look again at what else they wait for.
+    /// Wakes sleeping threads, so that they check their other conditions.
     pub fn wake(&self) {
         // Either this sees the sleeper, or the sleeper sees the new value before it sleeps: all four are SeqCst.
         if self.sleeping.load(SeqCst) > 0 {
@@ -46,8 +46,8 @@ impl Word {
         }
     }
 
-    /// Returns when `done` holds of the number. After `spins` turns it sleeps: then the processor is free for others, and the
-    /// system moves those there that wait for another processor of this team.
+    /// Returns when `done` is true for the number. After `spins` turns it sleeps: then the processor is free, and the system can move
+    /// threads there that wait for another processor of this team.
     pub fn wait(&self, spins: u32, done: impl Fn(u32) -> bool) {
         for _ in 0..spins {
             if done(self.value.load(Acquire)) {

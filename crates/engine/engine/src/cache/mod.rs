@@ -249,7 +249,7 @@ impl Cache {
             self.clock = self.clock.max(value);
             self.save_last_time(model, id);
             self.evict(id);
-            return true; // perhaps no page yet; then the caller asks again
+            return true; // If there is still no page, the caller tries again.
         }
         let nodes = &self.tree.nodes;
         let idle = |id: &NodeId| nodes[*id].page.is_some_and(|(p, _)| self.pool.is_idle(p));
@@ -325,7 +325,7 @@ impl Cache {
             return;
         }
         if lease.settle(model).is_err() {
-            return; // the device failed: the next step says so
+            return; // The device failed: the next step returns the error.
         }
         let mut state = self.spare.pop().unwrap_or_else(|| vec![0; self.slot_bytes]);
         model.save_slot(lease.slot, &mut state);

@@ -129,7 +129,7 @@ mod tests {
         // two prompts with one beginning and no message that ends there
         assert_eq!(checkpoints(0, 500, &[800], 1000), [800, 500]);
         assert_eq!(checkpoints(0, 500, &[490, 800], 1000), [800, 490]);
-        // it is known to the end: it comes again and again
+        // It is known to the end: a repeated prompt.
         assert_eq!(checkpoints(0, 1000, &[], 1000), [999]);
         assert_eq!(checkpoints(0, 30, &[], 30), [29]);
         assert_eq!(checkpoints(0, 1000, &[990], 1000), [990]);
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(got[8..], [600, 300]);
     }
 
-    /// A client drops thoughts three turns late, when all that follows was computed anew a turn before.
+    /// A client drops reasoning three turns late, when all that follows was computed again a turn before.
     #[test]
     fn the_last_messages_have_one_each() {
         let ends = [11_000, 11_500, 22_300, 22_552, 22_825, 23_131, 25_300, 25_365];

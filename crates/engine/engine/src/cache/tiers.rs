@@ -243,7 +243,7 @@ impl Cache {
         let mut bytes = vec![0; model.cache_shape().page_bytes()];
         model.save_page(page as usize, &mut bytes);
         if model.has_failed() {
-            return false; // the next step says why
+            return false; // The next step returns the error.
         }
         disk.store_page(node.key, &self.tree.nodes[parent].key, node.start / PAGE_TOKENS, bytes);
         true

@@ -95,7 +95,7 @@ impl Engine {
         let job = &self.jobs[w.job];
         let tokens = &w.choice.tokens;
         let mut found = if job.cache { self.cache.find(&job.salt, tokens) } else { Found::uncached() };
-        // All logits of the prompt are wanted, or hidden states before its last.
+        // All logits of the prompt are needed, or hidden states before its last.
         if job.prompt_logprobs.is_some() || matches!(job.pooling, Some((Pooling::Mean | Pooling::Cls, _))) {
             found = found.from_start();
         }

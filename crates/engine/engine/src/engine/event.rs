@@ -119,7 +119,7 @@ pub struct Timings {
 pub trait EventSink: Send {
     /// Receives an event; `Break` cancels the request.
     fn send(&mut self, event: Event) -> ControlFlow<()>;
-    /// True if nobody receives any more: the request is cancelled before the next step, even in the queue.
+    /// True if the receiver is gone: the request is cancelled before the next step, even in the queue.
     fn is_closed(&self) -> bool {
         false
     }

@@ -288,7 +288,7 @@ impl Engine {
     pub fn is_broken(&self) -> bool {
         self.lost.get().is_some()
     }
-    /// Why its device is lost, if it is: set before any sink is told.
+    /// Why its device is lost, if it is: set before any sink is notified.
     pub(crate) fn lost(&self) -> &Arc<OnceLock<String>> {
         &self.lost
     }
@@ -432,7 +432,7 @@ impl Engine {
         self.cache.flush(&mut *self.model);
     }
 
-    /// Cancels all requests; each sink is told why.
+    /// Cancels all requests, and sends the reason to each sink.
     pub fn stop(&mut self) {
         self.fail_all(|| Error::Stopped);
         self.drop_closed();

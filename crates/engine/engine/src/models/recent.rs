@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// After any notes each row holds the token that the table says, and the last token has a place.
+        /// After each update, every row is the token in the table, and the last token has a row.
         #[test]
         fn rows_follow_the_text(
             places in 0..20usize,

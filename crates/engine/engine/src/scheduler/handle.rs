@@ -150,7 +150,7 @@ impl Handle {
             let mut engine = match open() {
                 Ok(engine) => engine,
                 Err(e) => {
-                    let _ = ready.send(Err(e)); // nobody waits: nothing to tell
+                    let _ = ready.send(Err(e)); // Without a receiver there is nothing to report.
                     return;
                 }
             };

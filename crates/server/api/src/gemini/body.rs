@@ -209,7 +209,7 @@ fn tool_result(m: &Message, called: &HashMap<&str, &str>) -> Vec<Value> {
         _ => json!({"output": text}),
     };
     let mut out = vec![json!({"functionResponse": {"name": name, "response": response}})];
-    // An image that a tool returned stands beside its text.
+    // An image that a tool returned follows its text.
     out.extend(m.content.iter().filter(|p| matches!(p, Part::Image { .. })).filter_map(part));
     out
 }

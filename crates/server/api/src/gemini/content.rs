@@ -11,7 +11,7 @@ use crate::core::{Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCa
 use crate::json::{Field, Object, Result, shortened};
 use crate::rules::{Rules, echo, tuning};
 
-/// A list, or a single item that stands for a list of one.
+/// A list, or a single item as a list of one.
 pub(super) fn several(f: Field) -> Result<Vec<Field>> {
     if f.is_array() { Ok(f.array()?.collect()) } else { Ok(vec![f]) }
 }

@@ -20,9 +20,9 @@ pub use types::types;
 /// What to do with unsupported keywords.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
-    /// Refuse them. `strict` also enforces OpenAI's rules.
+    /// Refuse them.
     Refuse {
-        /// See there.
+        /// Also enforce OpenAI's rules for strict schemas.
         strict: bool,
     },
     /// Drop them with a warning, which allows more than the schema does.

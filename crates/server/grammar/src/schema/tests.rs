@@ -1,4 +1,4 @@
-//! What becomes of schemas: what is refused and where, what is rewritten, what is bounded.
+//! Tests of schemas: what is refused and where, what is rewritten, and limits.
 
 use serde_json::{Map, Value, json};
 
@@ -180,7 +180,7 @@ fn circles_are_no_trouble_to_walk() {
         json!({"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}], "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
         json!({"allOf": [{"$ref": "#"}]}),
     ] {
-        // Refused or not: it ends.
+        // It must end, refused or not.
         let _ = refuse(&schema);
     }
 }

@@ -66,7 +66,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Walks `part` and all that it refers to. The first walk alone gives a schema back; definitions are in the outcome.
+    /// Walks `part` and all its references. Only the first walk returns a schema; definitions are in the outcome.
     pub fn document(&mut self, part: &'a Value) -> Result<Value, Error> {
         let schema = self.schema(part)?;
         while let Some((number, value, path)) = self.ahead.pop() {
@@ -87,7 +87,7 @@ impl<'a> Walk<'a> {
         Error::Schema { subject: self.subject.into(), path: self.path.clone(), what: what.into() }
     }
 
-    /// Something that cannot be enforced: an error, or a warning after which the caller leaves it out.
+    /// Reports something that cannot be enforced: an error, or a warning after which the caller drops it.
     fn problem(&mut self, what: impl Into<String>) -> Result<(), Error> {
         let error = self.error(what);
         if self.policy != Policy::Relax {
@@ -99,7 +99,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Walks a schema below this one.
+    /// Walks a nested schema.
     fn below(&mut self, segments: &[&str], value: &'a Value) -> Result<Value, Error> {
         let len = self.path.len();
         for s in segments {
@@ -145,12 +145,12 @@ impl<'a> Walk<'a> {
         Ok(Value::Object(out))
     }
 
-    /// What can only be said of all keywords together.
+    /// The rules for all keywords together.
     fn whole(&mut self, schema: &Map<String, Value>, out: &mut Map<String, Value>) -> Result<(), Error> {
         if self.policy.is_strict() {
             strict::check(schema).map_err(|what| self.error(what))?;
         }
-        // Without a type, keywords for objects and arrays let all other types pass. Who writes them means the type.
+        // Without a type, keywords for objects and arrays allow all other types. Authors mean the type.
         if types::without_type(out)
             && let Some(meant) = types::implied_type(out)
         {
@@ -159,7 +159,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// What becomes of one keyword; `None` to leave it out.
+    /// The rewritten value of one keyword; `None` drops it.
     fn keyword(
         &mut self,
         name: &str,
@@ -197,7 +197,7 @@ impl<'a> Walk<'a> {
             Keyword::Count => match value.as_u64() {
                 Some(n) if n <= u32::MAX.into() => keep(true),
                 _ => match value.as_f64() {
-                    // Some writers of schemas have only floats.
+                    // Some schema generators have only floats.
                     Some(n) if n.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&n) => {
                         Some((n as u64).into())
                     }
@@ -213,7 +213,7 @@ impl<'a> Walk<'a> {
                 None
             }
             Keyword::PropertyNames => {
-                // What some generators write for a map of strings.
+                // Some generators write this for a map of strings.
                 let trivial = value == &Value::Bool(true)
                     || value.as_object().is_some_and(|s| s.iter().all(|(k, v)| k == "type" && v == "string"));
                 if !trivial {
@@ -230,7 +230,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Whether all multiples of the document so far can be met at once.
+    /// Whether a number can be a multiple of all `multipleOf` values of the document so far.
     fn multiple(&mut self, value: &Value) -> Result<bool, Error> {
         let (coefficient, digits) = self.multiples;
         let met = decimal(&value.to_string()).and_then(|(other, other_digits)| {
@@ -249,7 +249,7 @@ impl<'a> Walk<'a> {
         Ok(met.is_some())
     }
 
-    /// A keyword with a value of the wrong kind: an error, or `false` to leave it out.
+    /// Reports a keyword with a value of the wrong type: an error, or `false` to drop it.
     fn malformed(&mut self, name: &str, expected: &str) -> Result<bool, Error> {
         self.problem(format!("'{name}' is not {expected}"))?;
         Ok(false)
@@ -339,7 +339,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Whether all numbers in `value` survive: llguidance reads them as 64-bit floats.
+    /// Whether all numbers in `value` are exact: llguidance reads them as 64-bit floats.
     fn exact(&mut self, value: &Value) -> Result<bool, Error> {
         match value {
             Value::Number(n) => Ok(is_exact(n) || self.inexact(n)?),
@@ -378,7 +378,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A format that is not known is an annotation, so it is left out; strict mode refuses it.
+    /// An unknown format is an annotation, so it is dropped; strict mode refuses it.
     fn format(&mut self, value: &Value, schema: &Map<String, Value>) -> Result<Option<Value>, Error> {
         let Some(name) = value.as_str() else {
             self.malformed("format", "a string")?;
@@ -428,7 +428,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The pointer in a reference, and what it points to.
+    /// The pointer in a reference, and its target.
     fn resolve(&self, reference: &str) -> Result<(String, &'a Value), String> {
         if self.embedded {
             return Err("stands in a schema with an '$id' of its own, which is not supported".into());
@@ -449,7 +449,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether a number is the same as a 64-bit float, and one that llguidance does not cut to 64 bits where it is whole.
+/// Whether a number is exact as a 64-bit float, and, if it is an integer, within llguidance's 64 bits.
 fn is_exact(n: &Number) -> bool {
     const SAFE: u64 = 1 << 53;
     match (n.as_u64(), n.as_i64()) {
@@ -462,12 +462,12 @@ fn is_exact(n: &Number) -> bool {
     }
 }
 
-/// The largest number of an integer type, as a bound: it becomes the largest that llguidance counts to.
+/// The largest number of an integer type as a bound: becomes the largest bound that llguidance supports.
 fn saturates(n: &Number) -> bool {
     n.as_u64().is_some_and(|u| u == u64::MAX || u == i64::MAX as u64)
 }
 
-/// A number above 0 as one without its point, and its digits behind the point.
+/// A positive number as an integer without the decimal point, and its number of decimals.
 fn decimal(text: &str) -> Option<(u32, u32)> {
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
@@ -495,7 +495,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// The text of a URI's fragment.
+/// The decoded fragment of a URI.
 fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = text.bytes();
     let mut out = Vec::with_capacity(text.len());

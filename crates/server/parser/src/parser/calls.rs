@@ -49,7 +49,7 @@ impl Parser {
             Some(Call::Hermes(scan)) => scan.step(token, self.held.len()),
             Some(Call::Native(scan)) => match token {
                 Token::Char(c) => scan.step(c, &self.held),
-                Token::Tag(_) => return, // none is wanted here
+                Token::Tag(_) => return, // No token is expected here.
             },
             None => return,
         };

@@ -11,7 +11,7 @@ pub(super) struct Call<'a> {
     pub acts: ActView<'a>,
     pub tokens: &'a [u32],
     pub out: *mut f32,
-    /// Where the group ends, and the distance from there to what this thread reads next.
+    /// The end of the group, and the distance from there to the weights that this thread reads next.
     pub end: *const u8,
     pub jump: usize,
     /// Distance of the software prefetch, at most a group: each byte of the next one is prefetched.

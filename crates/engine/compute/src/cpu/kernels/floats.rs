@@ -11,7 +11,7 @@ use crate::cpu::kind::{FLOAT_STEP, ROWS};
 
 /// Columns that are converted to f32 at a time, for several tiles of tokens.
 const STRETCH: usize = 64;
-/// Tokens that meet converted columns: their sums and their part of the columns fit the L1 cache.
+/// Tokens that are multiplied with converted columns: their sums and their part of the columns fit the L1 cache.
 const TOKENS: usize = 64;
 /// Columns of `Raw` that are dequantised at a time: a block of every type.
 const RAW_STRETCH: usize = 256;
@@ -161,7 +161,7 @@ unsafe fn tile<S: Lanes, F: Float, const V: usize, const T: usize>(
         for c in (0..cols).step_by(FLOAT_STEP) {
             let distance = call.prefetch_distance(p);
             for c in c..c + FLOAT_STEP {
-                // More tokens wait for their arithmetic, and loads are what there are too few of.
+                // With more tokens arithmetic is the limit, and prefetches would take load slots.
                 if T == 1 {
                     for line in 0..ROWS * F::BYTES / 64 {
                         S::prefetch(p.wrapping_add(distance).wrapping_add(64 * line));

@@ -1,7 +1,7 @@
 //! The kernel of integer kinds: one group of rows times a list of tokens. Called through `Kernels::group`.
 //!
-//! Eight vectors of weights (32 columns of `Lanes::ROWS` rows) are unpacked into registers and meet one token after the
-//! other; each token's f32 sums wait in `out`. So a result depends on its row and its token alone: for every 32
+//! Eight vectors of weights (32 columns of `Lanes::ROWS` rows) are unpacked into registers and multiplied with one token after the
+//! other; each token's f32 sums are kept in `out`. So a result depends only on its row and its token: for every 32
 //! columns, in order, an exact integer dot product, then the same f32 operations, whatever else is in the list.
 
 #![allow(clippy::needless_range_loop)] // several arrays are walked by one index
@@ -14,7 +14,7 @@ use super::lanes::{Lanes, NoPrefetch, Prefetch};
 use crate::cpu::activations::ActBlock;
 use crate::cpu::kind::{ROWS, SUB, SUBS};
 
-/// Tokens that meet a block of weights before the next block: their 256 columns fit the L1 cache.
+/// Tokens that are multiplied with a block of weights before the next block: their 256 columns fit the L1 cache.
 const TILE: usize = 32;
 /// Parts of `Lanes::ROWS` rows of a group, of the narrowest instruction set.
 const MOST_PARTS: usize = 8;
@@ -67,7 +67,7 @@ unsafe fn one<S: Lanes, K: Quant>(call: &Call<'_>, token: *const ActBlock, scale
 /// Several tokens: 32 columns of weights stay in registers while the tokens go by.
 #[inline(always)]
 unsafe fn many<S: Lanes, K: Quant>(call: &Call<'_>, tile: &[u32], out: *mut f32, scales: &mut Scales) {
-    // Where there is an odd one, the last meets the weights twice, and its second result is not used.
+    // With an odd number, the last token is multiplied twice, and its second result is not used.
     let last = tile.last().map_or(std::ptr::null(), |&t| call.acts.block_ptr(t as usize));
     let mut tokens = [last; TILE];
     for (p, &t) in tokens.iter_mut().zip(tile) {
@@ -238,7 +238,7 @@ unsafe fn add<S: Lanes, K: Quant>(
     unsafe { scaled::<S, K>(sum, &Dot::of::<K>(w, a), rows, a) }
 }
 
-/// The same, with the integer products at hand: the one place where the order of operations is set.
+/// The same for given integer products: the only place that defines the order of operations.
 #[inline(always)]
 unsafe fn scaled<S: Lanes, K: Quant>(
     sum: S::Floats,

@@ -1,4 +1,4 @@
-//! What the kernels ask of an instruction set: a vector with four bytes, one i32 or one f32 of each of `ROWS` rows.
+//! The operations that kernels need of an instruction set: vectors with four bytes, one i32 or one f32 of each of `ROWS` rows.
 //! Implemented by `portable`, `avx2`, `avx_vnni`, `avx512` and `neon`; used by the generic kernels in `ints` and `floats`.
 //!
 //! Every method is `inline(always)`: it has no target feature of its own and takes that of the entry point it ends up in.
@@ -12,13 +12,13 @@ use crate::cpu::activations::ActBlock;
 
 /// One instruction set.
 pub(super) trait Lanes: Copy + 'static {
-    /// Rows that are worked on at a time: 32, 8 or 4.
+    /// Rows per vector: 32, 8 or 4.
     const ROWS: usize;
     /// Distance of the software prefetch in bytes, from measurements in docs/performance-notes.md.
     const PREFETCH_DISTANCE: usize;
     /// What [`Lanes::signed`] adds to signed weights: 0 or 128.
     const SIGNED_OFFSET: i32;
-    /// True where two tokens at once take fewer instructions than one after the other.
+    /// Whether two tokens together take fewer instructions than one after the other.
     const PAIRS: bool = false;
     /// Four unsigned or signed bytes of each row.
     type Bytes: Copy;
@@ -27,7 +27,7 @@ pub(super) trait Lanes: Copy + 'static {
     /// An f32 of each row.
     type Floats: Copy;
 
-    /// Asks for the cache line at `p`, which need not exist.
+    /// Prefetches the cache line at `p`, which need not exist.
     unsafe fn prefetch(p: *const u8);
 
     /// Loads four bytes a row.
@@ -122,7 +122,7 @@ impl Fetch for NoPrefetch {
     }
 }
 
-/// What the integer sum of half `h` starts with, for quants that are `offset` too large.
+/// The start of the integer sum of half `h`, for quants that are `offset` too large.
 #[inline(always)]
 pub(super) fn start(offset: i32, a: &ActBlock, h: usize) -> i32 {
     // `neg_sums` are multiples of 128.

@@ -269,8 +269,8 @@ unsafe fn pair_half(
         for j in 0..2 {
             let a = vreinterpretq_s8_s64(columns[j]);
             for v in 0..2 {
-                // Quads side by side: eight columns of a row. The weights of a sub-block meet many tokens like this, and this
-                // is done once.
+                // Quads side by side: eight columns of a row. Done once for the weights of a sub-block, which are multiplied with many
+                // tokens.
                 let quads = [vreinterpretq_u32_u8(w[2 * j][v]), vreinterpretq_u32_u8(w[2 * j + 1][v])];
                 let rows = [vzip1q_u32(quads[0], quads[1]), vzip2q_u32(quads[0], quads[1])];
                 sums[2 * v] = smmla(sums[2 * v], vreinterpretq_u8_u32(rows[0]), a);

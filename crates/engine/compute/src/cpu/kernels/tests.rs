@@ -51,7 +51,7 @@ fn view(acts: &mut Activations, tokens: usize, cols: usize) -> ActView<'_> {
     unsafe { acts.rows(tokens, cols).view() }
 }
 
-/// The activations that the kernel of `kind` sees.
+/// The activations that the kernel of `kind` reads.
 fn seen(view: &ActView<'_>, kind: Kind, token: usize) -> Vec<f64> {
     if kind.form().floats {
         return view.floats(token)[..view.cols()].iter().map(|&v| f64::from(v)).collect();

@@ -1,4 +1,4 @@
-//! Weights in the order in which the kernels read them, as `kind` says. Backends pack at load; `kernels` reads.
+//! Packed weights, in the order in which the kernels read them; `kind` has the layout. Backends pack at load; `kernels` reads.
 
 mod rows;
 
@@ -72,11 +72,11 @@ impl Layout {
     /// Packs the rows of one group of `m`, `[ROWS * group..]`, into `out`, whose length is [`Layout::group_bytes`].
     ///
     /// # Panics
-    /// When `m` has not this layout's type and shape, or lengths do not fit.
+    /// If `m` has another type or shape than this layout, or lengths do not fit.
     pub fn pack_group(&self, m: &Matrix, group: usize, out: &mut [u8]) {
         assert!(m.ty == self.ty && m.rows == self.rows && m.cols == self.cols, "packed by another layout");
         assert!(group < self.groups() && out.len() == self.group_bytes, "a group of this layout");
-        // A copy of its own, made from front to back: reading 32 rows of a file at once is twice as slow.
+        // Copied first, from front to back: reading 32 rows of a file alternately is twice as slow.
         let rows = m.slice_rows(group * ROWS, m.rows.min((group + 1) * ROWS)).data.to_vec();
         let rows: Vec<&[u8]> = rows.chunks_exact(m.row_bytes().max(1)).collect();
         if rows.len() < ROWS || self.kind.planes().is_none() {
@@ -93,7 +93,7 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// Memory for `matrices` of this layout; every group has yet to be packed.
+    /// Memory for `matrices` of this layout; no group is packed yet.
     pub fn zeroed(layout: Layout, matrices: usize) -> Result<Self, Error> {
         let bytes = layout.groups().checked_mul(layout.group_bytes).and_then(|b| b.checked_mul(matrices));
         let data = bytes
@@ -108,7 +108,7 @@ impl Packed {
         Ok(Self { layout, data })
     }
 
-    /// Packs one matrix, on this thread alone.
+    /// Packs one matrix, on this thread only.
     pub fn pack(m: &Matrix) -> Result<Self, Error> {
         let layout = Layout::new(m.ty, m.rows, m.cols)?;
         let mut packed = Self::zeroed(layout, 1)?;
@@ -118,8 +118,8 @@ impl Packed {
         Ok(packed)
     }
 
-    /// Makes row `to` what row `from` of `other` is, as it lies there. Both are single matrices of one type and width. A row is spread over
-    /// its whole group, so this costs as many cache lines as a product with all 32 rows of it.
+    /// Copies row `from` of `other` to row `to`. Both are single matrices of the same type and width. A row is spread over its whole group,
+    /// so this touches as many cache lines as a product with all 32 rows.
     pub fn copy_row(&mut self, other: &Self, from: usize, to: usize) {
         let layout = self.layout;
         assert!(

@@ -80,7 +80,7 @@ fn small<const BYTES: usize>(
 ) {
     let Some(planes) = kind.planes() else { return };
     let Some(count) = rows.first().map(|row| row.len() / BYTES) else { return };
-    // Block by block, so that what all rows write to stays in the L1 cache.
+    // Block by block, so that the part that all rows write to stays in the L1 cache.
     let mut rest = group;
     for from in (0..count).step_by(SUBS) {
         let n = SUBS.min(count - from);
@@ -172,7 +172,7 @@ impl Block<'_> {
         }
         self.words(at, packed);
     }
-    /// An f16 as it stands in the file, in the scale plane.
+    /// Copies an f16 of the file to the scale plane.
     #[inline(always)]
     fn f16_scale(&mut self, i: usize, which: usize, bytes: &[u8]) {
         let at = self.planes.scale_at() + i * self.planes.scale + 2 * ROWS * which + 2 * self.r;
@@ -209,7 +209,7 @@ fn half_words(bytes: &[u8]) -> [u32; 4] {
     std::array::from_fn(|i| u32::from_le_bytes(words[i]))
 }
 
-/// Packs 32 quants, given as the low or the high nibbles of 32 bytes, as the kernels want them.
+/// Packs 32 quants, given as the low or the high nibbles of 32 bytes, in the kernels' order.
 #[inline(always)]
 fn pack_nibbles(bytes: &[u8], high: bool) -> [u32; 4] {
     const LOW: u32 = u32::MAX / 17; // 0x0f in every byte

@@ -1,10 +1,10 @@
 //! Softmax attention over a paged cache. Called by the verb `attend`.
 //!
 //! A query's result has the same bits whether it is computed alone (decode), in a tile with others (prefill), or with its
-//! context shared out among threads: positions are taken in chunks of [`CHUNK`], counted from the start of the sequence.
+//! context split among threads: positions are processed in chunks of [`CHUNK`], counted from the start of the sequence.
 //! A chunk gives a partial result (the softmax's maximum and sum, and the values weighted by it), made page by page;
-//! the partial results are folded together in ascending order. Each dot product and each sum over positions has one order
-//! of operations of its own, whatever else the tile holds, and positions past a query's own are never touched.
+//! the partial results are merged in ascending order. Each dot product and each sum over positions has one fixed order
+//! of operations, whatever else the tile contains, and positions after a query's own are never read.
 
 use super::math::{exp, exp1, sigmoid};
 use super::rows::{Q8_0_BYTES, Q8_0_LEN};
@@ -14,9 +14,7 @@ use crate::batch::PAGE_TOKENS;
 
 /// Positions of a chunk.
 pub const CHUNK: usize = 8 * PAGE_TOKENS;
-/// Queries of a tile that make good use of the caches.
-const TILE_QUERIES: usize = 64;
-/// Rows of a page that are brought to f32 at a time, for the first-level cache.
+/// Rows of a page that are converted to f32 at a time; they fit the L1 cache.
 const ROWS: usize = 16;
 
 /// Keys or values of one layer, `[pages, kv_heads, PAGE_TOKENS, head_dim]`.
@@ -30,7 +28,7 @@ pub enum KvData<'a> {
     Q8_0(&'a [u8]),
 }
 
-/// One layer's cache as one sequence sees it.
+/// One layer's cache of one sequence.
 #[derive(Clone, Copy)]
 pub struct KvPages<'a> {
     /// Keys.
@@ -62,14 +60,7 @@ pub struct QueryTile<'a> {
     pub kv_head: usize,
 }
 
-impl QueryTile<'_> {
-    /// Tokens of a tile that make good use of the caches, for `group` query heads to a key/value head.
-    pub fn good_tokens(group: usize) -> usize {
-        (TILE_QUERIES / group.max(1)).max(1)
-    }
-}
-
-/// Chunks that a query at `position` looks at.
+/// Number of chunks that a query at `position` attends to.
 pub fn chunks(position: usize) -> usize {
     position / CHUNK + 1
 }
@@ -86,7 +77,7 @@ pub fn attend_scratch_len(queries: usize, head_dim: usize) -> usize {
     MAX_LANES + rows + queries * (PAGE_TOKENS + 1) + partials
 }
 
-/// A tile as the inner functions see it.
+/// A tile for the inner functions.
 #[derive(Clone, Copy)]
 struct Shape {
     head_dim: usize,
@@ -114,17 +105,17 @@ impl Shape {
     fn queries(self) -> usize {
         self.tokens * self.group
     }
-    /// The first query that sees any position from `position` on.
+    /// The first query that attends to `position` or any later one.
     fn first_query(self, position: usize) -> usize {
         position.saturating_sub(self.position).min(self.tokens) * self.group
     }
-    /// Positions from `base` on, at most a page of them, that query `i` sees.
+    /// Number of positions from `base` on, at most a page, that query `i` attends to.
     fn limit(self, i: usize, base: usize) -> usize {
         (self.position + i / self.group + 1).saturating_sub(base).min(PAGE_TOKENS)
     }
 }
 
-/// Scratch memory, cut up.
+/// The parts of the scratch memory.
 struct Scratch<'a> {
     /// `[queries, dims]`, scaled.
     queries: &'a mut [f32],
@@ -132,7 +123,7 @@ struct Scratch<'a> {
     rows: &'a mut [f32],
     /// `[queries, PAGE_TOKENS]`: scores, then their exponentials.
     scores: &'a mut [f32],
-    /// `[queries]`: what the weighted values so far are multiplied by.
+    /// `[queries]`: the factors of the weighted values so far.
     scales: &'a mut [f32],
     /// Two partial results of each query.
     partials: &'a mut [f32],
@@ -151,7 +142,7 @@ impl<'a> Scratch<'a> {
 }
 
 /// Partial results of a tile over one chunk: `partials` is `[tokens, group, partial_len]`. Rows of tokens that lie before
-/// the chunk are of no use and must not be merged.
+/// the chunk are invalid and must not be merged.
 #[inline(always)]
 pub(super) fn attend_chunk<S: Simd>(
     s: S,
@@ -167,7 +158,7 @@ pub(super) fn attend_chunk<S: Simd>(
     chunk_partials(s, kv, t, chunk, &mut scratch, partials);
 }
 
-/// Folds the partial results of one query together: that of chunk `c` starts at `partials[c * chunk_stride]`.
+/// Merges the partial results of one query: that of chunk `c` starts at `partials[c * chunk_stride]`.
 /// `out` is `[head_dim]`, multiplied by `sigmoid(gate)` if there is one. `scratch` holds a partial result.
 #[inline(always)]
 pub(super) fn attend_merge<S: Simd>(
@@ -192,7 +183,7 @@ pub(super) fn attend_merge<S: Simd>(
 /// `out + i * heads * head_dim + h * head_dim`.
 ///
 /// # Safety
-/// The tile's heads in `out`, `[tokens, heads, head_dim]`, can be written, and nobody else touches them.
+/// The tile's heads in `out`, `[tokens, heads, head_dim]`, can be written, and no other thread uses them.
 #[inline(always)]
 pub(super) unsafe fn attend_tile<S: Simd>(
     s: S,
@@ -225,7 +216,7 @@ pub(super) unsafe fn attend_tile<S: Simd>(
     }
 }
 
-/// Brings the tile's queries together, scaled by `head_dim^-0.5` and padded with zeros.
+/// Copies the tile's queries, scaled by `head_dim^-0.5` and padded with zeros.
 #[inline(always)]
 fn pack_queries<S: Simd>(s: S, tile: &QueryTile, t: Shape, queries: &mut [f32]) {
     let stride = if tile.gated { 2 * t.head_dim } else { t.head_dim };
@@ -280,7 +271,7 @@ fn chunk_partials<S: Simd>(
             load_rows(s, kv.values, page * PAGE_TOKENS + at, t, scratch.rows);
             let mut i = first;
             while i < t.queries() {
-                // Queries of one token go as far as each other; those of all tokens where a page is full.
+                // Queries of one token have the same number of positions; those of all tokens do if the page is full.
                 let limit = t.limit(i, base);
                 let same = if limit == PAGE_TOKENS { t.queries() } else { i + t.group - i % t.group };
                 if limit > at {
@@ -292,7 +283,7 @@ fn chunk_partials<S: Simd>(
     }
 }
 
-/// Brings `ROWS` rows of keys or values, from row `first` of the cache on, to f32 `[ROWS, dims]`, padded with zeros.
+/// Converts `ROWS` rows of keys or values, from row `first` of the cache on, to f32 `[ROWS, dims]`, padded with zeros.
 #[inline(always)]
 fn load_rows<S: Simd>(s: S, data: KvData, first: usize, t: Shape, out: &mut [f32]) {
     let rows = out.chunks_exact_mut(t.dims);
@@ -397,8 +388,8 @@ unsafe fn score_block<S: Simd, const Q: usize>(
     Q
 }
 
-/// Turns a page of scores into exponentials relative to the maximum so far, and takes them up into the maximum and sum
-/// `state`. Returns what the weighted values so far are to be multiplied by.
+/// Turns a page of scores into exponentials relative to the maximum so far, and updates the maximum and sum in
+/// `state`. Returns the factor for the weighted values so far.
 #[inline(always)]
 fn soften<S: Simd>(s: S, scores: &mut [f32], state: &mut [f32]) -> f32 {
     let mut max = s.splat(f32::NEG_INFINITY);
@@ -534,7 +525,7 @@ unsafe fn weigh_dims<S: Simd, const Q: usize, const D: usize>(
     D * S::LANES
 }
 
-/// Takes the partial result `next` of a later chunk up into `sum`.
+/// Merges the partial result `next` of a later chunk into `sum`.
 #[inline(always)]
 fn fold<S: Simd>(s: S, sum: &mut [f32], next: &[f32]) {
     let dims = sum.len() - MAX_LANES;

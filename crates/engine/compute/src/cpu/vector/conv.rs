@@ -24,7 +24,7 @@ pub struct Conv {
     pub out_stride: usize,
     /// Tokens of the span.
     pub tokens: usize,
-    /// So many of the last ones leave no trace in the state.
+    /// Number of guesses at the end of the tokens, which the state never includes.
     pub guesses: usize,
     /// Channels of this item.
     pub channels: usize,
@@ -36,7 +36,7 @@ impl Conv {
     /// Row `i` of the state followed by the input.
     ///
     /// # Safety
-    /// `i < taps - 1 + tokens`, and the pointers are as [`Conv`] says.
+    /// `i < taps - 1 + tokens`, and the pointers are valid as for [`Conv`].
     #[inline(always)]
     unsafe fn row(&self, i: usize) -> *const f32 {
         let before = self.taps - 1;
@@ -51,10 +51,10 @@ impl Conv {
     }
 }
 
-/// `out[t] = silu(sum_j weights[j] * input[t - (taps - 1) + j])`, and moves the state past the span, up to its guesses.
+/// `out[t] = silu(sum_j weights[j] * input[t - (taps - 1) + j])`, and advances the state past the span, up to its guesses.
 ///
 /// # Safety
-/// The pointers are valid for the shapes that [`Conv`] gives them; nobody else touches these channels of `state` and `out`.
+/// The pointers are valid for the shapes in [`Conv`]; no other thread uses these channels of `state` and `out`.
 #[inline(always)]
 pub(super) unsafe fn conv_silu<S: Simd>(s: S, c: &Conv) {
     assert!((1..=MAX_CONV).contains(&c.taps) && c.guesses <= c.tokens);

@@ -6,10 +6,10 @@
 //! d = beta * (v - decay * S^T k);   o = decay * S^T q + (k . q) d;   S = decay * S + k d^T
 //! ```
 //!
-//! which is `S *= decay; d = beta * (v - S^T k); S += k d^T; o = S^T q`, put so that both reads of the state come
-//! before its change. Columns of `S` never meet: a work item takes some of them through all tokens of a span. The change
+//! which is `S *= decay; d = beta * (v - S^T k); S += k d^T; o = S^T q`, rearranged so that both reads of the state come
+//! before its update. Columns of `S` are independent: a work item processes some of them for all tokens of a span. The update
 //! for a token is made in the same pass as the reads for the next one, so a token costs one load and one store of each
-//! value. Every token goes through the same operations wherever a span starts or ends: a prompt may be cut anywhere.
+//! value. The operations for a token do not depend on where a span starts or ends, so a prompt may be split anywhere.
 
 use super::rows::{dot, l2_norm};
 use super::simd::{MAX_LANES, Simd, aligned};
@@ -42,9 +42,9 @@ pub struct GdnColumns {
     pub qk_stride: usize,
     /// `[tokens]`: `k . q`.
     pub kq: *const f32,
-    /// How much of each token is written; at the item's head.
+    /// Strength of the update by each token; at the item's head.
     pub beta: *const f32,
-    /// What is kept of the state at each token; at the item's head.
+    /// Decay of the state at each token; at the item's head.
     pub decay: *const f32,
     /// From a token of `beta` and of `decay` to the next.
     pub gate_stride: usize,
@@ -54,7 +54,7 @@ pub struct GdnColumns {
     pub v_stride: usize,
     /// Tokens of the span, at least 1.
     pub tokens: usize,
-    /// So many of the last ones leave no trace in the state; fewer than `tokens`.
+    /// Number of guesses at the end of the tokens, which the state never includes; fewer than `tokens`.
     pub guesses: usize,
     /// Rows of the state.
     pub k_dim: usize,
@@ -68,10 +68,10 @@ impl GdnColumns {
         Self { tokens: self.tokens - self.guesses, guesses: 0, ..*self }
     }
 
-    /// The guesses alone.
+    /// Only the guesses.
     ///
     /// # Safety
-    /// The pointers are valid for the shapes that [`GdnColumns`] gives them.
+    /// The pointers are valid for the shapes in [`GdnColumns`].
     unsafe fn guessed(&self) -> Self {
         let first = self.tokens - self.guesses;
         // SAFETY: `first < tokens`, so there is such a token in each of them.
@@ -99,14 +99,14 @@ pub fn gdn_scratch_len(k_dim: usize) -> usize {
     k_dim * GDN_COLUMNS + MAX_LANES
 }
 
-/// From how many tokens on the state is brought together in scratch memory first: its rows lie `v_dim` apart, which
-/// would put them on few sets of the first-level cache.
+/// From this many tokens on the state is first copied to scratch memory: its rows are `v_dim` apart, and so would share few
+/// sets of the L1 cache.
 const GATHER_TOKENS: usize = 3;
 
-/// Takes some columns of the state through all tokens of a span.
+/// Processes all tokens of a span for some columns of the state.
 ///
 /// # Safety
-/// The pointers are valid for the shapes that [`GdnColumns`] gives them; nobody else touches these columns.
+/// The pointers are valid for the shapes in [`GdnColumns`]; no other thread uses these columns.
 #[inline(always)]
 pub(super) unsafe fn gdn_columns<S: Simd>(s: S, g: &GdnColumns, scratch: &mut [f32]) {
     assert!(scratch.len() >= gdn_scratch_len(g.k_dim) && g.tokens > g.guesses);
@@ -136,7 +136,7 @@ pub(super) unsafe fn gdn_columns<S: Simd>(s: S, g: &GdnColumns, scratch: &mut [f
     }
 }
 
-/// `W` vectors of columns from column `at` on, in place or by way of `scratch`.
+/// `W` vectors of columns from column `at` on, in place or through `scratch`.
 ///
 /// # Safety
 /// As for [`gdn_columns`]; the columns lie within the item.

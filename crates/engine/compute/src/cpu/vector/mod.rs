@@ -2,7 +2,7 @@
 //!
 //! Each kernel is written once over `simd::Simd` and compiled for every instruction set; [`VectorKernels`] picks. Kernels
 //! use one thread, allocate nothing, and give each row the same bits whatever else they are called with. They take memory
-//! of any alignment, and are much faster where rows start at multiples of 64 bytes.
+//! of any alignment, and are much faster if rows start at multiples of 64 bytes.
 
 // A kernel walks several arrays by one index, some of them by pointer.
 #![allow(clippy::needless_range_loop)]
@@ -35,7 +35,7 @@ pub struct VectorKernels {
 }
 
 impl VectorKernels {
-    /// The kernels for `isa`, or `None` where this machine does not have it.
+    /// The kernels for `isa`, or `None` if this machine does not have it.
     pub fn for_isa(isa: Isa) -> Option<Self> {
         isa.available().then_some(Self { isa })
     }
@@ -144,7 +144,7 @@ kernels! {
         fn to_f16(x: &[f32], out: &mut [u16]) = rows::to_f16;
         /// `out` = `x`, whole blocks, as ggml's Q8_0; a scale too large for f16 becomes the largest finite one.
         fn to_q8_0(x: &[f32], out: &mut [u8]) = rows::to_q8_0;
-        /// Normalises a query or key head `[head_dim]` (where there is a weight `[head_dim]`) and rotates its leading
+        /// Normalises a query or key head `[head_dim]` (if there is a weight `[head_dim]`) and rotates its leading
         /// `2 * cos.len()` dimensions, in place; `cos` and `sin` come from [`rope_angles`].
         fn norm_rope(
             head: &mut [f32],
@@ -157,9 +157,9 @@ kernels! {
         /// Softmax over all experts and the `chosen.len()` largest of it, the largest first, the lower index first on a tie.
         /// `weights` receives their probabilities, divided by their sum. `logits` is scratch afterwards.
         fn route(logits: &mut [f32], chosen: &mut [u32], weights: &mut [f32], norm: bool) = route::route;
-        /// `beta[i] = sigmoid(b[i])`: how much of a token each Gated DeltaNet head writes, `[v_heads]` or `[tokens, v_heads]`.
+        /// `beta[i] = sigmoid(b[i])`: strength of a token's update in each Gated DeltaNet head, `[v_heads]` or `[tokens, v_heads]`.
         fn gdn_beta(beta: &mut [f32], b: &[f32]) = rows::gdn_beta;
-        /// `decay[i] = exp(a[i] * softplus(alpha[i] + dt_bias[i]))`: what each Gated DeltaNet head keeps, `[v_heads]`.
+        /// `decay[i] = exp(a[i] * softplus(alpha[i] + dt_bias[i]))`: decay of the state of each Gated DeltaNet head, `[v_heads]`.
         fn gdn_decay(decay: &mut [f32], alpha: &[f32], dt_bias: &[f32], a: &[f32]) = rows::gdn_decay;
         /// Normalises the queries and keys of a Gated DeltaNet key head, `[tokens, k_dim]` each, in place, scales the queries
         /// by `k_dim^-0.5`, and writes `k . q` of each token to `kq` `[tokens]`.
@@ -174,7 +174,7 @@ kernels! {
             scratch: &mut [f32],
             partials: &mut [f32],
         ) = attention::attend_chunk;
-        /// Folds the partial results of one query together: that of chunk `c < chunks` starts at `partials[c * chunk_stride]`,
+        /// Merges the partial results of one query: that of chunk `c < chunks` starts at `partials[c * chunk_stride]`,
         /// and `chunks` is [`attend_chunks`] of the query's position. `out` is `[head_dim]`, multiplied by `sigmoid(gate)` if
         /// there is one. `scratch` has [`partial_len`] values.
         fn attend_merge(
@@ -191,20 +191,20 @@ kernels! {
         /// tile's token `i` is written to `out + (i * heads + h) * head_dim`. `scratch` has [`attend_scratch_len`] values.
         ///
         /// # Safety
-        /// The tile's heads in `out` `[tokens, heads, head_dim]` can be written, and nobody else touches them meanwhile.
+        /// The tile's heads in `out` `[tokens, heads, head_dim]` can be written, and no other thread uses them.
         fn attend_tile(kv: &KvPages<'_>, tile: &QueryTile<'_>, scratch: &mut [f32], out: *mut f32)
             = attention::attend_tile;
-        /// `out[t] = silu(sum_j weights[j] * input[t - (taps - 1) + j])` for some channels, and moves the state past the span.
+        /// `out[t] = silu(sum_j weights[j] * input[t - (taps - 1) + j])` for some channels, and advances the state past the span.
         ///
         /// # Safety
-        /// The pointers are valid for the shapes that [`Conv`] gives them; nobody else touches these channels of `state` and
-        /// `out` meanwhile.
+        /// The pointers are valid for the shapes in [`Conv`]; no other thread uses these channels of `state` and
+        /// `out`.
         fn conv_silu(item: &Conv) = conv::conv_silu;
-        /// Takes some columns of a Gated DeltaNet state through all tokens of a span: values become outputs.
+        /// Processes all tokens of a span for some columns of a Gated DeltaNet state: replaces values by outputs.
         /// `scratch` has [`gdn_scratch_len`] values.
         ///
         /// # Safety
-        /// The pointers are valid for the shapes that [`GdnColumns`] gives them; nobody else touches these columns meanwhile.
+        /// The pointers are valid for the shapes in [`GdnColumns`]; no other thread uses these columns.
         fn gdn_columns(item: &GdnColumns, scratch: &mut [f32]) = gdn::gdn_columns;
     }
 }

@@ -13,7 +13,7 @@ pub fn rope_angles(position: u32, inv_freq: &[f32], scale: f32, cos: &mut [f32],
     }
 }
 
-/// Normalises a head (where there is a weight) and rotates its leading `2 * cos.len()` dimensions, in place.
+/// Normalises a head (if there is a weight) and rotates its leading `2 * cos.len()` dimensions, in place.
 #[inline(always)]
 pub(super) fn norm_rope<S: Simd>(
     s: S,

@@ -4,7 +4,7 @@ use super::math::exp;
 use super::simd::Simd;
 
 /// Softmax over all experts and the `chosen.len()` largest of it, the largest first, the lower index first on a tie.
-/// `weights` receives their probabilities, divided by their sum where `norm` says so. `logits` is scratch afterwards.
+/// `weights` receives their probabilities, divided by their sum if `norm`. `logits` is scratch afterwards.
 #[inline(always)]
 pub(super) fn route<S: Simd>(s: S, logits: &mut [f32], chosen: &mut [u32], weights: &mut [f32], norm: bool) {
     assert!(chosen.len() == weights.len() && chosen.len() <= logits.len());

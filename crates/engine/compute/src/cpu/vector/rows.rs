@@ -44,13 +44,13 @@ pub(super) fn add_scaled<S: Simd>(s: S, h: &mut [f32], x: &[f32], scale: f32) {
     zip_in_place!(s, h, x, |h, x| s.fma(scale, x, h));
 }
 
-/// `beta[i] = sigmoid(beta[i])`: how much of a token a Gated DeltaNet head writes.
+/// `beta[i] = sigmoid(beta[i])`: strength of a token's update in a Gated DeltaNet head.
 #[inline(always)]
 pub(super) fn gdn_beta<S: Simd>(s: S, beta: &mut [f32], b: &[f32]) {
     zip_in_place!(s, beta, b, |_, b| sigmoid(s, b));
 }
 
-/// `decay[i] = exp(a[i] * softplus(alpha[i] + dt_bias[i]))`: what a Gated DeltaNet head keeps of its state.
+/// `decay[i] = exp(a[i] * softplus(alpha[i] + dt_bias[i]))`: decay of the state of a Gated DeltaNet head.
 #[inline(always)]
 pub(super) fn gdn_decay<S: Simd>(s: S, decay: &mut [f32], alpha: &[f32], dt_bias: &[f32], a: &[f32]) {
     decay.copy_from_slice(alpha);
@@ -122,7 +122,7 @@ pub(super) fn l2_norm<S: Simd>(s: S, x: &mut [f32], scale: f32) {
     s.write_part(x, v);
 }
 
-/// `out[i] = x[i]` in half precision, where what is too large becomes the largest finite value: a stale or a later
+/// `out[i] = x[i]` in half precision; too large values become the largest finite one, since a stale or later
 /// value in a page must never be infinite.
 #[inline(always)]
 pub(super) fn to_f16<S: Simd>(s: S, x: &[f32], out: &mut [u16]) {
@@ -145,7 +145,7 @@ pub(super) fn to_f16<S: Simd>(s: S, x: &[f32], out: &mut [u16]) {
 pub(super) const Q8_0_LEN: usize = GgmlType::Q8_0.block_len();
 pub(super) const Q8_0_BYTES: usize = GgmlType::Q8_0.block_bytes();
 
-/// `x`, whole blocks, in Q8_0: the bytes of ggml's reference quantiser on every instruction set, but that a scale too
+/// `x`, whole blocks, in Q8_0: the bytes of ggml's reference quantiser on every instruction set, except that a scale too
 /// large for f16 becomes the largest finite one.
 #[inline(always)]
 pub(super) fn to_q8_0<S: Simd>(s: S, x: &[f32], out: &mut [u8]) {

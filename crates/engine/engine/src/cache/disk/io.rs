@@ -77,7 +77,7 @@ impl Drop for Threads {
         self.write = None;
         self.read = None;
         for handle in self.handles.drain(..) {
-            let _ = handle.join(); // one that panicked has nothing to say that matters any more
+            let _ = handle.join(); // A panic no longer matters.
         }
     }
 }
@@ -93,10 +93,10 @@ fn write_all(dir: &Path, writer: Writer, jobs: &Receiver<Write>, done: &Sender<(
                     result = write();
                 }
                 drop(parts);
-                let _ = done.send((item, result)); // where nobody counts any more, the rest is stored all the same
+                let _ = done.send((item, result)); // Without a receiver, the rest is stored nevertheless.
             }
             Write::Delete(item) => {
-                let _ = std::fs::remove_file(dir.join(item.file())); // gone is gone
+                let _ = std::fs::remove_file(dir.join(item.file())); // It may be deleted already.
             }
         }
     }

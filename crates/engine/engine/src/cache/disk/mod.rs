@@ -26,54 +26,54 @@ pub use index::Item;
 use index::{Index, Name, name_of};
 use io::{Part, Threads, Wanted, Writer};
 
-/// Where cached pages and states are kept when memory has no room for them, and until the next start.
+/// Options of the disk tier, which stores evicted pages and states, also for the next start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskOptions {
-    /// The folder; made if it is not there. Several models and processes may share it.
+    /// The folder; created if missing. Several models and processes may share it.
     pub dir: PathBuf,
-    /// Bytes that all files in it may take together.
+    /// Maximum size of all its files together, in bytes.
     pub bytes: u64,
 }
 
-/// What the disk tier did.
+/// Statistics of the disk tier.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskStats {
-    /// Files that are there, of all models.
+    /// Files in the folder, of all models.
     pub files: usize,
-    /// Their bytes.
+    /// Their size in bytes.
     pub bytes: u64,
-    /// Sequences that went on from what was on disk.
+    /// Sequences that resumed from data on disk.
     pub hits: u64,
-    /// Tokens that they did not compute.
+    /// Tokens that they did not have to compute.
     pub tokens: u64,
     /// Pages and states written.
     pub writes: u64,
-    /// Those that made way.
+    /// Evicted pages and states.
     pub evicted: u64,
-    /// Files that were damaged or gone, and those that could not be written.
+    /// Files that were damaged or missing, and failed writes.
     pub errors: u64,
-    /// States that should have been stored and were not: the disk did not keep up, could not be written, or had no room.
+    /// States that were not stored: the disk was too slow, failed, or was full.
     pub dropped: u64,
 }
 
-/// Files that are read ahead of the engine.
+/// Number of files read ahead of the engine.
 const READ_AHEAD: usize = 4;
-/// After so long on a full disk all of the budget is tried again.
+/// Time after which the whole budget is tried again on a full disk.
 const LOWERED: Duration = Duration::from_secs(600);
-/// Bytes that must go into the folder when it is opened.
+/// Bytes written as a test when the folder is opened.
 const PROBE: usize = 4096;
-/// Leftovers of another process are its own for so long.
+/// Age from which incomplete files of other processes are deleted.
 const TEMPORARY_AGE: Duration = Duration::from_secs(3600);
 
 pub struct Disk {
     budget: u64,
-    /// What was stored when the disk was found full, and when that was: the budget until it is tried again.
+    /// The stored bytes when the disk was found full, and the time: the budget until the next try.
     lowered: Option<(u64, Instant)>,
     /// Bytes of a page and of a state.
     page: usize,
     state: usize,
     index: Index,
-    /// Files on their way to the disk.
+    /// Files being written.
     writing: HashMap<Name, u64>,
     writing_bytes: u64,
     threads: Threads,
@@ -81,17 +81,17 @@ pub struct Disk {
     pub stats: DiskStats,
 }
 
-/// Files on their way to a sequence.
+/// Files being read for a sequence.
 #[derive(Debug)]
 pub struct Reading {
     parts: Receiver<Part>,
     names: Vec<Name>,
-    /// How many have come.
+    /// Number of files received.
     pub done: usize,
 }
 
 impl Disk {
-    /// Opens the folder, and takes stock. `page` and `state` are bytes of the model's pages and states.
+    /// Opens the folder, and lists its files. `page` and `state` are the sizes of the model's pages and states in bytes.
     pub fn open(options: &DiskOptions, page: usize, state: usize) -> Result<Self, Error> {
         Self::open_with(options, page, state, file::write)
     }
@@ -130,21 +130,21 @@ impl Disk {
         disk.shrink(0);
         if let Some(e) = full {
             disk.not_written(&e);
-            disk.faults.try_again(); // there may be something to make way
+            disk.faults.try_again(); // Other files may be evicted.
         }
         Ok(disk)
     }
 
-    /// Figures as they are now.
+    /// The current statistics.
     pub fn stats(&self) -> DiskStats {
         DiskStats { files: self.index.len(), bytes: self.index.bytes(), ..self.stats }
     }
 
-    /// True where a page or state is there and can be read.
+    /// Whether a page or state is stored and can be read.
     pub fn has(&self, key: &Key) -> bool {
         self.index.has(&name_of(key))
     }
-    /// True where there is nothing left to do to have it there.
+    /// Whether it is stored, or being written.
     pub fn will_have(&self, key: &Key) -> bool {
         let name = name_of(key);
         self.index.has(&name) || self.writing.contains_key(&name)
@@ -158,25 +158,25 @@ impl Disk {
         tails
     }
 
-    /// True where the writing thread keeps up, and what it writes gets there.
+    /// Whether the writing thread keeps up, and its writes succeed.
     pub fn takes_more(&self) -> bool {
         self.writing_bytes < (4 * self.state + 64 * self.page) as u64 && !self.in_backoff()
     }
-    /// True while nothing is written, since it failed a moment ago.
+    /// Whether writing is paused after a failure.
     pub fn in_backoff(&self) -> bool {
         self.faults.in_backoff(Instant::now())
     }
-    /// Tries to write although it failed a moment ago.
+    /// Ends the pause after a failure.
     pub fn try_again(&mut self) {
         self.faults.try_again();
     }
 
-    /// Has a page written. Not without the one before it.
+    /// Queues a page for writing. Not without the one before it.
     pub fn store_page(&mut self, key: Key, parent: &Key, depth: usize, bytes: Vec<u8>) -> bool {
         self.store(key, parent, depth, None, vec![Arc::new(bytes)])
     }
 
-    /// Has a state written, `tail` tokens after `parent`, with the page that has their keys and values. False where
+    /// Queues a state for writing, `tail` tokens after `parent`, with the page that has their keys and values. False if
     /// there is no room for it.
     pub fn store_state(
         &mut self,
@@ -207,7 +207,7 @@ impl Disk {
         if depth > 0 && !self.will_have(parent) {
             return false;
         }
-        // What it follows must not make way for it.
+        // Its predecessors must not be evicted for it.
         let mut at = self.index.item(&item.parent);
         let mut path = Vec::new();
         while let Some(p) = at {
@@ -227,7 +227,7 @@ impl Disk {
         true
     }
 
-    /// Bytes that files may take now.
+    /// The current budget in bytes.
     fn limit(&self) -> u64 {
         match self.lowered {
             Some((bytes, since)) if since.elapsed() < LOWERED => bytes.min(self.budget),
@@ -235,20 +235,20 @@ impl Disk {
         }
     }
 
-    /// Takes note of what was written.
+    /// Records finished writes.
     pub fn poll(&mut self) {
         while let Ok((item, result)) = self.threads.written.try_recv() {
             self.note(item, result);
         }
     }
 
-    /// Waits until all has been written.
+    /// Waits until all files are written.
     pub fn flush(&mut self) {
         while !self.writing.is_empty() {
             match self.threads.written.recv() {
                 Ok((item, result)) => self.note(item, result),
                 Err(_) => {
-                    // the thread is gone, and what it was to write
+                    // The thread has ended, and its queue is lost.
                     self.writing.clear();
                     self.writing_bytes = 0;
                 }
@@ -266,7 +266,7 @@ impl Disk {
                     self.stats.writes += 1;
                     return;
                 }
-                // what it follows has made way meanwhile, or could not be written
+                // Its predecessor was evicted meanwhile, or could not be written.
                 self.delete(vec![item]);
             }
             Err(e) => {
@@ -287,7 +287,7 @@ impl Disk {
         }
     }
 
-    /// Makes room for `more` bytes.
+    /// Evicts files until `more` bytes fit.
     fn shrink(&mut self, more: u64) {
         let most = self.limit().saturating_sub(self.writing_bytes.saturating_add(more));
         let gone = self.index.shrink(most);
@@ -301,7 +301,7 @@ impl Disk {
         }
     }
 
-    /// Starts to read pages, and the state with the page of its tail. `None` where one of them is not there.
+    /// Starts to read pages, and the state with the page of its tail. `None` if one of them is missing.
     pub fn read(&mut self, pages: &[Key], state: Option<(Key, usize)>) -> Option<Reading> {
         let mut wanted = Vec::with_capacity(pages.len() + 1);
         let state = state.map(|(key, tail)| {
@@ -317,8 +317,8 @@ impl Disk {
         self.threads.read(io::Read { wanted, to }).then_some(Reading { parts, names, done: 0 })
     }
 
-    /// The next file of a sequence: `Ok(None)` where it has not come in time, `Err` where it never will; then it is
-    /// forgotten.
+    /// The next file of a sequence: `Ok(None)` if it has not arrived in time, `Err` if it never will; then its entry is
+    /// removed.
     pub fn next(&mut self, reading: &mut Reading, wait: Duration) -> Result<Option<Vec<Vec<u8>>>, ()> {
         let part = match reading.parts.try_recv() {
             Ok(part) => part,
@@ -349,18 +349,18 @@ impl Disk {
 }
 
 impl Reading {
-    /// Nothing more comes.
+    /// No more files follow.
     pub fn is_done(&self) -> bool {
         self.done == self.names.len()
     }
 
-    /// What the next file is to one who waits for a thread that is gone.
+    /// The result for a sequence whose reading thread has ended.
     fn given_up(&self) -> (Name, std::io::Error) {
         (self.names[self.done], std::io::Error::other("the thread that reads it has ended"))
     }
 }
 
-/// A folder that nobody else can look into.
+/// Creates a folder that only this user can read.
 pub(super) fn make_dir(dir: &Path) -> std::io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);
@@ -369,9 +369,9 @@ pub(super) fn make_dir(dir: &Path) -> std::io::Result<()> {
     builder.create(dir)
 }
 
-/// Writes a file into the folder, and removes it. A full disk is no failure: it is what comes back.
+/// Writes a file into the folder, and removes it. A full disk is not a failure, but is returned.
 fn probe(dir: &Path, writer: Writer) -> std::io::Result<Option<std::io::Error>> {
-    // A name that nobody else has, for others may try the folder too. The file is removed where it goes out of scope.
+    // A unique name, as other processes may test the folder, too. The file is removed when it goes out of scope.
     let place = || tempfile::Builder::new().suffix(TEMPORARY).tempfile_in(dir).map(|f| f.into_temp_path());
     let result = place().and_then(|to| {
         writer(&to, &Key::default(), &[Arc::new(vec![0; PROBE])])?;
@@ -389,20 +389,20 @@ struct FoundFile {
     modified: SystemTime,
 }
 
-/// Everything of ours in the folder. Removes what other processes left half-written.
+/// All files of this cache in the folder. Removes incomplete files of other processes.
 fn scan(dir: &Path) -> std::io::Result<Vec<FoundFile>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
-        // gone already: another process cleans up too
+        // Deleted already: another process also cleans up.
         let Ok(metadata) = entry.metadata() else { continue };
         let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
         if let Some(item) = Item::parse(name).filter(|_| metadata.is_file()) {
             found.push(FoundFile { item, bytes: metadata.len(), modified });
         } else if name.ends_with(TEMPORARY) && modified.elapsed().is_ok_and(|age| age > TEMPORARY_AGE) {
-            let _ = std::fs::remove_file(entry.path()); // the next start tries again
+            let _ = std::fs::remove_file(entry.path()); // The next start tries again.
         }
     }
     Ok(found)

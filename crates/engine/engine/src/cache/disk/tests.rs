@@ -12,7 +12,7 @@ fn key(n: usize) -> Key {
     key
 }
 
-/// How long a folder that fails is left alone here: a test that is slow must not see the end of it.
+/// The pause after a failure in tests: longer than any test.
 const WAIT: Duration = Duration::from_secs(3600);
 
 fn open(dir: &Path, bytes: u64, writer: Writer) -> Result<Disk, Error> {
@@ -21,7 +21,7 @@ fn open(dir: &Path, bytes: u64, writer: Writer) -> Result<Disk, Error> {
     Ok(disk)
 }
 
-/// Has the `n`th state written, and waits.
+/// Writes the `n`th state, and waits.
 fn store(disk: &mut Disk, n: usize) -> bool {
     let taken = disk.takes_more()
         && disk.store_state(key(n), &key(1000), 0, 3, Arc::new(vec![n as u8; STATE]), Some(vec![7; 1000]));
@@ -38,7 +38,7 @@ fn stored(dir: &Path) -> u64 {
     std::fs::read_dir(dir).unwrap().map(|f| f.unwrap().metadata().unwrap().len()).sum()
 }
 
-/// As `file::write`, in a folder that has room for three states: like a small disk.
+/// Like `file::write` to a disk with room for three states.
 fn small(path: &Path, key: &Key, parts: &[Arc<Vec<u8>>]) -> std::io::Result<()> {
     let bytes: usize = parts.iter().map(|p| p.len()).sum();
     let room = 3 * file::file_bytes(STATE + 1000);
@@ -60,7 +60,7 @@ fn on_a_full_disk_the_least_used_makes_way() {
     assert_eq!((disk.stats.errors, disk.stats.dropped, disk.stats.writes), (1, 1, 3));
     assert!(disk.in_backoff() && !store(&mut disk, 4), "and for a while nothing is");
     assert_eq!(disk.stats.errors, 1);
-    // what there is can be read meanwhile, which keeps it
+    // Stored files can be read meanwhile, which protects them from eviction.
     assert!(read(&mut disk, 0).is_ok_and(|parts| parts.is_some_and(|p| p[0] == vec![0; STATE])));
     disk.try_again();
     for n in 4..8 {
@@ -68,11 +68,11 @@ fn on_a_full_disk_the_least_used_makes_way() {
         assert!(disk.has(&key(n)) && !disk.in_backoff());
     }
     assert_eq!((disk.stats.errors, disk.stats.evicted, disk.index.len()), (1, 4, 3));
-    // the disk has more room some time later
+    // Later, the disk has more room.
     disk.lowered = disk.lowered.map(|(bytes, since)| (bytes, since - LOWERED));
     assert_eq!(disk.limit(), 1 << 30);
     drop(disk);
-    // it is full at the next start too, which is no reason not to use it
+    // It is also full at the next start, which is no reason not to use it.
     let mut disk = open(dir.path(), 1 << 30, small).unwrap();
     assert!(disk.lowered.is_some() && !disk.in_backoff());
     assert!(read(&mut disk, 7).is_ok_and(|parts| parts.is_some()));
@@ -104,7 +104,7 @@ fn a_folder_that_fails_later_is_left_alone_for_a_while() {
     let dir = tempfile::tempdir().unwrap();
     let mut disk = open(dir.path(), 1 << 30, |path, key, parts| {
         match WRITES.fetch_add(1, Ordering::Relaxed) {
-            0..2 => file::write(path, key, parts), // the first is the one at the start
+            0..2 => file::write(path, key, parts), // The first is the test at the start.
             _ => Err(std::io::Error::other("an unlucky disk")),
         }
     })
@@ -115,9 +115,9 @@ fn a_folder_that_fails_later_is_left_alone_for_a_while() {
     }
     assert_eq!(WRITES.load(Ordering::Relaxed), 3);
     assert_eq!((disk.stats.writes, disk.stats.errors, disk.stats.dropped), (1, 1, 1));
-    // the budget has nothing to do with it
+    // The budget is not the reason.
     assert_eq!((disk.limit(), disk.has(&key(0)), disk.has(&key(1))), (1 << 30, true, false));
-    // some time later
+    // Later.
     disk.faults.until = disk.faults.until.map(|until| until - WAIT);
     assert!(store(&mut disk, 5), "it is tried again");
     assert!(disk.in_backoff());
@@ -159,7 +159,7 @@ fn a_folder_that_is_removed_is_made_again() {
             "nobody else may look into it"
         );
     }
-    // what was in it is forgotten when it is asked for
+    // Its entries are removed when they are requested.
     assert!(read(&mut disk, 0).is_err() && !disk.has(&key(0)));
     assert!(read(&mut disk, 2).is_ok_and(|parts| parts.is_some()));
 }

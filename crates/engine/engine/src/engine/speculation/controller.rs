@@ -1,57 +1,57 @@
-//! How many guesses pay: what steps of so many tokens cost, what drafting costs, and which guesses have been right lately. Plain
-//! arithmetic; called by `speculation` and by the plan of a step.
+//! Chooses the number of guesses that pays, from the times of steps by their number of tokens, the cost of drafting, and recent
+//! acceptance rates. Plain arithmetic; called by `speculation` and by the plan of a step.
 //!
-//! A step of `n` tokens that brings `e` tokens on average is worth `e` divided by its time. A guess is added while that grows. The
-//! answer is the same whatever is chosen here.
+//! The value of a step of `n` tokens that yields `e` tokens on average is `e` divided by its time. Guesses are added while the value
+//! grows. The choice does not change the answer.
 //!
-//! Expectations can be wrong, so each answer has an account as well: what its guesses have saved, less what they and their drafts have
-//! cost. An answer that lost more than a small share of its time gets no guesses until that share has grown.
+//! Expectations can be wrong, so each answer also has a balance: the time that its guesses have saved, minus the cost of the guesses and
+//! their drafts. An answer that lost more than a small share of its time gets no guesses until that share has grown.
 
 use std::time::Duration;
 
-/// What kind of guess it is, as far as that says how likely it is right.
+/// The class of a guess, from which its probability is estimated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Class(u8);
 
-/// Most tokens of a step whose time is remembered by itself.
+/// Maximum number of tokens of a step whose time is recorded separately.
 const STEP_MAX: usize = 64;
-/// What a further token adds to a step, as a share of it, until it is known. Low, so that it gets tried.
+/// Assumed cost of a further token, as a share of a step, until it is measured. Low, so that it is tried.
 const SLOPE: f64 = 0.1;
 /// Weight of the newest time.
 const TIME_WEIGHT: f64 = 0.2;
 /// Weight of the newest guess in the rates of an answer, and of all.
 const RATE_WEIGHT: f32 = 1.0 / 12.0;
 const COMMON_WEIGHT: f32 = 1.0 / 100.0;
-/// A guess must promise this much more than none.
+/// Guesses must be expected to be faster by this factor.
 const MARGIN: f64 = 1.01;
-/// Steps after which the other way is tried once: a guess where there were none, or none where there were some.
+/// Number of steps after which the alternative is tried once: a guess if there were none, or none if there were some.
 const PROBE_STEPS: u32 = 40;
-/// Each guess that is tried in vain doubles the steps before the next one, up to this.
+/// Each failed trial doubles the number of steps before the next one, up to this.
 const PROBE_STEPS_MAX: u32 = 640;
-/// What an answer may lose by guesses: this share of its time, and this share of a step.
+/// Maximum loss of an answer by guesses: this share of its time, and this share of a step.
 const LOSS_SHARE: f64 = 0.01;
 const LOSS_STEPS: f64 = 0.5;
-/// Steps' worth of savings that still count when guesses begin to fail.
+/// Maximum balance, in steps: older savings do not count when guesses begin to fail.
 const SAVED_STEPS: f64 = 3.0;
-/// A good block for multi-token prediction is right this often. One that would not pay even then is not used.
+/// Acceptance rate of a good block for multi-token prediction. A block that would not pay even at this rate is not used.
 const GOOD_RATE: f64 = 0.9;
-/// What it must bring then at least.
+/// The minimum speedup at that rate.
 const GOOD_GAIN: f64 = 1.05;
-/// Most of a step that a block's keys and values may take, which are written whether it guesses or not.
+/// Maximum share of a step for computing the block's keys and values, which is done with or without guesses.
 const FILL_SHARE_MAX: f64 = 0.01;
 
 impl Class {
-    /// A token that has to come by a grammar, or by the budget for thinking.
+    /// A token forced by a grammar, or by the thinking budget.
     pub const FORCED: Self = Self(0);
-    /// Of a known answer, for measurements.
+    /// A token of a recorded answer, for measurements.
     pub const ORACLE: Self = Self(9);
-    /// The first draft after a step, before it is made.
+    /// The first draft after a step, before it is computed.
     const NEXT: Self = Self(10);
-    /// A draft that follows others, before it is made.
+    /// A draft after others, before it is computed.
     const LATER: Self = Self(11);
     const ALL: usize = 12;
 
-    /// Found in the text after `len` tokens that are the same.
+    /// Found in the text after `len` equal tokens.
     pub fn lookup(len: usize) -> Self {
         Self(match len {
             ..=3 => 1,
@@ -61,7 +61,7 @@ impl Class {
         })
     }
 
-    /// Drafted by a model that gave it this probability.
+    /// Drafted by a model with this probability.
     pub fn drafted(chance: f32) -> Self {
         Self(match chance {
             c if c < 0.3 => 5,
@@ -71,18 +71,18 @@ impl Class {
         })
     }
 
-    /// The draft for `place` of a step, from 0 on, before it is made.
+    /// The draft at position `place` of a step, from 0 on, before it is computed.
     pub fn expected(place: usize) -> Self {
         if place == 0 { Self::NEXT } else { Self::LATER }
     }
 
-    /// A model drafted it, or would have.
+    /// Whether it is drafted by a model.
     fn is_drafted(self) -> bool {
         (5..=9).contains(&self.0)
     }
 }
 
-/// Share of guesses that were right, by class.
+/// Acceptance rates by class.
 #[derive(Debug, Clone, Copy)]
 pub struct Rates([f32; Class::ALL]);
 
@@ -93,7 +93,7 @@ impl Default for Rates {
 }
 
 impl Rates {
-    /// How likely a guess of this class is right.
+    /// The probability that a guess of this class is right.
     pub fn of(&self, class: Class) -> f64 {
         f64::from(self.0[usize::from(class.0)])
     }
@@ -104,13 +104,13 @@ impl Rates {
     }
 }
 
-/// Times of steps by their tokens, in seconds.
+/// Times of steps by their number of tokens, in seconds.
 #[derive(Debug, Clone)]
 struct Costs {
     times: [Option<f64>; STEP_MAX + 1],
 }
 
-/// An average that a machine that was busy for a moment moves little.
+/// An average that is robust against a machine that is busy for a moment.
 fn mean(old: Option<f64>, time: f64) -> f64 {
     old.map_or(time, |old| old + TIME_WEIGHT * (time.min(2.0 * old) - old))
 }
@@ -131,7 +131,7 @@ impl Costs {
         match (below, above) {
             (Some((a, t)), Some((b, u))) if a < b => t + (u - t) * (n - a) / (b - a),
             (Some((a, t)), _) => {
-                // as it went from the one before
+                // Extrapolated from the one before.
                 let before = (0..a as usize).rev().find_map(known);
                 let slope = before.map_or(SLOPE * t, |(z, s)| ((t - s) / (a - z)).max(0.0));
                 t + slope * (n - a)
@@ -142,88 +142,88 @@ impl Costs {
     }
 }
 
-/// What is known of costs and rates.
+/// Estimates of costs and rates.
 #[derive(Debug, Clone)]
 pub struct Controller {
     costs: Costs,
     /// Time of a pass of the drafting model, in seconds.
     draft: Option<f64>,
-    /// What a token costs the block for multi-token prediction where it drafts nothing, in seconds.
+    /// Time of the block for multi-token prediction for a token without a draft, in seconds.
     fill: Option<f64>,
-    /// Of all answers: what a new one starts with.
+    /// Rates over all answers, with which a new answer starts.
     common: Rates,
-    /// Nothing is weighed: all guesses are made.
+    /// All guesses are computed.
     always: bool,
 }
 
-/// What one answer has shown.
+/// The history of one answer.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     rates: Option<Rates>,
-    /// Steps in a row without guesses that could have had some, and with guesses.
+    /// Consecutive steps without guesses that could have had some, and with guesses.
     without: u32,
     with: u32,
-    /// Guesses in a row that were tried, did not pay, and were wrong.
+    /// Consecutive failed trials of guesses that were not expected to pay.
     in_vain: u32,
-    /// The next guess is computed whether it pays or not.
+    /// Whether the next guess is a trial.
     probing: bool,
-    /// Time of its steps as far as it is this answer's, and of the last one, in seconds.
+    /// This answer's share of the time of its steps, and of the last one, in seconds.
     time: f64,
     step: f64,
-    /// What guesses saved, less what they cost.
+    /// The balance: time saved by guesses minus their cost.
     saved: f64,
 }
 
-/// A step, as far as it is guesses.
+/// The tokens of a step.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Shared {
-    /// Tokens of answers, guesses left out.
+    /// Tokens of answers, without guesses.
     pub answers: usize,
     /// Guesses of all answers.
     pub guesses: usize,
 }
 
 impl Controller {
-    /// One that knows nothing yet; with `always` all guesses are made.
+    /// Without measurements; with `always`, all guesses are computed.
     pub fn new(always: bool) -> Self {
         let costs = Costs { times: [None; STEP_MAX + 1] };
         Self { costs, draft: None, fill: None, common: Rates::default(), always }
     }
 
-    /// All guesses are made, so nothing need be known.
+    /// Whether all guesses are computed, so that no measurements are needed.
     pub fn is_blind(&self) -> bool {
         self.always
     }
 
-    /// A step of so many tokens, all of answers, took this long.
+    /// Records the time of a step of `tokens` tokens, all of answers.
     pub fn record_step(&mut self, tokens: usize, time: Duration) {
         self.costs.record(tokens, time.as_secs_f64());
     }
 
-    /// A pass of the drafting model took this long.
+    /// Records the time of a pass of the drafting model.
     pub fn record_draft(&mut self, time: Duration) {
         self.draft = Some(mean(self.draft, time.as_secs_f64()));
     }
 
-    /// The block for multi-token prediction took this long for a token without drafting.
+    /// Records the time of the block for multi-token prediction for a token without a draft.
     pub fn record_fill(&mut self, time: Duration) {
         self.fill = Some(mean(self.fill, time.as_secs_f64()));
     }
 
-    /// What a step of so many tokens takes, a pass of the drafting model, and a token that the block only takes note of.
+    /// The times of steps by their number of tokens, of a pass of the drafting model, and of a token without a draft in the block.
     pub fn costs(&self, tokens: usize) -> [Duration; 3] {
         let times = [self.costs.estimate(tokens), self.draft.unwrap_or(0.0), self.fill.unwrap_or(0.0)];
         times.map(Duration::from_secs_f64)
     }
 
-    /// Whether a good block for multi-token prediction would make answers faster here, with all that it costs.
+    /// Whether a good block for multi-token prediction would make answers faster here, with all its costs.
     pub fn block_can_pay(&self) -> bool {
         let (one, two) = (self.costs.estimate(1), self.costs.estimate(2));
         let (draft, fill) = (self.draft.unwrap_or(0.0), self.fill.unwrap_or(0.0));
         fill <= FILL_SHARE_MAX * one && (1.0 + GOOD_RATE) * one > GOOD_GAIN * (two + draft + fill)
     }
 
-    /// A guess for `place` of a step was right, or not.
+    /// Records whether a guess at position `place` of a step was accepted.
     pub fn record_guess(&mut self, history: &mut History, class: Class, place: usize, right: bool) {
         let rates = history.rates.get_or_insert(self.common);
         let expected = Some(Class::expected(place)).filter(|_| class.is_drafted());
@@ -234,7 +234,7 @@ impl Controller {
         history.in_vain = if right { 0 } else { history.in_vain };
     }
 
-    /// A step is over, in which an answer had `guesses` guesses, of which `right` were right.
+    /// Records a step in which an answer had `guesses` guesses, of which `right` were accepted.
     pub fn settle(&self, history: &mut History, step: Shared, guesses: usize, right: usize) {
         let answers = step.answers.max(1);
         let plain = self.costs.estimate(answers);
@@ -245,23 +245,23 @@ impl Controller {
         history.saved = (history.saved + right as f64 * token - own).min(SAVED_STEPS * token);
     }
 
-    /// A model made a pass for `answers` answers, of which this is one.
+    /// Charges an answer for its share of a model's pass for `answers` answers.
     pub fn charge(&self, history: &mut History, answers: usize) {
         history.saved -= self.draft.unwrap_or(0.0) / answers.max(1) as f64;
     }
 
-    /// True where guesses have cost this answer too much.
+    /// Whether guesses have cost this answer too much.
     fn has_lost(&self, history: &History) -> bool {
         !self.always && history.saved < -(LOSS_SHARE * history.time + LOSS_STEPS * history.step)
     }
 
-    /// What `history` says of a class.
+    /// The rate of a class in `history`.
     pub fn rate(&self, history: &History, class: Class) -> f64 {
         history.rates.unwrap_or(self.common).of(class)
     }
 
-    /// Tokens a second of a step that has `others` tokens besides those of one answer, with as many of these guesses as pay, each of
-    /// which takes `each` seconds to make.
+    /// Tokens per second of a step that has `others` tokens besides those of one answer, with as many of these guesses as pay, each of
+    /// which takes `each` seconds to draft.
     fn worth(
         &self,
         history: &History,
@@ -280,15 +280,15 @@ impl Controller {
         best
     }
 
-    /// True where guesses that cost nothing are worth as much as those that a model would draft.
+    /// Whether guesses without a cost are as valuable as those that a model would draft.
     pub fn beats_drafts(&self, history: &History, others: usize, guesses: &[Class], most: usize) -> bool {
         let drafts = (0..most).map(Class::expected);
         self.worth(history, others, guesses.iter().copied(), 0.0)
             >= self.worth(history, others, drafts, self.draft.unwrap_or(0.0))
     }
 
-    /// Whether a further pass of a drafting model pays, for one more guess after those that are there, in a step that has `others`
-    /// tokens besides.
+    /// Whether a further pass of a drafting model pays, for one more guess after the present ones, in a step with `others` other
+    /// tokens.
     pub fn pays_to_draft(&self, history: &History, others: usize, there: &[Class]) -> bool {
         if self.always {
             return true;
@@ -308,20 +308,20 @@ impl Controller {
         (brings + chance) / after > MARGIN * brings / before
     }
 
-    /// True once in a while where no guess paid for long: conditions change. Then one is computed whether it pays or not.
+    /// True at times if no guess has paid for long: then one is computed as a trial, as conditions change.
     pub fn probes(&self, history: &mut History) -> bool {
         history.without += 1;
         let steps = (PROBE_STEPS << history.in_vain.min(8)).min(PROBE_STEPS_MAX);
         if history.without >= steps && !self.has_lost(history) {
             history.without = 0;
-            history.in_vain += 1; // until it is right
+            history.in_vain += 1; // Reset by an accepted guess.
             history.probing = true;
         }
         history.probing
     }
 
-    /// How many of these guesses to compute in a step that has `tokens` tokens already, which bring `brings`. Adds what is chosen to
-    /// both.
+    /// The number of these guesses to compute in a step that already has `tokens` tokens and is expected to yield `brings`. Adds the
+    /// chosen ones to both.
     pub fn choose(
         &self,
         history: &mut History,
@@ -356,7 +356,7 @@ impl Controller {
                 history.probing = false;
                 (best, best_sum) = (1, *brings + self.rate(history, *first));
             } else if first.is_drafted() {
-                // it was drafted in vain
+                // Its draft is wasted.
                 history.rates.get_or_insert(self.common).record(Class::NEXT, false, RATE_WEIGHT);
             }
         }
@@ -370,15 +370,15 @@ impl Controller {
 mod tests {
     use super::*;
 
-    /// What a drafter costs: a pass of it, and a token that it takes note of.
+    /// The costs of a drafter: of a pass, and of a token without a draft.
     #[derive(Clone, Copy, Default)]
     struct Drafter {
         pass: f64,
         fill: f64,
     }
 
-    /// An answer of `steps` steps whose guesses are right with this chance, where a step of `n` tokens takes `time(n)`: tokens a unit
-    /// of time, and without guesses.
+    /// Simulates an answer of `steps` steps whose guesses are right with this probability, with steps of `n` tokens taking `time(n)`. Returns
+    /// the tokens per unit of time with guesses, and without.
     fn run(chance: f64, most: usize, steps: usize, time: impl Fn(usize) -> f64, by: Drafter) -> (f64, f64) {
         let mut c = Controller::new(false);
         for n in [1, 2, 3, 5, 9] {
@@ -432,7 +432,7 @@ mod tests {
         assert!(with > 1.34 * without, "{with} {without}");
         let (with, without) = run(0.9, 8, 4000, |n| 1.0 + 0.02 * (n - 1) as f64, FREE);
         assert!(with > 4.0 * without, "{with} {without}");
-        // the 40-layer model's bytes: a further token 570 of 1978 MB, a draft 80, a token's keys and values 6
+        // The 40-layer model in bytes: a further token 570 of 1978 MB, a draft 80, a token's keys and values 6.
         let block = Drafter { pass: 0.04, fill: 0.003 };
         let (with, without) = run(0.8, 1, 4000, |n| 1.0 + 0.29 * (n - 1) as f64, block);
         assert!(with > 1.3 * without, "{with} {without}");
@@ -440,7 +440,7 @@ mod tests {
 
     #[test]
     fn guesses_that_do_not_pay_cost_next_to_nothing() {
-        // each token as dear as the first: nothing pays
+        // Each token costs as much as the first: nothing pays.
         for (chance, slope) in [(0.8, 1.0), (0.0, 0.3), (0.2, 0.4), (0.95, 1.2), (0.3, 0.05), (0.0, 0.02)] {
             for most in [1, 4, 8] {
                 for (pass, fill) in [(0.0, 0.0), (0.04, 0.003), (0.3, 0.009), (0.3, 0.1), (1.0, 0.005)] {
@@ -496,7 +496,7 @@ mod tests {
     #[test]
     fn answers_share_a_step() {
         let mut c = Controller::new(false);
-        // up to 4 tokens cost the same, more are dear
+        // Up to 4 tokens cost the same, more are expensive.
         for n in 1..=16 {
             c.record_step(n, Duration::from_secs_f64(if n <= 4 { 1.0 } else { n as f64 }));
         }

@@ -1,8 +1,8 @@
-//! Guesses of a small model with the same tokenizer, which reads along. A drafter of `speculation`.
+//! Guesses by a small model with the same tokenizer, which processes the same text. A drafter of `speculation`.
 //!
-//! It has a cache of its own, a sequence for each slot of the large one, and no prefix cache: a prompt is read again, in parts between the
-//! large model's steps, and nothing is guessed until it is read. A sequence only ever keeps tokens that are certain: a recurrent state
-//! is copied aside while the model follows its own guesses.
+//! It has its own KV cache, with a sequence for each slot of the large model, and no prefix cache: it processes each prompt in parts
+//! between the large model's steps, and guesses nothing until that is done. A sequence contains only certain tokens: a recurrent state is
+//! copied before the model processes its own guesses.
 
 use std::time::Instant;
 
@@ -19,13 +19,13 @@ use crate::tokenizer::Tokenizer;
 pub(super) struct Small {
     model: Box<dyn Model>,
     pool: Pool,
-    /// Of the large model's slots. Their tokens are those that were read.
+    /// One per slot of the large model, with the tokens processed so far.
     sequences: Vec<Sequence>,
-    /// A slot for the states of one sequence while it follows its guesses.
+    /// A slot for the copied state of a sequence while its guesses are processed.
     aside: usize,
     batch: Batch,
     context: usize,
-    /// Tokens that the large model knows.
+    /// Size of the large model's vocabulary.
     vocab: usize,
 }
 
@@ -57,7 +57,7 @@ impl Small {
         })
     }
 
-    /// Reads on in the sequence of `slot` towards `tokens`; true when all are read, and the logits of the last one are there.
+    /// Processes more of `tokens` in the sequence of `slot`; true if all are processed, and the logits of the last one are available.
     fn read(&mut self, slot: usize, tokens: &[u32]) -> Result<bool, Error> {
         let seq = &mut self.sequences[slot];
         if !tokens.starts_with(&seq.tokens) || seq.tokens.len() >= tokens.len() {
@@ -76,7 +76,7 @@ impl Small {
         Ok(complete)
     }
 
-    /// Guesses for the `i`th sequence that runs, whose tokens are all read.
+    /// Guesses for the `i`th running sequence, whose tokens are all processed.
     fn follow(&mut self, work: &mut Work<'_>, control: &mut Controller, i: usize) -> Result<(), Error> {
         let (others, r) = (work.others(), &mut work.running[i]);
         let guesses = &mut r.choice.guesses;
@@ -142,7 +142,7 @@ impl Drafter for Small {
     }
 }
 
-/// Fails where the two do not have the same tokens: a guess would mean another text.
+/// Fails if the two vocabularies differ: a guess would mean another text.
 fn same_tokens(large: &octet_weights::Model, small: &octet_weights::Model) -> Result<(), String> {
     let read = |m: &octet_weights::Model| {
         Tokenizer::from_metadata(&m.metadata).map_err(|e| format!("{}: {e}", m.origin))
@@ -154,7 +154,7 @@ fn same_tokens(large: &octet_weights::Model, small: &octet_weights::Model) -> Re
             small.origin, large.origin
         ))
     };
-    // Rows that only fill up a table may differ.
+    // Rows of padding may differ.
     let common = a.vocab_len().min(b.vocab_len());
     if let Some(id) = (0..common as u32)
         .find(|&id| a.token_bytes(id) != b.token_bytes(id) && (a.is_sampleable(id) || b.is_sampleable(id)))

@@ -1,4 +1,4 @@
-//! Guesses about which there is no choice: the end of thoughts whose budget is used up, and what a grammar allows alone. A drafter of
+//! Guesses that are certain: the end of reasoning whose budget is used up, and the only tokens that a grammar allows. A drafter of
 //! `speculation`.
 
 use super::controller::{Class, Controller};

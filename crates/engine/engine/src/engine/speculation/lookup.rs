@@ -1,33 +1,33 @@
-//! Guesses from the text itself: what followed the last time that the last tokens stood there. Code that is edited, documents that are
-//! quoted and lists repeat much of what is before them. A drafter of `speculation`, with a table of bounded size for each answer.
+//! Guesses from the text (prompt lookup): the tokens that followed the latest earlier occurrence of the last tokens. Edited code, quoted
+//! documents and lists repeat much of the text before them. A drafter of `speculation`, with a table of bounded size for each answer.
 
 use super::controller::{Class, Controller};
 use super::{Drafter, Guesses, Work};
 use crate::Error;
 
-/// Tokens that must be the same.
+/// Number of last tokens that must be equal.
 pub const NGRAM: usize = 3;
-/// Tokens that are compared to say how long the same part is.
+/// Maximum number of tokens compared to find the length of the match.
 const COMPARED_MAX: usize = 32;
 /// Entries of a table, of 4 bytes each.
 const ENTRIES_MIN: usize = 1 << 10;
 const ENTRIES_MAX: usize = 1 << 16;
 
-/// Where each sequence of [`NGRAM`] tokens was seen last, by hash. Where two have one place, the later one has it.
+/// The latest position of each sequence of [`NGRAM`] tokens, by hash. On a collision the later one wins.
 #[derive(Debug, Clone)]
 pub struct Lookup {
-    /// Position of the token that followed, or 0: no token follows at position 0.
+    /// Position of the token after it, or 0 for none.
     table: Vec<u32>,
-    /// Positions that are entered.
+    /// Number of positions entered.
     entered: usize,
 }
 
-/// A place where the text was the same.
+/// A match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
-    /// Position of the token that followed.
+    /// Position of the token after it.
     pub at: usize,
-    /// Tokens before it that are the same as the last ones, as far as they were compared.
+    /// Number of equal tokens before it, as far as they were compared.
     pub len: usize,
 }
 
@@ -43,7 +43,7 @@ impl Lookup {
         Self { table: vec![0; entries], entered: NGRAM }
     }
 
-    /// Enters what is new of `tokens`, and looks for their end.
+    /// Enters the new part of `tokens`, and searches for their last tokens.
     pub fn find(&mut self, tokens: &[u32]) -> Option<Found> {
         let mask = self.table.len() - 1;
         for next in self.entered..tokens.len() {
@@ -62,7 +62,7 @@ impl Lookup {
 }
 
 impl Found {
-    /// The `i`th token after the place: of `tokens`, or, past their end, of the guesses made so far, as a repetition goes on.
+    /// The `i`th token after the match: of `tokens`, or, past their end, of the guesses so far, as a repetition continues.
     pub fn token(&self, tokens: &[u32], guesses: &[u32], i: usize) -> Option<u32> {
         let at = self.at + i;
         tokens.get(at).or_else(|| guesses.get(at - tokens.len())).copied()
@@ -71,7 +71,7 @@ impl Found {
 
 /// The drafter.
 pub(super) struct Repeated {
-    /// Guesses only what is worth as much as drafts of a model would be, which cost more.
+    /// Guesses only if that is as valuable as a model's drafts, which cost more.
     against_drafts: bool,
 }
 
@@ -95,7 +95,7 @@ impl Drafter for Repeated {
             let Some(found) = lookup.find(tokens) else { continue };
             for i in 0..guesses.most {
                 let Some(id) = found.token(tokens, &guesses.ids, i) else { break };
-                // what is guessed on the way has the same before it, and more
+                // Each further guess has a longer match before it.
                 guesses.push(id, Class::lookup(found.len + i));
             }
             let Guesses { history, classes, most, .. } = &*guesses;
@@ -139,7 +139,7 @@ mod tests {
     }
 
     proptest! {
-        /// In steps or at once, it finds what a search of the whole text finds, unless another sequence took its place.
+        /// Incrementally or in one call, it finds what a search of the whole text finds, unless another sequence collided.
         #[test]
         fn what_is_found_is_there(text in prop::collection::vec(0u32..5, 0..400), step in 1usize..9) {
             let mut lookup = Lookup::new(400);

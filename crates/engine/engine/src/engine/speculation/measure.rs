@@ -1,5 +1,5 @@
-//! What steps with guesses cost on this machine, measured when a model has been loaded: then no answer has to pay for finding out.
-//! Called by `speculation`, before there is anything in the caches.
+//! Measures the times of steps with guesses on this machine after a model was loaded, so that no answer is slowed by it. Called by
+//! `speculation`, while the caches are empty.
 
 use std::time::{Duration, Instant};
 
@@ -10,17 +10,17 @@ use super::controller::Controller;
 use crate::Error;
 use crate::models::Model;
 
-/// Tokens of the steps that are measured; times between them are interpolated.
+/// Numbers of tokens of the measured steps; times between them are interpolated.
 pub(super) const SIZES: [usize; 5] = [1, 2, 3, 5, 9];
-/// Slot and page that are used.
+/// The slot and the page used.
 pub(super) const SLOT: usize = 0;
 pub(super) const PAGE: u32 = 0;
-/// Runs of each size; the shortest counts, for another program may have been in the way.
+/// Runs of each size; the shortest counts, as another program may have slowed the others.
 const RUNS: usize = 3;
-/// Time for everything. A large model gets steps of one and two tokens, in any case; the rest follows from these until it is known.
+/// Time limit. For a large model at least steps of one and two tokens are measured; the others are extrapolated at first.
 const BUDGET: Duration = Duration::from_millis(250);
 
-/// Times of steps with up to `most` guesses.
+/// Measures steps with up to `most` guesses.
 pub(super) fn steps(model: &mut dyn Model, most: usize, control: &mut Controller) -> Result<(), Error> {
     let limits = model.limits();
     let room = limits.batch_tokens.min(limits.batch_outputs).min(PAGE_TOKENS).min(1 + most);
@@ -31,12 +31,12 @@ pub(super) fn steps(model: &mut dyn Model, most: usize, control: &mut Controller
         if n > 2 && start.elapsed() > BUDGET {
             break;
         }
-        // different ones, as in a text: they go to different experts
+        // Different tokens, as in a text: they are routed to different experts.
         let tokens: Vec<u32> = (0..n).map(|i| ((100 + 7919 * i) % vocab) as u32).collect();
         batch.clear();
         batch.push(&tokens, 0, SLOT, &[PAGE], n);
         batch.speculate(n - 1, Redo::default());
-        // the first step of all finds its weights and buffers cold
+        // The very first step finds weights and buffers cold.
         if n == 1 {
             model.step(&batch)?;
         }
@@ -66,10 +66,10 @@ pub(super) fn least(mut run: impl FnMut() -> Result<(), Error>) -> Result<Durati
     Ok(least)
 }
 
-/// Leaves the model as if it had computed nothing.
+/// Resets the model's state.
 pub(super) fn forget(model: &mut dyn Model) {
     model.reset_slot(SLOT);
     model.expert_counts().clear();
-    // nobody has asked yet
+    // No request has run yet.
     let _ = model.backend().take_profile();
 }

@@ -1,9 +1,9 @@
-//! Several tokens a step. Drafters guess the tokens that come next; the step computes them behind the token that is certain; and at each
-//! position the model's own draw decides (`finish`). So text, probabilities and random numbers are those of a run without guesses, and
-//! a wrong guess costs time alone: `controller` sees to it that little is lost.
+//! Speculative decoding. Drafters guess the next tokens; the step computes them after the certain token; and at each position the model's
+//! own token is sampled as usual (`finish`). So text, probabilities and random numbers are the same as without guesses, and a wrong guess
+//! only costs time, which `controller` bounds.
 //!
-//! A drafter is a `Drafter`: `forced` (what a grammar leaves no choice about), `lookup` (what the text repeats), `mtp` (the model's own
-//! block), `draft` (a small model). They are asked in this order, after each step, for the answers that have no guesses yet.
+//! The drafters (`Drafter`): `forced` (tokens that a grammar forces), `lookup` (repeated text), `mtp` (the model's own block), `draft` (a
+//! small model). After each step they run in this order, for the answers that have no guesses yet.
 
 pub mod controller;
 mod draft;
@@ -25,47 +25,47 @@ use crate::models::{DraftVocab, Model};
 use controller::{Class, Controller, History, Shared};
 use lookup::Lookup;
 
-/// Who guesses.
+/// The drafters to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// The block for multi-token prediction where the model has one and it pays on this machine, and lookup.
+    /// Multi-token prediction if the model has a block for it and it pays on this machine, and lookup.
     #[default]
     Auto,
-    /// Nobody.
+    /// No guesses.
     Off,
-    /// The block for multi-token prediction; an error where the model has none.
+    /// The block for multi-token prediction; an error if the model has none.
     Mtp,
-    /// The text itself.
+    /// Lookup in the text.
     Lookup,
     /// A small model ([`Options::draft`]).
     Draft,
 }
 
-/// Most guesses of one answer in a step.
+/// Maximum number of guesses of one answer in a step.
 pub const DRAFT_MAX: usize = 16;
-/// Those that are made unless somebody asks for others.
+/// Default number of guesses.
 pub const DRAFT_DEFAULT: usize = 8;
-/// Guesses of all answers together in a step; each needs a row of logits.
+/// Maximum number of guesses of all answers in a step; each needs a row of logits.
 const STEP_GUESSES_MAX: usize = 32;
-/// Tokens of a prompt that a draft model reads at a time.
+/// Prompt tokens that a draft model processes at a time.
 pub(crate) const DRAFT_READ_TOKENS: usize = 256;
-/// Answers that are guessed at so often that a statistic by position is worth it.
+/// Positions in a step for which acceptance is counted separately.
 pub const POSITIONS: usize = DRAFT_MAX;
 
 /// Speculative decoding.
 #[derive(Clone)]
 pub struct Options {
-    /// Who guesses.
+    /// The drafters to use.
     pub mode: Mode,
-    /// Most guesses of one answer in a step, at most [`DRAFT_MAX`]; 0 is none.
+    /// Maximum number of guesses of one answer in a step, up to [`DRAFT_MAX`]; 0 turns guesses off.
     pub draft_max: usize,
     /// A model for [`Mode::Draft`], with the same tokenizer.
     pub draft: Option<Arc<octet_weights::Model>>,
-    /// The tokens that the block for multi-token prediction drafts among.
+    /// The vocabulary of the block for multi-token prediction.
     pub vocab: DraftVocab,
-    /// For tests: compute all guesses, whether that pays or not.
+    /// For tests: computes all guesses, whether they pay or not.
     pub always: bool,
-    /// For measurements: replace all guesses by some that are right with this chance, 0 to 1.
+    /// For measurements: replaces all guesses by some that are right with this probability, 0 to 1.
     pub oracle: Option<f64>,
 }
 
@@ -82,18 +82,18 @@ impl Options {
         Self { mode: Mode::Off, ..Self::default() }
     }
 
-    /// Guesses of one answer in a step.
+    /// Maximum number of guesses of one answer in a step.
     pub fn guesses(&self) -> usize {
         if self.mode == Mode::Off { 0 } else { self.draft_max.min(DRAFT_MAX) }
     }
 
-    /// Guesses of `slots` answers in a step.
+    /// Maximum number of guesses of `slots` answers in a step.
     pub fn step_guesses(&self, slots: usize) -> usize {
         let most = self.guesses();
         (most * slots).min(STEP_GUESSES_MAX.max(most))
     }
 
-    /// Whether the block for multi-token prediction is of use.
+    /// Whether the block for multi-token prediction is used.
     pub fn wants_mtp(&self) -> bool {
         matches!(self.mode, Mode::Auto | Mode::Mtp) && self.guesses() > 0
     }
@@ -114,50 +114,50 @@ impl fmt::Debug for Options {
     }
 }
 
-/// Guesses since the engine was opened.
+/// Counts of guesses since the engine was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// Steps of an answer that had guesses.
+    /// Steps of an answer with guesses.
     pub drafts: u64,
-    /// Guesses that were computed.
+    /// Computed guesses.
     pub drafted: u64,
-    /// Those of them that were right.
+    /// Accepted guesses.
     pub accepted: u64,
-    /// The same by their place in their step, from the first on.
+    /// Both by position in the step.
     pub accepted_at: [u64; POSITIONS],
 }
 
-/// What guesses cost on this machine: measured when the model was loaded, and since.
+/// The costs of guesses on this machine, measured when the model was loaded, and updated since.
 #[derive(Debug, Clone, Default)]
 pub struct Costs {
-    /// Times of steps by their tokens.
+    /// Times of steps by their number of tokens.
     pub steps: Vec<(usize, Duration)>,
     /// A pass of the drafting model.
     pub draft: Duration,
-    /// A token of which the block for multi-token prediction only takes note.
+    /// Time per token for which the block for multi-token prediction only computes keys and values.
     pub fill: Duration,
-    /// A model drafts: the block, or a small one.
+    /// Whether a model drafts: the block, or a small one.
     pub drafts: bool,
-    /// The model has the block, and it is loaded.
+    /// Whether the model's block is loaded.
     pub has_mtp: bool,
 }
 
-/// One answer's guesses, and how its earlier ones did.
+/// One answer's guesses, and the success of its earlier ones.
 #[derive(Debug, Clone, Default)]
 pub struct Guesses {
-    /// For the positions that come next.
+    /// Guesses for the next positions.
     pub ids: Vec<u32>,
-    /// Of what kind each is.
+    /// The class of each.
     pub classes: Vec<Class>,
-    /// Most that are of use now; 0 where the next step brings no token.
+    /// Maximum useful number now; 0 if the next step yields no token.
     pub most: usize,
-    /// How its guesses did so far.
+    /// The success of its guesses so far.
     pub history: History,
     /// Guesses that were computed.
     pub drafted: usize,
     /// Those of them that were right.
     pub accepted: usize,
-    /// Tokens of the text that the block for multi-token prediction was told of.
+    /// Number of tokens of the text that the block for multi-token prediction has processed.
     noted: usize,
     lookup: Option<Lookup>,
 }
@@ -173,7 +173,7 @@ impl Guesses {
         }
     }
 
-    /// True where a drafter may write some.
+    /// Whether a drafter may add guesses.
     fn is_open(&self) -> bool {
         self.most > 0 && self.ids.is_empty()
     }
@@ -183,7 +183,7 @@ impl Guesses {
         self.classes.push(class);
     }
 
-    /// Forgets them.
+    /// Removes all guesses.
     pub fn clear(&mut self) {
         self.ids.clear();
         self.classes.clear();
@@ -191,7 +191,7 @@ impl Guesses {
     }
 }
 
-/// What a drafter sees.
+/// The input of a drafter.
 pub(super) struct Work<'a> {
     pub model: &'a mut dyn Model,
     pub cache: &'a mut Cache,
@@ -206,23 +206,23 @@ impl Work<'_> {
     }
 }
 
-/// Something that guesses. Called between steps, with all that runs.
+/// A drafter. Called between steps, with all running answers.
 pub(super) trait Drafter: Send {
-    /// Writes guesses for answers that have none yet. Fails where a device failed.
+    /// Writes guesses for answers that have none yet. Fails if a device failed.
     fn draft(&mut self, work: &mut Work<'_>, control: &mut Controller) -> Result<(), Error>;
-    /// Called once after the model was loaded and has made a step: tells `control` what a draft costs.
+    /// Called once after the model was loaded and has run a step: measures the cost of a draft for `control`.
     fn measure(&mut self, _model: &mut dyn Model, _control: &mut Controller) -> Result<(), Error> {
         Ok(())
     }
-    /// False where it can never pay here, as measured: then it is left out.
+    /// False if the measurements show that it can never pay here: then it is dropped.
     fn can_pay(&self, _control: &Controller) -> bool {
         true
     }
-    /// A model drafts, which takes time.
+    /// Whether it runs a model, which takes time.
     fn drafts(&self) -> bool {
         false
     }
-    /// An answer is complete.
+    /// Called when an answer is complete.
     fn finished(&mut self, _choice: &Choice) {}
 }
 
@@ -232,18 +232,18 @@ pub(super) struct Speculation {
     pub control: Controller,
     pub stats: Stats,
     looks_up: bool,
-    /// Nothing is guessed, as if it were off.
+    /// Guesses are paused, as if turned off.
     pub paused: bool,
-    /// Most guesses of one answer.
+    /// Maximum number of guesses of one answer.
     most: usize,
-    /// Most guesses of all answers in a step.
+    /// Maximum number of guesses of all answers in a step.
     pub step_guesses: usize,
     /// Of the step that is planned.
     pub shared: Shared,
 }
 
 impl Speculation {
-    /// As `options` ask for `model`, which is loaded from `file` within limits for them. Fails where it cannot be had.
+    /// The drafters of `options` for `model`, which was loaded from `file` with limits that allow for them. Fails if one is not possible.
     pub fn new(
         options: &Options,
         file: &octet_weights::Model,
@@ -286,8 +286,8 @@ impl Speculation {
         })
     }
 
-    /// Measures what guesses cost here, before anything runs, so that no answer has to pay for it; a drafter that cannot pay is left
-    /// out. Takes a few steps of the model.
+    /// Measures the costs of guesses before anything runs, so that no answer is slowed by it. Drops a drafter that cannot pay. Takes a few
+    /// steps of the model.
     pub fn measure(&mut self, model: &mut dyn Model) -> Result<(), Error> {
         if self.most == 0 || self.control.is_blind() {
             return Ok(());
@@ -300,7 +300,7 @@ impl Speculation {
         Ok(())
     }
 
-    /// What was measured; see [`Costs`].
+    /// The measurements; see [`Costs`].
     pub fn costs(&self, model: &dyn Model) -> Costs {
         let [_, draft, fill] = self.control.costs(1);
         let steps = measure::SIZES.into_iter().filter(|&n| n <= 1 + self.most);
@@ -313,12 +313,12 @@ impl Speculation {
     pub fn looks_up(&self) -> bool {
         self.looks_up
     }
-    /// Most guesses of one answer.
+    /// Maximum number of guesses of one answer.
     pub fn most(&self) -> usize {
         self.most
     }
 
-    /// After a step: guesses for the next one.
+    /// Called after a step: makes guesses for the next one.
     pub fn draft(&mut self, work: &mut Work<'_>) -> Result<(), Error> {
         if self.paused {
             work.running.iter_mut().for_each(|r| r.choice.guesses.clear());
@@ -344,17 +344,17 @@ impl Speculation {
         drafters.iter_mut().try_for_each(|d| d.draft(work, control))
     }
 
-    /// An answer is complete.
+    /// Called when an answer is complete.
     pub fn finished(&mut self, choice: &Choice) {
         self.drafters.iter_mut().for_each(|d| d.finished(choice));
     }
 
-    /// A step is over in which an answer had `computed` guesses, of which `right` were right.
+    /// Records a step in which an answer had `computed` guesses, of which `right` were accepted.
     pub fn settle(&mut self, guesses: &mut Guesses, computed: usize, right: usize) {
         self.control.settle(&mut guesses.history, self.shared, computed, right);
     }
 
-    /// Guess `place` of a step was right, or not.
+    /// Records whether guess `place` of a step was accepted.
     pub fn record(&mut self, guesses: &mut Guesses, place: usize, right: bool) {
         self.control.record_guess(&mut guesses.history, guesses.classes[place], place, right);
         if right {

@@ -1,12 +1,12 @@
-//! Guesses of the model's own block for multi-token prediction. A drafter of `speculation`.
+//! Guesses by the model's own block for multi-token prediction. A drafter of `speculation`.
 //!
-//! The block is one layer of attention over `(state of token t, token t + 1)`, at position `t`; its keys and values lie in the pages of the
-//! others, and are shared and stored with them. After each step of the model those of the step's tokens are written, for prompts too: a
-//! fraction of the layer's work (`models::Model::draft`). The whole layer runs for the last token of an answer alone, and again with its
-//! own output for each further guess. What it wrote for guesses is overwritten as the sequence goes on.
+//! The block is one attention layer over `(state of token t, token t + 1)`, at position `t`. Its keys and values lie in the pages of the
+//! other layers, and are shared and stored with them. After each step of the model, those of the step's tokens are computed, also for
+//! prompts: a fraction of the layer's work (`models::Model::draft`). The whole layer runs only for the last token of an answer, and again
+//! with its own output for each further guess. Entries of guesses are overwritten as the sequence continues.
 //!
-//! Where a sequence resumes from the cache, the block's entry of the last position before that was computed with the token that followed
-//! then; the state that it would need is gone. One entry of many is off, and costs a guess at most.
+//! If a sequence resumes from the cache, the block's last entry before was computed with the token that followed at the time, and the
+//! state to compute it again is gone. One entry of many is stale, which can make a guess worse.
 
 use std::time::Instant;
 
@@ -17,17 +17,17 @@ use super::{Drafter, Work, measure};
 use crate::Error;
 use crate::models::{Guess, Model, Rows};
 
-/// Tokens at the end of a text that the block is told of. Most of them it drafts among in any case; of the others each costs a copy of a
-/// row once.
+/// Number of last tokens of a text that are added to the block's vocabulary. Most are in it anyway; each of the others costs one copy of
+/// a row.
 const NOTED_TOKENS_MAX: usize = 8192;
 
 pub(super) struct Block {
     fill: Rows,
     draft: Rows,
     out: Vec<Guess>,
-    /// Answers that are drafted for, in the order of the batch.
+    /// The answers to draft for, in the order of the batch.
     order: Vec<usize>,
-    /// It is left out where it cannot pay.
+    /// Whether it is dropped if it cannot pay.
     must_pay: bool,
 }
 
@@ -44,7 +44,7 @@ impl Block {
         }
     }
 
-    /// What is new since the last call: entries to write, and answers to draft for.
+    /// Collects the entries to write since the last call, and the answers to draft for.
     fn gather(&mut self, work: &mut Work<'_>, control: &Controller) {
         for rows in [&mut self.fill, &mut self.draft] {
             rows.from.clear();
@@ -59,7 +59,7 @@ impl Block {
                 continue;
             }
             let row = |position: usize| r.first + position - r.past;
-            // Entries of which the token that follows is known.
+            // Entries whose next token is known.
             let (past, mut end) = (r.past, lease.computed.min(tokens.len() - 1));
             let last = lease.computed - 1;
             let wanted = r.choice.guesses.is_open() && {
@@ -91,8 +91,8 @@ impl Block {
         }
     }
 
-    /// Gives the guesses to their answers. Those that want no more are put aside: the batch of the next pass is a part of this one from
-    /// its beginning on. Returns how many it has.
+    /// Gives the guesses to their answers. Moves answers that need no more to the end: the batch of the next pass is the start of this
+    /// one. Returns its length.
     fn hand_out(&mut self, work: &mut Work<'_>, control: &Controller) -> usize {
         let others = work.others();
         let mut more = 0;
@@ -115,7 +115,7 @@ impl Block {
 }
 
 impl Block {
-    /// Lets the answers that are drafted for pay for a pass.
+    /// Charges the answers of a pass for it.
     fn charge(&self, work: &mut Work<'_>, control: &Controller) {
         for &i in &self.order {
             control.charge(&mut work.running[i].choice.guesses.history, self.order.len());

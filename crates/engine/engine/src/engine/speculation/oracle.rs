@@ -1,5 +1,5 @@
-//! `--draft-oracle`: guesses that are right with a given chance, to measure what a drafter of that quality would bring. It remembers the
-//! first answer to each prompt, so it has nothing to say before a prompt comes again. For measurements alone.
+//! `--draft-oracle`: guesses that are right with a given probability, to measure the benefit of a drafter of that quality. It records the
+//! first answer to each prompt, and guesses when the prompt is repeated. Only for measurements.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use super::{Drafter, Guesses, Work};
 use crate::Error;
 use crate::engine::choice::Choice;
 
-/// What was answered, and how often to be right.
+/// The recorded answers, and the probability.
 #[derive(Debug)]
 pub struct Oracle {
     chance: f64,
@@ -17,7 +17,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Right with chance `chance`, 0 to 1.
+    /// Guesses that are right with probability `chance`, 0 to 1.
     pub fn new(chance: f64) -> Self {
         Self { chance, answers: HashMap::new(), random: 0x5eed }
     }
@@ -29,7 +29,7 @@ impl Oracle {
 }
 
 impl Drafter for Oracle {
-    /// What another drafter guessed is replaced, so that its cost counts; without one all guesses are the oracle's.
+    /// Replaces the guesses of another drafter, so that its cost counts; without one, adds its own.
     fn draft(&mut self, work: &mut Work<'_>, _: &mut Controller) -> Result<(), Error> {
         let (drafts, vocab) = (work.model.has_mtp(), work.model.config().vocab as u32);
         for i in 0..work.running.len() {

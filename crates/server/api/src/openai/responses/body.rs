@@ -1,4 +1,4 @@
-//! A chat as a request for a response, for providers that are asked so. Called by the gateway.
+//! Writes a chat as a Responses request, for providers configured for it. Called by the gateway.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use crate::ApiError;
 use crate::core::{Chat, Family, GenerateRequest, Message, Part, ResponseFormat, Role, Tool, ToolChoice};
 use crate::dialect::Body;
 
-/// Fields of chat completions that responses have by the same name.
+/// Fields of chat completions that Responses have under the same name.
 const SAME: &[&str] = &[
     "service_tier",
     "prompt_cache_key",
@@ -16,15 +16,15 @@ const SAME: &[&str] = &[
     "safety_identifier",
 ];
 
-/// OpenAI refuses a smaller limit here, and takes it in chats.
+/// OpenAI refuses a smaller limit here, but accepts it in chats.
 const OUTPUT_TOKENS_MIN: u32 = 16;
 
-/// The request for a provider that knows the model as `model`. The provider does not keep the response unless the client says `store`.
+/// The request for a provider whose name of the model is `model`. The provider does not store the response unless the client sets `store`.
 ///
-/// Reasoning of earlier turns goes unsaid: only what is encrypted could be sent back.
+/// Reasoning of earlier turns is omitted: only encrypted reasoning could be sent back.
 ///
 /// # Errors
-/// Prompts without messages: they are for another endpoint.
+/// Prompts without messages: they belong to another endpoint.
 pub fn body(request: &GenerateRequest, model: &str) -> Result<Body, ApiError> {
     let chat = request.chat_only()?;
     let mut b = Body::new(model);
@@ -54,12 +54,12 @@ pub fn body(request: &GenerateRequest, model: &str) -> Result<Body, ApiError> {
     Ok(b)
 }
 
-/// A field that the client sent, where it means here what it meant there: other APIs have fields of the same names.
+/// A field that the client sent, if it has the same meaning here: other APIs have fields of the same names.
 fn extra<'a>(request: &'a GenerateRequest, name: &str) -> Option<&'a Value> {
     request.extra.get(name).filter(|_| request.origin == Family::OpenAi)
 }
 
-/// What responses have no field for, or only those that are stored.
+/// Refuses fields that Responses do not have, or only for stored responses.
 fn dropped(b: &mut Body, r: &GenerateRequest, is_stored: bool) {
     let s = &r.sampling;
     b.drop_if(s.top_k.is_some(), "top_k");
@@ -81,7 +81,7 @@ fn dropped(b: &mut Body, r: &GenerateRequest, is_stored: bool) {
     b.drop_if(!is_stored && !r.metadata.is_empty(), "metadata");
 }
 
-/// What the text of the answer is to look like.
+/// The format of the answer's text.
 fn text(b: &mut Body, request: &GenerateRequest) {
     let mut out = Map::new();
     match &request.response_format {
@@ -114,7 +114,7 @@ fn tools(b: &mut Body, chat: &Chat) {
         return;
     }
     let tool = |t: &Tool| {
-        // Here a function is strict unless it says otherwise; in chats it is the other way round.
+        // Here functions are strict by default; in chats they are not.
         let strict = t.strict.unwrap_or(false);
         let mut out =
             json!({"type": "function", "name": t.name, "parameters": t.parameters, "strict": strict});
@@ -134,7 +134,7 @@ fn tools(b: &mut Body, chat: &Chat) {
     b.set("parallel_tool_calls", chat.parallel_tool_calls);
 }
 
-/// The items of a message: an assistant's calls are items of their own.
+/// The items of a message: an assistant's calls are separate items.
 fn items(m: &Message) -> Vec<Value> {
     if m.role == Role::Tool {
         let id = m.tool_call_id.as_deref().unwrap_or("");
@@ -153,7 +153,7 @@ fn items(m: &Message) -> Vec<Value> {
     out
 }
 
-/// What a tool returned: a text, unless there are pictures in it.
+/// A tool's result: a text, unless it contains images.
 fn output(parts: &[Part]) -> Value {
     match parts.iter().map(Part::as_text).collect::<Option<String>>() {
         Some(text) => text.into(),

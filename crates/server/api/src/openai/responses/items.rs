@@ -135,7 +135,7 @@ fn item(f: Field, out: &mut Vec<Message>, added: &mut Vec<Tool>) -> Result<()> {
     Ok(())
 }
 
-/// The name of a call as the model knows it.
+/// The name of a call in the model's prompt.
 fn name(o: &mut Object) -> Result<String> {
     let name = o.require("name")?.name()?;
     let namespace = o.read("namespace", Field::string)?.filter(|n| !n.is_empty());

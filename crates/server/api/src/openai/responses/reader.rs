@@ -1,6 +1,6 @@
 //! A provider's response, whole or as a stream of events. Called by the gateway.
 //!
-//! Lenient: events, items and fields that we do not know are skipped.
+//! Lenient: unknown events, items and fields are skipped.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use crate::dialect::broken_off;
 use crate::reader::{Reader, Translate, read};
 use crate::sse::SseDecoder;
 
-/// An event. Its fields are read where its kind is known: others may have fields of the same names.
+/// An event. Its fields are parsed only for known kinds: others may have fields of the same names.
 #[derive(Deserialize)]
 struct Wire {
     #[serde(rename = "type", default)]
@@ -61,12 +61,12 @@ struct Incomplete {
     reason: Option<String>,
 }
 
-/// An item of a kind that we know.
+/// An item of a known kind.
 enum Item {
     Call(Call),
     Message(Message),
     Reasoning(Reasoning),
-    /// Of a kind that we do not know.
+    /// Any other kind.
     Other,
 }
 
@@ -117,41 +117,41 @@ struct Part {
     logprobs: Option<Vec<logprobs::Token>>,
 }
 
-/// The parts of a list that are text. Some do not say so.
+/// The text parts of a list. Some have no type.
 fn parts(list: Option<Vec<Value>>) -> Result<Vec<Part>, ApiError> {
     const TEXTS: [&str; 5] = ["output_text", "text", "refusal", "summary_text", "reasoning_text"];
     let texts = list.into_iter().flatten().filter(|p| p["type"].as_str().is_none_or(|t| TEXTS.contains(&t)));
     texts.map(known).collect()
 }
 
-/// Reads what is of a kind that we know.
+/// Parses items of known kinds.
 fn known<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
     serde_json::from_value(value)
         .map_err(|e| ApiError::upstream(format!("the provider's answer cannot be read: {e}")))
 }
 
-/// The provider's number of an item. Some give none: their items come one after the other.
+/// The provider's index of an item. Some send none: their items come one after the other.
 type Number = Option<u64>;
 
 /// An item that the provider announced.
 #[derive(Debug, Default)]
 struct Announced {
-    /// A call that we have not said yet: the provider's name of it, and the tool.
+    /// A call that is not emitted yet: the provider's id, and the tool.
     waits: Option<(Option<String>, String)>,
-    /// Our number of the call, once we said it.
+    /// The emitted index of the call.
     call: Option<u32>,
-    /// Some of it came.
+    /// Whether a part of it arrived.
     has_begun: bool,
-    /// All of it came.
+    /// Whether it is complete.
     is_done: bool,
 }
 
-/// Turns events of the dialect into ours.
+/// Translates events of the dialect.
 #[derive(Debug, Default)]
 pub struct Translator {
     started: bool,
     items: HashMap<Number, Announced>,
-    /// The item that is being written.
+    /// The current item.
     open: Option<Number>,
     calls: u32,
     refused: bool,
@@ -219,13 +219,13 @@ impl Translator {
         }
     }
 
-    /// Some of an item came. What comes of one that was not announced is read all the same.
+    /// Processes a part of an item, even if the item was not announced.
     fn begun(&mut self, number: Number) {
         self.items.entry(number).or_default().has_begun = true;
         self.open = Some(number);
     }
 
-    /// A call is said with its first arguments: clients expect all of one before the next.
+    /// A call is emitted with its first arguments: clients expect all of one before the next.
     fn arguments(&mut self, number: Number, text: String, out: &mut Vec<Event>) -> Result<(), ApiError> {
         let item = self.items.get_mut(&number).filter(|i| !i.has_begun || self.open == Some(number));
         let index = item.and_then(|item| said(item, &mut self.calls, out));
@@ -240,7 +240,7 @@ impl Translator {
     }
 
     fn added(&mut self, number: Number, item: &Item) -> Result<(), ApiError> {
-        // Some announce an item again.
+        // Some providers announce an item twice.
         if number.is_some() && self.items.contains_key(&number) {
             return Ok(());
         }
@@ -255,7 +255,7 @@ impl Translator {
         Ok(())
     }
 
-    /// An item is complete: what did not come piece by piece comes now.
+    /// Processes a complete item: emits what did not arrive in parts.
     fn done(&mut self, number: Number, item: Item, out: &mut Vec<Event>) -> Result<(), ApiError> {
         let is_next = number.is_none() && self.items.get(&number).is_some_and(|i| i.is_done);
         if is_next || !self.items.contains_key(&number) {
@@ -281,7 +281,7 @@ impl Translator {
                     let texts: Vec<String> = parts(list)?.into_iter().filter_map(|p| p.text).collect();
                     Ok::<_, ApiError>(texts.join("\n\n"))
                 };
-                // As it was, else its summary.
+                // The reasoning text, else its summary.
                 let whole = text(reasoning.content)?;
                 let text = if whole.is_empty() { text(reasoning.summary)? } else { whole };
                 out.extend((!text.is_empty()).then_some(Event::Reasoning { choice: 0, text }));
@@ -303,7 +303,7 @@ impl Translator {
 
     fn finish(&mut self, response: Response, out: &mut Vec<Event>) {
         self.start(&response, out);
-        // Calls of which nothing more came.
+        // Calls without further parts.
         let mut waiting: Vec<_> = self.items.iter_mut().filter(|(_, item)| item.waits.is_some()).collect();
         waiting.sort_unstable_by_key(|(number, _)| **number);
         for (_, item) in waiting {
@@ -324,7 +324,7 @@ impl Translator {
     }
 }
 
-/// Our number of a call, which is said now if it was not. `None` for other items.
+/// The emitted index of a call, which is emitted now if it was not. `None` for other items.
 fn said(item: &mut Announced, calls: &mut u32, out: &mut Vec<Event>) -> Option<u32> {
     if let Some((id, name)) = item.waits.take() {
         let index = *calls;
@@ -366,7 +366,7 @@ impl Translate for Translator {
 /// The events of a whole response.
 ///
 /// # Errors
-/// A body that is no response, or one that failed.
+/// A body that is not a response, or a failed response.
 pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
     let mut response: Response = read(body)?;
     let has_failed = matches!(response.status.as_deref(), Some("failed" | "cancelled"));

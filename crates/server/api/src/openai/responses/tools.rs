@@ -59,7 +59,7 @@ fn one(kind: Field, mut o: Object) -> Result<Option<Tool>> {
     Ok(Some(tool))
 }
 
-/// The tool under a flat name, as the model sees it.
+/// The tool under a flat name, as in the model's prompt.
 fn within(namespace: &str, tool: Tool) -> Tool {
     let origin = ToolOrigin { namespace: Some((namespace.into(), tool.name.clone())), ..tool.origin };
     Tool { name: flat(namespace, &tool.name), origin, ..tool }

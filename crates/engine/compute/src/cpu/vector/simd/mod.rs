@@ -27,8 +27,8 @@ pub(crate) const fn padded(n: usize) -> usize {
     n.next_multiple_of(MAX_LANES)
 }
 
-/// `x` from its first cache line on: at most [`MAX_LANES`] values are left out. A vector that lies across two lines costs
-/// two accesses.
+/// `x` from its first cache line on: skips at most [`MAX_LANES`] values. A vector across two lines costs two
+/// accesses.
 pub(crate) fn aligned(x: &mut [f32]) -> &mut [f32] {
     let skip = x.as_ptr().align_offset(64).min(MAX_LANES);
     &mut x[skip..]
@@ -100,7 +100,7 @@ pub(crate) trait Simd: Copy {
     /// `a * 2^n` for integers `n` in -252..=252.
     fn scale2(self, a: Self::V, n: Self::V) -> Self::V;
 
-    /// Sum of the lanes, in an order of its own that never changes.
+    /// Sum of the lanes, in a fixed order.
     fn sum(self, v: Self::V) -> f32;
     /// Sums of the lanes of four vectors, each in the same order.
     fn sum4(self, v: [Self::V; 4]) -> [f32; 4];
