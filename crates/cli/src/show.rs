@@ -62,7 +62,7 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
     let limits = Limits {
         kv: args.kv.kv(),
         guesses: guesses.guesses(),
-        mtp: guesses.wants_mtp(),
+        mtp: guesses.uses_mtp(),
         draft_vocab: guesses.vocab,
         ..Limits::single(context)
     };

@@ -71,10 +71,10 @@ impl Mix {
 
     /// The type of a matrix.
     pub(crate) fn matrix_type(self, p: &Place) -> T {
-        fit(self.wanted_type(p), p.cols)
+        fit(self.target_type(p), p.cols)
     }
 
-    fn wanted_type(self, p: &Place) -> T {
+    fn target_type(self, p: &Place) -> T {
         let is_down = p.stem.starts_with("ffn_down");
         match self {
             Self::Of(t @ (T::F32 | T::F16 | T::BF16 | T::Q8_0)) => t,

@@ -124,7 +124,7 @@ impl Tagged {
     }
 
     /// Whether the text before a value distinguishes strings from other values.
-    pub fn tells_strings(&self) -> bool {
+    pub fn distinguishes_strings(&self) -> bool {
         self.others.iter().all(|(_, text)| *text != self.text)
     }
 }

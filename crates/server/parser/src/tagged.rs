@@ -89,7 +89,7 @@ impl TaggedScan {
                 let others = self.tags.others.iter().map(|(_, t)| t.as_str());
                 let ends = others.chain([text]).filter_map(|middle| Some((before_end(key, middle)?, middle)));
                 if let Some((len, middle)) = ends.min_by_key(|(len, _)| *len) {
-                    let is_text = self.tags.tells_strings().then_some(middle == text);
+                    let is_text = self.tags.distinguishes_strings().then_some(middle == text);
                     self.at = At::Value { key: *from..*from + len, from: end, is_text };
                 }
             }

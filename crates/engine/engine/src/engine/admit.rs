@@ -56,7 +56,7 @@ impl Engine {
         if self.waiting.is_empty() || self.cache.pool().free_slots() == 0 {
             return;
         }
-        if self.looked == Some(self.situation()) {
+        if self.admission_blocked == Some(self.situation()) {
             return;
         }
         let mut i = 0;
@@ -68,7 +68,7 @@ impl Engine {
                 Admission::NoRoom => break,
             }
         }
-        self.looked = Some(self.situation());
+        self.admission_blocked = Some(self.situation());
     }
 
     /// The current values.

@@ -119,7 +119,7 @@ impl Choice {
             masked,
             first_token: None,
             sampler,
-            guesses: Guesses::new(if limit > 1 { rules.guesses } else { 0 }, rules.looks_up, tokens_max),
+            guesses: Guesses::new(if limit > 1 { rules.guesses } else { 0 }, rules.uses_lookup, tokens_max),
             detokenizer: detokenizer(Arc::clone(&rules.tokenizer), request.control_tokens)
                 .showing(request.shown_tokens.clone()),
             tokenizer: Arc::clone(&rules.tokenizer),
@@ -187,7 +187,7 @@ impl Choice {
 
     /// True if only a row of logits is missing for that.
     pub fn can_choose_ahead(&self) -> bool {
-        self.forced.is_empty() && !self.wants_mask() && self.limit > 0
+        self.forced.is_empty() && !self.needs_mask() && self.limit > 0
     }
 
     /// Whether the tokens to come can be chosen from a row's largest logits.
@@ -226,7 +226,7 @@ impl Choice {
     }
 
     /// True if the model chooses the next token under a constraint.
-    pub fn wants_mask(&self) -> bool {
+    pub fn needs_mask(&self) -> bool {
         self.forced.is_empty() && self.masked.as_ref().is_some_and(|m| !m.fresh)
     }
 

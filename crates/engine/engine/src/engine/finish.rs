@@ -218,7 +218,7 @@ impl Engine {
         let r = &mut self.running[i];
         let job = &mut self.jobs[r.job];
         // A scored or embedded prompt is unlikely to be continued.
-        let looked_at = job.prompt_logprobs.is_some() || job.pooling.is_some();
+        let prompt_only = job.prompt_logprobs.is_some() || job.pooling.is_some();
         if let Some(scores) = job.prompt_logprobs.take() {
             job.closed |= job.sink.send(Event::PromptLogprobs(scores)).is_break();
         }
@@ -230,7 +230,7 @@ impl Engine {
         }
         // A repeated prompt resumes from a state just before its end.
         let near = usize::from(self.cache.is_recurrent());
-        if !looked_at && total > r.lease.kept + near {
+        if !prompt_only && total > r.lease.kept + near {
             self.cache.keep(&mut *self.model, &mut r.lease, &r.choice.tokens);
         }
         self.branch_off(i);
@@ -264,7 +264,7 @@ impl Engine {
     fn next_token(&mut self, i: usize, row: usize) -> Result<(), Error> {
         let r = &mut self.running[i];
         let choice = &mut r.choice;
-        if choice.wants_mask()
+        if choice.needs_mask()
             && let Some(masked) = &mut choice.masked
         {
             masked.compute().map_err(Error::Constraint)?;

@@ -35,7 +35,7 @@ impl MaskWorker {
     pub(super) fn send(&mut self, running: &mut [Running]) {
         for (i, r) in running.iter_mut().enumerate() {
             if r.planned > 0
-                && r.choice.wants_mask()
+                && r.choice.needs_mask()
                 && let Some(masked) = r.choice.masked.take()
             {
                 let (to, ..) = self.thread.get_or_insert_with(start);

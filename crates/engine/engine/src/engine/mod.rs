@@ -153,7 +153,7 @@ pub struct Engine {
     submitted: u64,
     waiting: VecDeque<Waiting>,
     /// The state in which nothing more could be admitted.
-    looked: Option<admit::AdmissionState>,
+    admission_blocked: Option<admit::AdmissionState>,
     batch: Batch,
     plan: plan::Plan,
     speculation: speculation::Speculation,
@@ -246,7 +246,7 @@ impl Engine {
                 capacity: cache.pool().capacity() - PAGE_TOKENS,
                 max_seqs,
                 guesses: speculation.most(),
-                looks_up: speculation.looks_up(),
+                uses_lookup: speculation.uses_lookup(),
             }),
             plan: plan::Plan::with_capacity(max_seqs),
             running: Vec::with_capacity(max_seqs),
@@ -259,7 +259,7 @@ impl Engine {
             jobs: Slab::new(),
             submitted: 0,
             waiting: VecDeque::new(),
-            looked: None,
+            admission_blocked: None,
             masks: MaskWorker::default(),
             stats: Stats::default(),
             picks: Vec::with_capacity(PICKS),
@@ -395,7 +395,7 @@ impl Engine {
         for (id, e) in failed {
             self.fail(id, Error::Constraint(e));
         }
-        self.note_time(time);
+        self.record_time(time);
         if masks.masks > 0 {
             self.stats.masked_steps += 1;
             self.stats.masked_step_time += time + masks.waited;
@@ -526,7 +526,7 @@ impl Engine {
     }
 
     /// Adapts the prompts' share of mixed steps to the time of steps.
-    fn note_time(&mut self, time: Duration) {
+    fn record_time(&mut self, time: Duration) {
         self.stats.steps += 1;
         self.stats.step_time += time;
         self.stats.step_time_last = time;

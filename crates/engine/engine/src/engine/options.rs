@@ -119,7 +119,7 @@ impl Options {
                 + self.score_tokens.max(1 + self.speculation.step_guesses(slots)).min(batch_tokens),
             guesses: self.speculation.guesses(),
             kv: self.kv,
-            mtp: self.speculation.wants_mtp(),
+            mtp: self.speculation.uses_mtp(),
             draft_vocab: self.speculation.vocab,
         })
     }

@@ -188,7 +188,7 @@ pub struct Rules {
     /// Maximum number of guesses of an answer per step, and whether lookup is used.
     pub(super) guesses: usize,
     /// See `guesses`.
-    pub(super) looks_up: bool,
+    pub(super) uses_lookup: bool,
     /// Bit set of ids that may be sampled.
     pub(super) sampleable: Vec<u32>,
 }

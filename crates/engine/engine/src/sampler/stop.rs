@@ -78,7 +78,7 @@ impl StopStrings {
 
     /// Adds text. Ignored after a match.
     pub fn push(&mut self, piece: &str) -> Match<'_> {
-        self.forget_given();
+        self.drop_returned();
         if self.matched.is_some() {
             return Match { emit: "", stopped: true };
         }
@@ -106,7 +106,7 @@ impl StopStrings {
 
     /// Ends the text: emits what was held back.
     pub fn flush(&mut self) -> &str {
-        self.forget_given();
+        self.drop_returned();
         self.given = self.text.len();
         for stop in &mut self.stops {
             stop.held = 0;
@@ -119,7 +119,7 @@ impl StopStrings {
         self.matched.map(|s| self.stops[s].text.as_str())
     }
 
-    fn forget_given(&mut self) {
+    fn drop_returned(&mut self) {
         self.text.drain(..self.given);
         self.given = 0;
     }

@@ -236,7 +236,7 @@ impl Handle {
     }
 
     /// Requests a measurement of [`Handle::bandwidth`] when the engine is idle. Uses 256 MiB for some tens of milliseconds.
-    pub fn want_bandwidth(&self) {
+    pub fn request_bandwidth(&self) {
         self.shared.bandwidth_wanted.store(true, Ordering::Relaxed);
     }
 

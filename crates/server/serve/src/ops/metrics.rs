@@ -470,14 +470,14 @@ const FREE_BYTES_MIN: u64 = 1 << 30;
 fn bandwidth(handle: &Handle, on_device: bool) -> u64 {
     handle.bandwidth().unwrap_or_else(|| {
         if on_device {
-            handle.want_bandwidth();
+            handle.request_bandwidth();
             return 0;
         }
         let mut system = sysinfo::System::new();
         system.refresh_memory();
         let group = system.cgroup_limits().map_or(u64::MAX, |c| c.total_memory.saturating_sub(c.rss));
         if system.available_memory().min(group) >= FREE_BYTES_MIN {
-            handle.want_bandwidth();
+            handle.request_bandwidth();
         }
         0
     })

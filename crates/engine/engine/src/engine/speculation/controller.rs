@@ -164,7 +164,7 @@ pub struct History {
     without: u32,
     with: u32,
     /// Consecutive failed trials of guesses that were not expected to pay.
-    in_vain: u32,
+    failed_trials: u32,
     /// Whether the next guess is a trial.
     probing: bool,
     /// This answer's share of the time of its steps, and of the last one, in seconds.
@@ -231,7 +231,7 @@ impl Controller {
             self.common.record(class, right, COMMON_WEIGHT);
             rates.record(class, right, RATE_WEIGHT);
         }
-        history.in_vain = if right { 0 } else { history.in_vain };
+        history.failed_trials = if right { 0 } else { history.failed_trials };
     }
 
     /// Records a step in which an answer had `guesses` guesses, of which `right` were accepted.
@@ -311,10 +311,10 @@ impl Controller {
     /// True at times if no guess has paid for long: then one is computed as a trial, as conditions change.
     pub fn probes(&self, history: &mut History) -> bool {
         history.without += 1;
-        let steps = (PROBE_STEPS << history.in_vain.min(8)).min(PROBE_STEPS_MAX);
+        let steps = (PROBE_STEPS << history.failed_trials.min(8)).min(PROBE_STEPS_MAX);
         if history.without >= steps && !self.has_lost(history) {
             history.without = 0;
-            history.in_vain += 1; // Reset by an accepted guess.
+            history.failed_trials += 1; // Reset by an accepted guess.
             history.probing = true;
         }
         history.probing

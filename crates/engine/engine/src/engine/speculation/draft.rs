@@ -119,7 +119,7 @@ impl Drafter for Small {
         batch.clear();
         batch.push(&[0], 0, measure::SLOT, &[measure::PAGE], 1);
         control.record_draft(measure::least(|| model.step(batch).map(|_| ()))?);
-        measure::forget(&mut **model);
+        measure::reset(&mut **model);
         Ok(())
     }
 

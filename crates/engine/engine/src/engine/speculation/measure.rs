@@ -67,7 +67,7 @@ pub(super) fn least(mut run: impl FnMut() -> Result<(), Error>) -> Result<Durati
 }
 
 /// Resets the model's state.
-pub(super) fn forget(model: &mut dyn Model) {
+pub(super) fn reset(model: &mut dyn Model) {
     model.reset_slot(SLOT);
     model.expert_counts().clear();
     // No request has run yet.

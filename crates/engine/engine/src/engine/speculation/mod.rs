@@ -94,7 +94,7 @@ impl Options {
     }
 
     /// Whether the block for multi-token prediction is used.
-    pub fn wants_mtp(&self) -> bool {
+    pub fn uses_mtp(&self) -> bool {
         matches!(self.mode, Mode::Auto | Mode::Mtp) && self.guesses() > 0
     }
 }
@@ -231,7 +231,7 @@ pub(super) struct Speculation {
     drafters: Vec<Box<dyn Drafter>>,
     pub control: Controller,
     pub stats: Stats,
-    looks_up: bool,
+    uses_lookup: bool,
     /// Guesses are paused, as if turned off.
     pub paused: bool,
     /// Maximum number of guesses of one answer.
@@ -279,7 +279,7 @@ impl Speculation {
             control: Controller::new(options.always),
             stats: Stats::default(),
             paused: false,
-            looks_up: matches!(options.mode, Mode::Auto | Mode::Lookup),
+            uses_lookup: matches!(options.mode, Mode::Auto | Mode::Lookup),
             most,
             step_guesses: options.step_guesses(limits.slots),
             shared: Shared::default(),
@@ -295,7 +295,7 @@ impl Speculation {
         let Self { drafters, control, .. } = self;
         measure::steps(model, self.most, control)?;
         drafters.iter_mut().try_for_each(|d| d.measure(model, control))?;
-        measure::forget(model);
+        measure::reset(model);
         drafters.retain(|d| d.can_pay(control));
         Ok(())
     }
@@ -310,8 +310,8 @@ impl Speculation {
     }
 
     /// Whether answers need a table of their text.
-    pub fn looks_up(&self) -> bool {
-        self.looks_up
+    pub fn uses_lookup(&self) -> bool {
+        self.uses_lookup
     }
     /// Maximum number of guesses of one answer.
     pub fn most(&self) -> usize {

@@ -93,7 +93,7 @@ impl Block {
 
     /// Gives the guesses to their answers. Moves answers that need no more to the end: the batch of the next pass is the start of this
     /// one. Returns its length.
-    fn hand_out(&mut self, work: &mut Work<'_>, control: &Controller) -> usize {
+    fn assign_guesses(&mut self, work: &mut Work<'_>, control: &Controller) -> usize {
         let others = work.others();
         let mut more = 0;
         for (place, (&i, guess)) in self.order.iter().zip(&self.out).enumerate() {
@@ -165,7 +165,7 @@ impl Drafter for Block {
         self.charge(work, control);
         let mut depth = 1;
         loop {
-            let more = self.hand_out(work, control);
+            let more = self.assign_guesses(work, control);
             self.order.truncate(more);
             self.draft.batch.clear();
             for &i in &self.order {

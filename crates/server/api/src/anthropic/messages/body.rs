@@ -88,7 +88,7 @@ fn thinking(b: &mut Body, chat: &Chat, adaptive: bool, max_tokens: u32) -> bool 
         b.set("thinking", (r.enabled == Some(false)).then(|| json!({"type": "disabled"})));
         return false;
     }
-    if !goes_on_with_own_reasoning(chat) {
+    if !continues_own_reasoning(chat) {
         // The client could not avoid it: other dialects have no signatures.
         return false;
     }
@@ -123,7 +123,7 @@ fn budget_of(effort: Option<Effort>) -> u32 {
 }
 
 /// Thinking is possible unless a tool call without signed reasoning is being answered.
-fn goes_on_with_own_reasoning(chat: &Chat) -> bool {
+fn continues_own_reasoning(chat: &Chat) -> bool {
     let after_call = chat.messages.last().is_some_and(|m| m.role == Role::Tool);
     let caller = chat.messages.iter().rev().find(|m| m.role == Role::Assistant);
     !after_call

@@ -97,9 +97,9 @@ struct Reasoning {
 impl Item {
     fn of(item: Value) -> Result<Self, ApiError> {
         Ok(match item["type"].as_str() {
-            Some("function_call") => Self::Call(known(item)?),
-            Some("message") => Self::Message(known(item)?),
-            Some("reasoning") => Self::Reasoning(known(item)?),
+            Some("function_call") => Self::Call(parse_known(item)?),
+            Some("message") => Self::Message(parse_known(item)?),
+            Some("reasoning") => Self::Reasoning(parse_known(item)?),
             _ => Self::Other,
         })
     }
@@ -121,11 +121,11 @@ struct Part {
 fn parts(list: Option<Vec<Value>>) -> Result<Vec<Part>, ApiError> {
     const TEXTS: [&str; 5] = ["output_text", "text", "refusal", "summary_text", "reasoning_text"];
     let texts = list.into_iter().flatten().filter(|p| p["type"].as_str().is_none_or(|t| TEXTS.contains(&t)));
-    texts.map(known).collect()
+    texts.map(parse_known).collect()
 }
 
 /// Parses items of known kinds.
-fn known<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
+fn parse_known<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
     serde_json::from_value(value)
         .map_err(|e| ApiError::upstream(format!("the provider's answer cannot be read: {e}")))
 }
@@ -164,7 +164,7 @@ impl Translator {
         let number = wire.output_index.as_ref().and_then(Value::as_u64);
         match (wire.kind.as_str(), wire.response, wire.item) {
             ("response.created" | "response.in_progress", Some(response), _) => {
-                self.start(&known(response)?, out);
+                self.start(&parse_known(response)?, out);
             }
             ("response.output_item.added", _, Some(item)) => self.added(number, &Item::of(item)?)?,
             ("response.output_item.done", _, Some(item)) => self.done(number, Item::of(item)?, out)?,
@@ -174,19 +174,19 @@ impl Translator {
                 }
             }
             ("response.output_text.delta", ..) => {
-                self.begun(number);
+                self.mark_begun(number);
                 if let Some(tokens) = wire.logprobs.filter(|t| !t.is_null()) {
-                    logged(known(tokens)?, out);
+                    logged(parse_known(tokens)?, out);
                 }
                 out.extend(delta.map(|text| Event::Text { choice: 0, text }));
             }
             ("response.refusal.delta", ..) => {
-                self.begun(number);
+                self.mark_begun(number);
                 self.refused = true;
                 out.extend(delta.map(|text| Event::Text { choice: 0, text }));
             }
             ("response.reasoning_summary_text.delta" | "response.reasoning_text.delta", ..) => {
-                self.begun(number);
+                self.mark_begun(number);
                 out.extend(delta.map(|text| Event::Reasoning { choice: 0, text }));
             }
             // Parts of a summary are paragraphs.
@@ -196,7 +196,7 @@ impl Translator {
                 out.push(Event::Reasoning { choice: 0, text: "\n\n".into() });
             }
             ("response.completed" | "response.incomplete", Some(response), _) => {
-                self.finish(known(response)?, out);
+                self.finish(parse_known(response)?, out);
                 return Ok(true);
             }
             ("response.failed", Some(response), _) => {
@@ -220,7 +220,7 @@ impl Translator {
     }
 
     /// Processes a part of an item, even if the item was not announced.
-    fn begun(&mut self, number: Number) {
+    fn mark_begun(&mut self, number: Number) {
         self.items.entry(number).or_default().has_begun = true;
         self.open = Some(number);
     }
@@ -228,13 +228,13 @@ impl Translator {
     /// A call is emitted with its first arguments: clients expect all of one before the next.
     fn arguments(&mut self, number: Number, text: String, out: &mut Vec<Event>) -> Result<(), ApiError> {
         let item = self.items.get_mut(&number).filter(|i| !i.has_begun || self.open == Some(number));
-        let index = item.and_then(|item| said(item, &mut self.calls, out));
+        let index = item.and_then(|item| call_index(item, &mut self.calls, out));
         let Some(index) = index else {
             return Err(ApiError::upstream(
                 "the provider's answer has arguments of no call, or mixes those of several",
             ));
         };
-        self.begun(number);
+        self.mark_begun(number);
         out.push(Event::ToolCallArguments { choice: 0, index, text });
         Ok(())
     }
@@ -285,7 +285,7 @@ impl Translator {
                 let whole = text(reasoning.content)?;
                 let text = if whole.is_empty() { text(reasoning.summary)? } else { whole };
                 out.extend((!text.is_empty()).then_some(Event::Reasoning { choice: 0, text }));
-                self.begun(number);
+                self.mark_begun(number);
             }
             Item::Message(message) => {
                 for part in parts(message.content)? {
@@ -294,7 +294,7 @@ impl Translator {
                     let text = part.text.or(part.refusal).filter(|t| !t.is_empty());
                     out.extend(text.map(|text| Event::Text { choice: 0, text }));
                 }
-                self.begun(number);
+                self.mark_begun(number);
             }
             Item::Other => {}
         }
@@ -307,7 +307,7 @@ impl Translator {
         let mut waiting: Vec<_> = self.items.iter_mut().filter(|(_, item)| item.waits.is_some()).collect();
         waiting.sort_unstable_by_key(|(number, _)| **number);
         for (_, item) in waiting {
-            said(item, &mut self.calls, out);
+            call_index(item, &mut self.calls, out);
         }
         let cut = response.incomplete_details.and_then(|d| d.reason);
         let reason = match cut.as_deref() {
@@ -325,7 +325,7 @@ impl Translator {
 }
 
 /// The emitted index of a call, which is emitted now if it was not. `None` for other items.
-fn said(item: &mut Announced, calls: &mut u32, out: &mut Vec<Event>) -> Option<u32> {
+fn call_index(item: &mut Announced, calls: &mut u32, out: &mut Vec<Event>) -> Option<u32> {
     if let Some((id, name)) = item.waits.take() {
         let index = *calls;
         *calls += 1;
