@@ -160,8 +160,10 @@ impl ChatTemplate {
         reads.sort_unstable();
         reads.dedup();
         Err(match reads.as_slice() {
-            [] => "is not known to the model's chat template, which takes no variables".into(),
-            some => format!("is not known to the model's chat template; it takes {}", some.join(", ")),
+            [] => "is not a variable of the model's chat template, which has none".into(),
+            some => {
+                format!("is not a variable of the model's chat template; its variables: {}", some.join(", "))
+            }
         })
     }
 

@@ -60,7 +60,7 @@ impl Model {
         let mut by_name = std::collections::HashMap::new();
         for (i, t) in source.tensors().iter().enumerate() {
             if by_name.insert(t.name.clone(), i).is_some() {
-                return Err(Error::tensor(&origin, &t.name, "stands twice in the file; the file is damaged"));
+                return Err(Error::tensor(&origin, &t.name, "occurs twice in the file; the file is damaged"));
             }
         }
         Ok(Self { metadata, origin, source, by_name })

@@ -175,7 +175,7 @@ fn free(vocabulary: &Vocabulary, constraint: &Constraint) -> Result<Option<Free>
     if *mode == ToolMode::Auto {
         let Some(call) = call else {
             return Err(Error::Tools(format!(
-                "the model has no token {begin}, so calls among text cannot be told"
+                "the model has no token {begin}, so calls within text cannot be recognised"
             )));
         };
         return Ok(Some(Free { end: None, call: Some(call), may_end: true }));

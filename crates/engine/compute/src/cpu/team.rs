@@ -99,8 +99,8 @@ impl Team {
                 work(&shared, id);
             });
             // On an error `team` is dropped, which ends the threads that did start.
-            let handle = start
-                .map_err(|e| Error(format!("{threads} threads: the system starts no more than {id}: {e}")))?;
+            let handle =
+                start.map_err(|e| Error(format!("{threads} threads: the system started only {id}: {e}")))?;
             team.workers.push(handle);
         }
         Ok(team)

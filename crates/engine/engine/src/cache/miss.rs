@@ -42,10 +42,10 @@ impl MissReport {
     pub fn line(&self) -> String {
         let Self { miss, cached, shared, before, prompt, earlier } = self;
         let what = match miss {
-            Miss::Unknown => "nothing alike is known".into(),
+            Miss::Unknown => "no similar prompt is known".into(),
             Miss::Differs if earlier.is_empty() => format!("new after {shared} tokens"),
             Miss::Differs => format!("differs after {shared} tokens"),
-            Miss::Gone => format!("{shared} tokens are known, what was computed for them is not"),
+            Miss::Gone => format!("{shared} tokens are known, but their cache entries were evicted"),
         };
         let quote = |s: &str| s.escape_default().to_string();
         format!(

@@ -79,6 +79,6 @@ fn only(k: &Keys, key: &str, values: &[f64]) -> Result<(), Error> {
     let known = values.iter().map(f64::to_string).collect::<Vec<_>>().join(" or ");
     Err(k.bad(
         key,
-        format!("is {found}; only {known} is supported: the model would give other text without it"),
+        format!("is {found}; only {known} is supported: the model's answers would differ without it"),
     ))
 }

@@ -147,7 +147,7 @@ impl Report {
         let step = format!("steps of up to {} tokens", limits.batch_tokens);
         out.line("activations", format!("{:>10}  {step}, about", bytes(m.activations)));
         if m.speculation > 0 {
-            let what = "for guesses (--speculative off takes none of it)";
+            let what = "for guesses (none with --speculative off)";
             out.line("speculation", format!("{:>10}  {what}", bytes(m.speculation)));
         }
         out.line("together", format!("{:>10}", bytes(m.total())));

@@ -45,7 +45,7 @@ pub(super) fn strftime(format: &str, seconds: i64) -> Result<String, String> {
             Some('z') => "+0000".into(),
             Some('Z') => "UTC".into(),
             Some('%') => "%".into(),
-            Some(other) => return Err(format!("strftime_now does not know %{other}")),
+            Some(other) => return Err(format!("strftime_now does not support %{other}")),
             None => return Err("the format of strftime_now ends in %".into()),
         });
     }

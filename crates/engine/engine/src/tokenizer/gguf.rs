@@ -26,7 +26,7 @@ pub(super) fn load(metadata: &Metadata) -> Result<Parts, Error> {
             metadata.file(),
             MODEL,
             format!(
-                "is '{other}', a tokenizer that is not known here; known: gpt2 (byte-level BPE), llama (SentencePiece BPE)"
+                "is '{other}', a tokenizer that is not supported; supported: gpt2 (byte-level BPE), llama (SentencePiece BPE)"
             ),
         )),
     }

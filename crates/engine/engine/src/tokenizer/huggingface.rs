@@ -89,7 +89,7 @@ pub(super) fn load(metadata: &Metadata, json: &str) -> Result<Parts, Error> {
 
 fn parse(json: &str) -> Result<Parts, String> {
     let file: File =
-        serde_json::from_str(json).map_err(|e| format!("is no tokenizer.json that is known here: {e}"))?;
+        serde_json::from_str(json).map_err(|e| format!("is not a supported tokenizer.json: {e}"))?;
     let decoding = Decoding::of(file.decoder.as_ref())?;
     let post = file.post_processor.as_ref();
     let bos = post.and_then(first_special_token);
@@ -136,7 +136,7 @@ fn parse(json: &str) -> Result<Parts, String> {
 /// Parses the normaliser or the pre-tokenizer, if all of its steps are known to be safe for any text.
 fn step<T: serde::de::DeserializeOwned>(part: &str, v: Value) -> Result<T, String> {
     known_steps(part, &v)?;
-    serde_json::from_value(v).map_err(|e| format!("has a {part} that is not known here: {e}"))
+    serde_json::from_value(v).map_err(|e| format!("has an unsupported {part}: {e}"))
 }
 
 fn known_steps(part: &str, v: &Value) -> Result<(), String> {
@@ -147,7 +147,7 @@ fn known_steps(part: &str, v: &Value) -> Result<(), String> {
     let kind = v["type"].as_str().unwrap_or("");
     let known = KNOWN.iter().find(|k| k.0 == part).map_or(&[][..], |k| k.1);
     if !known.contains(&kind) {
-        return Err(format!("has a {part} '{kind}' that is not known here; known: {}", known.join(", ")));
+        return Err(format!("has a {part} '{kind}' that is not supported; supported: {}", known.join(", ")));
     }
     let text = |v: &Value| v.as_str().is_some_and(|s| !s.is_empty());
     if kind == "Prepend" && !text(&v["prepend"]) || kind == "Replace" && !text(&v["pattern"]["String"]) {
@@ -167,7 +167,7 @@ fn model(m: BpeModel, added: &[AddedToken]) -> Result<(BpeSpec, Vec<Option<Strin
         return Err(format!("has a model of type '{kind}'; known: BPE"));
     }
     if m.dropout.is_some_and(|d| d != 0.0) {
-        return Err("asks for random merges (dropout), which only training uses".into());
+        return Err("sets 'dropout' (random merges), which is only for training".into());
     }
     let last = map.values().copied().chain(added.iter().map(|a| a.id)).max();
     let len = last.ok_or("has no tokens")? as usize + 1;
@@ -241,7 +241,7 @@ impl Decoding {
                 }
                 other => {
                     return Err(format!(
-                        "has a decoder '{other}' that is not known here; known: ByteLevel, or Replace and Metaspace of '▁' \
+                        "has a decoder '{other}' that is not supported; supported: ByteLevel, or Replace and Metaspace of '▁' \
                          with ByteFallback, Fuse and Strip"
                     ));
                 }

@@ -71,7 +71,7 @@ const KNOWN: &[PreTokenizer] = &[
 pub(super) fn find(name: &str) -> Result<&'static PreTokenizer, String> {
     KNOWN.iter().find(|p| p.names.contains(&name)).ok_or_else(|| {
         let all: Vec<&str> = KNOWN.iter().flat_map(|p| p.names.iter().copied()).collect();
-        format!("is '{name}', a way of cutting text that is not known here; known: {}", all.join(", "))
+        format!("is '{name}', a pre-tokenizer that is not supported; supported: {}", all.join(", "))
     })
 }
 

@@ -29,7 +29,7 @@ fn what_a_template_does_not_mention_is_named_with_what_it_takes() {
     for wrong in ["enable_thinkng", "enable", "thinking", "styles", ""] {
         let why = template.check_variable(wrong).unwrap_err();
         assert_eq!(
-            why, "is not known to the model's chat template; it takes enable_thinking, style",
+            why, "is not a variable of the model's chat template; its variables: enable_thinking, style",
             "{wrong}"
         );
     }
@@ -42,7 +42,7 @@ fn what_a_template_does_not_mention_is_named_with_what_it_takes() {
 #[test]
 fn there_may_be_none() {
     let template = template("{% for m in messages %}{{ m.content }}{% endfor %}");
-    assert!(template.check_variable("enable_thinking").unwrap_err().ends_with("takes no variables"));
+    assert!(template.check_variable("enable_thinking").unwrap_err().ends_with("which has none"));
 }
 
 #[test]

@@ -58,12 +58,12 @@ fn damaged_tokenizer_json_is_named() {
     refused(
         "/pre_tokenizer/pretokenizers/0/pattern/Regex",
         json!("(unclosed"),
-        "has a pre_tokenizer that is not known",
+        "has an unsupported pre_tokenizer",
     );
     refused(
         "/normalizer/normalizers/0/type",
         json!("Precompiled"),
-        "'Precompiled' that is not known here; known: NFC",
+        "'Precompiled' that is not supported; supported: NFC",
     );
     refused("/normalizer/normalizers/2/pattern", json!({"Regex": "x*"}), "'Replace' without a text");
     refused("/model", json!(1), "tokenizer.json");
@@ -92,8 +92,8 @@ fn damaged_gguf_keys_are_named() {
         assert!(e.starts_with("the-file: ") && e.contains(want), "{key}: {e}");
     };
     let text = |s: &str| Value::Str(s.into());
-    refused("model", text("bert"), "'bert', a tokenizer that is not known here; known: gpt2");
-    refused("pre", text("gpt-9"), "'gpt-9', a way of cutting text that is not known here; known: qwen35");
+    refused("model", text("bert"), "'bert', a tokenizer that is not supported; supported: gpt2");
+    refused("pre", text("gpt-9"), "'gpt-9', a pre-tokenizer that is not supported; supported: qwen35");
     refused("tokens", Value::Strs(vec![]), "has 0 tokens");
     refused("tokens", Value::Ints(vec![1]), "not an array of strings");
     refused("token_type", Value::Ints(vec![1]), "has 1 values for 4 tokens");

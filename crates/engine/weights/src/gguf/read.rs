@@ -46,7 +46,7 @@ pub(super) fn parse(file: &str, bytes: &[u8]) -> Result<Part, Error> {
         let key = r.name(&Place::KeyNumber(i, key_count))?;
         let value = r.value(&Place::Key(&key))?;
         if metadata.insert(&key, value).is_some() {
-            return Err(Error::key(file, &key, "stands twice in the file; the file is damaged"));
+            return Err(Error::key(file, &key, "occurs twice in the file; the file is damaged"));
         }
     }
     let alignment = alignment(&metadata)?;
@@ -197,7 +197,7 @@ impl<'a> Reader<'a> {
         if magic != MAGIC {
             let what = match &magic {
                 b"ggjt" | b"tjgg" | b"ggml" | b"lmgg" | b"ggmf" | b"fmgg" => {
-                    "is of a GGML format from before GGUF; convert the original model anew".to_string()
+                    "is of a GGML format from before GGUF; convert the original model again".to_string()
                 }
                 _ => {
                     format!("begins with bytes {magic:02x?}; a GGUF file begins with {MAGIC:02x?} (\"GGUF\")")
@@ -208,7 +208,7 @@ impl<'a> Reader<'a> {
         match self.u32(place)? {
             2 | 3 => {}
             1 => {
-                let what = "says GGUF version 1, which is not supported; convert the original model anew";
+                let what = "has GGUF version 1, which is not supported; convert the original model again";
                 return self.fail(place, what);
             }
             v if (1..=0xffff).contains(&v.swap_bytes()) => {
@@ -219,7 +219,7 @@ impl<'a> Reader<'a> {
                 );
                 return self.fail(place, what);
             }
-            v => return self.fail(place, format!("says GGUF version {v}; versions 2 and 3 are supported")),
+            v => return self.fail(place, format!("has GGUF version {v}; versions 2 and 3 are supported")),
         }
         let tensors = self.count("tensors", TENSOR_BYTES_MIN, TENSORS_MAX, place)?;
         let keys = self.count("metadata keys", KEY_BYTES_MIN, KEYS_MAX, place)?;
@@ -232,12 +232,12 @@ impl<'a> Reader<'a> {
         let left = self.left();
         if n > left / bytes_min {
             let what = format!(
-                "says {n} {of}, but only {left} bytes are left; the file is truncated or damaged, download it again"
+                "declares {n} {of}, but only {left} bytes are left; the file is truncated or damaged, download it again"
             );
             return self.fail(place, what);
         }
         if n > max {
-            return self.fail(place, format!("says {n} {of}; at most {max} are supported"));
+            return self.fail(place, format!("declares {n} {of}; at most {max} are supported"));
         }
         Ok(n)
     }

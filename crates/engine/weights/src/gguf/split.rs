@@ -102,14 +102,14 @@ fn same_set(set: &Set, parts: &[(Mapped, Part)]) -> Result<(), Error> {
         let (no, count) = (part.metadata.u32(NO_KEY)?, count(&part.metadata)?);
         if no as usize != index || count != set.count {
             let what = format!(
-                "says part {no} of {count} (from 0); by the file's name it is {index} of {}",
+                "declares part {no} of {count} (from 0); by the file's name it is {index} of {}",
                 set.count
             );
             return Err(Error::key(&file.name, NO_KEY, what));
         }
         for (info, _) in &part.tensors {
             if let Some(other) = seen.insert(info.name.as_str(), &file.name) {
-                let what = format!("stands twice, in {other} too; the parts do not belong together");
+                let what = format!("occurs in {other}, too; the parts do not belong together");
                 return Err(Error::tensor(&file.name, &info.name, what));
             }
         }

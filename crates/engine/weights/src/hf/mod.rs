@@ -87,7 +87,7 @@ fn read_headers(dir: &Dir) -> Result<(Vec<Mapped>, Vec<Vec<Entry>>), Error> {
     let index = Index::parse(&index_path, &text)?;
     if let Some((name, shard)) = index.tensors.iter().find(|(_, s)| !dir.has(&index.shards[*s])) {
         let what = format!(
-            "is said to be in {}, which is missing; the checkpoint has {} shards, download it again",
+            "is listed in {}, which is missing; the checkpoint has {} shards, download it again",
             index.shards[*shard],
             index.shards.len()
         );
@@ -102,7 +102,7 @@ fn read_headers(dir: &Dir) -> Result<(Vec<Mapped>, Vec<Vec<Entry>>), Error> {
     let present: Vec<HashSet<&str>> =
         entries.iter().map(|shard| shard.iter().map(|e| e.name.as_str()).collect()).collect();
     if let Some((name, shard)) = index.tensors.iter().find(|(name, s)| !present[*s].contains(name.as_str())) {
-        let what = format!("is said to be in {}, which does not have it", files[*shard].name);
+        let what = format!("is listed in {}, which does not have it", files[*shard].name);
         return Err(Error::tensor(&index_path, name, what));
     }
     Ok((files, entries))

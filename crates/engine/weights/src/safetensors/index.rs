@@ -29,7 +29,7 @@ impl Index {
             .map(|(name, shard)| {
                 if !is_plain_name(&shard) {
                     let what = format!(
-                        "is said to be in '{shard}'; expected the plain name of a .safetensors file beside the index"
+                        "is listed in '{shard}'; expected the plain name of a .safetensors file beside the index"
                     );
                     return Err(Error::tensor(file, &name, what));
                 }
@@ -65,10 +65,10 @@ mod tests {
             ("{}", "missing field `weight_map`"),
             (r#"{"weight_map":[]}"#, "expected an object"),
             (r#"{"weight_map":{"a":1}}"#, "tensor 'a': invalid type"),
-            (r#"{"weight_map":{"a":"x.safetensors","a":"x.safetensors"}}"#, "tensor 'a' stands twice"),
-            (r#"{"weight_map":{"a":"../x.safetensors"}}"#, "tensor 'a' is said to be in '../x.safetensors'"),
-            (r#"{"weight_map":{"a":"/etc/passwd"}}"#, "tensor 'a' is said to be in '/etc/passwd'"),
-            (r#"{"weight_map":{"a":".safetensors"}}"#, "tensor 'a' is said to be in '.safetensors'"),
+            (r#"{"weight_map":{"a":"x.safetensors","a":"x.safetensors"}}"#, "tensor 'a' occurs twice"),
+            (r#"{"weight_map":{"a":"../x.safetensors"}}"#, "tensor 'a' is listed in '../x.safetensors'"),
+            (r#"{"weight_map":{"a":"/etc/passwd"}}"#, "tensor 'a' is listed in '/etc/passwd'"),
+            (r#"{"weight_map":{"a":".safetensors"}}"#, "tensor 'a' is listed in '.safetensors'"),
         ] {
             let said = Index::parse("m.index.json", json).err().expect(json).to_string();
             assert!(said.starts_with("m.index.json: ") && said.contains(want), "{json}: {said}");

@@ -87,7 +87,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Pairs<T> {
                 let mut seen = std::collections::HashSet::new();
                 while let Some(name) = map.next_key::<String>()? {
                     if !seen.insert(name.clone()) {
-                        return Err(A::Error::custom(format!("tensor '{name}' stands twice")));
+                        return Err(A::Error::custom(format!("tensor '{name}' occurs twice")));
                     }
                     if name == "__metadata__" {
                         map.next_value::<serde::de::IgnoredAny>()?;
@@ -217,7 +217,7 @@ mod tests {
             (
                 format!("{{{a},{a}}}"),
                 16,
-                "m.safetensors: header is not what safetensors prescribes: tensor 'a.weight' stands twice",
+                "m.safetensors: header is not what safetensors prescribes: tensor 'a.weight' occurs twice",
             ),
             (
                 format!("{{{a},\"b\":{{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[17,18]}}}}"),

@@ -99,18 +99,18 @@ fn damage_is_named() {
         (
             "tensor count",
             edit(|f| f.tensor_count = Some(1 << 60)),
-            &["header says 1152921504606846976 tensors"],
+            &["header declares 1152921504606846976 tensors"],
         ),
         ("one tensor more", edit(|f| f.tensor_count = Some(3)), &["tensor 3 of 3 has a name of 0 bytes"]),
         (
             "key count",
             edit(|f| f.key_count = Some(u64::MAX)),
-            &["header says 18446744073709551615 metadata keys"],
+            &["header declares 18446744073709551615 metadata keys"],
         ),
         (
             "duplicate key",
             edit(|f| f.keys.push(f.keys[1].clone())),
-            &["metadata key 'llama.block_count' stands twice"],
+            &["metadata key 'llama.block_count' occurs twice"],
         ),
         (
             "nameless key",
@@ -142,12 +142,12 @@ fn damage_is_named() {
         (
             "array length",
             edit(|f| f.keys[0] = key("k", 9, &array(4, 1 << 40, &[]))),
-            &["metadata key 'k' says 1099511627776 elements"],
+            &["metadata key 'k' declares 1099511627776 elements"],
         ),
         (
             "array length times size",
             edit(|f| f.keys[0] = key("k", 9, &array(11, 1 << 61, &[]))),
-            &["metadata key 'k' says 2305843009213693952 elements"],
+            &["metadata key 'k' declares 2305843009213693952 elements"],
         ),
         (
             "array of large u64",
@@ -157,7 +157,7 @@ fn damage_is_named() {
         (
             "booleans without end",
             edit(|f| f.keys[0] = key("k", 9, &array(7, 65537, &[0; 65537]))),
-            &["metadata key 'k' says 65537 elements; at most 65536"],
+            &["metadata key 'k' declares 65537 elements; at most 65536"],
         ),
         (
             "arrays in arrays",
@@ -250,7 +250,7 @@ fn damage_is_named() {
         (
             "duplicate tensor",
             edit(|f| f.tensors[1] = tensor("a.weight", &[8], 0, 32)),
-            &["tensor 'a.weight' stands twice"],
+            &["tensor 'a.weight' occurs twice"],
         ),
         (
             "control characters",
@@ -277,7 +277,7 @@ fn truncated_anywhere() {
         let said = refusal(from_bytes("m.gguf", bytes.slice(..len)));
         let subject = match len {
             0..24 => "header",
-            24..32 => "header says 2 tensors", // counts are held against the length before anything else
+            24..32 => "header declares 2 tensors", // counts are held against the length before anything else
             _ if len < head => "",
             _ => "tensor '",
         };
@@ -433,7 +433,7 @@ fn parts_that_do_not_fit() {
     let dir = split_set(2, |_, _| {});
     std::fs::copy(part(&dir, 0, 2), part(&dir, 1, 2)).unwrap();
     let said = refusal(Model::open(part(&dir, 0, 2)));
-    assert!(said.contains("00002-of-00002.gguf: metadata key 'split.no' says part 0 of 2"), "{said}");
+    assert!(said.contains("00002-of-00002.gguf: metadata key 'split.no' declares part 0 of 2"), "{said}");
 
     let dir = split_set(2, |_, keys| {
         keys.insert("split.tensors.count", Value::U64(9));
@@ -446,7 +446,7 @@ fn parts_that_do_not_fit() {
     let again = write(&keys, &[(info("t0", GgmlType::F32, &[1]), counting(1))]);
     std::fs::write(part(&dir, 1, 2), again).unwrap();
     let said = refusal(Model::open(part(&dir, 0, 2)));
-    assert!(said.contains("00002-of-00002.gguf: tensor 't0' stands twice, in "), "{said}");
+    assert!(said.contains("00002-of-00002.gguf: tensor 't0' occurs in "), "{said}");
 }
 
 #[test]

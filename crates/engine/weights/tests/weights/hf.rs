@@ -424,7 +424,7 @@ fn shards() {
     assert!(said.starts_with(index), "{said}");
     assert!(
         said.contains(
-            "tensor 'model.layers.0.input_layernorm.weight' is said to be in b.safetensors, which is missing"
+            "tensor 'model.layers.0.input_layernorm.weight' is listed in b.safetensors, which is missing"
         ),
         "{said}"
     );
@@ -432,8 +432,7 @@ fn shards() {
     let swapped = with(sharded(), "b.safetensors", safetensors_file(&[("other", &[1])]));
     let said = refusal(open(swapped));
     assert!(
-        said.starts_with(index)
-            && said.contains("is said to be in dir/b.safetensors, which does not have it"),
+        said.starts_with(index) && said.contains("is listed in dir/b.safetensors, which does not have it"),
         "{said}"
     );
 
@@ -522,7 +521,7 @@ fn directories() {
     let said = refusal(Model::open(&dir));
     assert!(
         said.contains(
-            "index.json: tensor 'model.embed_tokens.weight' is said to be in a.safetensors, which is missing"
+            "index.json: tensor 'model.embed_tokens.weight' is listed in a.safetensors, which is missing"
         ),
         "{said}"
     );

@@ -43,7 +43,10 @@ pub fn bodies(request: &EmbedRequest, model: &str) -> Result<Vec<Map<String, Val
     let family = family(model)?;
     let text = |input: &Prompt| match input {
         Prompt::Text(text) => Ok(text.clone()),
-        _ => Err(ApiError::invalid("input", "the provider takes texts only, and an input is tokens")),
+        _ => Err(ApiError::invalid(
+            "input",
+            "the provider accepts only texts, but an input is a list of tokens",
+        )),
     };
     let texts: Vec<String> = request.inputs.iter().map(text).collect::<Result<_, _>>()?;
     if family == Family::TitanFirst && request.dimensions.is_some() {

@@ -49,7 +49,7 @@ impl Chat {
         if offered {
             describe(&mut messages, &self.tools, HERMES, "comes between <tool_response> tags");
         }
-        let what = "is described in the instructions, in Hermes' syntax: the model's chat template has no syntax of calls that is known";
+        let what = "is described in the instructions, in Hermes' syntax: the model's chat template has no known call syntax";
         let chat = Self { messages, tools: Vec::new(), ..self.clone() };
         (Cow::Owned(chat), Some(Warning::new("tools", what)))
     }
@@ -65,7 +65,7 @@ impl Chat {
             return (Cow::Owned(chat), None);
         }
         describe(&mut chat.messages, &self.tools, example, "comes in the next turn");
-        let what = "is described in the instructions: the model's chat template knows calls and shows the model no tools";
+        let what = "is described in the instructions: the model's chat template has a call syntax but shows the model no tools";
         (Cow::Owned(chat), Some(Warning::new("tools", what)))
     }
 }

@@ -106,7 +106,10 @@ impl GenerateRequest {
     /// Plain completions.
     pub fn chat_only(&self) -> Result<&Chat, ApiError> {
         self.chat().ok_or_else(|| {
-            ApiError::invalid("prompt", "the provider takes chats only, and this request has a plain prompt")
+            ApiError::invalid(
+                "prompt",
+                "the provider accepts only chats, but this request has a plain prompt",
+            )
         })
     }
 

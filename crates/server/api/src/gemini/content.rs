@@ -264,10 +264,7 @@ const THEIRS: [&str; 5] =
 fn finish(mut o: Object) -> Result<()> {
     for kind in THEIRS {
         if o.take(kind).is_some() {
-            o.warn(format_args!(
-                "is left out: this server does not know parts of the kind '{}'",
-                shortened(kind)
-            ));
+            o.warn(format_args!("is left out: parts of the kind '{}' are not supported", shortened(kind)));
         }
     }
     o.finish(&[PART])?;

@@ -35,7 +35,7 @@ pub fn parse_batch(body: &[u8]) -> Result<EmbedRequest> {
     let model = o.model()?;
     let requests = o.require("requests")?;
     let empty = requests.expected("an array of at least one request");
-    let mixed = requests.error("must all want the same 'outputDimensionality' and 'taskType'");
+    let mixed = requests.error("must all have the same 'outputDimensionality' and 'taskType'");
     let mut all = requests.list(|f| {
         let mut o = f.object()?;
         o.take("model");
@@ -99,7 +99,10 @@ pub fn body(request: &EmbedRequest, model: &str) -> Result<Map<String, Value>> {
     let model = if model.starts_with("models/") { model.to_string() } else { format!("models/{model}") };
     let one = |input: &Prompt| {
         let Prompt::Text(text) = input else {
-            return Err(ApiError::invalid("input", "the provider takes texts only, and an input is tokens"));
+            return Err(ApiError::invalid(
+                "input",
+                "the provider accepts only texts, but an input is a list of tokens",
+            ));
         };
         let mut one = json!({"model": model, "content": {"parts": [{"text": text}]}});
         if let Some(n) = request.dimensions {
@@ -153,7 +156,10 @@ pub fn vertex_bodies(request: &EmbedRequest, model: &str) -> Result<Vec<Map<Stri
         |names: &[&str]| names.iter().find_map(|name| request.extra.get(*name)).filter(|v| v.is_string());
     let instance = |input: &Prompt| {
         let Prompt::Text(text) = input else {
-            return Err(ApiError::invalid("input", "the provider takes texts only, and an input is tokens"));
+            return Err(ApiError::invalid(
+                "input",
+                "the provider accepts only texts, but an input is a list of tokens",
+            ));
         };
         let mut one = json!({"content": text});
         if let Some(task) = named(&["task_type", "taskType", "input_type"]) {

@@ -22,7 +22,7 @@ const RULES: Rules = &[
     ("n_keep", tuning_but("[0, -1]", "a context is never cut")),
     ("n_discard", tuning_but("[0]", "a context is never cut")),
     ("n_cache_reuse", tuning_but("[0]", "shared prefixes are found without it")),
-    ("sse_ping_interval", tuning("the server says that it is alive every 10 seconds")),
+    ("sse_ping_interval", tuning("the server sends a keep-alive every 10 seconds")),
     ("backend_sampling", tuning("there is one way to sample")),
     ("verbose", tuning("start the server with --verbose")),
     ("n_indent", only("[0]", "lines are not indented by rule; use a grammar")),

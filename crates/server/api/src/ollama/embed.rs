@@ -71,9 +71,10 @@ fn request(o: &mut Object, inputs: Vec<String>) -> Result<EmbedRequest> {
 pub fn body(request: &EmbedRequest, model: &str) -> Result<Map<String, Value>> {
     let input = |p: &Prompt| match p {
         Prompt::Text(text) => Ok(Value::from(text.as_str())),
-        Prompt::Tokens(_) | Prompt::Mixed(_) => {
-            Err(ApiError::invalid("input", "the provider takes texts only, and an input is tokens"))
-        }
+        Prompt::Tokens(_) | Prompt::Mixed(_) => Err(ApiError::invalid(
+            "input",
+            "the provider accepts only texts, but an input is a list of tokens",
+        )),
     };
     let mut out = Map::new();
     out.insert("model".into(), model.into());

@@ -108,7 +108,7 @@ pub(crate) fn from_value(value: &Value, status: Option<u16>) -> ApiError {
     };
     let message = message.unwrap_or_else(|| match status {
         Some(status) => unreadable(status, value.to_string().as_bytes()),
-        None => format!("an error that says nothing: {}", unreadable(502, value.to_string().as_bytes())),
+        None => format!("an error without a message: {}", unreadable(502, value.to_string().as_bytes())),
     });
     ApiError { kind, message, param: word(&error["param"]), code, retry_after_s: None }
 }

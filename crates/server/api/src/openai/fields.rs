@@ -381,7 +381,7 @@ pub(crate) fn structured(o: &mut Object, r: &mut GenerateRequest) -> Result<()> 
             let also = if *format == ResponseFormat::Text { "" } else { " besides 'response_format'" };
             return Err(crate::ApiError::invalid(
                 found[0].0.clone(),
-                format!("only one format of the answer can be asked for; got {}{also}", names.join(" and ")),
+                format!("only one answer format can be requested; got {}{also}", names.join(" and ")),
             ));
         }
     }

@@ -142,7 +142,7 @@ fn what_is_wrong_is_named() {
     refused(json!({"samplers": ["top_k", "infill"]}), "samplers", "there are: penalties, dry");
     refused(json!({"samplers": "kk"}), "samplers", "'top_k' twice");
     refused(json!({"best_of": 3}), "best_of", "send 1");
-    refused(json!({"grammar": "root ::= x", "guided_regex": "a"}), "guided_regex", "only one format");
+    refused(json!({"grammar": "root ::= x", "guided_regex": "a"}), "guided_regex", "only one answer format");
     refused(json!({"min_tokens": 5, "max_tokens": 4}), "min_tokens", "at most the 4");
     refused(json!({"tool_choice": "required"}), "tool_choice", "has none");
     refused(

@@ -58,7 +58,7 @@ fn a_chat_becomes_items() {
         "messages": [{"role": "user", "content": "A"}]}));
     assert_eq!((&json["store"], dropped), (&json!(true), vec!["top_k", "seed", "stop", "n"]));
     let completion = octet_api::openai::completions::parse(br#"{"model": "m", "prompt": "A"}"#).unwrap();
-    assert!(body(&completion, "m").unwrap_err().message.contains("chats only"));
+    assert!(body(&completion, "m").unwrap_err().message.contains("accepts only chats"));
 }
 
 #[test]

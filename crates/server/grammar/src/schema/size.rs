@@ -58,7 +58,7 @@ pub fn check(schema: &Value, definitions: &Map<String, Value>, subject: &str) ->
     }
     if nodes > EXPANDED_MAX {
         let what =
-            "written out, with the references and alternatives that stand beside other keywords multiplied";
+            "written out, with the references and alternatives that are beside other keywords multiplied";
         return Err(Error::TooComplex(format!("{subject}: {what}, it has more than {EXPANDED_MAX} parts")));
     }
     Ok(())

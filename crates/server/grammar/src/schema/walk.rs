@@ -350,7 +350,7 @@ impl<'a> Walk<'a> {
     }
 
     fn inexact(&mut self, n: &Number) -> Result<bool, Error> {
-        self.problem(format!("the number {n} cannot be told from its neighbours: its size is beyond 2^53"))?;
+        self.problem(format!("the number {n} is not exact as a 64-bit float: its magnitude is beyond 2^53"))?;
         Ok(false)
     }
 
@@ -431,7 +431,7 @@ impl<'a> Walk<'a> {
     /// The pointer in a reference, and its target.
     fn resolve(&self, reference: &str) -> Result<(String, &'a Value), String> {
         if self.embedded {
-            return Err("stands in a schema with an '$id' of its own, which is not supported".into());
+            return Err("is in a schema with its own '$id', which is not supported".into());
         }
         let id = self.root.get("$id").and_then(Value::as_str).unwrap_or_default();
         let local = match reference.split_once('#') {

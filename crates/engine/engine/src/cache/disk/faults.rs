@@ -107,7 +107,7 @@ impl DiskFaults {
             return None;
         }
         self.said.push((write, kind));
-        Some(format!("the folder for cached prompts, {}, {what}. This is said once", self.dir.display()))
+        Some(format!("the folder for cached prompts, {}, {what}. This is reported once", self.dir.display()))
     }
 }
 

@@ -61,7 +61,7 @@ pub fn read(path: &Path, key: &Key, lengths: &[usize]) -> io::Result<Vec<Vec<u8>
     let mut head = [0; HEADER];
     file.read_exact(&mut head)?;
     if head != header(key, payload) {
-        return Err(wrong("something else than its name says"));
+        return Err(wrong("content that does not match its name"));
     }
     let mut hash = blake3::Hasher::new();
     hash.update(&head);

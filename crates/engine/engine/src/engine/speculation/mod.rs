@@ -254,7 +254,7 @@ impl Speculation {
         let most = options.guesses().min(limits.guesses);
         let mut drafters: Vec<Box<dyn Drafter>> = Vec::new();
         if options.mode == Mode::Mtp && !model.has_mtp() {
-            let what = "has no block for multi-token prediction, which --speculative mtp asks for";
+            let what = "has no block for multi-token prediction, which --speculative mtp requires";
             return Err(Error::Request(format!("{}: the model {what}", file.origin)));
         }
         if most > 0 {

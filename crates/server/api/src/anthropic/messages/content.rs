@@ -168,8 +168,7 @@ impl Block {
             // Most are hosted tools: calls and their results.
             other => {
                 let kind = shortened(other.unwrap_or_default());
-                self.o
-                    .warn(format_args!("is left out: this server does not know blocks of the type '{kind}'"));
+                self.o.warn(format_args!("is left out: blocks of the type '{kind}' are not supported"));
                 return Ok(false);
             }
         }

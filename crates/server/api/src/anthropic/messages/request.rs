@@ -18,7 +18,7 @@ const RULES: Rules = &[
     ("speed", tuning_but(r#"["standard"]"#, "there is one speed")),
     ("user_profile_id", tuning("it is for a provider")),
     ("workspace_id", tuning("it is for a provider")),
-    ("diagnostics", tuning("the header x-octet-explain-cache says why a prompt was not in the cache")),
+    ("diagnostics", tuning("the header x-octet-explain-cache reports why a prompt was not in the cache")),
     ("betas", tuning("beta features are read where they are used")),
     ("anthropic_beta", tuning("beta features are read where they are used")),
     ("anthropic_version", tuning("there is one version")),

@@ -101,7 +101,7 @@ fn item(f: Field, out: &mut Vec<Message>, added: &mut Vec<Tool>) -> Result<()> {
         }
         // An encrypted summary of the conversation, which only its provider can read.
         Some("compaction" | "compaction_summary" | "context_compaction") => {
-            return Err(kind.expect("just seen").unsupported("; send the items that it stands for"));
+            return Err(kind.expect("just seen").unsupported("; send the items that it summarises"));
         }
         Some(hosted) if HOSTED.contains(&hosted) => {
             o.warn(format_args!("is left out: '{hosted}' is of a tool that a provider runs"));

@@ -346,7 +346,7 @@ fn logged(tokens: Vec<logprobs::Token>, out: &mut Vec<Event>) {
 fn failed(error: Option<&Value>) -> ApiError {
     match error.filter(|e| !e.is_null()) {
         Some(error) => error::from_value(error, None),
-        None => ApiError::upstream("the provider says that its response failed, and not why"),
+        None => ApiError::upstream("the provider reports that its response failed, without a reason"),
     }
 }
 
