@@ -8,7 +8,7 @@ use octet_compute::batch::{Batch, PAGE_TOKENS};
 
 use crate::memory::{Buffer, Memory, Place};
 
-/// The block, and where its parts start, in words.
+/// The block, and the offsets of its parts in words.
 pub(crate) struct Block {
     pub(crate) words: Arc<Buffer>,
     /// Sine and cosine of each token and pair of dimensions.
@@ -23,7 +23,7 @@ pub(crate) struct Block {
     pub(crate) places: u32,
     /// `(start, len, slot, guesses | redo.first << 8 | redo.len << 16)` of each span.
     pub(crate) spans: u32,
-    /// Tokens whose logits are wanted.
+    /// Tokens whose logits are requested.
     pub(crate) outputs: u32,
     /// Page tables.
     pub(crate) pages: u32,
@@ -55,7 +55,7 @@ impl Block {
         })
     }
 
-    /// Writes a batch. Nothing that runs may be using the block.
+    /// Writes a batch. The device must not be using the block.
     pub(crate) fn fill(&mut self, batch: &Batch) -> Result<(), Error> {
         let most = self.tables as usize;
         let room = self.staged.len() - self.pages as usize;

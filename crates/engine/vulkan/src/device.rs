@@ -1,4 +1,4 @@
-//! The Vulkan loader, the devices that it knows, and one of them opened. Called by `backend`, and by the command `octet devices`.
+//! The Vulkan loader, its list of devices, and an open device. Called by `backend`, and by the command `octet devices`.
 
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use octet_compute::Error;
 
 use crate::kernel::BUFFERS_MAX;
 
-/// What kind of device it is.
+/// The kind of device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceKind {
-    /// A graphics card with memory of its own.
+    /// A graphics card with its own memory.
     Discrete,
     /// A graphics processor that shares the machine's memory.
     Integrated,
@@ -47,13 +47,13 @@ pub struct DeviceInfo {
     pub api: String,
     /// Bytes of its largest memory.
     pub memory_bytes: u64,
-    /// Bytes of that memory that a model may take: what the driver says is free, less a reserve for all others.
+    /// Bytes of that memory available to a model: the free memory that the driver reports, minus a reserve for other programs.
     pub free_bytes: u64,
     /// Kernels multiply four bytes with one instruction.
     pub integer_dot: bool,
     /// Invocations that run side by side.
     pub subgroup: u32,
-    /// What it lacks, if Octet cannot use it.
+    /// The missing features, if Octet cannot use it.
     pub missing: Vec<String>,
 }
 
@@ -162,7 +162,7 @@ impl Instance {
         }
     }
 
-    /// Budget less usage less half a GiB, where the driver keeps count (`VK_EXT_memory_budget`); else the heap less 1 GiB.
+    /// Budget minus usage minus half a GiB, if the driver reports them (`VK_EXT_memory_budget`); else the heap minus 1 GiB.
     fn free_bytes(&self, device: vk::PhysicalDevice) -> u64 {
         let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
         let counts = self.has_extension(device, ash::ext::memory_budget::NAME);
@@ -207,10 +207,10 @@ impl Instance {
     }
 }
 
-/// All devices that the system's Vulkan loader knows, in its order.
+/// All devices of the system's Vulkan loader, in its order.
 ///
 /// # Errors
-/// Where there is no loader or no driver: what to install.
+/// Without a loader or a driver: what to install.
 pub fn devices() -> Result<Vec<DeviceInfo>, Error> {
     let instance = Instance::new()?;
     let all = instance.physical()?;
@@ -223,7 +223,7 @@ pub(crate) struct Device {
     pub(crate) queue: vk::Queue,
     pub(crate) queue_family: u32,
     pub(crate) memory: vk::PhysicalDeviceMemoryProperties,
-    /// Longest buffer that a kernel can see, in bytes.
+    /// Maximum size of a buffer that a kernel can bind, in bytes.
     pub(crate) buffer_bytes_max: u64,
     pub(crate) info: DeviceInfo,
     physical: vk::PhysicalDevice,

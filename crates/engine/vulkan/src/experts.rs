@@ -59,7 +59,7 @@ impl Vulkan {
         let [Some(quants), Some(high), Some(scales)] = host else {
             return Err(Error("a stack of no experts".into()));
         };
-        // What is empty is bound for writing too, and no two kernels of a stage may seem to write to one place.
+        // Empty planes are bound for writing, too, and two kernels of a stage must not seem to write to the same buffer.
         if each[1] == 0 {
             weight.high = self.zeroed(16)?;
         }
@@ -85,7 +85,7 @@ impl Vulkan {
         Ok(())
     }
 
-    /// The stages that bring a step's experts into slots; where the layer's table starts.
+    /// The stages that copy a step's experts to slots. Returns the offset of the layer's table.
     pub(crate) fn resolve_experts(
         &mut self,
         m: &Moe<Self>,

@@ -1,10 +1,10 @@
-//! Faults that tests inject into a running backend: what a driver reports once in a while. Read by `record` before each submission.
+//! Faults that tests inject into a running backend, as drivers may report them. Read by `record` before each submission.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ash::vk;
 
-/// What happens to the next submission.
+/// The fault of the next submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The device is lost.

@@ -11,10 +11,10 @@ use crate::memory::{Buffer, Place};
 
 /// Logits of a workgroup.
 const CHUNK: usize = 4096;
-/// Words of a row: how many were found, whether it has to be read as a whole, ids and logits.
+/// Words of a row: the number of logits found, whether the whole row has to be read, ids and logits.
 const ROW_WORDS: usize = 2 + 2 * PICKS;
 
-/// What `pick` works on.
+/// The buffers of `pick`.
 pub(crate) struct Picker {
     rows: usize,
     vocab: usize,
@@ -32,7 +32,7 @@ impl Vulkan {
         sampleable: &[u32],
     ) -> Result<bool, Error> {
         let groups = vocab.div_ceil(CHUNK);
-        // the last workgroup takes what all found as one chunk
+        // The last workgroup processes the results of all others as one chunk.
         if groups * PICKS > CHUNK {
             return Ok(false);
         }
@@ -53,7 +53,7 @@ impl Vulkan {
         Ok(true)
     }
 
-    /// Starts the kernel in a stage of its own.
+    /// Starts the kernel in its own stage.
     pub(crate) fn pick_rows(&mut self, rows: usize, logits: &Buf) -> Result<(), Error> {
         let Some(p) = self.picker.as_ref().filter(|p| (1..=p.rows).contains(&rows)) else { return Ok(()) };
         let buffers = [&logits.buffer, &p.sampleable, &p.found, &p.picks, &p.tickets].map(Arc::clone);
@@ -74,7 +74,7 @@ impl Vulkan {
         if word(1) != 0 {
             return Ok(false);
         }
-        // never more than were asked for, whatever a driver writes
+        // Never more than requested, even if a driver writes garbage.
         let found = (word(0) as usize).min(PICKS);
         let pick = |i: usize| Pick { id: word(2 + 2 * i), logit: f32::from_bits(word(3 + 2 * i)) };
         out.extend((0..found).map(pick).filter(|pick| (pick.id as usize) < p.vocab));

@@ -1,5 +1,5 @@
-//! Bytes of weights, states, keys and values that the steps had to read, counted as the processor's backend does: each once a verb, whatever a kernel reads
-//! twice. The verbs add to it, `steps` keeps it beside what it recorded.
+//! Bytes of weights, states, keys and values read by steps, counted as in the CPU backend: each once per verb, even if a kernel reads
+//! something twice. The verbs add to it; `steps` stores it with the recording.
 
 use octet_compute::batch::Batch;
 
@@ -7,7 +7,7 @@ use crate::backend::Weight;
 use crate::cache::{Cache, LayerStore, device_row_bytes};
 use crate::weights::row_bytes;
 
-/// What a step reads, by what that goes with. Routed experts are counted after it, by those that were chosen.
+/// The reads of a step, by what they depend on. Routed experts are counted after the step, by the chosen ones.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Traffic {
     /// The same in each step of a shape: weights, rows of embeddings.

@@ -1,5 +1,5 @@
-//! Weights in the device's layout: rows cut into 8 stripes of blocks, so that the lanes of a row read side by side. `shaders/weights.glsl` reads
-//! what this writes. Called at load.
+//! Weights in the device's layout: rows split into 8 stripes of blocks, so that the lanes of a row read adjacent words.
+//! `shaders/weights.glsl` reads this layout. Called at load.
 
 use octet_weights::quant::{q4_k, q5_k, q6_k};
 use octet_weights::{GgmlType, Matrix};
@@ -16,7 +16,7 @@ pub(crate) enum DeviceType {
     Bf16 = 2,
     /// Signed bytes, an f16 scale for 32.
     Q8_0 = 3,
-    /// Signed bytes, an f32 scale and minimum for 32: what other types of blocks of 32 become, exactly.
+    /// Signed bytes, with an f32 scale and minimum per 32: the exact form of other types with blocks of 32.
     I8 = 4,
     Q4_K = 5,
     Q5_K = 6,
@@ -24,7 +24,7 @@ pub(crate) enum DeviceType {
 }
 
 impl DeviceType {
-    /// What a file's type becomes. Types without blocks of 32 that have integer values become f32: right, and large.
+    /// The device's type for a file's type. Types without blocks of 32 integer values become f32: correct, but large.
     pub(crate) fn of(ty: GgmlType) -> Self {
         match ty {
             GgmlType::F16 => Self::F16,
@@ -44,7 +44,7 @@ impl DeviceType {
     }
 }
 
-/// Bytes that `values` weights of a file's type take on a device.
+/// Size of `values` weights of a file's type on a device, in bytes.
 pub fn device_bytes(ty: GgmlType, values: u64) -> u64 {
     let per_256 = match DeviceType::of(ty) {
         DeviceType::F32 => 1024,

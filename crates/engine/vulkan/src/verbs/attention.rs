@@ -58,7 +58,7 @@ impl Vulkan {
         let norm = match &a.qk_norm {
             None => 0,
             Some((q, _)) if q.len == a.head_dim => 1,
-            // over all heads together (OLMoE): their factors first
+            // Over all heads together (OLMoE): their factors first.
             Some(_) => {
                 self.recorder.barrier()?;
                 self.norm_factors(batch.len(), a.heads * a.head_dim, &q.buffer, a.eps, 0)?;

@@ -89,7 +89,7 @@ impl Vulkan {
             push: push.to_vec(),
             groups,
         });
-        // a batch without tokens only redoes
+        // A batch without tokens only processes `redo`.
         self.prepared = (n > 0 && quantise).then(|| out.buffer.clone());
         if n == 0 || has_tail {
             return Ok(());

@@ -12,10 +12,10 @@ use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::record::Dispatch;
 
-/// What becomes of a row before a projection; the numbers are those of `norm.comp`.
+/// The operation on rows before a projection; the numbers are those of `norm.comp`.
 #[derive(Clone, Copy)]
 pub(crate) enum Before<'a> {
-    /// It stays as it is.
+    /// None.
     Nothing,
     /// RMS norm with this weight and epsilon.
     Norm(&'a Arc<Buffer>, f32),
@@ -23,23 +23,23 @@ pub(crate) enum Before<'a> {
     Swiglu(&'a Arc<Buffer>),
 }
 
-/// Which experts' rows a projection takes: tiles, pairs, and how many pairs share a row of the input.
+/// The experts of a projection: tiles, pairs of tokens and experts, and the number of pairs that share a row of the input.
 pub(crate) struct Experts<'a> {
     pub(crate) tiles: &'a Arc<Buffer>,
     pub(crate) pairs: &'a Arc<Buffer>,
     pub(crate) pairs_per_row: u32,
-    /// Most tiles that there may be.
+    /// Maximum number of tiles.
     pub(crate) tiles_max: usize,
-    /// Most tokens of a tile.
+    /// Maximum number of tokens of a tile.
     pub(crate) tile: u32,
-    /// Where the layer's table of slots starts, if its experts lie in the host's memory.
+    /// The offset of the layer's table of slots, if its experts are in the host's memory.
     pub(crate) slots_at: Option<u32>,
 }
 
-/// Most tokens of a workgroup that reads weights for itself; for more, `linear_tile.comp` shares them.
+/// Maximum number of tokens of a workgroup that does not share weights; for more, `linear_tile.comp` reads them to shared memory.
 const PLAIN_TILE_MAX: u32 = 8;
 
-/// Tokens of a workgroup for `n` tokens. To be measured on a card: tiles of 64 do more with what they read, smaller ones occupy more of the device.
+/// Tokens of a workgroup for `n` tokens. To be measured on a card: tiles of 64 reuse weights more, smaller ones occupy more of the device.
 pub(crate) fn tile(n: usize) -> u32 {
     match n {
         0 | 1 => 1,
@@ -51,8 +51,8 @@ pub(crate) fn tile(n: usize) -> u32 {
     }
 }
 
-/// Pairs of a workgroup for `pairs` pairs of tokens and experts, where `is_quantised` says whether tiles are to be had. A tile costs the same however few of its
-/// places are taken, so it is not larger than an expert's share.
+/// Pairs of a workgroup for `pairs` pairs of tokens and experts; shared tiles only if `is_quantised`. A tile costs the same even if it is
+/// mostly empty, so it is not larger than an expert's share.
 pub(crate) fn expert_tile(n: usize, pairs: usize, experts: usize, is_quantised: bool) -> u32 {
     match pairs / experts.max(1) {
         48.. if is_quantised => 64,
@@ -62,7 +62,7 @@ pub(crate) fn expert_tile(n: usize, pairs: usize, experts: usize, is_quantised: 
     }
 }
 
-/// Whether a workgroup of so many tokens shares what it reads.
+/// Whether a workgroup of this many tokens shares the weights that it reads.
 pub(crate) fn is_shared(tile: u32) -> bool {
     tile > PLAIN_TILE_MAX
 }
@@ -95,7 +95,7 @@ impl Vulkan {
         self.recorder.dispatch(Kernel::Norm, constants, &buffers, &push, [n as u32, 1, 1])
     }
 
-    /// Starts the kernel that writes what the norm of each of `n` rows multiplies it by, to `factors[at..]`.
+    /// Starts the kernel that writes the norm's factor of each of `n` rows to `factors[at..]`.
     pub(crate) fn norm_factors(
         &mut self,
         n: usize,
@@ -174,7 +174,8 @@ impl Vulkan {
         Dispatch { kernel, constants, buffers, push: push.to_vec(), groups }
     }
 
-    /// Starts a projection of prepared rows that completes rows: `h[t] += w . x[t]`. Waits for what follows, which may be the rows' norm.
+    /// Starts a projection of prepared rows that completes rows: `h[t] += w . x[t]`. Held back until the next kernel is known, which may be
+    /// the rows' norm.
     fn project_to_rows(&mut self, n: usize, x: &Rows, w: &Weight, h: &Arc<Buffer>) -> Result<(), Error> {
         let kernel = self.projection(n, x, w, h, true, None);
         if n > TAIL_TOKENS_MAX { self.recorder.start(&kernel) } else { self.recorder.hold(kernel) }
@@ -191,7 +192,7 @@ impl Vulkan {
         forms: [bool; 2],
         to: &Rows,
     ) -> Result<(), Error> {
-        // the place of the rows among a kernel's buffers, and how many rows there are
+        // The index of the rows among a kernel's buffers, and the number of rows.
         let completes = |d: &Dispatch| match d.kernel {
             Kernel::Linear => {
                 Arc::ptr_eq(&d.buffers[6], h) && d.push[0] == cols as u32 && d.push[2] == n as u32
@@ -208,7 +209,7 @@ impl Vulkan {
             return self.recorder.barrier();
         };
         let tickets = self.scratch()?.tickets.clone();
-        // those of a kernel without a tail: the buffers of experts, or places for those of the tail
+        // Drops the buffers that a kernel without a tail has: those of experts, or placeholders for the tail's.
         let (buffers, push) = if kernel.kernel == Kernel::Linear { (7, 7) } else { (10, 4) };
         kernel.buffers.truncate(buffers);
         kernel.buffers.extend([norm.0, &to.quants, &to.scales, &to.floats, &tickets].map(Arc::clone));
@@ -222,7 +223,7 @@ impl Vulkan {
         self.recorder.barrier()
     }
 
-    /// Which forms of their input these weights read: 8-bit, f32.
+    /// The forms of their input that these weights read: 8-bit, f32.
     pub(crate) fn forms(weights: &[&Weight]) -> [bool; 2] {
         [weights.iter().any(|w| !w.ty.is_float()), weights.iter().any(|w| w.ty.is_float())]
     }
@@ -273,7 +274,7 @@ impl Vulkan {
             self.recorder.barrier_beside()?;
             self.prepare_rows(n, w.cols, &x.buffer, Before::Nothing, None, [true, false], &input)?;
         }
-        // what Gated DeltaNet put off touches neither these rows nor `h`
+        // The kernel that Gated DeltaNet deferred touches neither these rows nor `h`.
         self.recorder.barrier_beside()?;
         self.project_to_rows(n, &input, w, &h.buffer)
     }
@@ -353,7 +354,7 @@ impl Vulkan {
         let (input, outputs) = (self.input()?, self.block()?.outputs);
         let (n, forms) = (batch.outputs().len(), Self::forms(&[head]));
         if n == batch.len() {
-            // they ascend, so they are all rows
+            // They ascend, so they are all rows.
             self.norm_stage(n, head.cols, &h.buffer, (&norm.buffer, eps), forms, &input)?;
         } else {
             let before = Before::Norm(&norm.buffer, eps);

@@ -31,7 +31,7 @@ impl Rows {
     }
 }
 
-/// Memory of a step between its stages.
+/// Scratch memory of a step.
 pub(crate) struct Scratch {
     /// Inputs of a verb's projections.
     pub(crate) input: Rows,
@@ -68,21 +68,21 @@ pub(crate) struct Scratch {
     pub(crate) partial: Arc<Buffer>,
     /// How many workgroups of a stage have finished, for its last one; zeros between stages. A part for each kind of stage.
     pub(crate) tickets: Arc<Buffer>,
-    /// Where those of attention's heads start.
+    /// The first ticket of attention's heads.
     pub(crate) attention_tickets: u32,
 }
 
-/// For up to this many tokens, the last workgroup of a stage does their norm, or chooses their experts: one after the other, so they are few. A tile
-/// of a projection has room for them all.
+/// For up to this many tokens, the last workgroup of a stage computes their norms, or chooses their experts: one after the other, so they
+/// are few. They fit one tile of a projection.
 pub(crate) const TAIL_TOKENS_MAX: usize = 4;
 /// For up to this many tokens, the last workgroup of a head of Gated DeltaNet does its norm.
 pub(crate) const HEAD_TAIL_TOKENS_MAX: usize = 16;
-/// Where the tickets start of rows, of the router, and of heads: of Gated DeltaNet, then of attention.
+/// The first tickets of rows, of the router, and of heads: of Gated DeltaNet, then of attention.
 pub(crate) const ROW_TICKETS: u32 = 0;
 pub(crate) const ROUTER_TICKET: u32 = TAIL_TOKENS_MAX as u32;
 pub(crate) const HEAD_TICKETS: u32 = ROUTER_TICKET + 1;
 
-/// Bytes of [`Scratch::partial`]; long prompts are cut so that they fit.
+/// Bytes of [`Scratch::partial`]; long prompts are split to fit.
 const PARTIAL_BYTES: u64 = 32 << 20;
 
 impl Scratch {
