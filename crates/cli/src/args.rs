@@ -8,9 +8,9 @@ use octet_compute::cpu::CpuOptions;
 use octet_compute::cpu::isa::Isa;
 use octet_engine::engine::Options;
 
-use crate::Usage;
 use crate::numbers::{count, positive};
 use crate::settings::Settings;
+use crate::usage_error::Usage;
 
 /// The model.
 #[derive(Debug, Args)]

@@ -9,12 +9,12 @@ use clap::error::{ContextKind, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::Usage;
 use crate::args::EngineArgs;
 use crate::llama_flags::{self, Line};
 use crate::sampling::SamplingArgs;
 use crate::settings::{Settings, mirror, not_text, set};
 use crate::stderr::note;
+use crate::usage_error::Usage;
 
 /// Runs large language models on your own machine, as fast as its memory allows.
 #[derive(Debug, Parser)]

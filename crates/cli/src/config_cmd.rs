@@ -1,4 +1,4 @@
-//! `octet config`: looks at a router's configuration, translates other programs' files, prints the schema for editors.
+//! `octet config`: checks a router's configuration, converts other programs' files, prints the schema for editors.
 
 use std::path::{Path, PathBuf};
 
@@ -7,11 +7,11 @@ use clap::{Args, Subcommand, ValueEnum};
 use octet_config::import::{self, Origin};
 use octet_config::{Disk, schema};
 
-use crate::print;
 use crate::route::explain;
 use crate::serve::{UnsupportedArgs, prerouters, routes};
 use crate::settings::{self, Settings};
 use crate::stderr::note;
+use crate::stdout::print;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,7 +22,7 @@ Examples:
 
 docs/router.md lists the keys.";
 
-/// Looks at a router's configuration file, or makes one of another program's.
+/// Checks a router's configuration file, or converts another program's.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ConfigArgs {
@@ -32,7 +32,7 @@ pub struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Says what is wrong with a file, or draws what each name routes to.
+    /// Reports problems in a file, or shows what each name routes to.
     Check {
         /// The file; LiteLLM's config.yaml too.
         #[arg(value_name = "FILE")]
@@ -40,29 +40,29 @@ enum Action {
         #[command(flatten)]
         unsupported: UnsupportedArgs,
     },
-    /// Prints another program's file in our form: LiteLLM's and llama-swap's config.yaml, Ollama's Modelfile.
+    /// Prints another program's file in Octet's format: LiteLLM's and llama-swap's config.yaml, Ollama's Modelfile.
     Import {
         /// The file.
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Whose it is. Default: as it looks.
+        /// The format of the file. Default: detected from its content.
         #[arg(long, value_enum)]
-        from: Option<Whose>,
-        /// The name that clients ask for, where the file does not say (Modelfile).
+        from: Option<ImportFormat>,
+        /// Model name for clients, if the file has none (Modelfile).
         #[arg(long, value_name = "NAME", default_value = "default")]
         name: String,
     },
     /// Prints a JSON schema of the file, for editors; or its keys as Markdown.
     Schema {
-        /// Print tables of the keys instead.
+        /// Print Markdown tables of the keys instead.
         #[arg(long)]
         markdown: bool,
     },
 }
 
-/// [`Origin`] as it is typed.
+/// [`Origin`] as typed.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Whose {
+enum ImportFormat {
     Litellm,
     LlamaSwap,
     Modelfile,
@@ -79,7 +79,7 @@ pub fn run(args: &ConfigArgs, settings: &Settings) -> anyhow::Result<()> {
 
 fn check(file: &Path, ignored: &[String], settings: &Settings) -> anyhow::Result<()> {
     let config = routes::read(file, ignored)?;
-    // What a start would find only then.
+    // Errors that would otherwise appear only at the server's start.
     octet_serve::check(&config).map_err(anyhow::Error::msg)?;
     prerouters::check(&config, settings)?;
     explain::planned(&config)?;
@@ -89,14 +89,14 @@ fn check(file: &Path, ignored: &[String], settings: &Settings) -> anyhow::Result
     print(&config.tree())
 }
 
-fn import_file(file: &Path, from: Option<Whose>, name: &str) -> anyhow::Result<()> {
+fn import_file(file: &Path, from: Option<ImportFormat>, name: &str) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;
     let path = file.display().to_string();
     let origin = match from {
         None => Origin::guess(&path, &text),
-        Some(Whose::Litellm) => Origin::LiteLlm,
-        Some(Whose::LlamaSwap) => Origin::LlamaSwap,
-        Some(Whose::Modelfile) => Origin::Modelfile,
+        Some(ImportFormat::Litellm) => Origin::LiteLlm,
+        Some(ImportFormat::LlamaSwap) => Origin::LlamaSwap,
+        Some(ImportFormat::Modelfile) => Origin::Modelfile,
     };
     let imported = import::import(origin, &path, &text, name, &Disk(settings::lookup))?;
     for said in &imported.notes {

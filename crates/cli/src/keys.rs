@@ -1,4 +1,4 @@
-//! `octet keys`: virtual keys, for those who use the server.
+//! `octet keys`: manages virtual keys.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use octet_config::{Config, KeysSettings, printable};
 use octet_keys::{Budget, KeyInfo, Limits, Period, Profile, Store, Usd, calendar};
 use serde_json::{Value, json};
 
-use crate::Usage;
 use crate::serve::routes;
 use crate::settings::Settings;
 use crate::stderr::note;
+use crate::usage_error::Usage;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,16 +38,16 @@ pub struct KeysArgs {
     file: FileArgs,
 }
 
-/// Where the keys are.
+/// The key database.
 #[derive(Debug, Args)]
 pub struct FileArgs {
-    /// The file of keys: `keys.database` of the server's configuration. Default: keys.db where Octet keeps its data.
+    /// Key database: `keys.database` of the server's configuration. Default: keys.db in Octet's data folder.
     #[arg(long, value_name = "FILE", global = true)]
     db: Option<PathBuf>,
-    /// The server's configuration. Its keys.database is used, and default_key_generate_params are the limits of new keys.
+    /// The server's configuration: its keys.database is used, and default_key_generate_params limits new keys.
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long, global = true)]
     pub json: bool,
 }
@@ -117,7 +117,7 @@ struct LimitArgs {
     expires: Option<Limit<When>>,
 }
 
-/// A point in time, in seconds since 1970 UTC: a date, or a length of time from now on.
+/// A point in time, in seconds since 1970 UTC: a date, or a duration from now.
 #[derive(Debug, Clone, Copy)]
 enum When {
     At(i64),
@@ -140,7 +140,7 @@ impl FromStr for When {
     }
 }
 
-/// Seconds since 1970 UTC.
+/// The current time in seconds since 1970 UTC.
 pub fn now() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
@@ -204,7 +204,7 @@ impl FileArgs {
         }
     }
 
-    /// The keys, of a file that is there.
+    /// Opens an existing key database.
     pub fn open(&self, settings: &Settings) -> anyhow::Result<Store> {
         let path = self.path(settings)?;
         let is_there = path.try_exists().with_context(|| path.display().to_string())?;
@@ -216,7 +216,7 @@ impl FileArgs {
         Ok(Store::open(path)?)
     }
 
-    /// The same, of a file that is made if it is not there.
+    /// Opens the key database, creating it if necessary.
     fn open_or_make(&self, settings: &Settings) -> anyhow::Result<Store> {
         let path = self.path(settings)?;
         let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -295,7 +295,7 @@ pub fn run(args: &KeysArgs, settings: &Settings) -> anyhow::Result<()> {
         }
         Verb::Revoke { keys } => {
             let store = args.file.open(settings)?;
-            // A slip in the last one is found before anything is done about the first.
+            // A mistake in the last name is found before the first is processed.
             let found = keys.iter().map(|k| store.find(k)).collect::<Result<Vec<_>, _>>()?;
             store.revoke_all(&found.iter().map(|key| key.id).collect::<Vec<_>>())?;
             store.close()?;
@@ -312,7 +312,7 @@ pub fn run(args: &KeysArgs, settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says which of these names the configuration has no model for: a slip would else be noticed by who is refused.
+/// Warns about names without a model in the configuration: otherwise a typo shows up only when requests are refused.
 fn unknown_models(config: &Config, models: &[String]) {
     let groups = config.deployments.iter().flat_map(|d| {
         std::iter::once(d.group.as_str()).chain(d.info.access_groups.iter().map(String::as_str))
@@ -329,7 +329,7 @@ fn unknown_models(config: &Config, models: &[String]) {
     }
 }
 
-/// Says what all requests spent together, those of the server's own key included, if they have a budget.
+/// Prints the total spend of all requests, including those with the server's own key, if there is a total budget.
 pub fn total_note(store: &Store) {
     if let Some((spent, budget)) = store.total().and_then(|t| Some((t.spent, t.limits.budget?))) {
         let per = match budget.period {
@@ -340,7 +340,7 @@ pub fn total_note(store: &Store) {
     }
 }
 
-/// What a new key may do where nothing is said: everything, or what the server's configuration says.
+/// Default limits of a new key: none, or those of the server's configuration.
 fn new_limits(said: Option<&KeysSettings>) -> anyhow::Result<Limits> {
     let mut limits = Limits::default();
     let Some(d) = said.map(|s| &s.defaults) else { return Ok(limits) };
@@ -413,7 +413,7 @@ fn as_json(key: &KeyInfo) -> Value {
     })
 }
 
-/// Columns as wide as what is in them; those of numbers end at the right.
+/// Columns as wide as their contents; numbers are right-aligned.
 pub fn table(
     out: &mut impl Write,
     head: &[&str],
@@ -421,7 +421,7 @@ pub fn table(
     numbers: &[usize],
 ) -> std::io::Result<()> {
     let head: Vec<String> = head.iter().map(ToString::to_string).collect();
-    // Names of models are what clients asked for.
+    // Model names come from clients.
     let shown = |row: &Vec<String>| row.iter().map(|cell| printable(cell).into_owned()).collect();
     let rows: Vec<Vec<String>> = rows.iter().map(shown).collect();
     let width = |c: usize| {

@@ -1,4 +1,4 @@
-//! The `octet` command: parses, runs, and says what went wrong. Start here, then `commands`.
+//! The `octet` command: parses the command line, runs the command, reports errors. Start here, then `commands`.
 #![warn(clippy::print_stderr)] // `stderr::note` does not panic
 
 mod advice;
@@ -31,29 +31,20 @@ mod settings;
 mod show;
 mod speculation;
 mod stderr;
+mod stdout;
 mod synth;
 mod template;
 mod tokenize;
 mod units;
 mod usage;
+mod usage_error;
 
 use std::process::ExitCode;
 
 use commands::Command;
 use settings::Settings;
 use stderr::note;
-
-/// A wrong command line that only came out after parsing; exits with 2 like those that clap finds.
-#[derive(Debug)]
-struct Usage(String);
-
-impl std::fmt::Display for Usage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
+use usage_error::Usage;
 
 fn main() -> ExitCode {
     let parsed = commands::parse().map_err(Into::into);
@@ -86,17 +77,9 @@ fn dispatch(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes to standard output; that nobody reads it to its end is an error that `main` knows.
-fn print(text: &str) -> anyhow::Result<()> {
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
-}
-
-/// Prints an error with its causes, and says how to exit.
+/// Prints an error with its causes, and returns the exit code.
 fn report(e: &anyhow::Error) -> ExitCode {
-    // The reader of our output has seen enough: `octet list | head -1`.
+    // The reader of our output has closed it: `octet list | head -1`.
     let piped = |e: &std::io::Error| e.kind() == std::io::ErrorKind::BrokenPipe;
     if e.chain().any(|c| c.downcast_ref().is_some_and(piped)) {
         return ExitCode::SUCCESS;

@@ -1,9 +1,9 @@
-//! Numbers as they are typed: what is expected, in words. Used by the flags of all commands.
+//! Parses numbers of flags; errors say what is expected. Used by all commands.
 
-/// Largest count that is taken: far above what any machine holds, and far below what sums of them could overflow.
+/// Maximum count: far above any machine's resources, and low enough that sums cannot overflow.
 const COUNT_MAX: usize = 1 << 28;
 
-/// A count of something there must be some of.
+/// A count of at least 1.
 pub fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n @ 1..=COUNT_MAX) => Ok(n),
@@ -12,7 +12,7 @@ pub fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A count of something there may be none of.
+/// A count, possibly 0.
 pub fn count(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n @ 0..=COUNT_MAX) => Ok(n),
@@ -21,7 +21,7 @@ pub fn count(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A whole number, as large as its type holds.
+/// A whole number within its type's range.
 pub fn whole<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     let n: u64 = text.parse().map_err(|_| "expected a whole number from 0 up")?;
     T::try_from(n).map_err(|_| "the number is too large".into())
@@ -33,7 +33,7 @@ pub fn from_minus_one(text: &str) -> Result<i64, String> {
     n.ok_or_else(|| "expected a whole number, -1 or more".into())
 }
 
-/// The same of what is a `u32` elsewhere.
+/// The same for values stored as `u32`.
 pub fn from_minus_one_u32(text: &str) -> Result<i64, String> {
     let n = from_minus_one(text)?;
     if n <= u32::MAX.into() { Ok(n) } else { Err(format!("expected at most {}", u32::MAX)) }

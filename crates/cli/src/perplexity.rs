@@ -13,10 +13,10 @@ use octet_engine::score::{Divergence, Scorer, negative_log_likelihood};
 use octet_engine::tokenizer::{Special, Tokenizer};
 use serde_json::{Map, Value, json};
 
-use crate::Usage;
 use crate::args::{EngineArgs, ModelArgs};
 use crate::progress::Bar;
 use crate::settings::Settings;
+use crate::usage_error::Usage;
 
 const EXAMPLES: &str = "\
 Examples:

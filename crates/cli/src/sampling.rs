@@ -6,8 +6,8 @@ use octet_engine::engine::Request;
 use octet_engine::sampler::{SamplerParams, SamplingDefaults};
 use octet_weights::Metadata;
 
-use crate::Usage;
 use crate::numbers::{from_minus_one, from_minus_one_u32, number};
+use crate::usage_error::Usage;
 
 /// llama.cpp's settings, for models without recommended ones. With the plain distribution, a server's usual default, small models
 /// ramble.

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use etcetera::BaseStrategy;
 use octet_hub::HubConfig;
 
-use crate::Usage;
 use crate::embedded;
 use crate::stderr::note;
+use crate::usage_error::Usage;
 
 /// Settings from the environment that are not flags.
 #[derive(Debug, Clone)]

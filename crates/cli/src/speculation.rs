@@ -8,11 +8,11 @@ use octet_engine::engine::speculation::{DRAFT_DEFAULT, DRAFT_MAX, Mode, Options}
 use octet_engine::models::DraftVocab;
 use serde_json::{Map, Value};
 
-use crate::Usage;
 use crate::chat::object;
 use crate::numbers::{number, whole};
 use crate::settings::Settings;
 use crate::stderr::note;
+use crate::usage_error::Usage;
 
 /// Speculative decoding.
 #[derive(Debug, Clone, Args)]

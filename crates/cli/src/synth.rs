@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use clap::Args;
 use octet_synth::{Mix, Shape, known};
 
-use crate::Usage;
 use crate::numbers::{positive, whole};
 use crate::progress::Bar;
 use crate::units::size;
+use crate::usage_error::Usage;
 
 const EXAMPLES: &str = "\
 Examples:

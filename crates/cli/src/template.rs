@@ -7,10 +7,10 @@ use anyhow::Context;
 use clap::Args;
 use octet_engine::tokenizer::Tokenizer;
 
-use crate::Usage;
 use crate::args::ModelArgs;
 use crate::chat::{ChatArgs, read_json};
 use crate::settings::Settings;
+use crate::usage_error::Usage;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -6,11 +6,11 @@ use clap::Args;
 use octet_engine::tokenizer::{Special, Tokenizer};
 use serde_json::{Value, json};
 
-use crate::Usage;
 use crate::args::ModelArgs;
 use crate::chat::read_from;
 use crate::settings::Settings;
 use crate::units::count;
+use crate::usage_error::Usage;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -44,7 +44,7 @@ pub struct UsageArgs {
     file: FileArgs,
 }
 
-/// What usage is summed by.
+/// What to group by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum By {
     Day,
@@ -141,7 +141,7 @@ fn names(store: &Store) -> BTreeMap<KeyId, String> {
     store.list().into_iter().chain([store.own()]).map(|k| (k.id, k.name)).collect()
 }
 
-/// Sums by what is asked for, in its order. Keys of the same name are told apart by their ids.
+/// Sums by the requested columns, in their order. Keys with the same name are distinguished by id.
 fn grouped(rows: &[UsageRow], by: &[By], names: &BTreeMap<KeyId, String>) -> BTreeMap<Vec<String>, Sum> {
     let mut groups: BTreeMap<Vec<String>, Sum> = BTreeMap::new();
     for row in rows {

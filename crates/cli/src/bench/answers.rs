@@ -16,10 +16,10 @@ use octet_engine::tokenizer::{Special, Tokenizer};
 use serde_json::{Value, json};
 
 use super::Output;
-use crate::Usage;
 use crate::args::{KernelArgs, KvArgs, MemoryArgs};
 use crate::chat::{Conversation, read_or_stdin};
 use crate::progress::Bar;
+use crate::usage_error::Usage;
 
 /// What to measure, from the flags of `octet bench`.
 pub struct Work<'a> {

@@ -1,4 +1,4 @@
-//! `octet bench`: how fast a model is here, in llama-bench's terms, and how near that is to what the memory gives.
+//! `octet bench`: measures a model in llama-bench's terms, and compares it with the memory bandwidth.
 
 mod answers;
 mod endpoint;
@@ -16,7 +16,6 @@ use octet_engine::models::{self, Limits};
 use octet_engine::report::Report;
 use octet_synth::Shape;
 
-use crate::Usage;
 use crate::args::{KernelArgs, KvArgs, MemoryArgs, ModelArgs};
 use crate::device::{DeviceName, gib};
 use crate::numbers::{count, positive};
@@ -24,6 +23,7 @@ use crate::progress::Bar;
 use crate::settings::Settings;
 use crate::stderr::note;
 use crate::synth::MadeArgs;
+use crate::usage_error::Usage;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -54,13 +54,13 @@ With --url a server is measured over HTTP, as its clients see it: time to the fi
 per output token after it (TPOT), time between pieces of the stream (ITL), and throughput. Tokens are
 those that the server counts (usage); where it tells none, pieces count, and the table says so.";
 
-/// Measures how fast a model processes prompts and generates.
+/// Measures how fast a model processes prompts and generates text.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct BenchArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Measure a made-up model of this shape, in memory; with --quant and --layers.
+    /// Measure a synthetic model of this shape, in memory; with --quant and --layers.
     #[arg(long, value_name = "SHAPE", value_parser = crate::synth::shape, help_heading = "Model",
           conflicts_with_all = ["positional", "flag", "hf"])]
     synthetic: Option<Box<Shape>>,
@@ -100,7 +100,7 @@ pub struct BenchArgs {
         help_heading = "Tests"
     )]
     n_depth: Vec<usize>,
-    /// Sequences that run at the same time, each of the lengths above. Also -np.
+    /// Concurrent sequences, each with the lengths above. Also -np.
     #[arg(
         long,
         value_name = "N,..",
@@ -110,22 +110,22 @@ pub struct BenchArgs {
         help_heading = "Tests"
     )]
     parallel: Vec<usize>,
-    /// Runs of each test.
+    /// Number of runs of each test.
     #[arg(short, long, value_name = "N", default_value = "5", value_parser = positive, help_heading = "Tests")]
     repetitions: usize,
     /// Measure the matrix kernels of all types and instruction sets, without a model.
     #[arg(long = "kernels", help_heading = "Tests", conflicts_with_all = ["positional", "flag", "hf", "synthetic"])]
     only_kernels: bool,
-    /// Answer the prompts of this file, with guesses and without (JSON lines; - is standard input).
+    /// Answer the prompts in this file with and without guesses (JSON lines; - is standard input).
     #[arg(short = 'f', long = "prompts", value_name = "FILE", help_heading = "Tests")]
     prompts: Option<std::path::PathBuf>,
     #[command(flatten)]
     speculation: crate::speculation::SpeculationFlags,
-    /// No run before those that count.
+    /// Skip the warm-up run.
     #[arg(long, help_heading = "Tests")]
     no_warmup: bool,
 
-    /// Devices to measure on, one after the other: cpu, vulkan:N as `octet devices` numbers them, or auto as in `octet run`.
+    /// Devices to measure: cpu, vulkan:N as in `octet devices`, or auto as in `octet run`.
     #[arg(
         long,
         value_name = "DEVICE,..",
@@ -134,15 +134,15 @@ pub struct BenchArgs {
         help_heading = "Device"
     )]
     device: Vec<DeviceName>,
-    /// Use at most this much of the graphics device's memory, in GiB. Default: all that is free.
+    /// Maximum memory to use of the graphics device, in GiB. Default: all that is free.
     #[arg(long, value_name = "GIB", value_parser = gib, help_heading = "Device")]
     gpu_memory: Option<u64>,
-    /// Numbers of threads. Default: one for each physical core.
+    /// Numbers of threads. Default: one per physical core.
     #[arg(short, long, value_name = "N,..", value_delimiter = ',', value_parser = positive, help_heading = "Processor")]
     threads: Vec<usize>,
     #[command(flatten)]
     kernels: KernelArgs,
-    /// Tokens of a prompt that are processed at once. Also -ub.
+    /// Maximum number of prompt tokens processed at once. Also -ub.
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "512", value_parser = positive, help_heading = "Memory")]
     ubatch_size: Vec<usize>,
     #[command(flatten)]
@@ -153,18 +153,18 @@ pub struct BenchArgs {
     #[command(flatten)]
     endpoint: endpoint::EndpointArgs,
 
-    /// Form of the output.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "md", help_heading = "Output")]
     output: Output,
-    /// Show each verb's part of a step: time, and bytes per second.
+    /// Show each verb's share of a step: time, and bytes per second.
     #[arg(long, help_heading = "Output")]
     profile: bool,
-    /// Do not measure this machine's memory bandwidth.
+    /// Skip measuring the memory bandwidth.
     #[arg(long, help_heading = "Output")]
     no_bandwidth: bool,
 }
 
-/// Form of the output.
+/// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
     Md,
@@ -173,30 +173,30 @@ enum Output {
     Csv,
 }
 
-/// How often the bandwidth of the memory is measured; the best counts.
+/// Number of bandwidth measurements; the best counts.
 const BANDWIDTH_PASSES: usize = 9;
-/// The machine is busy if half of the passes stay below this share of the best one.
+/// The machine is busy if half of the measurements are below this fraction of the best.
 const BUSY: f64 = 0.9;
 
-/// One row: a test under one setting.
+/// One row: a test with one setting.
 struct Row {
     outcome: Outcome,
-    /// What ran it: `CPU`, `Vulkan`, and at greater length.
+    /// The backend: `CPU`, `Vulkan`, and its description.
     backend: &'static str,
     device: String,
-    /// Barriers and kernels of its last step, where steps are recorded.
+    /// Barriers and kernels of its last step, if steps are recorded.
     stages: Option<(u32, u32)>,
     threads: usize,
     ubatch: usize,
     kv: KvTypes,
-    /// Bytes per second that this many threads read from memory, where it was measured.
+    /// Memory bandwidth with this many threads in bytes per second, if measured.
     bandwidth: Option<f64>,
-    /// How near generation comes to that, measured in turn.
+    /// The share of that bandwidth that generation reached, measured alternately.
     share: Option<Share>,
 }
 
 impl Row {
-    /// Bytes per second that the test read and wrote: weights, states, keys and values, each once a step.
+    /// Bytes per second that the test read and wrote: weights, states, keys and values, each once per step.
     fn achieved(&self) -> Option<f64> {
         let time: f64 = self.outcome.times.iter().map(|t| t.as_secs_f64()).sum();
         let bytes = self.outcome.profile.as_ref()?.total().bytes;
@@ -208,11 +208,11 @@ impl Row {
     }
 }
 
-/// What the rows have in common.
+/// The facts that the rows share.
 struct Subject {
     name: String,
     report: Report,
-    /// Distance of the processor's software prefetch, in bytes, where the processor was measured.
+    /// Prefetch distance of the processor in bytes, if it was measured.
     prefetch: Option<usize>,
 }
 
@@ -302,7 +302,7 @@ fn tests(args: &BenchArgs) -> Vec<Test> {
     tests
 }
 
-/// Loads the model under one setting and runs all tests.
+/// Loads the model with one setting and runs all tests.
 fn measure(
     args: &BenchArgs,
     model: &octet_weights::Model,
@@ -327,7 +327,7 @@ fn measure(
         None => {
             let mut cpu = Cpu::new(&args.kernels.options(threads))?;
             subject.prefetch = Some(cpu.prefetch_distance());
-            // before the weights take the memory
+            // Before the weights use the memory.
             let bandwidth =
                 (!args.no_bandwidth).then(|| cpu.measure_bandwidth(BANDWIDTH_PASSES)).transpose()?;
             let bar = Bar::bytes(loading);
@@ -356,7 +356,7 @@ fn measure(
         })?;
         let stages = loaded.backend().stages();
         let share = if args.no_bandwidth { Ok(None) } else { bench::share(&mut *loaded, test) };
-        // The rows are measured: they are shown without it.
+        // The rows are complete without it.
         let share = share.unwrap_or_else(|e| {
             note!("the share of the memory's bandwidth could not be measured: {e}");
             None
@@ -376,7 +376,7 @@ fn measure(
     Ok(rows)
 }
 
-/// The best pass, which other programs disturbed least. Warns if they disturbed half of the passes.
+/// The best measurement, which other programs disturbed least. Warns if they disturbed half of them.
 fn best(passes: &mut [f64]) -> f64 {
     passes.sort_by(f64::total_cmp);
     let (middle, best) = (passes[passes.len() / 2], passes[passes.len() - 1]);

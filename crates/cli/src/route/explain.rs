@@ -96,9 +96,9 @@ pub fn run(args: &Explained<'_>, settings: &Settings) -> anyhow::Result<()> {
         runtime.block_on(router.explain(call))
     };
     if as_json {
-        crate::print(&format!("{}\n", serde_json::to_string_pretty(&route)?))?;
+        crate::stdout::print(&format!("{}\n", serde_json::to_string_pretty(&route)?))?;
     } else {
-        crate::print(&text(&route))?;
+        crate::stdout::print(&text(&route))?;
     }
     match chosen(&route) {
         Some(_) => Ok(()),

@@ -19,7 +19,6 @@ use std::process::ExitCode;
 use clap::Args;
 use octet_engine::engine::Finish;
 
-use crate::Usage;
 use crate::args::{EngineArgs, ModelArgs};
 use crate::chat::{ChatArgs, Conversation, read, read_from};
 use crate::numbers::{count, port};
@@ -27,6 +26,7 @@ use crate::sampling::{SamplingArgs, recommended};
 use crate::settings::Settings;
 use crate::stderr::note;
 use crate::units::size;
+use crate::usage_error::Usage;
 use interrupt::Interrupt;
 use print::{Printer, Reasoning};
 use session::Session;

@@ -10,11 +10,11 @@ use octet_engine::engine::Pooling;
 use octet_serve::{Keys, ReasoningFormat, ToolSyntax};
 use serde_json::{Map, Value};
 
-use crate::Usage;
 use crate::chat::{object, read};
 use crate::numbers::{from_minus_one_u32, port, positive, whole};
 use crate::sampling::SamplerArgs;
 use crate::settings::empty_mirror;
+use crate::usage_error::Usage;
 
 /// The server's settings.
 #[derive(Debug, Args)]

@@ -1,4 +1,4 @@
-//! How one model is loaded: as the flags say, and as its entry in a configuration says. Used by `serve` and `routes`.
+//! How to load a model: from the flags, and from its entry in a configuration. Used by `serve` and `routes`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,17 +24,17 @@ use crate::model::{Place, locate, open};
 use crate::sampling::server_defaults;
 use crate::settings::Settings;
 
-/// Tokens of a prompt that are scored at once (`echo` with `logprobs`): each costs a row of logits.
+/// Prompt tokens scored at once (`echo` with `logprobs`): each needs a row of logits.
 const SCORE_TOKENS: usize = 32;
 
-/// How a model is loaded.
+/// Settings for loading a model.
 #[derive(Debug, Clone)]
 pub struct Load {
     engine: EngineOptions,
     device: DeviceFlags,
     queue: usize,
     disk_bytes: u64,
-    /// The source of the template that is to be used.
+    /// The source of the template.
     pub chat_template: Option<String>,
     template_kwargs: Map<String, Value>,
     tool_syntax: Option<ToolSyntax>,
@@ -46,7 +46,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// As the flags say.
+    /// From the flags.
     pub fn of(args: &ServeArgs, settings: &Settings) -> anyhow::Result<Self> {
         let s = &args.server;
         Ok(Self {
@@ -73,13 +73,13 @@ impl Load {
         })
     }
 
-    /// All models of the server together take no more than this, unless a flag says otherwise.
+    /// Limits the memory of all models of the server, unless a flag does.
     pub fn limited(mut self, memory: Option<u64>) -> Self {
         self.memory_limit = memory;
         self
     }
 
-    /// The same with what an entry of a configuration says, in which relative paths start from `base`.
+    /// Adds the settings of a configuration entry; its relative paths are relative to `base`.
     pub fn with(mut self, entry: &EngineSettings, base: &Path, settings: &Settings) -> anyhow::Result<Self> {
         let e = &mut self.engine;
         if let Some(how) = &entry.speculative {
@@ -115,7 +115,7 @@ impl Load {
         self.queue = entry.max_queue.unwrap_or(self.queue);
         self.check = entry.no_memory_check.map_or(self.check, |no| !no);
         if let Some(path) = &entry.chat_template {
-            // Read again at each reload, which nothing may hold up.
+            // Read again at each reload, which must not block.
             let text = octet_config::read_file(path, TEXT_BYTES_MAX);
             self.chat_template = Some(text.with_context(|| path.display().to_string())?);
         }
@@ -130,7 +130,7 @@ impl Load {
         Ok(self)
     }
 
-    /// A model that is one of `of`, and its bill. It is fetched if it is not here, and its memory is counted; nothing is loaded.
+    /// One of `of` models, and its memory plan. Downloads it if necessary, and estimates its memory; loads nothing.
     pub fn spec(
         &self,
         name: &str,
@@ -144,7 +144,7 @@ impl Load {
             Place::Inside => std::env::current_exe().ok().and_then(|program| program.metadata().ok()),
             Place::Path(path) => {
                 let meta = path.metadata().ok();
-                // To open a pipe waits for somebody to write to it.
+                // Opening a pipe would wait for its writer.
                 let special = meta.as_ref().is_some_and(|m| !m.is_file() && !m.is_dir());
                 anyhow::ensure!(!special, "{}: it is neither a regular file nor a folder", path.display());
                 meta
@@ -153,7 +153,7 @@ impl Load {
         let file = open(model, settings)?;
         let report = Report::new(&file)?;
         let free = crate::memory::available().filter(|_| self.check);
-        // Its share of the limit, so that all stay in memory together; where that is too little, all of it.
+        // Its share of the limit, so that all models fit together; the whole limit if the share is too small.
         let share = self.memory_limit.map(|l| l / of.max(1) as u64);
         let sampling = server_defaults(&file.metadata, self.engine.sampling)?;
         let engine = EngineOptions { sampling, ..self.engine.clone() };
@@ -220,7 +220,7 @@ fn choice<T: ValueEnum>(key: &str, name: &str) -> anyhow::Result<T> {
     T::from_str(name, true).map_err(|_| anyhow::anyhow!("'{name}' is no value")).context(key.to_string())
 }
 
-/// A model of an entry as the command line would name it: its path is meant from the folder of the file.
+/// The model of an entry as on the command line: paths are relative to the configuration's folder.
 pub fn model_name(model: &str, base: &Path) -> anyhow::Result<String> {
     if crate::embedded::is(model) {
         return Ok(model.to_string());

@@ -8,9 +8,9 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::fmt::format::debug_fn;
 
-use crate::Usage;
 use crate::settings::Settings;
 use crate::stderr::Log;
+use crate::usage_error::Usage;
 
 /// Starts logging.
 ///

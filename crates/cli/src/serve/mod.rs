@@ -1,4 +1,4 @@
-//! `octet serve`: one model or several, for clients of OpenAI's, Anthropic's and Ollama's APIs.
+//! `octet serve`: serves one or several models through OpenAI's, Anthropic's, Ollama's and Gemini's APIs.
 
 mod args;
 mod load;
@@ -17,11 +17,11 @@ use octet_hub::Reference;
 use octet_serve::{Keys, Memory, ModelSpec, Options, Reserved, Server, Stage};
 use tokio::sync::watch;
 
-use crate::Usage;
 use crate::args::EngineArgs;
 use crate::model::reference;
 use crate::settings::Settings;
 use crate::stderr::note;
+use crate::usage_error::Usage;
 pub use args::ServerArgs;
 use load::Load;
 
@@ -38,12 +38,11 @@ Examples:
 The chat page is at the address itself. See docs/serving.md, docs/router.md and docs/agents.md.
 Ctrl-C finishes open requests and exits; a second Ctrl-C exits at once.";
 
-/// Serves models to clients of OpenAI's, Anthropic's and Ollama's APIs.
+/// Serves models through OpenAI's, Anthropic's, Ollama's and Gemini's APIs.
 #[derive(Debug, Args)]
 #[command(visible_alias = "server", after_help = EXAMPLES)]
 pub struct ServeArgs {
-    /// Models, each as MODEL or NAME=MODEL: short name, hf:user/repo:QUANT, address, GGUF file, or Hugging Face
-    /// directory.
+    /// Models, each as MODEL or NAME=MODEL: short name, hf:user/repo:QUANT, URL, GGUF file, or Hugging Face directory.
     #[arg(value_name = "MODEL")]
     positional: Vec<String>,
     /// The same as MODEL.
@@ -62,16 +61,16 @@ pub struct ServeArgs {
     server: ServerArgs,
     #[command(flatten)]
     engine: EngineArgs,
-    /// Log more: why prompts were not found in the cache, what happens to connections. RUST_LOG selects the parts.
+    /// Log more: why prompts were not in the cache, what happens to connections. RUST_LOG selects the parts.
     #[arg(short, long)]
     verbose: bool,
 }
 
-/// What a configuration may ask for in vain.
+/// Configuration keys that may be ignored.
 #[derive(Debug, Clone, Default, Args)]
 pub struct UnsupportedArgs {
-    /// Start although these keys of the configuration, which protect something or change answers, are not supported:
-    /// guardrails, general_settings.allowed_ips. Default: such a key is an error.
+    /// Start although these keys of the configuration, which protect something or change answers, are not supported: guardrails,
+    /// general_settings.allowed_ips. Default: such a key is an error.
     #[arg(
         long = "ignore-unsupported",
         value_name = "KEY,...",
@@ -84,15 +83,15 @@ pub struct UnsupportedArgs {
 }
 
 impl ServeArgs {
-    /// What they are where no flag is given.
+    /// The defaults without flags.
     pub fn plain() -> anyhow::Result<Self> {
         let matches = Self::augment_args(clap::Command::new("serve")).try_get_matches_from(["serve"])?;
         Ok(Self::from_arg_matches(&matches)?)
     }
 }
 
-/// What serves connections: one or two threads that only move bytes. Of one core that this process may use a second thread
-/// would only take turns with the first, at one switch a request.
+/// The runtime for connections: one or two threads that only move bytes. On one core a second thread would only alternate with the
+/// first, at one switch per request.
 pub fn serving_runtime() -> std::io::Result<tokio::runtime::Runtime> {
     let mut builder = match std::thread::available_parallelism() {
         Ok(n) if n.get() > 1 => tokio::runtime::Builder::new_multi_thread(),
@@ -107,7 +106,7 @@ pub fn run(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
     serve(args, settings, false)
 }
 
-/// `octet run --web`: serves one model to this machine, and shows the page.
+/// `octet run --web`: serves one model to this machine, and opens the page.
 pub fn page(model: String, port: u16, engine: &EngineArgs, settings: &Settings) -> anyhow::Result<()> {
     let mut args = ServeArgs { positional: vec![model], engine: engine.clone(), ..ServeArgs::plain()? };
     args.server.port = port;
@@ -123,12 +122,12 @@ fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Resu
     let read = |file| routes::read(file, &args.unsupported.keys);
     let config = args.config.as_deref().map(read).transpose()?;
     let mut options = options(args, keys);
-    let mut bills = Vec::new();
+    let mut plans = Vec::new();
     let mut address = SocketAddr::new(args.server.host, args.server.port);
     if let Some(config) = &config {
         routes::server(&mut options, &mut address, config, &settings.given)?;
     }
-    // Before anything is fetched or counted.
+    // Before anything is downloaded or estimated.
     let reserved = Reserved::new(address).map_err(anyhow::Error::from_boxed)?;
     match (config, &args.config) {
         (Some(config), Some(file)) => {
@@ -137,15 +136,15 @@ fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Resu
         }
         _ => {
             let (models, texts) = models(args, settings)?;
-            (options.models, bills) = (models, texts);
+            (options.models, plans) = (models, texts);
         }
     }
     let single = options.models.len() == 1;
     let runtime = serving_runtime()?;
     let served = runtime.block_on(async {
         let server = Server::listen(reserved, options).map_err(anyhow::Error::from_boxed)?;
-        // The server has found the names in order.
-        bills.iter().for_each(|bill| note!("{bill}"));
+        // The server has accepted the names.
+        plans.iter().for_each(|plan| note!("{plan}"));
         let mut stage = signals()?;
         let gateway = server.app().gateway().cloned();
         if let Some(gateway) = &gateway {
@@ -157,7 +156,7 @@ fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Resu
         }
         let address = server.address()?;
         note!("\nlistening at http://{address}    OpenAI: /v1    Anthropic, Ollama: /    chat: / in a browser");
-        // Without a terminal nobody waits for a browser.
+        // Without a terminal, no browser is opened.
         if show_page && std::io::stderr().is_terminal() && let Err(e) = open::that_detached(format!("http://{address}/")) {
             note!("no browser can be opened ({e}); open the address yourself");
         }
@@ -172,12 +171,12 @@ fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Resu
         note!("ended");
         Ok(())
     });
-    // A model that is still being loaded, or a prompt that is tokenized, is nobody's any more: not worth waiting for.
+    // A model still loading, or a prompt still being tokenized, is not waited for.
     runtime.shutdown_background();
     served
 }
 
-/// Watches for Ctrl-C and SIGTERM: the first one drains, the second stops.
+/// Handles Ctrl-C and SIGTERM: the first drains, the second stops.
 fn signals() -> anyhow::Result<watch::Receiver<Stage>> {
     let (tell, stage) = watch::channel(Stage::Run);
     #[cfg(unix)]
@@ -195,13 +194,13 @@ fn signals() -> anyhow::Result<watch::Receiver<Stage>> {
                 return;
             }
         }
-        // A third one has nothing more to say; the sender stays until the server has ended.
+        // A third has no further effect; the sender stays until the server has ended.
         tell.closed().await;
     });
     Ok(stage)
 }
 
-/// What the flags say of the server.
+/// The server's options from the flags.
 pub fn options(args: &ServeArgs, keys: Keys) -> Options {
     let s = &args.server;
     Options {
@@ -226,7 +225,7 @@ pub fn options(args: &ServeArgs, keys: Keys) -> Options {
     }
 }
 
-/// The models that are named, and their bills.
+/// The models, and their memory plans.
 fn models(args: &ServeArgs, settings: &Settings) -> anyhow::Result<(Vec<ModelSpec>, Vec<String>)> {
     let hf = args.hf.iter().map(|h| format!("hf:{}", h.trim_start_matches("hf:")));
     let mut given: Vec<String> = args.positional.iter().chain(&args.flag).cloned().chain(hf).collect();
@@ -238,9 +237,9 @@ fn models(args: &ServeArgs, settings: &Settings) -> anyhow::Result<(Vec<ModelSpe
     Ok(all.collect::<Result<Vec<_>, _>>()?.into_iter().unzip())
 }
 
-/// The cache makes a folder that is not there.
+/// The cache creates the folder if necessary.
 fn check_folder(dir: &Path) -> anyhow::Result<()> {
-    // A link that leads nowhere is no place for one either.
+    // A dangling symbolic link is not accepted.
     if dir.symlink_metadata().is_ok() && !dir.is_dir() {
         let what = format!(
             "--cache-disk {}: is not a folder; name one, or a place where one can be made",
@@ -251,7 +250,7 @@ fn check_folder(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `NAME=MODEL`, unless all of it is a file.
+/// Splits `NAME=MODEL`, unless the whole is a file.
 fn split_name(given: &str) -> (Option<&str>, &str) {
     match given.split_once('=') {
         Some((name, model))
@@ -263,7 +262,7 @@ fn split_name(given: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// What clients call a model for which nobody gives a name.
+/// The default name of a model for clients.
 fn default_name(model: &str) -> anyhow::Result<String> {
     if crate::embedded::is(model) {
         return Ok(crate::embedded::NAME.into());
@@ -278,7 +277,7 @@ fn default_name(model: &str) -> anyhow::Result<String> {
     })
 }
 
-/// Model `i` of `of`, and its bill. It is fetched if it is not here, and its memory is counted; nothing is loaded.
+/// Model `i` of `of`, and its memory plan. Downloads it if necessary, and estimates its memory; loads nothing.
 fn model(
     (i, of): (usize, usize),
     given: &str,
@@ -290,7 +289,7 @@ fn model(
     let (name, model) = split_name(given);
     let mut names: Vec<String> = if first { s.alias.clone() } else { Vec::new() };
     names.extend(name.map(String::from));
-    // A name with a star stands for many: the model is listed by another.
+    // A wildcard name cannot be listed: another name is used.
     let listed = names.iter().position(|n| !n.contains('*'));
     match listed {
         Some(at) => names.swap(0, at),

@@ -1,4 +1,4 @@
-//! `octet serve --config FILE`: the file, what it says of the server, and when it is read again. Used by `serve` and `octet route`.
+//! `octet serve --config FILE`: reads and reloads the file, and applies its server settings. Used by `serve` and `octet route`.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -14,15 +14,15 @@ use super::load::{Load, model_name};
 use crate::settings::{self, Settings};
 use crate::stderr::note;
 
-/// How often to look whether the file has changed.
+/// How often to check whether the file has changed.
 const WATCH: Duration = Duration::from_secs(1);
 
-/// Reads a file; the keys need not be enforced.
+/// Reads a file; `ignored` keys need not be enforced.
 pub fn read(file: &Path, ignored: &[String]) -> anyhow::Result<Config> {
     Ok(load(file, ignored)?)
 }
 
-/// Reads a file of which only its models and routes are wanted: what it protects is the server's business.
+/// Reads a file for its models and routes only: protections are up to the server.
 pub fn read_unguarded(file: &Path) -> anyhow::Result<Config> {
     Ok(load(file, &["*".into()])?)
 }
@@ -40,7 +40,7 @@ fn one_line(file: &Path, problems: &Problems) -> String {
     }
 }
 
-/// What the file says of the server, where no flag does.
+/// The file's server settings, where no flag sets them.
 pub fn server(
     options: &mut Options,
     address: &mut SocketAddr,
@@ -95,7 +95,7 @@ fn locals(config: &Config) -> impl Iterator<Item = &octet_config::Local> {
     })
 }
 
-/// The router of `config`, and how it is made again.
+/// The router of `config`, and a function to reload it.
 pub fn routes(config: Config, file: &Path, args: &ServeArgs, settings: &Settings) -> anyhow::Result<Routes> {
     let memory = args.server.memory_limit.or(config.server.memory_limit);
     let (load, settings, file) =
@@ -129,7 +129,7 @@ fn again(file: PathBuf, ignored: Vec<String>, settings: Settings) -> octet_serve
     })
 }
 
-/// SIGHUP reads the file again. Belongs into a runtime of tokio's.
+/// Reloads the file on SIGHUP. Must be called inside a tokio runtime.
 #[cfg(unix)]
 pub fn reload_on_hangup(gateway: &Arc<Gateway>) -> anyhow::Result<()> {
     let mut hangup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
@@ -142,7 +142,7 @@ pub fn reload_on_hangup(gateway: &Arc<Gateway>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// There is no such signal here.
+/// This system has no such signal.
 #[cfg(not(unix))]
 pub fn reload_on_hangup(_: &Arc<Gateway>) -> anyhow::Result<()> {
     Ok(())

@@ -53,7 +53,9 @@ impl Cache {
     /// What is wrong with the address of Redis.
     pub fn new(settings: &ResponseCache) -> Result<Self, String> {
         let (place, usual) = match &settings.store {
-            CacheStore::Memory { bytes_max } => (Place::Memory(Memory::new(*bytes_max)), MEMORY_TTL),
+            CacheStore::Memory { bytes_max } => {
+                (Place::Memory(Memory::new(*bytes_max, ENTRY_BYTES_MAX)), MEMORY_TTL)
+            }
             CacheStore::Redis(server) => (Place::Redis(Box::new(Redis::new(server)?)), REDIS_TTL),
         };
         Ok(Self { place, ttl: settings.ttl.unwrap_or(usual).min(TTL_MAX), errors: AtomicU64::new(0) })

@@ -6,7 +6,6 @@ use bytes::Bytes;
 use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
-use crate::ENTRY_BYTES_MAX;
 use crate::key::Key;
 
 /// Approximate overhead of an entry in bytes.
@@ -36,9 +35,9 @@ impl Weighter<Key, Entry> for Size {
 }
 
 impl Memory {
-    /// A memory that holds `bytes_max`, or one of the largest answers in each part if that is more.
-    pub fn new(bytes_max: u64) -> Self {
-        let least = SHARDS as u64 * (ENTRY_BYTES_MAX as u64 + (1 << 16));
+    /// Holds `bytes_max`, or one answer of `entry_bytes_max` in each shard if that is more.
+    pub fn new(bytes_max: u64, entry_bytes_max: usize) -> Self {
+        let least = SHARDS as u64 * (entry_bytes_max as u64 + (1 << 16));
         let bytes_max = bytes_max.max(least);
         let items = usize::try_from(bytes_max >> 12).unwrap_or(usize::MAX).min(1 << 20);
         let options = OptionsBuilder::new()
@@ -53,7 +52,7 @@ impl Memory {
                 DefaultHashBuilder::default(),
                 quick_cache::sync::DefaultLifecycle::default(),
             ),
-            // It asks for nothing but both capacities.
+            // Cannot happen: it only needs both capacities.
             Err(_) => Cache::with_weighter(items, bytes_max, Size),
         };
         Self { entries }
@@ -98,8 +97,8 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_by_bytes_and_entries_expire() {
-        let memory = Memory::new(0);
-        let mib = Bytes::from(vec![7; ENTRY_BYTES_MAX]);
+        let memory = Memory::new(0, 1 << 20);
+        let mib = Bytes::from(vec![7; 1 << 20]);
         for n in 0..100 {
             memory.put(&key(n), mib.clone(), Duration::from_secs(60));
         }

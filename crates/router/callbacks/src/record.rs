@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
 
-use crate::TraceContext;
+use crate::context::TraceContext;
 
 /// A request that is over.
 #[derive(Debug, Clone)]

@@ -21,6 +21,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Mutex;
 
+use crate::escape::path_segment;
 use crate::failure::{Failure, FailureKind};
 
 /// What Amazon calls Bedrock's runtime in signatures.
@@ -176,7 +177,7 @@ pub(crate) fn google(account: &Google, now: SystemTime) -> Result<Request<Full<B
 
 /// A form's fields. Everything that is not a letter or digit is escaped.
 fn encoded(fields: &[(&str, &str)]) -> String {
-    let pairs = fields.iter().map(|(name, value)| format!("{name}={}", crate::endpoint::path_segment(value)));
+    let pairs = fields.iter().map(|(name, value)| format!("{name}={}", path_segment(value)));
     pairs.collect::<Vec<_>>().join("&")
 }
 

@@ -11,6 +11,7 @@ use octet_config::{Auth, Provider, Remote, ResponsesUse, header};
 use serde_json::{Map, Value};
 
 use crate::auth::Token;
+use crate::escape::path_segment;
 use crate::failure::Failure;
 use crate::overlay::Overlay;
 
@@ -515,22 +516,6 @@ fn openai_path(operation: Operation) -> &'static str {
         Operation::Models | Operation::Probe => "/models",
         _ => "/chat/completions",
     }
-}
-
-/// A name as one step of a path: everything that means something there is escaped.
-pub(crate) fn path_segment(name: &str) -> String {
-    let mut out = String::with_capacity(name.len());
-    for b in name.bytes() {
-        match b {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'@' => out.push(b as char),
-            _ => {
-                const HEX: &[u8; 16] = b"0123456789ABCDEF";
-                out.extend(['%', HEX[usize::from(b >> 4)] as char, HEX[usize::from(b & 15)] as char]);
-            }
-        }
-    }
-    // A step up in the path is none that a model's name may take.
-    if out.chars().all(|c| c == '.') { out.replace('.', "%2E") } else { out }
 }
 
 fn headers(s: &Remote) -> Result<HeaderMap, InvalidEndpoint> {

@@ -18,6 +18,7 @@ mod connect;
 mod edit;
 mod encoding;
 mod endpoint;
+mod escape;
 mod events;
 mod failure;
 mod forward;

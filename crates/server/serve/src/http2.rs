@@ -4,12 +4,10 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use hyper::Request;
-use hyper::header::{HOST, HeaderValue};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 
-use crate::connections::{Connected, Served};
+use crate::connections::service::{Connected, Served};
 use crate::linger::Lingering;
 
 /// Maximum number of concurrent requests on a connection.
@@ -45,13 +43,5 @@ pub fn connection(stream: Lingering, service: Connected) -> Connection {
 impl Served for Connection {
     fn finish(self: Pin<&mut Self>) {
         self.graceful_shutdown();
-    }
-}
-
-/// Sets the `Host` header, as HTTP/1 has it.
-pub fn name_host<B>(request: &mut Request<B>) {
-    let authority = request.uri().authority().and_then(|a| HeaderValue::from_str(a.as_str()).ok());
-    if let Some(host) = authority {
-        request.headers_mut().entry(HOST).or_insert(host);
     }
 }

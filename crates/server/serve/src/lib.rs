@@ -1,9 +1,9 @@
-//! The server: OpenAI's, Anthropic's and Ollama's APIs over the engine. Started by `octet serve`.
+//! The HTTP server: OpenAI's, Anthropic's, Ollama's and Gemini's APIs over the engine. Started by `octet serve`.
 //!
-//! A request goes down like this: `http` reads it in its dialect into a `core::GenerateRequest`; `pipeline` waits for its model
-//! (`models`), renders and tokenises its prompt, compiles its grammar, queues it, and turns the engine's events into
-//! `core::Event`s; `http` writes those in the dialect again. `ops` counts, logs and keeps the door. Where a configuration of routes is
-//! given, `gateway` stands between `http` and the rest: it has all names, and the models of this process are some of those who answer.
+//! The path of a request: `http` parses its dialect into a `core::GenerateRequest`. `pipeline` waits for the model (`models`), renders
+//! and tokenises the prompt, compiles the grammar, queues the request, and turns the engine's events into `core::Event`s. `http`
+//! writes those in the client's dialect. `ops` has metrics, logs and API keys. With a configuration of routes, `gateway` stands
+//! between `http` and `pipeline`: it resolves all names, and models of this process are some of its targets.
 
 mod answer_source;
 mod app;

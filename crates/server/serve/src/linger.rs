@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::connections::{Activity, Stage};
+use crate::connections::activity::{Activity, Stage};
 
 /// Maximum time to discard bytes.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(2);

@@ -21,7 +21,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::stream::{Failure, Reader, Sample, error_message, line};
-use crate::Usage;
+use crate::usage_error::Usage;
 
 /// Maximum number of bytes read of a body that is not a stream.
 const BODY_BYTES_MAX: usize = 1 << 20;

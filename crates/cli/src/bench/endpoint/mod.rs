@@ -18,10 +18,10 @@ use serde_json::{Map, Value};
 use url::Url;
 
 use super::Output;
-use crate::Usage;
 use crate::numbers::{count, positive};
 use crate::progress::Bar;
 use crate::settings::secret;
+use crate::usage_error::Usage;
 use client::{Endpoint, Timeouts};
 use load::Work;
 use table::{Printer, Row};

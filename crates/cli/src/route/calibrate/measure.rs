@@ -1,4 +1,5 @@
-//! One prompt to both models of a cascade: how sure the fast one was, and how good both answers are. Used by `calibrate`.
+//! Sends one prompt to both models of a cascade: measures the fast model's confidence, and the quality of both answers. Used by
+//! `calibrate`.
 
 use std::sync::Arc;
 
@@ -15,26 +16,26 @@ use super::labels::{Prompt, agreement};
 /// How a label was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
-    /// The line has one.
+    /// From the line.
     Label,
-    /// The judge was asked.
+    /// From the judge.
     Judge,
-    /// The words in common with the strong model's answer.
+    /// From the overlap with the strong model's answer.
     Agreement,
 }
 
-/// What a prompt gave.
+/// The measurements of a prompt.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// The value of each of [`names`], where there is one; the higher, the surer.
+    /// The value of each of [`names`], if it exists; higher means more confident.
     pub sureness: Vec<Option<f64>>,
-    /// The embedding of the prompt, where it is wanted.
+    /// The embedding of the prompt, if requested.
     pub embedding: Option<Vec<f64>>,
-    /// How good the fast model's answer is, 0 to 1: 1 is right.
+    /// Quality of the fast model's answer, 0 to 1: 1 is right.
     pub fast: f64,
-    /// How good the strong one's is.
+    /// Quality of the strong model's answer.
     pub strong: f64,
-    /// How that was found.
+    /// How the quality was found.
     pub by: By,
     /// The fast model's answer has text, and not only thoughts or calls.
     pub has_text: bool,
@@ -47,7 +48,7 @@ impl Measured {
     }
 }
 
-/// Something to decide by.
+/// A measure to decide by.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Name {
     /// `confidence.signal`.
@@ -69,7 +70,7 @@ impl std::fmt::Display for Name {
 }
 
 impl Name {
-    /// A sureness, as it stands in a file.
+    /// A confidence value as written in a configuration.
     pub fn shown(self, sureness: f64) -> f64 {
         match self {
             Self::Signal(signal) if !signal.measure.rises() => -sureness,
@@ -77,7 +78,7 @@ impl Name {
         }
     }
 
-    /// A threshold, as it stands in a file.
+    /// A threshold as written in a configuration.
     pub fn setting(self, sureness: f64, window: u32) -> String {
         let value = self.shown(sureness);
         match self {
@@ -90,7 +91,7 @@ impl Name {
     }
 }
 
-/// All that is measured.
+/// All measures.
 pub fn names(self_check: bool) -> Vec<Name> {
     let over = [Over::Mean, Over::Quantile(0.0), Over::Quantile(0.25), Over::Quantile(0.5)];
     let signals =
@@ -100,9 +101,9 @@ pub fn names(self_check: bool) -> Vec<Name> {
 
 /// An answer.
 struct Answer {
-    /// Its text, and its calls as `name(arguments)`.
+    /// Its text, and calls as `name(arguments)`.
     text: String,
-    /// A tool was called in a way that cannot be carried out.
+    /// It has an invalid tool call.
     broken: bool,
 }
 
@@ -129,7 +130,7 @@ async fn ask(
     Ok(Answer { text: text + &called, broken: calls.is_some_and(|c| c.broken().is_some()) })
 }
 
-/// Asks both.
+/// Sends the prompt to both models.
 pub async fn measure(
     gateway: &Gateway,
     cascade: &Cascade,
@@ -173,7 +174,7 @@ pub async fn measure(
     Ok(Measured { sureness, embedding, fast, strong, by, has_text })
 }
 
-/// How good the fast model's answer is, and the strong one's.
+/// The quality of the fast model's answer, and of the strong one's.
 async fn quality(
     gateway: &Gateway,
     prompt: &Prompt,
@@ -194,12 +195,12 @@ async fn quality(
     Ok(([agreement(&answers[0].text, &answers[1].text), 1.0], By::Agreement))
 }
 
-/// Whether the judge calls it right.
+/// Whether the judge accepts it.
 async fn judged(gateway: &Gateway, judge: &str, prompt: &Prompt, answer: &str) -> anyhow::Result<bool> {
-    /// A judge may think first.
+    /// A judge may reason first.
     const TOKENS_MAX: u32 = 1024;
     let Some(question) = self_check::question(&prompt.request, answer) else { return Ok(false) };
-    // Not every server has log-probabilities: its word counts.
+    // Some servers have no log-probabilities: the judge's word counts.
     let question = GenerateRequest { logprobs: None, max_tokens: Some(TOKENS_MAX), ..question };
     let said = ask(gateway, judge, &question, &mut |_: &Event| {}).await?.text.to_lowercase();
     let word = said.split(|c: char| !c.is_alphanumeric()).find(|w| matches!(*w, "yes" | "no"));

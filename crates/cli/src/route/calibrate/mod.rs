@@ -1,5 +1,5 @@
-//! `octet route calibrate`: asks both models of a cascade the same questions, and says which signal tells right answers from wrong
-//! ones, and what each threshold would have done.
+//! `octet route calibrate`: sends the same questions to both models of a cascade, and reports how well each signal separates right
+//! from wrong answers, and what each threshold would do.
 
 mod labels;
 mod measure;
@@ -19,28 +19,28 @@ use crate::settings::Settings;
 use crate::stderr::note;
 use labels::Prompt;
 
-/// Which cascade, by which questions.
+/// The cascade and the questions.
 #[derive(Debug, Args)]
 pub struct CalibrateArgs {
-    /// A question a line: {"prompt": "...", "answer": "..."}, or a request of OpenAI's chat with its "messages". Labels are
-    /// answer (a text that a right answer holds, or a list of them), regex, and tests (commands that get the answer on
-    /// standard input; see --run-tests).
+    /// Questions, one per line: {"prompt": "...", "answer": "..."}, or a request of OpenAI's chat with its "messages". Labels are
+    /// answer (a text that a right answer contains, or a list of them), regex, and tests (commands that get the answer on standard
+    /// input; see --run-tests).
     #[arg(value_name = "PROMPTS.jsonl")]
     prompts: PathBuf,
-    /// The router's file.
+    /// The router's configuration.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// The cascade's name. Default: the only one that the file has.
+    /// Name of the cascade. Default: the only one in the file.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// The signal that thresholds are for: margin.q25, mean_logprob, self_check, ... Default: the one with the highest AUC.
+    /// Signal for the thresholds: margin.q25, mean_logprob, self_check, ... Default: the one with the highest AUC.
     #[arg(long, value_name = "SIGNAL", alias = "measure")]
     signal: Option<String>,
-    /// A model of the file that says which answers are right where a line has no label. Without it, a line without a label counts
-    /// the words in common with the strong model's answer.
+    /// Model that judges answers to lines without a label. Default: none; such lines count the words in common with the strong model's
+    /// answer.
     #[arg(long, value_name = "NAME")]
     judge: Option<String>,
-    /// Run the tests that stand in the lines: commands of the file, on this machine.
+    /// Run the tests in the lines: commands from the file, on this machine.
     #[arg(long)]
     run_tests: bool,
     /// Also ask the fast model whether its answers are right (confidence.self_check).
@@ -49,10 +49,10 @@ pub struct CalibrateArgs {
     /// Also train a prerouter, and write its weights to this file.
     #[arg(long, value_name = "FILE")]
     prerouter: Option<PathBuf>,
-    /// Longest answer in tokens.
+    /// Maximum length of an answer in tokens.
     #[arg(long, value_name = "N", default_value = "256", value_parser = positive)]
     max_tokens: usize,
-    /// Rows of the table.
+    /// Number of rows of the table.
     #[arg(long, value_name = "N", default_value = "20", value_parser = positive)]
     rows: usize,
     /// Find the threshold that reaches this share of the strong model's quality (above 0, up to 1) with the fewest requests for it.
@@ -61,7 +61,7 @@ pub struct CalibrateArgs {
     /// Also draw cost against quality, as SVG.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Print JSON: every question's measures and quality, the AUCs, and the rows.
+    /// Print JSON: each question's measures and quality, the AUCs, and the rows.
     #[arg(long)]
     json: bool,
 }
@@ -72,7 +72,7 @@ pub fn run(args: &CalibrateArgs, settings: &Settings) -> anyhow::Result<()> {
     let prompts = prompts(args)?;
     let signal = args.signal.as_deref().map(|s| report::signal(s, args.self_check)).transpose()?;
     let plain = ServeArgs::plain()?;
-    // Before all the work, and not after it.
+    // Before the work, not after it.
     for path in [&args.svg, &args.prerouter].into_iter().flatten() {
         let (is_new, cannot) = (!path.exists(), || format!("{} cannot be written", path.display()));
         std::fs::OpenOptions::new().create(true).append(true).open(path).with_context(cannot)?;
@@ -91,7 +91,7 @@ pub fn run(args: &CalibrateArgs, settings: &Settings) -> anyhow::Result<()> {
         for (i, prompt) in prompts.iter().enumerate() {
             match measure::measure(gateway, &cascade, prompt, args).await {
                 Ok(measured) => all.push(measured),
-                // The others' answers are paid for.
+                // The other answers are paid for already.
                 Err(e) => {
                     note!("prompt {} is left out: {e:#}", i + 1);
                     last = Some(e);

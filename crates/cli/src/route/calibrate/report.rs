@@ -86,7 +86,10 @@ pub fn report(
             .with_context(|| path.display().to_string())?;
     }
     if args.json {
-        return crate::print(&format!("{:#}\n", as_json(&all, best, measured, &rows, trained.as_ref())));
+        return crate::stdout::print(&format!(
+            "{:#}\n",
+            as_json(&all, best, measured, &rows, trained.as_ref())
+        ));
     }
     let window = cascade.confidence.map_or(Confidence::WINDOW, |c| c.window);
     let mut out = summary(measured);
@@ -103,7 +106,7 @@ pub fn report(
         preroute(&mut out, path, trained, some, target, args.quality);
     }
     warnings(best, measured);
-    crate::print(&out)
+    crate::stdout::print(&out)
 }
 
 fn mean(measured: &[Measured], of: impl Fn(&Measured) -> f64) -> f64 {

@@ -3,10 +3,11 @@
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 
 use super::any_provider::{self, Entries};
-use super::{Credential, engine, info, providers, remote};
+use super::params::{Defaults, continues};
+use super::{engine, info, providers, remote};
 use crate::fields::Fields;
 use crate::keys::Kind;
 use crate::problem::quoted;
@@ -17,16 +18,6 @@ use crate::{
     Changes, Deployment, Edits, GroupName, Local, ModelInfo, PriceList, Process, ProcessTarget, Provider,
     Shadow, Skipped, Target,
 };
-
-/// What holds for all entries, and what they may name.
-pub(crate) struct Defaults<'a> {
-    pub credentials: &'a [Credential],
-    pub drop_params: bool,
-    pub max_parallel_requests: Option<u32>,
-    /// What models cost where their entries do not say.
-    pub prices: &'a PriceList,
-    pub processes: &'a [Process],
-}
 
 /// llama-swap's: requests at once of a process that does not say.
 const PROCESS_REQUESTS: u32 = 10;
@@ -291,50 +282,6 @@ fn ignore_remote(params: &Fields) {
             params.reader.note(&node.span, key, "ignored: it is for models on other servers");
         }
     }
-}
-
-/// Parameters that some providers alone have a place for.
-pub(super) fn provider_params(params: &Fields, provider: Provider, changes: &mut Changes) {
-    let reader = params.reader;
-    engine::ignore(params, provider);
-    if provider == Provider::Ollama {
-        let tokens: Option<u64> = params.count("num_ctx", 1);
-        if let Some(tokens) = tokens {
-            let options = changes.extra_body.entry("options").or_insert_with(|| json!({}));
-            if let Json::Object(options) = options {
-                options.entry("num_ctx").or_insert(tokens.into());
-            }
-        }
-        if let Some(node) = params.get("keep_alive") {
-            changes.extra_body.entry("keep_alive").or_insert_with(|| reader.json(node));
-        }
-    }
-    if let Some(node) = params.get("web_search_options") {
-        if matches!(provider, Provider::OpenAi | Provider::AzureOpenAi | Provider::OpenAiCompatible) {
-            changes.extra_body.entry("web_search_options").or_insert_with(|| reader.json(node));
-        } else {
-            let text = format!("ignored: {} has no such parameter", provider.name());
-            reader.note(&node.span, "litellm_params.web_search_options", text);
-        }
-    }
-}
-
-/// Whether a server goes on with a message. Where the configuration changes the fields that ask for it, it is not asked: it would
-/// begin anew, in the middle of an answer.
-pub(super) fn continues(params: &Fields, provider: Provider, usual: bool, changes: &Changes) -> bool {
-    let said = params.bool("continues");
-    if said == Some(true) && provider != Provider::OpenAiCompatible {
-        let span = params.get("continues").map_or(params.span, |n| &n.span);
-        let text = format!("ignored: {} goes on with no message", provider.name());
-        params.reader.note(span, "litellm_params.continues", text);
-        return false;
-    }
-    let edits = &changes.edits;
-    let asks = |name: &String| matches!(name.as_str(), "continue_final_message" | "add_generation_prompt");
-    let renamed = edits.rename.iter().flat_map(|(from, to)| [from, to]);
-    let mut changed =
-        edits.drop.iter().chain(edits.set.keys()).chain(changes.extra_body.keys()).chain(renamed);
-    said.unwrap_or(usual) && !changed.any(asks)
 }
 
 fn changes(params: &Fields, defaults: &Defaults) -> Changes {

@@ -10,6 +10,7 @@ mod engine;
 mod hosted;
 mod info;
 mod ours;
+mod params;
 mod processes;
 mod provider_table;
 mod providers;
@@ -51,7 +52,7 @@ pub(crate) fn config(reader: &Reader, root: &Node) -> Option<Config> {
     let keys = fields.section("keys", &KEYS);
     let prices = ours::prices(keys.as_ref());
     let (processes, process_settings) = processes::read(&fields, &mut router);
-    let defaults = deployments::Defaults {
+    let defaults = params::Defaults {
         credentials: &credentials,
         drop_params: litellm.as_ref().and_then(|l| deployments::drop_params(l).0).unwrap_or(false),
         max_parallel_requests: router_fields

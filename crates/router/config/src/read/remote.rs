@@ -1,6 +1,6 @@
 //! A deployment on another server: its address, its key and what is peculiar to its provider. Called by `deployments`.
 
-use super::deployments::{Defaults, continues, provider_params};
+use super::params::{Defaults, continues, provider_params};
 use super::providers::{self, Known, Quirk};
 use super::{Credential, hosted};
 use crate::fields::Fields;

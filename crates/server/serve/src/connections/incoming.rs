@@ -1,69 +1,34 @@
-//! A request body as it arrives: its speed and its time limits. Part of `connections`.
+//! A request body as it arrives. Created by `service` for each request; ends with an error if it arrives too slowly.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use axum::body::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::{Activity, At, IDLE_MIN};
-
-/// Base time for a body to arrive, and maximum time without any bytes.
-const BODY_GRACE: Duration = Duration::from_secs(20);
-/// Each block of this many bytes extends the deadline by a second (Apache's mod_reqtimeout has the same rule and numbers).
-const BODY_BYTES_PER_S: u64 = 500;
-/// Maximum time for a body to arrive.
-const BODY_TIME_MAX: Duration = Duration::from_secs(120);
-/// A connection whose body arrives at least this fast is not evicted.
-const FAST_BYTES_PER_S: u64 = 16 << 10;
-
-/// The progress of a body.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Pace {
-    since: Instant,
-    last: Instant,
-    bytes: u64,
-}
-
-impl Pace {
-    pub(super) fn start(now: Instant) -> Self {
-        Self { since: now, last: now, bytes: 0 }
-    }
-
-    /// The time limit if no more bytes arrive.
-    fn deadline(&self) -> Instant {
-        let earned = BODY_GRACE + Duration::from_secs(self.bytes / BODY_BYTES_PER_S);
-        (self.since + earned.min(BODY_TIME_MAX)).min(self.last + BODY_GRACE)
-    }
-
-    /// Bytes a second, where it is so slow that it may make way.
-    pub(super) fn slow(&self, now: Instant) -> Option<u64> {
-        let time = now - self.since;
-        let rate = (self.bytes as f64 / time.as_secs_f64().max(1e-9)) as u64;
-        let slow = time >= IDLE_MIN && (rate < FAST_BYTES_PER_S || now - self.last >= IDLE_MIN);
-        slow.then_some(rate)
-    }
-}
+use super::activity::{Activity, At};
+use super::pace::Pace;
 
 /// Why reading a body failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
     /// It took too long.
-    #[error("the body took too long to come")]
+    #[error("the request body arrived too slowly")]
     Slow,
-    /// Its connection is needed.
-    #[error("all connections are in use, and the body came too slowly to keep this one; try again")]
-    MadeWay,
-    /// The connection broke off.
-    #[error("the body broke off: {0}")]
+    /// Its connection is needed for another client.
+    #[error(
+        "all connections are in use, and this one was closed because its request body arrived too slowly; try again"
+    )]
+    Evicted,
+    /// The connection failed.
+    #[error("the request body ended early: {0}")]
     Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// A request's body on its way, which tells how it comes.
+/// An arriving request body, which records its progress in the connection's state.
 pub(super) struct IncomingBody<B> {
     inner: B,
     activity: Arc<Activity>,
@@ -75,7 +40,7 @@ impl<B> IncomingBody<B> {
         Self { inner, activity, over: None }
     }
 
-    /// Ready when it has taken too long.
+    /// Ready when its time limit has passed.
     fn poll_over(&mut self, pace: Pace, cx: &mut Context<'_>) -> Poll<()> {
         let deadline = pace.deadline();
         let over = self.over.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
@@ -101,7 +66,7 @@ where
         let this = &mut *self;
         this.activity.body.register(cx.waker());
         if this.activity.refused.load(Ordering::Acquire) {
-            return Poll::Ready(Some(Err(BodyError::MadeWay)));
+            return Poll::Ready(Some(Err(BodyError::Evicted)));
         }
         let At::Body(mut pace) = this.activity.at() else {
             let frame = ready!(Pin::new(&mut this.inner).poll_frame(cx));
@@ -133,13 +98,16 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
     use tokio::time::advance;
 
-    use super::super::EvictionOrder;
+    use super::super::activity::EvictionOrder;
+    use super::super::pace::BODY_GRACE;
     use super::*;
 
-    /// A body whose pieces somebody sends.
+    /// A body whose pieces come from a channel.
     struct Sent(UnboundedReceiver<Bytes>);
 
     impl HttpBody for Sent {
@@ -229,10 +197,10 @@ mod tests {
         assert!(EvictionOrder::Slow(20) < EvictionOrder::Slow(2000));
         let idle = |s| EvictionOrder::Idle(std::cmp::Reverse(Duration::from_secs(s)));
         assert!(idle(2) < idle(1) && idle(1) < EvictionOrder::Slow(0));
-        // It is told.
+        // It gets an error.
         let room = Arc::new(tokio::sync::Semaphore::new(1));
         assert!(b.2.evict(room.try_acquire_owned().ok()).is_some());
-        assert!(matches!(next(&mut b.1).await, Some(Err(BodyError::MadeWay))));
+        assert!(matches!(next(&mut b.1).await, Some(Err(BodyError::Evicted))));
         assert!(a.2.evict(None).is_some() && a.2.evict(None).is_none(), "once");
     }
 }

@@ -206,7 +206,7 @@ impl Gateway {
         let secret = Keys::sent(headers).ok_or_else(no_key)?;
         let id = store.check(secret).map_err(|e| refused(&e))?;
         if OPERATORS.contains(&path) {
-            let what = "this API key is for asking models; the server's own key is needed here";
+            let what = "this API key may only use models; this endpoint needs the server's own key";
             return Err(ApiError::new(ErrorKind::Permission, what));
         }
         Ok(Caller::Key(Bearer { secret: secret.into(), id: id.to_string().into() }))

@@ -140,19 +140,19 @@ pub fn broken(e: &(dyn std::error::Error + 'static)) -> ApiError {
     let why = causes.find_map(|e| e.downcast_ref::<BodyError>());
     match why {
         Some(slow @ BodyError::Slow) => ApiError::new(ErrorKind::Timeout, slow.to_string()),
-        Some(taken @ BodyError::MadeWay) => {
-            let error = ApiError::new(ErrorKind::Overloaded, taken.to_string());
+        Some(evicted @ BodyError::Evicted) => {
+            let error = ApiError::new(ErrorKind::Overloaded, evicted.to_string());
             ApiError { retry_after_s: Some(RETRY_S), ..error }
         }
         Some(broken) => ApiError::new(ErrorKind::InvalidRequest, broken.to_string()),
-        None => ApiError::new(ErrorKind::InvalidRequest, format!("the body broke off: {e}")),
+        None => ApiError::new(ErrorKind::InvalidRequest, format!("the request body ended early: {e}")),
     }
 }
 
 fn too_large(bytes_max: usize) -> ApiError {
     ApiError::new(
         ErrorKind::TooLarge,
-        format!("the body is longer than the {bytes_max} bytes that the server takes"),
+        format!("the request body exceeds the maximum size of {bytes_max} bytes"),
     )
 }
 

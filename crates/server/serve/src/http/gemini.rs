@@ -1,4 +1,4 @@
-//! Gemini's endpoints: `POST /v1beta/models/{model}:{method}`, which has model and method in its path, and lists of models.
+//! Gemini's endpoints: `POST /v1beta/models/{model}:{method}` and the lists of models.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ use crate::warnings::{add_header, messages};
 /// Where clients of this dialect send their key.
 const KEY: HeaderName = HeaderName::from_static("x-goog-api-key");
 
-/// Server-sent events, for clients that say `alt=sse`.
+/// Server-sent events, for requests with `alt=sse`.
 const EVENTS: Form = Form {
     writer: |r| Box::new(ContentWriter::events(r)),
     whole: gemini::response,
@@ -38,7 +38,7 @@ const EVENTS: Form = Form {
     done: keep_nothing,
 };
 
-/// One array, for those that do not.
+/// One JSON array, for streams without it.
 const ARRAY: Form =
     Form { writer: |r| Box::new(ContentWriter::array(r)), stream_type: "application/json", ..EVENTS };
 
@@ -47,11 +47,11 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/v1beta/models", get(list))
         .route("/v1beta/models/{*id}", get(one).post(of_model))
-        // Clients that are told to speak another version, or to leave it out.
+        // For clients that are configured with another version, or without one.
         .route("/v1/models/{*id}", post(of_model))
 }
 
-/// Takes the key out of the query, where clients of this dialect may have it and no header has one.
+/// Moves the API key from the query string to a header, unless a header has one.
 pub fn take_key(request: &mut Request) {
     let Some(query) = request.uri().query() else { return };
     if !is_path(request.uri().path())
@@ -67,7 +67,7 @@ pub fn take_key(request: &mut Request) {
     }
 }
 
-/// A parameter of a query as it stands there.
+/// A parameter of a query string, undecoded.
 fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
     query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }

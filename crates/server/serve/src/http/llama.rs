@@ -19,7 +19,7 @@ use super::openai::keep_nothing;
 use super::reply::{Form, SSE};
 use super::status::{ModelQuery, about};
 use super::tokens::permit;
-use super::{body, openai as openai_http, passed, routed};
+use super::{body, openai as openai_http, passthrough, routed};
 use crate::app::App;
 use crate::gateway::RequestContext;
 use crate::gateway::read::{Own, shallow};
@@ -113,7 +113,7 @@ pub async fn reranking(State(app): State<Arc<App>>, request: Request) -> Respons
         if let Some(gateway) = c.app.gateway()
             && c.body.model().is_some_and(|name| gateway.is_elsewhere(&name))
         {
-            return passed::json(c, Passed::Rerank, &path).await;
+            return passthrough::json(c, Passed::Rerank, &path).await;
         }
         let (parsed, _share) = body::parse(c.body, rerank::parse).await?;
         c.app.warnings.note(&parsed.warnings)?;

@@ -17,7 +17,7 @@ mod multipart;
 mod ollama;
 mod openai;
 mod page;
-mod passed;
+mod passthrough;
 mod reply;
 mod response_store;
 mod responses;
@@ -117,7 +117,7 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/", get(page::document))
         .merge(litellm::routes())
         .merge(gemini::routes())
-        .merge(passed::routes())
+        .merge(passthrough::routes())
         .merge(admin::routes())
         .method_not_allowed_fallback(wrong_method);
     // Other programs' paths for the same endpoints are tried only when no route matches.

@@ -1,4 +1,4 @@
-//! Ollama's endpoints: chat, generate, embeddings, and what models there are.
+//! Ollama's endpoints: chat, generate, embeddings, lists of models.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -22,7 +22,7 @@ use crate::gateway::{Caller, RequestContext};
 use crate::pipeline::{acquire_at, embed};
 use crate::warnings::{add_header, messages};
 
-/// The Ollama whose endpoints these are: clients look whether theirs is new enough.
+/// The version of Ollama whose API this is: clients check it.
 const OLLAMA_VERSION: &str = "0.12.6";
 
 const CHAT: Form = Form {
@@ -49,7 +49,7 @@ pub async fn generate_answer(State(app): State<Arc<App>>, request: Request) -> R
     call(app, request, |c: Call| answer(c, text::parse, Wire::OllamaGenerate, GENERATE)).await
 }
 
-/// Answers a request for text, or loads and unloads a model where it asks for no more.
+/// Answers a request for text, or loads or unloads a model if the request has no prompt.
 async fn answer(
     c: Call,
     parse: fn(&[u8]) -> Result<Asked, ApiError>,
@@ -77,12 +77,12 @@ async fn load_model(
     is_chat: bool,
 ) -> Result<Response, ApiError> {
     app.info(&load.model, caller)?;
-    // Where it is elsewhere, others see to it.
+    // A remote model's own server manages loading.
     if let Ok(index) = app.find(&load.model) {
-        // How long a model stays is everybody's affair.
+        // Keep-alive affects all clients, so only a trusted caller may change it.
         let own = matches!(caller, Caller::Trusted);
         if load.unloads() && !own {
-            let what = "this API key is for asking models; the server's own key is needed to unload one";
+            let what = "this API key may only use models; unloading one needs the server's own key";
             return Err(ApiError::new(ErrorKind::Permission, what));
         }
         if !load.unloads() {
@@ -120,7 +120,7 @@ pub async fn embed_old(State(app): State<Arc<App>>, request: Request) -> Respons
     call(app, request, |c: Call| async move {
         let (parsed, share): (EmbedRequest, _) = body::parse(c.body, vectors::parse_old).await?;
         if let Some(gateway) = c.app.gateway().cloned() {
-            // The older endpoint asks for one vector, in its own words: the newer one is what others have.
+            // The older endpoint returns one vector in its own format; translated to the newer one, which routed providers understand.
             let newer = vectors::body(&parsed, &parsed.model)?;
             let body = serde_json::Value::Object(newer).to_string().into_bytes();
             let asker = RequestContext {

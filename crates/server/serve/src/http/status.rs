@@ -1,4 +1,4 @@
-//! How the server is: health, readiness, metrics, properties, its description.
+//! The server's state: health, readiness, metrics, properties, the API description.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,9 +24,9 @@ use crate::pipeline::described;
 /// The description of all endpoints.
 pub const OPENAPI: &str = include_str!("../../assets/openapi.json");
 
-/// `GET /health`: the process is there, and how the models' devices are. 503 where all models are down for good, so that starting the server
-/// again may help; where one is loaded again, or there are others, it goes on. Who brings the server's own key is also told how all deployments are, in the shape of LiteLLM's
-/// proxy; none is asked for it.
+/// `GET /health`: whether the process runs, and the state of the models' devices. 503 if all models are down for good, so that a
+/// restart may help; not if one is being loaded again, or others work. With the server's own key it also lists the health of all
+/// deployments, in the shape of LiteLLM's proxy, without sending them requests.
 pub async fn health(State(app): State<Arc<App>>, request: Request) -> Response {
     let mut out = json!({"status": "ok"});
     let mut status = 200;
@@ -60,7 +60,7 @@ pub async fn health(State(app): State<Arc<App>>, request: Request) -> Response {
     json_response(status, out.to_string())
 }
 
-/// `GET /ready`: requests are taken. 503 while it shuts down, and where the only model cannot be loaded or has lost its device.
+/// `GET /ready`: 200 if requests are accepted. 503 during shutdown, and if the only model cannot be loaded or has lost its device.
 pub async fn ready(State(app): State<Arc<App>>) -> Response {
     let state = |i: usize| {
         let name = app.models.name(i);
@@ -103,10 +103,10 @@ pub async fn metrics(State(app): State<Arc<App>>) -> Response {
     }
 }
 
-/// Characters of what is said about a query.
+/// Maximum length of an error about a query.
 const QUERY_ERROR_CHARS_MAX: usize = 200;
 
-/// Which model is asked about.
+/// The query string: which model the request is about.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelQuery {
@@ -114,12 +114,12 @@ pub struct ModelQuery {
 }
 
 fn unreadable(e: &QueryRejection) -> ApiError {
-    // It repeats what was sent, however long that is.
+    // The message repeats the client's text, whatever its length.
     let why: String = e.body_text().chars().take(QUERY_ERROR_CHARS_MAX).collect();
     ApiError::new(ErrorKind::InvalidRequest, format!("the query cannot be read: {why}"))
 }
 
-/// What is to be said about the model that is asked about, or the first.
+/// The model that the query names, or the first.
 pub fn about(
     app: &App,
     which: Result<Query<ModelQuery>, QueryRejection>,
@@ -135,7 +135,7 @@ pub fn about(
     }
 }
 
-/// `GET /props`: what llama.cpp's clients look for.
+/// `GET /props`: properties that llama.cpp's clients read.
 pub async fn props(
     State(app): State<Arc<App>>,
     which: Result<Query<ModelQuery>, QueryRejection>,
@@ -156,7 +156,7 @@ fn properties(app: &App, index: usize) -> Value {
     let tokenizer = loaded.as_ref().map(|l| l.tokenizer());
     json!({
         "model_alias": info.id,
-        // Where the file lies is nobody's business.
+        // The file's folder is not published.
         "model_path": info.id,
         "default_generation_settings": {"id": 0, "n_ctx": info.context_length, "params": sampling},
         "total_slots": rules.map(|r| r.max_seqs),
@@ -171,8 +171,8 @@ fn properties(app: &App, index: usize) -> Value {
     })
 }
 
-/// `GET /experts`: which experts the model's tokens went to since it was loaded. A dense model has no layers there, nor has
-/// one that is not loaded.
+/// `GET /experts`: how often each expert was used since the model was loaded. Dense models and models that are not loaded have no
+/// layers there.
 pub async fn experts(
     State(app): State<Arc<App>>,
     which: Result<Query<ModelQuery>, QueryRejection>,
@@ -193,7 +193,7 @@ fn expert_usage(app: &App, index: usize) -> Value {
     out
 }
 
-/// `GET /metrics/history`: an hour of a few metrics of a model.
+/// `GET /metrics/history`: some metrics of a model over the last hour.
 pub async fn history(
     State(app): State<Arc<App>>,
     which: Result<Query<ModelQuery>, QueryRejection>,

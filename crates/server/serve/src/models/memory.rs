@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-/// Tells how many bytes may still be taken; `None` where that is not known, or does not matter.
+/// Returns the free memory in bytes; `None` if it is unknown or not limited.
 pub type FreeMemory = Arc<dyn Fn() -> Option<u64> + Send + Sync>;
 
-/// What models may take together.
+/// The limits.
 #[derive(Clone)]
 pub struct Memory {
-    /// What the system has left.
+    /// The system's free memory.
     pub free: FreeMemory,
-    /// What the user allows.
+    /// The user's limit.
     pub limit: Option<u64>,
 }
 
 impl Default for Memory {
-    /// All that is asked for.
+    /// No limits.
     fn default() -> Self {
         Self { free: Arc::new(|| None), limit: None }
     }

@@ -1,4 +1,4 @@
-//! The models that are served, and when each is in memory. Used by the pipeline and by `http`.
+//! The served models and their loading. Used by the pipeline and by `http`.
 
 mod loaded;
 mod memory;

@@ -1,10 +1,9 @@
-//! The models that are served: who is in memory, who is loaded next, who has to go. Asked by the pipeline for each request.
+//! The served models: which are loaded, which is loaded next, and which is evicted. Used by the pipeline for each request.
 //!
-//! One model is loaded at a time, in a task of its own, so that a client that leaves takes nothing with it. Where memory is
-//! short the least recently used model goes; one that is in use goes when it is idle, or has had its turn: then it takes no
-//! more requests, finishes those that it has, and makes way. That is long enough for alternating requests to be answered in
-//! turns and not to swap models for each. Models in memory are billed, and the one that is being loaded; those that only wait
-//! for that are not.
+//! One model is loaded at a time, in its own task, so a client that disconnects does not cancel it. If memory is short, the least
+//! recently used model is evicted. A model in use is evicted when it becomes idle, or after its turn: then it accepts no more requests
+//! and finishes those it has. A turn is long enough that alternating requests do not swap models for each one. Loaded models count
+//! against the memory limit, and so does the one being loaded; queued ones do not.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,29 +26,29 @@ mod health;
 mod listing;
 mod room;
 
-/// Why there is no model for a request.
+/// Why a request gets no model.
 #[derive(Debug, thiserror::Error)]
 pub enum AcquireError {
     /// It cannot be loaded.
     #[error("the model '{name}' cannot be loaded: {why}")]
     Failed {
-        /// Which.
+        /// The model.
         name: String,
-        /// The cause.
+        /// The reason.
         why: String,
     },
-    /// Too many wait for it.
+    /// Too many requests wait for it.
     #[error("too many requests wait for the model '{name}' to be loaded")]
     QueueFull {
-        /// Which.
+        /// The model.
         name: String,
     },
     /// Its device was lost, and it is not loaded again.
     #[error("the model '{name}' is out of service: {why}")]
     Down {
-        /// Which.
+        /// The model.
         name: String,
-        /// The cause, and what to do.
+        /// The reason, and what to do.
         why: String,
     },
     /// The server is shutting down.
@@ -59,9 +58,9 @@ pub enum AcquireError {
 
 enum Phase {
     Idle,
-    /// Its turn to be loaded has not come: it takes no memory, and none is kept for it.
+    /// Waiting to be loaded; it uses no memory yet.
     Queued,
-    /// One at a time. It makes room, and is read.
+    /// Being loaded, one at a time. Evicts others first, then reads its file.
     Loading(Arc<Progress>),
     Ready(Arc<Loaded>),
     Unloading,
@@ -69,16 +68,16 @@ enum Phase {
 
 struct State {
     phase: Phase,
-    /// Requests that use it, and that wait for it.
+    /// Requests that use it or wait for it.
     users: usize,
     waiting: usize,
-    /// It takes no more requests: others wait for its memory.
+    /// It accepts no more requests: others wait for its memory.
     leaving: bool,
     last_used: Instant,
     loaded_at: Instant,
-    /// As the last request wishes, if it did.
+    /// The keep-alive of the last request that set one.
     keep_alive: Option<Option<Duration>>,
-    /// How many times it was tried to load it, and how the last try failed.
+    /// Number of load attempts, and the last one's error.
     attempt: u64,
     failed: Option<(u64, String)>,
     health: Health,
@@ -89,27 +88,27 @@ struct Entry {
     card: ModelCard,
 }
 
-/// All models.
+/// All served models.
 pub struct Registry {
-    /// Grows, and never shrinks: an index stays what it is.
+    /// Only grows, so that indices stay valid.
     entries: RwLock<Vec<Arc<Entry>>>,
     names: RwLock<HashMap<String, usize>>,
     states: Mutex<Vec<State>>,
     changed: watch::Sender<()>,
     loading: tokio::sync::Mutex<()>,
     memory: Memory,
-    /// Requests that may wait for a model.
+    /// Maximum number of requests that wait for a model.
     queue: usize,
     draining: AtomicBool,
 }
 
-/// A model in memory, for as long as a request needs it.
+/// Keeps a model loaded while a request needs it.
 pub struct Lease {
     registry: Arc<Registry>,
     index: usize,
     entry: Arc<Entry>,
     loaded: Arc<Loaded>,
-    /// How long the request waited for it.
+    /// How long the request waited for the model.
     pub waited: Duration,
 }
 
@@ -118,7 +117,7 @@ impl Lease {
     pub fn model(&self) -> &Arc<Loaded> {
         &self.loaded
     }
-    /// What is known of it.
+    /// The model's metadata.
     pub fn card(&self) -> &ModelCard {
         &self.entry.card
     }
@@ -131,28 +130,28 @@ impl Drop for Lease {
         s.users -= 1;
         s.last_used = Instant::now();
         drop(states);
-        self.registry.tell();
+        self.registry.notify();
     }
 }
 
-/// Takes a waiting request off the count.
-struct Turn<'a>(&'a Registry, usize);
+/// Decrements the number of waiting requests when dropped.
+struct WaitingGuard<'a>(&'a Registry, usize);
 
-impl Drop for Turn<'_> {
+impl Drop for WaitingGuard<'_> {
     fn drop(&mut self) {
         self.0.lock()[self.1].waiting -= 1;
     }
 }
 
-/// A try to load a model. One that ends without a word, since something panicked, has failed: those who wait for it hear of it, and
-/// it may be tried again.
-struct Try {
+/// An attempt to load a model. If it is dropped without a result (a panic), it counts as failed: the waiting requests get an error,
+/// and another attempt is possible.
+struct LoadAttempt {
     registry: Arc<Registry>,
     index: usize,
     attempt: u64,
 }
 
-impl Drop for Try {
+impl Drop for LoadAttempt {
     fn drop(&mut self) {
         let mut states = self.registry.lock();
         let s = &mut states[self.index];
@@ -161,21 +160,20 @@ impl Drop for Try {
             s.health.failed(why, Instant::now());
             s.failed = Some((self.attempt, why.into()));
             s.phase = Phase::Idle;
-            stay(&mut states);
+            cancel_evictions(&mut states);
         }
         drop(states);
-        self.registry.tell();
+        self.registry.notify();
     }
 }
 
-/// Nobody's memory is waited for any more: who was asked to go and has not may stay.
-fn stay(states: &mut [State]) {
+/// No load waits for memory any more: models marked for eviction that are still in use stay.
+fn cancel_evictions(states: &mut [State]) {
     states.iter_mut().for_each(|s| s.leaving &= matches!(s.phase, Phase::Unloading));
 }
 
 impl Registry {
-    /// Opens each model's file to see what it is; loads none. Fails where one is larger than the limit by itself: no other's
-    /// leaving would help it.
+    /// Opens each model's file to read its metadata; loads none. Fails if a model alone exceeds the memory limit.
     pub fn new(specs: Vec<ModelSpec>, memory: Memory, queue: usize) -> Result<Arc<Self>, BoxError> {
         let all = Self {
             states: Mutex::default(),
@@ -193,7 +191,7 @@ impl Registry {
         Ok(Arc::new(all))
     }
 
-    /// One more model; returns its index. Nothing is loaded.
+    /// Adds a model; returns its index. Loads nothing.
     pub fn add(&self, spec: ModelSpec) -> Result<usize, BoxError> {
         let card = ModelCard::read(&spec)?;
         if let Some(limit) = self.memory.limit.filter(|limit| card.memory_bytes > *limit) {
@@ -206,7 +204,8 @@ impl Registry {
             )
             .into());
         }
-        // One is added at a time. The lock of the states is released before the entries are locked: others lock them in the other order.
+        // One is added at a time. The lock of the states is released before the entries are locked: other code locks them in the other
+        // order.
         let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
         let all: Vec<&String> = std::iter::once(&spec.name).chain(&spec.aliases).collect();
         let twice = all.iter().enumerate().find(|(i, n)| names.contains_key(**n) || all[..*i].contains(*n));
@@ -240,47 +239,47 @@ impl Registry {
         self.entries.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How many there are.
+    /// Number of models.
     pub fn count(&self) -> usize {
         self.entries.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<State>> {
-        // Nothing here panics half-way through a change.
+        // No code panics in the middle of a change.
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         self.changed.send_modify(|()| {});
     }
 
-    /// Which model a client means.
+    /// The index of the model that a client names.
     pub fn find(&self, name: &str) -> Option<usize> {
         find(&self.names.read().unwrap_or_else(PoisonError::into_inner), name)
     }
 
-    /// The model, where there is only one.
+    /// The index of the model, if there is only one.
     pub fn sole(&self) -> Option<usize> {
         (self.count() == 1).then_some(0)
     }
 
-    /// Names of all models, for errors.
+    /// The names of all models, for error messages.
     pub fn known(&self) -> String {
         let names: Vec<String> = self.entries().iter().map(|e| e.spec.name.clone()).collect();
         names.join(", ")
     }
 
-    /// The name that a model is listed by.
+    /// The listed name of a model.
     pub fn name(&self, index: usize) -> String {
         self.entry(index).spec.name.clone()
     }
 
-    /// What is known of a model without loading it.
+    /// The metadata of a model, known without loading it.
     pub fn card(&self, index: usize) -> ModelCard {
         self.entry(index).card.clone()
     }
 
-    /// The model, loaded if it was not.
+    /// Waits for the model, and loads it if necessary.
     pub async fn acquire(
         self: &Arc<Self>,
         index: usize,
@@ -289,7 +288,7 @@ impl Registry {
         let began = Instant::now();
         let mut changed = self.changed.subscribe();
         let mut turn = None;
-        // The try to load that this request waits for.
+        // The load attempt that this request waits for.
         let mut seen: Option<u64> = None;
         loop {
             changed.mark_unchanged();
@@ -304,7 +303,7 @@ impl Registry {
                     return Err(AcquireError::Down { name: self.name(index), why });
                 }
                 match &s.phase {
-                    // one whose device is lost is about to end, and to be loaded again
+                    // If its device is lost, it is about to be unloaded and loaded again.
                     Phase::Ready(loaded) if !s.leaving && loaded.handle.lost().is_none() => {
                         s.users += 1;
                         s.last_used = Instant::now();
@@ -327,7 +326,7 @@ impl Registry {
                         return Err(AcquireError::QueueFull { name: self.name(index) });
                     }
                     s.waiting += 1;
-                    turn = Some(Turn(self, index));
+                    turn = Some(WaitingGuard(self, index));
                 }
                 self.begin_loading(index, s);
                 seen.get_or_insert(s.attempt);
@@ -337,7 +336,7 @@ impl Registry {
         }
     }
 
-    /// Begins to load a model, unless it is loaded or that has begun.
+    /// Starts loading a model, unless it is loaded or loading.
     fn begin_loading(self: &Arc<Self>, index: usize, s: &mut State) {
         if matches!(s.phase, Phase::Idle) {
             s.attempt += 1;
@@ -349,14 +348,14 @@ impl Registry {
 
     async fn load(self: Arc<Self>, index: usize, attempt: u64) {
         let name = self.name(index);
-        let _told = Try { registry: Arc::clone(&self), index, attempt };
+        let _told = LoadAttempt { registry: Arc::clone(&self), index, attempt };
         let one_at_a_time = self.loading.lock().await;
         let progress = Arc::new(Progress::default());
         self.lock()[index].phase = Phase::Loading(Arc::clone(&progress));
         let room = self.make_room(index).await;
-        // There is room, or will not be.
-        stay(&mut self.lock());
-        self.tell();
+        // Room was made, or cannot be made.
+        cancel_evictions(&mut self.lock());
+        self.notify();
         let result = match room {
             Ok(()) => {
                 tracing::info!(model = name, "loading");
@@ -385,7 +384,7 @@ impl Registry {
                 }
                 s.health.loaded(now);
                 let registry = Arc::downgrade(&self);
-                loaded.handle.on_end(move || registry.upgrade().iter().for_each(|r| r.tell()));
+                loaded.handle.on_end(move || registry.upgrade().iter().for_each(|r| r.notify()));
                 s.phase = Phase::Ready(Arc::new(loaded));
             }
             Err(why) => {
@@ -410,10 +409,10 @@ impl Registry {
         states[index].phase = Phase::Idle;
         states[index].leaving = false;
         drop(states);
-        self.tell();
+        self.notify();
     }
 
-    /// Unloads what nobody has used for as long as it is to be kept. Runs as long as the server.
+    /// Unloads models whose keep-alive has expired. Runs as long as the server.
     pub async fn unload_idle(self: Arc<Self>) {
         loop {
             let mut changed = self.changed.subscribe();
@@ -447,24 +446,24 @@ impl Registry {
         }
     }
 
-    /// Sets how long a model stays, without a request; unloads it where that is no time at all.
+    /// Sets a model's keep-alive without a request; zero unloads it.
     pub fn keep(&self, index: usize, keep_alive: KeepAlive) {
         self.lock()[index].keep_alive = Some(duration(keep_alive));
-        self.tell();
+        self.notify();
     }
 
-    /// True when the server shuts down.
+    /// True during shutdown.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Lets no more requests in; those that wait for a model hear of it.
+    /// Refuses new requests; those that wait for a model get an error.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
-        self.tell();
+        self.notify();
     }
 
-    /// Ends all engines, and waits until they have.
+    /// Stops all engines and waits for their end.
     pub async fn stop(self: &Arc<Self>, how: Shutdown) {
         self.drain();
         let engines: Vec<Arc<Loaded>> = (0..self.count()).filter_map(|i| self.loaded(i)).collect();
@@ -481,7 +480,7 @@ impl Registry {
 fn duration(keep_alive: KeepAlive) -> Option<Duration> {
     match keep_alive {
         KeepAlive::Forever => None,
-        // What is too long to be counted is forever.
+        // A duration that is too long to represent means forever.
         KeepAlive::Seconds(s) => Duration::try_from_secs_f64(s.max(0.0)).ok(),
     }
 }

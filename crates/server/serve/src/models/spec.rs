@@ -1,5 +1,5 @@
-//! What the caller says about a model that is to be served, and what is known of it without loading it. Made by the command and
-//! by tests; read by the registry.
+//! A model to be served, as the caller describes it, and the metadata known without loading it. Created by the command and by tests;
+//! read by the registry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,41 +16,41 @@ use super::memory::OnDevice;
 /// Any error of the caller's.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Opens a model's file, as often as the model is loaded.
+/// Opens a model's file; called each time the model is loaded.
 pub type Open = Arc<dyn Fn() -> Result<octet_weights::Model, BoxError> + Send + Sync>;
 
-/// Makes an engine of a model's file.
+/// Creates an engine from a model's file.
 pub type MakeEngine =
     Arc<dyn Fn(&octet_weights::Model, &engine::Options) -> Result<Engine, octet_engine::Error> + Send + Sync>;
 
 /// A model to serve.
 #[derive(Clone)]
 pub struct ModelSpec {
-    /// The name that it is listed by.
+    /// Its listed name.
     pub name: String,
-    /// Further names that clients may ask for it by.
+    /// Further names that clients may use.
     pub aliases: Vec<String>,
-    /// Where it comes from.
+    /// Opens its file.
     pub open: Open,
-    /// When its file was written, in seconds since 1970 UTC.
+    /// Modification time of its file, in seconds since 1970 UTC.
     pub created_s: u64,
-    /// How it is loaded.
+    /// Engine and scheduler options.
     pub options: scheduler::Options,
     /// What it takes where it runs on a graphics device. `None`: all is the machine's memory.
     pub on_device: Option<OnDevice>,
     /// What runs it. Default: the CPU.
     pub engine: Option<MakeEngine>,
-    /// A chat template instead of its own.
+    /// A chat template that replaces its own.
     pub chat_template: Option<String>,
-    /// Variables of the template, where a request does not set them.
+    /// Default variables of the template.
     pub template_kwargs: Map<String, Value>,
-    /// How it writes tool calls; `None` reads that off the template.
+    /// Syntax of its tool calls; `None` derives it from the template.
     pub tool_syntax: Option<ToolSyntax>,
-    /// How states of tokens become a vector; `None` is as its file says, else their mean.
+    /// How token states become a vector; `None` uses the file's setting, else the mean.
     pub pooling: Option<Pooling>,
-    /// Longest answer, where a request does not say.
+    /// Default maximum length of an answer.
     pub predict: Option<u32>,
-    /// How long it stays loaded after its last request; `None` is forever.
+    /// How long it stays loaded after its last request; `None` means forever.
     pub keep_alive: Option<Duration>,
 }
 
@@ -61,7 +61,7 @@ impl std::fmt::Debug for ModelSpec {
 }
 
 impl ModelSpec {
-    /// A model with nothing special about it.
+    /// A model with default settings.
     pub fn new(name: impl Into<String>, open: Open) -> Self {
         Self {
             name: name.into(),
@@ -81,10 +81,10 @@ impl ModelSpec {
     }
 }
 
-/// What is known of a model without loading it.
+/// Metadata of a model that is known without loading it.
 #[derive(Debug, Clone)]
 pub struct ModelCard {
-    /// As lists show it; `loaded` is `None`.
+    /// Its entry in lists; `loaded` is `None`.
     pub info: ModelInfo,
     /// What it takes of the machine's memory when it is loaded, caches included.
     pub memory_bytes: u64,
@@ -119,7 +119,7 @@ impl ModelCard {
         let template =
             spec.chat_template.clone().map_or_else(|| text("tokenizer.chat_template"), |t| Ok(Some(t)))?;
         let reasons = template.as_deref().is_some_and(|t| Format::detect(t).reasoning.is_some());
-        // Templates that know no tools get a generic form.
+        // Templates without tools get the generic form.
         let calls = template.is_some() || spec.tool_syntax.is_some();
         let pooling = file.metadata.opt_u32(&format!("{}.pooling_type", config.architecture.name))?;
         let is_gguf = file.metadata.get("tokenizer.huggingface.json").is_none();

@@ -1,14 +1,14 @@
-//! API keys: who may use the server. Checked by a middleware before anything is read.
+//! API keys. Checked by a middleware before a request is read.
 
 use subtle::ConstantTimeEq;
 
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 
-/// Where keys stand beside `Authorization`: Anthropic's clients, Azure's, Gemini's, LiteLLM's.
+/// Headers with keys besides `Authorization`: those of Anthropic's, Azure's, Gemini's and LiteLLM's clients.
 const HEADERS: [&str; 4] = ["x-api-key", "api-key", "x-goog-api-key", "x-litellm-api-key"];
 
-/// The keys that are taken; without any everybody may come in. Never printed.
+/// The accepted keys; without any, every request is accepted. Never printed.
 #[derive(Clone, Default)]
 pub struct Keys(Vec<String>);
 
@@ -19,17 +19,17 @@ impl std::fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// Takes these keys; empty ones are none.
+    /// These keys; empty strings are ignored.
     pub fn new(keys: impl IntoIterator<Item = String>) -> Self {
         Self(keys.into_iter().filter(|k| !k.is_empty()).collect())
     }
 
-    /// True where everybody may come in.
+    /// True if no key is needed.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// These, and others.
+    /// These keys and more.
     pub fn and(&self, more: impl IntoIterator<Item = String>) -> Self {
         Self::new(self.0.iter().cloned().chain(more))
     }
@@ -49,7 +49,7 @@ impl Keys {
         bearer.or_else(|| HEADERS.iter().find_map(|name| text(name))).map(str::trim)
     }
 
-    /// Whether a request brings one of the keys: `Authorization: Bearer KEY`, or one of the headers of other clients.
+    /// Whether a request has a valid key: `Authorization: Bearer KEY`, or one of the other headers.
     pub fn admit(&self, headers: &HeaderMap) -> bool {
         if self.is_empty() {
             return true;
@@ -61,10 +61,10 @@ impl Keys {
         let of = |name: &&str| headers.get(*name).map(|v| v.as_bytes());
         let (usual, others) = HEADERS.split_at(1);
         let sent = bearer.into_iter().chain(usual.iter().filter_map(of));
-        // Those of other programs' clients are looked for only where there is no usual one.
+        // Other programs' headers are read only if no usual header is present.
         let is_usual = bearer.is_some() || usual.iter().any(|name| headers.contains_key(*name));
         let sent = sent.chain(others.iter().filter(|_| !is_usual).filter_map(of));
-        // All are compared, so that the time says nothing of which it is.
+        // Compares with all keys, so that timing does not reveal which one matched.
         sent.fold(false, |known, key| {
             let matches = self.0.iter().map(|k| bool::from(k.as_bytes().ct_eq(key)));
             matches.fold(known, |a, b| a | b)

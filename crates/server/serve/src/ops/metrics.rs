@@ -1,5 +1,5 @@
-//! What is measured, in Prometheus' text format: vLLM's names and buckets, so that dashboards made for it work, and our own as
-//! `octet:*`. Counted by `pipeline::run`; gauges are read off the engines when they are asked for.
+//! Metrics in Prometheus' text format: vLLM's names and buckets, so that its dashboards work, and Octet's own as `octet:*`. Counted by
+//! `pipeline::run`; gauges are read from the engines on each scrape.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::routes::RouteMetrics;
 use super::speculation::SpeculationMetrics;
 use crate::models::Registry;
 
-/// The model that something is counted for.
+/// The model label.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Model {
     model_name: String,
@@ -70,7 +70,7 @@ pub struct Metrics {
     memory: Gauge,
     experts: ExpertMetrics,
     speculation: SpeculationMetrics,
-    /// What the router does.
+    /// Metrics of the router.
     pub routes: RouteMetrics,
 }
 
@@ -84,7 +84,7 @@ struct Counts {
     refused: Count,
 }
 
-/// Gauges of whole numbers, read off the engines.
+/// Integer gauges, read from the engines.
 struct Levels {
     running: Level,
     waiting: Level,
@@ -111,7 +111,7 @@ struct Levels {
     masked_steps: Level,
 }
 
-/// Gauges of shares and times.
+/// Gauges of ratios and times.
 struct Shares {
     kv_usage: Share,
     loaded: Share,
@@ -122,7 +122,7 @@ struct Shares {
     mask_wait_seconds: Share,
 }
 
-/// Histograms of the times of requests.
+/// Histograms of request times.
 struct Latencies {
     ttft: Times,
     itl: Times,
@@ -291,20 +291,20 @@ impl Default for Metrics {
     }
 }
 
-/// What one request took, for [`Metrics::request`].
+/// Figures of one finished request, for [`Metrics::request`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RequestCost {
     /// Tokens of prompts, and those of them that came from the cache.
     pub prompt_tokens: u64,
     /// See `prompt_tokens`.
     pub cached_tokens: u64,
-    /// In the queue.
+    /// Time in the queue.
     pub queued: Duration,
-    /// To the first token.
+    /// From there to the first token.
     pub prefill: Duration,
-    /// To the last.
+    /// From there to the last token.
     pub decode: Duration,
-    /// All.
+    /// Total time.
     pub total: Duration,
 }
 
@@ -314,24 +314,24 @@ impl Metrics {
         Model { model_name: name.into() }
     }
 
-    /// A request was refused for want of room.
+    /// Counts a request that was refused because the queue was full.
     pub fn refused(&self, model: &Model) {
         self.counts.refused.get_or_create(model).inc();
     }
 
-    /// The first token of a request came.
+    /// Records the first token of a request.
     pub fn first_token(&self, model: &Model, after: Duration) {
         self.latencies.ttft.get_or_create(model).observe(after.as_secs_f64());
         self.counts.generation_tokens.get_or_create(model).inc();
     }
 
-    /// Another token came, so long after the one before it.
+    /// Records another token and the time since the one before it.
     pub fn token(&self, model: &Model, after: Duration) {
         self.latencies.itl.get_or_create(model).observe(after.as_secs_f64());
         self.counts.generation_tokens.get_or_create(model).inc();
     }
 
-    /// An answer came to its end.
+    /// Counts a finished answer.
     pub fn finished(&self, model: &Model, finished_reason: &'static str) {
         let labels = Finished { model_name: model.model_name.clone(), finished_reason };
         self.finished.get_or_create(&labels).inc();
@@ -357,7 +357,7 @@ impl Metrics {
         }
     }
 
-    /// Everything as text.
+    /// All metrics as text.
     pub fn text(&self, models: &Registry) -> Result<String, std::fmt::Error> {
         for (i, info) in models.list().iter().enumerate() {
             self.read_engine(models, i, &Self::model(&info.id));
@@ -368,7 +368,7 @@ impl Metrics {
         Ok(out)
     }
 
-    /// What [`history::SERIES`] are of a model now.
+    /// The current values of [`history::SERIES`] for a model.
     pub fn sample(&self, models: &Registry, index: usize) -> history::Values {
         let loaded = models.loaded(index);
         let stats = loaded.as_ref().map(|l| l.handle.stats()).unwrap_or_default();
@@ -483,7 +483,7 @@ fn bandwidth(handle: &Handle, on_device: bool) -> u64 {
     })
 }
 
-/// Bytes of memory that this process holds, what it has read of mapped files included; 0 where the system does not say.
+/// Resident memory of this process in bytes, including mapped files; 0 if unknown.
 fn resident_memory() -> u64 {
     let Ok(own) = sysinfo::get_current_pid() else { return 0 };
     let mut system = sysinfo::System::new();

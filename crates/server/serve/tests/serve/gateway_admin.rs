@@ -130,7 +130,7 @@ async fn a_key_is_what_was_wished_or_refused() {
         (json!({"models": "m"}), "'models': invalid type"),
         (json!({"rpm_limit": "many"}), "'rpm_limit': invalid type"),
         (json!({"max_budget": "nan"}), "'max_budget': invalid type"),
-        (json!({"blocked": "perhaps"}), "'blocked' is true or false"),
+        (json!({"blocked": "perhaps"}), "'blocked' must be true or false"),
         (json!({"key_alias": "bob"}), "a key with the alias 'bob' exists"),
         (json!([]), "no JSON object"),
     ] {
@@ -151,7 +151,7 @@ async fn a_key_is_what_was_wished_or_refused() {
         ("/key/list?size=0", "'size'"),
         ("/key/list?organization_id=x", "'organization_id' is not supported"),
         ("/spend/logs?start_date=yesterday", "a date like 2026-11-22"),
-        ("/global/spend/report?group_by=customer", "it is team or api_key"),
+        ("/global/spend/report?group_by=customer", "use team or api_key"),
         ("/key/info", "'key' is needed"),
     ] {
         let (status, answer) = get(&f, "sk-master", path).await;
@@ -350,7 +350,7 @@ async fn what_is_refused_leaves_nothing_behind() {
     let (_, key) = master("/key/generate", json!({"team_id": "t", "models": ["all-team-models"]})).await;
     let (status, said) =
         master("/key/update", json!({"key": key["token"], "team_id": null, "rpm_limit": 3})).await;
-    assert!(status == 400 && said.to_string().contains("say which by 'models'"), "{said}");
+    assert!(status == 400 && said.to_string().contains("set 'models' too"), "{said}");
     let info =
         get(&f, "sk-master", &format!("/key/info?key={}", key["token"].as_str().expect("a token"))).await.1;
     assert_eq!((&info["info"]["team_id"], &info["info"]["rpm_limit"]), (&json!("t"), &Value::Null));

@@ -186,7 +186,7 @@ async fn a_new_key_gets_what_the_configuration_says_and_no_more() {
             let message = said["error"]["message"].as_str().unwrap_or_default().to_string();
             assert!(status == 400 && said["error"]["param"] == name, "{path} {name}: {said}");
             assert!(
-                message.contains("upperbound_key_generate_params of the configuration allows at most"),
+                message.contains("upperbound_key_generate_params in the configuration allows at most"),
                 "{said}"
             );
         }

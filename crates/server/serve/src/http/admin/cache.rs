@@ -9,7 +9,7 @@ use axum::routing::{get, post};
 use octet_api::{ApiError, ErrorKind};
 use serde_json::{Map, Value, json};
 
-use super::asking::{manager, texts, wrong};
+use super::access::{manager, texts, wrong};
 use crate::app::App;
 use crate::gateway::{Caller, Responses};
 use crate::http::call::{Call, call, caller, trace};

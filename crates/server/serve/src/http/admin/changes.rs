@@ -1,4 +1,4 @@
-//! Changes of keys, users and teams: all that a request asks for, or nothing. Used by `keys`, `users` and `teams`.
+//! Transactions on keys, users and teams: all changes of a request, or none. Used by `keys`, `users` and `teams`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,11 +6,11 @@ use octet_api::ApiError;
 use octet_keys::{Draft, Error, KeyId, Member, OwnerKind, Profile, Secret, Store, Transaction, UNNAMED};
 use serde_json::{Map, Value};
 
-use super::asking::{failed, wrong};
+use super::access::{failed, wrong};
 use super::rules::KeyRules;
-use super::wish::{Of, Wish};
+use super::settings::{Entity, Settings};
 
-/// An error of a change, whoever found it.
+/// An error of a change, from the request or from the store.
 struct Refused(ApiError);
 
 impl From<Error> for Refused {
@@ -19,7 +19,7 @@ impl From<Error> for Refused {
     }
 }
 
-/// Does some changes of keys, users and teams; if `work` fails, none of them.
+/// Runs `work` in one transaction. If it fails, nothing is changed.
 pub fn transact<T>(
     store: &Store,
     work: impl FnOnce(&mut Changes<'_, '_>) -> Result<T, ApiError>,
@@ -31,13 +31,13 @@ pub fn transact<T>(
 pub struct Changes<'a, 'b>(&'a mut Transaction<'b>);
 
 impl Changes<'_, '_> {
-    /// Makes a key; its name is no other key's.
-    pub fn create(&mut self, wish: Wish) -> Result<(Secret, KeyId), ApiError> {
-        let name = wish.name.unwrap_or_else(|| UNNAMED.into());
-        self.0.create(&name, wish.limits, wish.profile).map_err(|e| failed(&e))
+    /// Creates a key. Fails if another key has its name.
+    pub fn create(&mut self, settings: Settings) -> Result<(Secret, KeyId), ApiError> {
+        let name = settings.name.unwrap_or_else(|| UNNAMED.into());
+        self.0.create(&name, settings.limits, settings.profile).map_err(|e| failed(&e))
     }
 
-    /// Changes a key, a user or a team, for which `change` is given what it is.
+    /// Changes a key, a user or a team; `change` gets its current state.
     pub fn edit(
         &mut self,
         id: KeyId,
@@ -46,9 +46,9 @@ impl Changes<'_, '_> {
         self.0.edit(id, |draft| change(draft).map_err(Refused)).map_err(|Refused(e)| e)
     }
 
-    /// Makes a user or a team. A user's address is no other user's.
-    pub fn create_owner(&mut self, kind: OwnerKind, id: &str, wish: Wish) -> Result<(), ApiError> {
-        self.0.create_owner(kind, id, wish.limits, wish.profile).map_err(|e| failed(&e))?;
+    /// Creates a user or a team. Fails if another user has the email address.
+    pub fn create_owner(&mut self, kind: OwnerKind, id: &str, settings: Settings) -> Result<(), ApiError> {
+        self.0.create_owner(kind, id, settings.limits, settings.profile).map_err(|e| failed(&e))?;
         if kind == OwnerKind::User { self.check_email(id) } else { Ok(()) }
     }
 
@@ -57,7 +57,7 @@ impl Changes<'_, '_> {
         if self.0.has_owner(OwnerKind::User, id) {
             return Ok(false);
         }
-        let Wish { limits, mut profile, .. } = rules.member()?;
+        let Settings { limits, mut profile, .. } = rules.member()?;
         profile.about.extend(email.map(|email| (EMAIL.to_string(), Value::from(email))));
         self.0.create_owner(OwnerKind::User, id, limits, profile).map_err(|e| failed(&e))?;
         Ok(true)
@@ -68,7 +68,7 @@ impl Changes<'_, '_> {
         self.0.delete_owners(kind, ids).map_err(|e| failed(&e))
     }
 
-    /// Makes users members of a team, or gives them other roles. Members named twice have the last role.
+    /// Adds users to a team, or changes their roles. The last role of a user named twice counts.
     pub fn join(&mut self, team: &str, new: Vec<Member>) -> Result<(), ApiError> {
         let enter = |members: &mut Vec<Member>| {
             *members = last_of_each(std::mem::take(members).into_iter().chain(new));
@@ -77,13 +77,13 @@ impl Changes<'_, '_> {
         self.0.edit_members(team, enter).map_err(|e: Error| failed(&e))
     }
 
-    /// Refuses a team that is not there.
+    /// Fails if the team does not exist.
     pub fn need_team(&self, id: &str) -> Result<(), ApiError> {
         let none = || Error::NoSuchOwner { kind: OwnerKind::Team.name(), id: id.into() };
         if self.0.has_owner(OwnerKind::Team, id) { Ok(()) } else { Err(failed(&none())) }
     }
 
-    /// Users by their addresses.
+    /// User ids by email address.
     pub fn users_by_email(&self) -> HashMap<String, String> {
         let emails = self.0.owners(OwnerKind::User).filter_map(|(id, profile)| {
             Some((profile.about.get(EMAIL)?.as_str()?.to_string(), id.to_string()))
@@ -91,7 +91,7 @@ impl Changes<'_, '_> {
         emails.collect()
     }
 
-    /// Refuses a user's address that another one has.
+    /// Fails if another user has the email address of `user`.
     pub fn check_email(&self, user: &str) -> Result<(), ApiError> {
         let email = |profile: &Profile| profile.about.get(EMAIL).and_then(Value::as_str).map(String::from);
         let own = self.0.owners(OwnerKind::User).find(|(id, _)| *id == user);
@@ -104,10 +104,10 @@ impl Changes<'_, '_> {
     }
 }
 
-/// What the address of a user is called.
+/// The field with a user's email address.
 pub const EMAIL: &str = "user_email";
 
-/// Each user once, with the last role, in the order of the last mentions.
+/// Each user once, with the last role, in the order of the last entries.
 pub fn last_of_each(members: impl Iterator<Item = Member>) -> Vec<Member> {
     let all: Vec<Member> = members.collect();
     let mut seen = HashSet::new();
@@ -116,14 +116,19 @@ pub fn last_of_each(members: impl Iterator<Item = Member>) -> Vec<Member> {
     kept
 }
 
-/// Changes what the fields of a request name; says what of them has no effect.
-pub fn change(store: &Store, of: Of, id: KeyId, fields: Map<String, Value>) -> Result<Vec<String>, ApiError> {
+/// Applies the fields of a request; returns notes about those without effect.
+pub fn change(
+    store: &Store,
+    of: Entity,
+    id: KeyId,
+    fields: Map<String, Value>,
+) -> Result<Vec<String>, ApiError> {
     let mut notes = Vec::new();
     transact(store, |all| {
         let mut user = None;
         all.edit(id, |draft| {
-            notes = Wish::change(of, fields, draft)?;
-            user = (of == Of::User).then(|| draft.name.clone());
+            notes = Settings::change(of, fields, draft)?;
+            user = (of == Entity::User).then(|| draft.name.clone());
             Ok(())
         })?;
         user.map_or(Ok(()), |user| all.check_email(&user))
@@ -136,7 +141,7 @@ pub fn set_blocked(store: &Store, id: KeyId, blocked: bool) -> Result<(), ApiErr
     set_all_blocked(store, &[id], blocked)
 }
 
-/// The same of several: all of them or none.
+/// Blocks or unblocks several: all of them or none.
 pub fn set_all_blocked(store: &Store, ids: &[KeyId], blocked: bool) -> Result<(), ApiError> {
     transact(store, |all| {
         ids.iter().try_for_each(|id| {

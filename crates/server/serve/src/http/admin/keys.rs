@@ -10,11 +10,11 @@ use octet_api::ApiError;
 use octet_keys::{KeyId, KeyInfo, OwnerKind, Secret, Store, UNNAMED};
 use serde_json::{Map, Value, json};
 
-use super::asking::{Asked, Page, asked, failed, find, needed, posted, texts, wrong};
+use super::access::{Page, Params, failed, find, needed, posted, queried, texts, wrong};
 use super::changes::{change, set_blocked, transact};
 use super::rules::KeyRules;
+use super::settings::{Entity, Settings, boolean};
 use super::shapes::{self, owner};
-use super::wish::{Of, Wish, boolean};
 use crate::app::App;
 
 /// The endpoints.
@@ -29,36 +29,36 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/key/list", get(list))
 }
 
-/// `POST /key/generate`: a new key, whose secret is in the answer and nowhere else.
+/// `POST /key/generate`: creates a key. The secret is in the answer and stored nowhere.
 async fn generate(State(app): State<Arc<App>>, request: Request) -> Response {
     let rules = KeyRules::of(&app);
     posted(app, request, move |store, mut fields| {
         rules.fill(&mut fields);
-        rules.hold(&mut fields, true)?;
-        let wish = Wish::read(Of::Key, fields, None)?;
-        let notes = wish.notes.clone();
-        let made = transact(store, |all| all.create(wish))?;
-        Ok((told(store, made)?.into(), notes))
+        rules.enforce(&mut fields, true)?;
+        let settings = Settings::read(Entity::Key, fields, None)?;
+        let notes = settings.notes.clone();
+        let made = transact(store, |all| all.create(settings))?;
+        Ok((created(store, made)?.into(), notes))
     })
     .await
 }
 
-/// A key that was just made, with its secret.
-pub fn told(store: &Store, (secret, id): (Secret, KeyId)) -> Result<Map<String, Value>, ApiError> {
+/// A key that was just created, with its secret.
+pub fn created(store: &Store, (secret, id): (Secret, KeyId)) -> Result<Map<String, Value>, ApiError> {
     let mut out = shapes::key(&find(store, &id.to_string())?);
     out.insert("key".into(), secret.reveal().into());
     out.insert("token_id".into(), id.to_string().into());
     Ok(out)
 }
 
-/// `POST /key/update`: other limits for a key. What is not named stays.
+/// `POST /key/update`: changes the limits of a key. Fields that are not named stay.
 async fn update(State(app): State<Arc<App>>, request: Request) -> Response {
     let rules = KeyRules::of(&app);
     posted(app, request, move |store, mut fields| {
         let key = needed(&mut fields, "key", "the key, or its token")?;
         let old = find(store, &key)?;
-        rules.hold(&mut fields, false)?;
-        let notes = change(store, Of::Key, old.id, fields)?;
+        rules.enforce(&mut fields, false)?;
+        let notes = change(store, Entity::Key, old.id, fields)?;
         let mut out = shapes::key(&find(store, &old.id.to_string())?);
         out.insert("key".into(), key.into());
         Ok((out.into(), notes))
@@ -85,7 +85,7 @@ async fn blocked(app: Arc<App>, request: Request, blocked: bool) -> Response {
     .await
 }
 
-/// `POST /key/delete`: takes keys back. Either all of them are, or none.
+/// `POST /key/delete`: revokes keys, all or none.
 async fn delete(State(app): State<Arc<App>>, request: Request) -> Response {
     posted(app, request, |store, mut fields| {
         let (keys, aliases) = (texts(&mut fields, "keys")?, texts(&mut fields, "key_aliases")?);
@@ -106,8 +106,8 @@ async fn delete(State(app): State<Arc<App>>, request: Request) -> Response {
 }
 
 /// `GET /key/info?key=`
-async fn info(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: Request) -> Response {
-    asked(app, request, move |store| {
+async fn info(State(app): State<Arc<App>>, Query(query): Query<Params>, request: Request) -> Response {
+    queried(app, request, move |store| {
         let key = query.get("key").ok_or_else(|| wrong("key", "'key' is needed: the key, or its token"))?;
         Ok(json!({"key": key, "info": shapes::key(&find(store, key)?)}))
     })
@@ -115,8 +115,8 @@ async fn info(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: 
 }
 
 /// `GET /key/list?page=&size=&key_alias=&user_id=&team_id=&return_full_object=`
-async fn list(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: Request) -> Response {
-    asked(app, request, move |store| {
+async fn list(State(app): State<Arc<App>>, Query(query): Query<Params>, request: Request) -> Response {
+    queried(app, request, move |store| {
         if query.get("organization_id").is_some_and(|v| !v.is_empty()) {
             let what = "'organization_id' is not supported: there are no organizations here";
             return Err(wrong("organization_id", what));
@@ -125,7 +125,7 @@ async fn list(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: 
         let is_of = |name: &str, is: Option<&str>| {
             query.get(name).filter(|v| !v.is_empty()).is_none_or(|wanted| is == Some(wanted.as_str()))
         };
-        let is_asked = |k: &KeyInfo| {
+        let matches = |k: &KeyInfo| {
             let (token, alias) = (k.id.to_string(), (k.name != UNNAMED).then_some(k.name.as_str()));
             k.revoked.is_none()
                 && is_of("key_hash", Some(&token))
@@ -133,7 +133,7 @@ async fn list(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: 
                 && is_of("user_id", owner(k, OwnerKind::User))
                 && is_of("team_id", owner(k, OwnerKind::Team))
         };
-        let all: Vec<KeyInfo> = store.list().into_iter().filter(is_asked).collect();
+        let all: Vec<KeyInfo> = store.list().into_iter().filter(matches).collect();
         let full = match query.get("return_full_object") {
             Some(text) => boolean("return_full_object", &text.as_str().into())?.unwrap_or(false),
             None => false,

@@ -1,4 +1,4 @@
-//! What an operator does with keys, users and teams, and what these spent, over HTTP, in the shapes of LiteLLM's proxy. For the server's own key.
+//! Management of keys, users and teams, and reports of their spend, in the shapes of LiteLLM's proxy. Needs the server's own key.
 //! Called by the routes.
 //!
 //! | file | paths |
@@ -9,23 +9,23 @@
 //! | `cache` | `/cache/...` |
 //! | `spend` | `/spend/...`, `/global/spend/report` |
 //! | `status` | `/admin/status`; the page itself is `page`'s |
-//! | `wish` | what a key, a user or a team is to be |
-//! | `rules` | what the configuration says of new keys |
-//! | `shapes` | these as they are told |
-//! | `changes` | changes that are made whole or not at all |
-//! | `asking` | who may ask, and how the file is waited for |
+//! | `settings` | the fields of requests that create or change a key, a user or a team |
+//! | `rules` | defaults and upper bounds for new keys, from the configuration |
+//! | `shapes` | keys, users and teams in LiteLLM's JSON shapes |
+//! | `changes` | transactions: all changes of a request, or none |
+//! | `access` | authorization, blocking file work, paging |
 
-mod asking;
+mod access;
 mod cache;
 mod changes;
 mod keys;
 mod rules;
+mod settings;
 mod shapes;
 mod spend;
 mod status;
 mod teams;
 mod users;
-mod wish;
 
 use std::sync::Arc;
 

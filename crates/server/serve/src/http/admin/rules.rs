@@ -9,8 +9,8 @@ use octet_config::{KeysSettings, LimitDefaults};
 use octet_keys::Period;
 use serde_json::{Map, Value};
 
-use super::asking::wrong;
-use super::wish::{Of, Wish, number, read};
+use super::access::wrong;
+use super::settings::{Entity, Settings, number, read};
 use crate::app::App;
 
 /// The role of users who do not manage the server.
@@ -21,12 +21,12 @@ const INTERNAL_USER: &str = "internal_user";
 pub struct KeyRules(Arc<KeysSettings>);
 
 impl KeyRules {
-    /// Those of the server's configuration.
+    /// The rules in the server's configuration.
     pub fn of(app: &App) -> Self {
         Self(app.gateway().map(|g| g.key_settings()).unwrap_or_default())
     }
 
-    /// Gives a new key the defaults of what its fields do not name.
+    /// Sets defaults for the fields that a request for a new key does not have.
     pub fn fill(&self, fields: &mut Map<String, Value>) {
         let d = &self.0.defaults;
         fill_limits(fields, &d.limits);
@@ -51,7 +51,7 @@ impl KeyRules {
     }
 
     /// What a user gets who is created as a member of a team: a budget and models, no rates, as in LiteLLM.
-    pub fn member(&self) -> Result<Wish, ApiError> {
+    pub fn member(&self) -> Result<Settings, ApiError> {
         let mut fields = Map::from_iter([("user_role".to_string(), Value::from(INTERNAL_USER))]);
         let d = &self.0.user_defaults.limits;
         fill_limits(
@@ -59,7 +59,7 @@ impl KeyRules {
             &LimitDefaults { rpm_limit: None, tpm_limit: None, max_parallel_requests: None, ..d.clone() },
         );
         self.fill_internal(&mut fields);
-        Wish::read(Of::User, fields, None)
+        Settings::read(Entity::User, fields, None)
     }
 
     fn fill_internal(&self, fields: &mut Map<String, Value>) {
@@ -146,7 +146,7 @@ fn within(
         Some(value) => {
             let bound = bound.as_str().map_or_else(|| bound.to_string(), String::from);
             let what = format!(
-                "'{name}' is {}; upperbound_key_generate_params of the configuration allows at most {bound}",
+                "'{name}' is {}; upperbound_key_generate_params in the configuration allows at most {bound}",
                 octet_api::shortened(&value.to_string())
             );
             return Err(wrong(name, what));
@@ -155,7 +155,7 @@ fn within(
     Ok(())
 }
 
-/// As requests have it.
+/// A duration in the format of requests.
 fn time(length: Duration) -> Value {
     let seconds = u32::try_from(length.as_secs().max(1)).unwrap_or(u32::MAX);
     Period::Seconds(seconds).to_string().into()

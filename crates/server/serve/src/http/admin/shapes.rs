@@ -1,4 +1,4 @@
-//! Keys, users and teams as LiteLLM tells of them. Used by all endpoints here.
+//! Keys, users and teams in LiteLLM's JSON shapes. Used by all endpoints here.
 
 use octet_api::rfc3339;
 use octet_keys::{KeyInfo, OwnerKind, Period, Store, UNNAMED};
@@ -61,7 +61,7 @@ pub fn team(t: &KeyInfo) -> Map<String, Value> {
     out
 }
 
-/// The keys in force of a user or a team.
+/// The valid keys of a user or a team.
 pub fn keys_of(store: &Store, kind: OwnerKind, id: &str) -> Vec<Value> {
     let is_its = |k: &&KeyInfo| k.revoked.is_none() && owner(k, kind) == Some(id);
     store.list().iter().filter(is_its).map(|k| key(k).into()).collect()
@@ -97,7 +97,7 @@ fn limits(k: &KeyInfo) -> Map<String, Value> {
     out
 }
 
-/// Adds the fields of an object.
+/// Adds the fields of `more` to an object.
 pub fn add(to: &mut Map<String, Value>, more: Value) {
     if let Value::Object(fields) = more {
         to.extend(fields);

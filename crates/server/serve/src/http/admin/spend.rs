@@ -13,7 +13,7 @@ use octet_keys::{
 };
 use serde_json::{Map, Value, json};
 
-use super::asking::{Asked, asked, failed, find, wrong};
+use super::access::{Params, failed, find, queried, wrong};
 use super::shapes::owner;
 use crate::app::App;
 
@@ -28,18 +28,18 @@ pub fn routes() -> Router<Arc<App>> {
 /// All keys, also those that were deleted, and the server's own.
 type Keys = HashMap<KeyId, KeyInfo>;
 
-/// What LiteLLM calls the server's own key.
+/// LiteLLM's name for the server's own key.
 const OWN_KEY: &str = "litellm_proxy_master_key";
 
-/// A key as it is told: the secret of none.
+/// The public id of a key; never its secret.
 fn token(id: KeyId) -> String {
     if id == own_key() { OWN_KEY.into() } else { id.to_string() }
 }
 
-/// `GET /spend/logs?start_date=&end_date=&api_key=&user_id=&team_id=`: what was spent on each day. Requests are not kept one by one.
-async fn logs(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: Request) -> Response {
+/// `GET /spend/logs?start_date=&end_date=&api_key=&user_id=&team_id=`: spend by day. Single requests are not stored.
+async fn logs(State(app): State<Arc<App>>, Query(query): Query<Params>, request: Request) -> Response {
     let own = names_own_key(&app, &query);
-    asked(app, request, move |store| {
+    queried(app, request, move |store| {
         let (keys, rows) = used(store, &query, own)?;
         let of = |row: &UsageRow, kind| keys.get(&row.key).and_then(|k| owner(k, kind)).map(String::from);
         let day = |(day, rows): (&i64, &Vec<UsageRow>)| {
@@ -58,11 +58,11 @@ async fn logs(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: 
     .await
 }
 
-/// `GET /global/spend/report?start_date=&end_date=&group_by=&api_key=&internal_user_id=&team_id=`: what each team did on each day; or what
-/// each key spent, and on which models. Of one key or user it is always the latter.
-async fn report(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: Request) -> Response {
+/// `GET /global/spend/report?start_date=&end_date=&group_by=&api_key=&internal_user_id=&team_id=`: usage of each team by day,
+/// or spend of each key by model. With one key or user it is always the latter.
+async fn report(State(app): State<Arc<App>>, Query(query): Query<Params>, request: Request) -> Response {
     let own = names_own_key(&app, &query);
-    asked(app, request, move |store| {
+    queried(app, request, move |store| {
         let of_one = ["api_key", "internal_user_id"].iter().any(|name| query.contains_key(*name));
         let group = query.get("group_by").map_or("team", String::as_str);
         let (keys, rows) = used(store, &query, own)?;
@@ -71,7 +71,7 @@ async fn report(State(app): State<Arc<App>>, Query(query): Query<Asked>, request
             "api_key" => Ok(by_key(&keys, rows)),
             "team" => Ok(by_team(store, &keys, rows)),
             other => {
-                let what = format!("'group_by={}' is not supported: it is team or api_key", shortened(other));
+                let what = format!("'group_by={}' is not supported: use team or api_key", shortened(other));
                 Err(wrong("group_by", what))
             }
         }
@@ -79,8 +79,8 @@ async fn report(State(app): State<Arc<App>>, Query(query): Query<Asked>, request
     .await
 }
 
-/// Whether a query asks for what was spent with the server's own key.
-fn names_own_key(app: &App, query: &Asked) -> bool {
+/// Whether a query selects the server's own key.
+fn names_own_key(app: &App, query: &Params) -> bool {
     let is_own = |key: &String| key == OWN_KEY || app.gateway().is_some_and(|g| g.is_own_key(key));
     query.get("api_key").is_some_and(is_own)
 }
@@ -133,9 +133,9 @@ fn by_team(store: &Store, keys: &Keys, rows: Vec<UsageRow>) -> Value {
     grouped(rows, |r| r.day).iter().map(day).collect()
 }
 
-/// `GET /spend/tags?start_date=&end_date=`: what requests with each tag cost.
-async fn tags(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: Request) -> Response {
-    asked(app, request, move |store| {
+/// `GET /spend/tags?start_date=&end_date=`: spend by request tag.
+async fn tags(State(app): State<Arc<App>>, Query(query): Query<Params>, request: Request) -> Response {
+    queried(app, request, move |store| {
         let (from, to) = (day(&query, "start_date")?, day(&query, "end_date")?);
         let tag = |row: &TagRow| {
             json!({
@@ -148,15 +148,15 @@ async fn tags(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: 
     .await
 }
 
-/// A day that a query names.
-fn day(query: &Asked, name: &str) -> Result<Option<i64>, ApiError> {
+/// A date in a query string.
+fn day(query: &Params, name: &str) -> Result<Option<i64>, ApiError> {
     let Some(text) = query.get(name) else { return Ok(None) };
     let date = text.split(['T', ' ']).next().unwrap_or("");
     calendar::parse(date).map(Some).ok_or_else(|| wrong(name, format!("'{name}' is a date like 2026-11-22")))
 }
 
 /// Usage between two days, of one key, user or team, or all; and all keys.
-fn used(store: &Store, query: &Asked, own: bool) -> Result<(Keys, Vec<UsageRow>), ApiError> {
+fn used(store: &Store, query: &Params, own: bool) -> Result<(Keys, Vec<UsageRow>), ApiError> {
     let key = match query.get("api_key") {
         Some(_) if own => Some(own_key()),
         Some(key) => Some(find(store, key)?.id),
@@ -177,7 +177,7 @@ fn used(store: &Store, query: &Asked, own: bool) -> Result<(Keys, Vec<UsageRow>)
     Ok((keys, rows))
 }
 
-/// Rows by something, in its order.
+/// Groups rows, ordered by group.
 fn grouped<T: Ord>(rows: Vec<UsageRow>, of: impl Fn(&UsageRow) -> T) -> BTreeMap<T, Vec<UsageRow>> {
     let mut out: BTreeMap<T, Vec<UsageRow>> = BTreeMap::new();
     for row in rows {
@@ -190,7 +190,7 @@ fn cost(rows: &[UsageRow]) -> Usd {
     rows.iter().fold(Usd::ZERO, |sum, r| sum.plus(r.cost))
 }
 
-/// Cost and tokens of some rows.
+/// Sums of cost and tokens.
 fn sums(rows: &[UsageRow]) -> [(String, Value); 3] {
     let input: u64 = rows.iter().map(|r| r.usage.input).sum();
     let output: u64 = rows.iter().map(|r| r.usage.output).sum();
@@ -201,7 +201,7 @@ fn sums(rows: &[UsageRow]) -> [(String, Value); 3] {
     ]
 }
 
-/// What each of something cost.
+/// Cost of each group.
 fn by(rows: &[UsageRow], of: impl Fn(&UsageRow) -> Option<String>) -> Map<String, Value> {
     let mut costs: BTreeMap<String, Usd> = BTreeMap::new();
     for row in rows {

@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use octet_api::{ApiError, ErrorKind};
 
-use super::asking::manager;
+use super::access::manager;
 use crate::app::App;
 use crate::http::call::{caller, trace};
 use crate::http::error::{Dialect, json as json_response};

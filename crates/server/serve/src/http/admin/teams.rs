@@ -1,4 +1,4 @@
-//! `/team/...`: teams, whose limits hold for all of their keys together. Called by the routes.
+//! `/team/...`: teams, whose limits apply to all of their keys together. Called by the routes.
 
 use std::sync::Arc;
 
@@ -10,12 +10,11 @@ use octet_api::{ApiError, ErrorKind};
 use octet_keys::{KeyInfo, OwnerKind, Store};
 use serde_json::{Map, Value, json};
 
-use super::asking::{Asked, Page, asked, failed, is_nothing, needed, posted, texts, wrong};
+use super::access::{Page, Params, failed, is_nothing, needed, posted, queried, texts, wrong};
 use super::changes::{Changes, EMAIL, change, last_of_each, set_blocked, transact};
 use super::rules::KeyRules;
 use super::shapes;
 use super::users::{new_id, with_email};
-use super::wish::{Of, Wish, member, read};
 use crate::app::App;
 
 /// The endpoints.
@@ -43,12 +42,12 @@ async fn new(State(app): State<Arc<App>>, request: Request) -> Response {
         rules.fill_team(&mut fields);
         let id = fields.shift_remove("team_id").filter(|v| !v.is_null());
         let id = id.map(|v| read::<String>("team_id", v)).transpose()?.flatten().unwrap_or_else(new_id);
-        let mut wish = Wish::read(Of::Team, fields, None)?;
-        let members = last_of_each(std::mem::take(&mut wish.profile.members).into_iter());
-        wish.profile.members.clone_from(&members);
-        let notes = std::mem::take(&mut wish.notes);
+        let mut settings = Settings::read(Entity::Team, fields, None)?;
+        let members = last_of_each(std::mem::take(&mut settings.profile.members).into_iter());
+        settings.profile.members.clone_from(&members);
+        let notes = std::mem::take(&mut settings.notes);
         transact(store, |all| {
-            all.create_owner(OwnerKind::Team, &id, wish)?;
+            all.create_owner(OwnerKind::Team, &id, settings)?;
             members.iter().try_for_each(|member| all.ensure_user(&member.user, None, &rules).map(drop))
         })?;
         Ok((shapes::team(&find(store, &id)?).into(), notes))
@@ -56,7 +55,7 @@ async fn new(State(app): State<Arc<App>>, request: Request) -> Response {
     .await
 }
 
-/// `POST /team/update`: other limits for a team. What is not named stays.
+/// `POST /team/update`: changes the limits of a team. Fields that are not named stay.
 async fn update(State(app): State<Arc<App>>, request: Request) -> Response {
     posted(app, request, |store, mut fields| {
         let old = find(store, &needed(&mut fields, "team_id", ID)?)?;
@@ -65,7 +64,7 @@ async fn update(State(app): State<Arc<App>>, request: Request) -> Response {
             return Err(wrong("members_with_roles", what));
         }
         fields.shift_remove("members_with_roles");
-        let notes = change(store, Of::Team, old.id, fields)?;
+        let notes = change(store, Entity::Team, old.id, fields)?;
         let data = shapes::team(&find(store, &old.name)?);
         Ok((json!({"team_id": old.name, "data": data}), notes))
     })
@@ -104,7 +103,7 @@ async fn blocked(app: Arc<App>, request: Request, blocked: bool) -> Response {
     .await
 }
 
-/// `POST /team/member_add`: `member` is one, or a list. Who is not known yet is made.
+/// `POST /team/member_add`: `member` is one member or a list. A user that does not exist is created.
 async fn member_add(State(app): State<Arc<App>>, request: Request) -> Response {
     let rules = KeyRules::of(&app);
     posted(app, request, move |store, mut fields| {
@@ -139,8 +138,8 @@ async fn member_add(State(app): State<Arc<App>>, request: Request) -> Response {
     .await
 }
 
-/// Makes these users members of a team, and says who they are, and what has no effect. Who is known by an address is that user; who is not
-/// known is made. Who is known by an id keeps the address, as in LiteLLM.
+/// Adds users to a team. Returns their ids, and notes about fields without effect. An email address selects the user that has it; a user that
+/// does not exist is created. A user selected by id keeps its email address, as in LiteLLM.
 fn enter(
     all: &mut Changes<'_, '_>,
     team: &str,
@@ -177,7 +176,7 @@ fn enter(
     Ok((users, notes))
 }
 
-/// `POST /team/member_delete`: of a `user_id`, or of a `user_email`. The user stays, with the keys.
+/// `POST /team/member_delete`: by `user_id` or `user_email`. The user and the keys stay.
 async fn member_delete(State(app): State<Arc<App>>, request: Request) -> Response {
     posted(app, request, |store, mut fields| {
         let team = find(store, &needed(&mut fields, "team_id", ID)?)?;
@@ -189,7 +188,7 @@ async fn member_delete(State(app): State<Arc<App>>, request: Request) -> Respons
         let user = id.or_else(|| Some(with_email(store, &email?)?.name));
         let user = user.ok_or_else(|| wrong("user_id", "'user_id' or 'user_email' of a member is needed"))?;
         if !team.profile.members.iter().any(|m| m.user == user) {
-            return Err(ApiError::new(ErrorKind::NotFound, "this user is no member of the team"));
+            return Err(ApiError::new(ErrorKind::NotFound, "this user is not a member of the team"));
         }
         nothing_else(&fields, "members")?;
         store
@@ -200,7 +199,7 @@ async fn member_delete(State(app): State<Arc<App>>, request: Request) -> Respons
     .await
 }
 
-/// Refuses what would limit something and is not held to here.
+/// Refuses further fields: they would be limits that are not enforced.
 fn nothing_else(fields: &Map<String, Value>, whose: &str) -> Result<(), ApiError> {
     let Some((name, _)) = fields.iter().find(|(_, value)| !is_nothing(value)) else { return Ok(()) };
     let name = octet_api::shortened(name);
@@ -208,8 +207,8 @@ fn nothing_else(fields: &Map<String, Value>, whose: &str) -> Result<(), ApiError
 }
 
 /// `GET /team/info?team_id=`
-async fn info(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: Request) -> Response {
-    asked(app, request, move |store| {
+async fn info(State(app): State<Arc<App>>, Query(query): Query<Params>, request: Request) -> Response {
+    queried(app, request, move |store| {
         let id = query.get("team_id").filter(|id| !id.is_empty());
         let team = find(store, id.ok_or_else(|| wrong("team_id", "'team_id' is needed"))?)?;
         let keys = shapes::keys_of(store, OwnerKind::Team, &team.name);
@@ -218,8 +217,8 @@ async fn info(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: 
     .await
 }
 
-/// Teams that a query names, by their ids.
-fn wanted(store: &Store, query: &Asked) -> Result<Vec<KeyInfo>, ApiError> {
+/// The teams that a query names by id.
+fn wanted(store: &Store, query: &Params) -> Result<Vec<KeyInfo>, ApiError> {
     let text = |name: &str| query.get(name).filter(|v| !v.is_empty());
     if text("organization_id").is_some() {
         let what = "'organization_id' is not supported: there are no organizations here";
@@ -236,8 +235,8 @@ fn wanted(store: &Store, query: &Asked) -> Result<Vec<KeyInfo>, ApiError> {
 }
 
 /// `GET /team/list?user_id=`
-async fn list(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: Request) -> Response {
-    asked(app, request, move |store| {
+async fn list(State(app): State<Arc<App>>, Query(query): Query<Params>, request: Request) -> Response {
+    queried(app, request, move |store| {
         let team = |t: &KeyInfo| {
             let mut out = shapes::team(t);
             let keys = shapes::keys_of(store, OwnerKind::Team, &t.name);
@@ -250,8 +249,8 @@ async fn list(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: 
 }
 
 /// `GET /v2/team/list?page=&page_size=&user_id=&team_id=&team_alias=`
-async fn list_pages(State(app): State<Arc<App>>, Query(query): Query<Asked>, request: Request) -> Response {
-    asked(app, request, move |store| {
+async fn list_pages(State(app): State<Arc<App>>, Query(query): Query<Params>, request: Request) -> Response {
+    queried(app, request, move |store| {
         let page = Page::read(&query, "page_size", 10, 100)?;
         let all = wanted(store, &query)?;
         let teams: Value = page.of(&all).map(|t| Value::from(shapes::team(t))).collect();
@@ -261,12 +260,12 @@ async fn list_pages(State(app): State<Arc<App>>, Query(query): Query<Asked>, req
     .await
 }
 
-/// `GET /team/available`: teams that users may join by themselves; there are none.
+/// `GET /team/available`: teams that users may join by themselves; always empty.
 async fn available(State(app): State<Arc<App>>, request: Request) -> Response {
-    asked(app, request, |_| Ok(json!([]))).await
+    queried(app, request, |_| Ok(json!([]))).await
 }
 
-/// A team by its id.
+/// A team by id.
 fn find(store: &Store, id: &str) -> Result<KeyInfo, ApiError> {
     store.owner(OwnerKind::Team, id).map_err(|e| failed(&e))
 }

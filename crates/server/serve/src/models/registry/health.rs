@@ -1,5 +1,5 @@
-//! What becomes of a model whose device is lost: it is loaded again. Where that fails several times, or the device is lost again soon after it,
-//! the model stays down with the reason, instead of being loaded for ever. Used by the registry.
+//! Recovery from a lost device: the model is loaded again. If that fails several times, or the device is lost again soon after, the
+//! model stays down with the reason. Used by the registry.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,28 +7,28 @@ use std::time::{Duration, Instant};
 use super::listing::Unhealthy;
 use super::{Phase, Registry, State};
 
-/// A model whose device is lost so soon after it was loaded again stays down.
+/// A model whose device is lost again within this time after a reload stays down.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// How long is waited before a model whose device is lost is loaded again, where that has failed: a driver may take a while to come back.
+/// Pauses between attempts to reload a model after a device loss: the driver may need time to recover.
 const PAUSES: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(16)];
 
 const WHAT_TO_DO: &str = "look at the driver's messages (dmesg on Linux), then load the model again (POST /api/generate with nothing but \
                           its name) or start the server again, or run the model on the processor with --device cpu";
 
-/// How a model's device is.
+/// The health of a model's device.
 #[derive(Debug, Default)]
 enum Condition {
     #[default]
     Well,
-    /// It was lost. The model is loaded again at `next`; where that is nothing, it is being loaded. So many times that `failed`.
+    /// The device was lost. The model is loaded again at `next`; `None` if it is being loaded. `failed` attempts so far.
     Lost { why: String, next: Option<Instant>, failed: usize },
-    /// It was lost, and the model is not loaded again.
+    /// The device was lost, and the model is not loaded again.
     Down(String),
 }
 
 impl Condition {
-    fn tell(&self) -> Option<Unhealthy> {
+    fn unhealthy(&self) -> Option<Unhealthy> {
         match self {
             Self::Well => None,
             Self::Lost { why, .. } => Some(Unhealthy { why: why.clone(), is_loading_again: true }),
@@ -37,12 +37,12 @@ impl Condition {
     }
 }
 
-/// How a model's device has fared.
+/// The history of a model's device.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     losses: u64,
     condition: Condition,
-    /// When the model was loaded again after the last loss.
+    /// When the model was reloaded after the last loss.
     loaded_again: Option<Instant>,
 }
 
@@ -63,14 +63,14 @@ impl Health {
         self.condition = self.after(why);
     }
 
-    /// The model is loaded.
+    /// Records that the model is loaded.
     pub(super) fn loaded(&mut self, now: Instant) {
         if matches!(self.condition, Condition::Lost { .. }) {
             (self.condition, self.loaded_again) = (Condition::Well, Some(now));
         }
     }
 
-    /// The model cannot be loaded; it is tried again after a pause, or not any more. What requests try meanwhile does not count.
+    /// Records that loading failed; it is tried again after a pause, up to a limit. Attempts by requests in between do not count.
     pub(super) fn failed(&mut self, error: &str, now: Instant) {
         let Condition::Lost { why, next, failed } = &mut self.condition else { return };
         *why = format!("its device was lost, and it cannot be loaded again: {error}");
@@ -86,7 +86,7 @@ impl Health {
         }
     }
 
-    /// Whether the model is to be loaded again now; then it is taken to be.
+    /// Whether the model should be reloaded now; if so, marks it as loading.
     fn is_due(&mut self, now: Instant) -> bool {
         match &mut self.condition {
             Condition::Lost { next, .. } => next.take_if(|at| *at <= now).is_some(),
@@ -94,7 +94,7 @@ impl Health {
         }
     }
 
-    /// When it is loaded again, if it waits for that.
+    /// The time of the next reload, if one is planned.
     fn next(&self) -> Option<Instant> {
         match self.condition {
             Condition::Lost { next, .. } => next,
@@ -102,7 +102,7 @@ impl Health {
         }
     }
 
-    /// Why the model stays down, where it does.
+    /// Why the model stays down, if it does.
     pub(super) fn down(&self) -> Option<String> {
         match &self.condition {
             Condition::Down(why) => Some(why.clone()),
@@ -120,10 +120,10 @@ impl Health {
 
     /// How it is, given why the device of the running engine is lost, if it is and that was not noticed yet.
     pub(super) fn now(&self, just_lost: Option<&str>) -> Option<Unhealthy> {
-        just_lost.map_or_else(|| self.condition.tell(), |why| self.after(why).tell())
+        just_lost.map_or_else(|| self.condition.unhealthy(), |why| self.after(why).unhealthy())
     }
 
-    /// How many times the device was lost.
+    /// Number of device losses.
     pub(super) fn losses(&self) -> u64 {
         self.losses
     }
@@ -133,7 +133,7 @@ impl Registry {
     /// Lets a model that stays down be loaded again: whoever asks for it next does that.
     pub fn revive(&self, index: usize) {
         self.lock()[index].health.revive();
-        self.tell();
+        self.notify();
     }
 
     /// Takes an engine that has ended by itself out of use.
@@ -158,14 +158,14 @@ impl Registry {
         s.phase = Phase::Idle;
     }
 
-    /// Loads models again whose device was lost, whether somebody asks for them or not: who looks after the server may send nobody to it
-    /// until it is well. Runs as long as the server.
+    /// Reloads models whose device was lost, even without requests: a load balancer may send none until the server is healthy. Runs as
+    /// long as the server.
     pub async fn reload_lost(self: Arc<Self>) {
         let mut changed = self.changed.subscribe();
         loop {
             changed.mark_unchanged();
             let mut next = None;
-            // engines that were told to end have ended by that
+            // Engines that were told to stop have ended, too.
             if !self.is_draining() {
                 for (index, s) in self.lock().iter_mut().enumerate() {
                     self.notice_end(index, s);

@@ -1,4 +1,4 @@
-//! What the registry tells of its models: how far each is loaded, and how it is. Read by lists, health checks and metrics.
+//! The registry's view for lists, health checks and metrics: loading progress and health of each model.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,16 +8,16 @@ use octet_api::core::{self, ModelInfo};
 use super::{Phase, Registry, State};
 use crate::models::Loaded;
 
-/// That a model cannot answer, since its device was lost.
+/// Why a model cannot answer: its device was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unhealthy {
-    /// Why, and what to do.
+    /// The reason, and what to do.
     pub why: String,
-    /// It is loaded again.
+    /// The model is being loaded again.
     pub is_loading_again: bool,
 }
 
-/// Why the device of a model's engine is lost, where the engine has not ended yet or nobody has noticed.
+/// Why the device of a running engine is lost, if that is not recorded yet.
 fn just_lost(s: &State) -> Option<&str> {
     match &s.phase {
         Phase::Ready(loaded) => loaded.handle.lost(),
@@ -38,7 +38,7 @@ impl Registry {
         }
     }
 
-    /// How far a model is loaded, from 0 to 1.
+    /// Loading progress of a model, from 0 to 1.
     pub fn progress(&self, index: usize) -> f64 {
         match &self.lock()[index].phase {
             Phase::Ready(_) => 1.0,
@@ -47,17 +47,17 @@ impl Registry {
         }
     }
 
-    /// How the last try to load a model failed, if it did.
+    /// The error of the last attempt to load a model, if it failed.
     pub fn failure(&self, index: usize) -> Option<String> {
         self.lock()[index].failed.as_ref().map(|f| f.1.clone())
     }
 
-    /// Why a model is unhealthy, if it is: its device was lost. And whether it is loaded again.
+    /// Why a model is unhealthy, if it is, and whether it is being loaded again.
     pub fn unhealthy(&self, index: usize) -> Option<Unhealthy> {
         unhealthy(&self.lock()[index])
     }
 
-    /// How many times a model's device was lost.
+    /// Number of times a model's device was lost.
     pub fn losses(&self, index: usize) -> u64 {
         let s = &self.lock()[index];
         s.health.losses() + u64::from(just_lost(s).is_some())
@@ -68,7 +68,7 @@ impl Registry {
         self.lock().iter().map(|s| s.users + s.waiting).sum()
     }
 
-    /// Requests that wait for a model to be loaded.
+    /// Number of requests that wait for a model to be loaded.
     pub fn waiting(&self, index: usize) -> usize {
         self.lock()[index].waiting
     }

@@ -1,4 +1,4 @@
-//! Who may ask about keys, users and teams, and how their file is waited for. Used by all endpoints here.
+//! Access to the key store for the endpoints of keys, users and teams: authorization, blocking file work, paging.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,27 +15,27 @@ use crate::http::call::{Call, call, caller, trace};
 use crate::http::error::{Dialect, json as json_response};
 use crate::warnings;
 
-/// A query.
-pub type Asked = HashMap<String, String>;
+/// The parameters of a query string.
+pub type Params = HashMap<String, String>;
 
-/// A field that is not as it should be.
+/// The error for an invalid field.
 pub fn wrong(field: &str, what: impl Into<String>) -> ApiError {
     ApiError::invalid(field, what.into())
 }
 
-/// Refuses who may not manage the server. A router that everybody may ask is managed by nobody.
+/// Refuses a caller that may not manage the server. A router without keys cannot be managed over HTTP.
 pub fn manager(app: &App, who: &Caller) -> Result<(), ApiError> {
     let what = match who {
         Caller::Trusted if app.gateway().is_some_and(|g| g.is_open()) => {
-            "this needs a key of the server's own, and there is none: set general_settings.master_key in the configuration"
+            "this endpoint needs the server's own key, and none is configured: set general_settings.master_key"
         }
         Caller::Trusted => return Ok(()),
-        Caller::Key(_) => "this API key is for asking models; the server's own key is needed here",
+        Caller::Key(_) => "this API key may only use models; this endpoint needs the server's own key",
     };
     Err(ApiError::new(ErrorKind::Permission, what))
 }
 
-/// The file of keys, for who may manage it.
+/// The key store, if `who` may manage it.
 fn store(app: &App, who: &Caller) -> Result<Arc<Store>, ApiError> {
     manager(app, who)?;
     app.gateway().and_then(|g| g.store().cloned()).ok_or_else(|| {
@@ -44,7 +44,7 @@ fn store(app: &App, who: &Caller) -> Result<Arc<Store>, ApiError> {
     })
 }
 
-/// What the file says of a change.
+/// The API error for an error of the key store.
 pub fn failed(e: &Error) -> ApiError {
     let kind = match e {
         Error::NameTaken(name) => {
@@ -57,16 +57,16 @@ pub fn failed(e: &Error) -> ApiError {
     ApiError::new(kind, e.to_string())
 }
 
-/// Work on the file, which may wait for the disk.
-async fn waiting<T: Send + 'static>(
+/// Runs work on the store on a blocking thread: it may wait for the disk.
+async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     tokio::task::spawn_blocking(work)
         .await
-        .unwrap_or_else(|e| Err(ApiError::new(ErrorKind::Internal, format!("the file of keys: {e}"))))
+        .unwrap_or_else(|e| Err(ApiError::new(ErrorKind::Internal, format!("the key store: {e}"))))
 }
 
-/// A request with a body, whose JSON object is given to `answer`; that may also say what has no effect.
+/// Answers a request with a body: `answer` gets its JSON object, and returns the response and notes about fields without effect.
 pub async fn posted(
     app: Arc<App>,
     request: Request,
@@ -75,9 +75,9 @@ pub async fn posted(
     call(app, request, |c: Call| async move {
         let store = store(&c.app, &c.caller)?;
         let (body, _share) = c.body.into_parts();
-        let (out, notes) = waiting(move || {
+        let (out, notes) = blocking(move || {
             let fields = serde_json::from_slice(&body).map_err(|e| {
-                ApiError::new(ErrorKind::InvalidRequest, format!("the body is no JSON object: {e}"))
+                ApiError::new(ErrorKind::InvalidRequest, format!("the body is not a JSON object: {e}"))
             })?;
             answer(&store, fields)
         })
@@ -89,14 +89,14 @@ pub async fn posted(
     .await
 }
 
-/// A request without a body.
-pub async fn asked(
+/// Answers a request without a body.
+pub async fn queried(
     app: Arc<App>,
     request: Request,
     answer: impl FnOnce(&Store) -> Result<Value, ApiError> + Send + 'static,
 ) -> Response {
     let result = match store(&app, &caller(&request)) {
-        Ok(store) => waiting(move || answer(&store)).await,
+        Ok(store) => blocking(move || answer(&store)).await,
         Err(e) => Err(e),
     };
     match result {
@@ -105,15 +105,15 @@ pub async fn asked(
     }
 }
 
-/// A key by itself, or by its token.
+/// Finds a key by its secret or its token.
 pub fn find(store: &Store, key: &str) -> Result<KeyInfo, ApiError> {
     let id = store.id(key).or_else(|| key.parse::<KeyId>().ok());
     let found = store.list().into_iter().find(|k| Some(k.id) == id && k.revoked.is_none());
-    // What was sent may be a key: it is not repeated.
+    // The text may be a secret key, so the error does not repeat it.
     found.ok_or_else(|| ApiError::new(ErrorKind::NotFound, "there is no such key, or it was deleted"))
 }
 
-/// A text of a body that has to be there.
+/// A required string field of a body.
 pub fn needed(fields: &mut Map<String, Value>, name: &str, what: &str) -> Result<String, ApiError> {
     match fields.shift_remove(name) {
         Some(Value::String(text)) if !text.is_empty() => Ok(text),
@@ -121,44 +121,44 @@ pub fn needed(fields: &mut Map<String, Value>, name: &str, what: &str) -> Result
     }
 }
 
-/// A list of texts of a body; none is an empty one.
+/// A field of a body that is a list of strings; empty if absent.
 pub fn texts(fields: &mut Map<String, Value>, name: &str) -> Result<Vec<String>, ApiError> {
     let value =
         fields.shift_remove(name).filter(|v| !v.is_null()).unwrap_or_else(|| Value::Array(Vec::new()));
-    serde_json::from_value(value).map_err(|_| wrong(name, format!("'{name}' is a list of texts")))
+    serde_json::from_value(value).map_err(|_| wrong(name, format!("'{name}' must be a list of strings")))
 }
 
-/// Which part of a list is asked for.
+/// The requested page of a list.
 pub struct Page {
     page: usize,
     size: usize,
 }
 
 impl Page {
-    /// Reads `page`, and how many there are on one.
-    pub fn read(query: &Asked, size: &str, usual: usize, most: usize) -> Result<Self, ApiError> {
+    /// Reads `page` and the page size, whose parameter is named `size`.
+    pub fn read(query: &Params, size: &str, usual: usize, most: usize) -> Result<Self, ApiError> {
         let number = |name: &str, usual: usize, most: usize| match query.get(name) {
             Some(text) => {
                 let n = text.parse::<usize>().ok().filter(|n| (1..=most).contains(n));
-                n.ok_or_else(|| wrong(name, format!("'{name}' is a number from 1 to {most}")))
+                n.ok_or_else(|| wrong(name, format!("'{name}' must be a number from 1 to {most}")))
             }
             None => Ok(usual),
         };
         Ok(Self { page: number("page", 1, usize::MAX)?, size: number(size, usual, most)? })
     }
 
-    /// What is on the page.
+    /// The items on the page.
     pub fn of<'a, T>(&self, all: &'a [T]) -> impl Iterator<Item = &'a T> + use<'a, T> {
         all.iter().skip((self.page - 1).saturating_mul(self.size)).take(self.size)
     }
 
-    /// Its number, how many there are on one, and how many pages there are.
+    /// Page number, page size, number of pages.
     pub fn figures(&self, all: usize) -> (usize, usize, usize) {
         (self.page, self.size, all.div_ceil(self.size))
     }
 }
 
-/// Says nothing: `null`, `{}`, `[]`, `false`, `0`, an empty text.
+/// Whether a value is neutral: `null`, `{}`, `[]`, `false`, `0`, an empty string.
 pub fn is_nothing(value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -1,6 +1,6 @@
-//! What Octet does not understand itself and passes on: audio, images, moderations, rerankers elsewhere, files and batches.
+//! Requests that are forwarded unread to a provider: audio, images, moderations, remote rerankers, files and batches.
 //!
-//! Of a form only so much is read as tells the model; the rest is sent on while it comes, and so is the answer.
+//! A form is read up to its field `model`; the rest is streamed to the provider, and so is the answer to the client.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -29,14 +29,14 @@ use crate::ops::Trace;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Longest body that is sent on while it comes.
+/// Maximum size of a streamed upload.
 const UPLOAD_BYTES_MAX: u64 = 2 << 30;
 
 /// The routes, each with and without `/v1`.
 pub fn routes() -> Router<Arc<App>> {
     let mut router = Router::new();
     for (path, passed) in Passed::PATHS {
-        // It is a model's here, too.
+        // Local models can rerank, too.
         if passed == Passed::Rerank {
             continue;
         }
@@ -52,7 +52,7 @@ pub fn routes() -> Router<Arc<App>> {
     router
 }
 
-/// What a request is, without its body.
+/// A request without its body.
 struct Head {
     app: Arc<App>,
     gateway: Arc<Gateway>,
@@ -75,7 +75,7 @@ impl Head {
     }
 }
 
-/// A request for a model: a form, or JSON.
+/// A request for a model, as a form or JSON.
 async fn pass(app: Arc<App>, request: Request, passed: Passed) -> Response {
     let kind = request.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let Some(boundary) = boundary(kind) else {
@@ -90,7 +90,7 @@ async fn pass(app: Arc<App>, request: Request, passed: Passed) -> Response {
     form.await.unwrap_or_else(|e| Dialect::OpenAi.error(&e, Some(&trace)))
 }
 
-/// A request in JSON, whoever answers it.
+/// A JSON request, answered by any provider.
 pub async fn json(c: Call, passed: Passed, path: &str) -> Result<Response, ApiError> {
     let Call { app, trace, caller, headers, body } = c;
     let Some(gateway) = app.gateway().cloned() else {
@@ -140,7 +140,7 @@ async fn form(head: Head, request: Request, passed: Passed, boundary: &str) -> R
             break found;
         }
     };
-    // Within the beginning, which is in memory.
+    // The name is in the part that has been read.
     let place = place.start as usize..place.end as usize;
     let name =
         beginning.get(place.clone()).and_then(|name| std::str::from_utf8(name).ok()).unwrap_or_default();
@@ -164,10 +164,10 @@ async fn form(head: Head, request: Request, passed: Passed, boundary: &str) -> R
     routed::unread(&app, &gateway, asker, request, original).await
 }
 
-/// What still comes of a body.
+/// The unread rest of a body.
 struct Rest {
     body: Body,
-    /// Watches a form.
+    /// Checks the rest of a form.
     finder: Option<ModelFinder>,
     left: u64,
 }
@@ -202,10 +202,10 @@ impl HttpBody for Rest {
     }
 }
 
-/// The header, and the parameter of the query, that name a model whose provider is meant: LiteLLM's.
+/// The header and query parameter that select a model's provider (LiteLLM's names).
 const MODEL_HEADER: &str = "x-litellm-model";
 
-/// A request for files or batches, which are an account's and no model's.
+/// A request for files or batches, which belong to an account and not to a model.
 async fn beside(State(app): State<Arc<App>>, request: Request) -> Response {
     let trace = trace(&request);
     relay(&app, request).await.unwrap_or_else(|e| Dialect::OpenAi.error(&e, Some(&trace)))
@@ -226,7 +226,7 @@ async fn relay(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
         query.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("model=")).collect();
     let mut to = path.strip_prefix("/v1").unwrap_or(&path).to_string();
     if to.split('/').any(|step| matches!(step, "." | "..") || step.contains('%')) {
-        let what = format!("there is nothing at {}", shortened(&path));
+        let what = format!("no endpoint at {}", shortened(&path));
         return Err(ApiError::new(ErrorKind::NotFound, what));
     }
     if !rest.is_empty() {

@@ -1,42 +1,42 @@
-//! What a key, a user or a team is to be: read from a request. Used by the endpoints that make and change them.
+//! The fields of a request that creates or settings a key, a user or a team. Used by the endpoints of all three.
 
 use octet_api::{ApiError, shortened};
 use octet_keys::{Budget, Draft, Error, Limits, Member, Period, Profile, Usd};
 use serde_json::{Map, Value};
 
-use super::asking::{is_nothing, wrong};
+use super::access::{is_nothing, wrong};
 
-/// Whose fields are read.
+/// What the request creates or settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Of {
+pub enum Entity {
     Key,
     User,
     Team,
 }
 
-/// What it is to be.
-pub struct Wish {
+/// The requested state.
+pub struct Settings {
     /// A key's name.
     pub name: Option<String>,
     pub limits: Limits,
     pub profile: Profile,
-    /// What of the request has no effect.
+    /// Fields of the request that have no effect.
     pub notes: Vec<String>,
 }
 
-/// Fields that say something about it, and change nothing.
+/// Fields that are accepted and not stored.
 const LABELS: &[&str] = &["tags", "key_type", "send_invite_email", "agent_id", "soft_budget", "sso_user_id"];
 
-impl Wish {
-    /// Reads the fields; what is not named is as in `old`. What would limit it and is not kept to here is refused.
-    pub fn read(of: Of, fields: Map<String, Value>, old: Option<&Draft>) -> Result<Self, ApiError> {
+impl Settings {
+    /// Reads the fields; the others stay as in `old`. A limit that is not enforced here is refused.
+    pub fn read(of: Entity, fields: Map<String, Value>, old: Option<&Draft>) -> Result<Self, ApiError> {
         let names_models = fields.contains_key("models");
         let limits = old.map_or_else(Limits::default, |k| k.limits.clone());
         let profile = old.map_or_else(Profile::default, |k| k.profile.clone());
-        let mut wish = Self { name: None, limits, profile, notes: Vec::new() };
-        let mut budget = wish.limits.budget.map(|b| b.limit);
-        let kept = wish.profile.kept_period().unwrap_or(Period::Ever);
-        let mut period = wish.limits.budget.map_or(kept, |b| b.period);
+        let mut settings = Self { name: None, limits, profile, notes: Vec::new() };
+        let mut budget = settings.limits.budget.map(|b| b.limit);
+        let kept = settings.profile.kept_period().unwrap_or(Period::Ever);
+        let mut period = settings.limits.budget.map_or(kept, |b| b.period);
         for (name, value) in fields {
             match name.as_str() {
                 "max_budget" => {
@@ -45,42 +45,46 @@ impl Wish {
                 }
                 "budget_duration" => period = length(&name, read(&name, value)?)?,
                 _ => {
-                    if !wish.limit(of, &name, &value)? && !wish.describe(of, &name, &value)? {
-                        wish.other(of, &name, &value)?;
+                    if !settings.limit(of, &name, &value)? && !settings.describe(of, &name, &value)? {
+                        settings.other(of, &name, &value)?;
                     }
                 }
             }
         }
-        wish.limits.budget = budget.map(|limit| Budget { limit, period });
-        wish.profile.keep_period(Some(period).filter(|p| budget.is_none() && *p != Period::Ever));
-        let Wish { profile, limits, .. } = &mut wish;
+        settings.limits.budget = budget.map(|limit| Budget { limit, period });
+        settings.profile.keep_period(Some(period).filter(|p| budget.is_none() && *p != Period::Ever));
+        let Settings { profile, limits, .. } = &mut settings;
         if limits.models.iter().any(|m| m == ALL_TEAM_MODELS) {
             if profile.team.is_none() {
                 return Err(wrong("models", "'all-team-models' needs a 'team_id'"));
             }
-            // The team's models hold for the key anyhow.
+            // The team's models limit the key in any case.
             limits.models = vec!["*".into()];
         }
         let leaves_team = profile.team.is_none() && old.is_some_and(|o| o.profile.team.is_some());
         if leaves_team && !names_models && limits.models.iter().any(|m| m == "*") {
-            let what = "this key may use all models that its team may; without the team that is all models: say which by 'models', too";
+            let what = "this key may use all models of its team; without the team that would be all models: set 'models' too";
             return Err(wrong("team_id", what));
         }
-        Ok(wish)
+        Ok(settings)
     }
 
-    /// Changes what the fields name; says what of them has no effect.
-    pub fn change(of: Of, fields: Map<String, Value>, draft: &mut Draft) -> Result<Vec<String>, ApiError> {
-        let wish = Self::read(of, fields, Some(draft))?;
-        (draft.limits, draft.profile) = (wish.limits, wish.profile);
-        if let Some(name) = wish.name {
+    /// Applies the fields to `draft`; returns notes about those without effect.
+    pub fn change(
+        of: Entity,
+        fields: Map<String, Value>,
+        draft: &mut Draft,
+    ) -> Result<Vec<String>, ApiError> {
+        let settings = Self::read(of, fields, Some(draft))?;
+        (draft.limits, draft.profile) = (settings.limits, settings.profile);
+        if let Some(name) = settings.name {
             draft.name = name;
         }
-        Ok(wish.notes)
+        Ok(settings.notes)
     }
 
-    /// Fields that limit; `false` for others.
-    fn limit(&mut self, of: Of, name: &str, value: &Value) -> Result<bool, ApiError> {
+    /// Reads a field that limits; `false` for others.
+    fn limit(&mut self, of: Entity, name: &str, value: &Value) -> Result<bool, ApiError> {
         let limits = &mut self.limits;
         match name {
             "models" => limits.models = models(read(name, value.clone())?.unwrap_or_default()),
@@ -88,7 +92,7 @@ impl Wish {
             "tpm_limit" => limits.tpm = whole(name, value)?,
             "max_parallel_requests" => limits.max_parallel = whole(name, value)?,
             "blocked" => self.profile.blocked = boolean(name, value)?.unwrap_or(false),
-            "duration" if of == Of::Key => {
+            "duration" if of == Entity::Key => {
                 limits.expires = expires(length(name, read(name, value.clone())?)?)
             }
             _ => return Ok(false),
@@ -96,21 +100,21 @@ impl Wish {
         Ok(true)
     }
 
-    /// Fields that say what it is called and whose it is; `false` for others.
-    fn describe(&mut self, of: Of, name: &str, value: &Value) -> Result<bool, ApiError> {
+    /// Reads a name, an owner or a description; `false` for others.
+    fn describe(&mut self, of: Entity, name: &str, value: &Value) -> Result<bool, ApiError> {
         let text = || read::<String>(name, value.clone()).map(|t| t.filter(|t| !t.is_empty()));
         match (of, name) {
-            (Of::Key, "key_alias") => self.name = text()?,
-            (Of::Key, "user_id") => self.profile.user = text()?,
-            (Of::Key, "team_id") => self.profile.team = text()?,
-            (Of::User, "user_alias" | "user_email" | "user_role") | (Of::Team, "team_alias") => {
+            (Entity::Key, "key_alias") => self.name = text()?,
+            (Entity::Key, "user_id") => self.profile.user = text()?,
+            (Entity::Key, "team_id") => self.profile.team = text()?,
+            (Entity::User, "user_alias" | "user_email" | "user_role") | (Entity::Team, "team_alias") => {
                 self.about(name, text()?.map(Value::from));
                 if name == "user_role" && value.as_str().is_some_and(|role| role.starts_with("proxy_admin")) {
                     self.notes
                         .push("'user_role' has no effect: keys of users do not manage the server".into());
                 }
             }
-            (Of::Team, "members_with_roles") => {
+            (Entity::Team, "members_with_roles") => {
                 let members: Vec<Map<String, Value>> = read(name, value.clone())?.unwrap_or_default();
                 self.profile.members = members.iter().map(member).collect::<Result<_, _>>()?;
             }
@@ -130,38 +134,38 @@ impl Wish {
         }
     }
 
-    fn other(&mut self, of: Of, name: &str, value: &Value) -> Result<(), ApiError> {
+    fn other(&mut self, of: Entity, name: &str, value: &Value) -> Result<(), ApiError> {
         if is_nothing(value) {
             return Ok(());
         }
         if LABELS.contains(&name) {
-            self.notes.push(format!("'{name}' is not kept here"));
+            self.notes.push(format!("'{name}' is not stored here"));
             return Ok(());
         }
         let whose = match of {
-            Of::Key => "keys",
-            Of::User => "users",
-            Of::Team => "teams",
+            Entity::Key => "keys",
+            Entity::User => "users",
+            Entity::Team => "teams",
         };
         let what = format!("'{}' is not supported for {whose} here: leave it out", shortened(name));
         Err(wrong(name, what))
     }
 }
 
-/// A member of a team, as a request names one.
+/// Reads a team member.
 pub fn member(fields: &Map<String, Value>) -> Result<Member, ApiError> {
     let text = |name: &str| fields.get(name).and_then(Value::as_str).filter(|t| !t.is_empty());
     let Some(user) = text("user_id") else {
-        return Err(wrong("user_id", "'user_id' of a member is needed"));
+        return Err(wrong("user_id", "a member needs a 'user_id'"));
     };
     let role = text("role").unwrap_or("user");
     if !["admin", "user"].contains(&role) {
-        return Err(wrong("role", "'role' is admin or user"));
+        return Err(wrong("role", "'role' must be admin or user"));
     }
     Ok(Member { user: user.into(), role: role.into() })
 }
 
-/// When a length of time from now is over.
+/// The time at which a key with this lifetime expires, in seconds since 1970.
 fn expires(length: Period) -> Option<i64> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
@@ -172,11 +176,12 @@ fn expires(length: Period) -> Option<i64> {
     }
 }
 
+/// Reads a field; `null` is `None`.
 pub fn read<T: serde::de::DeserializeOwned>(name: &str, value: Value) -> Result<Option<T>, ApiError> {
     serde_json::from_value(value).map_err(|e| wrong(name, format!("'{name}': {e}")))
 }
 
-/// A number, or a text that is one, as LiteLLM takes it.
+/// A number, or a string with a number, as LiteLLM accepts.
 pub fn number(name: &str, value: Value) -> Result<Option<f64>, ApiError> {
     match value.as_str().map(|text| text.trim().parse::<f64>()) {
         Some(Ok(n)) if n.is_finite() => Ok(Some(n)),
@@ -184,9 +189,9 @@ pub fn number(name: &str, value: Value) -> Result<Option<f64>, ApiError> {
     }
 }
 
-/// The same of a whole number, 0 or more.
+/// A whole number of 0 or more, or a string with one.
 fn whole(name: &str, value: &Value) -> Result<Option<u64>, ApiError> {
-    /// Above it, not every whole number is one of floating point.
+    /// Above it, `f64` cannot represent every whole number.
     const EXACT_MAX: f64 = (1u64 << 53) as f64;
     let float = match value {
         Value::String(text) => text.trim().parse::<f64>().ok(),
@@ -199,7 +204,7 @@ fn whole(name: &str, value: &Value) -> Result<Option<u64>, ApiError> {
     }
 }
 
-/// True or false, or a text or number that says so, as LiteLLM takes it.
+/// A boolean, or a string or number that means one, as LiteLLM accepts.
 pub fn boolean(name: &str, value: &Value) -> Result<Option<bool>, ApiError> {
     let text = match value {
         Value::String(text) => text.trim().to_ascii_lowercase(),
@@ -209,11 +214,11 @@ pub fn boolean(name: &str, value: &Value) -> Result<Option<bool>, ApiError> {
     match text.as_str() {
         "1" | "1.0" | "true" | "t" | "yes" | "y" | "on" => Ok(Some(true)),
         "0" | "0.0" | "false" | "f" | "no" | "n" | "off" => Ok(Some(false)),
-        _ => Err(wrong(name, format!("'{name}' is true or false"))),
+        _ => Err(wrong(name, format!("'{name}' must be true or false"))),
     }
 }
 
-/// A length of time; none, and LiteLLM's `-1`, are for ever.
+/// Reads a duration; none, and LiteLLM's `-1`, mean forever.
 fn length(name: &str, text: Option<String>) -> Result<Period, ApiError> {
     let text = text.filter(|t| t != "-1");
     text.map_or(Ok(Period::Ever), |t| t.parse().map_err(|e: Error| wrong(name, format!("'{name}': {e}"))))
@@ -221,7 +226,7 @@ fn length(name: &str, text: Option<String>) -> Result<Period, ApiError> {
 
 const ALL_TEAM_MODELS: &str = "all-team-models";
 
-/// No models are all of them.
+/// An empty list allows all models.
 fn models(names: Vec<String>) -> Vec<String> {
     let all = names.is_empty() || names.iter().any(|n| n == "all-proxy-models");
     if all { vec!["*".into()] } else { names }

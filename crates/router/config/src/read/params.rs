@@ -1,0 +1,61 @@
+//! Parts of `litellm_params` that targets of several kinds share. Used by `deployments` and `remote`.
+
+use serde_json::{Value as Json, json};
+
+use super::{Credential, engine};
+use crate::fields::Fields;
+use crate::{Changes, PriceList, Process, Provider};
+
+/// Settings of all entries, and the entries of other sections that they may name.
+pub(crate) struct Defaults<'a> {
+    pub credentials: &'a [Credential],
+    pub drop_params: bool,
+    pub max_parallel_requests: Option<u32>,
+    /// Prices of models whose entries have none.
+    pub prices: &'a PriceList,
+    pub processes: &'a [Process],
+}
+
+/// Reads parameters that only some providers have.
+pub(super) fn provider_params(params: &Fields, provider: Provider, changes: &mut Changes) {
+    let reader = params.reader;
+    engine::ignore(params, provider);
+    if provider == Provider::Ollama {
+        let tokens: Option<u64> = params.count("num_ctx", 1);
+        if let Some(tokens) = tokens {
+            let options = changes.extra_body.entry("options").or_insert_with(|| json!({}));
+            if let Json::Object(options) = options {
+                options.entry("num_ctx").or_insert(tokens.into());
+            }
+        }
+        if let Some(node) = params.get("keep_alive") {
+            changes.extra_body.entry("keep_alive").or_insert_with(|| reader.json(node));
+        }
+    }
+    if let Some(node) = params.get("web_search_options") {
+        if matches!(provider, Provider::OpenAi | Provider::AzureOpenAi | Provider::OpenAiCompatible) {
+            changes.extra_body.entry("web_search_options").or_insert_with(|| reader.json(node));
+        } else {
+            let text = format!("ignored: {} has no such parameter", provider.name());
+            reader.note(&node.span, "litellm_params.web_search_options", text);
+        }
+    }
+}
+
+/// Whether a server can continue an assistant message. Not if the configuration changes the fields that request it: the server would
+/// start a new answer in the middle of one.
+pub(super) fn continues(params: &Fields, provider: Provider, usual: bool, changes: &Changes) -> bool {
+    let said = params.bool("continues");
+    if said == Some(true) && provider != Provider::OpenAiCompatible {
+        let span = params.get("continues").map_or(params.span, |n| &n.span);
+        let text = format!("ignored: {} cannot continue a message", provider.name());
+        params.reader.note(span, "litellm_params.continues", text);
+        return false;
+    }
+    let edits = &changes.edits;
+    let asks = |name: &String| matches!(name.as_str(), "continue_final_message" | "add_generation_prompt");
+    let renamed = edits.rename.iter().flat_map(|(from, to)| [from, to]);
+    let mut changed =
+        edits.drop.iter().chain(edits.set.keys()).chain(changes.extra_body.keys()).chain(renamed);
+    said.unwrap_or(usual) && !changed.any(asks)
+}
