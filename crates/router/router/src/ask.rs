@@ -31,7 +31,7 @@ impl<T: Target> Job<T> {
         let most = own.unwrap_or(TIMEOUT_MAX).min(TIMEOUT_MAX);
         let (request, probe) = self.prepared(d);
         let same = Arc::ptr_eq(&request, &self.call.request);
-        let read = self.hold_whole || table.is_mended(group) && may_be_continued(&request);
+        let read = self.hold_whole || table.continues_streams(group) && may_be_continued(&request);
         let original = self.call.original.clone().filter(|_| same && !read);
         let orders = AttemptParams {
             request: &request,
@@ -92,7 +92,7 @@ impl<T: Target> Job<T> {
         let mut probe = None;
         if !rules.measures_tokens() {
             meter.skip("no tokens are measured");
-        } else if !d.target.tells_logprobs() {
+        } else if !d.target.has_logprobs() {
             meter.skip("the model tells no log-probabilities");
         } else if rules.probe.unwrap_or(d.target.is_local()) && !is_greedy(&request) {
             meter.skip("its greedy copy is measured");

@@ -215,8 +215,8 @@ impl<T: Target> Job<T> {
             };
             let from = group.name.as_str();
             known.insert(from.to_string());
-            let wished = self.call.wishes.fallbacks.as_deref().filter(|_| current == first);
-            let others = wished.unwrap_or_else(|| fallbacks.after(from, FailureKind::RateLimited));
+            let requested = self.call.options.fallbacks.as_deref().filter(|_| current == first);
+            let others = requested.unwrap_or_else(|| fallbacks.after(from, FailureKind::RateLimited));
             let alone = left == 0
                 || queue.is_empty() && others.iter().all(|n| known.contains(n) || !self.call.may_use(n));
             let failure = match self.group(table, group, name, alone && !self.is_shadow).await {
@@ -226,8 +226,8 @@ impl<T: Target> Job<T> {
             if failure.kind == FailureKind::ContextWindow {
                 self.window_above = self.window_above.max(group.window_tokens());
             }
-            let wished = self.call.wishes.fallbacks.clone().filter(|_| current == first);
-            for to in wished.as_deref().unwrap_or_else(|| fallbacks.after(from, failure.kind)) {
+            let requested = self.call.options.fallbacks.clone().filter(|_| current == first);
+            for to in requested.as_deref().unwrap_or_else(|| fallbacks.after(from, failure.kind)) {
                 if matches!(table.resolve(to), Resolved::Unknown) {
                     continue;
                 }
@@ -295,7 +295,7 @@ impl<T: Target> Job<T> {
                         Err(AttemptError::Failed(failure)) => {
                             let allowed =
                                 table.policy.retries.after(failure.kind, group.name.as_str(), d.retries);
-                            let allowed = self.call.wishes.retries.unwrap_or(allowed);
+                            let allowed = self.call.options.retries.unwrap_or(allowed);
                             let allowed = if self.is_shadow { 0 } else { allowed };
                             if (is_of_the_request(failure.kind) && allowed == 0) || self.is_spent() {
                                 return Err(failure.into());

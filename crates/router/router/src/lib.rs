@@ -53,7 +53,7 @@ pub use octet_upstream::{Dialect, Passed, Upload};
 pub use policy::{Cooldown, Fallbacks, Policy, Retries};
 pub use remote::Remote;
 pub use reply::Reply;
-pub use router::{Allowed, Call, Router, Wishes};
+pub use router::{Allowed, Call, RequestOptions, Router};
 pub use shadow::ShadowCounts;
 pub use size::{Size, last_user_text};
 pub use table::{Deployment, Group, Resolved, Table, TableError};

@@ -107,16 +107,16 @@ impl Target for Remote {
         self.endpoint.model()
     }
 
-    fn tells_logprobs(&self) -> bool {
+    fn has_logprobs(&self) -> bool {
         self.endpoint.provider() != Provider::Anthropic
     }
 
     fn continues(&self, sent: &Sent) -> bool {
         // Thoughts alone are not something to go on from: nobody knows whether a server closes them.
-        self.mends() && sent.is_begun()
+        self.may_continue() && sent.is_begun()
     }
 
-    fn mends(&self) -> bool {
+    fn may_continue(&self) -> bool {
         self.endpoint.settings().remote.continues
     }
 

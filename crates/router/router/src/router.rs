@@ -35,14 +35,14 @@ pub struct Call {
     /// Names the trace that it belongs to: W3C's header, for those who are asked.
     pub traceparent: Option<String>,
     /// What the client itself says of retries and fallbacks.
-    pub wishes: Wishes,
+    pub options: RequestOptions,
     /// Which names may answer instead of the one that was asked for; `None` is all.
     pub allowed: Option<Allowed>,
 }
 
 /// What a client says of how its request is to be dealt with. Beats the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wishes {
+pub struct RequestOptions {
     /// Attempts after the first within a group.
     pub retries: Option<u32>,
     /// Names that are tried when the one asked for fails, whatever the failure.
@@ -70,7 +70,7 @@ impl Call {
             timeout: None,
             tags: Vec::new(),
             traceparent: None,
-            wishes: Wishes::default(),
+            options: RequestOptions::default(),
             allowed: None,
         }
     }

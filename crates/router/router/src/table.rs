@@ -233,7 +233,7 @@ impl<T: Target> Table<T> {
     fn leads_to_a_mender(&self, name: &str) -> bool {
         let mut seen: HashSet<&str> = HashSet::new();
         let mut queue = vec![name];
-        let (mut deployments, mut mends) = (0, false);
+        let (mut deployments, mut continues) = (0, false);
         while let Some(name) = queue.pop() {
             if !seen.insert(name) {
                 continue;
@@ -245,7 +245,7 @@ impl<T: Target> Table<T> {
             });
             if let Some(group) = group {
                 deployments += group.deployments.len();
-                mends |= group.deployments.iter().any(|d| d.target.mends());
+                continues |= group.deployments.iter().any(|d| d.target.may_continue());
                 let to = self.policy.fallbacks.after(group.name.as_str(), FailureKind::Server);
                 queue.extend(to.iter().map(String::as_str));
             } else if let Resolved::Cascade { cascade, .. } = self.resolve(name) {
@@ -253,7 +253,7 @@ impl<T: Target> Table<T> {
             }
         }
         // The one that broke off is not asked again.
-        mends && deployments > 1
+        continues && deployments > 1
     }
 
     /// Every name that is used stands for something.
@@ -332,7 +332,7 @@ impl<T> Table<T> {
     }
 
     /// Whether somebody may go on with what breaks off in this group.
-    pub fn is_mended(&self, group: &Group<T>) -> bool {
+    pub fn continues_streams(&self, group: &Group<T>) -> bool {
         self.mended.contains(group.name.as_str())
     }
 

@@ -35,7 +35,7 @@ pub trait Target: Send + Sync + 'static {
     }
 
     /// Whether it tells log-probabilities: they are what a cascade goes by.
-    fn tells_logprobs(&self) -> bool {
+    fn has_logprobs(&self) -> bool {
         true
     }
 
@@ -57,7 +57,7 @@ pub trait Target: Send + Sync + 'static {
 
     /// Whether there are answers that it [goes on from](Target::continues). What passes through unread cannot be gone on from, so
     /// streams that somebody could mend are read.
-    fn mends(&self) -> bool {
+    fn may_continue(&self) -> bool {
         false
     }
 

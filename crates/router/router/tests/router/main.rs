@@ -9,6 +9,6 @@ mod router_choose;
 mod router_cooldown;
 mod router_dispatch;
 mod router_faults;
+mod router_options;
 mod router_sockets;
 mod router_wildcards;
-mod router_wishes;

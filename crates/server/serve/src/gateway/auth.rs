@@ -1,4 +1,4 @@
-//! Who may come in, what they may ask, and who pays. Asked by `http` before anything is sent.
+//! Authentication, authorization, quotas and billing. Called by `http` before anything is sent.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -17,57 +17,57 @@ use tokio::sync::Semaphore;
 use super::Gateway;
 use super::cache::Responses;
 use super::caller::{Bearer, Caller};
-use super::watch::{Seen, look};
+use super::watch::{FileStates, file_states};
 use crate::ops::Keys;
 
-/// What is known of a deployment, for lists and bills.
+/// Information about a deployment, for lists and billing.
 pub struct About {
-    /// What it costs.
+    /// Its prices.
     pub prices: Prices,
-    /// Who answers there, by LiteLLM's name.
+    /// Its provider, by LiteLLM's name.
     pub provider: String,
-    /// What the configuration says of it.
+    /// Its `model_info`.
     pub info: ModelInfo,
 }
 
-/// What of a configuration is not the router's.
+/// The parts of a configuration that the router does not hold.
 pub struct Current {
     /// The server's own keys.
     pub keys: Keys,
-    /// Places for requests at once.
+    /// Limits concurrent requests.
     pub places: Option<Arc<Semaphore>>,
-    /// By deployment.
+    /// By deployment id.
     pub about: HashMap<String, About>,
-    /// Whether keys may use deployments by the names of groups that these are in.
+    /// Whether deployments have access groups, which keys may name.
     pub has_access_groups: bool,
-    /// Whether all requests together have a budget.
+    /// Whether there is a global budget.
     pub has_total: bool,
-    /// Names that lists leave out.
+    /// Names that are not listed.
     pub unlisted: HashSet<String>,
-    /// What the configuration says of new keys.
+    /// Settings for new keys.
     pub key_settings: Arc<octet_config::KeysSettings>,
-    /// Whether keys are held to their models when another one falls back to those.
+    /// Whether fallbacks are limited to the models that a key may use.
     pub guard_fallbacks: bool,
-    /// Whether routes go by headers.
+    /// Whether routing uses request headers.
     pub headers: bool,
-    /// What models cost where their entries do not say.
+    /// Prices of models whose entries have none.
     pub price_list: PriceList,
-    /// Where finished requests are reported.
+    /// Receivers of reports of finished requests.
     pub callbacks: Option<Arc<Callbacks>>,
-    /// What the configuration says of them.
-    pub told: Vec<octet_config::Callback>,
-    /// Answers that are given again.
+    /// Their settings.
+    pub callback_settings: Vec<octet_config::Callback>,
+    /// The response cache.
     pub responses: Option<Arc<Responses>>,
     /// The files that it came from.
     pub files: Vec<PathBuf>,
-    /// How these were soon after they had been read: what changes before somebody watches them is a change, too.
-    pub seen: Seen,
+    /// Their state soon after they were read, so that later changes are detected.
+    pub file_states: FileStates,
     /// When it was read, in seconds since 1970 UTC.
     pub created_s: u64,
 }
 
 impl Current {
-    /// What `config` says beside the router's table. `old` goes on if the configuration says the same of it.
+    /// Creates it from `config`. `old` stays in use if its settings are the same.
     pub fn new(config: &Config, flags: &Keys, old: Option<&Arc<Responses>>) -> Result<Self, String> {
         let own = config.server.master_key.iter().chain(&config.server.api_keys);
         let keys = own.map(|k| k.expose().to_string());
@@ -104,17 +104,17 @@ impl Current {
             headers,
             price_list: config.prices.clone(),
             callbacks: None,
-            told: config.callbacks.clone(),
+            callback_settings: config.callbacks.clone(),
             responses: Responses::new(config, old)?,
             files: config.files.clone(),
-            seen: look(&config.files),
+            file_states: file_states(&config.files),
             created_s: now.as_secs(),
         })
     }
 }
 
 impl Current {
-    /// What a deployment costs; one with a star in its name costs what its model does.
+    /// The prices of a deployment; one with a wildcard has the prices of the requested model.
     pub fn prices(&self, deployment: &str, model: Option<&str>) -> Option<Prices> {
         let about = self.about.get(deployment)?;
         let pattern = about.info.priced_as.as_deref().filter(|name| name.contains('*'));
@@ -125,14 +125,14 @@ impl Current {
         Some(of_model.unwrap_or(about.prices))
     }
 
-    /// What an answer cost.
+    /// The cost of an answer.
     pub fn cost(&self, who: Option<&Answered>, usage: Option<&Usage>) -> Usd {
         let prices = who.and_then(|who| self.prices(&who.deployment, Some(&who.model)));
         prices.zip(usage).map_or(Usd::ZERO, |(prices, usage)| prices.cost(&counted(usage)))
     }
 }
 
-/// Tokens as the store of keys counts them.
+/// Token counts for the key store.
 pub fn counted(usage: &Usage) -> octet_keys::Usage {
     octet_keys::Usage {
         input: usage.prompt_tokens,
@@ -142,14 +142,14 @@ pub fn counted(usage: &Usage) -> octet_keys::Usage {
     }
 }
 
-/// A price of the list, as bills count.
+/// Prices for billing.
 fn priced(price: &Price) -> Result<Prices, octet_keys::Error> {
     let prices = Prices::new(price.input, price.output)?;
     let prices = price.cache_read.map_or(Ok(prices), |usd| prices.cache_read(usd))?;
     price.cache_write.map_or(Ok(prices), |usd| prices.cache_write(usd))
 }
 
-/// Who answers for a target, by LiteLLM's name.
+/// The provider of a target, by LiteLLM's name.
 fn provider(target: &octet_config::Target, info: &ModelInfo) -> String {
     if let Some((name, _)) = info.priced_as.as_ref().and_then(|name| name.split_once('/')) {
         return name.into();
@@ -161,26 +161,26 @@ fn provider(target: &octet_config::Target, info: &ModelInfo) -> String {
     }
 }
 
-/// Paths that are the operator's: what others ask shows there.
+/// Paths for the operator only: they show other clients' requests.
 const OPERATORS: &[&str] = &["/metrics", "/metrics/history", "/props", "/experts"];
 
 impl Gateway {
-    /// Whether everybody may come in.
+    /// Whether no key is needed.
     pub fn is_open(&self) -> bool {
         self.store.is_none() && self.current().keys.is_empty()
     }
 
-    /// Whether there are keys besides the server's own.
+    /// Whether there are virtual keys.
     pub fn has_virtual_keys(&self) -> bool {
         self.store.is_some()
     }
 
-    /// Virtual keys and what they spent.
+    /// The store of virtual keys and their usage.
     pub fn store(&self) -> Option<&Arc<octet_keys::Store>> {
         self.store.as_ref()
     }
 
-    /// What the configuration says of new keys.
+    /// Settings for new keys.
     pub fn key_settings(&self) -> Arc<octet_config::KeysSettings> {
         self.current().key_settings.clone()
     }
@@ -190,7 +190,7 @@ impl Gateway {
         self.current().keys.has(key)
     }
 
-    /// Who a request comes from, if that is somebody who may come in.
+    /// Authenticates a request.
     pub fn admit(&self, path: &str, headers: &HeaderMap) -> Result<Caller, ApiError> {
         let current = self.current();
         let keys = &current.keys;
@@ -199,7 +199,7 @@ impl Gateway {
         }
         let no_key = || {
             let what =
-                "no API key, or not a known one; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'";
+                "missing or invalid API key; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'";
             ApiError::new(ErrorKind::Authentication, what)
         };
         let Some(store) = &self.store else { return Err(no_key()) };
@@ -224,7 +224,7 @@ impl Gateway {
         }
     }
 
-    /// Refuses a model that `caller` may not use.
+    /// Fails if `caller` may not use the model.
     pub fn permit(&self, caller: &Caller, name: &str) -> Result<(), ApiError> {
         if self.may_use(caller, name) {
             return Ok(());
@@ -233,7 +233,7 @@ impl Gateway {
         Err(ApiError { code: Some("model_not_allowed".into()), ..ApiError::new(ErrorKind::Permission, what) })
     }
 
-    /// The groups that a key may name instead of `name`.
+    /// The access groups that contain `name`.
     fn access_groups<'a>(&self, current: &'a Current, name: &str) -> Vec<&'a str> {
         if !current.has_access_groups {
             return Vec::new();
@@ -244,8 +244,8 @@ impl Gateway {
         about.flat_map(|a| &a.info.access_groups).map(String::as_str).collect()
     }
 
-    /// Lets a request through that is billed: to its key, and to the budget of all requests where there is one. `bytes` of it came. Without
-    /// a file of keys nothing is billed.
+    /// Authorizes a request and reserves its cost: from its key's budget, and from the global one if there is one. `bytes` is its size.
+    /// Without a key store nothing is billed.
     pub fn authorize(
         &self,
         caller: &Caller,
@@ -257,7 +257,7 @@ impl Gateway {
             (Some(store), _) => store,
             (None, Caller::Trusted) => return Ok(None),
             (None, Caller::Key(_)) => {
-                return Err(ApiError::new(ErrorKind::Authentication, "this API key is not known"));
+                return Err(ApiError::new(ErrorKind::Authentication, "invalid API key"));
             }
         };
         let name = &request.model;
@@ -278,7 +278,7 @@ impl Gateway {
         Ok(Some(Bill { grants, prices, input: ask.input, output, current }))
     }
 
-    /// The prices of the most expensive deployment that may answer for `name`, and its longest answer.
+    /// The prices of the most expensive deployment that may answer for `name`, and its maximum answer length.
     fn dearest(&self, current: &Current, name: &str) -> (Prices, Option<u64>) {
         let table = self.router().table();
         let names = match table.resolve(name) {
@@ -290,7 +290,7 @@ impl Gateway {
         for name in &names {
             let Resolved::Group { group, name, .. } = table.resolve(name) else { continue };
             for d in &group.deployments {
-                // A star in the deployment's model stands for what the client asks for.
+                // A wildcard in the deployment's model stands for the requested name.
                 let model = group.name.fill(name, octet_router::Target::model(&d.target));
                 let Some(prices) = current.prices(d.id(), model.as_deref()) else { continue };
                 if dearest.is_none_or(|(known, _)| prices.cost(&one) > known.cost(&one)) {
@@ -303,12 +303,12 @@ impl Gateway {
     }
 }
 
-/// What is taken for the longest answer where nobody gives a limit.
+/// Assumed maximum answer length if there is no limit.
 const OUTPUT_GUESS: u64 = 1024;
-/// Bytes that make a token, about.
+/// Approximate bytes per token.
 const BYTES_PER_TOKEN: u64 = 4;
 
-/// A request that somebody pays for.
+/// The bill of a request.
 pub struct Bill {
     grants: Vec<Grant>,
     prices: Prices,
@@ -318,7 +318,7 @@ pub struct Bill {
 }
 
 impl Bill {
-    /// It is known who answers, and with which model.
+    /// Sets the deployment and model that answer.
     pub fn answered_by(&mut self, deployment: &str, model: Option<&str>) {
         if let Some(prices) = self.current.prices(deployment, model) {
             self.prices = prices;
@@ -327,16 +327,16 @@ impl Bill {
         self.grants.iter_mut().for_each(|grant| grant.reserve(&ask));
     }
 
-    /// An answer was thrown away, which whoever gave it bills all the same.
+    /// Adds an answer that was discarded: its provider bills it anyway.
     pub fn add(&mut self, spent: &Spent) {
         let prices = self.current.prices(&spent.deployment, None).unwrap_or_default();
         let mut took = self.took(spent.usage.as_ref(), spent.pieces);
-        // What was counted may be no more than the prompt.
+        // The provider may have counted only the prompt.
         took.output = took.output.max(spent.pieces);
         self.grants.iter_mut().for_each(|grant| grant.add(&took, &prices));
     }
 
-    /// It is over. Where nobody counted, because the client left or the provider does not, what came is estimated: `tokens` of it.
+    /// Ends the bill. Without a count, because the client left or the provider does not count, `tokens` is the estimate.
     pub fn settle(self, usage: Option<&Usage>, tokens: u64) {
         let took = self.took(usage, tokens);
         for grant in self.grants {
@@ -344,7 +344,7 @@ impl Bill {
         }
     }
 
-    /// It is over, and there was no answer but those that were [thrown away](Bill::add).
+    /// Ends the bill of a request without an answer, except [discarded](Bill::add) ones.
     pub fn settle_added(self) {
         for grant in self.grants {
             grant.settle(&octet_keys::Usage::default(), &Prices::default());

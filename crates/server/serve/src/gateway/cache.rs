@@ -1,5 +1,5 @@
-//! The cache of responses: which requests are looked at, by which key, and how long answers are kept. Used by `http` and
-//! `routed_request`; the answers lie in `octet_cache`.
+//! The response cache: which requests use it, their keys, and how long answers are stored. Used by `http` and `routed_request`;
+//! `octet_cache` stores the answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,20 +19,20 @@ use super::Gateway;
 use super::caller::Caller;
 use super::read::Own;
 
-/// Longest namespace that a request may name.
+/// Maximum length of a request's namespace.
 const NAMESPACE_BYTES_MAX: usize = 256;
 
-/// A cache and what the configuration says of it.
+/// The cache and its settings.
 #[derive(Debug)]
 pub struct Responses {
     settings: ResponseCache,
     cache: Cache,
-    /// Headers that a cascade's rules go by, in small letters.
+    /// Headers that rules of cascades test, in lower case.
     headers: Vec<String>,
 }
 
 impl Responses {
-    /// The configuration's cache, or `old` where it is the same.
+    /// The configuration's cache; `old` if its settings are the same.
     pub fn new(config: &Config, old: Option<&Arc<Self>>) -> Result<Option<Arc<Self>>, String> {
         let Some(settings) = &config.cache else { return Ok(None) };
         let conditions = config.cascades.iter().flat_map(|c| &c.rules).flat_map(|r| &r.when);
@@ -47,7 +47,7 @@ impl Responses {
         Ok(Some(Arc::new(Self { settings: settings.clone(), cache: Cache::new(settings)?, headers })))
     }
 
-    /// How often Redis did not answer.
+    /// Number of failed Redis requests.
     pub fn errors(&self) -> u64 {
         self.cache.errors()
     }
@@ -57,13 +57,13 @@ impl Responses {
         &self.cache
     }
 
-    /// Where they lie, as the configuration calls it.
+    /// Its type, by the configuration's name.
     pub fn kind(&self) -> &'static str {
         if self.cache.is_local() { "local" } else { "redis" }
     }
 
-    /// What the configuration says of it, without addresses and passwords.
-    pub fn told(&self) -> Value {
+    /// Its settings without addresses and passwords.
+    pub fn settings(&self) -> Value {
         let s = &self.settings;
         json!({
             "type": self.kind(), "namespace": s.namespace, "ttl": s.ttl.map(|t| t.as_secs_f64()),
@@ -72,7 +72,7 @@ impl Responses {
     }
 }
 
-/// A request that may be answered from the cache, or whose answer is kept.
+/// A request that may be answered from the cache, or whose answer may be stored.
 #[derive(Debug)]
 pub struct Lookup {
     responses: Arc<Responses>,
@@ -83,12 +83,12 @@ pub struct Lookup {
     ttl: Option<Duration>,
 }
 
-/// What is looked at of a body beside its bytes.
+/// The fields of a body that decide whether the cache is used.
 #[derive(Deserialize)]
-struct Looked<'a> {
+struct CacheFields<'a> {
     #[serde(default)]
     messages: Option<Vec<IgnoredAny>>,
-    /// Of Gemini's dialect.
+    /// Gemini's messages.
     #[serde(default)]
     contents: Option<Vec<IgnoredAny>>,
     #[serde(borrow, default)]
@@ -97,8 +97,8 @@ struct Looked<'a> {
     store: Option<bool>,
 }
 
-impl Looked<'_> {
-    /// Messages of the conversation; the items of a response's input are some, too.
+impl CacheFields<'_> {
+    /// Number of messages of the conversation; input items of the Responses API count as messages.
     fn messages(&self, dialect: Dialect) -> usize {
         let items = || {
             let input = self.input.filter(|_| dialect == Dialect::OpenAiResponses)?;
@@ -114,11 +114,11 @@ fn seconds(s: Option<f64>) -> Option<Duration> {
 }
 
 impl Gateway {
-    /// The entry of a request in the cache; `None` where it is not looked at, also because there is no cache.
+    /// The cache entry of a request; `None` if the request does not use the cache, or there is none.
     ///
-    /// An answer depends on the dialect, the body, the deployments that may answer, the headers that go on to them or that routes go by,
-    /// and on who asks: virtual keys have entries of their own unless the configuration says that they share them. `stream_type` is the
-    /// content type that a stream would have.
+    /// An answer depends on the dialect, the body, the deployments that may answer, the headers that are forwarded or that routing uses, and
+    /// the caller: each virtual key has its own entries unless the configuration shares them. `stream_type` is the content type of a
+    /// streamed answer.
     pub fn lookup(
         &self,
         caller: &Caller,
@@ -131,7 +131,7 @@ impl Gateway {
         let responses = self.responses()?;
         let settings = &responses.settings;
         let calls = settings.calls;
-        let is_looked_at = match dialect {
+        let is_cacheable = match dialect {
             Dialect::OpenAiChat | Dialect::OllamaChat | Dialect::Gemini => calls.chat,
             Dialect::OpenAiCompletions | Dialect::OllamaGenerate => calls.text,
             Dialect::OpenAiEmbeddings | Dialect::OllamaEmbed => calls.embeddings,
@@ -143,13 +143,13 @@ impl Gateway {
         let control = &own.cache;
         let (may_get, may_put) = (control.no_cache != Some(true), control.no_store != Some(true));
         let is_wanted = !settings.opt_in || control.use_cache == Some(true);
-        if !is_looked_at || !is_wanted || !(may_get || may_put) {
+        if !is_cacheable || !is_wanted || !(may_get || may_put) {
             return None;
         }
-        let looked: Looked<'_> = serde_json::from_slice(body).ok()?;
-        // A response that is kept has an id of its own, by which the client goes on.
-        let keeps = dialect == Dialect::OpenAiResponses && looked.store != Some(false);
-        if keeps || settings.messages_max.is_some_and(|most| looked.messages(dialect) > most) {
+        let fields: CacheFields<'_> = serde_json::from_slice(body).ok()?;
+        // A stored response has its own id, by which the client continues it.
+        let keeps = dialect == Dialect::OpenAiResponses && fields.store != Some(false);
+        if keeps || settings.messages_max.is_some_and(|most| fields.messages(dialect) > most) {
             return None;
         }
         let mut maker = KeyMaker::new();
@@ -184,7 +184,7 @@ impl Gateway {
         Some(Lookup { responses, key, may_get, may_put, age_max, ttl })
     }
 
-    /// The deployments that may answer for `name`: another configuration is another answer.
+    /// Adds the deployments that may answer for `name` to the key: another configuration may answer differently.
     fn answering(&self, name: &str, maker: &mut KeyMaker) {
         let table = self.router().table();
         let name = self.name(name).to_string();
@@ -202,11 +202,11 @@ impl Gateway {
     }
 }
 
-/// Headers of clients that go on to a provider and change its answer.
+/// Client headers that are forwarded to a provider and change its answer.
 const PASSING: [&str; 2] = ["anthropic-beta", "openai-beta"];
 
 impl Lookup {
-    /// What is kept for the request, as it went to another client.
+    /// The stored answer, as the bytes that were sent to another client.
     pub async fn get(&self) -> Option<Bytes> {
         if !self.may_get {
             return None;
@@ -214,18 +214,18 @@ impl Lookup {
         self.responses.cache.get(&self.key, self.age_max).await
     }
 
-    /// As headers name it.
+    /// The key, as shown in headers.
     pub fn key(&self) -> String {
         self.key.to_string()
     }
 
-    /// Gathers an answer to keep it.
+    /// Collects an answer to store it.
     pub fn keep(self) -> Option<Keep> {
         self.may_put.then_some(Keep { lookup: self, answer: Vec::new(), is_too_long: false })
     }
 }
 
-/// An answer that is gathered on its way to the client.
+/// An answer that is collected while it is sent to the client.
 #[derive(Debug)]
 pub struct Keep {
     lookup: Lookup,
@@ -234,7 +234,7 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// More of it went out.
+    /// Adds bytes that were sent.
     pub fn add(&mut self, bytes: &[u8]) {
         if self.is_too_long || self.answer.len() + bytes.len() > ENTRY_BYTES_MAX {
             self.is_too_long = true;
@@ -244,7 +244,7 @@ impl Keep {
         }
     }
 
-    /// All of it went out.
+    /// Stores the answer: all of it was sent.
     pub fn done(self) {
         if self.is_too_long || self.answer.is_empty() {
             return;

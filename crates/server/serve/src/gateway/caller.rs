@@ -1,21 +1,21 @@
-//! Who asks. Found out by `auth`; used by all who answer.
+//! The authenticated client. Determined by `auth`; used by all endpoints.
 
 use std::sync::Arc;
 
-/// A virtual key as a request brought it. Never printed.
+/// The virtual key of a request. Never printed.
 #[derive(Clone)]
 pub struct Bearer {
     pub(super) secret: Arc<str>,
-    /// What it is called in logs.
+    /// Its id in logs.
     pub id: Arc<str>,
 }
 
-/// Who asks.
+/// The authenticated client.
 #[derive(Clone, Default)]
 pub enum Caller {
-    /// Whoever may do everything: there are no keys, or it brought one of the server's own.
+    /// It may do everything: there are no keys, or it sent one of the server's own.
     #[default]
     Trusted,
-    /// Somebody with a virtual key.
+    /// It sent a virtual key.
     Key(Bearer),
 }

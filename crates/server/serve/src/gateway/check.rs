@@ -1,4 +1,4 @@
-//! What a server would refuse of a configuration at its start, found without starting anything. Called by `octet config check`.
+//! Finds errors of a configuration that a server would report at its start, without starting anything. Called by `octet config check`.
 
 use octet_config::{Config, Target, printable};
 
@@ -6,11 +6,11 @@ use super::auth::Current;
 use super::target::endpoint;
 use crate::ops::Keys;
 
-/// Makes of a configuration what a server makes of it, apart from models in this process and servers that are started on demand: those
-/// take files, memory and a runtime.
+/// Creates what a server creates from a configuration, except models in this process and servers that are started on demand: those need
+/// files, memory and a runtime.
 ///
 /// # Errors
-/// Where something cannot be made, with its place in the file.
+/// The first error, with its place in the file.
 pub fn check(config: &Config) -> Result<(), String> {
     for d in &config.deployments {
         if let Target::Remote(remote) = &d.target {

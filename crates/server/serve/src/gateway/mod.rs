@@ -1,20 +1,20 @@
-//! The router in front of everything, where a configuration says so: made of its file, and made anew when that changes. Held by `App`;
-//! asked by `http`.
+//! The router in front of all endpoints, if there is a configuration. Created from its file, and updated when that changes. Owned by `App`;
+//! called by `http`.
 //!
 //! | file | what |
 //! |---|---|
-//! | `target` | who answers for a deployment |
-//! | `servers` | those that are started first |
-//! | `read` | how much of a body is read |
-//! | `auth` | who may come in, and what that costs whom |
-//! | `cache` | answers that are given again |
-//! | `relay` | files and batches, which are an account's |
-//! | `model_info` | what is told of deployments |
-//! | `overview` | what an operator's page shows |
-//! | `routed_request` | one request on its way through |
-//! | `told` | what callbacks are told of it |
-//! | `watch` | the file changes |
-//! | `check` | what of it would be refused |
+//! | `target` | the target of a deployment: a remote server, a local model |
+//! | `servers` | servers that are started on demand |
+//! | `read` | reads bodies, partly or fully |
+//! | `auth` | authentication, quotas and billing |
+//! | `cache` | the response cache |
+//! | `relay` | files and batches of an account |
+//! | `model_info` | `/model/info` |
+//! | `overview` | the admin page's state of the router |
+//! | `routed_request` | one request, from authorization to billing |
+//! | `report` | the report of a request to callbacks |
+//! | `watch` | reloads the configuration when its files change |
+//! | `check` | `octet config check` |
 
 mod auth;
 mod cache;
@@ -24,10 +24,10 @@ mod model_info;
 mod overview;
 pub mod read;
 mod relay;
+mod report;
 mod routed_request;
 mod servers;
 mod target;
-mod told;
 mod watch;
 
 use std::collections::{HashMap, HashSet};
@@ -53,30 +53,30 @@ use auth::Current;
 pub use cache::{Lookup, Responses};
 pub use caller::Caller;
 pub use check::check;
-pub use routed_request::{RequestContext, RoutedRequest};
+pub use routed_request::{RequestContext, RoutedRequest, Sender};
 use servers::Servers;
 use target::{LocalTarget, OnDemandTarget, RemoteTarget, Target, ours};
 
 /// Reads the configuration again.
 pub type Reload = Arc<dyn Fn() -> Result<Config, String> + Send + Sync>;
-/// Makes a model of a deployment in this process, under this name; may take its time.
+/// Creates the model of a deployment in this process, with this name. May take long.
 pub type MakeModel = Arc<dyn Fn(&str, &Local) -> Result<ModelSpec, BoxError> + Send + Sync>;
 
-/// A configuration, and what else is needed to route by it.
+/// A configuration, and the functions that routing needs.
 #[derive(Clone)]
 pub struct Routes {
-    /// What the file says.
+    /// The configuration.
     pub config: Config,
     /// Reads it again.
     pub reload: Reload,
-    /// Makes models of entries like `octet/...`.
+    /// Creates models of entries like `octet/...`.
     pub local: MakeModel,
-    /// How often to look whether the file has changed; `None` is never.
+    /// Interval at which the files are checked for changes; `None` is never.
     pub watch: Option<Duration>,
 }
 
 impl Routes {
-    /// A configuration that stays as it is, without models in this process.
+    /// A configuration that does not change, without models in this process.
     pub fn new(config: Config) -> Self {
         let same = config.clone();
         Self {
@@ -88,7 +88,7 @@ impl Routes {
     }
 }
 
-/// The router at work.
+/// The router and what belongs to it: keys, cache, callbacks, servers.
 pub struct Gateway {
     router: Arc<Router<Target>>,
     client: Client,
@@ -97,20 +97,20 @@ pub struct Gateway {
     database: Option<PathBuf>,
     current: RwLock<Arc<Current>>,
     routes: Routes,
-    /// Keys of the command line, beside those of the file.
+    /// Keys of the command line, in addition to those of the file.
     keys: Keys,
     app: Weak<App>,
     models: Arc<Registry>,
-    /// Which model of the registry an entry is: those that say the same share one.
+    /// Entries of local models and their index in the registry. Equal entries share a model.
     locals: Mutex<Vec<(Local, usize)>>,
-    /// Requests on their way through.
+    /// Number of running requests.
     busy: AtomicUsize,
     reloads: AtomicU64,
     reloading: Mutex<()>,
 }
 
 impl Gateway {
-    /// Makes everything that the configuration names; starts and loads nothing. Belongs into a runtime of tokio's.
+    /// Creates everything that the configuration names; starts and loads nothing. Must be called inside a tokio runtime.
     pub fn new(
         app: &Weak<App>,
         models: &Arc<Registry>,
@@ -118,7 +118,7 @@ impl Gateway {
         keys: Keys,
     ) -> Result<Self, BoxError> {
         let config = &routes.config;
-        // First, for the rest may take its time, and files may change meanwhile.
+        // First: the rest may take long, and files may change meanwhile.
         let mut current = Current::new(config, &keys, None)?;
         let client = Client::new(Limits::default());
         current.callbacks = callbacks(config, &client, None)?;
@@ -135,14 +135,20 @@ impl Gateway {
         };
         let locals = Mutex::default();
         let (targets, unused) = {
-            let maker =
-                Maker { app, models, client: &client, servers: &servers, routes: &routes, locals: &locals };
-            maker.targets(config)?
+            let builder = TargetBuilder {
+                app,
+                models,
+                client: &client,
+                servers: &servers,
+                routes: &routes,
+                locals: &locals,
+            };
+            builder.targets(config)?
         };
-        models_go(models, unused);
+        unload_unused(models, unused);
         let seed = fastrand::u64(..);
         let router = Router::new(config, seed, |d| found(&targets, d))?;
-        tell(config);
+        log_notes(config);
         Ok(Self {
             router: Arc::new(router),
             database: config.keys.database.clone(),
@@ -161,27 +167,27 @@ impl Gateway {
         })
     }
 
-    /// Takes the file as it is now. Requests that run finish on the old one; where the new one is broken, nothing changes. Takes its
-    /// time: a model may have to be fetched.
+    /// Reloads the configuration. Running requests finish on the old one. If the new one is invalid, nothing changes. May take long: a model may
+    /// have to be downloaded.
     ///
     /// # Errors
-    /// What is wrong, in one line.
+    /// The error, in one line.
     pub fn reload(&self) -> Result<(), String> {
         let _one_at_a_time = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let config = (self.routes.reload)()?;
-        self.take(&config).map_err(|e| e.to_string().lines().next().unwrap_or_default().to_string())?;
+        self.apply(&config).map_err(|e| e.to_string().lines().next().unwrap_or_default().to_string())?;
         self.reloads.fetch_add(1, Ordering::Relaxed);
-        tell(&config);
+        log_notes(&config);
         if config.keys.database != self.database {
             tracing::warn!("keys.database takes effect at the next start");
         }
         Ok(())
     }
 
-    fn take(&self, config: &Config) -> Result<(), BoxError> {
+    fn apply(&self, config: &Config) -> Result<(), BoxError> {
         // First, as in `new`.
         let mut current = Current::new(config, &self.keys, self.responses().as_ref())?;
-        let maker = Maker {
+        let builder = TargetBuilder {
             app: &self.app,
             models: &self.models,
             client: &self.client,
@@ -189,14 +195,16 @@ impl Gateway {
             routes: &self.routes,
             locals: &self.locals,
         };
-        let (targets, unused) = maker.targets(config)?;
-        // All that can fail comes first, so that the old one stays as a whole.
+        let (targets, unused) = builder.targets(config)?;
+        // Everything that can fail comes first, so that the old configuration stays complete.
         drop(Table::new(config, &States::default(), |d| found(&targets, d))?);
-        // A file that is cut off is often still a whole one, without its last sections.
+        // A truncated file is often still valid, without its last sections.
         if current.keys.is_empty() && !self.is_open() && self.store.is_none() {
-            return Err("no key is named any more, which would let everybody in: start the server anew if \
-                        that is meant"
-                .into());
+            return Err(
+                "the new configuration has no keys, which would allow everyone: restart the server if that \
+                        is intended"
+                    .into(),
+            );
         }
         match &self.store {
             Some(store) => set_total(store, config)?,
@@ -211,29 +219,24 @@ impl Gateway {
         self.router.reload(config, |d| found(&targets, d))?;
         current.callbacks = callbacks(config, &self.client, Some(&self.current()))?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
-        models_go(&self.models, unused);
+        unload_unused(&self.models, unused);
         Ok(())
     }
 
-    /// Takes the file as it is now, and says in the log how that went.
-    pub async fn again(self: &Arc<Self>) {
-        watch::again(self).await;
-    }
-
-    /// The text of an answer, beside the server: for measurements. Its events are shown to `see`.
+    /// Sends a request and returns the text of the answer, for measurements. `observe` gets its events.
     ///
     /// # Errors
-    /// Where nobody answers, or not to the end.
+    /// If there is no complete answer.
     pub async fn collect(
         &self,
         request: GenerateRequest,
-        see: &mut (dyn FnMut(&Event) + Send),
+        observe: &mut (dyn FnMut(&Event) + Send),
     ) -> Result<String, ApiError> {
         let mut reply = self.router.send(octet_router::Call::new(request));
         let mut out = String::new();
         while let Some(piece) = reply.next().await {
             let octet_router::Piece::Event(event) = piece else { continue };
-            see(&event);
+            observe(&event);
             match event {
                 Event::Text { text, .. } => out += &text,
                 Event::Error(e) => return Err(e),
@@ -243,14 +246,14 @@ impl Gateway {
         Ok(out)
     }
 
-    /// Sends a request, reads its answer to the end, and says how it was found: for measurements.
+    /// Sends a request, reads the whole answer, and returns its route, for measurements.
     pub async fn routed(&self, call: octet_router::Call) -> octet_router::Route {
         let mut reply = self.router.send(call);
         while reply.next().await.is_some() {}
         reply.route()
     }
 
-    /// An embedding of a text by the first model in this process that answers for `name`.
+    /// The embedding of a text by the first model in this process that answers for `name`.
     pub async fn embedding(&self, name: &str, text: &str) -> Option<Vec<f32>> {
         let table = self.router.table();
         let Resolved::Group { group, .. } = table.resolve(name) else { return None };
@@ -258,7 +261,7 @@ impl Gateway {
         octet_router::Target::embed(&local.target, text).await
     }
 
-    /// How often another file was taken.
+    /// Number of reloads.
     pub fn reloads(&self) -> u64 {
         self.reloads.load(Ordering::Relaxed)
     }
@@ -272,30 +275,30 @@ impl Gateway {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The cache of responses, if there is one.
+    /// The response cache, if there is one.
     pub fn responses(&self) -> Option<Arc<Responses>> {
         self.current().responses.clone()
     }
 
-    /// Records of requests that no callback got.
+    /// Number of reports that callbacks did not get.
     pub fn callbacks_dropped(&self) -> u64 {
         self.current().callbacks.as_ref().map_or(0, |c| c.dropped())
     }
 
-    /// How often the cache of responses could not be asked.
+    /// Number of errors of the response cache.
     pub fn cache_errors(&self) -> u64 {
         self.responses().map_or(0, |r| r.errors())
     }
 
-    /// Requests on their way through.
+    /// Number of running requests.
     pub fn busy(&self) -> usize {
         self.busy.load(Ordering::Acquire)
     }
 
-    /// Looks after the file, and after the deployments' health. Runs as long as the server.
+    /// Watches the configuration's files and the deployments' health. Runs as long as the server.
     pub async fn run(self: Arc<Self>) {
         if let Err(e) = self.servers.preload(&self.routes.config) {
-            tracing::error!("not started beforehand: {e}");
+            tracing::error!("preloading failed: {e}");
         }
         let health = health::watch(Arc::clone(&self.router));
         match self.routes.watch {
@@ -306,7 +309,7 @@ impl Gateway {
         }
     }
 
-    /// Ends what was started, and writes what was used.
+    /// Stops started servers, and writes usage to disk.
     pub async fn stop(&self) {
         self.servers.shutdown().await;
         if let Some(callbacks) = self.current().callbacks.clone() {
@@ -316,11 +319,11 @@ impl Gateway {
         // SQLite waits for the disk, and for other processes.
         let written = tokio::task::spawn_blocking(move || store.flush().map_err(|e| e.to_string())).await;
         if let Err(e) = written.map_err(|e| e.to_string()).flatten() {
-            tracing::error!("what was used last is not recorded: {e}");
+            tracing::error!("the last usage could not be written: {e}");
         }
     }
 
-    /// Whether a client's bytes can go to whoever answers for `name`, without more being read of them than `read::peek` does.
+    /// Whether a client's bytes can be forwarded to every deployment of `name`, so that `read::peek` reads enough of them.
     pub fn passes(&self, name: &str, dialect: Dialect) -> bool {
         let table = self.router.table();
         let Resolved::Group { group, .. } = table.resolve(name) else { return false };
@@ -334,18 +337,18 @@ impl Gateway {
             })
     }
 
-    /// Whether somebody may go on with what breaks off of an answer for `name`: then it has to be read.
-    pub fn mends(&self, name: &str) -> bool {
+    /// Whether a stream for `name` may be continued by another deployment if it breaks off. Then the request must be parsed.
+    pub fn continues_streams(&self, name: &str) -> bool {
         let table = self.router.table();
-        matches!(table.resolve(name), Resolved::Group { group, .. } if table.is_mended(group))
+        matches!(table.resolve(name), Resolved::Group { group, .. } if table.continues_streams(group))
     }
 
-    /// Which model of the registry `name` is, where one in this process answers.
+    /// The registry index of `name`, if it is a model in this process.
     pub fn local(&self, name: &str) -> Result<usize, ApiError> {
         let table = self.router.table();
         let Some(name) = known(&table, name) else { return Err(unknown(name, &table.known())) };
         let mut seen = name.to_string();
-        // A cascade is asked for by what its fast model is.
+        // A cascade counts as its fast model.
         if let Resolved::Cascade { cascade, .. } = table.resolve(name) {
             seen.clone_from(&cascade.fast);
         }
@@ -357,12 +360,12 @@ impl Gateway {
             _ => None,
         };
         here.ok_or_else(|| {
-            let what = format!("'{name}' is not a model in this process, and this can only be asked of one");
+            let what = format!("'{name}' is not a model in this process, and this endpoint needs one");
             ApiError::invalid("model", what)
         })
     }
 
-    /// Whether other servers answer for `name`, and no model in this process.
+    /// Whether only other servers answer for `name`.
     pub fn is_elsewhere(&self, name: &str) -> bool {
         let table = self.router.table();
         let Some(name) = known(&table, name) else { return false };
@@ -370,12 +373,12 @@ impl Gateway {
         matches!(table.resolve(name), Resolved::Group { group, .. } if !group.deployments.iter().any(here))
     }
 
-    /// The name as the table has it: Ollama's clients add a tag.
+    /// The name in the table: Ollama's clients add a tag.
     pub fn name<'a>(&self, name: &'a str) -> &'a str {
         known(&self.router.table(), name).unwrap_or(name)
     }
 
-    /// All names, for lists: those that `caller` may use.
+    /// All names that `caller` may use, for lists.
     pub fn list(&self, caller: &Caller) -> Vec<ModelInfo> {
         let current = self.current();
         let table = self.router.table();
@@ -384,12 +387,12 @@ impl Gateway {
         shown.map(|name| self.info_in(&table, &current, name)).collect()
     }
 
-    /// One name, as lists show it.
+    /// The list entry of a name.
     pub fn info(&self, name: &str, caller: &Caller) -> Result<ModelInfo, ApiError> {
         let table = self.router.table();
         match known(&table, name).filter(|name| self.may_use(caller, name)) {
             Some(name) => Ok(self.info_in(&table, &self.current(), name)),
-            // Names that it may not use are not told.
+            // Does not reveal names that it may not use.
             None if matches!(caller, Caller::Key(_)) => {
                 let may = table.names().iter().filter(|n| self.may_use(caller, n));
                 let may: Vec<&str> = may.map(String::as_str).collect();
@@ -427,55 +430,55 @@ impl Gateway {
     }
 }
 
-/// `name`, or without the tag that Ollama's clients add, where that is known.
+/// `name`, or `name` without the tag that Ollama's clients add, if that is known.
 fn known<'a>(table: &Table<Target>, name: &'a str) -> Option<&'a str> {
     let is_known = |name: &&str| !matches!(table.resolve(name), Resolved::Unknown);
     Some(name).filter(is_known).or_else(|| name.strip_suffix(":latest").filter(is_known))
 }
 
 fn found(targets: &HashMap<String, Target>, d: &Deployment) -> Result<Target, String> {
-    targets.get(&d.id).cloned().ok_or_else(|| format!("the deployment '{}' was not made", d.id))
+    targets.get(&d.id).cloned().ok_or_else(|| format!("the deployment '{}' was not created", d.id))
 }
 
-/// Sets the budget of all requests together, where there is one.
+/// Sets the global budget, if there is one.
 fn set_total(store: &Store, config: &Config) -> Result<(), octet_keys::Error> {
     let Some(usd) = config.keys.max_budget else { return Ok(()) };
     let seconds = config.keys.budget_duration.map(|d| u32::try_from(d.as_secs()).unwrap_or(u32::MAX));
     store.set_total(octet_keys::budget(usd, seconds)?)
 }
 
-/// Most time for the last records of requests when the server ends.
+/// Time limit for the last reports at shutdown.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
-/// Where requests are reported; the destinations of `old` go on if the configuration says the same.
+/// The receivers of reports; those of `old` stay in use if their settings are the same.
 fn callbacks(
     config: &Config,
     client: &Client,
     old: Option<&Current>,
 ) -> Result<Option<Arc<Callbacks>>, String> {
-    if let Some(old) = old.filter(|old| old.told == config.callbacks) {
+    if let Some(old) = old.filter(|old| old.callback_settings == config.callbacks) {
         return Ok(old.callbacks.clone());
     }
     let none = config.callbacks.is_empty();
     if none { Ok(None) } else { Callbacks::start(&config.callbacks, client).map(|c| Some(Arc::new(c))) }
 }
 
-/// What the user should know of a configuration.
-fn tell(config: &Config) {
+/// Logs the configuration's notes.
+fn log_notes(config: &Config) {
     for note in &config.notes {
         tracing::warn!("{note}");
     }
 }
 
-/// Models that no name leads to any more make way when they are idle.
-fn models_go(models: &Registry, unused: Vec<usize>) {
+/// Unloads models without a name when they are idle.
+fn unload_unused(models: &Registry, unused: Vec<usize>) {
     for index in unused {
         models.keep(index, octet_api::core::KeepAlive::Seconds(0.0));
     }
 }
 
-/// Makes targets of deployments.
-struct Maker<'a> {
+/// Creates targets of deployments.
+struct TargetBuilder<'a> {
     app: &'a Weak<App>,
     models: &'a Arc<Registry>,
     client: &'a Client,
@@ -484,8 +487,8 @@ struct Maker<'a> {
     locals: &'a Mutex<Vec<(Local, usize)>>,
 }
 
-impl Maker<'_> {
-    /// One for each deployment, by its id; and the models that none of them is.
+impl TargetBuilder<'_> {
+    /// A target for each deployment, by its id; and the models that no deployment uses.
     fn targets(&self, config: &Config) -> Result<(HashMap<String, Target>, Vec<usize>), BoxError> {
         let mut out = HashMap::new();
         let mut used = HashSet::new();
@@ -532,7 +535,7 @@ impl Maker<'_> {
         })
     }
 
-    /// The model of an entry; a new one where no other entry says the same.
+    /// The model of an entry; a new one unless an equal entry exists.
     fn local(&self, local: &Local) -> Result<usize, BoxError> {
         let bare = Local { changes: octet_config::Changes::default(), ..local.clone() };
         let mut locals = self.locals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -549,7 +552,7 @@ impl Maker<'_> {
         let began = Instant::now();
         let spec = (self.routes.local)(&name, local)?;
         let index = self.models.add(ModelSpec { name: name.clone(), aliases: Vec::new(), ..spec })?;
-        tracing::debug!(model = name, seconds = began.elapsed().as_secs_f64(), "known");
+        tracing::debug!(model = name, seconds = began.elapsed().as_secs_f64(), "model added");
         locals.push((bare, index));
         Ok(index)
     }

@@ -1,4 +1,4 @@
-//! What a configuration says of its models, as LiteLLM's proxy tells it at `/model/info`. Asked by `http`.
+//! The configuration's information about models, in the shape of LiteLLM's `/model/info`. Called by `http`.
 
 use octet_config::Mode;
 use octet_router::Resolved;
@@ -9,7 +9,7 @@ use super::caller::Caller;
 use super::{Current, Gateway};
 
 impl Gateway {
-    /// The deployments of all names that `caller` may use. Addresses and keys are not told.
+    /// The deployments of all names that `caller` may use. Addresses and keys are left out.
     pub fn model_info(&self, caller: &Caller) -> Value {
         let (table, current) = (self.router().table(), self.current());
         let mut out = Vec::new();
@@ -22,9 +22,9 @@ impl Gateway {
                 continue;
             };
             for d in &group.deployments {
-                let info = told(&current, d.id(), d.terms.window_tokens);
+                let info = deployment_info(&current, d.id(), d.terms.window_tokens);
                 let model = octet_router::Target::model(&d.target);
-                // With its provider, as LiteLLM's proxy and its file have it.
+                // With its provider, as in LiteLLM's proxy and its file.
                 let written = current.about.get(d.id()).map(|about| about.info.written.as_str());
                 out.push(entry(name, written.filter(|w| !w.is_empty()).unwrap_or(model), info));
             }
@@ -37,10 +37,10 @@ fn entry(name: &str, model: &str, info: Map<String, Value>) -> Value {
     json!({"model_name": name, "litellm_params": {"model": model}, "model_info": info})
 }
 
-/// What is said of a deployment, and nothing where nothing is.
-fn told(current: &Current, id: &str, window_tokens: Option<u64>) -> Map<String, Value> {
+/// The information about a deployment; absent values are left out.
+fn deployment_info(current: &Current, id: &str, window_tokens: Option<u64>) -> Map<String, Value> {
     let Some(About { info, .. }) = current.about.get(id) else { return Map::new() };
-    // What is known under a name of its own beats what stands there besides.
+    // Known fields take precedence over other keys of the same name.
     let mut out = info.other.clone();
     let mut set = |name: &str, value: Value| {
         if !value.is_null() {

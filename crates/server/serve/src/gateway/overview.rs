@@ -1,4 +1,4 @@
-//! What an operator's page shows of the router: deployments, how they are, what runs, and the budget of all requests. Asked by `http`.
+//! The router's state for the admin page: deployments and their health, running requests, the global budget. Called by `http`.
 
 use octet_api::rfc3339;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::Gateway;
 use super::target::Target;
 
 impl Gateway {
-    /// All deployments as they are now, and what else is the operator's to know.
+    /// The current state of all deployments, and other figures for the operator.
     pub fn overview(&self) -> Value {
         let table = self.router().table();
         let mut deployments = Vec::new();
@@ -44,7 +44,7 @@ impl Gateway {
         })
     }
 
-    /// How much of a model that takes this machine's memory is there, from 0 to 1; nothing for what is elsewhere.
+    /// Loading progress of a model on this machine, from 0 to 1; `None` for remote ones.
     fn loaded(&self, target: &Target) -> Option<f64> {
         match target {
             Target::LocalTarget(here) => Some(self.models.progress(here.index())),

@@ -1,8 +1,7 @@
-//! Clients' bodies, as much of them as somebody needs to know. Used by the endpoints and by targets that do not speak the client's
-//! dialect.
+//! Reads clients' bodies, partly or fully. Used by the endpoints and by targets that do not speak the client's dialect.
 //!
-//! A request that passes through is read for its model, and little else: what the provider makes of the rest is its business,
-//! fields that nobody here knows included.
+//! A forwarded request is read for its model and a few other fields. The provider handles the rest, including fields that Octet does not
+//! know.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use octet_api::core::{Completion, EmbedRequest, GenerateRequest, Input};
 use octet_api::ollama::{self, Call};
 use octet_api::openai::{chat, completions, embeddings, responses};
 use octet_api::{ApiError, ErrorKind, gemini};
-use octet_router::{Dialect, Original, Wishes};
+use octet_router::{Dialect, Original, RequestOptions};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -23,18 +22,18 @@ pub fn generates(dialect: Dialect) -> bool {
     !is_embedding(dialect) && !is_count(dialect) && !matches!(dialect, Dialect::Passed(_))
 }
 
-/// Whether it is for a count of tokens.
+/// Whether it is for a token count.
 pub fn is_count(dialect: Dialect) -> bool {
     matches!(dialect, Dialect::AnthropicCountTokens | Dialect::GeminiCountTokens)
 }
 
-/// Whether it is for vectors.
+/// Whether it is for embeddings.
 pub fn is_embedding(dialect: Dialect) -> bool {
     use Dialect::*;
     matches!(dialect, OpenAiEmbeddings | OllamaEmbed | GeminiEmbed | GeminiBatchEmbed)
 }
 
-/// What is read of a body that passes through.
+/// The fields that are read of a forwarded body.
 #[derive(Deserialize)]
 struct Peek<'a> {
     #[serde(borrow)]
@@ -65,7 +64,7 @@ struct Peek<'a> {
     generation_config: Option<GenerationConfig>,
 }
 
-/// Where Gemini's clients limit their answers.
+/// Gemini's field with the maximum answer length.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct GenerationConfig {
@@ -73,27 +72,27 @@ struct GenerationConfig {
     max_output_tokens: Option<u32>,
 }
 
-/// What a body says of the cache of responses, in LiteLLM's names.
+/// LiteLLM's `cache` field: a request's settings for the response cache.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct CacheControl {
-    /// It is not answered from there.
+    /// Do not answer from the cache.
     pub no_cache: Option<bool>,
-    /// Its answer is not kept.
+    /// Do not store the answer.
     pub no_store: Option<bool>,
-    /// Where the configuration says `mode: default_off`: it is looked at.
+    /// Use the cache although the configuration has `mode: default_off`.
     pub use_cache: Option<bool>,
-    /// For how many seconds its answer is kept.
+    /// Lifetime of the stored answer in seconds.
     pub ttl: Option<f64>,
-    /// It is not answered with what is older, in seconds.
+    /// Maximum age of a stored answer in seconds.
     #[serde(alias = "s-max-age")]
     pub s_maxage: Option<f64>,
-    /// Answers of other namespaces are not its.
+    /// Only answers of this namespace are used.
     pub namespace: Option<String>,
 }
 
 impl CacheControl {
-    /// What is not understood keeps a request out of the cache.
+    /// Reads it; an invalid value disables the cache for the request.
     fn read(text: &RawValue) -> Self {
         let none = || Self { no_cache: Some(true), no_store: Some(true), ..Self::default() };
         // A list would be read as the fields in their order.
@@ -102,7 +101,7 @@ impl CacheControl {
     }
 }
 
-/// A name, or a mapping with parameters beside it.
+/// A name, or an object with a name and parameters.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Fallback {
@@ -110,27 +109,27 @@ enum Fallback {
     With { model: String },
 }
 
-/// What a body says to the router, in LiteLLM's names. No provider gets to see it.
+/// Fields of a body that are for the router, by LiteLLM's names. They are removed before a body is forwarded.
 #[derive(Debug, Default)]
 pub struct Own {
     /// Retries and fallbacks.
-    pub wishes: Wishes,
-    /// Most time for the request.
+    pub options: RequestOptions,
+    /// Time limit of the request.
     pub timeout: Option<Duration>,
-    /// What is told of it to callbacks and counted for it: `tags`, also those of `metadata`.
+    /// Tags for callbacks and usage counts: `tags`, and those in `metadata`.
     pub tags: Vec<String>,
     /// `metadata` for callbacks.
     pub metadata: Map<String, Value>,
-    /// Whether it may be answered from the cache of responses.
+    /// Settings for the response cache.
     pub cache: CacheControl,
-    /// The body by which its answer is kept there, where that does not go on as it is.
+    /// The body for the cache key, if it is not forwarded unchanged.
     pub cached_as: Option<(Dialect, Bytes)>,
 }
 
-/// The fields of a body that are the router's.
+/// The names of these fields.
 const OWN: [&str; 6] = ["num_retries", "fallbacks", "timeout", "tags", "cache", "litellm_metadata"];
 
-/// A body without what is the router's. What else it says stays as it is, in its order: what a provider caches begins alike.
+/// A body without the router's fields. The other fields keep their bytes and order, so that prefixes in a provider's cache stay the same.
 fn without_own(body: &[u8], dialect: Dialect) -> Option<Bytes> {
     struct Fields<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
     impl<'de> Deserialize<'de> for Fields<'de> {
@@ -156,7 +155,7 @@ fn without_own(body: &[u8], dialect: Dialect) -> Option<Bytes> {
         }
     }
     let Fields(all) = serde_json::from_slice(body).ok()?;
-    // LiteLLM's proxy keeps OpenAI's `metadata` to itself; in Anthropic's dialect it is the provider's.
+    // As in LiteLLM's proxy, OpenAI's `metadata` is not forwarded; Anthropic's is.
     let metadata =
         matches!(dialect, Dialect::OpenAiChat | Dialect::OpenAiCompletions | Dialect::OpenAiEmbeddings);
     let is_own = |name: &str| OWN.contains(&name) || (metadata && name == "metadata");
@@ -171,13 +170,13 @@ fn without_own(body: &[u8], dialect: Dialect) -> Option<Bytes> {
     Some(out.into())
 }
 
-/// Most tags of a request, and the longest of them in bytes.
+/// Maximum number of tags of a request, and maximum bytes of one.
 const TAGS_MAX: usize = 32;
 const TAG_BYTES_MAX: usize = 128;
-/// Longest metadata that is told to callbacks, in bytes.
+/// Maximum size of the metadata for callbacks, in bytes.
 const METADATA_BYTES_MAX: usize = 16 << 10;
 
-/// More tags. What is no text, or too much, is left out.
+/// Adds tags. Invalid ones, and those above the limits, are left out.
 pub fn add_tags(tags: &mut Vec<String>, more: impl IntoIterator<Item = String>) {
     for tag in more.into_iter().map(|t| t.trim().to_string()) {
         let is_tag = !tag.is_empty() && tag.len() <= TAG_BYTES_MAX && !tag.contains(char::is_control);
@@ -192,23 +191,23 @@ fn texts(value: Option<&Value>) -> impl Iterator<Item = String> {
     all.filter_map(|v| v.as_str().map(str::to_string))
 }
 
-/// An object; nothing where it is something else.
+/// Reads an object; empty if it is something else, or too large.
 fn object(text: Option<&RawValue>) -> Map<String, Value> {
     let text = text.filter(|t| t.get().len() <= METADATA_BYTES_MAX);
     text.and_then(|t| serde_json::from_str(t.get()).ok()).unwrap_or_default()
 }
 
-/// A body as far as routing goes by it.
+/// The fields of a body that routing needs.
 pub struct Peeked {
     /// The request.
     pub request: GenerateRequest,
-    /// What of it is the router's.
+    /// Its fields for the router.
     pub own: Own,
-    /// The body without that, if there was any.
+    /// The body without those fields, if it had any.
     pub body: Option<Bytes>,
 }
 
-/// Reads a body as far as routing goes by it; `None` where the body is not even that, and has to be read to say why.
+/// Reads the fields that routing needs; `None` if they are invalid: a full parse then gives the error.
 pub fn peek(body: &[u8], dialect: Dialect) -> Option<Peeked> {
     let mut peek: Peek<'_> = serde_json::from_slice(body).ok()?;
     let ours = peek.num_retries.is_some() || peek.fallbacks.is_some() || peek.timeout.is_some();
@@ -220,7 +219,7 @@ pub fn peek(body: &[u8], dialect: Dialect) -> Option<Peeked> {
             Fallback::Name(name) | Fallback::With { model: name } => name,
         };
         let fallbacks = peek.fallbacks.take().map(|all| all.into_iter().map(names).collect());
-        own.wishes = Wishes { retries: peek.num_retries, fallbacks };
+        own.options = RequestOptions { retries: peek.num_retries, fallbacks };
         let tags = peek.tags.and_then(|t| serde_json::from_str(t.get()).ok());
         add_tags(&mut own.tags, texts(tags.as_ref()));
         own.metadata = object(peek.metadata);
@@ -239,7 +238,7 @@ pub fn peek(body: &[u8], dialect: Dialect) -> Option<Peeked> {
     (!out.model.is_empty()).then_some(Peeked { request: out, own, body: left })
 }
 
-/// What of a body is the router's, and the body without that.
+/// The router's fields of a body, and the body without them.
 pub fn split(body: Bytes, dialect: Dialect) -> (Own, Bytes) {
     match peek(&body, dialect) {
         Some(Peeked { own, body: Some(left), .. }) => (own, left),
@@ -247,18 +246,18 @@ pub fn split(body: Bytes, dialect: Dialect) -> (Own, Bytes) {
     }
 }
 
-/// A request of which no more than this is known.
+/// A request of which only the model is known.
 pub fn shallow(model: String) -> GenerateRequest {
     GenerateRequest::new(model, Input::Completion(Completion::default()))
 }
 
-/// Whether a request is one of which more has to be read before somebody else than a provider of its dialect can answer: readers
-/// leave none without a prompt.
+/// Whether only a part of a request was read: a target that does not speak its dialect needs all of it. Fully read requests always have a
+/// prompt.
 pub fn is_shallow(request: &GenerateRequest) -> bool {
     matches!(&request.input, Input::Completion(c) if c.prompts.is_empty())
 }
 
-/// All of a request for text.
+/// Parses a request for text.
 pub fn request(original: &Original) -> Result<GenerateRequest, ApiError> {
     let body = &original.body[..];
     let of_ollama = |call| match call {
@@ -275,7 +274,7 @@ pub fn request(original: &Original) -> Result<GenerateRequest, ApiError> {
                 None => Ok(parsed),
                 Some(_) => Err(ApiError::invalid(
                     "previous_response_id",
-                    "the response before this one is kept by a provider that does not answer now",
+                    "the previous response is stored by a provider that is not available",
                 )),
             }
         }
@@ -286,7 +285,7 @@ pub fn request(original: &Original) -> Result<GenerateRequest, ApiError> {
     }
 }
 
-/// All of a request for vectors.
+/// Parses a request for embeddings.
 pub fn embedding(original: &Original) -> Result<EmbedRequest, ApiError> {
     match original.dialect {
         Dialect::OllamaEmbed => ollama::embed::parse(&original.body),
@@ -296,7 +295,7 @@ pub fn embedding(original: &Original) -> Result<EmbedRequest, ApiError> {
     }
 }
 
-/// All of a request for a count of tokens.
+/// Parses a request for a token count.
 pub fn to_count(original: &Original) -> Result<GenerateRequest, ApiError> {
     match original.dialect {
         Dialect::GeminiCountTokens => gemini::count_tokens::parse(&original.body),
@@ -304,7 +303,7 @@ pub fn to_count(original: &Original) -> Result<GenerateRequest, ApiError> {
     }
 }
 
-/// The answer to such a request.
+/// The answer to a request for a token count.
 pub fn counted(dialect: Dialect, tokens: u64) -> serde_json::Value {
     match dialect {
         Dialect::GeminiCountTokens => gemini::count_tokens::response(tokens),
@@ -312,7 +311,7 @@ pub fn counted(dialect: Dialect, tokens: u64) -> serde_json::Value {
     }
 }
 
-/// What is wrong with a request of which not even the model can be read.
+/// The error of a request whose model cannot be read.
 pub fn check(original: &Original) -> Result<(), ApiError> {
     match original.dialect {
         dialect if is_count(dialect) => to_count(original).map(drop),
@@ -330,7 +329,7 @@ mod tests {
         let body = br#"{"x_new": [1, {"a": "}"}], "model": "a\u0062", "stream": true, "max_tokens": 5, "user": "u"}"#;
         let peek = |body: &[u8]| peek(body, Dialect::OpenAiChat);
         let Peeked { request: read, own, body: left } = peek(body).unwrap();
-        assert_eq!((own.wishes, own.timeout, left), (Wishes::default(), None, None));
+        assert_eq!((own.options, own.timeout, left), (RequestOptions::default(), None, None));
         assert_eq!((read.model.as_str(), read.stream, read.max_tokens), ("ab", true, Some(5)));
         assert_eq!(read.user.as_deref(), Some("u"));
         assert!(is_shallow(&read));

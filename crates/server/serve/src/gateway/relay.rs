@@ -1,4 +1,4 @@
-//! Requests for what is an account's and no model's: files and batches. Called by `http` for them.
+//! Requests for objects of an account: files and batches. Called by `http`.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use octet_upstream::Raw;
 use super::Gateway;
 use super::target::{RemoteTarget, Target};
 
-/// An answer, and whose it is.
+/// An answer, and the account that it came from.
 pub struct Relayed {
     /// The answer.
     pub raw: Raw,
-    /// The deployment whose account it is, for logs.
+    /// The account's deployment, for logs.
     pub route: String,
 }
 
 impl Gateway {
-    /// Hands a request on to the provider of the model `name`, or to the only account that there is.
+    /// Forwards a request to the provider of the model `name`, or to the only account.
     pub async fn relay(
         &self,
         name: Option<&str>,
@@ -47,19 +47,19 @@ impl Gateway {
             let what = || format!("no provider of '{}' has files and batches", shortened(name));
             return found.ok_or_else(|| ApiError::invalid("model", what()));
         }
-        // At OpenAI's own address, or Azure's; else wherever else there may be some.
+        // OpenAI's and Azure's accounts first; others only if there are none.
         let own = self.accounts(false);
         let accounts = if own.is_empty() { self.accounts(true) } else { own };
         match accounts.as_slice() {
             [(_, id, far)] => Ok((id.clone(), far.clone())),
             [] => {
-                let what = "files and batches are passed on to OpenAI, Azure and services like OpenAI's, and no model here is theirs";
+                let what = "files and batches are forwarded to OpenAI, Azure and OpenAI-compatible services, and no configured model is one of theirs";
                 Err(ApiError::new(ErrorKind::NotFound, what))
             }
             many => {
                 let names: Vec<&str> = many.iter().map(|(group, ..)| group.as_str()).collect();
                 let what = format!(
-                    "there are several accounts; name a model of the one that is meant by '?model=NAME' or the header \
+                    "there are several accounts; select one by a model, with '?model=NAME' or the header \
                      'x-litellm-model': {}",
                     names.join(", ")
                 );
@@ -70,7 +70,7 @@ impl Gateway {
 }
 
 impl Gateway {
-    /// Accounts that have files and batches: a name that leads to each, its deployment, and that. `any`: at services like OpenAI's, too.
+    /// Accounts with files and batches: a model name of each, its deployment, its target. With `any` also OpenAI-compatible services.
     fn accounts(&self, any: bool) -> Vec<(String, String, RemoteTarget)> {
         let table = self.router().table();
         let mut out: Vec<(String, String, RemoteTarget)> = Vec::new();
@@ -90,7 +90,7 @@ impl Gateway {
 }
 
 impl RemoteTarget {
-    /// Whether its provider has files and batches; `any` like OpenAI's may, where somebody says so.
+    /// Whether its provider has files and batches; with `any`, OpenAI-compatible services are assumed to.
     fn has_files(&self, any: bool) -> bool {
         match self.provider() {
             Provider::OpenAi | Provider::AzureOpenAi => true,

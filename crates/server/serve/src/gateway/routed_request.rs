@@ -1,22 +1,23 @@
-//! One request on its way through the router: it is counted, billed and measured, whatever becomes of it. Driven by `http`; dropped
-//! where the client is gone.
+//! One request through the router: it is counted, billed and measured, however it ends. Driven by `http`; dropped when the client
+//! disconnects.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
 use octet_api::core::{Event, GenerateRequest, Usage};
 use octet_api::{ApiError, ErrorKind};
 use octet_router::{Allowed, Answered, Call, Dialect, Original, Piece, Reply, Route, Size, Step};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::auth::{Bill, counted};
+use super::auth::{Bill, Current, counted};
 use super::cache::{Keep, Lookup};
 use super::read::Own;
 use super::read::add_tags;
+use super::report::{Outcome, Report};
 use super::target::Target;
-use super::told::{Outcome, Told};
 use super::{Caller, Gateway};
 use crate::answer_source::{AnswerSource, Facts};
 use crate::app::App;
@@ -25,83 +26,132 @@ use crate::ops::Trace;
 use crate::pipeline::draining;
 use crate::warnings::messages;
 
-/// When a request may come again for which there was no room.
+/// After how many seconds a request that was refused for lack of capacity may be tried again.
 const RETRY_S: u64 = 1;
 
-/// Tags of a request beside those of its body: LiteLLM's header.
+/// LiteLLM's header with tags, in addition to those in the body.
 const TAGS: HeaderName = HeaderName::from_static("x-litellm-tags");
-/// The trace that a request belongs to.
+/// W3C trace context.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// Whose request it is.
-pub struct RequestContext<'a> {
-    /// Its name and figures.
-    pub trace: &'a Trace,
-    /// Who asks.
-    pub caller: &'a Caller,
-    /// Its headers.
-    pub headers: &'a hyper::HeaderMap,
+/// Who sent a request.
+pub struct Sender {
+    /// The request's id and figures for the log.
+    pub trace: Trace,
+    /// The authenticated client.
+    pub caller: Caller,
+    /// The request's headers.
+    pub headers: HeaderMap,
+}
+
+impl Sender {
+    /// The context of a request that holds `share` of the memory budget.
+    pub fn context(self, share: MemoryPermit, own: Own) -> RequestContext {
+        RequestContext { sender: self, share, own }
+    }
+}
+
+/// What the router needs besides the request itself.
+pub struct RequestContext {
+    /// Who sent it.
+    pub sender: Sender,
     /// The memory that it holds.
     pub share: MemoryPermit,
-    /// What it says to the router.
+    /// The fields of its body that are for the router.
     pub own: Own,
 }
 
-/// A request on its way.
+/// A request that is being routed or answered.
 pub struct RoutedRequest {
     app: Arc<App>,
     trace: Trace,
     request: Arc<GenerateRequest>,
     reply: Reply<Target>,
     bill: Option<Bill>,
-    /// Nobody knows what its bytes mean: only what was counted is billed.
+    /// Its answer is not parsed: only usage that the provider reports is billed.
     unread: bool,
-    /// The virtual key that asks.
+    /// The id of its virtual key.
     owner: Option<Arc<str>>,
     usage: Option<Usage>,
-    /// Pieces of text that came, each about a token; bytes of an answer of which nothing is read.
+    /// Received pieces of text, each about a token; received bytes of an answer that is not parsed.
     pieces: u64,
     raw_bytes: u64,
     error: Option<String>,
     decided: bool,
     began: bool,
-    /// When the first of it came.
+    /// Time to the first piece of the answer.
     first: Option<Duration>,
-    /// All of the answer came.
+    /// The whole answer has arrived.
     ended: bool,
-    /// What it is counted by beside its key, where that is kept.
+    /// Tags for which usage is recorded, if there is a key store.
     tags: Vec<String>,
-    /// Where it is reported when it is over.
-    told: Option<Told>,
-    /// The answer is gathered here to be kept.
+    /// The report for the callbacks.
+    report: Option<Report>,
+    /// Collects the answer for the response cache.
     keep: Option<Keep>,
-    /// Its entry in the cache of responses.
+    /// Its key in the response cache.
     entry: Option<String>,
-    /// It was answered from the cache of responses.
+    /// It was answered from the response cache.
     is_cached: bool,
     _place: Option<OwnedSemaphorePermit>,
-    /// The request is kept, so that somebody else can be asked.
+    /// The request stays in memory, so that another deployment can be tried.
     _share: MemoryPermit,
     counted: Counted,
 }
 
-impl RequestContext<'_> {
-    /// Adds the tags that stand in the request's head.
+impl RequestContext {
+    /// Adds the tags in the request's header.
     pub fn with_tags(mut self) -> Self {
-        let sent = self.headers.get_all(TAGS).iter().filter_map(|v| v.to_str().ok());
+        let sent = self.sender.headers.get_all(TAGS).iter().filter_map(|v| v.to_str().ok());
         add_tags(&mut self.own.tags, sent.flat_map(|v| v.split(',')).map(str::to_string));
         self
     }
 }
 
-/// Which names may answer instead of the one that a virtual key asks for: those that it may ask for.
+/// The names that may be fallbacks for a virtual key: those that it may use itself.
 fn allowed(gateway: &Arc<Gateway>, caller: &Caller) -> Option<Allowed> {
     let Caller::Key(_) = caller else { return None };
     let (gateway, caller) = (Arc::clone(gateway), caller.clone());
     Some(Allowed(Arc::new(move |name| gateway.may_use(&caller, name))))
 }
 
-/// Counts a request for as long as it is on its way. The last of it to go: where none is left, all are billed and measured.
+/// Takes one of the places for concurrent requests.
+fn acquire_place(places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, ApiError> {
+    Arc::clone(places).try_acquire_owned().map_err(|_| {
+        let what =
+            "the maximum number of concurrent requests is reached (global_max_parallel_requests); try again";
+        ApiError { retry_after_s: Some(RETRY_S), ..ApiError::new(ErrorKind::RateLimit, what) }
+    })
+}
+
+/// The report for the callbacks, if there are any. Takes the metadata out of `own`.
+fn report(
+    gateway: &Gateway,
+    current: &Arc<Current>,
+    caller: &Caller,
+    headers: &HeaderMap,
+    dialect: Option<Dialect>,
+    own: &mut Own,
+) -> Option<Report> {
+    let callbacks = current.callbacks.clone().filter(|c| !c.is_empty())?;
+    let key_name = match (caller, gateway.store()) {
+        (Caller::Key(key), Some(store)) => store.name(&key.secret),
+        _ => None,
+    };
+    let traceparent = headers.get(TRACEPARENT).and_then(|v| v.to_str().ok());
+    let (tags, metadata) = (own.tags.clone(), std::mem::take(&mut own.metadata));
+    Some(Report::new(callbacks, dialect, traceparent, key_name, tags, metadata, current))
+}
+
+/// Headers as text; others are left out.
+fn texts(headers: &HeaderMap) -> Vec<(String, String)> {
+    let text = |(name, value): (&HeaderName, &HeaderValue)| {
+        Some((name.as_str().to_string(), value.to_str().ok()?.to_string()))
+    };
+    headers.iter().filter_map(text).collect()
+}
+
+/// Counts a running request. Dropped last: when the count is 0, all requests are billed and measured.
 struct Counted(Arc<Gateway>);
 
 impl Counted {
@@ -118,61 +168,38 @@ impl Drop for Counted {
 }
 
 impl RoutedRequest {
-    /// Lets a request in. Nothing is sent before it is asked for an answer.
-    pub fn enter(
+    /// Authorizes a request and prepares its billing and reports. Nothing is sent until an answer is awaited. `original` gets the
+    /// client's headers.
+    pub fn start(
         app: &Arc<App>,
         gateway: &Arc<Gateway>,
-        asker: RequestContext<'_>,
+        context: RequestContext,
         request: &Arc<GenerateRequest>,
         mut original: Option<Original>,
     ) -> Result<Self, ApiError> {
-        let RequestContext { trace, caller, headers, share, mut own } = asker;
-        // Before it is asked whether the server ends: what is let in is seen by the end, and waited for.
+        let RequestContext { sender: Sender { trace, caller, headers }, share, mut own } = context;
+        // Counted before the check, so that shutdown waits for every request that passes it.
         let counted_in = Counted::new(gateway);
         if app.models.is_draining() {
             return Err(draining());
         }
         let current = gateway.current();
-        let place = match &current.places {
-            Some(places) => Some(Arc::clone(places).try_acquire_owned().map_err(|_| {
-                let what =
-                    "as many requests as may be are on their way (global_max_parallel_requests); try again";
-                ApiError { retry_after_s: Some(RETRY_S), ..ApiError::new(ErrorKind::RateLimit, what) }
-            })?),
-            None => None,
-        };
+        let place = current.places.as_ref().map(acquire_place).transpose()?;
         let bytes = original.as_ref().map_or(0, |o| o.body.len() as u64).max(Size::of(request).bytes);
-        let bill = gateway.authorize(caller, request, bytes)?;
-        let text = |(name, value): (&hyper::header::HeaderName, &hyper::header::HeaderValue)| {
-            Some((name.as_str().to_string(), value.to_str().ok()?.to_string()))
-        };
-        let owner = match caller {
+        let bill = gateway.authorize(&caller, request, bytes)?;
+        let dialect = original.as_ref().map(|o| o.dialect);
+        let report = report(gateway, &current, &caller, &headers, dialect, &mut own);
+        let traceparent = report.as_ref().and_then(Report::traceparent);
+        let owner = match &caller {
             Caller::Key(key) => Some(Arc::clone(&key.id)),
             Caller::Trusted => None,
         };
-        let unread = original.as_ref().is_some_and(|o| matches!(o.dialect, Dialect::Passed(_)));
-        let callbacks = current.callbacks.clone();
-        let told = callbacks.filter(|c| !c.is_empty()).map(|callbacks| {
-            let name = match (caller, gateway.store()) {
-                (Caller::Key(key), Some(store)) => store.name(&key.secret),
-                _ => None,
-            };
-            let sent = headers.get(TRACEPARENT).and_then(|v| v.to_str().ok());
-            Told::new(
-                callbacks,
-                original.as_ref().map(|o| o.dialect),
-                sent,
-                name,
-                own.tags.clone(),
-                std::mem::take(&mut own.metadata),
-                &current,
-            )
-        });
-        let traceparent = told.as_ref().and_then(Told::traceparent);
-        if let Some((original, value)) =
-            original.as_mut().zip(traceparent.as_ref().and_then(|t| HeaderValue::from_str(t).ok()))
-        {
-            original.headers.insert(TRACEPARENT, value);
+        let routing_headers = if current.headers { texts(&headers) } else { Vec::new() };
+        if let Some(original) = &mut original {
+            original.headers = headers;
+            if let Some(value) = traceparent.as_ref().and_then(|t| HeaderValue::from_str(t).ok()) {
+                original.headers.insert(TRACEPARENT, value);
+            }
         }
         let tags = if gateway.store().is_some() { own.tags.clone() } else { Vec::new() };
         let call = Call {
@@ -180,19 +207,19 @@ impl RoutedRequest {
             traceparent,
             request: Arc::clone(request),
             original: original.map(Arc::new),
-            headers: if current.headers { headers.iter().filter_map(text).collect() } else { Vec::new() },
+            headers: routing_headers,
             key: owner.as_ref().map(ToString::to_string),
             timeout: own.timeout.into_iter().chain(app.options.timeout).min(),
-            wishes: own.wishes,
-            allowed: current.guard_fallbacks.then(|| allowed(gateway, caller)).flatten(),
+            options: own.options,
+            allowed: current.guard_fallbacks.then(|| allowed(gateway, &caller)).flatten(),
         };
         Ok(Self {
             reply: gateway.router().send(call),
             request: Arc::clone(request),
             app: Arc::clone(app),
-            trace: trace.clone(),
+            trace,
             bill,
-            unread,
+            unread: matches!(dialect, Some(Dialect::Passed(_))),
             owner,
             usage: None,
             pieces: 0,
@@ -203,7 +230,7 @@ impl RoutedRequest {
             first: None,
             ended: false,
             tags,
-            told,
+            report,
             keep: None,
             entry: None,
             is_cached: false,
@@ -213,18 +240,18 @@ impl RoutedRequest {
         })
     }
 
-    /// It is answered from the cache: nobody is asked, and it costs nothing.
+    /// It is answered from the response cache, at no cost.
     pub fn answered_from_cache(&mut self) {
         self.is_cached = true;
     }
 
-    /// Its answer is kept when it is complete.
+    /// Stores its answer in the response cache when it is complete.
     pub fn keep(&mut self, lookup: Lookup) {
         self.entry = Some(lookup.key());
         self.keep = lookup.keep();
     }
 
-    /// Waits until somebody answers, for no longer than `most`; false where that was too short.
+    /// Waits until a deployment answers, for at most `most`; false if none did.
     pub async fn decide(&mut self, most: Option<Duration>) -> Result<bool, ApiError> {
         let decided = match most {
             Some(most) => match tokio::time::timeout(most, self.reply.decide()).await {
@@ -234,12 +261,12 @@ impl RoutedRequest {
             None => self.reply.decide().await,
         };
         decided.inspect_err(|e| self.error = Some(e.message.clone()))?;
-        self.know();
+        self.record_answerer();
         Ok(true)
     }
 
-    /// Takes note of who answers.
-    fn know(&mut self) {
+    /// Records which deployment answers.
+    fn record_answerer(&mut self) {
         if std::mem::replace(&mut self.decided, true) {
             return;
         }
@@ -251,8 +278,8 @@ impl RoutedRequest {
         });
     }
 
-    /// The headers of another server's answer that passes unread.
-    pub fn headers(&self) -> Option<&hyper::HeaderMap> {
+    /// The headers of a provider's answer that is forwarded unread.
+    pub fn headers(&self) -> Option<&HeaderMap> {
         self.reply.headers()
     }
 
@@ -263,8 +290,8 @@ impl RoutedRequest {
         store.count_tags(&self.tags, &took, gateway.current().cost(who, usage));
     }
 
-    fn see(&mut self, piece: Option<Piece>) -> Option<Piece> {
-        self.know();
+    fn observe(&mut self, piece: Option<Piece>) -> Option<Piece> {
+        self.record_answerer();
         match &piece {
             None => {
                 self.ended = true;
@@ -272,14 +299,14 @@ impl RoutedRequest {
             }
             Some(Piece::Raw(bytes)) => {
                 self.raw_bytes += bytes.len() as u64;
-                self.first();
+                self.record_first();
             }
             Some(Piece::Event(event)) => match event {
                 Event::Usage(usage) => self.usage = Some(*usage),
                 Event::Error(e) => self.error = Some(e.message.clone()),
                 Event::Text { .. } | Event::Reasoning { .. } | Event::ToolCallArguments { .. } => {
                     self.pieces += 1;
-                    self.first();
+                    self.record_first();
                 }
                 _ => {}
             },
@@ -287,7 +314,7 @@ impl RoutedRequest {
         piece
     }
 
-    fn first(&mut self) {
+    fn record_first(&mut self) {
         if !std::mem::replace(&mut self.began, true) {
             let after = self.trace.began.elapsed();
             self.first = Some(after);
@@ -304,7 +331,7 @@ impl AnswerSource for RoutedRequest {
     fn facts(&mut self) -> Facts {
         let who = |route: &Route| (route.answered.as_ref().map(|a| a.model.clone()), route.header());
         let (model, route) = self.reply.with_route(who);
-        // A provider may know what we do not.
+        // A provider may support fields that Octet does not.
         let warnings = if self.is_remote() { &[] } else { &self.request.warnings[..] };
         let warnings = messages(warnings).map(str::to_string).collect();
         let response_cache = self.entry.take().map(|key| (key, false));
@@ -321,12 +348,12 @@ impl AnswerSource for RoutedRequest {
 
     async fn next(&mut self) -> Option<Piece> {
         let piece = self.reply.next().await;
-        self.see(piece)
+        self.observe(piece)
     }
 
     fn try_next(&mut self) -> Option<Piece> {
         let piece = self.reply.try_next()?;
-        self.see(Some(piece))
+        self.observe(Some(piece))
     }
 
     fn wrote(&mut self, bytes: &[u8]) {
@@ -342,13 +369,13 @@ impl AnswerSource for RoutedRequest {
     }
 }
 
-/// Bytes of a provider's stream for each token, about.
+/// Approximate bytes per token of a provider's stream.
 const STREAM_BYTES_PER_TOKEN: u64 = 200;
-/// The same of an answer in one piece, which is text for the most part.
+/// Approximate bytes per token of an answer in one piece, which is mostly text.
 const ANSWER_BYTES_PER_TOKEN: u64 = 4;
 
-/// Who is at work on an answer of which nothing has come yet.
-fn at_work(route: &Route) -> Option<&str> {
+/// The deployment that was processing the request, if nothing of its answer had arrived.
+fn working_deployment(route: &Route) -> Option<&str> {
     route.steps.iter().rev().find_map(|step| match step {
         Step::Chose { deployment, .. } => Some(Some(deployment.as_str())),
         Step::Failed { .. } => Some(None),
@@ -356,50 +383,73 @@ fn at_work(route: &Route) -> Option<&str> {
     })?
 }
 
+impl RoutedRequest {
+    /// Ends a request that was answered from the cache.
+    fn end_cached(&mut self) {
+        let name = &self.request.model;
+        self.app.metrics.routes.cached();
+        self.trace.note(|f| {
+            f.model.clone_from(name);
+            f.route = Some(format!("{}>cache", octet_config::printable(name)));
+        });
+        if let Some(bill) = self.bill.take() {
+            bill.settle_added();
+        }
+        self.count_tags(None, None);
+        if let Some(report) = self.report.take() {
+            report.cached(&self.trace, &self.request, self.owner.as_ref());
+        }
+    }
+
+    /// Sends the report for the callbacks.
+    fn send_report(&mut self, usage: Option<Usage>, error: Option<&str>) {
+        let Some(report) = self.report.take() else { return };
+        let (first, ended) = (self.first, self.ended);
+        self.reply.with_route(|route| {
+            report.finished(
+                &self.trace,
+                &self.request,
+                self.owner.as_ref(),
+                Outcome { route, usage, error, first, ended },
+            );
+        });
+    }
+
+    /// Bills what was used. A client that leaves while a deployment works pays for the prompt: otherwise it could send requests without
+    /// end and pay nothing. A request without an answer and without cost is not billed.
+    fn settle(&mut self, usage: Option<Usage>, has_error: bool) {
+        let Some(mut bill) = self.bill.take() else { return };
+        let has_left = !has_error && !self.ended && !self.began && usage.is_none();
+        let (mut has_worked, mut has_spent) = (false, false);
+        self.reply.with_route(|route| {
+            route.spent.iter().for_each(|spent| bill.add(spent));
+            has_spent = !route.spent.is_empty();
+            if let (true, Some(deployment)) = (has_left, working_deployment(route)) {
+                bill.answered_by(deployment, None);
+                has_worked = true;
+            }
+        });
+        if self.began || usage.is_some() || has_worked {
+            let per_token = if self.request.stream { STREAM_BYTES_PER_TOKEN } else { ANSWER_BYTES_PER_TOKEN };
+            let usage = usage.or(self.unread.then(Usage::default));
+            bill.settle(usage.as_ref(), self.pieces + self.raw_bytes / per_token);
+        } else if has_spent {
+            bill.settle_added();
+        }
+    }
+}
+
 impl Drop for RoutedRequest {
     fn drop(&mut self) {
         if self.is_cached {
-            let name = &self.request.model;
-            self.app.metrics.routes.cached();
-            self.trace.note(|f| {
-                f.model.clone_from(name);
-                f.route = Some(format!("{}>cache", octet_config::printable(name)));
-            });
-            if let Some(bill) = self.bill.take() {
-                bill.settle_added();
-            }
-            self.count_tags(None, None);
-            if let Some(told) = self.told.take() {
-                told.cached(&self.trace, &self.request, self.owner.as_ref());
-            }
-            return;
+            return self.end_cached();
         }
         let usage = self.usage.or_else(|| self.reply.usage());
         let (error, took) = (self.error.take(), self.trace.began.elapsed());
-        let (mut asked, mut in_vain) = (false, false);
-        if let Some(told) = self.told.take() {
-            let first = self.first;
-            self.reply.with_route(|route| {
-                told.over(
-                    &self.trace,
-                    &self.request,
-                    self.owner.as_ref(),
-                    Outcome { route, usage, error: error.as_deref(), first, ended: self.ended },
-                );
-            });
-        }
+        self.send_report(usage, error.as_deref());
+        let has_error = error.is_some();
         self.reply.with_route(|route| {
-            if let Some(bill) = &mut self.bill {
-                route.spent.iter().for_each(|spent| bill.add(spent));
-                in_vain = !route.spent.is_empty();
-            }
-            // Who leaves while somebody is asked has spent the prompt, or could ask for ever and pay for nothing.
-            let left = error.is_none() && !self.ended && !self.began && usage.is_none();
-            if let (true, Some(deployment), Some(bill)) = (left, at_work(route), &mut self.bill) {
-                bill.answered_by(deployment, None);
-                asked = true;
-            }
-            self.app.metrics.routes.count(route, error.is_some(), took, usage.as_ref());
+            self.app.metrics.routes.count(route, has_error, took, usage.as_ref());
             self.trace.note(|f| {
                 if let Some(who) = &route.answered {
                     f.model.clone_from(&who.model);
@@ -417,14 +467,6 @@ impl Drop for RoutedRequest {
             let who = self.reply.with_route(|route| route.answered.clone());
             self.count_tags(who.as_ref(), usage.as_ref());
         }
-        let Some(bill) = self.bill.take() else { return };
-        if self.began || usage.is_some() || asked {
-            let per_token = if self.request.stream { STREAM_BYTES_PER_TOKEN } else { ANSWER_BYTES_PER_TOKEN };
-            let usage = usage.or(self.unread.then(Usage::default));
-            bill.settle(usage.as_ref(), self.pieces + self.raw_bytes / per_token);
-        } else if in_vain {
-            bill.settle_added();
-        }
-        // Who got nothing, and cost nothing, pays nothing.
+        self.settle(usage, has_error);
     }
 }

@@ -1,36 +1,36 @@
-//! Servers that are started on demand, where the system has what that takes. Used by `target` and `gateway`.
+//! Servers that are started on demand, on systems that support it. Used by `target` and `gateway`.
 
 use octet_config::Config;
 use octet_router::{Failure, FailureKind};
 
-/// All of them.
+/// The servers.
 #[cfg(unix)]
 #[derive(Debug, Clone)]
 pub struct Servers(octet_process::Processes);
 
-/// A place at one.
+/// Keeps a server running while a request uses it.
 #[cfg(unix)]
 pub type Lease = octet_process::Lease;
 
 #[cfg(unix)]
 impl Servers {
-    /// Those of a configuration; none is started. Belongs into a runtime of tokio's.
+    /// The servers of a configuration; starts none. Must be called inside a tokio runtime.
     pub fn new(config: &Config) -> Result<Self, String> {
         let all = octet_process::Processes::new(config.processes.clone(), &config.process_settings);
         all.map(Self).map_err(|e| e.to_string())
     }
 
-    /// Takes another configuration; where it cannot, nothing changes.
+    /// Applies another configuration. If that fails, nothing changes.
     pub fn reload(&self, config: &Config) -> Result<(), String> {
         self.0.reload(config.processes.clone(), &config.process_settings).map_err(|e| e.to_string())
     }
 
-    /// Starts those that are to be there from the beginning.
+    /// Starts the servers in `preload`.
     pub fn preload(&self, config: &Config) -> Result<(), String> {
         self.0.preload(&config.process_settings.preload).map_err(|e| e.to_string())
     }
 
-    /// Waits until a server takes a request.
+    /// Waits until a server can take a request.
     pub async fn lease(&self, id: &str) -> Result<Lease, Failure> {
         use octet_process::Error;
         self.0.lease(id).await.map_err(|e| {
@@ -44,30 +44,30 @@ impl Servers {
         })
     }
 
-    /// Whether a server takes requests.
+    /// Whether a server is running.
     pub fn is_ready(&self, id: &str) -> bool {
         self.0.status().iter().any(|s| s.id == id && s.phase == octet_process::Phase::Ready)
     }
 
-    /// Ends all, and waits until they have.
+    /// Stops all, and waits for their end.
     pub async fn shutdown(&self) {
         self.0.shutdown().await;
     }
 }
 
-/// None: they need a Unix.
+/// Empty: it needs Unix.
 #[cfg(not(unix))]
 #[derive(Debug, Clone)]
 pub struct Servers;
 
-/// A place at none.
+/// Cannot exist.
 #[cfg(not(unix))]
 #[derive(Debug)]
 pub enum Lease {}
 
 #[cfg(not(unix))]
 impl Lease {
-    /// Where it listens.
+    /// Its base URL.
     pub fn base_url(&self) -> &str {
         match *self {}
     }
@@ -75,35 +75,35 @@ impl Lease {
 
 #[cfg(not(unix))]
 const NEEDS_UNIX: &str =
-    "servers are started on Linux and macOS only; start it yourself, and name it by its api_base";
+    "servers can be started on Linux and macOS only; start it yourself, and set its api_base";
 
 #[cfg(not(unix))]
 impl Servers {
-    /// Refuses a configuration that has any.
+    /// Fails if the configuration has any.
     pub fn new(config: &Config) -> Result<Self, String> {
         if config.processes.is_empty() { Ok(Self) } else { Err(NEEDS_UNIX.into()) }
     }
 
-    /// The same.
+    /// Fails if the configuration has any.
     pub fn reload(&self, config: &Config) -> Result<(), String> {
         Self::new(config).map(drop)
     }
 
-    /// There is none.
+    /// Does nothing: there are none.
     pub fn preload(&self, _: &Config) -> Result<(), String> {
         Ok(())
     }
 
-    /// There is none.
+    /// Does nothing: there are none.
     pub fn is_ready(&self, _: &str) -> bool {
         false
     }
 
-    /// There is none.
+    /// Does nothing: there are none.
     pub async fn lease(&self, _: &str) -> Result<Lease, Failure> {
         Err(Failure::new(FailureKind::NotFound, NEEDS_UNIX))
     }
 
-    /// There is none.
+    /// Does nothing: there are none.
     pub async fn shutdown(&self) {}
 }

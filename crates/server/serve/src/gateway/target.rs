@@ -1,5 +1,5 @@
-//! Who answers for a deployment: another server, a model in this process, or a server that is started first. Made by `gateway` for
-//! each deployment of a configuration; asked by the router.
+//! The target of a deployment: another server, a model in this process, or a server that is started on demand. Created by `gateway` for each
+//! deployment of a configuration; called by the router.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -22,9 +22,9 @@ use crate::models::Registry;
 use crate::ops::Trace;
 use crate::pipeline::{Job, Purpose, Run, acquire_at, chat_prompt, embed};
 
-/// Who answers. Cheap to clone.
+/// A target. Cheap to clone.
 #[derive(Debug, Clone)]
-#[allow(clippy::enum_variant_names)] // each is called as what it holds
+#[allow(clippy::enum_variant_names)] // each has the name of its type
 pub enum Target {
     /// Another server.
     RemoteTarget(RemoteTarget),
@@ -34,7 +34,7 @@ pub enum Target {
     OnDemandTarget(Arc<OnDemandTarget>),
 }
 
-/// Another server's model.
+/// A model on another server.
 #[derive(Debug, Clone)]
 pub struct RemoteTarget {
     client: Client,
@@ -42,7 +42,7 @@ pub struct RemoteTarget {
     remote: Remote,
 }
 
-/// Where a model of another server is reached.
+/// The endpoint of a model on another server.
 pub fn endpoint(
     remote: octet_config::Remote,
     params: Map<String, Value>,
@@ -55,11 +55,11 @@ pub fn endpoint(
     Endpoint::new(settings).map_err(|e| e.to_string())
 }
 
-/// The router has the clocks: an endpoint's own would end long answers.
+/// No time limits: the router enforces them, and an endpoint's own would end long answers.
 const UNTIMED: Timeouts = Timeouts { whole: None, first_chunk: None, idle: None };
 
 impl RemoteTarget {
-    /// A model behind `client`. `max_tokens` where the provider demands a limit and nobody gives one.
+    /// A model that is reached through `client`. `max_tokens` is the default for providers that require a limit.
     pub fn new(
         client: &Client,
         remote: octet_config::Remote,
@@ -71,23 +71,23 @@ impl RemoteTarget {
         Ok(Self { client: client.clone(), endpoint, remote })
     }
 
-    /// Whether a client's bytes can go there as they are.
+    /// Whether a client's bytes can be forwarded unchanged.
     pub fn speaks(&self, dialect: Dialect) -> bool {
         self.endpoint.speaks(dialect)
     }
 
-    /// Whose API.
+    /// The provider's API.
     pub fn provider(&self) -> Provider {
         self.endpoint.provider()
     }
 
-    /// Whether both are reached with the same key at the same address.
+    /// Whether both have the same key and address.
     pub fn is_same_account(&self, other: &Self) -> bool {
         let (a, b) = (&self.endpoint.settings().remote, &other.endpoint.settings().remote);
         (&a.api_base, &a.api_key, &a.organization) == (&b.api_base, &b.api_key, &b.organization)
     }
 
-    /// Hands on a request for something that is no model's.
+    /// Forwards a request that is not for a model.
     pub async fn relay(
         &self,
         method: Method,
@@ -105,7 +105,7 @@ impl RemoteTarget {
         }
         if let Some(o) = foreign.filter(|o| read::is_count(o.dialect)) {
             let request = read::to_count(o).map_err(|e| from_api(&e))?;
-            // This provider counts for nobody.
+            // This provider has no endpoint that counts tokens.
             let mut counted = read::counted(o.dialect, Size::of(&request).tokens());
             counted["estimated"] = true.into();
             return Ok(Answer::Ready(Some(counted.to_string().into()), None));
@@ -124,7 +124,7 @@ impl RemoteTarget {
         Ok(Answer::RemoteTarget(Box::new(answer)))
     }
 
-    /// Vectors that are asked for in another dialect.
+    /// Embeddings for a request in another dialect.
     async fn embed(&self, ask: Ask<'_>, original: &Original) -> Result<Answer, Failure> {
         let request = read::embedding(original).map_err(|e| from_api(&e))?;
         let endpoint = self.endpoint.with_model(ask.fill(self.endpoint.model()).into_owned());
@@ -158,7 +158,7 @@ fn ending() -> Failure {
     Failure::new(FailureKind::Server, "the server is shutting down")
 }
 
-/// The `RoutedRequest` holds the request's memory permit. Here it tells only how long the request is.
+/// A permit that only states the request's size: the `RoutedRequest` holds its memory.
 fn uncounted(request: &GenerateRequest) -> MemoryPermit {
     let mut share = MemoryPermit::default();
     share.body_bytes = usize::try_from(Size::of(request).bytes).unwrap_or(usize::MAX);
@@ -166,7 +166,7 @@ fn uncounted(request: &GenerateRequest) -> MemoryPermit {
 }
 
 impl LocalTarget {
-    /// The model of that index, whose requests are changed by `ours`.
+    /// The model with this index; `ours` changes its requests.
     pub fn new(app: &Weak<App>, models: &Arc<Registry>, index: usize, ours: Overrides) -> Self {
         let info = models.info(index);
         Self {
@@ -179,12 +179,12 @@ impl LocalTarget {
         }
     }
 
-    /// Which model of the registry.
+    /// Its index in the registry.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// The request as the model gets it.
+    /// The request with the configuration's changes.
     fn changed(&self, request: &Arc<GenerateRequest>) -> Arc<GenerateRequest> {
         if self.ours.is_nothing() {
             return Arc::clone(request);
@@ -230,14 +230,14 @@ impl LocalTarget {
 
     async fn embed(&self, app: &Arc<App>, original: &Original) -> Result<Answer, ApiError> {
         let request = read::embedding(original)?;
-        // Who asks is not known here any more: where there are virtual keys, nobody changes how long a model stays.
+        // The caller is not known here. If there are virtual keys, requests cannot change how long a model stays loaded.
         let own = app.gateway().is_none_or(|g| !g.has_virtual_keys());
         let request = Arc::new(EmbedRequest { keep_alive: request.keep_alive.filter(|_| own), ..request });
         let vectors = embed(app, &Trace::default(), self.index, Arc::clone(&request), false).await?;
         Ok(Answer::vectors(original.dialect, &request, &vectors))
     }
 
-    /// An embedding of a text, as `/v1/embeddings` would give it; its end is cut off if it is longer than the context.
+    /// The embedding of a text, as from `/v1/embeddings`; text beyond the context is cut off.
     async fn vector(&self, text: &str) -> Option<Vec<f32>> {
         let app = self.app.upgrade()?;
         let request = EmbedRequest {
@@ -266,13 +266,13 @@ impl LocalTarget {
         Ok(Answer::Ready(Some(read::counted(original.dialect, tokens).to_string().into()), None))
     }
 
-    /// Tokens of a conversation's prompt, exactly.
+    /// The exact number of tokens of a conversation's prompt.
     async fn tokens(&self, app: &Arc<App>, request: &Arc<GenerateRequest>) -> Result<u64, ApiError> {
         let lease = acquire_at(app, self.index, None, None).await?;
         let (model, request) = (Arc::clone(lease.model()), self.changed(request));
         let counted = app.blocking_pool.run_unqueued(uncounted(&request), move |gone| match request.chat() {
             Some(chat) => Ok(chat_prompt(&model, chat, Job { purpose: Purpose::Count, gone })?.tokens.len()),
-            None => Err(ApiError::new(ErrorKind::InvalidRequest, "these are no messages")),
+            None => Err(ApiError::new(ErrorKind::InvalidRequest, "'messages' is missing")),
         });
         Ok(counted.await? as u64)
     }
@@ -286,12 +286,12 @@ pub struct OnDemandTarget {
     target: ProcessTarget,
     params: Map<String, Value>,
     max_tokens: Option<u64>,
-    /// Where it listened the last time; a start may choose another port.
+    /// Its base URL and target at the last request; a restart may choose another port.
     far: Mutex<Option<(String, RemoteTarget)>>,
 }
 
 impl OnDemandTarget {
-    /// Whether the server runs.
+    /// Whether the server is running.
     pub fn is_ready(&self) -> bool {
         self.servers.is_ready(&self.target.process)
     }
@@ -393,9 +393,9 @@ impl octet_router::Target for Target {
         }
     }
 
-    fn tells_logprobs(&self) -> bool {
+    fn has_logprobs(&self) -> bool {
         match self {
-            Self::RemoteTarget(far) => octet_router::Target::tells_logprobs(&far.remote),
+            Self::RemoteTarget(far) => octet_router::Target::has_logprobs(&far.remote),
             Self::LocalTarget(_) | Self::OnDemandTarget(_) => true,
         }
     }
@@ -403,15 +403,15 @@ impl octet_router::Target for Target {
     fn continues(&self, sent: &Sent) -> bool {
         match self {
             Self::RemoteTarget(far) => octet_router::Target::continues(&far.remote, sent),
-            // Thoughts alone are not something to go on from: templates close them.
+            // Reasoning alone cannot be continued: templates close it.
             Self::LocalTarget(_) => !sent.text.is_empty(),
             Self::OnDemandTarget(started) => started.target.continues && sent.is_begun(),
         }
     }
 
-    fn mends(&self) -> bool {
+    fn may_continue(&self) -> bool {
         match self {
-            Self::RemoteTarget(far) => octet_router::Target::mends(&far.remote),
+            Self::RemoteTarget(far) => octet_router::Target::may_continue(&far.remote),
             Self::LocalTarget(_) => true,
             Self::OnDemandTarget(started) => started.target.continues,
         }
@@ -428,8 +428,8 @@ impl octet_router::Target for Target {
     async fn check(&self) -> Result<(), Failure> {
         match self {
             Self::RemoteTarget(far) => octet_router::Target::check(&far.remote).await,
-            // It need not be loaded or run, and is not started to be looked at. Where that failed, the request that asked for it
-            // began its cooldown; a failure of the past must not prolong it, or it would never be tried again.
+            // It need not be loaded or running, and is not started for a health check. If a start failed, that request began its
+            // cooldown; an old failure must not prolong it, or it would never be tried again.
             Self::LocalTarget(_) | Self::OnDemandTarget(_) => Ok(()),
         }
     }
@@ -437,18 +437,18 @@ impl octet_router::Target for Target {
 
 /// A target's answer.
 pub enum Answer {
-    /// Another server's.
+    /// From another server.
     RemoteTarget(Box<<Remote as octet_router::Target>::Events>),
-    /// The same of a server that was started for it, and is not ended while `_lease` is there.
+    /// From a server that was started on demand; `_lease` keeps it running.
     OnDemandTarget {
-        /// What it says.
+        /// The answer.
         answer: Box<<Remote as octet_router::Target>::Events>,
-        /// The place there.
+        /// Keeps the server running.
         _lease: Lease,
     },
-    /// A model's in this process.
+    /// From a model in this process.
     LocalTarget(Box<Run>),
-    /// It is there already, in the client's dialect.
+    /// Complete, in the client's dialect.
     Ready(Option<Bytes>, Option<Usage>),
 }
 
@@ -502,14 +502,14 @@ impl Events for Answer {
     }
 }
 
-/// Changes that a configuration makes in requests for a model of ours; what has no meaning there is told.
+/// The configuration's changes of requests for a model in this process. Logs parameters that have no effect there.
 pub fn ours(name: &str, changes: &Changes, params: &Map<String, Value>) -> Overrides {
     let ours = Overrides::new(changes, params);
     let unknown: Vec<&str> = ours.unknown().collect();
     if !unknown.is_empty() {
         tracing::warn!(
             model = name,
-            "these parameters mean nothing to a model in this process: {}",
+            "these parameters have no effect on a model in this process: {}",
             unknown.join(", ")
         );
     }

@@ -1,7 +1,7 @@
-//! Sees that the configuration's file has changed. Run by `gateway` beside the requests.
+//! Detects changes of the configuration's files. Run by `gateway` in the background.
 //!
-//! The files are looked at again and again, and not watched by the system: that works on every file system, and where an editor puts
-//! a new file in the old one's place. What is being written is left alone until it has been the same twice.
+//! The files are polled instead of watched by the system: that works on every file system, and if an editor replaces the file. A file that
+//! is being written is read when it has been the same twice.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,51 +9,53 @@ use std::time::{Duration, SystemTime};
 
 use super::Gateway;
 
-/// What tells one state of a file from another.
-pub type Seen = Vec<Option<(SystemTime, u64)>>;
+/// A state of the files: modification time and size of each.
+pub type FileStates = Vec<Option<(SystemTime, u64)>>;
 
 /// The state of each file.
-pub fn look(files: &[PathBuf]) -> Seen {
-    let seen = |file: &PathBuf| {
+pub fn file_states(files: &[PathBuf]) -> FileStates {
+    let state = |file: &PathBuf| {
         let meta = std::fs::metadata(file).ok()?;
         Some((meta.modified().ok()?, meta.len()))
     };
-    files.iter().map(seen).collect()
+    files.iter().map(state).collect()
 }
 
-/// Takes the configuration again whenever its files have changed, for ever.
+/// Reloads the configuration whenever its files have changed. Never returns while the runtime runs.
 pub async fn files(gateway: Arc<Gateway>, every: Duration) {
     let mut current = gateway.current();
-    let (mut taken, mut before) = (current.seen.clone(), current.seen.clone());
+    let (mut loaded, mut before) = (current.file_states.clone(), current.file_states.clone());
     loop {
         tokio::time::sleep(every).await;
-        let Some(now) = looked(&current.files).await else { return };
+        let Some(now) = poll(&current.files).await else { return };
         let settled = now == std::mem::replace(&mut before, now.clone());
-        if !settled || now == taken {
+        if !settled || now == loaded {
             continue;
         }
-        taken = now;
-        again(&gateway).await;
+        loaded = now;
+        reload(&gateway).await;
         let new = gateway.current();
         if new.files != current.files {
-            (taken, before) = (new.seen.clone(), new.seen.clone());
+            (loaded, before) = (new.file_states.clone(), new.file_states.clone());
         }
         current = new;
     }
 }
 
-/// `None` where the runtime ends.
-async fn looked(files: &[PathBuf]) -> Option<Seen> {
+/// `None` if the runtime shuts down.
+async fn poll(files: &[PathBuf]) -> Option<FileStates> {
     let files = files.to_vec();
-    tokio::task::spawn_blocking(move || look(&files)).await.ok()
+    tokio::task::spawn_blocking(move || file_states(&files)).await.ok()
 }
 
-/// Takes the configuration again, and says how that went.
-pub async fn again(gateway: &Arc<Gateway>) {
+/// Reloads the configuration, and logs the result.
+async fn reload(gateway: &Arc<Gateway>) {
     let this = Arc::clone(gateway);
     match tokio::task::spawn_blocking(move || this.reload()).await {
-        Ok(Ok(())) => tracing::info!("the configuration was read again and is in force"),
-        Ok(Err(why)) => tracing::error!("the configuration stays as it was: {why}"),
-        Err(e) => tracing::error!("the configuration stays as it was: {e}"),
+        Ok(Ok(())) => tracing::info!("the configuration was reloaded"),
+        Ok(Err(why)) => {
+            tracing::error!("the configuration was not reloaded; the old one stays in use: {why}")
+        }
+        Err(e) => tracing::error!("the configuration was not reloaded; the old one stays in use: {e}"),
     }
 }

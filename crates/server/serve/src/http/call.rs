@@ -5,25 +5,20 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::response::Response;
-use hyper::HeaderMap;
 use octet_api::ApiError;
 
 use super::Dialect;
 use super::body::{self, BufferedBody, PathModel};
 use crate::app::App;
-use crate::gateway::Caller;
+use crate::gateway::{Caller, Sender};
 use crate::ops::Trace;
 
 /// A request.
 pub struct Call {
     /// The shared state.
     pub app: Arc<App>,
-    /// Its id and figures for the log.
-    pub trace: Trace,
-    /// The authenticated client.
-    pub caller: Caller,
-    /// Its headers.
-    pub headers: HeaderMap,
+    /// Who sent it.
+    pub sender: Sender,
     /// Its body, which should be JSON.
     pub body: BufferedBody,
 }
@@ -35,18 +30,24 @@ where
     R: Future<Output = Result<Response, ApiError>>,
 {
     let dialect = Dialect::of(request.uri().path());
-    let trace = trace(&request);
-    let caller = caller(&request);
-    let headers = request.headers().clone();
+    let sender = Sender::of(&request);
+    let trace = sender.trace.clone();
     let model = request.extensions().get::<PathModel>().cloned();
     let result = match body::read(request, app.options.body_bytes_max, &app.memory_budget).await {
         Ok(body) => {
             let body = if let Some(model) = &model { body.with_model(model) } else { body };
-            answer(Call { app, trace: trace.clone(), caller, headers, body }).await
+            answer(Call { app, sender, body }).await
         }
         Err(e) => Err(e),
     };
     result.unwrap_or_else(|e| dialect.error(&e, Some(&trace)))
+}
+
+impl Sender {
+    /// The sender of a request, as found by the middlewares.
+    pub fn of(request: &Request) -> Self {
+        Self { trace: trace(request), caller: caller(request), headers: request.headers().clone() }
+    }
 }
 
 /// The client, as found by the authorization middleware.

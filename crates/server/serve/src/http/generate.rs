@@ -25,7 +25,7 @@ pub async fn answer(c: Call, endpoint: TextEndpoint) -> Result<Response, ApiErro
         return routed::generate(&gateway, c, endpoint).await;
     }
     let parsed = body::parse(c.body, endpoint.parse).await?;
-    generate(c.app, c.trace, &c.headers, parsed, endpoint.form).await
+    generate(c.app, c.sender.trace, &c.sender.headers, parsed, endpoint.form).await
 }
 
 /// Answers a request, which holds its memory permit, by a local model.

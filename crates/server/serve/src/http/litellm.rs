@@ -162,7 +162,7 @@ pub async fn token_counter(State(app): State<Arc<App>>, request: Request) -> Res
         let asked: TokenCounterRequest = serde_json::from_slice(&body)
             .map_err(|e| ApiError::new(ErrorKind::InvalidRequest, format!("the body cannot be read: {e}")))?;
         if let Some(gateway) = c.app.gateway() {
-            gateway.permit(&c.caller, gateway.name(&asked.model))?;
+            gateway.permit(&c.sender.caller, gateway.name(&asked.model))?;
         }
         let texts = [asked.prompt.map(Value::from), asked.messages, asked.contents];
         let bytes: usize = texts.iter().flatten().map(text_bytes).sum();

@@ -21,7 +21,6 @@ use super::status::{ModelQuery, about};
 use super::tokens::permit;
 use super::{body, openai as openai_http, passthrough, routed};
 use crate::app::App;
-use crate::gateway::RequestContext;
 use crate::gateway::read::{Own, shallow};
 use crate::pipeline::{embed, rank};
 use crate::warnings::{add_header, messages};
@@ -58,16 +57,10 @@ async fn answer(
 ) -> Result<Response, ApiError> {
     let (parsed, share) = body::parse(c.body, parse).await?;
     if let Some(gateway) = c.app.gateway().cloned() {
-        let asker = RequestContext {
-            trace: &c.trace,
-            caller: &c.caller,
-            headers: &c.headers,
-            share,
-            own: Own::default(),
-        };
-        return routed::parsed(&c.app, &gateway, asker, parsed, None, COMPLETION).await;
+        let context = c.sender.context(share, Own::default());
+        return routed::parsed(&c.app, &gateway, context, parsed, None, COMPLETION).await;
     }
-    generate(c.app, c.trace, &c.headers, (parsed, share), COMPLETION).await
+    generate(c.app, c.sender.trace, &c.sender.headers, (parsed, share), COMPLETION).await
 }
 
 /// `POST /embedding`
@@ -88,19 +81,13 @@ async fn vectors(c: Call) -> Result<Response, ApiError> {
     if let Some(gateway) = c.app.gateway().cloned() {
         // Translated to OpenAI's form, which other providers understand too.
         let asked = Value::Object(openai::embeddings::body(&parsed, &parsed.model)).to_string().into_bytes();
-        let asker = RequestContext {
-            trace: &c.trace,
-            caller: &c.caller,
-            headers: &c.headers,
-            share,
-            own: Own::default(),
-        };
-        let got = routed::bytes(&c.app, &gateway, asker, Wire::OpenAiEmbeddings, asked.into()).await?;
+        let context = c.sender.context(share, Own::default());
+        let got = routed::bytes(&c.app, &gateway, context, Wire::OpenAiEmbeddings, asked.into()).await?;
         return Ok(json_response(200, llama::vectors(&openai::embeddings::read(&got.0)?)));
     }
     let index = c.app.find(&parsed.model)?;
     let parsed = Arc::new(parsed);
-    let vectors = embed(&c.app, &c.trace, index, Arc::clone(&parsed), !normalised).await?;
+    let vectors = embed(&c.app, &c.sender.trace, index, Arc::clone(&parsed), !normalised).await?;
     let mut response = json_response(200, llama::vectors(&vectors));
     add_header(&mut response, messages(&parsed.warnings));
     Ok(response)
@@ -117,19 +104,19 @@ pub async fn reranking(State(app): State<Arc<App>>, request: Request) -> Respons
         }
         let (parsed, _share) = body::parse(c.body, rerank::parse).await?;
         c.app.warnings.note(&parsed.warnings)?;
-        permit(&c.app, &c.caller, &parsed.model)?;
+        permit(&c.app, &c.sender.caller, &parsed.model)?;
         let bill = match c.app.gateway() {
             Some(gateway) => {
                 let asked = shallow(gateway.name(&parsed.model).into());
                 // Each document's prompt contains the query.
                 let texts = parsed.documents.iter().map(|d| d.len() + parsed.query.len());
-                gateway.authorize(&c.caller, &asked, texts.sum::<usize>() as u64)?
+                gateway.authorize(&c.sender.caller, &asked, texts.sum::<usize>() as u64)?
             }
             None => None,
         };
         let index = c.app.find(&parsed.model)?;
         let parsed = Arc::new(parsed);
-        let ranking = rank(&c.app, &c.trace, index, Arc::clone(&parsed)).await?;
+        let ranking = rank(&c.app, &c.sender.trace, index, Arc::clone(&parsed)).await?;
         if let Some(bill) = bill {
             let usage = Usage { prompt_tokens: ranking.prompt_tokens, ..Usage::default() };
             bill.settle(Some(&usage), 0);

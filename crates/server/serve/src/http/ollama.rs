@@ -17,8 +17,8 @@ use super::openai::keep_nothing;
 use super::reply::{Form, NDJSON};
 use super::routed;
 use crate::app::App;
+use crate::gateway::Caller;
 use crate::gateway::read::{Own, split};
-use crate::gateway::{Caller, RequestContext};
 use crate::pipeline::{acquire_at, embed};
 use crate::warnings::{add_header, messages};
 
@@ -60,14 +60,16 @@ async fn answer(
     let (own, bytes) = if c.app.gateway().is_some() { split(bytes, wire) } else { (Own::default(), bytes) };
     let parsed = match body::parse_bytes(&c.app.memory_budget, &mut share, bytes.clone(), parse).await? {
         Asked::Generate(parsed) => *parsed,
-        Asked::Load(load) => return load_model(&c.app, &c.caller, &load, wire == Wire::OllamaChat).await,
+        Asked::Load(load) => {
+            return load_model(&c.app, &c.sender.caller, &load, wire == Wire::OllamaChat).await;
+        }
     };
     if let Some(gateway) = c.app.gateway().cloned() {
-        let asker = RequestContext { trace: &c.trace, caller: &c.caller, headers: &c.headers, share, own };
-        return routed::parsed(&c.app, &gateway, asker, parsed, Some((wire, bytes)), form).await;
+        let context = c.sender.context(share, own);
+        return routed::parsed(&c.app, &gateway, context, parsed, Some((wire, bytes)), form).await;
     }
     drop(bytes);
-    generate(c.app, c.trace, &c.headers, (parsed, share), form).await
+    generate(c.app, c.sender.trace, &c.sender.headers, (parsed, share), form).await
 }
 
 async fn load_model(
@@ -107,7 +109,7 @@ pub async fn embed_new(State(app): State<Arc<App>>, request: Request) -> Respons
         }
         let (parsed, _share): (EmbedRequest, _) = body::parse(c.body, vectors::parse).await?;
         let (index, parsed) = (c.app.find(&parsed.model)?, Arc::new(parsed));
-        let out = embed(&c.app, &c.trace, index, Arc::clone(&parsed), false).await?;
+        let out = embed(&c.app, &c.sender.trace, index, Arc::clone(&parsed), false).await?;
         let mut response = json(200, vectors::response(&out));
         add_header(&mut response, messages(&parsed.warnings));
         Ok(response)
@@ -123,18 +125,12 @@ pub async fn embed_old(State(app): State<Arc<App>>, request: Request) -> Respons
             // The older endpoint returns one vector in its own format; translated to the newer one, which routed providers understand.
             let newer = vectors::body(&parsed, &parsed.model)?;
             let body = serde_json::Value::Object(newer).to_string().into_bytes();
-            let asker = RequestContext {
-                trace: &c.trace,
-                caller: &c.caller,
-                headers: &c.headers,
-                share,
-                own: Own::default(),
-            };
-            let got = routed::bytes(&c.app, &gateway, asker, Wire::OllamaEmbed, body.into()).await?;
+            let context = c.sender.context(share, Own::default());
+            let got = routed::bytes(&c.app, &gateway, context, Wire::OllamaEmbed, body.into()).await?;
             return Ok(json(200, vectors::response_old(&vectors::read(&got.0)?)));
         }
         let index = c.app.find(&parsed.model)?;
-        let out = embed(&c.app, &c.trace, index, Arc::new(parsed), true).await?;
+        let out = embed(&c.app, &c.sender.trace, index, Arc::new(parsed), true).await?;
         Ok(json(200, vectors::response_old(&out)))
     })
     .await
@@ -159,7 +155,7 @@ pub async fn version() -> Response {
 pub async fn show(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
         let (name, _) = body::parse(c.body, models::parse_show).await?;
-        Ok(json(200, models::show(&c.app.info(&name, &c.caller)?).to_string()))
+        Ok(json(200, models::show(&c.app.info(&name, &c.sender.caller)?).to_string()))
     })
     .await
 }

@@ -18,14 +18,13 @@ use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use octet_api::{ApiError, ErrorKind, shortened};
 use octet_router::{Dialect as Wire, Original, Passed, Upload};
 
-use super::call::{Call, call, caller, trace};
+use super::call::{Call, call, trace};
 use super::multipart::{ModelFinder, boundary};
 use super::{Dialect, body, litellm, routed};
 use crate::app::App;
 use crate::gateway::read::{self, Own};
-use crate::gateway::{Caller, Gateway, RequestContext};
+use crate::gateway::{Caller, Gateway, Sender};
 use crate::memory_budget::MemoryPermit;
-use crate::ops::Trace;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -56,9 +55,7 @@ pub fn routes() -> Router<Arc<App>> {
 struct Head {
     app: Arc<App>,
     gateway: Arc<Gateway>,
-    trace: Trace,
-    caller: Caller,
-    headers: HeaderMap,
+    sender: Sender,
 }
 
 impl Head {
@@ -70,8 +67,7 @@ impl Head {
             );
             ApiError::new(ErrorKind::NotFound, what)
         })?;
-        let (trace, caller, headers) = (trace(request), caller(request), request.headers().clone());
-        Ok(Self { app: Arc::clone(app), gateway, trace, caller, headers })
+        Ok(Self { app: Arc::clone(app), gateway, sender: Sender::of(request) })
     }
 }
 
@@ -92,7 +88,7 @@ async fn pass(app: Arc<App>, request: Request, passed: Passed) -> Response {
 
 /// A JSON request, answered by any provider.
 pub async fn json(c: Call, passed: Passed, path: &str) -> Result<Response, ApiError> {
-    let Call { app, trace, caller, headers, body } = c;
+    let Call { app, sender, body } = c;
     let Some(gateway) = app.gateway().cloned() else {
         let request = Request::new(Body::empty());
         return Err(Head::of(&app, &request, path).err().unwrap_or_else(missing));
@@ -105,10 +101,9 @@ pub async fn json(c: Call, passed: Passed, path: &str) -> Result<Response, ApiEr
             Err(e) => ApiError::new(ErrorKind::InvalidRequest, format!("the body is no JSON: {e}")),
         });
     };
-    let asker = RequestContext { trace: &trace, caller: &caller, headers: &headers, share, own };
     let body = left.unwrap_or(bytes);
     let original = Original { dialect, headers: HeaderMap::new(), body, upload: None };
-    routed::unread(&app, &gateway, asker, request, original).await
+    routed::unread(&app, &gateway, sender.context(share, own), request, original).await
 }
 
 fn missing() -> ApiError {
@@ -116,7 +111,7 @@ fn missing() -> ApiError {
 }
 
 async fn form(head: Head, request: Request, passed: Passed, boundary: &str) -> Result<Response, ApiError> {
-    let Head { app, gateway, trace, caller, headers } = head;
+    let Head { app, gateway, sender } = head;
     let mut rest = request.into_body();
     let (mut beginning, mut share) = (Vec::new(), MemoryPermit::default());
     let mut finder = ModelFinder::new(boundary);
@@ -148,8 +143,8 @@ async fn form(head: Head, request: Request, passed: Passed, boundary: &str) -> R
         return Err(missing());
     }
     let request = read::shallow(name.to_string());
-    let length = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
-    let content_type = headers.get(CONTENT_TYPE).cloned().unwrap_or(HeaderValue::from_static(""));
+    let length = sender.headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    let content_type = sender.headers.get(CONTENT_TYPE).cloned().unwrap_or(HeaderValue::from_static(""));
     let left = UPLOAD_BYTES_MAX.saturating_sub(beginning.len() as u64);
     let rest = (!rest.is_end_stream()).then_some(Rest { body: rest, finder: Some(finder), left });
     let upload = Upload::new(content_type, beginning.into(), rest, length).naming(place);
@@ -159,9 +154,8 @@ async fn form(head: Head, request: Request, passed: Passed, boundary: &str) -> R
         body: Bytes::new(),
         upload: Some(Arc::new(upload)),
     };
-    let asker =
-        RequestContext { trace: &trace, caller: &caller, headers: &headers, share, own: Own::default() };
-    routed::unread(&app, &gateway, asker, request, original).await
+    let context = sender.context(share, Own::default());
+    routed::unread(&app, &gateway, context, request, original).await
 }
 
 /// The unread rest of a body.
@@ -214,14 +208,14 @@ async fn beside(State(app): State<Arc<App>>, request: Request) -> Response {
 async fn relay(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let path = request.uri().path().to_string();
     let head = Head::of(app, &request, &path)?;
-    if matches!(head.caller, Caller::Key(_)) {
+    if matches!(head.sender.caller, Caller::Key(_)) {
         let what = "files and batches are the whole account's; the server's own key is needed here";
         return Err(ApiError::new(ErrorKind::Permission, what));
     }
     let query = request.uri().query().unwrap_or_default();
     let named = query.split('&').find_map(|pair| pair.strip_prefix("model="));
     let named = named.map(litellm::decoded);
-    let named = named.or_else(|| Some(head.headers.get(MODEL_HEADER)?.to_str().ok()?.to_string()));
+    let named = named.or_else(|| Some(head.sender.headers.get(MODEL_HEADER)?.to_str().ok()?.to_string()));
     let rest: Vec<&str> =
         query.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("model=")).collect();
     let mut to = path.strip_prefix("/v1").unwrap_or(&path).to_string();
@@ -234,17 +228,22 @@ async fn relay(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     }
     let (method, length) = (request.method().clone(), request.headers().get(CONTENT_LENGTH));
     let length = length.and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
-    let kind =
-        head.headers.get(CONTENT_TYPE).cloned().unwrap_or(HeaderValue::from_static("application/json"));
+    let kind = head
+        .sender
+        .headers
+        .get(CONTENT_TYPE)
+        .cloned()
+        .unwrap_or(HeaderValue::from_static("application/json"));
     let incoming = request.into_body();
     let upload = (!incoming.is_end_stream()).then(|| {
         let rest = Rest { body: incoming, finder: None, left: UPLOAD_BYTES_MAX };
         Arc::new(Upload::new(kind, Bytes::new(), Some(rest), length))
     });
-    let answer = head.gateway.relay(named.as_deref(), method, &to, upload.as_ref(), &head.headers).await?;
-    head.trace.note(|f| f.route = Some(answer.route));
+    let answer =
+        head.gateway.relay(named.as_deref(), method, &to, upload.as_ref(), &head.sender.headers).await?;
+    head.sender.trace.note(|f| f.route = Some(answer.route));
     let headers = answer.raw.headers().clone();
-    Ok(routed::stream_unread(&headers, (answer.raw, head.trace), |(mut raw, trace)| async move {
+    Ok(routed::stream_unread(&headers, (answer.raw, head.sender.trace), |(mut raw, trace)| async move {
         let piece = raw.next().await?;
         Some((piece.map_err(|e| std::io::Error::other(e.message)), (raw, trace)))
     }))

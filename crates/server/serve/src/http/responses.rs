@@ -18,7 +18,7 @@ use super::routed;
 use super::{Dialect, body};
 use crate::app::App;
 use crate::gateway::read::{Own, split};
-use crate::gateway::{Caller, Gateway, RequestContext};
+use crate::gateway::{Caller, Gateway};
 
 const FORM: Form = Form {
     writer: |r| Box::new(ResponseWriter::new(r)),
@@ -42,15 +42,14 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
         if let Some(gateway) = c.app.gateway().cloned() {
             (own, bytes) = split(bytes, Wire::OpenAiResponses);
             own.cached_as = Some((Wire::OpenAiResponses, bytes.clone()));
-            if passes(&c.app, &gateway, &c.caller, &bytes) {
-                let asker =
-                    RequestContext { trace: &c.trace, caller: &c.caller, headers: &c.headers, share, own };
-                return routed::passing(&c.app, &gateway, asker, Wire::OpenAiResponses, bytes, FORM).await;
+            if passes(&c.app, &gateway, &c.sender.caller, &bytes) {
+                let context = c.sender.context(share, own);
+                return routed::passing(&c.app, &gateway, context, Wire::OpenAiResponses, bytes, FORM).await;
             }
         }
         let mut parsed = body::parse_bytes(&c.app.memory_budget, &mut share, bytes, responses::parse).await?;
         if let Some(id) = &parsed.previous_response_id {
-            let Some(kept) = c.app.kept.get(id, &c.caller) else {
+            let Some(kept) = c.app.kept.get(id, &c.sender.caller) else {
                 let what = format!(
                     "the response '{}' is not kept (any more); send its items, or 'store' the next one",
                     shortened(id)
@@ -62,11 +61,9 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
             c.app.memory_budget.take_kept(&mut share, kept.bytes)?;
         }
         if let Some(gateway) = c.app.gateway().cloned() {
-            let asker =
-                RequestContext { trace: &c.trace, caller: &c.caller, headers: &c.headers, share, own };
-            return routed::parsed(&c.app, &gateway, asker, parsed, None, FORM).await;
+            return routed::parsed(&c.app, &gateway, c.sender.context(share, own), parsed, None, FORM).await;
         }
-        generate(c.app, c.trace, &c.headers, (parsed, share), FORM).await
+        generate(c.app, c.sender.trace, &c.sender.headers, (parsed, share), FORM).await
     })
     .await
 }

@@ -33,7 +33,7 @@ pub struct TextEndpoint {
 /// Answers a request for text. It is read only partly if a provider of its dialect answers.
 pub async fn generate(gateway: &Arc<Gateway>, c: Call, endpoint: TextEndpoint) -> Result<Response, ApiError> {
     let TextEndpoint { dialect, parse, form } = endpoint;
-    let Call { app, trace, caller, headers, body } = c;
+    let Call { app, sender, body } = c;
     let (mut bytes, mut share) = body.into_parts();
     let mut own = Own::default();
     let peeked = read::peek(&bytes, dialect).map(|peeked| {
@@ -44,21 +44,20 @@ pub async fn generate(gateway: &Arc<Gateway>, c: Call, endpoint: TextEndpoint) -
     let peeked = peeked.filter(|r| gateway.passes(&r.model, dialect));
     let request = match peeked {
         // A body that cannot be parsed here is forwarded unchanged; its stream cannot be continued if it breaks off.
-        Some(request) if request.stream && gateway.mends(&request.model) => {
+        Some(request) if request.stream && gateway.continues_streams(&request.model) => {
             body::parse_bytes(&app.memory_budget, &mut share, bytes.clone(), parse).await.unwrap_or(request)
         }
         Some(request) => request,
         None => body::parse_bytes(&app.memory_budget, &mut share, bytes.clone(), parse).await?,
     };
-    let asker = RequestContext { trace: &trace, caller: &caller, headers: &headers, share, own };
-    parsed(&app, gateway, asker, request, Some((dialect, bytes)), form).await
+    parsed(&app, gateway, sender.context(share, own), request, Some((dialect, bytes)), form).await
 }
 
 /// Forwards a request for text unchanged, if the model's providers speak its dialect.
 pub async fn passing(
     app: &Arc<App>,
     gateway: &Arc<Gateway>,
-    asker: RequestContext<'_>,
+    context: RequestContext,
     dialect: Wire,
     body: Bytes,
     form: Form,
@@ -66,24 +65,31 @@ pub async fn passing(
     let Some(read::Peeked { request, .. }) = read::peek(&body, dialect) else {
         return Err(ApiError::invalid("model", "'model' is missing"));
     };
-    parsed(app, gateway, asker, request, Some((dialect, body)), form).await
+    parsed(app, gateway, context, request, Some((dialect, body)), form).await
 }
 
 /// Answers a parsed request for text. `original` has its bytes, if they may be forwarded unchanged.
 pub async fn parsed(
     app: &Arc<App>,
     gateway: &Arc<Gateway>,
-    asker: RequestContext<'_>,
+    context: RequestContext,
     request: GenerateRequest,
     original: Option<(Wire, Bytes)>,
     form: Form,
 ) -> Result<Response, ApiError> {
-    let asker = asker.with_tags();
-    let cached_as = asker.own.cached_as.as_ref().or(original.as_ref());
+    let context = context.with_tags();
+    let cached_as = context.own.cached_as.as_ref().or(original.as_ref());
     let lookup = cached_as.and_then(|(dialect, body)| {
-        gateway.lookup(asker.caller, asker.headers, &request, &asker.own, (*dialect, body), form.stream_type)
+        gateway.lookup(
+            &context.sender.caller,
+            &context.sender.headers,
+            &request,
+            &context.own,
+            (*dialect, body),
+            form.stream_type,
+        )
     });
-    let mut routed_request = enter(app, gateway, asker, request, original.map(json_original))?;
+    let mut routed_request = start(app, gateway, context, request, original.map(json_original))?;
     if let Some(lookup) = lookup {
         if let Some(answer) = lookup.get().await {
             routed_request.answered_from_cache();
@@ -103,11 +109,10 @@ pub async fn parsed(
 
 /// Answers a request whose answer is one piece in its own dialect: embeddings, token counts.
 pub async fn ready(gateway: &Arc<Gateway>, c: Call, dialect: Wire) -> Result<Response, ApiError> {
-    let Call { app, trace, caller, headers, body } = c;
+    let Call { app, sender, body } = c;
     let (body, share) = body.into_parts();
-    let asker =
-        RequestContext { trace: &trace, caller: &caller, headers: &headers, share, own: Own::default() };
-    let (got, facts) = bytes(&app, gateway, asker, dialect, body).await?;
+    let context = sender.context(share, Own::default());
+    let (got, facts) = bytes(&app, gateway, context, dialect, body).await?;
     let mut response = json(200, got);
     write_facts(facts, &mut response);
     Ok(response)
@@ -117,7 +122,7 @@ pub async fn ready(gateway: &Arc<Gateway>, c: Call, dialect: Wire) -> Result<Res
 pub async fn bytes(
     app: &Arc<App>,
     gateway: &Arc<Gateway>,
-    asker: RequestContext<'_>,
+    context: RequestContext,
     dialect: Wire,
     body: Bytes,
 ) -> Result<(Bytes, Facts), ApiError> {
@@ -128,9 +133,16 @@ pub async fn bytes(
         return Err(request.err().unwrap_or_else(|| ApiError::invalid("model", "'model' is missing")));
     };
     let request = GenerateRequest { stream: false, ..request };
-    let (asker, body) = (RequestContext { own, ..asker }.with_tags(), left.unwrap_or(body));
-    let lookup = gateway.lookup(asker.caller, asker.headers, &request, &asker.own, (dialect, &body), "");
-    let mut routed_request = enter(app, gateway, asker, request, Some(json_original((dialect, body))))?;
+    let (context, body) = (RequestContext { own, ..context }.with_tags(), left.unwrap_or(body));
+    let lookup = gateway.lookup(
+        &context.sender.caller,
+        &context.sender.headers,
+        &request,
+        &context.own,
+        (dialect, &body),
+        "",
+    );
+    let mut routed_request = start(app, gateway, context, request, Some(json_original((dialect, body))))?;
     if let Some(lookup) = lookup {
         if let Some(answer) = lookup.get().await {
             routed_request.answered_from_cache();
@@ -168,13 +180,13 @@ fn json_original((dialect, body): (Wire, Bytes)) -> Original {
 pub async fn unread(
     app: &Arc<App>,
     gateway: &Arc<Gateway>,
-    asker: RequestContext<'_>,
+    context: RequestContext,
     request: GenerateRequest,
     original: Original,
 ) -> Result<Response, ApiError> {
     // The answer is streamed as it arrives.
     let request = GenerateRequest { stream: true, ..request };
-    let mut routed_request = enter(app, gateway, asker.with_tags(), request, Some(original))?;
+    let mut routed_request = start(app, gateway, context.with_tags(), request, Some(original))?;
     routed_request.decide(None).await?;
     let facts = routed_request.facts();
     let headers = routed_request.headers().cloned().unwrap_or_default();
@@ -211,22 +223,20 @@ where
     response
 }
 
-/// `original` gets the client's headers.
-fn enter(
+/// Starts a request; `original` gets the client's headers.
+fn start(
     app: &Arc<App>,
     gateway: &Arc<Gateway>,
-    asker: RequestContext<'_>,
+    context: RequestContext,
     request: GenerateRequest,
     original: Option<Original>,
 ) -> Result<RoutedRequest, ApiError> {
     let model = match request.model.as_str() {
-        "" => app.sole_name(asker.caller)?,
+        "" => app.sole_name(&context.sender.caller)?,
         name => gateway.name(name).to_string(),
     };
     // Keep-alive affects all clients: virtual keys cannot change it.
-    let keep_alive = request.keep_alive.filter(|_| matches!(asker.caller, Caller::Trusted));
+    let keep_alive = request.keep_alive.filter(|_| matches!(context.sender.caller, Caller::Trusted));
     let request = Arc::new(GenerateRequest { model, keep_alive, ..request });
-    let headers = || asker.headers.clone();
-    let original = original.map(|o| Original { headers: headers(), ..o });
-    RoutedRequest::enter(app, gateway, asker, &request, original)
+    RoutedRequest::start(app, gateway, context, &request, original)
 }

@@ -30,13 +30,13 @@ pub struct Named {
 impl Named {
     /// Reads the header, if present.
     pub fn of(c: &Call) -> Result<Option<Self>, ApiError> {
-        let Some(value) = c.headers.get(NAME) else { return Ok(None) };
+        let Some(value) = c.sender.headers.get(NAME) else { return Ok(None) };
         let id = value.to_str().unwrap_or_default();
         if !NAME_CHARS.contains(&id.len()) || !id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
             let what = format!("{NAME} must be 16 to 64 letters, digits and hyphens, at random");
             return Err(ApiError::invalid(NAME, what));
         }
-        Ok(Some(Self { app: Arc::clone(&c.app), id: id.into(), caller: c.caller.clone() }))
+        Ok(Some(Self { app: Arc::clone(&c.app), id: id.into(), caller: c.sender.caller.clone() }))
     }
 
     /// Keeps the stream of a response; other responses are returned as they are.

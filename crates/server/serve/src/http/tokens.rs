@@ -40,11 +40,11 @@ fn job(gone: &AtomicBool) -> Job<'_> {
 /// `POST /tokenize`
 pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let default = c.app.default_name(&c.caller);
+        let default = c.app.default_name(&c.sender.caller);
         let (asked, share) = body::parse(c.body, move |b| tokens::tokenize(b, &default)).await?;
         let (lease, tokens, pieces) = match asked {
             Tokenize::Chat(asked) => {
-                let lease = lease(&c.app, &c.caller, &asked.model).await?;
+                let lease = lease(&c.app, &c.sender.caller, &asked.model).await?;
                 let model = Arc::clone(lease.model());
                 let chat = conversation(*asked)?;
                 let count = move |gone: &AtomicBool| Ok(chat_prompt(&model, &chat, job(gone))?.tokens);
@@ -52,7 +52,7 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response
                 (lease, counted.await?, false)
             }
             Tokenize::Text(asked) => {
-                let lease = lease(&c.app, &c.caller, &asked.model).await?;
+                let lease = lease(&c.app, &c.sender.caller, &asked.model).await?;
                 let (pieces, loaded) = (asked.with_pieces, Arc::clone(lease.model()));
                 let tokens = c.app.blocking_pool.run_unqueued(share, move |gone| {
                     let special = if asked.parse_special { Special::Parse } else { Special::Text };
@@ -84,9 +84,9 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response
 /// `POST /detokenize`
 pub async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let default = c.app.default_name(&c.caller);
+        let default = c.app.default_name(&c.sender.caller);
         let (asked, _share) = body::parse(c.body, move |b| tokens::detokenize(b, &default)).await?;
-        let lease = lease(&c.app, &c.caller, &asked.model).await?;
+        let lease = lease(&c.app, &c.sender.caller, &asked.model).await?;
         let known = lease.model().handle.rules().vocab;
         if let Some(id) = asked.tokens.iter().find(|id| **id as usize >= known) {
             let what = format!("the token id {id} is not in the vocabulary of {known}");
@@ -102,9 +102,9 @@ pub async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Respon
 /// `POST /apply-template`
 pub async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let default = c.app.default_name(&c.caller);
+        let default = c.app.default_name(&c.sender.caller);
         let (asked, share) = body::parse(c.body, move |b| tokens::apply_template(b, &default)).await?;
-        let lease = lease(&c.app, &c.caller, &asked.model).await?;
+        let lease = lease(&c.app, &c.sender.caller, &asked.model).await?;
         let model = Arc::clone(lease.model());
         let chat = conversation(asked)?;
         let render = move |gone: &AtomicBool| Ok(chat_prompt(&model, &chat, job(gone))?.text);
@@ -117,9 +117,9 @@ pub async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Re
 /// `POST /v1/chat/completions/input_tokens`: the number of prompt tokens of a chat request.
 pub async fn count_chat(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let default = c.app.default_name(&c.caller);
+        let default = c.app.default_name(&c.sender.caller);
         let (asked, share) = body::parse(c.body, move |b| tokens::apply_template(b, &default)).await?;
-        let lease = lease(&c.app, &c.caller, &asked.model).await?;
+        let lease = lease(&c.app, &c.sender.caller, &asked.model).await?;
         let model = Arc::clone(lease.model());
         let chat = conversation(asked)?;
         let count = move |gone: &AtomicBool| Ok(chat_prompt(&model, &chat, job(gone))?.tokens.len());

@@ -195,12 +195,16 @@ async fn only_who_is_known_to_go_on_is_asked_to() {
             "{model}{more}: {text} {error:?}"
         );
         assert_eq!(second.seen().len(), usize::from(goes), "{model}{more}");
-        assert_eq!(f.app.gateway().unwrap().mends("m"), goes, "{model}{more}: else bytes pass unread");
+        assert_eq!(
+            f.app.gateway().unwrap().continues_streams("m"),
+            goes,
+            "{model}{more}: else bytes pass unread"
+        );
     }
     // nobody goes on with what broke off at itself, so that nothing has to be read
     let alone = breaks_after(&[said("One")]).await;
     let f = routed(&[(&alone, "hosted_vllm/theirs", "")]).await;
-    assert!(!f.app.gateway().unwrap().mends("m"));
+    assert!(!f.app.gateway().unwrap().continues_streams("m"));
     let (text, error) = told(&f.events(CHAT, &stream()).await);
     assert!(text == "One" && error.is_some() && alone.seen().len() == 1, "{text} {error:?}");
 }

@@ -73,7 +73,7 @@ pub async fn posted(
     answer: impl FnOnce(&Store, Map<String, Value>) -> Result<(Value, Vec<String>), ApiError> + Send + 'static,
 ) -> Response {
     call(app, request, |c: Call| async move {
-        let store = store(&c.app, &c.caller)?;
+        let store = store(&c.app, &c.sender.caller)?;
         let (body, _share) = c.body.into_parts();
         let (out, notes) = blocking(move || {
             let fields = serde_json::from_slice(&body).map_err(|e| {

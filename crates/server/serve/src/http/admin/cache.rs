@@ -61,8 +61,8 @@ async fn ping(State(app): State<Arc<App>>, request: Request) -> Response {
         let redis = (!responses.cache().is_local()).then_some(true);
         Ok(json!({
             "status": "healthy", "cache_type": responses.kind(), "ping_response": redis,
-            "set_cache_response": redis.map(|_| "success"), "litellm_cache_params": responses.told().to_string(),
-            "health_check_cache_params": responses.told(),
+            "set_cache_response": redis.map(|_| "success"), "litellm_cache_params": responses.settings().to_string(),
+            "health_check_cache_params": responses.settings(),
         }))
     })
     .await
@@ -71,7 +71,7 @@ async fn ping(State(app): State<Arc<App>>, request: Request) -> Response {
 /// `POST /cache/delete`: deletes the answers of `keys`, as named by `x-litellm-cache-key`.
 async fn delete(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let responses = responses(&c.app, &c.caller)?;
+        let responses = responses(&c.app, &c.sender.caller)?;
         let (body, _share) = c.body.into_parts();
         let mut fields: Map<String, Value> = serde_json::from_slice(&body).map_err(|e| {
             ApiError::new(ErrorKind::InvalidRequest, format!("the body is not a JSON object: {e}"))

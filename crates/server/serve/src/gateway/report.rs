@@ -1,4 +1,4 @@
-//! What callbacks are told of a request when it is over. Used by `routed_request`.
+//! The report of a finished request to the callbacks. Created by `routed_request`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -12,8 +12,8 @@ use super::auth::Current;
 use super::read::is_embedding;
 use crate::ops::Trace;
 
-/// A request that somebody is to be told of.
-pub struct Told {
+/// A request to report.
+pub struct Report {
     callbacks: Arc<Callbacks>,
     context: TraceContext,
     operation: Option<&'static str>,
@@ -25,20 +25,20 @@ pub struct Told {
 
 /// How a request ended.
 pub struct Outcome<'a> {
-    /// How it went.
+    /// Its route.
     pub route: &'a Route,
-    /// Tokens.
+    /// Its token counts.
     pub usage: Option<Usage>,
-    /// What went wrong.
+    /// The error, if it failed.
     pub error: Option<&'a str>,
-    /// To the first piece of the answer.
+    /// Time to the first piece of the answer.
     pub first: Option<Duration>,
-    /// All of the answer went out.
+    /// The whole answer was sent.
     pub ended: bool,
 }
 
-impl Told {
-    /// A request, with what it says of itself.
+impl Report {
+    /// The report of a request, with its tags and metadata.
     pub fn new(
         callbacks: Arc<Callbacks>,
         dialect: Option<Dialect>,
@@ -53,20 +53,20 @@ impl Told {
         Self { callbacks, context, operation, key_name, tags, metadata, current: Arc::clone(current) }
     }
 
-    /// The trace, for those who are asked; nothing where nobody wants spans.
+    /// The trace header for providers; `None` if no callback wants spans.
     pub fn traceparent(&self) -> Option<String> {
         self.callbacks.traces().then(|| self.context.traceparent())
     }
 
-    /// It was answered from the cache of responses.
+    /// Reports a request that was answered from the response cache.
     pub fn cached(self, trace: &Trace, request: &GenerateRequest, key: Option<&Arc<str>>) {
         let callbacks = Arc::clone(&self.callbacks);
         let record = self.record(trace, request, key);
         callbacks.record(Record { cached: true, ..record });
     }
 
-    /// It is over.
-    pub fn over(
+    /// Reports a request.
+    pub fn finished(
         self,
         trace: &Trace,
         request: &GenerateRequest,
@@ -84,10 +84,10 @@ impl Told {
                 let (kind, status) = failed.map_or(("stream", None), |(kind, _, status)| (kind, status));
                 Some(Error { kind: kind.into(), message: message.into(), status })
             }
-            // Who left while nobody had answered.
+            // The client left before an answer.
             (None, None) if !ended => Some(Error {
                 kind: "cancelled".into(),
-                message: "the client went away before somebody answered".into(),
+                message: "the client disconnected before an answer".into(),
                 status: None,
             }),
             _ => None,
@@ -134,7 +134,7 @@ impl Told {
     }
 }
 
-/// OpenTelemetry's name of what is asked.
+/// OpenTelemetry's name of the operation.
 fn operation(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::OpenAiCompletions | Dialect::OllamaGenerate => "text_completion",
@@ -143,7 +143,7 @@ fn operation(dialect: Dialect) -> &'static str {
     }
 }
 
-/// Who was asked, by the steps of a route.
+/// The attempts, from the steps of a route.
 fn attempts(route: &Route, began: Instant) -> Vec<Attempt> {
     let mut out: Vec<Attempt> = Vec::new();
     let mut open = false;

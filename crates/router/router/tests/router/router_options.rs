@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::*;
 use octet_api::ErrorKind;
-use octet_router::{FailureKind, Wishes};
+use octet_router::{FailureKind, RequestOptions};
 use tokio::time::Instant;
 
 #[tokio::test(start_paused = true)]
@@ -14,10 +14,10 @@ async fn the_shorter_time_counts() {
         c.router.timeout = Duration::from_secs(of_all);
         let (router, world) = router(&c);
         world.script("a", [vec![Do::Wait(3_600_000), started("a")]]);
-        let mut wished = call("m");
-        wished.timeout = own.map(Duration::from_secs);
+        let mut requested = call("m");
+        requested.timeout = own.map(Duration::from_secs);
         let began = Instant::now();
-        let error = read(&all(&mut router.send(wished)).await).unwrap_err();
+        let error = read(&all(&mut router.send(requested)).await).unwrap_err();
         assert_eq!(
             (error.kind, began.elapsed().as_secs()),
             (ErrorKind::Timeout, seconds),
@@ -34,10 +34,10 @@ async fn attempts_and_fallbacks_share_the_wished_time() {
     let (router, world) = router(&c);
     world.script("a", [vec![Do::Wait(900), fail(FailureKind::Server)]]);
     world.script("b", [vec![Do::Wait(900), fail(FailureKind::Server)]]);
-    let mut wished = call("m");
-    wished.timeout = Some(Duration::from_secs(4));
+    let mut requested = call("m");
+    requested.timeout = Some(Duration::from_secs(4));
     let began = Instant::now();
-    read(&all(&mut router.send(wished)).await).unwrap_err();
+    read(&all(&mut router.send(requested)).await).unwrap_err();
     assert_eq!(began.elapsed().as_secs(), 4);
     assert!((2..=4).contains(&world.who().len()), "{:?}", world.who());
 }
@@ -60,33 +60,33 @@ async fn a_continuation_does_not_start_the_clock_again() {
         [vec![Do::Wait(3000), started("b"), text("two "), Do::Wait(1000), fail(FailureKind::Protocol)]],
     );
     world.script("c", [vec![Do::Wait(3_600_000), started("c")]]);
-    let mut wished = call("m");
-    wished.timeout = Some(Duration::from_secs(10));
+    let mut requested = call("m");
+    requested.timeout = Some(Duration::from_secs(10));
     let began = Instant::now();
-    let events = all(&mut router.send(wished)).await;
+    let events = all(&mut router.send(requested)).await;
     assert_eq!((said(&events).as_str(), read(&events).is_err()), ("One two ", true));
     assert_eq!(began.elapsed().as_secs(), 10);
     assert_eq!(world.who(), ["a", "b", "c"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn wished_attempts_and_fallbacks_beat_the_configuration() {
+async fn requested_attempts_and_fallbacks_take_precedence() {
     let mut c = config(&[("m", "a"), ("n", "b"), ("o", "c")]);
     c.router.num_retries = 2;
     c.router.fallbacks = vec![fallback("m", &["n"])];
     c.router.disable_cooldowns = true;
-    for (wishes, asked) in [
-        (Wishes::default(), &["a", "a", "a", "b"][..]),
-        (Wishes { retries: Some(0), fallbacks: None }, &["a", "b"]),
-        (Wishes { retries: Some(1), fallbacks: Some(vec!["o".into()]) }, &["a", "a", "c"]),
-        (Wishes { retries: Some(0), fallbacks: Some(Vec::new()) }, &["a"]),
+    for (options, asked) in [
+        (RequestOptions::default(), &["a", "a", "a", "b"][..]),
+        (RequestOptions { retries: Some(0), fallbacks: None }, &["a", "b"]),
+        (RequestOptions { retries: Some(1), fallbacks: Some(vec!["o".into()]) }, &["a", "a", "c"]),
+        (RequestOptions { retries: Some(0), fallbacks: Some(Vec::new()) }, &["a"]),
     ] {
         let (router, world) = router(&c);
         world.script("a", [vec![fail(FailureKind::Server)]]);
-        let mut wished = call("m");
-        wished.wishes = wishes.clone();
-        let answer = read(&all(&mut router.send(wished)).await);
-        assert_eq!(world.who(), asked, "{wishes:?}");
+        let mut requested = call("m");
+        requested.options = options.clone();
+        let answer = read(&all(&mut router.send(requested)).await);
+        assert_eq!(world.who(), asked, "{options:?}");
         assert_eq!(answer.is_ok(), asked.len() > 1);
     }
 }
