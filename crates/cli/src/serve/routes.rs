@@ -136,7 +136,7 @@ pub fn reload_on_hangup(gateway: &Arc<Gateway>) -> anyhow::Result<()> {
     let gateway = Arc::clone(gateway);
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
-            gateway.again().await;
+            gateway.reload_and_log().await;
         }
     });
     Ok(())

@@ -1,4 +1,4 @@
-//! One attempt at one deployment, with what a cascade measures of it. Called by `dispatch`.
+//! One attempt at one deployment, with the confidence measurement of a cascade. Called by `dispatch`.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl<T: Target> Job<T> {
             _ => attempt(&d.target, orders).await,
         };
         let now = Instant::now();
-        // Another server bills both.
+        // A remote provider bills both.
         if let Some(meter) = self.probe.as_ref().filter(|m| !d.target.is_local() && m.tokens() > 0) {
             let pieces = meter.tokens().into();
             self.trace.spent(Spent { deployment: d.id().into(), usage: None, pieces });
@@ -79,8 +79,7 @@ impl<T: Target> Job<T> {
         }
     }
 
-    /// The request as it is sent: with log-probabilities where they are to be measured. And a greedy copy of it, where that is what
-    /// is measured.
+    /// The request as it is sent: with log-probabilities if they are measured. With a greedy copy of it if that is measured instead.
     fn prepared(&mut self, d: &Deployment<T>) -> (Arc<GenerateRequest>, Option<Arc<GenerateRequest>>) {
         (self.meter, self.probe) = (None, None);
         let Some(rules) = &self.watch else { return (Arc::clone(&self.request), None) };
@@ -91,9 +90,9 @@ impl<T: Target> Job<T> {
         request.include_usage = true;
         let mut probe = None;
         if !rules.measures_tokens() {
-            meter.skip("no tokens are measured");
+            meter.skip("the threshold measures no tokens");
         } else if !d.target.has_logprobs() {
-            meter.skip("the model tells no log-probabilities");
+            meter.skip("the model returns no log-probabilities");
         } else if rules.probe.unwrap_or(d.target.is_local()) && !is_greedy(&request) {
             meter.skip("its greedy copy is measured");
             self.probe = Some(Meter::new(rules));

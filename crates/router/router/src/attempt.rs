@@ -1,5 +1,5 @@
-//! One attempt at one deployment: the request is sent, and what comes is held back until it can be handed out. Called by
-//! `dispatch`; goes on in `reply`.
+//! One attempt at one deployment: sends the request, and holds events back until they may be sent to the client. Called by `dispatch`;
+//! continued by `reply`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,40 +15,40 @@ use crate::state::Permit;
 use crate::table::{Deployment, Group};
 use crate::target::{Ask, Events, Original, Piece, Target};
 
-/// Most of an answer that is held back.
+/// Maximum size of a held-back answer.
 const HELD_BYTES_MAX: usize = 64 << 20;
 
-/// What an attempt goes by.
+/// The parameters of an attempt.
 #[derive(Debug)]
 pub struct AttemptParams<'a, T> {
-    /// What to generate.
+    /// The request.
     pub request: &'a Arc<GenerateRequest>,
-    /// The same as it came, if nothing of it was changed.
+    /// The client's bytes, if nothing of them was changed.
     pub original: Option<&'a Original>,
-    /// Names its trace.
+    /// Its W3C trace header.
     pub traceparent: Option<&'a str>,
-    /// It is the rest of an answer that broke off.
+    /// It continues an answer that broke off.
     pub resumed: bool,
-    /// The name that led to the group.
+    /// The requested name that led to the group.
     pub name: &'a str,
     /// The group.
     pub group: &'a Group<T>,
-    /// When it has to be over; for streams, when the first event has to be there.
+    /// The deadline; for streams, of the first event.
     pub deadline: Instant,
-    /// Most time between two events of a stream.
+    /// Maximum time between two events of a stream.
     pub idle: Duration,
-    /// Nothing is handed out before all is there: what fails is asked for again, and nobody sees it.
+    /// Nothing is sent to the client before the answer is complete: a failed attempt is retried without the client noticing.
     pub whole: bool,
-    /// Measures the first tokens.
+    /// Measures the confidence of the first tokens.
     pub meter: Option<&'a mut Meter>,
 }
 
-/// Why an attempt gave no answer.
+/// Why an attempt has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttemptError {
     /// It failed.
     Failed(Failure),
-    /// The model was not sure enough.
+    /// The model's confidence was too low.
     Unsure,
 }
 
@@ -58,21 +58,21 @@ impl From<Failure> for AttemptError {
     }
 }
 
-/// What an attempt took that gave no answer.
+/// What an attempt without an answer used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Took {
-    /// As the target counted it.
+    /// The target's token count.
     pub usage: Option<Usage>,
-    /// Pieces of the answer that had come.
+    /// Received pieces of the answer.
     pub pieces: u64,
 }
 
-/// An attempt that gave no answer.
+/// A failed attempt.
 #[derive(Debug)]
 pub struct FailedAttempt {
-    /// Why.
+    /// The reason.
     pub miss: AttemptError,
-    /// What it took, where it had begun to answer.
+    /// What it used, if its answer had begun.
     pub took: Option<Took>,
 }
 
@@ -85,46 +85,46 @@ impl From<Failure> for FailedAttempt {
 /// An answer that has begun.
 #[derive(Debug)]
 pub struct StartedAnswer<E> {
-    /// What is still to come.
+    /// The remaining events.
     pub events: E,
-    /// What has come.
+    /// The events received so far.
     pub held: VecDeque<Piece>,
-    /// Nothing more comes.
+    /// No more events follow.
     pub ended: bool,
-    /// What there was of it.
+    /// The progress of the answer.
     pub tally: AnswerProgress,
-    /// When the first content came.
+    /// When the first content arrived.
     pub first: Option<Instant>,
 }
 
-/// An answer that has begun, and whose it is.
+/// An answer that has begun, with its deployment.
 #[derive(Debug)]
 pub struct OpenAnswer<T: Target> {
     /// The answer.
     pub begun: StartedAnswer<T::Events>,
-    /// Who answers.
+    /// The deployment.
     pub deployment: Arc<Deployment<T>>,
-    /// For whom.
+    /// The group.
     pub group: Arc<Group<T>>,
-    /// The name that led to the group.
+    /// The requested name that led to the group.
     pub name: String,
-    /// The request's place there; given back at the end.
+    /// The deployment's permit; released at the end.
     pub permit: Option<Permit>,
 }
 
-/// What has come of an answer.
+/// The progress of an answer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AnswerProgress {
-    /// The highest choice of which something came, and one.
+    /// The highest choice index seen, plus 1.
     begun: u32,
     finished: u32,
     raw: bool,
-    /// The last count.
+    /// The last token counts.
     pub usage: Option<Usage>,
 }
 
 impl AnswerProgress {
-    fn see(&mut self, event: &Event) {
+    fn observe(&mut self, event: &Event) {
         let choice = match event {
             Event::Started { usage, .. } => {
                 self.usage = usage.or(self.usage);
@@ -152,33 +152,33 @@ impl AnswerProgress {
         self.begun = self.begun.max(choice.saturating_add(1));
     }
 
-    /// Every answer that began has come to its end.
+    /// All choices that began have ended.
     fn is_complete(&self) -> bool {
         self.finished > 0 && self.finished >= self.begun
     }
 
-    /// What a target gave, looked at: an error among the events is a failure, and so is an end in the middle; what goes wrong
-    /// after everything is there does not matter any more.
+    /// Checks a target's item: an error event is a failure, and so is an end before the answer is complete. Errors after a complete answer
+    /// are ignored.
     pub fn check(&mut self, got: Option<Result<Piece, Failure>>) -> Option<Result<Piece, Failure>> {
         let failure = match got {
             Some(Ok(Piece::Event(Event::Error(e)))) => from_api(&e),
             Some(Ok(piece)) => {
                 match &piece {
-                    Piece::Event(event) => self.see(event),
+                    Piece::Event(event) => self.observe(event),
                     Piece::Raw(_) => self.raw = true,
                 }
                 return Some(Ok(piece));
             }
             Some(Err(failure)) => failure,
-            // What reads it has seen to that.
+            // The target's reader has checked that.
             None if self.raw => return None,
-            None => Failure::new(FailureKind::Protocol, "the answer ended in the middle"),
+            None => Failure::new(FailureKind::Protocol, "the answer ended before it was complete"),
         };
         (!self.is_complete()).then_some(Err(failure))
     }
 }
 
-/// Whether this is something of the answer itself.
+/// Whether this is a part of the answer itself.
 fn is_content(piece: &Piece) -> bool {
     let event = match piece {
         Piece::Event(event) => event,
@@ -198,12 +198,12 @@ fn is_content(piece: &Piece) -> bool {
     }
 }
 
-/// The same of what nobody reads. Streams begin with comments and with events that say no more than that they begin: a provider
-/// that fails after these has answered nothing. What is not known for such an event is content.
+/// The same for raw bytes. Streams begin with comments and with events that only announce the answer: a provider that fails after these has
+/// not answered. Anything not known to be such an event counts as content.
 fn holds_content(bytes: &[u8]) -> bool {
-    /// Longest beginning that is looked at.
+    /// Maximum length that is examined.
     const LOOKED_AT_BYTES: usize = 4 << 10;
-    // Too long, or a whole answer.
+    // Too long, or a complete answer.
     if bytes.len() > LOOKED_AT_BYTES || bytes.first() == Some(&b'{') {
         return true;
     }
@@ -214,7 +214,7 @@ fn holds_content(bytes: &[u8]) -> bool {
     })
 }
 
-/// Whether an event's JSON only says that an answer begins.
+/// Whether an event's JSON only announces an answer.
 fn only_begins(json: &[u8]) -> bool {
     let Ok(event) = serde_json::from_slice::<Value>(json) else { return false };
     if let Some(kind) = event["type"].as_str() {
@@ -247,11 +247,11 @@ fn bytes(piece: &Piece) -> usize {
     text + size_of::<Piece>()
 }
 
-/// Sends the request, and takes what comes until it may be handed out: at the first content of a stream, when the first tokens are
-/// sure enough, or at the end. Dropping the future cancels the request.
+/// Sends the request and collects events until they may be sent to the client: at the first content of a stream, when the first tokens are
+/// confident enough, or at the end. Dropping the future cancels the request.
 ///
 /// # Errors
-/// Where nothing came, or nothing that is good enough.
+/// If there was no answer, or its confidence was too low.
 pub async fn attempt<T: Target>(
     target: &T,
     orders: AttemptParams<'_, T>,
@@ -278,7 +278,7 @@ pub async fn attempt<T: Target>(
     }
 }
 
-/// Takes what comes until it may be handed out; true where that is all of it.
+/// Collects events until they may be sent on; true if the answer is complete.
 async fn hold<T: Target>(
     events: &mut T::Events,
     begun: &mut Seen,
@@ -309,7 +309,7 @@ async fn hold<T: Target>(
             Some(Err(failure)) => return Err(failure.into()),
             Some(Ok(piece)) => {
                 let unsure = match (meter.as_mut(), &piece) {
-                    (Some(meter), Piece::Event(event)) => meter.see(event) == Verdict::Escalated,
+                    (Some(meter), Piece::Event(event)) => meter.observe(event) == Verdict::Escalated,
                     _ => false,
                 };
                 begun.take(piece)?;
@@ -321,14 +321,14 @@ async fn hold<T: Target>(
     }
 }
 
-/// What has come so far.
+/// The answer so far.
 #[derive(Default)]
 struct Seen {
     held: VecDeque<Piece>,
     bytes: usize,
     tally: AnswerProgress,
     first: Option<Instant>,
-    /// Pieces of the answer itself.
+    /// Number of pieces of the answer itself.
     pieces: u64,
 }
 
@@ -340,7 +340,7 @@ impl Seen {
         }
         self.bytes += bytes(&piece);
         if self.bytes > HELD_BYTES_MAX {
-            let what = format!("the answer is longer than {} MiB", HELD_BYTES_MAX >> 20);
+            let what = format!("the answer exceeds {} MiB", HELD_BYTES_MAX >> 20);
             return Err(Failure::new(FailureKind::Protocol, what));
         }
         self.held.push_back(piece);
@@ -348,21 +348,18 @@ impl Seen {
     }
 }
 
-/// Nothing came in time.
+/// The failure of an attempt without an answer in time.
 pub fn too_late() -> Failure {
-    Failure::new(
-        FailureKind::Timeout,
-        "no answer came in time; timeout and stream_timeout say how long that is",
-    )
+    Failure::new(FailureKind::Timeout, "no answer in time; see timeout and stream_timeout")
 }
 
 impl<T: Target> OpenAnswer<T> {
-    /// What the answer took so far, as far as that is counted.
+    /// What the answer has used so far, as far as it was counted.
     pub fn usage(&self) -> Option<Usage> {
         self.begun.tally.usage.or_else(|| self.begun.events.usage())
     }
 
-    /// The answer is complete: its place is given back, with what it took. `whole`: it came in one piece.
+    /// The answer is complete: releases its permit with the usage. `whole`: it arrived in one piece.
     pub fn settle(mut self, whole: bool) {
         let usage = self.usage();
         if let Some(permit) = self.permit.take() {

@@ -1,5 +1,4 @@
-//! Whether a model's tool calls can be carried out: the tool exists, and the arguments fit its schema. Used by `confidence`, and by
-//! `octet route calibrate`.
+//! Checks a model's tool calls: the tool exists, and the arguments match its schema. Used by `confidence` and by `octet route calibrate`.
 
 use std::sync::Arc;
 
@@ -8,17 +7,17 @@ use serde_json::{Map, Value};
 
 use crate::schema::{self, Stop};
 
-/// Arguments that are longer are not checked.
+/// Longer arguments are not checked.
 const ARGUMENTS_BYTES_MAX: usize = 1 << 20;
-/// Steps of the checks of an answer's calls: schemas are the client's, some take forever, and others wait meanwhile. The worst that so
-/// many allow are patterns, on Zen 5: 40 ms of compiling, or 30 ms of matching one of many states (300 ns a step; see `schema`).
+/// Maximum steps of checking an answer's calls: schemas are untrusted, and a slow one would delay other requests. The worst cases within
+/// this limit are patterns, on Zen 5: 40 ms of compiling, or 30 ms of matching one with many states (300 ns a step; see `schema`).
 const STEPS_MAX: u64 = 100_000;
-/// Steps of a call beside those of its schema.
+/// Steps of a call besides those of its schema.
 const CALL_STEPS: u64 = 100;
-/// Characters of a place in the arguments, and of what is wrong there, in a trace.
+/// Maximum characters of a path in the arguments, and of an error, in a trace.
 const CHARS_SAID_MAX: usize = 200;
 
-/// Gathers the calls of an answer.
+/// Collects the calls of an answer.
 #[derive(Debug, Clone)]
 pub struct Calls {
     request: Arc<GenerateRequest>,
@@ -35,14 +34,14 @@ struct Called {
 }
 
 impl Calls {
-    /// Of an answer to `request`; `None` where no tool can be called.
+    /// For an answer to `request`; `None` if it has no tools.
     pub fn new(request: &Arc<GenerateRequest>) -> Option<Self> {
         let any = request.chat().is_some_and(|c| !c.tools.is_empty());
         any.then(|| Self { request: Arc::clone(request), calls: Vec::new(), bytes: 0 })
     }
 
     /// The next event of the answer.
-    pub fn see(&mut self, event: &Event) {
+    pub fn observe(&mut self, event: &Event) {
         match event {
             Event::ToolCallStart { choice, index, name, .. } => self.calls.push(Called {
                 choice: *choice,
@@ -63,12 +62,12 @@ impl Calls {
         }
     }
 
-    /// Whether something was called.
+    /// Whether a tool was called.
     pub fn any(&self) -> bool {
         !self.calls.is_empty()
     }
 
-    /// What is wrong with the first call that cannot be carried out.
+    /// The error of the first invalid call.
     pub fn broken(&self) -> Option<String> {
         let tools = &self.request.chat()?.tools;
         if self.bytes > ARGUMENTS_BYTES_MAX {
@@ -82,14 +81,14 @@ impl Calls {
     }
 }
 
-/// What is wrong with a call of `tool`. A schema that is not valid, or too costly to check, finds nothing.
+/// The error of a call of `tool`. A schema that is invalid or too costly to check reports no error.
 pub fn broken(tool: &Tool, arguments: &str) -> Option<String> {
     let mut steps_left = STEPS_MAX;
     check(tool, arguments, &mut steps_left)
 }
 
 fn check(tool: &Tool, arguments: &str, steps_left: &mut u64) -> Option<String> {
-    // It takes a text.
+    // The tool takes plain text.
     if tool.origin.custom {
         return None;
     }
@@ -100,15 +99,15 @@ fn check(tool: &Tool, arguments: &str, steps_left: &mut u64) -> Option<String> {
     };
     *steps_left = steps_left.checked_sub(CALL_STEPS)?;
     let mut schema = tool.parameters.clone();
-    // References by it are not followed, and it may be the name of a schema that is built in.
+    // References by it are not followed, and it may name a built-in schema.
     schema.retain(|key, v| !(v.is_string() && matches!(key.as_str(), "$id" | "id")));
     let Err(Stop::Broken { at, what }) =
         schema::check(&Value::Object(schema), &Value::Object(arguments), steps_left)
     else {
         return None;
     };
-    // Bounded: it stands in the log and in traces.
+    // Bounded: it is logged and traced.
     let bounded = |text: String| text.chars().take(CHARS_SAID_MAX).collect::<String>();
     let at = if at.is_empty() { at } else { format!(" at {}", bounded(at)) };
-    Some(format!("the arguments of '{}' break its schema{at}: {}", tool.name, bounded(what)))
+    Some(format!("the arguments of '{}' do not match its schema{at}: {}", tool.name, bounded(what)))
 }

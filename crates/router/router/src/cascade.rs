@@ -1,5 +1,5 @@
-//! Easy requests to a fast group, hard ones to a strong one: by what a request looks like, and by how sure the fast one is (`confidence`).
-//! Called by `dispatch`.
+//! Sends easy requests to a fast group and hard ones to a strong one, by the request's features and by the fast model's confidence
+//! (`confidence`). Called by `dispatch`.
 
 use std::sync::Arc;
 
@@ -18,16 +18,16 @@ use crate::table::{Group, Resolved, Table};
 use crate::target::{Piece, Target};
 use crate::trace::{Spent, Step};
 
-/// What conditions look at.
+/// The features that conditions test.
 #[derive(Debug, Clone, Copy)]
 struct Look<'a> {
     /// The request.
     request: &'a GenerateRequest,
     /// Its size.
     size: Size,
-    /// Its prompt's tokens, where they were counted.
+    /// Its prompt's tokens, if they were counted.
     tokens: Option<u64>,
-    /// Names in small letters, and values.
+    /// Lower-case names, and values.
     headers: &'a [(String, String)],
 }
 
@@ -53,19 +53,19 @@ impl Look<'_> {
     }
 }
 
-/// Whether a rule asks for tokens.
+/// Whether a rule tests the number of tokens.
 fn counts_tokens(cascade: &Cascade) -> bool {
     let mut all = cascade.rules.iter().flat_map(|r| &r.when);
     all.any(|c| matches!(c, Condition::MinTokens(_) | Condition::MaxTokens(_)))
 }
 
-/// The first rule all of whose conditions hold.
+/// The first rule whose conditions all hold.
 fn rule<'a>(cascade: &'a Cascade, look: &Look<'_>) -> Option<&'a Rule> {
     cascade.rules.iter().find(|r| !r.when.is_empty() && r.when.iter().all(|c| look.holds(c)))
 }
 
 impl<T: Target> Job<T> {
-    /// A fast group or a strong one.
+    /// Routes to the fast group or the strong one.
     pub(crate) async fn cascade(
         &mut self,
         table: &Arc<Table<T>>,
@@ -90,7 +90,7 @@ impl<T: Target> Job<T> {
         };
         let strong = self.groups(table, &cascade.strong).await;
         match (strong, why) {
-            // An unsure answer is better than none.
+            // An answer with low confidence is better than none.
             (Err(AttemptError::Failed(failure)), None) if Instant::now() < self.deadline => {
                 self.fallback(&cascade.strong, &cascade.fast, failure.kind.name());
                 self.group(table, group, name, true).await
@@ -99,14 +99,14 @@ impl<T: Target> Job<T> {
         }
     }
 
-    /// The fast group's answer, if it is sure enough.
+    /// The fast group's answer, if its confidence is high enough.
     async fn watched(
         &mut self,
         table: &Arc<Table<T>>,
         (group, name): (&Arc<Group<T>>, &str),
         rules: Option<Confidence>,
     ) -> Result<OpenAnswer<T>, AttemptError> {
-        // What is measured is the one answer. Vectors and counts have no tokens to be sure of.
+        // Only a single answer is measured. Embeddings and counts have no tokens to measure.
         let has_text = self.call.original.as_ref().is_none_or(|o| generates(o.dialect));
         let rules = rules.filter(|_| has_text && self.request.n == 1);
         self.watch = rules;
@@ -130,7 +130,7 @@ impl<T: Target> Job<T> {
         }
     }
 
-    /// The answer, unless the model that gave it says that it is wrong.
+    /// The answer, unless the model itself judges it wrong.
     async fn checked(
         &mut self,
         table: &Arc<Table<T>>,
@@ -147,7 +147,7 @@ impl<T: Target> Job<T> {
         let Some(question) = self_check::question(&self.request, &text).filter(|_| !calls) else {
             return Ok(answer);
         };
-        // All of it is there: its place is free for the question.
+        // The answer is complete: its permit is free for the question.
         let usage = answer.usage();
         if let Some(permit) = answer.permit.take() {
             permit.answered(usage.map(|u| (u.total_tokens(), u.completion_tokens)), false, Instant::now());
@@ -179,7 +179,7 @@ impl<T: Target> Job<T> {
         Ok(answer)
     }
 
-    /// Whether the prompt alone says that the fast model's answer would be wrong.
+    /// Whether the prerouter predicts, from the prompt alone, that the fast model's answer would be wrong.
     async fn prerouted(&mut self, table: &Arc<Table<T>>, cascade: &Cascade) -> bool {
         let Some(prerouter) = &cascade.prerouter else { return false };
         let has_text = self.call.original.as_ref().is_none_or(|o| generates(o.dialect));
@@ -198,7 +198,7 @@ impl<T: Target> Job<T> {
                 let (ours, theirs) = (vector.len(), prerouter.weights.len());
                 tracing::warn!(
                     cascade = cascade.name,
-                    "the prerouter has {theirs} weights, and the embedding of '{by}' {ours} numbers: calibrate again"
+                    "the prerouter has {theirs} weights, but the embedding of '{by}' has {ours} dimensions: calibrate again"
                 );
             }
         }
@@ -208,7 +208,7 @@ impl<T: Target> Job<T> {
         is_unlikely
     }
 
-    /// What the rules say: which side, and whether the fast one is watched.
+    /// The result of the rules: which side, and whether the fast one is measured.
     pub(crate) async fn rule(&mut self, table: &Arc<Table<T>>, cascade: &Cascade) -> (Side, bool) {
         let mut tokens = None;
         if counts_tokens(cascade)
@@ -230,7 +230,7 @@ impl<T: Target> Job<T> {
     }
 }
 
-/// What is said of a measurement.
+/// The trace's text for a measurement.
 fn measured(rules: &Confidence, meter: &Meter, probe: bool) -> Step {
     Step::Confidence {
         tokens: meter.tokens(),

@@ -1,5 +1,5 @@
-//! Which deployment of a group gets a request: a pure function of what is known of them, the request, and a source of
-//! chance. Called by `dispatch`, and by `octet route explain`.
+//! Chooses a deployment of a group for a request: a pure function of their states, the request, and a random source. Called by `dispatch`,
+//! and by `octet route explain`.
 
 use octet_config::Strategy;
 use serde::Serialize;
@@ -7,61 +7,61 @@ use serde::Serialize;
 use crate::hash;
 use crate::state::{Availability, DeploymentStatus, Limits, over_tokens};
 
-/// What does not change about a deployment while a configuration holds.
+/// The fixed properties of a deployment.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct DeploymentSpec {
     /// Unique among all deployments.
     pub id: String,
-    /// Lower ones are asked first; higher ones only where those cannot answer.
+    /// Lower orders are tried first; higher ones only if those cannot answer.
     pub order: u32,
-    /// Its share of a group's requests. If nobody in a group has one, `rpm` counts, else `tpm`, else all are equal; if somebody
-    /// has, 1 stands for those without.
+    /// Its share of the group's requests. If no deployment of the group has one, `rpm` counts, else `tpm`, else all are equal; if some have
+    /// one, it is 1 for the others.
     pub weight: Option<f64>,
-    /// Most that it may be given.
+    /// Its limits.
     pub limits: Limits,
-    /// Longest prompt in tokens.
+    /// Maximum prompt in tokens.
     pub window_tokens: Option<u64>,
-    /// Price of a token, of prompt and answer together; local models have 0.
+    /// Price of a prompt token and an answer token together; 0 for local models.
     pub cost: Option<f64>,
 }
 
-/// A deployment, and what is known of it now.
+/// A deployment and its current state.
 #[derive(Debug, Clone)]
 pub struct Candidate<'a> {
-    /// What is fixed.
+    /// Its fixed properties.
     pub terms: &'a DeploymentSpec,
-    /// How it is.
+    /// Its state.
     pub live: DeploymentStatus,
-    /// Requests at the target, others' included, where it tells.
+    /// Requests at the target, including those of others, if known.
     pub load: Option<u32>,
-    /// Tokens of this prompt in its cache, where it tells.
+    /// Tokens of this prompt in its cache, if known.
     pub cached_tokens: Option<u64>,
-    /// Tokens of this prompt, where it counted.
+    /// Tokens of this prompt, if counted.
     pub prompt_tokens: Option<u64>,
-    /// Why it is out of the question, as far as the caller knows.
+    /// Why the caller has excluded it.
     pub out: Option<Ineligible>,
 }
 
-/// What the choice depends on besides.
+/// The other parameters of the choice.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Requirements<'a> {
-    /// How to choose.
+    /// The strategy.
     pub strategy: Strategy,
-    /// About as many tokens as the request takes, for limits.
+    /// Approximate tokens of the request, for limits.
     pub tokens: u64,
-    /// At least as many tokens as the prompt has for sure, where nobody counted.
+    /// Minimum tokens of the prompt if it was not counted.
     pub tokens_min: u64,
-    /// The answer comes in pieces.
+    /// The answer is streamed.
     pub stream: bool,
-    /// Latencies that are longer than the least by less than this share are as good.
+    /// Latencies within this fraction of the lowest count as equal.
     pub latency_buffer: f64,
-    /// Requests with the same key stay together.
+    /// Requests with the same key go to the same deployment.
     pub session: Option<&'a str>,
-    /// Names the beginning of the prompt.
+    /// Identifies the beginning of the prompt.
     pub prefix: Option<u64>,
-    /// Leave out those whose context is too short.
+    /// Exclude deployments whose context is too short.
     pub check_context: bool,
-    /// A context of this many tokens was too short: only larger ones will do.
+    /// A context of this many tokens was too short: only larger ones are suitable.
     pub window_above: Option<u64>,
 }
 
@@ -69,47 +69,47 @@ pub struct Requirements<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 pub enum Ineligible {
-    /// It is left alone after failures.
+    /// It is in cooldown after failures.
     Cooling {
-        /// For so long.
+        /// The remaining time.
         for_ms: u64,
     },
-    /// Its cooldown is over, and another request tries whether it is well.
+    /// Its cooldown is over, and another request is its trial.
     OnTrial,
-    /// It answers as many requests as it may at a time.
+    /// It has its maximum of concurrent requests.
     Parallel {
-        /// How many.
+        /// The limit.
         limit: u32,
     },
-    /// It got as many requests within the last minute as it may.
+    /// It has reached its requests per minute.
     Rpm {
-        /// How many.
+        /// The limit.
         limit: u64,
     },
-    /// The request would take it over its tokens a minute.
+    /// The request would exceed its tokens per minute.
     Tpm {
-        /// How many.
+        /// The limit.
         limit: u64,
     },
-    /// The prompt is longer than its context.
+    /// The prompt exceeds its context.
     ContextWindow {
-        /// The prompt's tokens, or fewer where nobody counted.
+        /// Tokens of the prompt, or a lower bound if it was not counted.
         tokens: u64,
-        /// What fits.
+        /// The context's size.
         window: u64,
     },
-    /// It has failed this request already.
+    /// It has already failed this request.
     Tried,
-    /// It cannot go on with what another began.
+    /// It cannot continue another deployment's answer.
     CannotContinue,
-    /// The request's tags lead elsewhere.
+    /// The request's tags exclude it.
     Tags,
-    /// Others are being answered, and this is but a copy.
+    /// It is busy, and this request is only a shadow copy.
     NotIdle,
 }
 
 impl Ineligible {
-    /// Whether waiting for a while may help.
+    /// Whether waiting may help.
     pub fn passes(self) -> bool {
         matches!(
             self,
@@ -121,20 +121,22 @@ impl Ineligible {
         )
     }
 
-    /// For a client.
+    /// The text for clients.
     pub fn text(self) -> String {
         match self {
-            Self::Cooling { for_ms } => format!("left alone for {:.1} s after failures", for_ms as f64 / 1e3),
-            Self::OnTrial => "being tried after failures".into(),
-            Self::Parallel { limit } => format!("busy with {limit} requests, the most at a time"),
+            Self::Cooling { for_ms } => {
+                format!("in cooldown for {:.1} s after failures", for_ms as f64 / 1e3)
+            }
+            Self::OnTrial => "on trial after failures".into(),
+            Self::Parallel { limit } => format!("at its limit of {limit} concurrent requests"),
             Self::Rpm { limit } => format!("at its limit of {limit} requests a minute"),
             Self::Tpm { limit } => format!("at its limit of {limit} tokens a minute"),
             Self::ContextWindow { tokens, window } => {
-                format!("the prompt of {tokens} tokens or more does not fit its context of {window}")
+                format!("the prompt of at least {tokens} tokens exceeds its context of {window}")
             }
             Self::Tried => "it failed".into(),
-            Self::CannotContinue => "it cannot go on with a broken answer".into(),
-            Self::Tags => "its tags are not the request's".into(),
+            Self::CannotContinue => "it cannot continue another deployment's answer".into(),
+            Self::Tags => "its tags do not match the request's".into(),
             Self::NotIdle => "not idle".into(),
         }
     }
@@ -143,16 +145,16 @@ impl Ineligible {
 /// The deployment that was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pick {
-    /// Its place among the candidates.
+    /// Its index among the candidates.
     pub index: usize,
-    /// Why this one.
+    /// Why it was chosen.
     pub why: &'static str,
 }
 
-/// Chooses. Of those that can answer, only the ones with the lowest order are looked at.
+/// Chooses a deployment. Only those with the lowest order that can answer are considered.
 ///
 /// # Errors
-/// Where none can: each one's reason, in the candidates' order.
+/// If none can answer: the reason of each, in the candidates' order.
 pub fn choose(
     candidates: &[Candidate<'_>],
     demand: &Requirements<'_>,
@@ -198,7 +200,7 @@ pub fn choose(
     Ok(Pick { index: fit[at], why })
 }
 
-/// Why this deployment cannot get the request, if so.
+/// Why this deployment cannot get the request; `None` if it can.
 pub fn unfit(c: &Candidate<'_>, demand: &Requirements<'_>) -> Option<Ineligible> {
     if c.out.is_some() {
         return c.out;
@@ -230,7 +232,7 @@ pub fn unfit(c: &Candidate<'_>, demand: &Requirements<'_>) -> Option<Ineligible>
     limits.tpm.filter(|most| over_tokens(c.live.tokens, tokens, *most)).map(|limit| Ineligible::Tpm { limit })
 }
 
-/// The shares of a group's members.
+/// The weights of a group's deployments.
 fn weights(all: &[&Candidate<'_>]) -> Vec<f64> {
     let of =
         |get: &dyn Fn(&DeploymentSpec) -> Option<f64>| all.iter().map(|c| get(c.terms)).collect::<Vec<_>>();
@@ -243,7 +245,7 @@ fn weights(all: &[&Candidate<'_>]) -> Vec<f64> {
         rpm.or(tpm).unwrap_or_else(|| vec![1.0; all.len()])
     };
     out.iter_mut().for_each(|w| *w = if w.is_finite() { w.max(0.0) } else { 0.0 });
-    // All zero: nobody is preferred.
+    // All are 0: all are equal.
     if out.iter().sum::<f64>() <= 0.0 {
         out.fill(1.0);
     }
@@ -258,7 +260,7 @@ fn by_weight(weights: &[f64], rng: &mut fastrand::Rng) -> usize {
         }
         left -= w;
     }
-    // Rounding: the last that has any weight.
+    // Rounding errors: the last with any weight.
     weights.iter().rposition(|w| *w > 0.0).unwrap_or(0)
 }
 
@@ -266,7 +268,7 @@ fn highest(all: &[&Candidate<'_>], score: impl Fn(usize) -> f64) -> usize {
     (0..all.len()).max_by(|a, b| score(*a).total_cmp(&score(*b))).unwrap_or(0)
 }
 
-/// One of those with the lowest value, by weight where several are `alike`.
+/// One of those with the lowest value; by weight if several are `alike`.
 fn lowest(
     all: &[&Candidate<'_>],
     weights: &[f64],
@@ -285,7 +287,7 @@ fn busy(c: &Candidate<'_>) -> u32 {
     c.load.unwrap_or(0).max(c.live.in_flight)
 }
 
-/// One that was never measured goes first, one request at a time.
+/// A deployment without measurements goes first, one request at a time.
 fn latency(c: &Candidate<'_>, stream: bool) -> f64 {
     let measured = if stream { c.live.first_s } else { c.live.per_token_s };
     match measured {
@@ -295,10 +297,10 @@ fn latency(c: &Candidate<'_>, stream: bool) -> f64 {
     }
 }
 
-/// How much more than its share of the load a deployment may have for the sake of its cache (Mirrokni, Thorup and
-/// Zadimoghaddam, "Consistent hashing with bounded loads", 2018).
+/// How much more than its share of the load a deployment may have for its cache (Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing
+/// with bounded loads", 2018).
 const LOAD_MAX: f64 = 1.25;
-/// Fewer cached tokens than this are not worth a detour.
+/// Fewer cached tokens than this do not affect the choice.
 const CACHED_MIN: u64 = 64;
 
 fn by_prefix(
@@ -321,7 +323,7 @@ fn by_prefix(
     let mut ranked: Vec<usize> = (0..all.len()).collect();
     let score = |i: usize| hash::score(prefix, &all[i].terms.id, weights[i]);
     ranked.sort_by(|a, b| score(*b).total_cmp(&score(*a)));
-    // The sum of all rooms is more than the load, so somebody has room.
+    // The sum of all bounds exceeds the load, so at least one deployment is below its bound.
     let at = ranked.iter().copied().find(|i| room(*i)).unwrap_or(ranked[0]);
     (at, "prefix")
 }

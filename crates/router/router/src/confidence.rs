@@ -1,5 +1,5 @@
-//! How sure a model is of its first tokens: they are held back and measured, and an answer that begins unsurely, or calls tools in a
-//! way that cannot be carried out, is dropped. Used by `attempt` and `probe`; thresholds are found with `calibrate`.
+//! The model's confidence in its first tokens: they are held back and measured, and an answer with low confidence or invalid tool calls is
+//! discarded. Used by `attempt` and `probe`; `calibrate` finds thresholds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,24 +10,24 @@ use octet_config::{Confidence, Over, Signal};
 use crate::calls::Calls;
 use crate::signal::{self, Token, is_below};
 
-/// An answer is held back for no longer than this after its first event; then it is kept.
+/// Maximum time to hold an answer back after its first event; then it is kept.
 pub const HOLD_MAX: Duration = Duration::from_secs(60);
 
-/// What is known so far.
+/// The result so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Too little.
+    /// Undecided.
     Watching,
     /// The answer is good enough.
     Kept,
-    /// It is not.
+    /// The answer is not good enough.
     Escalated,
-    /// There is nothing to measure, for this reason: it is kept.
+    /// Nothing can be measured, for this reason: the answer is kept.
     Unmeasured(&'static str),
 }
 
 impl Verdict {
-    /// For a trace.
+    /// The text for a trace.
     pub fn name(self) -> &'static str {
         match self {
             Self::Watching => "watching",
@@ -42,22 +42,22 @@ impl Verdict {
 #[derive(Debug, Clone)]
 pub struct Meter {
     rules: Confidence,
-    /// Tokens whose text has not come yet.
+    /// Tokens whose text has not arrived yet.
     waiting: Vec<Token>,
     tokens: Vec<Token>,
     logprobs: f64,
-    /// Of the tokens.
+    /// The result for the tokens.
     measured: Verdict,
     calls: Option<Calls>,
-    /// A call has begun: it is held back until it is complete.
+    /// A call has begun: the answer is held back until it is complete.
     in_call: bool,
-    /// Pieces of text that are held back for a call that may follow, where tokens are not measured.
+    /// Held-back pieces of text before a possible call, if tokens are not measured.
     pieces_left: u32,
     broken: Option<String>,
 }
 
 impl Meter {
-    /// Nothing is measured yet.
+    /// A meter before the first event.
     pub fn new(rules: &Confidence) -> Self {
         Self {
             rules: *rules,
@@ -72,13 +72,13 @@ impl Meter {
         }
     }
 
-    /// Checks the tool calls of the answer to `request` too.
+    /// Also checks the tool calls of the answer to `request`.
     pub fn checking(mut self, request: &Arc<GenerateRequest>) -> Self {
         self.calls = Calls::new(request).filter(|_| self.rules.tool_calls);
         self
     }
 
-    /// What is known so far, of tokens and calls.
+    /// The result so far, of tokens and calls.
     pub fn verdict(&self) -> Verdict {
         match self.measured {
             _ if self.broken.is_some() => Verdict::Escalated,
@@ -89,23 +89,23 @@ impl Meter {
         }
     }
 
-    /// What is known so far of the tokens alone.
+    /// The result so far of the tokens alone.
     pub fn measured(&self) -> Verdict {
         self.measured
     }
 
-    /// Whether nothing is looked at: neither tokens nor calls.
+    /// Whether nothing is measured: neither tokens nor calls.
     pub fn is_idle(&self) -> bool {
         self.calls.is_none() && self.measured != Verdict::Watching
     }
 
-    /// Whether tool calls came and were checked, and what is wrong with them.
+    /// Whether there were tool calls that were checked, and their error.
     pub fn called(&self) -> Option<Option<&str>> {
         let any = self.calls.as_ref().is_some_and(Calls::any) && !self.in_call;
         any.then_some(self.broken.as_deref())
     }
 
-    /// Tokens measured.
+    /// Number of measured tokens.
     pub fn tokens(&self) -> u32 {
         u32::try_from(self.tokens.len()).unwrap_or(u32::MAX)
     }
@@ -126,9 +126,9 @@ impl Meter {
     }
 
     /// The next event of the answer.
-    pub fn see(&mut self, event: &Event) -> Verdict {
+    pub fn observe(&mut self, event: &Event) -> Verdict {
         if let Some(calls) = &mut self.calls {
-            calls.see(event);
+            calls.observe(event);
         }
         if self.measured == Verdict::Watching {
             self.measure(event);
@@ -158,7 +158,7 @@ impl Meter {
                     self.measured = Verdict::Unmeasured("no log-probabilities came");
                 }
             }
-            // A call has no log-probabilities in any dialect: what came before it is what there is.
+            // Calls have no log-probabilities in any dialect: only the tokens before it count.
             Event::ToolCallStart { .. } | Event::Finished { .. } => {
                 self.count();
                 self.end();
@@ -167,7 +167,7 @@ impl Meter {
         }
     }
 
-    /// It was held back for long enough.
+    /// The maximum hold-back time has passed.
     pub fn give_up(&mut self) {
         (self.in_call, self.pieces_left) = (false, 0);
         self.calls = None;
@@ -176,7 +176,7 @@ impl Meter {
         }
     }
 
-    /// Its tokens are not measured.
+    /// Does not measure tokens.
     pub fn skip(&mut self, why: &'static str) {
         self.pieces_left = if self.calls.is_some() { self.rules.window } else { 0 };
         self.measured = Verdict::Unmeasured(why);
@@ -197,9 +197,9 @@ impl Meter {
         }
     }
 
-    /// Whether the rest of the window cannot change that it is too unsure.
+    /// Whether the remaining tokens of the window cannot raise the value to the threshold.
     fn is_hopeless(&self, last: &Token) -> bool {
-        // Log-probabilities are never above 0: this sum will not become better.
+        // Log-probabilities are never above 0, so this sum cannot increase.
         let window = f64::from(self.rules.window.max(1));
         let low = |least: f64| self.logprobs < least * window;
         let least_sure = |t: &octet_config::Threshold| {

@@ -1,4 +1,4 @@
-//! A request on its way to somebody who answers it: groups, retries, fallbacks, cascades. Made by `router`, driven by `reply`.
+//! Routes one request to a deployment that answers it: groups, retries, fallbacks, cascades. Created by `router`, driven by `reply`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::Future;
@@ -26,13 +26,13 @@ use crate::target::{Sent, Target};
 use crate::trace::{By, Step, Trace};
 use crate::turn::{Freed, Turn, left_out, nobody, wait_until};
 
-/// What a chat template may add to a prompt, in tokens: prompts that are shorter than a window by more are not counted.
+/// Tokens that a chat template may add to a prompt: prompts shorter than a window by more are not counted.
 const TEMPLATE_TOKENS: u64 = 4096;
 
-/// A request that is answered, or not, and what is needed to go on if the answer breaks off.
+/// The result of dispatching, and the job to continue with if the answer breaks off.
 pub type Outcome<T> = (Box<Job<T>>, Result<Box<OpenAnswer<T>>, Failure>);
 
-/// A request on its way.
+/// A request that is being dispatched.
 #[derive(Debug)]
 pub struct Job<T: Target> {
     router: Arc<Router<T>>,
@@ -44,31 +44,31 @@ pub struct Job<T: Target> {
     pub(crate) size: Size,
     session: Option<String>,
     prefix: Option<u64>,
-    /// What is sent: the client's request, or the rest of it.
+    /// What is sent: the client's request, or the continuation of an answer.
     pub(crate) request: Arc<GenerateRequest>,
-    /// Tokens of the prompt by deployment, where they were counted.
+    /// Tokens of the prompt by deployment, if they were counted.
     pub(crate) counts: HashMap<String, u64>,
-    /// A context of so many tokens was too short.
+    /// A context of this many tokens was too short.
     pub(crate) window_above: Option<u64>,
-    /// How sure the model has to be that is asked next, and how sure it was.
+    /// The confidence that the next model must have, and the measurement.
     pub(crate) watch: Option<Confidence>,
     pub(crate) meter: Option<Meter>,
-    /// The same of a greedy copy of the request, where that was measured instead.
+    /// The measurement of a greedy copy of the request, if that is measured instead.
     pub(crate) probe: Option<Meter>,
-    /// Nothing of the answer is handed out before all of it is there.
+    /// Nothing of the answer is sent to the client before it is complete.
     pub(crate) hold_whole: bool,
-    /// A copy of a request, which has one try.
+    /// A copy of a request, which gets one attempt.
     pub(crate) is_shadow: bool,
     shadowed: bool,
     pub(crate) following: Option<CopyGuard>,
-    /// Where to begin, instead of the name that the client asked for.
+    /// Where to start, instead of the requested name.
     start: Option<String>,
-    /// What the client has got, and from whom.
+    /// What the client has already received, and from which deployment.
     pub(crate) broken: Option<(Sent, Vec<String>)>,
 }
 
 impl<T: Target> Job<T> {
-    /// A request that nobody has seen yet.
+    /// A new request.
     pub(crate) fn new(router: Arc<Router<T>>, table: Arc<Table<T>>, call: Call) -> Self {
         let most = table.policy.timeout.min(call.timeout.unwrap_or(Duration::MAX)).min(TIMEOUT_MAX);
         let session = call.session(table.policy.sticky.as_ref());
@@ -102,7 +102,7 @@ impl<T: Target> Job<T> {
         Self { is_shadow: true, start: Some(group), ..Self::new(router, table, call) }
     }
 
-    /// The rest of an answer that broke off at `deployment` of `group`.
+    /// Continues an answer that broke off at `deployment` of `group`.
     pub(crate) fn resume(&mut self, request: GenerateRequest, sent: Sent, group: String, deployment: String) {
         self.trace.step(Step::Continued { after_bytes: sent.text.len() });
         self.request = Arc::new(request);
@@ -115,12 +115,12 @@ impl<T: Target> Job<T> {
         self.size = Size::of(&self.request);
     }
 
-    /// Pieces that were handed out before the answer broke off.
+    /// Pieces that were sent to the client before the answer broke off.
     pub(crate) fn pieces_before(&self) -> u32 {
         self.broken.as_ref().map_or(0, |(sent, _)| sent.pieces)
     }
 
-    /// Finds somebody who answers. Boxed: a shadow is a request within a request.
+    /// Finds a deployment that answers. Boxed: a shadow copy is a request within a request.
     pub(crate) fn boxed(self) -> Pin<Box<dyn Future<Output = Outcome<T>> + Send>> {
         let mut job = Box::new(self);
         Box::pin(async move {
@@ -142,7 +142,7 @@ impl<T: Target> Job<T> {
                 self.cascade(&table, cascade).await
             }
             Resolved::Unknown => {
-                let what = format!("there is no model '{asked}' here; there are: {}", table.known());
+                let what = format!("there is no model '{asked}'; models are: {}", table.known());
                 let unknown = Failure {
                     param: Some("model".into()),
                     code: Some("model_not_found".into()),
@@ -154,7 +154,7 @@ impl<T: Target> Job<T> {
         found.map_err(|miss| match miss {
             AttemptError::Failed(failure) => failure,
             AttemptError::Unsure => {
-                Failure::new(FailureKind::Server, "no model was sure enough of its answer")
+                Failure::new(FailureKind::Server, "no model's confidence in its answer was high enough")
             }
         })
     }
@@ -165,7 +165,7 @@ impl<T: Target> Job<T> {
         }
     }
 
-    /// Nobody knows the name: the default fallbacks answer, if there are any.
+    /// The name is unknown: the default fallbacks answer, if there are any.
     async fn default(
         &mut self,
         table: &Arc<Table<T>>,
@@ -182,7 +182,7 @@ impl<T: Target> Job<T> {
         self.trace.step(Step::Fallback { from: from.into(), to: to.into(), why });
     }
 
-    /// The group of this name, then those that it falls back to.
+    /// The group of this name, then its fallbacks.
     pub(crate) async fn groups(
         &mut self,
         table: &Arc<Table<T>>,
@@ -197,7 +197,7 @@ impl<T: Target> Job<T> {
         loop {
             let (group, name) = match table.resolve(&current) {
                 Resolved::Group { group, name, .. } => (group, name),
-                // As a fallback a cascade goes by its rules alone.
+                // As a fallback a cascade uses only its rules.
                 Resolved::Cascade { cascade, .. } => {
                     let (side, _) = self.rule(table, cascade).await;
                     let to = if side == Side::Fast { &cascade.fast } else { &cascade.strong }.clone();
@@ -207,9 +207,9 @@ impl<T: Target> Job<T> {
                     current = to;
                     continue;
                 }
-                // Checked when the table was made.
+                // Checked when the table was built.
                 Resolved::Unknown => {
-                    let what = format!("'{current}' is no group");
+                    let what = format!("'{current}' is not a group");
                     return Err(reported.unwrap_or(Failure::new(FailureKind::NotFound, what)).into());
                 }
             };
@@ -263,24 +263,24 @@ impl<T: Target> Job<T> {
         let mut round = RetryState::new(group.deployments.len());
         let mut turn = None;
         let mut freed = None;
-        let mut told = false;
+        let mut traced = false;
         let mut patient_until = None;
         loop {
             if Instant::now() >= self.deadline {
                 return Err(round.last.take().unwrap_or_else(too_late).into());
             }
-            // Who came first is served first.
+            // First come, first served.
             if alone && turn.is_none() && group.waiting.load(Ordering::Relaxed) > 0 {
                 turn = self.line_up(group).await;
                 continue;
             }
-            let choice = self.pick(table, group, name, &round, !std::mem::replace(&mut told, true));
+            let choice = self.pick(table, group, name, &round, !std::mem::replace(&mut traced, true));
             let next = round.next(choice, (group, name), &table.policy, alone, self.deadline, &mut self.rng);
             match next {
                 Next::Ask(pick) => {
                     let d = &group.deployments[pick.index];
                     let tokens = self.counts.get(d.id()).copied().unwrap_or(self.size.tokens());
-                    // Others may have been quicker.
+                    // Other requests may have been faster.
                     let Some(permit) =
                         d.state.admit_for(group.model(name), &d.terms.limits, tokens, Instant::now())
                     else {
@@ -315,7 +315,7 @@ impl<T: Target> Job<T> {
                     return Err(failure.into());
                 }
                 Next::Nobody(reasons) => {
-                    // Listen first, then look again: a place may have become free between.
+                    // Listens first, then checks again: a permit may have been released in between.
                     let Some(listening) = freed.take() else {
                         if alone && turn.is_none() {
                             turn = self.line_up(group).await;
@@ -340,12 +340,12 @@ impl<T: Target> Job<T> {
         }
     }
 
-    /// Whether the request cannot be sent to anybody else.
+    /// Whether the request cannot be sent to another deployment.
     fn is_spent(&self) -> bool {
         self.call.original.as_ref().is_some_and(|original| original.is_spent())
     }
 
-    /// Waits until all who came before have got a place, or given up. `None` if that takes longer than the request may.
+    /// Waits until all earlier requests have a permit or have given up. `None` if that takes longer than the request's time limit.
     async fn line_up<'g>(&self, group: &'g Group<T>) -> Option<Turn<'g>> {
         let mut turn = Turn::new(&group.waiting);
         let began = Instant::now();
@@ -362,7 +362,7 @@ impl<T: Target> Job<T> {
         self.trace.step(Step::Waited { ms: ms(time), why });
     }
 
-    /// Notes that a group failed without anybody having been asked.
+    /// Records the failure of a group of which no deployment was tried.
     pub(crate) fn lost(&self, who: &str, failure: Failure) -> Failure {
         self.trace.step(Step::Failed {
             deployment: who.into(),
@@ -374,7 +374,7 @@ impl<T: Target> Job<T> {
         failure
     }
 
-    /// Counts the prompt for those whose window it may not fit.
+    /// Counts the prompt for deployments whose window it may exceed.
     pub(crate) async fn count_tokens(&mut self, table: &Table<T>, group: &Group<T>) {
         for d in &group.deployments {
             let Some(window) = d.terms.window_tokens else { continue };
@@ -389,7 +389,7 @@ impl<T: Target> Job<T> {
         }
     }
 
-    /// Whom to ask. `tell`: those that are passed over go into the trace.
+    /// The candidates. `tell`: records those that cannot be used in the trace.
     pub(crate) fn pick(
         &mut self,
         table: &Table<T>,
@@ -454,7 +454,7 @@ impl<T: Target> Job<T> {
         if !table.policy.tags.is_none_or(|filter| tags::admits(filter, group, d, &self.call.tags)) {
             return Some(Ineligible::Tags);
         }
-        // A copy goes nowhere where it could be in somebody's way.
+        // A copy is never sent where it could delay other requests.
         (self.is_shadow && d.target.load().is_some_and(|n| n > 0)).then_some(Ineligible::NotIdle)
     }
 
@@ -466,7 +466,7 @@ impl<T: Target> Job<T> {
         });
         let Some(shadow) = d.shadow.as_ref().filter(|_| !self.is_shadow && !self.shadowed) else { return };
         self.shadowed = true;
-        // What is sent on while it comes can be sent once.
+        // A streamed upload can be sent only once.
         if self.call.original.as_ref().is_some_and(|o| o.upload.is_some()) {
             return;
         }
@@ -478,10 +478,10 @@ impl<T: Target> Job<T> {
     }
 }
 
-/// No time is counted past this: a year.
+/// Upper bound of all times: a year.
 pub(crate) const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Takes note of a deployment's failure, and leaves it alone where that is due.
+/// Records a deployment's failure, and starts its cooldown if it is due.
 pub fn blame<T>(
     trace: &Trace,
     table: &Table<T>,
@@ -509,7 +509,7 @@ pub fn blame<T>(
             deployment = d.terms.id,
             group = group.name.as_str(),
             seconds = time.as_secs_f64(),
-            "left alone after: {}",
+            "in cooldown after: {}",
             failure.message
         );
         trace.step(Step::Cooled { deployment: d.terms.id.clone(), for_ms: ms(time) });

@@ -1,4 +1,4 @@
-//! Where a request would go, without sending it: for `octet route explain` and `octet config check`. Called by `router`.
+//! Shows where a request would go, without sending it: for `octet route explain` and `octet config check`. Called by `router`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::trace::{Route, Step};
 use crate::turn::{left_out, nobody};
 
 impl<T: Target> Job<T> {
-    /// Where the request would go, without sending it. What only an answer can tell (failures, confidence) is not in it.
+    /// The route that a request would take, without sending it. Steps that depend on an answer (failures, confidence) are missing.
     pub(crate) async fn explain(mut self) -> Route {
         let table = Arc::clone(&self.table);
         let asked = self.call.request.model.clone();

@@ -1,11 +1,11 @@
-//! Why a target did not answer, and what follows from it. Made by targets; read by retries, fallbacks and cooldown.
+//! Why a target did not answer, and the consequences. Created by targets; read by retries, fallbacks and cooldown.
 
 use std::time::Duration;
 
 use octet_api::{ApiError, ErrorKind};
 pub use octet_upstream::{Failure, FailureKind};
 
-/// How many kinds of failure there are.
+/// Number of kinds of failures.
 pub const KINDS: usize = 11;
 
 /// All kinds, in order.
@@ -23,19 +23,19 @@ pub const ALL_KINDS: [FailureKind; KINDS] = [
     FailureKind::Cancelled,
 ];
 
-/// The same request to the same deployment may go better in a moment.
+/// Whether a retry at the same deployment may succeed soon.
 pub fn passes(kind: FailureKind) -> bool {
     use FailureKind as K;
     matches!(kind, K::Connect | K::Timeout | K::RateLimited | K::Server | K::Protocol)
 }
 
-/// It lies in the request: any deployment of the same model would say the same.
+/// Whether the request itself is the cause: any deployment of the same model would fail.
 pub fn is_of_the_request(kind: FailureKind) -> bool {
     use FailureKind as K;
     matches!(kind, K::BadRequest | K::ContextWindow | K::ContentPolicy | K::Cancelled)
 }
 
-/// What an error that a target put among its events means.
+/// The failure for an error event of a target.
 pub fn from_api(error: &ApiError) -> Failure {
     let kind = match error.kind {
         ErrorKind::InvalidRequest | ErrorKind::TooLarge => FailureKind::BadRequest,

@@ -1,4 +1,4 @@
-//! Asks deployments now and then whether they are well, beside the requests. Run by the server as a task.
+//! Health checks of deployments in the background. Run by the server as a task.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::state::{Availability, DeploymentStatus, Reason};
 use crate::table::Table;
 use crate::target::Target;
 
-/// Most checks at a time.
+/// Maximum number of concurrent checks.
 const AT_ONCE_MAX: usize = 8;
-/// How often to look whether checks are wanted now.
+/// Interval at which the settings are read again.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Checks as the router's configuration says, for ever: what fails is left alone until it passes. Drop it to stop.
+/// Runs checks as configured, forever: a deployment that fails is in cooldown until it passes. Drop it to stop.
 pub async fn watch<T: Target>(router: Arc<Router<T>>) {
     let mut next: Option<Instant> = None;
     loop {
@@ -37,7 +37,7 @@ pub async fn watch<T: Target>(router: Arc<Router<T>>) {
     }
 }
 
-/// One round: each deployment once.
+/// One round: checks each deployment once.
 pub async fn check<T: Target>(table: &Arc<Table<T>>) {
     let HealthChecks { interval, timeout: most, .. } = table.health;
     let room = Arc::new(Semaphore::new(AT_ONCE_MAX));
@@ -45,7 +45,7 @@ pub async fn check<T: Target>(table: &Arc<Table<T>>) {
     for (group, deployment) in table.deployments().filter(|(_, d)| !d.unchecked) {
         let (group, deployment, room) = (Arc::clone(group), Arc::clone(deployment), Arc::clone(&room));
         checks.spawn(async move {
-            // Never closed.
+            // It is never closed.
             let _place = room.acquire().await;
             let result = timeout(most, deployment.target.check()).await;
             let healthy = matches!(result, Ok(Ok(())));
@@ -60,14 +60,14 @@ pub async fn check<T: Target>(table: &Arc<Table<T>>) {
                 };
                 tracing::warn!(deployment = id, group = group.name.as_str(), "not well: {why}");
             }
-            // Until the next round has had its time.
+            // Until the next round has finished.
             deployment.state.checked(healthy, spare, now + interval + most + LOOK, now);
         });
     }
     while checks.join_next().await.is_some() {}
 }
 
-/// A deployment as an operator sees it.
+/// A deployment's status for the operator.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Status {
     /// Its group.
@@ -78,20 +78,20 @@ pub struct Status {
     pub model: String,
     /// `ready`, `trial`, `cooling` or `unhealthy`.
     pub state: &'static str,
-    /// Seconds until it may be asked again; 0 where it may.
+    /// Seconds until it can get requests again; 0 if it can now.
     pub cooling_s: f64,
-    /// Requests at work.
+    /// Running requests.
     pub in_flight: u32,
     /// Requests of the last minute.
     pub requests: u32,
     /// Their tokens.
     pub tokens: u64,
-    /// Usual time to the first event of a stream.
+    /// Average time to the first event of a stream.
     pub first_s: Option<f64>,
 }
 
 impl<T: Target> Router<T> {
-    /// All deployments as they are now, by group and id.
+    /// The status of all deployments, by group and id.
     pub fn status(&self) -> Vec<Status> {
         let table = self.table();
         let now = Instant::now();

@@ -1,19 +1,19 @@
-//! Which model answers a request, and what happens when it fails. Held by the server; no HTTP in here.
+//! Routing: which deployment answers a request, and what happens if it fails. Owned by the server; knows no HTTP.
 //!
-//! A [`Router`] is made of a configuration and of [`Target`]s: providers behind `octet-upstream`, the engine in this process, mocks
-//! in tests. The server hands it a [`Call`] and gets a [`Reply`]: `decide` waits until somebody answers (then [`Reply::route`]
-//! has what the headers say), `next` gives the pieces. Dropping the reply cancels everything.
+//! A [`Router`] is created from a configuration and [`Target`]s: providers behind `octet-upstream`, the engine in this process, mocks in
+//! tests. The server sends it a [`Call`] and gets a [`Reply`]: `decide` waits until a deployment answers (then [`Reply::route`] has the
+//! values for the headers), `next` returns the pieces. Dropping the reply cancels everything.
 //!
 //! | file | what |
 //! |---|---|
-//! | `table` | names to groups of deployments; immutable, swapped whole by [`Router::reload`] |
-//! | `state`, `window` | what is known of a deployment while it runs; survives a reload |
+//! | `table` | names and their groups of deployments; immutable, replaced by [`Router::reload`] |
+//! | `state`, `window` | the state of a deployment at run time; survives a reload |
 //! | `choose`, `hash` | which deployment of a group: a pure function |
 //! | `policy`, `retry` | retries, cooldown, fallbacks |
-//! | `dispatch`, `attempt`, `reply` | a request on its way; one try; the answer on its way back |
-//! | `remote`, `resume` | a provider as a target; the rest of an answer that broke off elsewhere |
+//! | `dispatch`, `attempt`, `reply` | one request; one attempt; the answer |
+//! | `remote`, `resume` | a provider as a target; continuation of a broken answer |
 //! | `cascade`, `confidence`, `signal`, `probe`, `calls`, `self_check`, `calibrate` | a fast group and a strong one |
-//! | `shadow`, `health` | what runs beside requests |
+//! | `shadow`, `health` | background work: copies of requests, health checks |
 //! | `trace` | every decision, as data |
 
 mod ask;

@@ -1,5 +1,4 @@
-//! How often to try, when to leave a deployment alone, and where to go instead: the configuration's settings, as
-//! `dispatch` asks for them.
+//! Retries, cooldown and fallbacks: the configuration's settings in the form that `dispatch` uses.
 
 use std::time::Duration;
 
@@ -7,7 +6,7 @@ use octet_config::{ErrorCounts, Fallback, RouterSettings, Sticky, TagFilter};
 
 use crate::failure::{FailureKind, is_of_the_request};
 
-/// The count for failures of this kind, where one is given.
+/// The number for failures of this kind, if one is set.
 fn count(counts: &ErrorCounts, kind: FailureKind) -> Option<u32> {
     use FailureKind as K;
     match kind {
@@ -22,14 +21,14 @@ fn count(counts: &ErrorCounts, kind: FailureKind) -> Option<u32> {
     }
 }
 
-/// When and how to try again.
+/// Retries.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Retries {
-    /// Attempts after the first, within a group and an order.
+    /// Retries after the first attempt, within a group and an order.
     pub num: u32,
-    /// Instead, by kind of failure.
+    /// Overrides by kind of failure.
     pub by_kind: ErrorCounts,
-    /// Instead, by group.
+    /// Overrides by group.
     pub by_group: Vec<(String, ErrorCounts)>,
     /// The first pause is between zero and this; each further one may be twice as long.
     pub backoff: Duration,
@@ -40,7 +39,7 @@ pub struct Retries {
 }
 
 impl Retries {
-    /// How often a request to `group` that fails in this way is tried again. `own`: what the deployment says.
+    /// Number of retries of a request to `group` after this failure. `own`: the deployment's setting.
     pub fn after(&self, kind: FailureKind, group: &str, own: Option<u32>) -> u32 {
         let of_group = self.by_group.iter().find(|(name, _)| name == group);
         let by_kind = of_group.and_then(|(_, c)| count(c, kind)).or_else(|| count(&self.by_kind, kind));
@@ -58,52 +57,52 @@ impl Retries {
     }
 }
 
-/// When a deployment is left alone.
+/// Cooldown of deployments.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cooldown {
-    /// Never.
+    /// Disabled.
     pub disabled: bool,
-    /// For how long, unless the deployment or the provider says otherwise.
+    /// Its duration, unless the deployment or the provider sets another.
     pub time: Duration,
-    /// Failures a minute that are borne.
+    /// Allowed failures per minute.
     pub allowed_fails: Option<u32>,
-    /// The same by kind of failure.
+    /// Allowed failures by kind.
     pub by_kind: ErrorCounts,
-    /// More than this share of a minute's requests failing is too much,
+    /// Cooldown starts if more than this share of a minute's requests failed,
     pub share_max: f64,
-    /// if there were so many.
+    /// and there were at least this many requests.
     pub requests_min: u32,
 }
 
 impl Cooldown {
-    /// Whether a failure of this kind is the deployment's fault.
+    /// Whether a failure of this kind counts against the deployment.
     pub fn counts(&self, kind: FailureKind) -> bool {
         !is_of_the_request(kind) || self.allowed(kind).is_some()
     }
 
-    /// Failures of just this kind that are borne, where that is set.
+    /// Allowed failures of exactly this kind, if set.
     pub fn allowed(&self, kind: FailureKind) -> Option<u32> {
         count(&self.by_kind, kind)
     }
 }
 
-/// Which groups answer instead.
+/// Fallback groups.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Fallbacks {
     /// After any failure.
     pub general: Vec<Fallback>,
-    /// Where the prompt did not fit.
+    /// If the prompt exceeded the context.
     pub context_window: Vec<Fallback>,
-    /// Where the content was refused.
+    /// If the provider's content filter refused.
     pub content_policy: Vec<Fallback>,
-    /// Where nothing else is named, and for names that nobody knows.
+    /// If no other is configured, and for unknown names.
     pub default: Vec<String>,
-    /// Most groups that are tried after the first.
+    /// Maximum number of groups tried after the first.
     pub max: u32,
 }
 
 impl Fallbacks {
-    /// The groups to try after `group` failed in this way.
+    /// The groups to try after this failure of `group`.
     pub fn after(&self, group: &str, kind: FailureKind) -> &[String] {
         let own: &[Fallback] = match kind {
             FailureKind::ContextWindow => &self.context_window,
@@ -113,13 +112,13 @@ impl Fallbacks {
         lookup(own, group).or_else(|| lookup(&self.general, group)).unwrap_or(&self.default)
     }
 
-    /// All, for a check of the names in it.
+    /// All fallbacks, to check their names.
     pub fn all(&self) -> impl Iterator<Item = &Fallback> {
         self.general.iter().chain(&self.context_window).chain(&self.content_policy)
     }
 }
 
-/// What is said of `group`, or else of the narrowest name with stars that it matches.
+/// The setting of `group`, or of the most specific wildcard that it matches.
 fn lookup<'a>(all: &'a [Fallback], group: &str) -> Option<&'a [String]> {
     let matching = all.iter().filter(|f| f.group.as_str() == group || f.group.matches(group));
     let best =
@@ -127,37 +126,37 @@ fn lookup<'a>(all: &'a [Fallback], group: &str) -> Option<&'a [String]> {
     best.map(|f| f.to.as_slice())
 }
 
-/// Everything that holds for all groups.
+/// Settings for all groups.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
-    /// When to try again.
+    /// Retries.
     pub retries: Retries,
-    /// When to leave a deployment alone.
+    /// Cooldown.
     pub cooldown: Cooldown,
-    /// Where to go instead.
+    /// Fallbacks.
     pub fallbacks: Fallbacks,
-    /// Most time for a request with all that is tried; for streams until the first event.
+    /// Time limit of a request with all attempts; for streams until the first event.
     pub timeout: Duration,
-    /// Most time to the first event of a stream.
+    /// Time limit until the first event of a stream.
     pub stream_timeout: Option<Duration>,
-    /// Most time between two events of a stream.
+    /// Time limit between two events of a stream.
     pub idle: Duration,
-    /// Most time to wait until a deployment may be asked again, where all of a group are at their limits or left alone.
+    /// Maximum time to wait if all deployments of a group are at their limits or in cooldown.
     pub wait_max: Duration,
-    /// Count prompts before they are sent wherever that is possible.
+    /// Count prompts before sending, if possible.
     pub check_context: bool,
-    /// What sessions are known by.
+    /// Keys of sessions.
     pub sticky: Option<Sticky>,
-    /// Whether a request's tags choose among the deployments of a group, and how.
+    /// Whether and how tags choose among the deployments of a group.
     pub tags: Option<TagFilter>,
-    /// How much slower than the fastest is as good.
+    /// Latencies within this fraction of the lowest count as equal.
     pub latency_buffer: f64,
     /// How long a measured latency counts.
     pub latency_ttl: Duration,
 }
 
 impl Policy {
-    /// What the settings mean.
+    /// Converts the settings.
     pub fn of(s: &RouterSettings) -> Self {
         Self {
             retries: Retries {
@@ -196,7 +195,7 @@ impl Policy {
     }
 }
 
-/// A stream that says nothing for so long is dead: providers send signs of life several times a minute.
+/// A stream without events for this long is dead: providers send keep-alives several times a minute.
 const IDLE: Duration = Duration::from_secs(300);
-/// A client would rather hear when to come again than wait for longer.
+/// Beyond this, a client is better served with an error that says when to retry.
 const WAIT_MAX: Duration = Duration::from_secs(10);

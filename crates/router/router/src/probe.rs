@@ -1,5 +1,5 @@
-//! A greedy copy of a request, whose first tokens are measured while the answer itself is held back: chance and temperature, which choose the
-//! answer's tokens, do not touch what is measured, and `octet route calibrate` measures the same. Called by `ask`.
+//! Measures the first tokens of a greedy copy of a request while the answer itself is held back: randomness and temperature affect the
+//! answer's tokens, but not the measurement, and `octet route calibrate` measures the same. Called by `ask`.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::confidence::{HOLD_MAX, Meter, Verdict};
 use crate::signal;
 use crate::target::{Ask, Events, Piece, Target};
 
-/// Whether the answer's own tokens are those of a greedy copy, with the log-probabilities of the model itself.
+/// Whether the answer's own tokens equal those of a greedy copy, with the model's own log-probabilities.
 pub fn is_greedy(request: &GenerateRequest) -> bool {
     let s = &request.sampling;
     let plain = s.more.mirostat.is_none_or(|n| n == 0) && s.more.dynatemp_range.is_none_or(|r| r == 0.0);
     s.temperature == Some(0.0) && plain && !request.report.post_sampling
 }
 
-/// The same request without chance, with log-probabilities.
+/// The same request, greedy, with log-probabilities.
 pub fn greedy(request: &GenerateRequest, rules: &Confidence) -> GenerateRequest {
     let mut copy = GenerateRequest { report: Reporting::default(), ..request.clone() };
     copy.sampling.temperature = Some(0.0);
@@ -33,12 +33,12 @@ pub fn greedy(request: &GenerateRequest, rules: &Confidence) -> GenerateRequest 
     copy
 }
 
-/// How many of the most probable tokens are measured.
+/// Number of top tokens that are measured.
 pub fn top(rules: &Confidence) -> u32 {
     rules.signal.map_or(2, |t| signal::top(t.signal))
 }
 
-/// An attempt, and beside it the measurement that decides on it.
+/// An attempt with a measurement beside it.
 pub async fn attempt_beside<T: Target>(
     target: &T,
     orders: AttemptParams<'_, T>,
@@ -58,7 +58,7 @@ pub async fn attempt_beside<T: Target>(
         let mut measured = pin!(measure(target, ask, meter));
         let mut answer = pin!(attempt(target, orders));
         tokio::select! {
-            // The answer goes first: the copy uses the prompt that it computes.
+            // The answer starts first: the copy reuses the prompt that it computes.
             biased;
             begun = &mut answer => match begun {
                 Err(failed) => Some(Err(failed)),
@@ -80,14 +80,14 @@ pub async fn attempt_beside<T: Target>(
     match result {
         Some(result) => result,
         None => {
-            // Both were generated side by side.
+            // Both were generated concurrently.
             let took = Took { usage: None, pieces: u64::from(meter.tokens()) };
             Err(FailedAttempt { miss: AttemptError::Unsure, took: Some(took) })
         }
     }
 }
 
-/// Measures until it is decided. A probe that fails decides nothing: its answer is kept.
+/// Measures until there is a result. A failed probe has none: its answer is kept.
 async fn measure<T: Target>(target: &T, ask: Ask<'_>, meter: &mut Meter) -> Verdict {
     let Ok(mut events) = target.generate(ask).await else {
         meter.skip("the probe failed");
@@ -95,7 +95,7 @@ async fn measure<T: Target>(target: &T, ask: Ask<'_>, meter: &mut Meter) -> Verd
     };
     while meter.verdict() == Verdict::Watching {
         match events.next().await {
-            Some(Ok(Piece::Event(event))) => drop(meter.see(&event)),
+            Some(Ok(Piece::Event(event))) => drop(meter.observe(&event)),
             Some(Ok(Piece::Raw(_)) | Err(_)) | None => meter.skip("the probe failed"),
         }
     }

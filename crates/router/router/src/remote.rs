@@ -1,4 +1,4 @@
-//! A provider as a target of the router. Made by the server, one for each remote deployment.
+//! A provider as a target of the router. Created by the server for each remote deployment.
 
 use std::future::Future;
 use std::pin::pin;
@@ -27,7 +27,7 @@ impl Remote {
     }
 }
 
-/// Whether a request in this dialect is for text: then it can be translated. Vectors and counts of tokens only pass through.
+/// Whether a request in this dialect is for text and can be translated. Embeddings and token counts are only forwarded.
 pub(crate) fn generates(dialect: Dialect) -> bool {
     use Dialect as D;
     !matches!(
@@ -45,15 +45,15 @@ pub(crate) fn generates(dialect: Dialect) -> bool {
 /// A provider's answer.
 #[derive(Debug)]
 pub enum Answer {
-    /// Translated.
+    /// Translated events.
     Events(octet_upstream::Events),
-    /// The rest of another one's.
+    /// The continuation of another answer.
     Rest(Continued),
-    /// As it came.
+    /// Raw bytes.
     Raw(Raw),
 }
 
-/// What a provider says to go on with an answer.
+/// The continuation of an answer by a provider.
 #[derive(Debug)]
 pub struct Continued {
     events: octet_upstream::Events,
@@ -112,7 +112,7 @@ impl Target for Remote {
     }
 
     fn continues(&self, sent: &Sent) -> bool {
-        // Thoughts alone are not something to go on from: nobody knows whether a server closes them.
+        // Reasoning alone cannot be continued: whether a server closes it is unknown.
         self.may_continue() && sent.is_begun()
     }
 
@@ -134,7 +134,7 @@ impl Events for Answer {
         }
     }
 
-    // A poll that nobody is woken by: the next one is by a task that waits.
+    // A poll without a waker: the next one is by a task that waits.
     fn try_next(&mut self) -> Option<Result<Piece, Failure>> {
         match pin!(self.next()).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(next) => next,

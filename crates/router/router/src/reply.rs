@@ -1,7 +1,6 @@
-//! An answer on its way to a client. Made by `router`; owned by what writes the response: dropping it cancels all there is to
-//! cancel.
+//! An answer on its way to a client. Created by `router`; owned by the response body: dropping it cancels everything.
 //!
-//! Whatever happens behind it, a client gets each event once, one `Started`, and at the end either its `Finished` or an `Error`.
+//! Whatever happens behind it, a client gets each event once, one `Started`, and at the end its `Finished` or an `Error`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,35 +17,35 @@ use crate::failure::Failure;
 use crate::target::{Events, Piece, Sent, Target};
 use crate::trace::{Answered, Route, Trace};
 
-/// An answer is continued so often.
+/// Maximum number of continuations of an answer.
 const CONTINUATIONS_MAX: u32 = 3;
 
 /// An answer.
 pub struct Reply<T: Target> {
     trace: Trace,
     phase: Phase<T>,
-    /// The request, once somebody answers it.
+    /// The request, once a deployment answers it.
     job: Option<Box<Job<T>>>,
     sent: Sent,
-    /// The answer can be continued elsewhere if it breaks off here.
+    /// The answer can be continued elsewhere if it breaks off.
     continuable: bool,
     continuations: u32,
-    /// What broke the answer off.
+    /// Why the answer broke off.
     broke: Option<Failure>,
-    /// `Started` has been handed out.
+    /// `Started` was sent.
     started: bool,
-    /// Since when nothing has come.
+    /// Time of the last event.
     silent_since: Option<Instant>,
-    /// What was counted, once the answer has ended.
+    /// The usage, once the answer has ended.
     usage: Option<Usage>,
 }
 
 enum Phase<T: Target> {
-    /// Somebody is looked for.
+    /// No deployment answers yet.
     Deciding(Pin<Box<dyn Future<Output = Outcome<T>> + Send>>),
-    /// Somebody answers.
+    /// A deployment answers.
     Answering(Box<OpenAnswer<T>>),
-    /// That was it.
+    /// The answer is over.
     Over,
 }
 
@@ -66,11 +65,11 @@ impl<T: Target> Reply<T> {
         }
     }
 
-    /// Waits until somebody answers: until there is something to hand out. Then the route is known, for headers. Can be given up
-    /// and called again; a server that does not want to wait can call [`Reply::next`] at once.
+    /// Waits until a deployment answers: until there is a piece to send. Then the route is known, for headers. Cancel-safe; a server that
+    /// does not wait can call [`Reply::next`] directly.
     ///
     /// # Errors
-    /// Where nobody answers; then there is nothing more to come.
+    /// If no deployment answers; then there are no pieces.
     pub async fn decide(&mut self) -> Result<(), ApiError> {
         let Phase::Deciding(deciding) = &mut self.phase else { return Ok(()) };
         let (job, result) = deciding.await;
@@ -93,13 +92,13 @@ impl<T: Target> Reply<T> {
             }
             Err(failure) => {
                 self.phase = Phase::Over;
-                // Who cannot go on does not know what went wrong.
+                // A deployment that cannot continue does not know the original failure.
                 Err(self.broke.take().unwrap_or(failure).to_error())
             }
         }
     }
 
-    /// The next piece; `None` after the last. Can be given up and called again without losing one.
+    /// The next piece; `None` after the last. Cancel-safe: no piece is lost.
     pub async fn next(&mut self) -> Option<Piece> {
         loop {
             match &mut self.phase {
@@ -132,7 +131,7 @@ impl<T: Target> Reply<T> {
         }
     }
 
-    /// The next piece, if it is there already.
+    /// The next piece, if it has already arrived.
     pub fn try_next(&mut self) -> Option<Piece> {
         loop {
             let Phase::Answering(opened) = &mut self.phase else { return None };
@@ -151,12 +150,12 @@ impl<T: Target> Reply<T> {
         }
     }
 
-    /// Whether who answers now is reached [over a connection](Events::is_remote).
+    /// Whether the current deployment is reached [over a connection](Events::is_remote).
     pub fn is_remote(&self) -> bool {
         matches!(&self.phase, Phase::Answering(opened) if opened.begun.events.is_remote())
     }
 
-    /// The headers of who answers now, where the answer passes unread.
+    /// The current deployment's headers, if the answer is forwarded unread.
     pub fn headers(&self) -> Option<&http::HeaderMap> {
         match &self.phase {
             Phase::Answering(opened) => opened.begun.events.headers(),
@@ -164,27 +163,27 @@ impl<T: Target> Reply<T> {
         }
     }
 
-    /// What has been decided so far.
+    /// A copy of the decisions so far.
     pub fn route(&self) -> Route {
         self.trace.route()
     }
 
-    /// Looks at what has been decided so far, without a copy.
+    /// Reads the decisions so far without a copy.
     pub fn with_route<R>(&self, look: impl FnOnce(&Route) -> R) -> R {
         self.trace.with(|route| look(route))
     }
 
-    /// What the answer took, once it has ended; `None` where that was not counted.
+    /// The usage, once the answer has ended; `None` if it was not counted.
     pub fn usage(&self) -> Option<Usage> {
         self.usage
     }
 
-    /// What came from the target, for the client; `None` where the client does not see it, or all is over.
+    /// A piece of the target, for the client; `None` if the client does not get it, or the answer is over.
     fn take(&mut self, got: Option<Result<Piece, Failure>>) -> Option<Piece> {
         match got {
             Some(Ok(Piece::Event(event))) => self.hand_out(event).map(Piece::Event),
             Some(Ok(raw)) => {
-                // Nobody looks at what is in it.
+                // Its content is not examined.
                 self.continuable = false;
                 Some(raw)
             }
@@ -205,18 +204,18 @@ impl<T: Target> Reply<T> {
 
     fn hand_out(&mut self, event: Event) -> Option<Event> {
         Some(match event {
-            // Once an answer, whoever goes on with it.
+            // Once per answer, whichever deployment continues it.
             Event::Started { id, model: _, created_s, usage } => {
                 if std::mem::replace(&mut self.started, true) {
                     return None;
                 }
                 let model = self.job.as_ref().map(|j| j.call.request.model.clone()).unwrap_or_default();
-                // Not every dialect says when.
+                // Not every dialect has a creation time.
                 let created_s = if created_s == 0 { now_s() } else { created_s };
                 Event::Started { id, model, created_s, usage }
             }
             Event::Logprobs { choice, mut tokens } => {
-                // They were asked for to be measured; the client may have wanted none, or fewer.
+                // The router requested them to measure; the client may have wanted none, or fewer.
                 let wanted = self.job.as_ref().and_then(|j| j.call.request.logprobs)?;
                 tokens.iter_mut().for_each(|t| t.top.truncate(wanted as usize));
                 Event::Logprobs { choice, tokens }
@@ -236,7 +235,7 @@ impl<T: Target> Reply<T> {
                 }
                 Event::Reasoning { choice, text }
             }
-            // Nobody else can go on with these.
+            // No other deployment can continue these.
             Event::ToolCallStart { .. }
             | Event::RedactedReasoning { .. }
             | Event::ReasoningSignature { .. } => {
@@ -247,12 +246,12 @@ impl<T: Target> Reply<T> {
         })
     }
 
-    /// What all who answered took together: what the first one said is a part of the prompt of the second.
+    /// The usage of all deployments together: the first one's output is part of the second one's prompt.
     fn count(&self, usage: Usage) -> Usage {
         if self.continuations == 0 {
             return usage;
         }
-        // Together they stay what they are, however a provider cuts its pieces.
+        // Together they stay the same, however a provider splits its pieces.
         let before = u64::from(self.sent_before()).min(usage.prompt_tokens);
         Usage {
             prompt_tokens: usage.prompt_tokens - before,
@@ -265,7 +264,7 @@ impl<T: Target> Reply<T> {
         self.job.as_ref().map_or(0, |j| j.pieces_before())
     }
 
-    /// The answer broke off: somebody else goes on with it, or the client is told.
+    /// The answer broke off: another deployment continues it, or the client gets an error.
     fn broke_off(&mut self, failure: Failure) -> Option<Event> {
         let failure = Failure { sent_any: true, ..failure };
         let Phase::Answering(mut opened) = std::mem::replace(&mut self.phase, Phase::Over) else {
@@ -291,7 +290,7 @@ impl<T: Target> Reply<T> {
     }
 }
 
-/// Several answers cannot be continued at once, nor can a grammar from its middle.
+/// Several choices cannot be continued, nor can a grammar in its middle.
 pub(crate) fn may_be_continued(request: &GenerateRequest) -> bool {
     request.stream
         && request.n == 1
@@ -299,7 +298,7 @@ pub(crate) fn may_be_continued(request: &GenerateRequest) -> bool {
         && request.chat().is_some_and(|c| !c.continue_final)
 }
 
-/// The request for the rest of an answer; `None` where none may follow.
+/// The request for the continuation of an answer; `None` if there can be none.
 fn rest(request: &GenerateRequest, sent: &Sent) -> Option<GenerateRequest> {
     let mut rest = request.clone();
     let Input::Chat(chat) = &mut rest.input else { return None };

@@ -1,19 +1,19 @@
-//! The rest of an answer, asked of another server: what it is told, and what of its words the client has already. Used by `remote`.
+//! Continuation of an answer by another server: the request, and which of its words the client already has. Used by `remote`.
 //!
-//! Servers that know `continue_final_message` put the message's text at the end of the prompt. White space at its end is lost on the
-//! way there (templates trim), or splits a word's token from its space. So the text is sent without, and the white space that the
-//! server says again is taken out of what it says.
+//! Servers with `continue_final_message` put the message's text at the end of the prompt. White space at its end is lost (templates trim
+//! it), or separates a word's token from its space. So the text is sent without it, and the white space that the server repeats is removed
+//! from its output.
 
 use octet_api::core::{Event, GenerateRequest, Input, Part, Reasoning};
 
 use crate::failure::{Failure, FailureKind};
 
-/// What a server is asked for the rest of an answer, and how its words are read.
+/// The request fields for a continuation, and how its words are read.
 pub(crate) fn of(request: &GenerateRequest) -> (GenerateRequest, Rest) {
     let mut request = request.clone();
     let mut said_again = String::new();
     if let Input::Chat(chat) = &mut request.input {
-        // All thinking is over. Servers that would open it for a new answer would put what was said into it.
+        // Reasoning is over. Servers that would open a reasoning block would put the text into it.
         chat.reasoning =
             Reasoning { enabled: Some(false), hide: chat.reasoning.hide, ..Reasoning::default() };
         if let Some(Part::Text { text, .. }) = chat.messages.last_mut().and_then(|m| m.content.last_mut()) {
@@ -23,18 +23,18 @@ pub(crate) fn of(request: &GenerateRequest) -> (GenerateRequest, Rest) {
     (request, Rest { said_again })
 }
 
-/// The rest of an answer on its way.
+/// A continuation in progress.
 #[derive(Debug)]
 pub(crate) struct Rest {
-    /// White space that the client has, as far as it has not been said again.
+    /// White space that the client has and the server has not repeated yet.
     said_again: String,
 }
 
 impl Rest {
-    /// What the client gets of an event.
+    /// The part of an event that the client gets.
     ///
     /// # Errors
-    /// Thoughts: the server has taken the answer's beginning for one, and what follows is none of it.
+    /// Reasoning: the server has misread the answer's beginning, and what follows does not continue it.
     pub fn take(&mut self, event: Event) -> Result<Option<Event>, Failure> {
         match event {
             Event::Text { choice, text } => {
@@ -42,14 +42,14 @@ impl Rest {
                 Ok((!text.is_empty()).then_some(Event::Text { choice, text }))
             }
             Event::Reasoning { text, .. } if !text.is_empty() => {
-                let what = "it was to go on with an answer, and began to think";
+                let what = "the server began to reason instead of continuing the answer";
                 Err(Failure::new(FailureKind::Protocol, what))
             }
             other => Ok(Some(other)),
         }
     }
 
-    /// `text` without what the client has.
+    /// `text` without the part that the client has.
     fn cut(&mut self, mut text: String) -> String {
         if self.said_again.is_empty() {
             return text;

@@ -1,4 +1,4 @@
-//! What has been tried within one group, and what comes next. Kept by `dispatch`.
+//! The attempts within one group, and the next one. Used by `dispatch`.
 
 use std::time::Duration;
 
@@ -10,51 +10,51 @@ use crate::policy::Policy;
 use crate::state::Availability;
 use crate::table::Group;
 
-/// A provider that wants to be left alone for longer than this is not waited for.
+/// A provider that asks for a longer pause is not waited for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// Whether a deployment has failed this request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tried {
     No,
-    /// It may do better in a moment.
+    /// A retry may succeed.
     Again,
-    /// It will not.
+    /// A retry cannot succeed.
     Never,
 }
 
-/// Attempts within a group.
+/// The attempts within a group.
 #[derive(Debug)]
 pub struct RetryState {
     tried: Vec<Tried>,
-    /// The order that is being tried, and how often it was.
+    /// The current order, and the number of its attempts.
     level: Option<u32>,
     attempts: u32,
-    /// How many pauses were made.
+    /// Number of pauses so far.
     pauses: u32,
-    /// This order and those below it are given up.
+    /// This order and lower ones are given up.
     given_up: Option<u32>,
-    /// What went wrong last.
+    /// The last failure.
     pub last: Option<Failure>,
 }
 
-/// What comes next.
+/// The next step.
 #[derive(Debug, PartialEq)]
 pub enum Next {
-    /// This one is asked.
+    /// Try this deployment.
     Ask(Pick),
-    /// A pause, then those that failed may be tried again.
+    /// Pause, then retry those that failed.
     Pause(Duration),
-    /// What is to be known has changed: choose again.
+    /// The state has changed: choose again.
     Again,
-    /// None can be asked, for these reasons.
+    /// None can be used, for these reasons.
     Nobody(Vec<Ineligible>),
-    /// It is no use.
+    /// Give up.
     GiveUp,
 }
 
 impl RetryState {
-    /// Nothing is tried yet.
+    /// No attempt yet.
     pub fn new(deployments: usize) -> Self {
         Self {
             tried: vec![Tried::No; deployments],
@@ -66,12 +66,12 @@ impl RetryState {
         }
     }
 
-    /// Whether the deployment at `index`, of this order, is out of the question.
+    /// Whether the deployment at `index` of this order is excluded.
     pub fn is_out(&self, index: usize, order: u32) -> bool {
         self.tried[index] != Tried::No || self.given_up.is_some_and(|o| order <= o)
     }
 
-    /// It is asked now.
+    /// Records that it is tried.
     pub fn asking(&mut self, order: u32) {
         if self.level != Some(order) {
             self.level = Some(order);
@@ -80,7 +80,7 @@ impl RetryState {
         self.attempts += 1;
     }
 
-    /// The deployment at `index` failed, which may be tried again `allowed` times.
+    /// Records that the deployment at `index` failed, which may be retried `allowed` times.
     pub fn failed(&mut self, index: usize, failure: Failure, allowed: u32) {
         let again = passes(failure.kind) || is_of_the_request(failure.kind);
         self.tried[index] = if again { Tried::Again } else { Tried::Never };
@@ -90,7 +90,7 @@ impl RetryState {
         self.last = Some(failure);
     }
 
-    /// What to do with a choice.
+    /// The next step, given a choice.
     pub fn next<T>(
         &mut self,
         choice: Result<Pick, Vec<Ineligible>>,
@@ -114,7 +114,7 @@ impl RetryState {
         {
             return Next::Ask(pick);
         }
-        // All of this order have failed, or cannot be asked. Those that may do better are tried again before higher orders.
+        // All of this order have failed or cannot be used. Those that may succeed are retried before higher orders.
         let again = |i: &usize| self.tried[*i] == Tried::Again && order(*i) == level;
         let now = Instant::now();
         let rest = |i: usize| match group.deployments[i]
@@ -130,12 +130,12 @@ impl RetryState {
             return Next::Again;
         };
         if rest > Duration::ZERO && (choice.is_ok() || !may_wait || rest > RETRY_AFTER_MAX) {
-            // Others can do it sooner.
+            // Others can answer sooner.
             self.given_up = Some(level);
             return Next::Again;
         }
         let asked_for = match &self.last {
-            // Otherwise the deployment is left alone for so long.
+            // Otherwise the deployment is in cooldown for that time.
             Some(f) if policy.cooldown.disabled => f.retry_after.unwrap_or_default(),
             _ => Duration::ZERO,
         };

@@ -1,5 +1,5 @@
-//! The router: a table that can be swapped while it runs, and what survives the swap. Held by the server, which hands it every
-//! request and gets a [`Reply`].
+//! The router: a table that can be replaced at run time, and the state that survives. Owned by the server, which sends every request
+//! through it and gets a [`Reply`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -20,36 +20,36 @@ use crate::trace::Route;
 /// A client's request.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// What to generate.
+    /// The request.
     pub request: Arc<GenerateRequest>,
-    /// The same as it came, for targets that speak the client's dialect: its bytes go out, and the provider's come back.
+    /// The client's bytes, for targets that speak its dialect: they are forwarded, and so is the provider's answer.
     pub original: Option<Arc<Original>>,
-    /// Headers by names in small letters: those that rules and sessions go by, or all.
+    /// Headers by lower-case name: those that rules and sessions use, or all.
     pub headers: Vec<(String, String)>,
-    /// Names the client's key, if it has one; not the key itself.
+    /// The id of the client's key; not the key itself.
     pub key: Option<String>,
-    /// Most time for it, where that is less than the configuration's.
+    /// Time limit, if shorter than the configuration's.
     pub timeout: Option<Duration>,
-    /// `tags` of the request: where the configuration says so they choose among deployments.
+    /// `tags` of the request, which may choose among deployments.
     pub tags: Vec<String>,
-    /// Names the trace that it belongs to: W3C's header, for those who are asked.
+    /// The W3C `traceparent` header for targets.
     pub traceparent: Option<String>,
-    /// What the client itself says of retries and fallbacks.
+    /// The client's own settings for retries and fallbacks.
     pub options: RequestOptions,
-    /// Which names may answer instead of the one that was asked for; `None` is all.
+    /// The names that may answer as fallbacks; `None` is all.
     pub allowed: Option<Allowed>,
 }
 
-/// What a client says of how its request is to be dealt with. Beats the configuration.
+/// A client's settings for its request. They take precedence over the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestOptions {
-    /// Attempts after the first within a group.
+    /// Retries after the first attempt within a group.
     pub retries: Option<u32>,
-    /// Names that are tried when the one asked for fails, whatever the failure.
+    /// Fallbacks after any failure.
     pub fallbacks: Option<Vec<String>>,
 }
 
-/// Which names a client may use.
+/// The names that a client may use.
 #[derive(Clone)]
 pub struct Allowed(pub Arc<dyn Fn(&str) -> bool + Send + Sync>);
 
@@ -80,7 +80,7 @@ impl Call {
         self.allowed.as_ref().is_none_or(|allowed| (allowed.0)(name))
     }
 
-    /// What the request's session is known by.
+    /// The key of the request's session.
     pub(crate) fn session(&self, sticky: Option<&Sticky>) -> Option<String> {
         sticky?.by.iter().find_map(|by| match by {
             SessionKey::Header(name) => self.headers.iter().find(|h| h.0 == *name).map(|h| h.1.clone()),
@@ -90,7 +90,7 @@ impl Call {
     }
 }
 
-/// Decides who answers, and sees that somebody does.
+/// Routes requests to deployments.
 #[derive(Debug)]
 pub struct Router<T: Target> {
     table: RwLock<Arc<Table<T>>>,
@@ -100,10 +100,10 @@ pub struct Router<T: Target> {
 }
 
 impl<T: Target> Router<T> {
-    /// A router of `config`. `target` makes who answers of a deployment; `seed` makes chance.
+    /// A router of `config`. `target` creates the target of a deployment; `seed` is the random seed.
     ///
     /// # Errors
-    /// Where no table can be made of it.
+    /// If the configuration is invalid.
     pub fn new(
         config: &Config,
         seed: u64,
@@ -114,11 +114,10 @@ impl<T: Target> Router<T> {
         Ok(Self { table, states, shadows: Shadows::default(), seeds: AtomicU64::new(seed) })
     }
 
-    /// Takes another configuration. Requests that run finish on the old one; what is known of deployments that are in both
-    /// stays known.
+    /// Applies another configuration. Running requests finish on the old one; deployments that are in both keep their state.
     ///
     /// # Errors
-    /// Where no table can be made of it: then the old one stays.
+    /// If the configuration is invalid: the old one stays.
     pub fn reload(
         &self,
         config: &Config,
@@ -134,12 +133,12 @@ impl<T: Target> Router<T> {
         Ok(())
     }
 
-    /// The table that holds now.
+    /// The current table.
     pub fn table(&self) -> Arc<Table<T>> {
         Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes a request. Nothing is sent before the reply is asked for.
+    /// Accepts a request. Nothing is sent before the reply is polled.
     pub fn send(self: &Arc<Self>, call: Call) -> Reply<T> {
         Reply::new(Job::new(Arc::clone(self), self.table(), call))
     }
@@ -149,12 +148,12 @@ impl<T: Target> Router<T> {
         Job::new(Arc::clone(self), self.table(), call).explain().await
     }
 
-    /// Copies of requests.
+    /// Counts of shadow copies.
     pub fn shadows(&self) -> &Shadows {
         &self.shadows
     }
 
-    /// A source of chance for one request: no lock, and the same again with the same seed.
+    /// A random source for one request: without a lock, and reproducible with the same seed.
     pub(crate) fn rng(&self) -> fastrand::Rng {
         let n = self.seeds.fetch_add(1, Ordering::Relaxed);
         fastrand::Rng::with_seed(crate::hash::mix(n.wrapping_mul(0x9e37_79b9_7f4a_7c15)))

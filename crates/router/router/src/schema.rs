@@ -1,10 +1,10 @@
-//! Whether a value fits a JSON Schema, in a bounded number of steps: schemas and values come from outside. Used by `calls`.
+//! Checks a value against a JSON Schema in a bounded number of steps: schemas and values are untrusted. Used by `calls`.
 //!
-//! Not a library: those compile a schema before they look at a value, so their time and memory have to be guessed beforehand, from above,
-//! and the one that we used was a twelfth of the time that Octet takes to compile. The tests compare with it.
+//! Not a library's: those compile a schema before they check a value, so their time and memory would have to be estimated in advance, and
+//! the one that we used took a twelfth of Octet's compile time. The tests compare with it.
 //!
-//! Drafts 7 to 2020-12 and what older ones share with them, but for references other than `#/...` and keywords that depend on what others have evaluated; `format` says
-//! nothing, as in the last drafts.
+//! Supports drafts 7 to 2020-12 and their common parts with older ones, except references other than `#/...` and keywords that depend on
+//! the evaluation of others; `format` is ignored, as in the last drafts.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -16,31 +16,31 @@ use serde_json::{Map, Number, Value};
 #[cfg(test)]
 mod tests;
 
-/// Memory of a regular expression.
+/// Maximum memory of a regular expression.
 const PATTERN_BYTES_MAX: usize = 1 << 17;
-/// Steps of compiling a byte of a regular expression.
+/// Steps for compiling one byte of a regular expression.
 const PATTERN_BYTE_STEPS: u64 = 200;
-/// Bytes of text that a step compares.
+/// Bytes of text that one step compares.
 const STEP_BYTES: usize = 16;
-/// Bytes of a compiled regular expression that a step matches with [`STEP_BYTES`] of text. Where no table of states helps, all of its
-/// states can be active: `(a|b)*a(a|b){200}c` has 20 KiB, and takes 19 µs for 16 bytes on Zen 5.
+/// Bytes of a compiled regular expression that one step matches against [`STEP_BYTES`] of text. Without a state table all its states can be
+/// active: `(a|b)*a(a|b){200}c` has 20 KiB, and takes 19 µs for 16 bytes on Zen 5.
 const PATTERN_STEP_BYTES: usize = 256;
-/// Deepest nesting of schemas, references followed.
+/// Maximum nesting of schemas, including references.
 const DEPTH_MAX: usize = 128;
 
-/// Why a check ends.
+/// Why a check fails.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// The value does not fit: where (as a JSON pointer), and what is wrong, without the value itself.
+    /// The value does not match: where (as a JSON pointer), and why, without the value itself.
     Broken { at: String, what: String },
-    /// The schema is not valid, or not of the kind that is checked here, or the steps are used up.
+    /// The schema is invalid or unsupported, or the steps are used up.
     Unknown,
 }
 use Stop::Unknown;
 
 type Checked = Result<(), Stop>;
 
-/// `Ok` where `value` fits `schema`. Takes what it needs off `steps_left`.
+/// `Ok` if `value` matches `schema`. Subtracts the steps used from `steps_left`.
 pub(crate) fn check(schema: &Value, value: &Value, steps_left: &mut u64) -> Checked {
     let draft = schema["$schema"].as_str().unwrap_or("json-schema.org");
     if !draft.contains("json-schema.org") {
@@ -63,13 +63,13 @@ pub(crate) fn check(schema: &Value, value: &Value, steps_left: &mut u64) -> Chec
 struct Checker<'a, 's> {
     root: &'a Value,
     is_draft_4: bool,
-    /// Up to draft 7: nothing counts beside a reference.
+    /// Up to draft 7: a reference excludes all other keywords.
     is_old: bool,
     /// Before 2020-12: `items` may be a list.
     has_tuples: bool,
     steps_left: &'s mut u64,
     depth: usize,
-    /// An alternative: nobody reads what is wrong.
+    /// An alternative: its error is not read.
     is_tried: bool,
     patterns: HashMap<&'a str, Regex>,
 }
@@ -84,7 +84,7 @@ impl<'a> Checker<'a, '_> {
         self.spend(1 + (text.len() / STEP_BYTES) as u64)
     }
 
-    /// Schemas within with a name or a draft of their own: references would start there.
+    /// Nested schemas with their own id or draft: references would be relative to them.
     fn names_nothing_below(&mut self, at: &'a Value, is_root: bool) -> Checked {
         self.spend(1)?;
         self.depth += 1;
@@ -127,7 +127,7 @@ impl<'a> Checker<'a, '_> {
         self.must(n <= limit, || format!("more than {limit} {of}"))
     }
 
-    /// Whether `value` fits, where it need not.
+    /// Whether `value` matches, as an alternative.
     fn fits(&mut self, schema: &'a Value, value: &Value) -> Result<bool, Stop> {
         let before = (self.is_tried, self.depth);
         self.is_tried = true;
@@ -143,7 +143,7 @@ impl<'a> Checker<'a, '_> {
     fn schema(&mut self, schema: &'a Value, value: &Value) -> Checked {
         self.spend(1)?;
         let keys = match schema {
-            Value::Bool(fits) => return self.must(*fits, || "nothing may stand here".into()),
+            Value::Bool(fits) => return self.must(*fits, || "no value is allowed here".into()),
             Value::Object(keys) => keys,
             _ => return Err(Unknown),
         };
@@ -170,11 +170,11 @@ impl<'a> Checker<'a, '_> {
         Ok(())
     }
 
-    /// The same value by another schema.
+    /// The same value, checked against another schema.
     fn reference(&mut self, pointer: &'a Value, value: &Value) -> Checked {
         let pointer = pointer.as_str().and_then(|p| p.strip_prefix('#')).ok_or(Unknown)?;
         self.spend_text(pointer)?;
-        // `%24` would be read as `$`, and `/%24defs` is another place.
+        // `%24` would decode to `$`, and `/%24defs` is a different path.
         if pointer.contains('%') {
             return Err(Unknown);
         }
@@ -182,7 +182,7 @@ impl<'a> Checker<'a, '_> {
         self.schema(schema, value)
     }
 
-    /// A value within this one.
+    /// A nested value.
     fn inner(&mut self, name: impl Display, schema: &'a Value, value: &Value) -> Checked {
         self.schema(schema, value).map_err(|e| match e {
             Stop::Broken { at, what } if !self.is_tried => {
@@ -193,7 +193,7 @@ impl<'a> Checker<'a, '_> {
         })
     }
 
-    /// What holds for values of any type.
+    /// Keywords for values of any type.
     fn keyword(&mut self, keys: &'a Map<String, Value>, key: &str, v: &'a Value, value: &Value) -> Checked {
         match key {
             "type" => {
@@ -218,7 +218,7 @@ impl<'a> Checker<'a, '_> {
                         return Ok(());
                     }
                 }
-                self.broken(|| format!("the value is none of {v}"))
+                self.broken(|| format!("the value is not one of {v}"))
             }
             "$ref" => self.reference(v, value),
             "$dynamicRef" | "$recursiveRef" | "unevaluatedProperties" | "unevaluatedItems" => Err(Unknown),
@@ -229,21 +229,21 @@ impl<'a> Checker<'a, '_> {
                         return Ok(());
                     }
                 }
-                self.broken(|| "the value fits no schema of 'anyOf'".into())
+                self.broken(|| "the value matches no schema of 'anyOf'".into())
             }
             "oneOf" => {
                 let mut fitting = 0;
                 for schema in list(v)? {
                     fitting += usize::from(self.fits(schema, value)?);
                 }
-                self.must(fitting == 1, || format!("the value fits {fitting} schemas of 'oneOf'"))
+                self.must(fitting == 1, || format!("the value matches {fitting} schemas of 'oneOf'"))
             }
             "dependentRequired" | "dependentSchemas" if !self.is_old => self.dependencies(v, value),
-            // Of old drafts, and still written.
+            // From old drafts, and still in use.
             "dependencies" => self.dependencies(v, value),
             "not" => {
                 let fits = self.fits(v, value)?;
-                self.must(!fits, || "the value fits what it must not".into())
+                self.must(!fits, || "the value matches the schema of 'not'".into())
             }
             "if" => {
                 let branch = if self.fits(v, value)? { "then" } else { "else" };
@@ -323,12 +323,12 @@ impl<'a> Checker<'a, '_> {
         for name in fields.keys() {
             self.spend_text(name)?;
             let fits = self.fits(schema, &Value::String(name.clone()))?;
-            self.must(fits, || "a property has a name that it must not have".into())?;
+            self.must(fits, || "a property's name is not allowed".into())?;
         }
         Ok(())
     }
 
-    /// What must hold where there is a certain property.
+    /// Keywords that apply if a certain property is present.
     fn dependencies(&mut self, all: &'a Value, value: &Value) -> Checked {
         let Value::Object(fields) = value else { return Ok(()) };
         for (name, v) in object(all)? {
@@ -377,7 +377,7 @@ impl<'a> Checker<'a, '_> {
         both.try_for_each(|(i, (schema, item))| self.inner(i, schema, item))
     }
 
-    /// Those from `first` on.
+    /// The items from `first` on.
     fn items(&mut self, first: usize, schema: &'a Value, items: &[Value]) -> Checked {
         let mut rest = items.iter().enumerate().skip(first);
         rest.try_for_each(|(i, item)| self.inner(i, schema, item))
@@ -401,7 +401,7 @@ impl<'a> Checker<'a, '_> {
             fitting += usize::from(self.fits(schema, item)?);
         }
         let holds = (least..=most).contains(&fitting);
-        self.must(holds, || format!("{fitting} items fit the schema of 'contains'"))
+        self.must(holds, || format!("{fitting} items match the schema of 'contains'"))
     }
 
     fn text_keyword(&mut self, key: &str, v: &'a Value, text: &str) -> Checked {
@@ -422,9 +422,9 @@ impl<'a> Checker<'a, '_> {
         }
     }
 
-    /// Linear in the length of the text times the size of the pattern, whatever these are.
+    /// Linear in the length of the text times the size of the pattern.
     fn matches(&mut self, pattern: &'a str, text: &str) -> Result<bool, Stop> {
-        // It is looked up.
+        // The lookup.
         self.spend_text(pattern)?;
         if !self.patterns.contains_key(pattern) {
             self.spend((pattern.len() as u64).saturating_mul(PATTERN_BYTE_STEPS))?;
@@ -453,7 +453,7 @@ impl<'a> Checker<'a, '_> {
             let holds = !order(n, limit).is_some_and(|o| wrong.contains(&o));
             self.must(holds, || format!("{what} {limit}"))
         };
-        // In draft 4 alone, `exclusiveMinimum` says how `minimum` is meant.
+        // In draft 4 only, `exclusiveMinimum` modifies `minimum`.
         let (less, more) = (Ordering::Less, Ordering::Greater);
         let strict = |key: &str| keys.get(key) == Some(&Value::Bool(true));
         match key {
@@ -470,13 +470,13 @@ impl<'a> Checker<'a, '_> {
             "exclusiveMaximum" => bound(&[more, Ordering::Equal], "not below"),
             "multipleOf" => {
                 let holds = is_multiple(n, v)?;
-                self.must(holds, || format!("no multiple of {v}"))
+                self.must(holds, || format!("not a multiple of {v}"))
             }
             _ => Ok(()),
         }
     }
 
-    /// Equal as JSON: 1 and 1.0 are.
+    /// Equality in JSON: 1 equals 1.0.
     fn same(&mut self, a: &Value, b: &Value) -> Result<bool, Stop> {
         self.spend(1)?;
         match (a, b) {
@@ -517,7 +517,7 @@ fn object(v: &Value) -> Result<&Map<String, Value>, Stop> {
     v.as_object().ok_or(Unknown)
 }
 
-/// A number of things: in schemas 2.0 is one, too.
+/// A count: schemas may write 2.0.
 fn count(v: &Value) -> Result<usize, Stop> {
     let whole = v.as_u64().or_else(|| v.as_f64().filter(|n| *n >= 0.0 && n.fract() == 0.0).map(|n| n as u64));
     whole.and_then(|n| usize::try_from(n).ok()).ok_or(Unknown)
@@ -553,7 +553,7 @@ fn is_multiple(n: &Number, of: &Value) -> Result<bool, Stop> {
         _ => {
             let of = of.as_f64().filter(|of| *of > 0.0).ok_or(Unknown)?;
             let quotient = n.as_f64().ok_or(Unknown)? / of;
-            // 0.3 is a multiple of 0.1, though not as the machine divides. By a whole number it divides multiples exactly.
+            // 0.3 is a multiple of 0.1, though not in binary arithmetic. Division by an integer is exact for multiples.
             let tolerance = if of.fract() == 0.0 { 0.0 } else { 4.0 * f64::EPSILON * quotient.abs() };
             Ok((quotient - quotient.round()).abs() <= tolerance)
         }

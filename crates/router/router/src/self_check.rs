@@ -1,16 +1,16 @@
-//! The fast model is asked whether its own answer is right (AutoMix's self-verification, arXiv 2310.12963, with the probability of
-//! "yes" in place of a vote over samples). Used by `cascade` and by `octet route calibrate`.
+//! Asks the fast model whether its own answer is right (AutoMix's self-verification, arXiv 2310.12963, with the probability of "yes"
+//! instead of a vote over samples). Used by `cascade` and by `octet route calibrate`.
 
 use octet_api::core::{Chat, Event, GenerateRequest, Input, Message, Role, Sampling};
 
 use crate::size::{last_user_text, system_text};
 
-/// Tokens that are looked at for yes and no.
+/// Number of tokens that may contain yes or no.
 const TOP: u32 = 20;
-/// Longest reply.
+/// Maximum length of the reply in tokens.
 const TOKENS_MAX: u32 = 4;
 
-/// The question for the model that gave `answer`; `None` where there is nothing to ask about.
+/// The question for the model that gave `answer`; `None` if there is nothing to check.
 pub fn question(request: &GenerateRequest, answer: &str) -> Option<GenerateRequest> {
     let (asked, answer) = (last_user_text(request), answer.trim());
     if asked.trim().is_empty() || answer.is_empty() {
@@ -35,7 +35,7 @@ pub fn question(request: &GenerateRequest, answer: &str) -> Option<GenerateReque
     })
 }
 
-/// How probable "yes" is beside "no", at the first token that could be one of them. `None` where neither is among the probable.
+/// The probability of "yes" relative to "no", at the first token that is one of them. `None` if neither is among the top tokens.
 pub fn probability<'a>(events: impl IntoIterator<Item = &'a Event>) -> Option<f64> {
     let tokens = events.into_iter().filter_map(|e| match e {
         Event::Logprobs { tokens, .. } => Some(tokens),

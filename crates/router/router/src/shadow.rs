@@ -1,5 +1,5 @@
-//! Copies of requests for a group whose answers nobody sees (`silent_model`). Sent by `dispatch` beside the request itself,
-//! and dropped wherever they could be in its way.
+//! Copies of requests for a group whose answers are discarded (`silent_model`). Sent by `dispatch` after the request itself, and dropped if
+//! they could delay others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,10 +13,10 @@ use crate::router::{Call, Router};
 use crate::table::Table;
 use crate::target::Target;
 
-/// Most copies at a time.
+/// Maximum number of concurrent copies.
 const AT_ONCE_MAX: usize = 16;
 
-/// All copies of a router.
+/// The copies of a router.
 #[derive(Debug)]
 pub struct Shadows {
     room: Arc<Semaphore>,
@@ -30,10 +30,10 @@ struct Counts {
     failed: AtomicU64,
 }
 
-/// What became of copies, since the start.
+/// Counts of copies since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ShadowCounts {
-    /// There was no room, or the target was not idle.
+    /// Dropped: the limit was reached, or the target was not idle.
     pub dropped: u64,
     /// They were answered.
     pub answered: u64,
@@ -47,12 +47,12 @@ impl Default for Shadows {
     }
 }
 
-/// Ends a copy whose request was given up.
+/// Cancels a copy if its request is given up.
 #[derive(Debug)]
 pub struct CopyGuard(Option<AbortHandle>);
 
 impl CopyGuard {
-    /// The request is answered: the copy may take its time.
+    /// The request is answered: the copy may continue.
     pub fn let_go(&mut self) {
         self.0 = None;
     }
@@ -67,7 +67,7 @@ impl Drop for CopyGuard {
 }
 
 impl Shadows {
-    /// What became of them.
+    /// The counts.
     pub fn counts(&self) -> ShadowCounts {
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
         ShadowCounts {
@@ -77,7 +77,7 @@ impl Shadows {
         }
     }
 
-    /// Sends a copy of `call`, if there is room.
+    /// Sends a copy of `call`, if the limit allows.
     pub(crate) fn send<T: Target>(
         &self,
         router: &Arc<Router<T>>,
@@ -94,7 +94,7 @@ impl Shadows {
         let task = tokio::spawn(async move {
             let (_job, result) = job.boxed().await;
             let count = match result {
-                // All of it is there: a shadow is asked for whole.
+                // It is complete: a copy is requested without streaming.
                 Ok(opened) => {
                     opened.settle(true);
                     &counts.answered

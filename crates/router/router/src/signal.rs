@@ -1,24 +1,24 @@
-//! How sure a model is of a token, and of a window of tokens, from the log-probabilities that came with them. Used by `confidence`.
+//! A model's confidence in a token, and in a window of tokens, from their log-probabilities. Used by `confidence`.
 
 use octet_api::core::TokenLogprob;
 use octet_config::{Measure, Over, Signal};
 
-/// Most probable tokens that [`Measure::Entropy`] looks at: as many as every provider gives.
+/// Number of top tokens that [`Measure::Entropy`] uses: as many as every provider returns.
 pub const ENTROPY_TOP: u32 = 5;
 
-/// Less likely is not told apart: no mean can be made of -inf.
+/// Lower bound of log-probabilities: no mean can include -inf.
 const LOGPROB_MIN: f32 = -100.0;
 
-/// What is measured of one token.
+/// The measures of a token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Token {
     /// Its log-probability.
     pub logprob: f64,
     /// See [`Measure::Top1`].
     pub top1: f64,
-    /// See [`Measure::Margin`]; `None` without a second choice.
+    /// See [`Measure::Margin`]; `None` without a second token.
     pub margin: Option<f64>,
-    /// See [`Measure::Entropy`]; `None` without a second choice.
+    /// See [`Measure::Entropy`]; `None` without a second token.
     pub entropy: Option<f64>,
 }
 
@@ -52,12 +52,12 @@ impl Token {
     }
 }
 
-/// How many of the most probable tokens `signal` needs to know.
+/// Number of top tokens that `signal` needs.
 pub fn top(signal: Signal) -> u32 {
     if signal.measure == Measure::Entropy { ENTROPY_TOP } else { 2 }
 }
 
-/// The value of `signal` over these tokens; those that lack the measure are left out. `None` if no token has it.
+/// The value of `signal` over these tokens; tokens without the measure are left out. `None` if no token has it.
 pub fn value(signal: Signal, tokens: &[Token]) -> Option<f64> {
     let mut all: Vec<f64> = tokens.iter().filter_map(|t| t.measure(signal.measure)).collect();
     if all.is_empty() {
@@ -67,7 +67,7 @@ pub fn value(signal: Signal, tokens: &[Token]) -> Option<f64> {
         Over::Mean => Some(all.iter().sum::<f64>() / all.len() as f64),
         Over::Quantile(q) => {
             all.sort_by(f64::total_cmp);
-            // From the least sure: for entropy that is the highest.
+            // From the least confident: for entropy that is the highest.
             if !signal.measure.rises() {
                 all.reverse();
             }
@@ -79,7 +79,7 @@ pub fn value(signal: Signal, tokens: &[Token]) -> Option<f64> {
     }
 }
 
-/// Whether this value is too unsure for `threshold`.
+/// Whether this value is below the confidence of `threshold`.
 pub fn is_below(signal: Signal, value: f64, threshold: f64) -> bool {
     if signal.measure.rises() { value < threshold } else { value > threshold }
 }

@@ -1,14 +1,13 @@
-//! What a request looks like from outside: how long it is, what is in it. Used for limits, by the rules of cascades, and for
-//! prefix affinity.
+//! Features of a request: its length and content. Used for limits, by the rules of cascades, and for prefix affinity.
 
 use octet_api::core::{GenerateRequest, Input, Message, Part, Prompt, PromptPart, ReasoningPart, Role};
 use serde_json::Value;
 
 use crate::hash;
 
-/// Bytes of text that make a token, about.
+/// Approximate bytes of text per token.
 const BYTES_PER_TOKEN: u64 = 4;
-/// Text of more bytes per token than this is not to be found.
+/// Upper bound of bytes per token.
 const BYTES_PER_TOKEN_MAX: u64 = 16;
 
 fn mixed_bytes(part: &PromptPart) -> usize {
@@ -21,7 +20,7 @@ fn mixed_bytes(part: &PromptPart) -> usize {
 /// A request's size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Size {
-    /// Text of the conversation and of the tools; 4 for each token that is given as such.
+    /// Text of the conversation and of the tools; 4 bytes for each token that is given as an id.
     pub bytes: u64,
 }
 
@@ -48,17 +47,17 @@ impl Size {
         Self { bytes: bytes as u64 }
     }
 
-    /// About as many tokens.
+    /// Approximate number of tokens.
     pub fn tokens(&self) -> u64 {
         self.bytes.div_ceil(BYTES_PER_TOKEN)
     }
 
-    /// So many tokens for sure.
+    /// Lower bound of the number of tokens.
     pub fn tokens_min(&self) -> u64 {
         self.bytes / BYTES_PER_TOKEN_MAX
     }
 
-    /// No more tokens than this, but for what a chat template puts around messages.
+    /// Upper bound of the number of tokens, without the template's own.
     pub fn tokens_max(&self) -> u64 {
         self.bytes
     }
@@ -85,7 +84,7 @@ fn text(part: &Part) -> Option<&str> {
     }
 }
 
-/// Bytes of a value as JSON, about.
+/// Approximate size of a value as JSON.
 fn json_bytes(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 4,
@@ -95,14 +94,14 @@ fn json_bytes(value: &Value) -> usize {
     }
 }
 
-/// The instructions, a line each.
+/// The instructions, one per line.
 pub fn system_text(request: &GenerateRequest) -> String {
     let messages = request.chat().map_or(&[][..], |c| &c.messages);
     let said = messages.iter().filter(|m| matches!(m.role, Role::System | Role::Developer));
     said.flat_map(|m| m.content.iter().filter_map(text)).collect::<Vec<_>>().join("\n")
 }
 
-/// What the person said last.
+/// The user's last message.
 pub fn last_user_text(request: &GenerateRequest) -> String {
     match &request.input {
         Input::Chat(chat) => {
@@ -117,7 +116,7 @@ pub fn last_user_text(request: &GenerateRequest) -> String {
     }
 }
 
-/// Whether a message of the person's has a fence of code.
+/// Whether a user message has a code fence.
 pub fn has_code(request: &GenerateRequest) -> bool {
     match &request.input {
         Input::Chat(chat) => {
@@ -130,14 +129,14 @@ pub fn has_code(request: &GenerateRequest) -> bool {
     }
 }
 
-/// Whether there are pictures in it.
+/// Whether it has images.
 pub fn has_images(request: &GenerateRequest) -> bool {
     let messages = request.chat().map_or(&[][..], |c| &c.messages);
     messages.iter().flat_map(|m| &m.content).any(|part| matches!(part, Part::Image { .. }))
 }
 
-/// Names the beginning of the prompt: tools, instructions and the first question stay the same while a conversation goes
-/// on. `None` for an empty one.
+/// Identifies the beginning of the prompt: tools, instructions and the first question stay the same during a conversation. `None` if it is
+/// empty.
 pub fn prefix(request: &GenerateRequest) -> Option<u64> {
     let mut parts: Vec<&[u8]> = Vec::new();
     match &request.input {

@@ -1,5 +1,5 @@
-//! What is known of a deployment while the router runs: load, speed, failures, cooldown. Keyed by the deployment's id, so
-//! that it survives a new configuration. Read by `choose`, changed by the permits of `dispatch` and by `health`.
+//! The state of a deployment at run time: load, speed, failures, cooldown. Keyed by the deployment's id, so it survives a reload. Read by
+//! `choose`, changed by the permits of `dispatch` and by `health`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,53 +13,53 @@ use crate::failure::{ALL_KINDS, Failure, FailureKind};
 use crate::policy::Cooldown;
 use crate::window::{Average, Window};
 
-/// Most that a deployment may be given.
+/// Limits of a deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// Requests a minute.
+    /// Requests per minute.
     pub rpm: Option<u64>,
-    /// Tokens a minute, of prompts and answers.
+    /// Tokens per minute, of prompts and answers.
     pub tpm: Option<u64>,
-    /// Requests at a time.
+    /// Concurrent requests.
     pub max_parallel: Option<u32>,
 }
 
-/// Why a deployment is left alone for a while.
+/// Why a deployment is in cooldown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// It failed in this way, at last.
+    /// The kind of its last failure.
     Failed(FailureKind),
-    /// It did not pass its health check.
+    /// A failed health check.
     Unhealthy,
 }
 
-/// Whether a deployment may be asked.
+/// Whether a deployment can get requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Availability {
-    /// It may.
+    /// It can.
     Ready,
-    /// Its cooldown is over: one request may try.
+    /// Its cooldown is over: it can get one request as a trial.
     Trial,
-    /// Its cooldown is over, and a request is trying.
+    /// Its cooldown is over, and its trial is running.
     OnTrial,
-    /// It is left alone for this long.
+    /// It is in cooldown for this long.
     Cooling(Duration),
 }
 
-/// A deployment at one moment.
+/// The state of a deployment at one moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DeploymentStatus {
-    /// Whether it may be asked.
+    /// Whether it can get requests.
     pub available: Availability,
-    /// Requests that are being answered.
+    /// Running requests.
     pub in_flight: u32,
     /// Requests of the last minute.
     pub requests: u32,
     /// Their tokens.
     pub tokens: u64,
-    /// Usual time to the first event of a stream, in seconds.
+    /// Average time to the first event of a stream, in seconds.
     pub first_s: Option<f64>,
-    /// Usual time per token of a whole answer, in seconds.
+    /// Average time per token of a complete answer, in seconds.
     pub per_token_s: Option<f64>,
 }
 
@@ -79,15 +79,14 @@ struct Inner {
     cooling: Option<Cooling>,
 }
 
-/// The live state of one deployment.
+/// The state of one deployment.
 #[derive(Debug)]
 pub struct State {
     inner: Mutex<Inner>,
-    /// Of a deployment that answers for many names (`openai/*`): how the models fare that failed under it. One that is not
-    /// there has not failed.
+    /// For a deployment with many models (`openai/*`): the states of the models that failed. Models without an entry have not failed.
     models: Mutex<HashMap<String, Arc<State>>>,
     has_models: AtomicBool,
-    /// Told when a request has ended: somebody may wait for its place.
+    /// Notified when a request has ended: others may wait for its place.
     freed: Notify,
 }
 
@@ -98,7 +97,7 @@ impl Default for State {
 }
 
 impl State {
-    /// Nothing has happened yet.
+    /// A new state.
     pub fn new() -> Self {
         Self {
             inner: Mutex::new(Inner {
@@ -114,14 +113,14 @@ impl State {
         }
     }
 
-    /// The state of one of its models, if that has failed. Limits, load and health checks are the deployment's alone.
+    /// The state of one of its models, if that has failed. Limits, load and health checks belong to the deployment.
     pub fn model(&self, name: Option<&str>) -> Option<Arc<State>> {
         let name = name.filter(|_| self.has_models.load(Ordering::Relaxed))?;
         self.models.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
-    /// The state of a model that has failed now. Clients choose the names, so there is room for some only: the deployment
-    /// itself stands in for further ones.
+    /// The state of a model that has just failed. Clients choose the names, so the number of entries is limited: the deployment itself
+    /// stands for further models.
     fn failed_model(self: &Arc<Self>, name: &str, now: Instant) -> Arc<State> {
         let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
         if models.len() >= MODELS_MAX && !models.contains_key(name) {
@@ -135,20 +134,20 @@ impl State {
         Arc::clone(models.entry(name.to_string()).or_insert_with(new))
     }
 
-    // Every change under the lock is complete in itself, so one who panicked left nothing half done.
+    // Every change under the lock is complete, so a panic leaves a valid state.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Told whenever a request has ended here.
+    /// Notified when a request has ended here.
     pub fn freed(&self) -> &Notify {
         &self.freed
     }
 
-    /// How it is now for one of its models.
+    /// The state for one of its models.
     pub fn live_for(&self, model: Option<&str>, latency_ttl: Duration, now: Instant) -> DeploymentStatus {
         let live = self.live(latency_ttl, now);
-        // As `admit_for` has it: whoever tries the deployment is let in for a model that is not in cooldown itself.
+        // As in `admit_for`: a trial of the deployment is allowed for a model that is not in cooldown itself.
         let may_ask = |a| matches!(a, Availability::Ready | Availability::Trial);
         let of_model = self.model(model).filter(|_| may_ask(live.available));
         let Some(of_model) = of_model.map(|m| m.lock().available(now)) else { return live };
@@ -156,7 +155,7 @@ impl State {
         DeploymentStatus { available: if stricter { of_model } else { live.available }, ..live }
     }
 
-    /// How it is now. Speeds that were measured longer than `latency_ttl` ago do not count.
+    /// The current state. Speeds measured more than `latency_ttl` ago are left out.
     pub fn live(&self, latency_ttl: Duration, now: Instant) -> DeploymentStatus {
         let mut inner = self.lock();
         let counts = *inner.window.at(now);
@@ -170,7 +169,7 @@ impl State {
         }
     }
 
-    /// The same as [`State::admit`] for one of its models.
+    /// [`State::admit`] for one of its models.
     pub fn admit_for(
         self: &Arc<Self>,
         model: Option<&str>,
@@ -185,7 +184,7 @@ impl State {
         Some(permit)
     }
 
-    /// A place for one request of about `tokens`; `None` if others took it since the choice was made.
+    /// A permit for one request of about `tokens`; `None` if the capacity was used since the choice.
     pub fn admit(self: &Arc<Self>, limits: &Limits, tokens: u64, now: Instant) -> Option<Permit> {
         let mut inner = self.lock();
         let counts = *inner.window.at(now);
@@ -208,13 +207,13 @@ impl State {
         Some(Permit { state: Arc::clone(self), of_model: None, trial, second, guess: tokens, began: now })
     }
 
-    /// The same for one of its models.
+    /// Releases the cooldown of one of its models.
     pub fn next_change_for(&self, model: Option<&str>, now: Instant) -> Option<Instant> {
         let own = self.model(model).and_then(|m| m.next_change(now));
         own.into_iter().chain(self.next_change(now)).min()
     }
 
-    /// The next moment at which something may have changed by itself: a cooldown ends, a minute's request expires.
+    /// The next time at which the state changes without a request: a cooldown ends, a request leaves the minute's window.
     pub fn next_change(&self, now: Instant) -> Option<Instant> {
         let inner = self.lock();
         match inner.cooling {
@@ -223,18 +222,18 @@ impl State {
         }
     }
 
-    /// Nothing keeps requests for one of its models from it.
+    /// Whether it can get requests for one of its models.
     pub fn is_ready_for(&self, model: Option<&str>, now: Instant) -> bool {
         self.is_ready(now) && self.model(model).is_none_or(|m| m.is_ready(now))
     }
 
-    /// Nothing keeps requests from it.
+    /// Whether it can get requests.
     pub fn is_ready(&self, now: Instant) -> bool {
         self.lock().available(now) == Availability::Ready
     }
 
-    /// It passed or failed a health check. `spare`: another deployment of its group can do its work. What failed is left
-    /// alone until `until`, by when the next check must have passed.
+    /// It passed or failed a health check. `spare`: another deployment of its group can take its requests. After a failure it is in
+    /// cooldown until `until`; the next check must have passed by then.
     pub fn checked(&self, healthy: bool, spare: bool, until: Instant, now: Instant) {
         let mut inner = self.lock();
         let by_check = matches!(inner.cooling, Some(c) if c.reason == Reason::Unhealthy);
@@ -248,14 +247,14 @@ impl State {
         }
     }
 
-    /// Why it is left alone, while it is.
+    /// Why it is in cooldown, if it is.
     pub fn cooling(&self, now: Instant) -> Option<Reason> {
         self.lock().cooling.filter(|c| c.until > now).map(|c| c.reason)
     }
 }
 
-/// Whether a request of about `tokens` is too much on top of `used`. One that is longer than the limit itself may go
-/// where nothing else went within the minute: it would wait for ever otherwise.
+/// Whether a request of about `tokens` exceeds the limit, given `used`. A request larger than the limit is allowed if nothing else ran in
+/// the minute: otherwise it would wait forever.
 pub fn over_tokens(used: u64, tokens: u64, most: u64) -> bool {
     used > 0 && used.saturating_add(tokens) > most
 }
@@ -270,7 +269,7 @@ impl Inner {
         }
     }
 
-    /// How long to leave it alone after a failure of `kind`; `None` to go on.
+    /// The cooldown after a failure of `kind`; `None` for none.
     fn cools(
         &self,
         failure: &Failure,
@@ -284,7 +283,7 @@ impl Inner {
             return None;
         }
         let time = failure.retry_after.map_or(own.unwrap_or(rules.time), |t| t.min(COOLING_MAX));
-        // A provider that said so itself: others would hear the same.
+        // The provider itself asked for the pause: other requests would fail, too.
         if matches!(kind, K::RateLimited | K::Authentication) && rules.allowed(kind).is_none() {
             return Some(time);
         }
@@ -307,17 +306,17 @@ impl Inner {
     }
 }
 
-/// Models of one deployment whose failures are remembered.
+/// Maximum number of models of one deployment whose failures are remembered.
 const MODELS_MAX: usize = 256;
 
-/// Longest that a provider may have itself left alone.
+/// Maximum cooldown that a provider may request.
 const COOLING_MAX: Duration = Duration::from_secs(600);
 
-/// A request's place at a deployment. Given back when it is dropped.
+/// A request's permit at a deployment; released when dropped.
 #[derive(Debug)]
 pub struct Permit {
     state: Arc<State>,
-    /// The place at the model's own state.
+    /// The permit of the model's own state.
     of_model: Option<Box<Permit>>,
     trial: bool,
     second: u64,
@@ -331,13 +330,12 @@ impl Permit {
         self.began
     }
 
-    /// The first event of a stream came.
+    /// Records the first event of a stream.
     pub fn first_event(&self, now: Instant) {
         self.state.lock().first.add(now.saturating_duration_since(self.began), now);
     }
 
-    /// The answer is complete; `tokens` of prompt and answer, and of the answer alone, where they were counted.
-    /// `whole`: it came in one piece.
+    /// Records a complete answer. `tokens`: of prompt and answer, and of the answer alone, if counted. `whole`: it arrived in one piece.
     pub fn answered(mut self, tokens: Option<(u64, u64)>, whole: bool, now: Instant) {
         if let Some(of_model) = self.of_model.take() {
             of_model.answered(None, false, now);
@@ -359,8 +357,8 @@ impl Permit {
         self.trial = false;
     }
 
-    /// It failed for one of the deployment's models: how often that model fails, and whether it is left alone, is its own. A
-    /// server that cannot be reached fails for all of them.
+    /// Records a failure of one of the deployment's models, which has its own failure count and cooldown. A connection failure counts for
+    /// all models.
     pub fn failed_for(
         mut self,
         model: Option<&str>,
@@ -387,8 +385,7 @@ impl Permit {
         of_model.failed(failure, rules, own_time, spare, now)
     }
 
-    /// It failed. `spare`: another deployment of the group is ready. Returns for how long the deployment is left alone, if
-    /// it is.
+    /// Records a failure. `spare`: another deployment of the group is ready. Returns the cooldown, if there is one.
     pub fn failed(
         mut self,
         failure: &Failure,
@@ -400,7 +397,7 @@ impl Permit {
         let mut inner = self.state.lock();
         inner.window.failed(now, failure.kind);
         if failure.kind == FailureKind::Timeout {
-            // Or a deployment that always hangs would keep its good name.
+            // Otherwise a deployment that always hangs would keep its good average.
             inner.first.add(now.saturating_duration_since(self.began), now);
         }
         let time = if self.trial && rules.counts(failure.kind) && !rules.disabled {
@@ -424,7 +421,7 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let mut inner = self.state.lock();
         inner.in_flight -= 1;
-        // A trial that came to no result: the next request may try.
+        // A trial without a result: the next request is the trial.
         if self.trial
             && let Some(cooling) = &mut inner.cooling
         {
@@ -442,7 +439,7 @@ pub struct States {
 }
 
 impl States {
-    /// The state of `id`, which may be new.
+    /// The state of `id`; new if it does not exist.
     pub fn get(&self, id: &str) -> Arc<State> {
         let mut all = self.by_id.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(state) = all.get(id) {
@@ -453,7 +450,7 @@ impl States {
         state
     }
 
-    /// Forgets all but these.
+    /// Removes all other states.
     pub fn keep(&self, is_known: impl Fn(&str) -> bool) {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| is_known(id));
     }

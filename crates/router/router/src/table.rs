@@ -1,5 +1,5 @@
-//! Names to groups of deployments: what a configuration means, made once and never changed. A new configuration is a new
-//! table; requests that run keep theirs. Built by the server from the configuration; looked at by `dispatch`.
+//! Maps names to groups of deployments, as the configuration says. Immutable: a new configuration is a new table, and running requests keep
+//! theirs. Built by the server, read by `dispatch`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicUsize;
@@ -16,28 +16,28 @@ use crate::state::{Limits, State, States};
 use crate::target::Target;
 use crate::trace::By;
 
-/// A deployment at work.
+/// A deployment and its state.
 #[derive(Debug)]
 pub struct Deployment<T> {
-    /// What the choice depends on.
+    /// The properties that the choice depends on.
     pub terms: DeploymentSpec,
-    /// Most time for an attempt. Instead of the policy's.
+    /// Time limit of an attempt, instead of the policy's.
     pub timeout: Option<Duration>,
-    /// Most time to the first event of a stream. Instead of the policy's.
+    /// Time limit until the first event of a stream, instead of the policy's.
     pub stream_timeout: Option<Duration>,
-    /// How long it is left alone after failures. Instead of the policy's.
+    /// Cooldown after failures, instead of the policy's.
     pub cooldown: Option<Duration>,
-    /// Retries. Instead of the policy's.
+    /// Number of retries, instead of the policy's.
     pub retries: Option<u32>,
-    /// Who gets a copy of its requests.
+    /// The group that gets copies of its requests.
     pub shadow: Option<config::Shadow>,
     /// `tags` of the entry.
     pub tags: Vec<String>,
-    /// It is not asked beside the requests whether it is well.
+    /// It gets no health checks.
     pub unchecked: bool,
-    /// Who answers.
+    /// Its target.
     pub target: T,
-    /// What is known of it.
+    /// Its state.
     pub state: Arc<State>,
 }
 
@@ -73,94 +73,94 @@ impl<T: Target> Deployment<T> {
     }
 }
 
-/// A group at work.
+/// A group of deployments.
 #[derive(Debug)]
 pub struct Group<T> {
-    /// What clients ask for.
+    /// Its name.
     pub name: GroupName,
-    /// How one is chosen.
+    /// Its strategy.
     pub strategy: Strategy,
-    /// Who answers.
+    /// Its deployments.
     pub deployments: Vec<Arc<Deployment<T>>>,
     /// Why deployments were left out.
     pub skipped: Vec<String>,
-    /// Those who wait for a place, in the order in which they came; who holds it is next.
+    /// Requests that wait for a permit, in order of arrival; the holder of the lock is next.
     pub(crate) line: tokio::sync::Mutex<()>,
-    /// How many they are.
+    /// Their number.
     pub(crate) waiting: AtomicUsize,
-    /// Held while it is decided whether one is left alone: two at a time could leave nobody.
+    /// Held while a cooldown is decided: two at a time could leave no deployment.
     pub(crate) cooling: Mutex<()>,
 }
 
 impl<T> Group<T> {
-    /// What tells its models apart, where it stands for several: the name that was asked for.
+    /// The requested name, if the group has several models.
     pub fn model<'a>(&self, name: &'a str) -> Option<&'a str> {
         self.name.is_wildcard().then_some(name)
     }
 
-    /// The longest context of its deployments; `None` if that of one is not known.
+    /// The largest context of its deployments; `None` if one is unknown.
     pub fn window_tokens(&self) -> Option<u64> {
         let windows: Option<Vec<u64>> = self.deployments.iter().map(|d| d.terms.window_tokens).collect();
         windows?.into_iter().max()
     }
 }
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Debug)]
 pub enum Resolved<'a, T> {
     /// A group.
     Group {
-        /// It.
+        /// The group.
         group: &'a Arc<Group<T>>,
-        /// The name that matched, aliases followed.
+        /// The name that matched, after aliases.
         name: &'a str,
         /// How it was found.
         by: By,
     },
     /// A cascade.
     Cascade {
-        /// It.
+        /// The cascade.
         cascade: &'a Arc<Cascade>,
         /// How it was found.
         by: By,
     },
-    /// Nothing.
+    /// An unknown name.
     Unknown,
 }
 
-/// A configuration of which no table can be made.
+/// An invalid configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TableError(pub String);
 
-/// All names, and what they stand for.
+/// All names and their meanings.
 #[derive(Debug)]
 pub struct Table<T> {
     groups: HashMap<String, Arc<Group<T>>>,
-    /// Groups with stars in their names; what says most, first.
+    /// Groups with wildcards in their names; the most specific first.
     wildcards: Vec<Arc<Group<T>>>,
     aliases: HashMap<String, config::Alias>,
     cascades: HashMap<String, Arc<Cascade>>,
     /// In the configuration's order.
     names: Vec<String>,
-    /// Groups whose broken answers somebody goes on with.
+    /// Groups whose broken streams another deployment can continue.
     mended: HashSet<String>,
-    /// Cascades whose prerouter was found not to fit the embeddings.
+    /// Cascades whose prerouter does not match the embeddings.
     mismatched: Mutex<HashSet<String>>,
-    /// What holds for all groups.
+    /// Settings for all groups.
     pub policy: Policy,
-    /// Checks beside the requests.
+    /// Health checks.
     pub health: HealthChecks,
 }
 
-/// Aliases of aliases are followed so far.
+/// Maximum depth of aliases of aliases.
 const ALIASES_MAX: usize = 8;
 
 impl<T: Target> Table<T> {
-    /// A table of `config`, with what `states` knows of the deployments already. `target` makes who answers of a deployment.
+    /// The table of `config`; `states` has the states of existing deployments. `target` creates the target of a deployment.
     ///
     /// # Errors
-    /// A name that stands for nothing, an id that is there twice, and what `target` says.
+    /// An undefined name, a duplicate id, or an error of `target`.
     pub fn new(
         config: &Config,
         states: &States,
@@ -210,7 +210,7 @@ impl<T: Target> Table<T> {
             if group.name.is_wildcard() {
                 table.wildcards.push(Arc::clone(&group));
             } else if !group.deployments.is_empty() {
-                // What was left out is no choice.
+                // Deployments that were left out cannot be chosen.
                 table.names.push(group.name.as_str().to_string());
             }
             table.groups.insert(group.name.as_str().to_string(), group);
@@ -229,7 +229,7 @@ impl<T: Target> Table<T> {
         Ok(table)
     }
 
-    /// Whether one of the group, or of those that it falls back to, goes on with what broke off at another one.
+    /// Whether a deployment of the group, or of its fallbacks, can continue an answer that broke off at another one.
     fn leads_to_a_mender(&self, name: &str) -> bool {
         let mut seen: HashSet<&str> = HashSet::new();
         let mut queue = vec![name];
@@ -238,7 +238,7 @@ impl<T: Target> Table<T> {
             if !seen.insert(name) {
                 continue;
             }
-            // A group with stars in its name is one itself here.
+            // A group with a wildcard counts as itself here.
             let group = self.groups.get(name).or_else(|| match self.resolve(name) {
                 Resolved::Group { group, .. } => Some(group),
                 _ => None,
@@ -256,20 +256,20 @@ impl<T: Target> Table<T> {
         continues && deployments > 1
     }
 
-    /// Every name that is used stands for something.
+    /// Checks that every name that is used is defined.
     fn check(&self) -> Result<(), TableError> {
         let unknown = |what: String, name: &str| {
-            TableError(format!("{what} '{name}', which is no name here; there are: {}", self.known()))
+            TableError(format!("{what} '{name}', which is not defined; names are: {}", self.known()))
         };
         let is_group = |name: &str| matches!(self.resolve(name), Resolved::Group { .. });
         for alias in self.aliases.values() {
             if matches!(self.resolve(&alias.name), Resolved::Unknown) {
-                return Err(unknown(format!("the alias '{}' stands for", alias.name), &alias.group));
+                return Err(unknown(format!("the alias '{}' refers to", alias.name), &alias.group));
             }
         }
         for cascade in self.cascades.values() {
             if let Some(name) = [&cascade.fast, &cascade.strong].into_iter().find(|name| !is_group(name)) {
-                return Err(unknown(format!("the cascade '{}' asks", cascade.name), name));
+                return Err(unknown(format!("the cascade '{}' uses", cascade.name), name));
             }
         }
         let leads = |name: &str| !matches!(self.resolve(name), Resolved::Unknown);
@@ -292,18 +292,17 @@ impl<T: Target> Table<T> {
 }
 
 impl<T> Table<T> {
-    /// Whether nobody was told yet that the prerouter of `cascade` does not fit the embeddings.
+    /// Whether a prerouter of `cascade` that does not match the embeddings was not logged yet.
     pub(crate) fn is_first_mismatch(&self, cascade: &str) -> bool {
         let mut known = self.mismatched.lock().unwrap_or_else(PoisonError::into_inner);
         !known.contains(cascade) && known.insert(cascade.to_string())
     }
 
-    /// What `name` stands for: a group of just this name, else an alias, a cascade, or the group with stars in its name that
-    /// says most.
+    /// The meaning of `name`: a group with exactly this name, else an alias, a cascade, or the most specific group with a wildcard.
     pub fn resolve<'a>(&'a self, name: &'a str) -> Resolved<'a, T> {
         let (mut name, mut by) = (name, By::Name);
         for _ in 0..ALIASES_MAX {
-            // A name with stars is a pattern, not what somebody asks for.
+            // A name with a wildcard is a pattern, not a model.
             if let Some(group) = self.groups.get(name).filter(|g| !g.name.is_wildcard()) {
                 return Resolved::Group { group, name, by };
             }
@@ -319,7 +318,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// The names that clients may ask for, for lists of models: those with stars and hidden aliases are not in it.
+    /// The names for lists of models, without wildcards and hidden aliases.
     pub fn names(&self) -> &[String] {
         &self.names
     }
@@ -331,7 +330,7 @@ impl<T> Table<T> {
         if names.is_empty() { "none".into() } else { names.join(", ") }
     }
 
-    /// Whether somebody may go on with what breaks off in this group.
+    /// Whether a stream of this group may be continued by another deployment.
     pub fn continues_streams(&self, group: &Group<T>) -> bool {
         self.mended.contains(group.name.as_str())
     }

@@ -1,10 +1,10 @@
-//! Choosing by tags, as LiteLLM's `enable_tag_filtering` does: which deployments of a group a request's tags leave. Used by `dispatch`.
+//! Choosing by tags, like LiteLLM's `enable_tag_filtering`: which deployments of a group a request's tags allow. Used by `dispatch`.
 
 use octet_config::TagFilter;
 
 use crate::table::{Deployment, Group};
 
-/// The tag of deployments for requests that no other tag leads anywhere.
+/// The tag of deployments for requests that match no other tag.
 const DEFAULT: &str = "default";
 
 /// Whether a request with `tags` may go to `d`.

@@ -1,5 +1,4 @@
-//! What answers requests: a provider, the engine in this process, or a test's mock. Implemented by the server; driven by
-//! `dispatch`.
+//! A target answers requests: a provider, the engine in this process, or a test's mock. Implemented by the server; called by `dispatch`.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -13,7 +12,7 @@ use octet_upstream::{Dialect, Upload};
 
 use crate::failure::Failure;
 
-/// Something that answers. Each deployment has one.
+/// Answers requests. Each deployment has one.
 pub trait Target: Send + Sync + 'static {
     /// The events of an answer. Dropping it cancels the request.
     type Events: Events;
@@ -21,57 +20,57 @@ pub trait Target: Send + Sync + 'static {
     /// Sends the request. Dropping the future cancels it.
     fn generate(&self, ask: Ask<'_>) -> impl Future<Output = Result<Self::Events, Failure>> + Send;
 
-    /// The model's name at the target, for `x-octet-model`; stars in it as they are.
+    /// The model's name at the target, for `x-octet-model`; wildcards unchanged.
     fn model(&self) -> &str;
 
-    /// How many tokens the request's prompt is, exactly; `None` where that is not known before it is sent.
+    /// The exact number of tokens of the request's prompt; `None` if it is not known before sending.
     fn count_tokens(&self, _request: &Arc<GenerateRequest>) -> impl Future<Output = Option<u64>> + Send {
         async { None }
     }
 
-    /// Longest prompt in tokens, where the target knows better than the configuration.
+    /// Maximum prompt in tokens, if the target knows better than the configuration.
     fn window_tokens(&self) -> Option<u64> {
         None
     }
 
-    /// Whether it tells log-probabilities: they are what a cascade goes by.
+    /// Whether it returns log-probabilities, which cascades need.
     fn has_logprobs(&self) -> bool {
         true
     }
 
-    /// Whether the model is in this process: asking it for a second answer beside the first costs little, for the prompt is computed once.
+    /// Whether the model is in this process: a second answer to the same request costs little, because the prompt is computed once.
     fn is_local(&self) -> bool {
         false
     }
 
-    /// An embedding of a text by the model, where it makes them here.
+    /// The model's embedding of a text, if it is computed here.
     fn embed(&self, _text: &str) -> impl Future<Output = Option<Vec<f32>>> + Send {
         async { None }
     }
 
-    /// Whether it can go on from an answer that broke off. The request then ends with the assistant's message so far, and
-    /// has `continue_final` set.
+    /// Whether it can continue an answer that broke off. The request then ends with the partial assistant message, and has `continue_final`
+    /// set.
     fn continues(&self, _sent: &Sent) -> bool {
         false
     }
 
-    /// Whether there are answers that it [goes on from](Target::continues). What passes through unread cannot be gone on from, so
-    /// streams that somebody could mend are read.
+    /// Whether there are answers that it [can continue](Target::continues). An answer that is forwarded unread cannot be continued, so
+    /// streams that could be are parsed.
     fn may_continue(&self) -> bool {
         false
     }
 
-    /// Tokens of the request's prompt that it has in its cache, where that is known at once.
+    /// Tokens of the request's prompt in its cache, if known immediately.
     fn cached_tokens(&self, _request: &GenerateRequest) -> Option<u64> {
         None
     }
 
-    /// Requests that wait there or are being answered, others' included, where that is known at once.
+    /// Requests that are waiting or running there, including those of others, if known immediately.
     fn load(&self) -> Option<u32> {
         None
     }
 
-    /// Asks whether it is well.
+    /// Checks its health.
     fn check(&self) -> impl Future<Output = Result<(), Failure>> + Send {
         async { Ok(()) }
     }
@@ -80,48 +79,48 @@ pub trait Target: Send + Sync + 'static {
 /// A request for a target.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
-    /// What to generate. Its `model` is the name that the client asked for.
+    /// The request. Its `model` is the name that the client requested.
     pub request: &'a Arc<GenerateRequest>,
-    /// The name that led to the group, aliases followed.
+    /// The name that led to the group, after aliases.
     pub name: &'a str,
     /// The group's name.
     pub group: &'a GroupName,
-    /// The request as it came, where a target that speaks the client's dialect may hand it on as it is.
+    /// The client's bytes, if a target that speaks its dialect may forward them.
     pub original: Option<&'a Original>,
-    /// Names the trace that it belongs to (W3C's `traceparent`), for targets over HTTP.
+    /// The W3C `traceparent` header, for targets over HTTP.
     pub traceparent: Option<&'a str>,
-    /// The client has the beginning of the answer already, which is the request's last message.
+    /// The client already has the beginning of the answer, which is the request's last message.
     pub resumed: bool,
 }
 
-/// A client's request as it came.
+/// A client's request as it arrived.
 #[derive(Debug, Clone)]
 pub struct Original {
-    /// What it is written in.
+    /// Its dialect.
     pub dialect: Dialect,
     /// Its headers.
     pub headers: HeaderMap,
-    /// Its JSON.
+    /// Its JSON body.
     pub body: Bytes,
-    /// Its body instead, where that is no JSON and is sent on while it comes.
+    /// Its body if it is not JSON; it is streamed to the provider.
     pub upload: Option<Arc<Upload>>,
 }
 
 impl Original {
-    /// Whether some of it was sent that is not there any more: then nobody else can be asked.
+    /// Whether a part of it was sent and is gone: then no other deployment can be tried.
     pub fn is_spent(&self) -> bool {
         self.upload.as_ref().is_some_and(|upload| upload.is_spent())
     }
 }
 
 impl Ask<'_> {
-    /// The model's name at the target: in `template` each star becomes what the group's star stood for.
+    /// The model's name at the target: wildcards in `template` become what the group's wildcard stood for.
     pub fn fill<'b>(&self, template: &'b str) -> Cow<'b, str> {
         fill(self.group, self.name, template)
     }
 }
 
-/// `template` with what the stars of `group` stood for in `name`.
+/// `template` with the text that the wildcards of `group` stood for in `name`.
 pub(crate) fn fill<'b>(group: &GroupName, name: &str, template: &'b str) -> Cow<'b, str> {
     if !template.contains('*') {
         return Cow::Borrowed(template);
@@ -132,9 +131,9 @@ pub(crate) fn fill<'b>(group: &GroupName, name: &str, template: &'b str) -> Cow<
 /// A piece of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Piece {
-    /// An event, in no dialect.
+    /// An event, independent of the dialect.
     Event(Event),
-    /// Bytes in the client's own dialect: of a stream, whole events; else the whole answer. They go out as they are.
+    /// Bytes in the client's dialect: complete events of a stream, or the whole answer. They are sent unchanged.
     Raw(Bytes),
 }
 
@@ -144,22 +143,22 @@ impl From<Event> for Piece {
     }
 }
 
-/// The pieces of an answer as they come. Raw ones and events do not mix, and a raw answer that is not complete ends with a failure.
+/// The pieces of an answer as they arrive. Raw pieces and events are never mixed, and an incomplete raw answer ends with a failure.
 pub trait Events: Send + 'static {
-    /// The next piece; `None` after the last. A failure ends them. Can be given up and called again without losing an event.
+    /// The next piece; `None` after the last. A failure is the last. Cancel-safe: no event is lost.
     fn next(&mut self) -> impl Future<Output = Option<Result<Piece, Failure>>> + Send;
 
-    /// The next event, if it is there already.
+    /// The next event, if it has already arrived.
     fn try_next(&mut self) -> Option<Result<Piece, Failure>> {
         None
     }
 
-    /// Whether it comes over a connection: the task that reads from one hands on a piece at a time, and gets its turn in between.
+    /// Whether it comes over a connection: a task that reads from one forwards one piece at a time, and yields in between.
     fn is_remote(&self) -> bool {
         false
     }
 
-    /// Tokens counted in a raw answer that has ended.
+    /// Token counts of a raw answer that has ended.
     fn usage(&self) -> Option<Usage> {
         None
     }
@@ -170,19 +169,19 @@ pub trait Events: Send + 'static {
     }
 }
 
-/// What a client has got of an answer that broke off.
+/// The part of an answer that the client has, after it broke off.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Sent {
     /// The reasoning.
     pub reasoning: String,
     /// The text.
     pub text: String,
-    /// Pieces that it came in: at most so many tokens, for servers that send each token when it is there.
+    /// Number of pieces it came in: an upper bound of its tokens, for servers that send each token separately.
     pub pieces: u32,
 }
 
 impl Sent {
-    /// Whether something of the answer itself was said, beside thoughts and white space.
+    /// Whether it has text of the answer itself, besides reasoning and white space.
     pub fn is_begun(&self) -> bool {
         !self.text.trim().is_empty()
     }

@@ -1,5 +1,5 @@
-//! What was decided about a request, as data: for the headers `x-octet-model` and `x-octet-route`, for metrics, and for
-//! `octet route explain`. Written by `dispatch` and `cascade`.
+//! The decisions about a request, as data: for the headers `x-octet-model` and `x-octet-route`, for metrics, and for `octet route explain`.
+//! Written by `dispatch` and `cascade`.
 
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,65 +10,64 @@ use serde::Serialize;
 
 use crate::choose::Ineligible;
 
-/// Most steps that are kept; what comes then is counted.
+/// Maximum number of stored steps; further ones are counted.
 const STEPS_MAX: usize = 256;
-/// Longest value of the header.
+/// Maximum length of the header.
 const HEADER_BYTES_MAX: usize = 1024;
 
-/// How a request found its answer.
+/// The decisions that led to a request's answer.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Route {
-    /// The name that the client asked for.
+    /// The requested name.
     pub asked: String,
-    /// What was decided, in order.
+    /// The decisions, in order.
     pub steps: Vec<Step>,
-    /// When that was.
+    /// The time of each.
     #[serde(skip)]
     pub at: Vec<Instant>,
-    /// Steps that were left out.
+    /// Number of steps that are not stored.
     pub more: usize,
-    /// Who answers, once that is known.
+    /// The answering deployment, once it is known.
     pub answered: Option<Answered>,
-    /// What answers took that were begun and thrown away, in order.
+    /// The usage of answers that were discarded, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spent: Vec<Spent>,
 }
 
-/// What an answer took that was begun and thrown away: it failed in the middle, or its model was not sure enough. Its provider bills it
-/// all the same.
+/// The usage of a discarded answer: it failed midway, or its confidence was too low. Its provider bills it anyway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Spent {
-    /// Whose it was: the deployment's id.
+    /// The deployment's id.
     pub deployment: String,
-    /// What the provider counted, where it had done so by then.
+    /// The provider's count, if it had arrived.
     #[serde(skip)]
     pub usage: Option<Usage>,
-    /// Pieces that had come, each about a token.
+    /// Received pieces, each about a token.
     pub pieces: u64,
 }
 
-/// Who answers.
+/// The answering deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Answered {
     /// The group.
     pub group: String,
     /// The deployment's id.
     pub deployment: String,
-    /// The model's name there.
+    /// The model's name at the target.
     pub model: String,
 }
 
-/// How a name was understood.
+/// How a name was resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum By {
-    /// A group has this name.
+    /// As a group's name.
     Name,
-    /// An alias.
+    /// As an alias.
     Alias,
-    /// A name with stars.
+    /// As a name that matches a wildcard.
     Wildcard,
-    /// Nobody knows it: the default fallbacks.
+    /// It is unknown: the default fallbacks.
     Default,
 }
 
@@ -76,54 +75,54 @@ pub enum By {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum Step {
-    /// A name led to a group or a cascade.
+    /// A name was resolved to a group or a cascade.
     Resolved {
         /// The group or cascade.
         to: String,
         /// How.
         by: By,
     },
-    /// A cascade's rule decided.
+    /// A rule of a cascade decided.
     Rule {
-        /// Which, from 0, and what it looks at.
+        /// Its index, from 0, and the feature that it tests.
         rule: String,
-        /// The group that it names.
+        /// The group that it selects.
         to: String,
     },
-    /// A deployment could not be asked.
+    /// A deployment could not be used.
     PassedOver {
         /// Its id.
         deployment: String,
-        /// Why.
+        /// The reason.
         why: Ineligible,
     },
-    /// A deployment was asked.
+    /// A deployment was chosen.
     Chose {
         /// Its group.
         group: String,
         /// Its id.
         deployment: String,
-        /// Why this one.
+        /// The reason.
         why: String,
     },
-    /// It failed.
+    /// An attempt failed.
     Failed {
-        /// Its id, or its group's name where none could be asked.
+        /// The deployment's id, or the group's name if none could be used.
         deployment: String,
         /// `FailureKind::name`.
         kind: &'static str,
-        /// The HTTP status, where there was one.
+        /// The HTTP status, if there was one.
         status: Option<u16>,
-        /// What was wrong.
+        /// The error message.
         message: String,
         /// After how long.
         after_ms: u64,
     },
-    /// It is left alone for a while.
+    /// A deployment is in cooldown.
     Cooled {
         /// Its id.
         deployment: String,
-        /// How long.
+        /// For how long.
         for_ms: u64,
     },
     /// A pause before the next attempt.
@@ -133,18 +132,18 @@ pub enum Step {
         /// For what.
         why: &'static str,
     },
-    /// Another group's turn.
+    /// Fallback to another group.
     Fallback {
-        /// Who failed.
+        /// The group that failed.
         from: String,
-        /// Who is next.
+        /// The next group.
         to: String,
-        /// Why: `FailureKind::name`, or `unknown_model`.
+        /// The reason: `FailureKind::name`, or `unknown_model`.
         why: &'static str,
     },
-    /// The fast model's first tokens were looked at.
+    /// The fast model's first tokens were measured.
     Confidence {
-        /// How many.
+        /// Their number.
         tokens: u32,
         /// Mean of their log-probabilities.
         logprob: Option<f64>,
@@ -158,48 +157,48 @@ pub enum Step {
         value: Option<f64>,
         /// A greedy copy of the request was measured.
         probe: bool,
-        /// What was made of it: `kept`, `escalated`, or why it could not be measured.
+        /// The result: `kept`, `escalated`, or why it could not be measured.
         verdict: &'static str,
     },
-    /// The prompt was looked at before anybody was asked.
+    /// The prerouter examined the prompt.
     Prerouted {
-        /// That the fast model's answer is right; `None` where it could not be computed.
+        /// The probability that the fast model's answer is right; `None` if it could not be computed.
         probability: Option<f64>,
-        /// The group that is asked.
+        /// The group that was chosen.
         to: String,
-        /// It is the strong one.
+        /// Whether it is the strong one.
         strong: bool,
     },
     /// The fast model called tools.
     ToolCalls {
-        /// What is wrong with a call.
+        /// The error of a call.
         why: Option<String>,
         /// `kept` or `escalated`.
         verdict: &'static str,
     },
-    /// The fast model was asked whether its answer is right.
+    /// The fast model judged its own answer.
     SelfCheck {
-        /// How probable its yes was; `None` where it said something else.
+        /// The probability of yes; `None` if it replied something else.
         probability: Option<f64>,
         /// `kept` or `escalated`.
         verdict: &'static str,
     },
-    /// The answer broke off, and goes on elsewhere.
+    /// The answer broke off and is continued elsewhere.
     Continued {
-        /// After so much text.
+        /// After this many bytes of text.
         after_bytes: usize,
     },
-    /// The request was also sent to a group whose answer nobody sees.
+    /// A copy of the request was sent to a shadow group.
     Shadow {
         /// The group.
         group: String,
-        /// `false`: there was no room for it.
+        /// `false`: not sent, because the limit was reached.
         sent: bool,
     },
 }
 
 impl Step {
-    /// For a step of a cascade: what decided, and what it decided.
+    /// For a step of a cascade: the deciding part, and its decision.
     pub fn decision(&self) -> Option<(&'static str, &'static str)> {
         Some(match self {
             Self::Rule { .. } => ("rule", "matched"),
@@ -278,13 +277,13 @@ impl Route {
     }
 }
 
-/// Names come from configurations and clients: what a header cannot carry becomes `_`.
+/// Names come from configurations and clients: characters that a header cannot hold become `_`.
 struct Ascii<'a>(&'a str);
 
 impl std::fmt::Display for Ascii<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         const CHARS_MAX: usize = 128;
-        // Most are as they should be.
+        // Most names need no change.
         if self.0.len() <= CHARS_MAX && self.0.bytes().all(|b| b.is_ascii_graphic()) {
             return f.write_str(self.0);
         }
@@ -293,17 +292,17 @@ impl std::fmt::Display for Ascii<'_> {
     }
 }
 
-/// A route that is being written, shared between a request and who answers it.
+/// A route in progress, shared between a request and its reply.
 #[derive(Debug, Clone, Default)]
 pub struct Trace(Arc<Mutex<Route>>);
 
 impl Trace {
-    /// Nothing is decided yet.
+    /// An empty route.
     pub fn new(asked: &str) -> Self {
         Self(Arc::new(Mutex::new(Route { asked: asked.to_string(), ..Route::default() })))
     }
 
-    /// One more decision.
+    /// Adds a decision.
     pub fn step(&self, step: Step) {
         self.with(|route| {
             if route.steps.len() < STEPS_MAX {
@@ -315,22 +314,22 @@ impl Trace {
         });
     }
 
-    /// An answer was thrown away that had taken something.
+    /// Adds the usage of a discarded answer.
     pub fn spent(&self, spent: Spent) {
         self.with(|route| route.spent.push(spent));
     }
 
-    /// Who answers.
+    /// Sets the answering deployment.
     pub fn answered(&self, who: Answered) {
         self.with(|route| route.answered = Some(who));
     }
 
-    /// What is known so far.
+    /// A copy of the route so far.
     pub fn route(&self) -> Route {
         self.with(|route| route.clone())
     }
 
-    /// Looks at it.
+    /// Reads the route so far.
     pub fn with<R>(&self, look: impl FnOnce(&mut Route) -> R) -> R {
         look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,5 +1,4 @@
-//! Waiting for a place in a group: first come, first served; how long that is worth it, and what is said if there is none. Used
-//! by `dispatch`.
+//! Waiting for a permit in a group, first come, first served: how long it is worth waiting, and the error otherwise. Used by `dispatch`.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -15,11 +14,11 @@ use crate::choose::Ineligible;
 use crate::failure::{Failure, FailureKind};
 use crate::table::{Deployment, Group};
 
-/// A request that waits in a group's line, or is the first in it. To drop it lets the next one try.
+/// A request in a group's queue. Dropping it lets the next one try.
 #[derive(Debug)]
 pub(crate) struct Turn<'a> {
     waiting: &'a AtomicUsize,
-    /// Held by the first.
+    /// Held by the first in the queue.
     pub(crate) held: Option<MutexGuard<'a, ()>>,
 }
 
@@ -37,11 +36,11 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Listens for requests that end at a group's deployments. The first in line alone listens.
+/// Waits for requests that end at a group's deployments. Only the first in the queue listens.
 pub(crate) struct Freed<'a>(Vec<Pin<Box<Notified<'a>>>>);
 
 impl<'a> Freed<'a> {
-    /// Listens from now on.
+    /// Starts listening.
     pub(crate) fn of<T>(group: &'a Group<T>) -> Self {
         let listen = |d: &'a Arc<Deployment<T>>| {
             let mut listening = Box::pin(d.state.freed().notified());
@@ -51,7 +50,7 @@ impl<'a> Freed<'a> {
         Self(group.deployments.iter().map(listen).collect())
     }
 
-    /// A request has ended at one of them.
+    /// Waits until a request has ended at one of them.
     pub(crate) async fn any(mut self) {
         poll_fn(|cx| match self.0.iter_mut().any(|l| l.as_mut().poll(cx).is_ready()) {
             true => Poll::Ready(()),
@@ -61,7 +60,7 @@ impl<'a> Freed<'a> {
     }
 }
 
-/// How long it is worth waiting for a place; `None` where it is not.
+/// How long it is worth waiting for a permit; `None` if it is not.
 pub fn wait_until<T>(
     group: &Group<T>,
     name: &str,
@@ -70,7 +69,7 @@ pub fn wait_until<T>(
     deadline: Instant,
     now: Instant,
 ) -> Option<Instant> {
-    // Requests at work end some time, which nobody knows.
+    // Running requests end at an unknown time.
     if reasons.iter().any(|r| matches!(r, Ineligible::Parallel { .. })) {
         return Some(deadline);
     }
@@ -81,22 +80,22 @@ pub fn wait_until<T>(
     (soonest <= most).then_some(soonest)
 }
 
-/// When one of the group may be asked again.
+/// When a deployment of the group can get requests again.
 fn soonest<T>(group: &Group<T>, name: &str, now: Instant) -> Option<Instant> {
     group.deployments.iter().filter_map(|d| d.state.next_change_for(group.model(name), now)).min()
 }
 
-/// A group has no deployments: all were left out.
+/// The failure of a group without deployments: all were left out.
 pub fn left_out<T>(group: &Group<T>) -> Failure {
     let what = format!("the model '{}' is left out: {}", group.name, group.skipped.join("; "));
     Failure::new(FailureKind::NotFound, what)
 }
 
-/// None of a group can be asked.
+/// The failure of a group of which no deployment can be used.
 pub fn nobody<T>(group: &Group<T>, name: &str, reasons: &[Ineligible], now: Instant) -> Failure {
     let each = group.deployments.iter().zip(reasons).map(|(d, r)| format!("{} ({})", d.terms.id, r.text()));
     let why = each.collect::<Vec<_>>().join(", ");
-    let what = format!("nobody can answer for '{}' now: {why}", group.name);
+    let what = format!("no deployment of '{}' is available: {why}", group.name);
     let too_long = |r: &Ineligible| matches!(r, Ineligible::ContextWindow { .. });
     if !reasons.is_empty() && reasons.iter().all(too_long) {
         return Failure::new(FailureKind::ContextWindow, what);

@@ -1,4 +1,4 @@
-//! What a deployment did within the last minute, and moving averages of its speed. Held by `state`.
+//! A deployment's counts of the last minute, and moving averages of its speed. Owned by `state`.
 
 use std::time::Duration;
 
@@ -6,36 +6,36 @@ use tokio::time::Instant;
 
 use crate::failure::{FailureKind, KINDS};
 
-/// Seconds that are looked back, whole: any 60 seconds in a row are covered.
+/// Length of the window in whole seconds: it covers any 60 consecutive seconds.
 const SECONDS: usize = 61;
-/// More tokens than any request has: what a provider counts is its word alone, and sums have to hold.
+/// Maximum tokens of a request: providers' counts are not trusted, and sums must not overflow.
 const TOKENS_MAX: u64 = 1 << 32;
 
-/// Counts of some time.
+/// Counts over some time.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counts {
     /// Requests sent.
     pub requests: u32,
     /// Tokens of prompts and answers.
     pub tokens: u64,
-    /// Requests that were answered.
+    /// Requests with an answer.
     pub answered: u32,
-    /// Requests that were not, by kind.
+    /// Failed requests, by kind.
     pub failed: [u32; KINDS],
 }
 
-/// Counts of the last minute, second by second.
+/// Counts of the last minute, per second.
 #[derive(Debug)]
 pub struct Window {
     epoch: Instant,
-    /// The second that is being counted, since `epoch`.
+    /// The current second, since `epoch`.
     now: u64,
     seconds: Box<[Counts; SECONDS]>,
     total: Counts,
 }
 
 impl Window {
-    /// Nothing has happened.
+    /// An empty window.
     pub fn new(epoch: Instant) -> Self {
         Self { epoch, now: 0, seconds: Box::new([Counts::default(); SECONDS]), total: Counts::default() }
     }
@@ -60,7 +60,7 @@ impl Window {
         &self.total
     }
 
-    /// A request of about `tokens` is sent. Returns the second, for [`Window::correct`].
+    /// Counts a request of about `tokens`. Returns its second, for [`Window::correct`].
     pub fn sent(&mut self, now: Instant, tokens: u64) -> u64 {
         self.at(now);
         let tokens = tokens.min(TOKENS_MAX);
@@ -71,11 +71,11 @@ impl Window {
         self.now
     }
 
-    /// The request that was sent in `second` took `tokens`, not `guess`.
+    /// Corrects the tokens of the request sent in `second` from `guess` to `tokens`.
     pub fn correct(&mut self, now: Instant, second: u64, guess: u64, tokens: u64) {
         self.at(now);
         let (guess, tokens) = (guess.min(TOKENS_MAX), tokens.min(TOKENS_MAX));
-        // What was guessed too high is taken off where it was put, if that is still counted; the rest is spent now.
+        // An overestimate is subtracted where it was added, if that second still counts; additional tokens count now.
         let live = self.now - second < SECONDS as u64;
         let too_much = guess.saturating_sub(tokens);
         if live && too_much > 0 {
@@ -88,21 +88,21 @@ impl Window {
         self.total.tokens += more;
     }
 
-    /// A request was answered.
+    /// Counts an answered request.
     pub fn answered(&mut self, now: Instant) {
         self.at(now);
         self.seconds[slot(self.now)].answered += 1;
         self.total.answered += 1;
     }
 
-    /// A request failed.
+    /// Counts a failed request.
     pub fn failed(&mut self, now: Instant, kind: FailureKind) {
         self.at(now);
         self.seconds[slot(self.now)].failed[kind as usize] += 1;
         self.total.failed[kind as usize] += 1;
     }
 
-    /// Forgets how requests ended: a deployment that is back begins anew.
+    /// Resets the counts of answers and failures, after a recovery.
     pub fn forgive(&mut self) {
         for counts in self.seconds.iter_mut().chain([&mut self.total]) {
             counts.answered = 0;
@@ -110,7 +110,7 @@ impl Window {
         }
     }
 
-    /// When the first of the counted requests leaves the window.
+    /// When the oldest counted request leaves the window.
     pub fn next_expiry(&self) -> Option<Instant> {
         let first = (0..SECONDS as u64)
             .filter_map(|back| self.now.checked_sub(back))
@@ -131,18 +131,18 @@ pub struct Average {
     at: Option<Instant>,
 }
 
-/// What a new sample counts for.
+/// Weight of a new sample.
 const NEW_SHARE: f64 = 0.3;
 
 impl Average {
-    /// One more sample.
+    /// Adds a sample.
     pub fn add(&mut self, sample: Duration, now: Instant) {
         let s = sample.as_secs_f64();
         self.value_s = Some(self.value_s.map_or(s, |old| old + NEW_SHARE * (s - old)));
         self.at = Some(now);
     }
 
-    /// The average; `None` before the first sample, and `ttl` after the last.
+    /// The average; `None` before the first sample, and `ttl` after the last one.
     pub fn get(&self, ttl: Duration, now: Instant) -> Option<f64> {
         self.value_s.filter(|_| self.at.is_some_and(|at| now.saturating_duration_since(at) <= ttl))
     }

@@ -118,7 +118,7 @@ async fn ask(
     let mut called = String::new();
     let mut watch = |event: &Event| {
         see(event);
-        calls.iter_mut().for_each(|c| c.see(event));
+        calls.iter_mut().for_each(|c| c.observe(event));
         match event {
             Event::ToolCallStart { name, .. } => called += &format!("\n{name} "),
             Event::ToolCallArguments { text, .. } => called += text,
@@ -144,7 +144,7 @@ pub async fn measure(
     let mut watch = |event: &Event| {
         has_text |= matches!(event, Event::Text { text, .. } if !text.is_empty());
         if meter.verdict() == Verdict::Watching {
-            meter.see(event);
+            meter.observe(event);
         }
     };
     let request = GenerateRequest { logprobs: Some(signal::ENTROPY_TOP), ..prompt.request.clone() };

@@ -236,7 +236,7 @@ async fn calls_that_cannot_be_carried_out_are_escalated() {
         for (name, pieces, why) in [
             ("weather", &["{\"city\": \"Kö", "ln\", \"days\": 2}"][..], None),
             ("weather", &["{\"city\": \"Kö", "ln\", \"days\": 0}"], Some("/days")),
-            ("weather", &["{\"town\": \"Köln\"}"], Some("break its schema")),
+            ("weather", &["{\"town\": \"Köln\"}"], Some("do not match its schema")),
             ("weather", &["{\"city\": \"Kö"], Some("not a JSON object")),
             ("weather", &["[]"], Some("not a JSON object")),
             ("weather", &[], Some("required")),

@@ -138,7 +138,7 @@ async fn unknown_names_have_the_default_fallbacks_or_an_error_that_says_what_the
     let error = ask(&router, "x").await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::NotFound);
     assert_eq!(error.code.as_deref(), Some("model_not_found"));
-    assert!(error.message.ends_with("there are: m, n"), "{error}");
+    assert!(error.message.ends_with("models are: m, n"), "{error}");
     c.router.default_fallbacks = vec!["n".into()];
     let (router, _) = crate::common::router(&c);
     let mut reply = router.send(call("x"));
@@ -185,8 +185,8 @@ fn a_table_has_no_loose_ends() {
         Router::new(&c, 1, |d| mock(&world, d)).map(drop).unwrap_err().to_string()
     };
     let alias = |name: &str, group: &str| Alias { name: name.into(), group: group.into(), hidden: false };
-    assert!(refused(&|c| c.router.aliases = vec![alias("x", "y")]).contains("'x' stands for 'y'"));
-    assert!(refused(&|c| c.router.aliases = vec![alias("x", "y"), alias("y", "x")]).contains("stands for"));
+    assert!(refused(&|c| c.router.aliases = vec![alias("x", "y")]).contains("'x' refers to 'y'"));
+    assert!(refused(&|c| c.router.aliases = vec![alias("x", "y"), alias("y", "x")]).contains("refers to"));
     assert!(refused(&|c| c.router.fallbacks = vec![fallback("m", &["n"])]).contains("'m' falls back to 'n'"));
     assert!(refused(&|c| c.router.default_fallbacks = vec!["n".into()]).contains("'n'"));
     assert!(refused(&|c| c.deployments.push(deployment("n", "a"))).contains("two deployments"));

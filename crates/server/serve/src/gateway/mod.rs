@@ -223,6 +223,11 @@ impl Gateway {
         Ok(())
     }
 
+    /// Reloads the configuration, and logs the result.
+    pub async fn reload_and_log(self: &Arc<Self>) {
+        watch::reload(self).await;
+    }
+
     /// Sends a request and returns the text of the answer, for measurements. `observe` gets its events.
     ///
     /// # Errors

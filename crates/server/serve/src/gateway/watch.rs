@@ -49,7 +49,7 @@ async fn poll(files: &[PathBuf]) -> Option<FileStates> {
 }
 
 /// Reloads the configuration, and logs the result.
-async fn reload(gateway: &Arc<Gateway>) {
+pub async fn reload(gateway: &Arc<Gateway>) {
     let this = Arc::clone(gateway);
     match tokio::task::spawn_blocking(move || this.reload()).await {
         Ok(Ok(())) => tracing::info!("the configuration was reloaded"),

@@ -8,7 +8,7 @@ const RETRY_DRAINING_S: u64 = 5;
 
 /// The model does not exist.
 pub fn unknown(name: &str, known: &str) -> ApiError {
-    let what = format!("there is no model '{}' here; there are: {known}", shortened(name));
+    let what = format!("there is no model '{}'; models are: {known}", shortened(name));
     ApiError {
         param: Some("model".into()),
         code: Some("model_not_found".into()),

@@ -167,7 +167,7 @@ async fn models_that_a_key_may_not_use_count_no_tokens_for_it_and_are_not_named(
     for name in ["secret", "nothing"] {
         let (status, body) = ask(&f, &limited, "/api/show", &json!({"model": name})).await;
         let said = body["error"].as_str().unwrap();
-        assert!(status == 404 && said.ends_with("there are: open"), "{body}");
+        assert!(status == 404 && said.ends_with("models are: open"), "{body}");
     }
 }
 
