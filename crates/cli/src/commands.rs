@@ -36,7 +36,7 @@ Examples:
 
 A MODEL is a short name (smollm2:135m), a repository on Hugging Face (hf:user/repo:Q4_K_M), an
 address of a GGUF file, a GGUF file, or a Hugging Face directory. What is not on this machine is
-fetched first. Where none is named, the tiny model inside octet (fox) is used.
+fetched first. Where none is named, the tiny model built into octet (fox) is used.
 
 Flags that say how a model is loaded and how tokens are chosen have a mirror in the environment:
 --ctx-size is OCTET_CTX_SIZE, --temp is OCTET_TEMP; OCTET_MODEL is the model where none is named.

@@ -7,7 +7,7 @@ use octet_weights::{Error, Model, gguf};
 pub const NAME: &str = "fox";
 
 /// The note printed when it is used by default.
-pub const NOTE: &str = "fox: the tiny model inside octet, made to try things with; `octet run qwen3.6:35b-a3b` fetches a real one";
+pub const NOTE: &str = "fox: the tiny model built into octet, for trying things out; `octet run qwen3.6:35b-a3b` downloads a real one";
 
 /// Tensors are read in place, some as f32, so the alignment is GGUF's.
 #[repr(C, align(64))]

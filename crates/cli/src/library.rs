@@ -67,7 +67,7 @@ fn references(names: &[String]) -> anyhow::Result<Vec<Reference>> {
 pub fn pull(args: &PullArgs, settings: &Settings) -> anyhow::Result<()> {
     let fetched: Vec<String> = args.models.iter().filter(|m| !embedded::is(m)).cloned().collect();
     if fetched.len() < args.models.len() {
-        note!("{}: is inside octet; there is nothing to fetch", embedded::NAME);
+        note!("{}: is built in; there is nothing to download", embedded::NAME);
     }
     let references = references(&fetched)?;
     let hub = Hub::new(settings.hub()?);
@@ -80,7 +80,7 @@ pub fn pull(args: &PullArgs, settings: &Settings) -> anyhow::Result<()> {
 
 pub fn rm(args: &RmArgs, settings: &Settings) -> anyhow::Result<()> {
     if args.models.iter().any(|m| embedded::is(m)) {
-        anyhow::bail!("{}: is inside octet and cannot be removed", embedded::NAME);
+        anyhow::bail!("{}: is built in and cannot be removed", embedded::NAME);
     }
     let references = references(&args.models)?;
     let hub = Hub::new(settings.hub()?);
@@ -106,7 +106,7 @@ pub fn list(args: &ListArgs, settings: &Settings) -> anyhow::Result<()> {
     let names: Vec<String> = models.iter().map(name).collect();
     let width = names.iter().map(|n| n.chars().count()).fold("NAME".len(), usize::max);
     writeln!(out, "{:width$}  {:>10}  FETCHED", "NAME", "SIZE")?;
-    writeln!(out, "{:width$}  {:>10}  inside octet", embedded::NAME, size(embedded::size()))?;
+    writeln!(out, "{:width$}  {:>10}  built in", embedded::NAME, size(embedded::size()))?;
     for (model, name) in models.iter().zip(&names) {
         let state = if model.complete { "" } else { "  unfinished: pull it again to go on" };
         writeln!(out, "{name:width$}  {:>10}  {}{state}", size(model.size), ago(model.modified))?;

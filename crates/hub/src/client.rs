@@ -1,6 +1,6 @@
-//! One request over HTTP/1.1, directly or through a proxy, within limits of time. Used by `http`.
+//! One request over HTTP/1.1, directly or through a proxy, with time limits. Used by `http`.
 //!
-//! The client is hyper-util's, as the router's is; a thread of its own drives it while the thread that pulls waits.
+//! The client is hyper-util's, as in the router; its own thread drives it while the calling thread waits.
 
 use std::error::Error as StdError;
 use std::io::{self, ErrorKind, Read};
@@ -30,10 +30,10 @@ use url::Url;
 
 use crate::config::Patience;
 
-/// Most headers of an answer. Stores behind several proxies send more than hyper's 100.
+/// Maximum number of headers of an answer. Servers behind several proxies send more than hyper's default of 100.
 const HEADERS_MAX: usize = 256;
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug, Clone, Error)]
 pub(crate) enum Failure {
     #[error("the name of the host is unknown")]
@@ -44,7 +44,7 @@ pub(crate) enum Failure {
     Unreachable(String),
     #[error("the proxy refused: {0}")]
     Proxy(String),
-    /// Most often a certificate.
+    /// Usually a certificate error.
     #[error("no encryption: {0}")]
     Tls(String),
     #[error("no answer in time")]
@@ -53,7 +53,7 @@ pub(crate) enum Failure {
     Broken(String),
 }
 
-/// A proxy's address and what it is asked with.
+/// A proxy's address and credentials.
 #[derive(Debug, Clone)]
 pub(crate) struct Proxy {
     uri: Uri,
@@ -61,7 +61,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Whether it is to be talked to over TLS.
+    /// Whether the connection to it uses TLS.
     pub fn is_encrypted(&self) -> bool {
         self.uri.scheme_str() == Some("https")
     }
@@ -77,7 +77,7 @@ impl Proxy {
     }
 }
 
-/// User and password of `url` as a header says them.
+/// User and password of `url` as a header value.
 pub(crate) fn basic(url: &Url) -> String {
     let decoded = |s: &str| percent_encoding::percent_decode_str(s).collect::<Vec<u8>>();
     let mut pair = decoded(url.username());
@@ -86,22 +86,22 @@ pub(crate) fn basic(url: &Url) -> String {
     format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair))
 }
 
-/// Connections of one kind: through one proxy or none, and with one check of certificates.
+/// Connections of one kind: the same proxy and certificate check.
 pub(crate) struct HttpClient {
     client: Client<Connector, Empty<Bytes>>,
-    /// The proxy's host; all connections are made to it.
+    /// The proxy's host; all connections go to it.
     proxy_host: Option<String>,
-    /// What an unencrypted request says to the proxy. To encrypt, the connector asks it for a tunnel.
+    /// The proxy credentials for unencrypted requests. For TLS the connector opens a tunnel with them.
     proxy_authorization: Option<HeaderValue>,
     runtime: Arc<Runtime>,
-    /// Longest time to connect, names and TLS included.
+    /// Time limit to connect, with DNS and TLS.
     connect: Duration,
-    /// Longest time without a byte.
+    /// Time limit without received bytes.
     stall: Duration,
 }
 
 impl HttpClient {
-    /// `tls` is for what is encrypted, `https` proxies included.
+    /// `tls` is for encrypted connections, including those to `https` proxies.
     pub fn new(
         proxy: Option<Proxy>,
         tls: Arc<ClientConfig>,
@@ -124,7 +124,7 @@ impl HttpClient {
         self.proxy_host.as_deref()
     }
 
-    /// One request and the head of its answer. `uri` is absolute.
+    /// Sends one request and returns the head of its answer. `uri` is absolute.
     pub fn send(
         &self,
         method: &Method,
@@ -151,7 +151,7 @@ impl HttpClient {
     }
 }
 
-/// Connects: to the host, through a tunnel of the proxy, or to the proxy, which then gets the whole address.
+/// Connects to the host, through a tunnel of the proxy, or to the proxy, which then gets the absolute address.
 #[derive(Clone)]
 struct Connector {
     direct: HttpsConnector<HttpConnector>,
@@ -199,7 +199,7 @@ impl Service<Uri> for Connector {
 trait Io: AsyncRead + AsyncWrite + Send {}
 impl<T: AsyncRead + AsyncWrite + Send> Io for T {}
 
-/// A connection of any of these kinds.
+/// A connection of any kind.
 struct Stream {
     io: Pin<Box<dyn Io>>,
     asks_proxy: bool,
@@ -241,10 +241,10 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// The body of an answer, read as it comes.
+/// The body of an answer, read as it arrives.
 pub(crate) struct Body {
     incoming: Incoming,
-    /// What has come and is not read.
+    /// Received bytes that were not read yet.
     rest: Bytes,
     stall: Duration,
     runtime: Arc<Runtime>,
@@ -267,7 +267,7 @@ impl Read for Body {
     }
 }
 
-/// An error and what it comes from. An I/O error that wraps another does not name it as its source.
+/// An error and its causes. An I/O error does not return the error that it wraps as its source.
 fn causes<'a>(e: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
     successors(Some(e), |&e: &&'a (dyn StdError + 'static)| match e.downcast_ref::<io::Error>() {
         Some(io) => io.get_ref().map(|inner| inner as &(dyn StdError + 'static)),
@@ -279,7 +279,7 @@ fn innermost(e: &(dyn StdError + 'static)) -> String {
     causes(e).last().map(ToString::to_string).unwrap_or_default()
 }
 
-/// Why a connection was not made. The libraries keep most of their errors' types to themselves.
+/// Why a connection failed. The libraries keep most of their error types private.
 fn failure(e: &(dyn StdError + 'static)) -> Failure {
     let why = innermost(e);
     let of_tunnel =
@@ -302,7 +302,7 @@ fn failure(e: &(dyn StdError + 'static)) -> Failure {
             | ErrorKind::NetworkUnreachable
             | ErrorKind::AddrNotAvailable,
         ) => Failure::Unreachable(why),
-        // The next try may get through.
+        // A retry may succeed.
         Some(_) => Failure::Broken(why),
     }
 }

@@ -1,4 +1,4 @@
-//! Some bytes of one address into one file: resumed, hashed, tried again. Used by all three kinds of source.
+//! Downloads a range of an address into a file: with resumption, hashing and retries. Used by all three kinds of source.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -15,27 +15,27 @@ use crate::progress::{Event, Meter};
 
 const BUFFER: usize = 256 * 1024;
 
-/// A run of bytes of an address.
+/// A byte range of an address.
 pub(crate) struct Piece<'a> {
     pub url: &'a Url,
     pub token: Option<&'a Secret>,
     pub trust: Trust,
-    /// The first byte wanted.
+    /// The first byte.
     pub start: u64,
-    /// How many; `None` up to an end that nobody knows (then nothing can be resumed).
+    /// Number of bytes; `None` up to an unknown end (then the download cannot be resumed).
     pub len: Option<u64>,
-    /// What `If-Range` may name, where the hash is not known beforehand.
+    /// The validator for `If-Range`, if the hash is not known in advance.
     pub validator: Option<&'a str>,
 }
 
-/// What a try came to.
+/// The result of an attempt.
 enum Outcome {
     Complete,
-    /// Broke off; the file has what came.
+    /// The connection failed; the file has the bytes received so far.
     Partial(Error),
 }
 
-/// The file being filled, and the hash of what is in it.
+/// The file being written, and the hash of its content.
 struct Part<'a> {
     path: &'a Path,
     file: File,
@@ -43,8 +43,8 @@ struct Part<'a> {
     hash: Sha256,
 }
 
-/// Fills `path` with the bytes of `piece`, going on after those that are there. Returns their SHA-256 (lower-case
-/// hexadecimal) and their number. On failure what came stays in `path` for the next call.
+/// Fills `path` with the bytes of `piece`, after those already there. Returns the SHA-256 (lower-case hexadecimal) and the number of bytes.
+/// After a failure `path` keeps the received bytes for the next call.
 pub(crate) fn fetch(
     http: &Http,
     piece: &Piece<'_>,
@@ -55,7 +55,7 @@ pub(crate) fn fetch(
     match fill(http, piece, &mut part, meter) {
         Ok(()) => Ok((hex(&part.hash.finalize()), part.have)),
         Err(e) => {
-            // Of a file that brought nothing, nothing needs to stay.
+            // An empty file is removed.
             if part.have == 0 && !e.is_local() {
                 drop(part);
                 remove_file(path)?;
@@ -65,7 +65,7 @@ pub(crate) fn fetch(
     }
 }
 
-/// Tries until all bytes are there.
+/// Retries until all bytes have arrived.
 fn fill(http: &Http, piece: &Piece<'_>, part: &mut Part<'_>, meter: &mut Meter<'_>) -> Result<(), Error> {
     let mut tries = 0;
     while piece.len.is_none_or(|len| part.have < len) || part.have == 0 {
@@ -78,7 +78,7 @@ fn fill(http: &Http, piece: &Piece<'_>, part: &mut Part<'_>, meter: &mut Meter<'
         if part.have > before {
             tries = 0;
         }
-        // A network that went away while bytes were coming comes back; one that never answered is another matter.
+        // A network that fails during a download usually recovers; one that never answered may not.
         let again = match failure.class() {
             Some(Class::Transient(_)) => true,
             Some(Class::Unreachable) => part.have > 0,
@@ -100,7 +100,7 @@ fn fill(http: &Http, piece: &Piece<'_>, part: &mut Part<'_>, meter: &mut Meter<'
     Ok(())
 }
 
-/// One request and its body.
+/// One request with its body.
 fn attempt(
     http: &Http,
     piece: &Piece<'_>,
@@ -119,33 +119,39 @@ fn attempt(
     match answer.status {
         206 => match answer.content_range() {
             Some((first, ..)) if ranged && first == from => {}
-            _ => return Err(permanent(&answer, "sent another part of the file than was asked for")),
+            _ => return Err(permanent(&answer, "sent a different range than requested")),
         },
         416 => {
-            // What is here cannot be of this file.
+            // The bytes here cannot be from this file.
             part.restart(meter)?;
-            return Ok(Outcome::Partial(transient(&answer, "has no such part of the file; starting over")));
+            return Ok(Outcome::Partial(transient(
+                &answer,
+                "does not have the requested range; starting over",
+            )));
         }
         200 if piece.start > 0 => {
             return Err(Error::fetch(
                 &answer.url,
-                "the server does not send parts of files",
+                "the server does not support range requests",
                 Class::NoRanges,
             ));
         }
         200 => {
-            // The server can send wholes only, or the file is another now.
+            // The server does not support ranges, or the file has changed.
             if part.have > 0 {
-                meter.event(Event::Note("the server does not resume this file; starting over"));
+                meter.event(Event::Note("the server cannot resume this download; starting over"));
                 part.restart(meter)?;
             }
             if let (Some(len), Some(sent)) = (piece.len, answer.content_length())
                 && len != sent
             {
-                return Err(permanent(&answer, &format!("sends {sent} bytes where {len} were announced")));
+                return Err(permanent(
+                    &answer,
+                    &format!("sends {sent} bytes instead of the announced {len}"),
+                ));
             }
         }
-        status => return Err(permanent(&answer, &format!("answered {status}, which is no file"))),
+        status => return Err(permanent(&answer, &format!("answered {status} instead of a file"))),
     }
     copy(answer, piece, part, meter)
 }
@@ -197,7 +203,7 @@ fn transient(answer: &Answer, what: &str) -> Error {
 }
 
 impl<'a> Part<'a> {
-    /// Opens what an earlier call left, and hashes it.
+    /// Opens the file of an earlier call, and hashes it.
     fn open(path: &'a Path, len: Option<u64>, meter: &mut Meter<'_>) -> Result<Self, Error> {
         create_parent(path)?;
         let io = |e| Error::io(path, e);
@@ -227,7 +233,7 @@ impl<'a> Part<'a> {
         Ok(part)
     }
 
-    /// Throws away what is there.
+    /// Removes the content.
     fn restart(&mut self, meter: &mut Meter<'_>) -> Result<(), Error> {
         self.file
             .set_len(0)
@@ -241,7 +247,7 @@ impl<'a> Part<'a> {
 
     fn write(&mut self, bytes: &[u8], len: Option<u64>) -> Result<(), Error> {
         if let Err(e) = self.file.write_all(bytes) {
-            // Part of the buffer may be on disk; that is fine, the next call hashes whatever is there.
+            // A part of the buffer may be on disk; the next call hashes whatever is there.
             return Err(match e.kind() {
                 ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Error::DiskFull {
                     path: self.path.to_path_buf(),

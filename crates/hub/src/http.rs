@@ -1,7 +1,7 @@
-//! One HTTP request with redirects, credentials and readable errors. Every other file of this crate asks through here.
+//! One HTTP request with redirects, credentials and readable errors. Used by all other files of this crate.
 //!
-//! Redirects are followed here and not in the HTTP library: a token must never reach another host, and Hugging
-//! Face states a file's hash in the redirecting answer, not in the last one.
+//! Redirects are followed here instead of in the HTTP library: a token must never reach another host, and Hugging Face sends a file's hash
+//! in the redirect, not in the final answer.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -20,14 +20,14 @@ use crate::progress::{Event, Progress};
 use crate::tls::{self, Tls};
 
 const REDIRECTS_MAX: usize = 10;
-/// A longer wait that a server asks for is an answer, not a delay.
+/// If a server asks for a longer wait, the request fails instead.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
-/// Whose certificates and proxy settings count.
+/// Which certificate and proxy settings apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trust {
     System,
-    /// As pip is set up.
+    /// pip's settings.
     Pip,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Call<'a> {
     /// Sent to the origin of `url` only.
     pub token: Option<&'a Secret>,
     pub trust: Trust,
-    /// Stop at the first redirect that has this header, and give that answer back.
+    /// Stop at the first redirect with this header, and return that answer.
     pub stop_at: Option<&'static str>,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The last answer of a chain of redirects: status 2xx or 416, or 3xx where [`Call::stop_at`] stopped.
+/// The final answer: status 2xx or 416, or 3xx if [`Call::stop_at`] stopped.
 pub(crate) struct Answer {
     pub status: u16,
     pub url: Url,
@@ -67,14 +67,14 @@ impl Answer {
         self.header("content-length")?.parse().ok()
     }
 
-    /// `Content-Range: bytes a-b/total` as (a, b, total); total is absent where the server says `*`.
+    /// `Content-Range: bytes a-b/total` as (a, b, total); total is absent if the server sends `*`.
     pub fn content_range(&self) -> Option<(u64, u64, Option<u64>)> {
         let (range, total) = self.header("content-range")?.strip_prefix("bytes")?.trim().split_once('/')?;
         let (first, last) = range.split_once('-')?;
         Some((first.trim().parse().ok()?, last.trim().parse().ok()?, total.trim().parse().ok()))
     }
 
-    /// What `If-Range` may name: a strong entity tag, else the date of the last change.
+    /// The validator for `If-Range`: a strong entity tag, else the modification date.
     pub fn validator(&self) -> Option<String> {
         let tag = self.header("etag").filter(|t| !t.starts_with("W/") && !t.is_empty());
         tag.or_else(|| self.header("last-modified")).map(str::to_string)
@@ -86,18 +86,14 @@ impl Answer {
         let url = self.url;
         let n = self.body.take(limit + 1).read_to_end(&mut bytes).map_err(|e| broken(&url, &e))?;
         if n as u64 > limit {
-            return Err(Error::fetch(
-                &url,
-                format!("the answer is longer than {limit} bytes"),
-                Class::Permanent,
-            ));
+            return Err(Error::fetch(&url, format!("the answer exceeds {limit} bytes"), Class::Permanent));
         }
         String::from_utf8(bytes)
             .map_err(|_| Error::fetch(&url, "the answer is not UTF-8 text", Class::Permanent))
     }
 }
 
-/// A connection that broke while a body was read.
+/// A connection that failed while a body was read.
 pub(crate) fn broken(url: &Url, e: &std::io::Error) -> Error {
     let what = match e.kind() {
         std::io::ErrorKind::TimedOut => "the server stopped sending".to_string(),
@@ -109,14 +105,14 @@ pub(crate) fn broken(url: &Url, e: &std::io::Error) -> Error {
 /// By the proxy's address.
 type Clients = HashMap<(Option<String>, Tls), Arc<HttpClient>>;
 
-/// Connections, kept open between requests, one pool for each proxy and kind of certificate check. Its calls block: code that runs on an
-/// async runtime's worker thread must not make them, tokio panics there.
+/// Connections, kept alive, in one pool per proxy and certificate check. Calls block: they must not run on an async runtime's worker
+/// thread, where tokio would panic.
 pub(crate) struct Http {
     patience: Patience,
     proxies: Proxies,
     pip: PipConfig,
     clients: Mutex<Clients>,
-    /// Made for the first request: most commands ask for nothing.
+    /// Created at the first request: most commands send none.
     runtime: Mutex<Option<Arc<Runtime>>>,
 }
 
@@ -135,7 +131,7 @@ impl Http {
         &self.patience
     }
 
-    /// Sends a request, follows redirects, turns a status of failure into an error. One try.
+    /// Sends a request, follows redirects, returns error statuses as errors. One attempt.
     pub fn send(&self, call: &Call<'_>) -> Result<Answer, Error> {
         let mut url = call.url.clone();
         let mut token = call.token;
@@ -155,10 +151,10 @@ impl Http {
             }
             let location = response.headers().get("location").and_then(|v| v.to_str().ok());
             let location = location.ok_or_else(|| {
-                Error::fetch(&url, format!("status {status} without an address to go to"), Class::Permanent)
+                Error::fetch(&url, format!("status {status} without a Location header"), Class::Permanent)
             })?;
             let mut next = url.join(location).map_err(|e| {
-                Error::fetch(&url, format!("redirects to an address that is none: {e}"), Class::Permanent)
+                Error::fetch(&url, format!("redirects to an invalid address: {e}"), Class::Permanent)
             })?;
             if !matches!(next.scheme(), "http" | "https") {
                 let to = crate::error::redacted(&next);
@@ -180,7 +176,7 @@ impl Http {
         Err(Error::fetch(call.url, format!("redirects more than {REDIRECTS_MAX} times"), Class::Permanent))
     }
 
-    /// [`Http::send`] for small answers: a few more tries where the server is overloaded or the connection broke.
+    /// [`Http::send`] for small answers, with retries if the server is overloaded or the connection failed.
     pub fn send_retrying(
         &self,
         call: &Call<'_>,
@@ -204,7 +200,7 @@ impl Http {
         }
     }
 
-    /// How long to wait before try number `tries` + 1.
+    /// The pause before attempt number `tries` + 1.
     pub fn delay(&self, e: &Error, tries: u32) -> Duration {
         match e.class() {
             Some(Class::Transient(Some(asked))) => asked,
@@ -216,16 +212,16 @@ impl Http {
         let permanent = |what: String| Error::fetch(url, what, Class::Permanent);
         let mut bare = url.clone();
         bare.set_fragment(None);
-        // Fail only for addresses that hold none.
+        // Fails only for addresses without credentials.
         let _ = bare.set_username("");
         let _ = bare.set_password(None);
-        let uri: Uri = bare.as_str().parse().map_err(|e| permanent(format!("cannot be asked for: {e}")))?;
+        let uri: Uri = bare.as_str().parse().map_err(|e| permanent(format!("is not a valid URI: {e}")))?;
         let mut headers = call.headers.clone();
         headers.push(("user-agent", concat!("octet/", env!("CARGO_PKG_VERSION")).into()));
         if !headers.iter().any(|(name, _)| *name == "accept") {
             headers.push(("accept", "*/*".into()));
         }
-        // Ranges and lengths must be those of the file itself.
+        // Ranges and lengths must be those of the uncompressed file.
         headers.push(("accept-encoding", "identity".into()));
         if let Some(token) = token {
             headers.push(("authorization", format!("Bearer {}", token.expose())));
@@ -273,14 +269,14 @@ impl Http {
 }
 
 fn invalid_proxy() -> Error {
-    let what = "is no address of a proxy; expected http://host:port".into();
+    let what = "is not a proxy address; expected http://host:port".into();
     Error::Setting { setting: "proxy".into(), what }
 }
 
-/// Gives `to` the user and password of `from`, unless it has its own. Only for addresses of one origin.
+/// Gives `to` the user and password of `from`, unless it has its own. Only for addresses of the same origin.
 pub(crate) fn inherit_credentials(from: &Url, to: &mut Url) {
     if to.username().is_empty() && to.password().is_none() {
-        // Fail only for addresses that can hold none.
+        // Fails only for addresses that cannot have any.
         let _ = to.set_username(from.username());
         let _ = to.set_password(from.password());
     }
@@ -295,7 +291,7 @@ fn answered(url: Url, response: Response<Body>) -> Result<Answer, Error> {
     if let Some(reason) = response.status().canonical_reason() {
         what = format!("{what} {reason}");
     }
-    // Hugging Face says here what a bare number does not.
+    // Hugging Face explains the status in this header.
     if let Some(text) = response.headers().get("x-error-message").and_then(|v| v.to_str().ok()) {
         what = format!("{what}: {}", text.trim());
     }
@@ -304,7 +300,7 @@ fn answered(url: Url, response: Response<Body>) -> Result<Answer, Error> {
             let asked = response.headers().get("retry-after").and_then(|v| v.to_str().ok());
             match asked.and_then(|v| v.trim().parse::<u64>().ok()).map(Duration::from_secs) {
                 Some(asked) if asked > RETRY_AFTER_MAX => {
-                    what = format!("{what}; it asks to come back in {} s", asked.as_secs());
+                    what = format!("{what}; it asks to retry in {} s", asked.as_secs());
                     Class::Status(status)
                 }
                 asked => Class::Transient(asked),
@@ -315,7 +311,7 @@ fn answered(url: Url, response: Response<Body>) -> Result<Answer, Error> {
     Err(Error::fetch(&url, what, class))
 }
 
-/// A request that got no answer. Where there is a proxy, nothing but its host was connected to.
+/// The error of a request without an answer. With a proxy, only the proxy's host was connected to.
 fn failed(url: &Url, proxy: Option<&str>, e: Failure) -> Error {
     let host = url.host_str().unwrap_or_default();
     let dialled = proxy.map_or_else(|| host.to_string(), |proxy| format!("the proxy {proxy}"));
@@ -323,10 +319,10 @@ fn failed(url: &Url, proxy: Option<&str>, e: Failure) -> Error {
         Failure::UnknownHost => {
             let host = proxy.unwrap_or(host);
             let of_proxy = if proxy.is_some() { " of the proxy" } else { "" };
-            let what = format!("the host {host}{of_proxy} is not known (no network, or no DNS?)");
+            let what = format!("the host {host}{of_proxy} cannot be resolved (no network, or no DNS?)");
             (what, Class::Unreachable)
         }
-        // The proxy may have answered, and the host behind it not.
+        // The proxy may have answered, but the host behind it did not.
         Failure::NotConnected if proxy.is_some() => {
             (format!("no connection to {host} through {dialled} in time"), Class::Unreachable)
         }
@@ -343,7 +339,7 @@ fn failed(url: &Url, proxy: Option<&str>, e: Failure) -> Error {
 fn certificate_hint(tls: &str) -> String {
     let mut what = format!("no encrypted connection: {tls}");
     if tls.to_ascii_lowercase().contains("certificate") {
-        what.push_str("; where a company's certificate is in use, name its file in SSL_CERT_FILE");
+        what.push_str("; if your network uses its own certificate, set SSL_CERT_FILE to its file");
     }
     what
 }

@@ -1,4 +1,4 @@
-//! Which certificates a connection takes. Used by `http`.
+//! TLS certificates of connections. Used by `http`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use rustls_platform_verifier::BuilderVerifierExt;
 
 use crate::error::Error;
 
-/// Certificates of a connection.
+/// How certificates are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Tls {
-    /// It is not encrypted.
+    /// Without TLS.
     None,
     System,
     PipCert,
     Unchecked,
 }
 
-/// What `tls` stands for; `cert` is pip's.
+/// The TLS configuration for `tls`; `cert` is pip's setting.
 pub(crate) fn config(tls: Tls, cert: Option<&Path>) -> Result<Arc<ClientConfig>, Error> {
     let failed =
         |e: rustls::Error| Error::Setting { setting: "TLS".into(), what: format!("cannot be set up: {e}") };
@@ -47,13 +47,13 @@ fn certificates(path: &Path) -> Result<RootCertStore, Error> {
     if roots.is_empty() {
         return Err(Error::Setting {
             setting: format!("pip's 'cert' ({})", path.display()),
-            what: "holds no certificate in PEM form".into(),
+            what: "has no certificate in PEM format".into(),
         });
     }
     Ok(roots)
 }
 
-/// Takes any certificate: for hosts that pip's `trusted-host` names.
+/// Accepts any certificate: for pip's `trusted-host` hosts.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 

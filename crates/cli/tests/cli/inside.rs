@@ -8,7 +8,7 @@ const SHORT: &[&str] = &["--temp", "0", "-t", "1", "-c", "1024", "-n", "300"];
 
 fn answer(args: &[&str]) -> Value {
     let ran = Place::new().octet(&[&["run", "--json"], SHORT, args].concat()).ok();
-    assert!(ran.stderr.starts_with("fox: the tiny model inside octet"), "{}", ran.stderr);
+    assert!(ran.stderr.starts_with("fox: the tiny model built into octet"), "{}", ran.stderr);
     serde_json::from_str(&ran.stdout).unwrap_or_else(|e| panic!("{e}: {}", ran.stdout))
 }
 
@@ -49,7 +49,7 @@ fn other_commands_know_it() {
     assert!(shown["bytes"].as_u64().unwrap() < 12_000_000);
     assert!(place.octet(&["list"]).ok().stdout.contains("fox "));
     assert!(place.octet(&["pull", "fox"]).ok().stderr.contains("nothing to fetch"));
-    place.octet(&["rm", "fox"]).fails(1, &["inside octet"]);
+    place.octet(&["rm", "fox"]).fails(1, &["built in"]);
     let bench = ["bench", "-p", "16", "-n", "4", "-r", "1", "-t", "1", "--no-bandwidth", "-o", "json"];
     place.octet(&bench).ok();
 }

@@ -128,7 +128,7 @@ fn damaged_files_are_named() {
 fn an_empty_cache_says_how_to_fill_it() {
     let place = Place::new();
     let ran = place.octet(&["list"]).ok();
-    assert!(ran.stdout.contains("inside octet") && ran.stderr.contains("octet pull"), "{}", ran.stderr);
+    assert!(ran.stdout.contains("built in") && ran.stderr.contains("octet pull"), "{}", ran.stderr);
     assert_eq!(place.octet(&["list", "--json"]).ok().stdout.trim(), "[]");
     place.octet(&["pull", "smollm2:135m"]).fails(1, &["HF_HUB_OFFLINE"]);
     place.octet(&["rm", "smollm2:135m"]).fails(1, &["smollm2:135m"]);

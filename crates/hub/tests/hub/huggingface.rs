@@ -235,7 +235,7 @@ fn a_server_without_ranges_starts_over() {
     let progress = Recorder::default();
     let path = hub(dir.path(), &fake.hub).pull(&parse("hf:user/repo"), &progress).unwrap();
     assert_eq!(std::fs::read(path).unwrap(), bytes);
-    assert!(progress.has("does not resume"));
+    assert!(progress.has("cannot resume"));
 }
 
 #[test]
