@@ -1,5 +1,5 @@
-//! One key's limits, and how much of them is used: all that a request is checked against, in memory. Used by `store` and
-//! `grant`, under the key's lock.
+//! A key's limits and its usage, in memory: everything that a request is checked against. Used by `store` and `grant`, under the key's
+//! lock.
 
 use crate::clock::Now;
 use crate::limits::Period;
@@ -7,7 +7,7 @@ use crate::table::KeyRow;
 use crate::window::Minute;
 use crate::{Ask, Limits, Profile, Refusal, Usd};
 
-/// What a request that runs may still take.
+/// What a running request has reserved.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Reserved {
     cost: Usd,
@@ -31,13 +31,13 @@ pub struct Account {
     running: u64,
     requests: Minute,
     tokens: Minute,
-    /// What the requests that run may take.
+    /// Reserved by running requests.
     reserved: Reserved,
     /// First second of the budget's period.
     window: i64,
-    /// Spent in it, as the file says,
+    /// Spent in it, according to the file,
     stored: Usd,
-    /// and since then.
+    /// and since the last write.
     unwritten: Usd,
 }
 
@@ -63,7 +63,7 @@ impl Account {
         self.limits.budget.map_or(Period::Ever, |b| b.period)
     }
 
-    /// Begins a new period of the budget when it is time. A clock that is set back begins none.
+    /// Starts a new period of the budget when it is time. A clock that is set back starts none.
     fn turn(&mut self, now: Now) {
         let start = self.period().start(self.created, now.unix);
         if start > self.window {
@@ -79,12 +79,12 @@ impl Account {
         self.stored.plus(self.unwritten)
     }
 
-    /// When the budget begins anew.
+    /// When the budget is reset.
     pub fn resets(&self) -> Option<i64> {
         self.limits.budget.and_then(|b| b.period.end(self.window))
     }
 
-    /// Whether it is in force.
+    /// Whether it is valid.
     pub fn standing(&self, now: Now) -> Result<(), Refusal> {
         if self.revoked.is_some() {
             return Err(Refusal::Revoked);
@@ -98,10 +98,10 @@ impl Account {
         }
     }
 
-    /// Whether a request may go through. `fault` says why nothing can be written, if so.
+    /// Whether a request is allowed. `fault` says why nothing can be written, if so.
     ///
-    /// What is reserved counts as used, and a request is let through as long as less than all is used. So requests can
-    /// overrun a budget by what the last of them takes, or where nothing is known beforehand, each by what it takes.
+    /// Reservations count as usage, and a request is allowed while usage is below the limit. So requests can exceed a budget by the cost of
+    /// the last ones, or by their whole cost if nothing is known in advance.
     pub fn check(
         &mut self,
         now: Now,
@@ -141,7 +141,7 @@ impl Account {
         Ok(())
     }
 
-    /// A request goes through: reserves what it may take.
+    /// Counts a request and makes its reservation.
     pub fn take(&mut self, now: Now, ask: &Ask) -> Reserved {
         let reserved = Reserved::of(ask);
         self.running += 1;
@@ -160,19 +160,19 @@ impl Account {
         self.reserved.tokens = self.reserved.tokens.saturating_sub(r.tokens);
     }
 
-    /// Reserves something else for a request that runs.
+    /// Changes the reservation of a running request.
     pub fn change(&mut self, from: Reserved, to: Reserved) {
         self.release(from);
         self.reserve(to);
     }
 
-    /// A request is over, and took nothing.
+    /// Ends a request without usage.
     pub fn end(&mut self, reserved: Reserved) {
         self.release(reserved);
         self.running = self.running.saturating_sub(1);
     }
 
-    /// A request is over, and took this.
+    /// Ends a request with this usage.
     pub fn settle(&mut self, now: Now, reserved: Reserved, tokens: u64, cost: Usd) {
         self.turn(now);
         self.end(reserved);
@@ -180,21 +180,21 @@ impl Account {
         self.unwritten = self.unwritten.plus(cost);
     }
 
-    /// What the file does not have yet, and the period that it was spent in.
+    /// The spend that is not in the file yet, and its period.
     pub fn unwritten(&self) -> Option<(i64, Usd)> {
         (self.unwritten > Usd::ZERO).then_some((self.window, self.unwritten))
     }
 
-    /// The file has it now, and says what is spent with what others spent.
+    /// The spend was written; `spent` is the file's sum, with that of other processes.
     pub fn written(&mut self, (window, amount): (i64, Usd), in_file: (i64, Usd)) {
-        // What was spent in a period that is over is forgotten already.
+        // Spend of an ended period was dropped already.
         if window == self.window {
             self.unwritten = self.unwritten.minus(amount);
             (self.window, self.stored) = in_file;
         }
     }
 
-    /// Takes over what the file says, after somebody else has changed it.
+    /// Applies the file's state after a change by another process.
     pub fn sync(&mut self, row: KeyRow) {
         let period = self.period();
         self.name = row.name;

@@ -11,12 +11,12 @@ use crate::table::{self, KeyRow};
 use crate::{Error, KeyId};
 
 impl Inner {
-    /// Changes rows in the file and in memory: all that `edit` does, or nothing. Other processes wait meanwhile.
+    /// Changes rows in the file and in memory: everything that `edit` does, or nothing. Other processes wait meanwhile.
     pub(crate) fn transact<T, E: From<Error>>(
         &self,
         edit: impl FnOnce(&mut Vec<KeyRow>) -> Result<T, E>,
     ) -> Result<T, E> {
-        // What was spent is written first, so that the file's sum is the whole.
+        // Unwritten spend is written first, so that the file's sum is complete.
         self.tick()?;
         let mut file = lock(&self.file);
         let tx =
@@ -38,10 +38,10 @@ impl Inner {
         Ok(out)
     }
 
-    /// Puts the rows of the file in the place of what was known; of accounts that are known, those that are new. Called with the file locked, so
-    /// that no two do it at once.
+    /// Replaces the known rows by those of the file; existing accounts keep their state. Called with the file locked, so that no two calls
+    /// run at once.
     pub(crate) fn adopt(&self, rows: Vec<KeyRow>, is_new: impl Fn(&KeyRow) -> bool) {
-        // Requests go on meanwhile: they wait for the exchange at the end alone.
+        // Requests continue meanwhile: they only wait for the exchange at the end.
         let mut old = self.entries.read().unwrap_or_else(PoisonError::into_inner).clone();
         let mut entries = Entries::with_capacity(rows.len());
         let (mut owners_changed, mut moved) = (false, Vec::new());

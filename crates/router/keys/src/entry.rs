@@ -1,4 +1,4 @@
-//! One account in memory: a key's, a user's, a team's. Used by `store` and `grant`.
+//! The account of a key, a user or a team, in memory. Used by `store` and `grant`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -8,24 +8,24 @@ use crate::profile::OwnerKind;
 use crate::table::KeyRow;
 use crate::{KeyId, Limits, Now, Profile, Refusal, Usd};
 
-/// What is known of a key, a user or a team.
+/// Information about a key, a user or a team.
 #[derive(Debug, Clone)]
 pub struct KeyInfo {
-    /// What it is called in logs.
+    /// Its id in logs.
     pub id: KeyId,
-    /// What its owner calls it; of a user or a team, its id in requests.
+    /// A key's name; of a user or a team, its id in requests.
     pub name: String,
-    /// What it may do.
+    /// Its limits.
     pub limits: Limits,
-    /// When it was made, in seconds since 1970 UTC.
+    /// Creation time, in seconds since 1970 UTC.
     pub created: i64,
-    /// When it was taken back.
+    /// Revocation time.
     pub revoked: Option<i64>,
-    /// Spent in the budget's period, or in all where it has no budget.
+    /// Spent in the budget's period, or in total without a budget.
     pub spent: Usd,
-    /// When the budget begins anew.
+    /// When the budget is reset.
     pub resets: Option<i64>,
-    /// Whose it is, and what is said of it.
+    /// Its owners and metadata.
     pub profile: Profile,
 }
 
@@ -35,19 +35,19 @@ pub(crate) type Entries = HashMap<KeyId, Arc<Entry>>;
 /// One account.
 pub(crate) struct Entry {
     pub(crate) id: KeyId,
-    /// What it is, if it is no key.
+    /// What it is, if it is not a key.
     pub(crate) kind: Option<OwnerKind>,
     pub(crate) hash: blake3::Hash,
     account: Mutex<Account>,
     owners: RwLock<Owners>,
 }
 
-/// Whose a key is: the accounts that its requests count for, too.
+/// A key's owners: the accounts that its requests also count for.
 #[derive(Default)]
 struct Owners {
     /// The user's and the team's, in this order.
     accounts: Vec<Arc<Entry>>,
-    /// It has a team that is not there.
+    /// Its team does not exist.
     is_orphan: bool,
 }
 
@@ -64,11 +64,11 @@ impl Entry {
     /// The accounts of its user and team.
     pub(crate) fn owners(&self) -> Result<Vec<Arc<Entry>>, Refusal> {
         let owners = self.owners.read().unwrap_or_else(PoisonError::into_inner);
-        // Its team was deleted, and it was not: what limited it is gone.
+        // Its team was deleted while it was not: its limits are gone.
         if owners.is_orphan { Err(Refusal::Revoked) } else { Ok(owners.accounts.clone()) }
     }
 
-    /// Whether it is in force, with its user and team.
+    /// Whether it is valid, with its user and team.
     pub(crate) fn standing(&self, now: Now) -> Result<(), Refusal> {
         self.account().standing(now)?;
         self.owners()?
@@ -76,7 +76,7 @@ impl Entry {
             .try_for_each(|o| o.account().standing(now).map_err(|refusal| o.refusal(refusal)))
     }
 
-    /// A refusal as the client of one of its keys is told it.
+    /// A refusal in the form for the client of one of its keys.
     pub(crate) fn refusal(&self, refusal: Refusal) -> Refusal {
         match self.kind {
             Some(kind) => Refusal::Owner { kind, refusal: Box::new(refusal) },
@@ -84,7 +84,7 @@ impl Entry {
         }
     }
 
-    /// Takes on what the file says; whether its user or its team is another now, so that it is to be [linked](Self::link).
+    /// Applies the file's state; returns whether its user or team has changed, so that it must be [linked](Self::link).
     pub(crate) fn sync(&self, row: KeyRow) -> bool {
         let mut account = self.account();
         let is_moved = account.profile.user != row.profile.user || account.profile.team != row.profile.team;
@@ -92,7 +92,7 @@ impl Entry {
         is_moved
     }
 
-    /// Connects a key with the accounts of its user and team. Users and teams have none.
+    /// Links a key to the accounts of its user and team. Users and teams have none.
     pub(crate) fn link(&self, entries: &Entries) {
         if self.kind.is_some() {
             return;
@@ -110,7 +110,7 @@ impl Entry {
     }
 }
 
-/// A lock whose last holder panicked guards counts that are still right: each change is one step.
+/// After a panic the lock still guards valid counts: each change is one step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

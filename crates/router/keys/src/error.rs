@@ -1,10 +1,10 @@
-//! What can go wrong with the file of keys, and how SQLite's errors are told apart. Used by everything here.
+//! Errors of the key file, and the classification of SQLite's errors. Used by all files here.
 
 use std::path::{Path, PathBuf};
 
 use rusqlite::ErrorCode;
 
-/// Why the file of keys cannot be used, or a change was not made.
+/// Why the key file cannot be used, or a change failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -26,40 +26,40 @@ pub enum Error {
         path: PathBuf,
         /// The schema's version in it.
         found: i64,
-        /// The one that we know.
+        /// The supported version.
         known: i64,
     },
-    /// The file or its folder may not be written.
+    /// The file or its folder is not writable.
     #[error("{path} cannot be written: it is read-only; its folder has to be writable too")]
     ReadOnly {
         /// The file.
         path: PathBuf,
     },
-    /// No room is left.
+    /// The disk is full, or the file has its maximum size.
     #[error(
         "{path} cannot be written: the disk is full, or the file has reached its largest size ({bytes_max} bytes)"
     )]
     Full {
         /// The file.
         path: PathBuf,
-        /// The largest size that the options give it.
+        /// The maximum size in the options.
         bytes_max: u64,
     },
-    /// Another process writes and does not end.
+    /// Another process holds the write lock too long.
     #[error("{path} is locked by another process; it has the file open for writing")]
     Locked {
         /// The file.
         path: PathBuf,
     },
-    /// What the file holds makes no sense.
+    /// The file has invalid content.
     #[error("{path} is damaged: {what}; restore it from a copy, or move it away to begin anew")]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         what: String,
     },
-    /// The file was deleted, or another one is in its place.
+    /// The file was deleted or replaced.
     #[error(
         "{path} was deleted or replaced while it was in use: put it back, or start the server anew with the new one"
     )]
@@ -72,21 +72,21 @@ pub enum Error {
     Unopened {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         why: String,
     },
-    /// Anything else that SQLite says.
+    /// Any other error of SQLite.
     #[error("{path}: {source}")]
     Sqlite {
         /// The file.
         path: PathBuf,
-        /// What it says.
+        /// The error.
         source: rusqlite::Error,
     },
-    /// No key is called so.
+    /// There is no key with this name or id.
     #[error("there is no key '{0}'; `octet keys list` shows them")]
     NoSuchKey(String),
-    /// No user or team is called so.
+    /// There is no such user or team.
     #[error("there is no {kind} '{id}'")]
     NoSuchOwner {
         /// `user` or `team`.
@@ -94,7 +94,7 @@ pub enum Error {
         /// Its id.
         id: String,
     },
-    /// A user or a team is called so.
+    /// The user or team exists already.
     #[error("the {kind} '{id}' exists")]
     Exists {
         /// `user` or `team`.
@@ -102,10 +102,10 @@ pub enum Error {
         /// Its id.
         id: String,
     },
-    /// A key in force is called so.
+    /// A valid key has this name already.
     #[error("a key with the name '{0}' exists; choose another name, or revoke that key first")]
     NameTaken(String),
-    /// Several keys are called so.
+    /// Several keys have this name.
     #[error("several keys are called '{name}': {ids}; name one by its id")]
     Ambiguous {
         /// The name.
@@ -113,10 +113,10 @@ pub enum Error {
         /// Their ids.
         ids: String,
     },
-    /// A setting that cannot be meant.
+    /// An invalid setting.
     #[error("{0}")]
     Invalid(String),
-    /// The system gives no random numbers.
+    /// The system returns no random numbers.
     #[error("the system gives no random numbers, so no key can be made: {0}")]
     NoRandomness(String),
     /// No thread could be started.
@@ -124,12 +124,12 @@ pub enum Error {
     Thread {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// Names the file, and tells the errors apart that a user can do something about.
+/// Adds the file's name, and separates the errors that a user can fix.
 pub(crate) fn from_sqlite(path: &Path, bytes_max: u64, e: rusqlite::Error) -> Error {
     let path = path.to_path_buf();
     match e.sqlite_error_code() {

@@ -1,4 +1,4 @@
-//! A request that was let through. Made by `store`, held by the router while the request runs.
+//! An authorized request. Created by `store`, owned by the router while the request runs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use crate::store::Inner;
 use crate::table::Counts;
 use crate::{Ask, KeyId, Prices, Usage, Usd};
 
-/// A request that was let through: it counts as running until it is settled or dropped. Dropped, it took nothing.
+/// An authorized request: it counts as running until it is settled or dropped. If dropped, it used nothing.
 pub struct Grant {
     pub(crate) store: Arc<Inner>,
     pub(crate) entry: Arc<Entry>,
-    /// The key's user and team, whose limits hold for all of their keys.
+    /// The key's user and team, whose limits apply to all of their keys.
     pub(crate) owners: Vec<Arc<Entry>>,
-    /// As clients name it; `None` where no usage is told by model.
+    /// The client's name of the model; `None` if usage is not recorded by model.
     pub(crate) model: Option<String>,
     pub(crate) reserved: Option<Reserved>,
-    /// What it took beside the answer that it is settled with.
+    /// Usage in addition to the answer that it is settled with.
     pub(crate) more: Counts,
 }
 
@@ -28,12 +28,12 @@ impl Grant {
         self.entry.id
     }
 
-    /// All that the request counts for.
+    /// All accounts that the request counts for.
     fn entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
         std::iter::once(&self.entry).chain(&self.owners)
     }
 
-    /// Reserves something else, now that the deployment and its prices are known. It refuses nothing: the request runs.
+    /// Changes the reservation when the deployment and its prices are known. Refuses nothing: the request is running.
     pub fn reserve(&mut self, ask: &Ask) {
         if let Some(reserved) = self.reserved {
             let to = Reserved::of(ask);
@@ -42,13 +42,13 @@ impl Grant {
         }
     }
 
-    /// Somebody was asked in vain, at other prices, and bills it all the same: it is counted when the request is settled.
+    /// Adds usage of a failed attempt, at its own prices: its provider bills it anyway. Counted when the request is settled.
     pub fn add(&mut self, usage: &Usage, prices: &Prices) {
         self.more.add(&Counts { requests: 0, usage: *usage, cost: prices.cost(usage) });
     }
 
-    /// The request is over: counts what it took, and says what that costs. Also for answers that broke off, with what the
-    /// provider will bill all the same.
+    /// Ends the request: counts its usage, and returns its cost. Also for answers that broke off, with the usage that the provider will
+    /// bill.
     pub fn settle(mut self, usage: &Usage, prices: &Prices) -> Usd {
         let mut all = Counts { requests: 1, usage: *usage, cost: prices.cost(usage) };
         all.add(&self.more);

@@ -1,14 +1,15 @@
-//! Virtual keys: who may ask which models, how often and for how much money, and what was used. Used by the router for each
-//! request, and by `octet keys` and `octet usage`.
+//! Virtual keys: allowed models, rate limits, budgets, and usage. Used by the router for each request, and by `octet keys` and `octet
+//! usage`.
 //!
-//! [`Store`] keeps all keys in memory beside their file: [`Store::authorize`] reads no disk. It gives a [`Grant`] that holds
-//! a reservation until [`Grant::settle`] says what the answer took. What was spent is written behind, once a second, by one
-//! thread. Where it cannot be written, keys with a budget are refused: they would otherwise spend it again after a crash.
+//! [`Store`] keeps all keys in memory, besides their file: [`Store::authorize`] does not read the disk. It returns a [`Grant`] with a
+//! reservation until [`Grant::settle`] states the usage. One thread writes spend once per second. If it cannot be written, keys with a
+//! budget are refused: they could otherwise spend it again after a crash.
 //!
-//! Several processes may have the file open: each adds what it spent, and sees within a second what the others did, so a key
-//! that `octet keys revoke` takes back is refused by a running server.
+//! Several processes may open the file: each adds its spend, and reads the others' within a second, so a running server refuses a key soon
+//! after `octet keys revoke`.
 //!
-//! A key may be a user's and a team's ([`Profile`]). These have accounts as keys do, in the same table, and a request counts for all of them.
+//! A key may belong to a user and a team ([`Profile`]). These have accounts like keys, in the same table, and a request counts for all of
+//! them.
 
 mod account;
 pub mod calendar;

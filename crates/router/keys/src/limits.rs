@@ -1,4 +1,4 @@
-//! What a key may do. Made by `octet keys`, kept by `table`, held to by `account`.
+//! The limits of a key. Set by `octet keys`, stored by `table`, enforced by `account`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,20 +6,20 @@ use std::str::FromStr;
 use crate::calendar::{DAY_S, month};
 use crate::{Error, Usd};
 
-/// What a key may do. What is `None` is not limited.
+/// The limits of a key. `None` is unlimited.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Models that it may ask, as clients name them; `*` stands for any text. `["*"]` allows all.
+    /// Allowed models, by clients' names; `*` stands for any text. `["*"]` allows all.
     pub models: Vec<String>,
-    /// Requests in any minute.
+    /// Requests per minute.
     pub rpm: Option<u64>,
-    /// Tokens in any minute, those of prompts and of answers.
+    /// Tokens per minute, of prompts and answers.
     pub tpm: Option<u64>,
-    /// Requests at a time.
+    /// Concurrent requests.
     pub max_parallel: Option<u64>,
-    /// Money that it may spend.
+    /// The budget.
     pub budget: Option<Budget>,
-    /// When it ends, in seconds since 1970 UTC.
+    /// Expiry, in seconds since 1970 UTC.
     pub expires: Option<i64>,
 }
 
@@ -33,21 +33,21 @@ impl Default for Limits {
 
 const NAMES_MAX: usize = 1000;
 const NAME_BYTES_MAX: usize = 512;
-/// Above all limits that mean something, below what SQLite's integers and sums of tokens hold.
+/// Above all meaningful limits, below the range of SQLite's integers and of sums of tokens.
 pub(crate) const COUNT_MAX: u64 = 1_000_000_000_000;
 
 impl Limits {
-    /// Whether `model` is one of the models.
+    /// Whether `model` is allowed.
     pub fn allows(&self, model: &str) -> bool {
         self.models.iter().any(|pattern| matches(pattern, model))
     }
 
-    /// The same of a model that goes by other names too: those of groups that it is in.
+    /// The same for a model that is also in these groups.
     pub(crate) fn allows_any(&self, model: &str, groups: &[&str]) -> bool {
         self.allows(model) || groups.iter().any(|group| self.allows(group))
     }
 
-    /// Refuses limits that cannot be meant.
+    /// Refuses invalid limits.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let wrong = |why: String| Err(Error::Invalid(why));
         if self.models.is_empty() {
@@ -72,13 +72,13 @@ impl Limits {
     }
 }
 
-/// Whether `text` is `pattern`, in which `*` stands for any text.
+/// Whether `text` matches `pattern`, in which `*` stands for any text.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut pieces = pattern.split('*');
     let first = pieces.next().unwrap_or_default();
     let Some(mut rest) = text.strip_prefix(first) else { return false };
     let Some(last) = pieces.next_back() else { return rest.is_empty() };
-    // The leftmost place of each piece leaves the most room for those after it.
+    // The leftmost match of each piece leaves the most text for the next ones.
     for piece in pieces {
         let Some(at) = rest.find(piece) else { return false };
         rest = &rest[at + piece.len()..];
@@ -86,28 +86,28 @@ fn matches(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Money for a time.
+/// An amount per period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
-    /// What may be spent.
+    /// The amount.
     pub limit: Usd,
-    /// In what time; then it begins anew.
+    /// The period, after which it is reset.
     pub period: Period,
 }
 
-/// How long a budget lasts.
+/// The period of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Period {
-    /// For ever: it does not begin anew.
+    /// Never reset.
     Ever,
-    /// Seconds, counted from when the key was made.
+    /// Seconds, counted from the key's creation.
     Seconds(u32),
-    /// A month of the calendar, in UTC.
+    /// A calendar month, in UTC.
     Month,
 }
 
 impl Period {
-    /// The first second of the period that `now` is in, for a key that was made at `created`.
+    /// The first second of the period that contains `now`, for a key created at `created`.
     pub(crate) fn start(self, created: i64, now: i64) -> i64 {
         match self {
             Self::Ever => created,
@@ -138,7 +138,7 @@ impl fmt::Display for Period {
             Self::Ever => f.write_str("ever"),
             Self::Month => f.write_str("1mo"),
             Self::Seconds(n) => {
-                // Not weeks: 30d is said as it is written.
+                // Not in weeks: 30d is printed as it is written.
                 let (unit, length) =
                     UNITS[1..].iter().find(|(_, l)| n.is_multiple_of(*l)).unwrap_or(&("s", 1));
                 write!(f, "{}{unit}", n / length)

@@ -1,4 +1,4 @@
-//! Money, prices, and what an answer took. Used by everything here.
+//! Money, prices, and token usage. Used by all files here.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,31 +6,31 @@ use std::str::FromStr;
 use crate::Error;
 
 const NANO: u64 = 1_000_000_000;
-/// A thousand million dollars: sums of a few stay below what SQLite's integers hold.
+/// 10^9 dollars: sums of several fit SQLite's integers.
 const NANOS_MAX: u64 = 1_000_000_000 * NANO;
 
-/// US dollars, in thousandths of a millionth: a cached token of the cheapest models costs ten of them, and sums are exact.
+/// US dollars in units of 10^-9: a cached token of the cheapest models costs ten of them, and sums are exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 pub struct Usd(u64);
 
 impl Usd {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self(0);
 
-    /// From thousandths of a millionth; a thousand million dollars at most.
+    /// From units of 10^-9 dollars; at most 10^9 dollars.
     pub fn from_nanos(nanos: u64) -> Self {
         Self(nanos.min(NANOS_MAX))
     }
 
-    /// In thousandths of a millionth.
+    /// In units of 10^-9 dollars.
     pub fn nanos(self) -> u64 {
         self.0
     }
 
-    /// From a number, as configurations have it; to the nearest thousandth of a millionth.
+    /// From a number of dollars; rounded to 10^-9.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for what is no amount, or more than a thousand million dollars.
+    /// [`Error::Invalid`] for an invalid amount, or more than 10^9 dollars.
     pub fn from_dollars(dollars: f64) -> Result<Self, Error> {
         let nanos = (dollars * NANO as f64).round();
         if (0.0..=NANOS_MAX as f64).contains(&nanos) {
@@ -39,18 +39,18 @@ impl Usd {
         Err(Error::Invalid(format!("{dollars} is no amount of US dollars from 0 to a thousand million")))
     }
 
-    /// As a number, for reports.
+    /// As a number of dollars, for reports.
     pub fn dollars(self) -> f64 {
         self.0 as f64 / NANO as f64
     }
 
-    /// The sum, at most a thousand million dollars.
+    /// The sum, at most 10^9 dollars.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self::from_nanos(self.0.saturating_add(other.0))
     }
 
-    /// The difference, or nothing.
+    /// The difference, at least 0.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
@@ -58,7 +58,7 @@ impl Usd {
 }
 
 impl fmt::Display for Usd {
-    /// `$12.50`: two decimals, or as many as there are.
+    /// `$12.50`: two decimals, or as many as necessary.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let decimals = format!("{:09}", self.0 % NANO);
         let decimals = decimals.trim_end_matches('0');
@@ -89,27 +89,27 @@ impl FromStr for Usd {
     }
 }
 
-/// What an answer took.
+/// The token usage of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// Tokens of the prompt, cached ones included.
+    /// Prompt tokens, including cached ones.
     pub input: u64,
-    /// Those of them that were read from the provider's cache.
+    /// Prompt tokens read from the provider's cache.
     pub cached: u64,
-    /// Those of them that were written to it, where the provider says so.
+    /// Prompt tokens written to it, if the provider reports them.
     pub cache_written: u64,
-    /// Tokens of the answer, reasoning included.
+    /// Answer tokens, including reasoning.
     pub output: u64,
 }
 
 impl Usage {
-    /// Tokens that count against tokens a minute.
+    /// Tokens that count against the limit per minute.
     pub fn tokens(&self) -> u64 {
         self.input.saturating_add(self.output)
     }
 }
 
-/// What a deployment costs, per token: LiteLLM's `input_cost_per_token` and its like. The default is free.
+/// The prices of a deployment, per token: LiteLLM's `input_cost_per_token` and similar. The default is free.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Prices {
     input: f64,
@@ -118,7 +118,7 @@ pub struct Prices {
     cache_write: Option<f64>,
 }
 
-/// Nothing costs a thousand dollars a token; a price that does was meant for a million of them.
+/// Maximum price of a token; a higher one was probably meant per million.
 const PRICE_MAX: f64 = 1000.0;
 
 fn price(name: &str, usd: f64) -> Result<f64, Error> {
@@ -132,30 +132,30 @@ impl Prices {
     /// `input_cost_per_token` and `output_cost_per_token`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for what is no price.
+    /// [`Error::Invalid`] for an invalid price.
     pub fn new(input: f64, output: f64) -> Result<Self, Error> {
         let (input, output) =
             (price("input_cost_per_token", input)?, price("output_cost_per_token", output)?);
         Ok(Self { input, output, cache_read: None, cache_write: None })
     }
 
-    /// `cache_read_input_token_cost`; without it a cached token costs what any other does.
+    /// `cache_read_input_token_cost`; by default the price of other input tokens.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for what is no price.
+    /// [`Error::Invalid`] for an invalid price.
     pub fn cache_read(self, usd: f64) -> Result<Self, Error> {
         Ok(Self { cache_read: Some(price("cache_read_input_token_cost", usd)?), ..self })
     }
 
-    /// `cache_creation_input_token_cost`; without it a token that is cached costs what any other does.
+    /// `cache_creation_input_token_cost`; by default the price of other input tokens.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for what is no price.
+    /// [`Error::Invalid`] for an invalid price.
     pub fn cache_write(self, usd: f64) -> Result<Self, Error> {
         Ok(Self { cache_write: Some(price("cache_creation_input_token_cost", usd)?), ..self })
     }
 
-    /// What an answer costs, to the nearest thousandth of a millionth, and never nothing where it costs something.
+    /// The cost of an answer, rounded to 10^-9 dollars; never 0 if it costs something.
     pub fn cost(&self, usage: &Usage) -> Usd {
         let cached = usage.cached.min(usage.input);
         let written = usage.cache_written.min(usage.input - cached);
@@ -168,12 +168,12 @@ impl Prices {
     }
 }
 
-/// What a request may take, as far as it is known before the answer; the default is that nothing is.
+/// The expected usage of a request; the default is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Ask {
-    /// Tokens of the prompt.
+    /// Prompt tokens.
     pub input: u64,
-    /// Most tokens of the answer.
+    /// Maximum answer tokens.
     pub output: u64,
     /// Prices of the deployment that will answer, or of the most expensive one that may.
     pub prices: Prices,

@@ -1,27 +1,27 @@
-//! Whose a key is, and who belongs to a team. Kept by `table`, held to by `entry`; `owners` changes it.
+//! The owners of a key, and the members of a team. Stored by `table`, enforced by `entry`, changed by `owners`.
 
 use serde_json::{Map, Value};
 
 use crate::{Error, Period};
 
-/// Longest id of a user or a team, in bytes.
+/// Maximum length of a user's or team's id, in bytes.
 pub(crate) const ID_BYTES_MAX: usize = 200;
-/// Most members of a team.
+/// Maximum number of members of a team.
 const MEMBERS_MAX: usize = 5000;
-/// Longest description, in bytes of JSON.
+/// Maximum size of the metadata, in bytes of JSON.
 const ABOUT_BYTES_MAX: usize = 64 << 10;
 
-/// What has an account beside keys: its limits hold for all of its keys together.
+/// Accounts besides keys: their limits apply to all of their keys together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OwnerKind {
     /// A person or a program.
     User,
-    /// Some users.
+    /// A group of users.
     Team,
 }
 
 impl OwnerKind {
-    /// As it is called in the file, and in refusals.
+    /// Its name in the file and in refusals.
     pub fn name(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -33,47 +33,47 @@ impl OwnerKind {
         [Self::User, Self::Team].into_iter().find(|kind| kind.name() == name)
     }
 
-    /// The hash of its row, which no key has: keys are hashed without the words before.
+    /// The hash of its row, which no key has: keys are hashed without this prefix.
     pub(crate) fn hash(self, id: &str) -> blake3::Hash {
         blake3::derive_key("octet 2026-11-23 a user or a team", format!("{} {id}", self.name()).as_bytes())
             .into()
     }
 }
 
-/// Who belongs to a team.
+/// A member of a team.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// The user's id.
     pub user: String,
-    /// `admin` or `user`; it is shown, and has no effect.
+    /// `admin` or `user`; shown, without effect.
     pub role: String,
 }
 
-/// Whose a key is, and what is said of it.
+/// The owners of an account and its metadata.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// Of a key: the id of its user. Where there is no such user, it is a label.
+    /// Of a key: the id of its user. If there is no such user, it is only a label.
     pub user: Option<String>,
     /// Of a key: the id of its team, which exists.
     pub team: Option<String>,
-    /// Requests are refused until that is undone.
+    /// Requests are refused until it is unblocked.
     pub blocked: bool,
     /// Of a team: its members.
     pub members: Vec<Member>,
-    /// What else is said of it: shown, and without effect.
+    /// Metadata: shown, without effect.
     pub about: Map<String, Value>,
 }
 
-/// The name of the period in what is said of a key, a user or a team.
+/// The metadata's field with the period.
 const PERIOD: &str = "budget_duration";
 
 impl Profile {
-    /// Of what has no budget: how long one lasts that it is given later.
+    /// Of an account without a budget: the period of a budget that is added later.
     pub fn kept_period(&self) -> Option<Period> {
         self.about.get(PERIOD)?.as_str()?.parse().ok()
     }
 
-    /// Keeps that, or forgets it.
+    /// Sets or removes that period.
     pub fn keep_period(&mut self, period: Option<Period>) {
         match period {
             Some(period) => drop(self.about.insert(PERIOD.into(), period.to_string().into())),
@@ -97,7 +97,7 @@ impl Profile {
     }
 }
 
-/// Refuses what cannot be an id.
+/// Refuses invalid ids.
 pub(crate) fn check_id(whose: &str, id: &str) -> Result<(), Error> {
     let is_id = !id.is_empty() && id.len() <= ID_BYTES_MAX && !id.contains(char::is_control);
     if is_id {

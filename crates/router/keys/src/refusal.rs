@@ -1,67 +1,67 @@
-//! Why a request is not let through. Made by `account` and `store`, told to the client by the router.
+//! Why a request is refused. Created by `account` and `store`, sent to the client by the router.
 
 use crate::Usd;
 use crate::calendar::iso_minute;
 use crate::profile::OwnerKind;
 
-/// Why a request is not let through. What it says is for the client: it names neither the key nor other keys.
+/// Why a request is refused. The text is for the client: it names neither the key nor other keys.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// No key is this one.
+    /// The key does not exist.
     #[error("this API key is not known; check it for missing characters, or ask for a new one")]
     Unknown,
-    /// It was taken back.
+    /// It was revoked.
     #[error("this API key was revoked; ask for a new one")]
     Revoked,
-    /// It may not be used for now.
+    /// It is blocked.
     #[error("this API key is blocked; ask whoever runs this server")]
     Blocked,
     /// The key's user or team is refused.
     #[error("{}", .refusal.to_string().replace("this API key", &format!("the {} of this API key", .kind.name())))]
     Owner {
-        /// Which of both.
+        /// User or team.
         kind: OwnerKind,
-        /// Why.
+        /// The reason.
         refusal: Box<Refusal>,
     },
-    /// Its time is over.
+    /// It has expired.
     #[error("this API key expired on {}; ask for a new one", iso_minute(*.at))]
     Expired {
         /// When, in seconds since 1970 UTC.
         at: i64,
     },
-    /// The model is not among its models.
+    /// The model is not allowed.
     #[error("this API key may not use the model '{model}'; it may use {}", .allowed.join(", "))]
     Model {
-        /// The model that was asked for.
+        /// The requested model.
         model: String,
-        /// Those that may be.
+        /// The allowed ones.
         allowed: Vec<String>,
     },
-    /// Too many requests in a minute.
+    /// Too many requests per minute.
     #[error("this API key is limited to {limit} requests a minute; try again in {retry_after_s} s")]
     Requests {
-        /// Requests a minute.
+        /// The limit.
         limit: u64,
-        /// Seconds until there is room.
+        /// Seconds until the next request is possible.
         retry_after_s: u64,
     },
-    /// Too many tokens in a minute.
+    /// Too many tokens per minute.
     #[error("this API key is limited to {limit} tokens a minute; try again in {retry_after_s} s")]
     Tokens {
-        /// Tokens a minute.
+        /// The limit.
         limit: u64,
-        /// Seconds until there is room.
+        /// Seconds until the next request is possible.
         retry_after_s: u64,
     },
-    /// Too many requests at a time.
+    /// Too many concurrent requests.
     #[error("this API key is limited to {limit} requests at a time; try again when one has ended")]
     Parallel {
-        /// Requests at a time.
+        /// The limit.
         limit: u64,
     },
-    /// The budget is spent, or reserved by requests that run.
+    /// The budget is spent, or reserved by running requests.
     #[error(
         "the budget of this API key ({limit}) is used up: {spent} spent, {reserved} reserved by running requests; {}",
         .resets.map_or("it does not begin anew".into(), |at| format!("it begins anew on {}", iso_minute(at)))
@@ -71,36 +71,36 @@ pub enum Refusal {
         limit: Usd,
         /// What is spent of it.
         spent: Usd,
-        /// What requests that run may still spend.
+        /// Reserved by running requests.
         reserved: Usd,
-        /// When it begins anew, in seconds since 1970 UTC.
+        /// When it is reset, in seconds since 1970 UTC.
         resets: Option<i64>,
     },
-    /// The budget of all requests together is spent, or reserved by requests that run.
+    /// The global budget is spent, or reserved by running requests.
     #[error(
         "the budget of this server is used up; {}",
         .resets.map_or("it does not begin anew".into(), |at| format!("it begins anew on {}", iso_minute(at)))
     )]
     Total {
-        /// When it begins anew, in seconds since 1970 UTC.
+        /// When it is reset, in seconds since 1970 UTC.
         resets: Option<i64>,
     },
-    /// What is spent cannot be written, and all requests together have a budget.
+    /// Spend cannot be written, and there is a global budget.
     #[error("this server has a budget, and what requests cost cannot be recorded at the moment: {why}")]
     TotalUnwritable {
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// What is spent cannot be written, and the key has a budget.
+    /// Spend cannot be written, and the key has a budget.
     #[error("this API key has a budget, and what it spends cannot be recorded at the moment: {why}")]
     Unwritable {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
 impl Refusal {
-    /// The status of HTTP that says so.
+    /// The HTTP status.
     pub fn status(&self) -> u16 {
         match self {
             Self::Unknown | Self::Revoked | Self::Blocked | Self::Expired { .. } => 401,
@@ -112,7 +112,7 @@ impl Refusal {
         }
     }
 
-    /// The code that OpenAI's clients know for it.
+    /// The code that OpenAI's clients know.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Unknown | Self::Revoked | Self::Blocked | Self::Expired { .. } => "invalid_api_key",
@@ -124,7 +124,7 @@ impl Refusal {
         }
     }
 
-    /// Seconds for a `Retry-After`, where waiting helps and it is known how long.
+    /// Seconds for `Retry-After`, if waiting helps and the time is known.
     pub fn retry_after_s(&self) -> Option<u64> {
         match self {
             Self::Requests { retry_after_s, .. } | Self::Tokens { retry_after_s, .. } => Some(*retry_after_s),

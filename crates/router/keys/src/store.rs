@@ -19,21 +19,21 @@ use crate::{
     Ask, Clock, Error, KeyId, Limits, Now, Profile, Refusal, Secret, calendar, own, schema, secret, total,
 };
 
-/// How a store works.
+/// Options of a store.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How often what was spent is written, and changes by other processes are seen. A crash loses no more than this.
+    /// Interval at which spend is written and changes by other processes are read. A crash loses at most this much.
     pub flush_every: Duration,
     /// How long usage is kept.
     pub retention_days: u32,
-    /// Largest size of the file.
+    /// Maximum size of the file.
     pub bytes_max: u64,
-    /// How often to look whether the file can still be read by others: what was written over it goes unnoticed otherwise. Large files
-    /// are looked at less often. Zero is whenever something is written.
+    /// Interval at which the file is checked for being readable by others: overwriting it would go unnoticed otherwise. Large files are
+    /// checked less often. Zero checks at every write.
     pub check_every: Duration,
-    /// How long is waited for another process that writes.
+    /// How long to wait for another process that writes.
     pub lock_timeout: Duration,
-    /// What time it is.
+    /// The clock.
     pub clock: Clock,
 }
 
@@ -55,13 +55,13 @@ pub(crate) struct Inner {
     path: PathBuf,
     options: Options,
     pub(crate) entries: RwLock<Entries>,
-    /// What was used since it was last written.
+    /// Usage that was not written yet.
     used: Mutex<HashMap<UsageKey, Counts>>,
-    /// The same by the requests' tags.
+    /// The same by tag.
     pub(crate) tags: Tags,
     /// The server's own key.
     pub(crate) own: Arc<Entry>,
-    /// Why nothing can be written, while that is so.
+    /// Why nothing can be written, if so.
     fault: RwLock<Option<String>>,
     /// Never locked while a request waits.
     pub(crate) file: Mutex<File>,
@@ -71,33 +71,33 @@ pub(crate) struct Inner {
 
 pub(crate) struct File {
     pub(crate) db: Connection,
-    /// SQLite's count of changes by others, when keys were last read.
+    /// SQLite's count of other processes' changes when keys were last read.
     data_version: i64,
-    /// Day on which old usage was last forgotten.
+    /// Day on which old usage was last deleted.
     pruned: Option<i64>,
-    /// Which files were opened.
+    /// The identity of the opened files.
     opened: [Option<Identity>; FILES.len()],
-    /// When to look whether it can be read by others.
+    /// When the next check for readability is due.
     look_at: Instant,
-    /// The file itself, to look at; closed after `db` is.
+    /// The file itself, for checks; closed after `db`.
     raw: std::fs::File,
 }
 
-/// Looking at a file takes no more than one part in so many of the time.
+/// Checks take at most one part in this many of the time.
 const LOOK_SHARE: u32 = 200;
 
-/// What of a key, a user or a team can be changed.
+/// The changeable parts of a key, a user or a team.
 #[derive(Debug, Clone)]
 pub struct Draft {
-    /// What its owner calls a key. Of a user or a team it is the id, and stays.
+    /// A key's name. Of a user or a team it is the id, which cannot change.
     pub name: String,
-    /// What it may do.
+    /// Its limits.
     pub limits: Limits,
-    /// Whose it is, and what is said of it.
+    /// Its owners and metadata.
     pub profile: Profile,
 }
 
-/// All keys. Dropping it writes what is left to write; [`Store::close`] says whether that went well.
+/// All keys. Dropping it writes unwritten usage; [`Store::close`] also returns errors.
 pub struct Store {
     pub(crate) inner: Arc<Inner>,
     writer: Option<JoinHandle<()>>,
@@ -110,15 +110,15 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    /// Opens the file of keys, and makes it if it is not there; its folder has to be.
+    /// Opens the key file, and creates it if it does not exist; its folder must exist.
     ///
     /// # Errors
-    /// When it is not ours, damaged, of a newer version, locked, or cannot be written.
+    /// If it is not a key file, damaged, of a newer version, locked, or cannot be written.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::open_with(path, Options::default())
     }
 
-    /// The same, with options.
+    /// [`Store::open`] with options.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -148,7 +148,7 @@ impl Store {
         Ok(Self { inner, writer: Some(writer) })
     }
 
-    /// Lets a request for `model` through, or says why not. Reads memory alone.
+    /// Authorizes a request for `model`. Reads only memory.
     ///
     /// # Errors
     /// The refusal, for the client.
@@ -168,7 +168,7 @@ impl Store {
         let reserved = {
             let mut account = entry.account();
             account.check(now, model, groups, fault)?;
-            // Nothing is taken before all of them agree. Locked in one order: the key, its user, its team.
+            // Nothing is counted before all of them agree. Lock order: the key, its user, its team.
             let mut theirs = Vec::with_capacity(owners.len());
             for owner in &owners {
                 let mut account = owner.account();
@@ -184,7 +184,7 @@ impl Store {
         Ok(Grant { store, entry, owners, model: Some(model.into()), reserved: Some(reserved), more })
     }
 
-    /// Whose key this is, if it is one in force: for requests that ask no model.
+    /// The id of a valid key, for requests without a model.
     ///
     /// # Errors
     /// The refusal, for the client.
@@ -194,17 +194,17 @@ impl Store {
         Ok(entry.id)
     }
 
-    /// What the owner of this key calls it.
+    /// The key's name.
     pub fn name(&self, key: &str) -> Option<String> {
         self.inner.find(key).map(|entry| entry.account().name.clone())
     }
 
-    /// Whether `key` may see and use `model`, now that it asks for nothing: for lists of models.
+    /// Whether `key` may list and use `model`.
     pub fn allows(&self, key: &str, model: &str) -> bool {
         self.allows_in(key, model, &[])
     }
 
-    /// The same of a model that is in these groups.
+    /// The same for a model that is in these groups.
     pub fn allows_in(&self, key: &str, model: &str, groups: &[&str]) -> bool {
         let now = self.inner.clock().now();
         self.inner.find(key).is_some_and(|e| {
@@ -213,18 +213,18 @@ impl Store {
         })
     }
 
-    /// Makes a key. The secret is in the answer and nowhere else.
+    /// Creates a key. The secret is returned and stored nowhere.
     ///
     /// # Errors
-    /// When the limits cannot be meant, or the file cannot be written.
+    /// If the limits are invalid, or the file cannot be written.
     pub fn create(&self, name: &str, limits: Limits) -> Result<(Secret, KeyInfo), Error> {
         self.create_for(name, limits, Profile::default())
     }
 
-    /// The same for a key that is somebody's.
+    /// The same for a key with owners.
     ///
     /// # Errors
-    /// As [`Store::create`], and when there is no such team.
+    /// As [`Store::create`], and if there is no such team.
     pub fn create_for(
         &self,
         name: &str,
@@ -236,7 +236,7 @@ impl Store {
         Ok((secret, self.inner.info(&entry)))
     }
 
-    /// All keys, the oldest first, and those of the same second by their names.
+    /// All keys, oldest first; keys of the same second by name.
     pub fn list(&self) -> Vec<KeyInfo> {
         let all = self.inner.all();
         let is_key = |e: &&Arc<Entry>| e.kind.is_none() && e.hash != total::hash();
@@ -245,10 +245,10 @@ impl Store {
         all
     }
 
-    /// The key of that id, or the only one in force of that name.
+    /// The key with this id, or the only valid one with this name.
     ///
     /// # Errors
-    /// When there is none, or several.
+    /// If there is none, or several.
     pub fn find(&self, id_or_name: &str) -> Result<KeyInfo, Error> {
         let keys = self.list();
         if let Ok(id) = id_or_name.parse::<KeyId>()
@@ -270,15 +270,15 @@ impl Store {
         }
     }
 
-    /// Takes a key back. It stays in the list, and what it used is kept as long as all usage is.
+    /// Revokes a key. It stays in the list, and its usage is kept as long as all usage is.
     ///
     /// # Errors
-    /// When there is no such key, or the file cannot be written.
+    /// If there is no such key, or the file cannot be written.
     pub fn revoke(&self, id: KeyId) -> Result<(), Error> {
         self.revoke_all(&[id])
     }
 
-    /// Takes all of these keys back, or none.
+    /// Revokes all of these keys, or none.
     ///
     /// # Errors
     /// As [`Store::revoke`].
@@ -286,10 +286,10 @@ impl Store {
         self.transact(|all| ids.iter().try_for_each(|id| all.revoke(*id)))
     }
 
-    /// Gives a key other limits, and another name if there is one. What it has spent counts on.
+    /// Changes a key's limits, and its name if one is given. Its spend stays.
     ///
     /// # Errors
-    /// When there is no such key, the limits cannot be meant, or the file cannot be written.
+    /// If there is no such key, the limits are invalid, or the file cannot be written.
     pub fn edit(&self, id: KeyId, name: Option<&str>, limits: Limits) -> Result<(), Error> {
         self.edit_for(id, |draft| {
             draft.name = name.map_or_else(|| std::mem::take(&mut draft.name), Into::into);
@@ -298,10 +298,10 @@ impl Store {
         })
     }
 
-    /// Changes a key, a user or a team as the file has it: nobody else changes it meanwhile. Where `edit` fails, nothing is changed.
+    /// Changes a key, a user or a team in the file, without concurrent changes. If `edit` fails, nothing is changed.
     ///
     /// # Errors
-    /// Those of `edit`; as [`Store::edit`], and when there is no such team.
+    /// Those of `edit`; as [`Store::edit`], and if there is no such team.
     pub fn edit_for<E: From<Error>>(
         &self,
         id: KeyId,
@@ -310,28 +310,28 @@ impl Store {
         self.transact(|all| all.edit(id, edit))
     }
 
-    /// What was used, up to now.
+    /// The usage up to now.
     ///
     /// # Errors
-    /// When the file cannot be read, or written.
+    /// If the file cannot be read or written.
     pub fn usage(&self, filter: &Filter) -> Result<Vec<UsageRow>, Error> {
         self.flush()?;
         let file = lock(&self.inner.file);
         table::usage(&file.db, filter).map_err(|e| self.inner.unread(e))
     }
 
-    /// Writes now what was spent, and sees what other processes changed.
+    /// Writes spend now, and reads other processes' changes.
     ///
     /// # Errors
-    /// When the file cannot be written or read; then requests of keys with a budget are refused until it can.
+    /// If the file cannot be written or read; then requests of keys with a budget are refused until it can.
     pub fn flush(&self) -> Result<(), Error> {
         self.inner.tick()
     }
 
-    /// Writes what is left to write, and ends.
+    /// Writes unwritten usage, and closes the file.
     ///
     /// # Errors
-    /// When the file cannot be written: what was spent since the last time is lost.
+    /// If the file cannot be written: usage since the last write is lost.
     pub fn close(mut self) -> Result<(), Error> {
         let written = self.inner.tick();
         self.end();
@@ -351,7 +351,7 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // Failures are in the log by then.
+        // Errors are already in the log.
         self.end();
     }
 }
@@ -363,7 +363,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), Error> {
 
 /// The writer's thread.
 fn write_behind(inner: &Inner) {
-    /// However the thread ends: what is spent from then on is not written.
+    /// However the thread ends: spend after that is not written.
     struct Ended<'a>(&'a Inner);
     impl Drop for Ended<'_> {
         fn drop(&mut self) {
@@ -376,7 +376,7 @@ fn write_behind(inner: &Inner) {
         let wait = inner.options.flush_every;
         let waited = inner.stopped.wait_timeout_while(stop, wait, |stop| !*stop);
         let is_last = *waited.unwrap_or_else(PoisonError::into_inner).0;
-        // What goes wrong is the fault that requests are refused with, and in the log.
+        // Errors become the fault that requests are refused with, and are logged.
         let _ = inner.tick();
         if is_last {
             break;
@@ -432,7 +432,7 @@ impl Inner {
         }
     }
 
-    /// Writes what was spent, reads what others changed, and notes whether that is possible.
+    /// Writes spend, reads other processes' changes, and records whether that works.
     pub(crate) fn tick(&self) -> Result<(), Error> {
         let mut file = lock(&self.file);
         let sound = self.is_there(&file).and_then(|()| self.is_whole(&mut file));
@@ -451,20 +451,20 @@ impl Inner {
         done
     }
 
-    /// SQLite writes to a deleted file as to any other, and nobody reads it again.
+    /// SQLite can write to a deleted file, which nobody will read again.
     fn is_there(&self, file: &File) -> Result<(), Error> {
         let paths = FILES.map(|end| beside(&self.path, end));
         let gone = paths.into_iter().zip(file.opened).find(|(path, opened)| identity(path) != *opened);
         gone.map_or(Ok(()), |(path, _)| Err(Error::Gone { path }))
     }
 
-    /// Where somebody has written over the file, SQLite goes on from memory, and writes what nobody will be able to read.
+    /// If the file was overwritten, SQLite continues from memory, and what it writes cannot be read.
     fn is_whole(&self, file: &mut File) -> Result<(), Error> {
         let began = Instant::now();
         if began < file.look_at {
             return Ok(());
         }
-        // What is damaged is looked at again the next time.
+        // A damaged file is checked again next time.
         if let Some(what) = schema::damage_on_disk(&self.path, &file.raw, self.options.lock_timeout) {
             return Err(Error::Damaged { path: self.path.clone(), what });
         }
@@ -482,7 +482,7 @@ impl Inner {
             let unwritten = entry.account().unwritten();
             spenders.extend(unwritten.map(|u| (entry, u)));
         }
-        // A fault is over when something could be written.
+        // A fault ends when a write succeeds.
         if !used.is_empty() || !spenders.is_empty() || self.fault().is_some() {
             let rows: Vec<_> = used.iter().collect();
             let spent: Vec<_> = spenders.iter().map(|(entry, unwritten)| (entry.id, *unwritten)).collect();
@@ -511,7 +511,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads the keys again, if another process changed something.
+    /// Reads the keys again if another process changed something.
     fn read(&self, file: &mut File) -> Result<(), Error> {
         let version = file.db.pragma_query_value(None, "data_version", |row| row.get(0));
         let version: i64 = version.map_err(|e| self.sqlite(e))?;
@@ -531,7 +531,7 @@ impl Inner {
         self.get(KeyId::of(&hash)).filter(|e| e.hash == hash)
     }
 
-    /// The account of that id.
+    /// The account with this id.
     pub(crate) fn get(&self, id: KeyId) -> Option<Arc<Entry>> {
         self.entries.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }

@@ -1,4 +1,4 @@
-//! Rows of the file: keys and usage, read and written. Called by `store` alone, with the connection locked.
+//! Reads and writes the file's rows: keys and usage. Called only by `store`, with the connection locked.
 
 use rusqlite::{Connection, Row, ToSql, TransactionBehavior, params};
 
@@ -6,13 +6,13 @@ use crate::limits::{Budget, COUNT_MAX, Period};
 use crate::profile::{Member, OwnerKind};
 use crate::{Error, KeyId, Limits, Profile, Usage, Usd};
 
-/// More keys than this are not kept in memory.
+/// Maximum number of keys in memory.
 const KEYS_MAX: i64 = 100_000;
 
-/// A key as the file has it; or a user or a team, which have a row as keys do.
+/// A row of the file: a key, a user or a team.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRow {
-    /// What it is if it is no key; then its name is its id.
+    /// What it is if it is not a key; then its name is its id.
     pub kind: Option<OwnerKind>,
     pub hash: blake3::Hash,
     pub name: String,
@@ -21,13 +21,13 @@ pub struct KeyRow {
     pub revoked: Option<i64>,
     /// First second of the budget's period,
     pub window: i64,
-    /// and what is spent in it.
+    /// and the spend in it.
     pub spent: Usd,
     pub profile: Profile,
 }
 
 impl KeyRow {
-    /// A new one, which has spent nothing.
+    /// A new one without spend.
     pub fn new(hash: blake3::Hash, name: &str, limits: Limits, created: i64) -> Self {
         let window = limits.budget.map_or(Period::Ever, |b| b.period).start(created, created);
         let profile = Profile::default();
@@ -44,7 +44,7 @@ impl KeyRow {
         }
     }
 
-    /// Gives it other limits. What it has spent counts on, unless that was in a period that is over.
+    /// Changes its limits. Its spend stays, unless it was in an ended period.
     pub fn limit(&mut self, limits: Limits, now: i64) {
         let period = |l: &Limits| l.budget.map_or(Period::Ever, |b| b.period);
         if period(&self.limits) != period(&limits) {
@@ -57,7 +57,7 @@ impl KeyRow {
     }
 }
 
-/// Refuses more rows than are kept in memory.
+/// Refuses more rows than fit in memory.
 pub fn check_many(rows: usize) -> Result<(), Error> {
     let fits = i64::try_from(rows).is_ok_and(|n| n <= KEYS_MAX);
     if fits {
@@ -67,7 +67,7 @@ pub fn check_many(rows: usize) -> Result<(), Error> {
     }
 }
 
-/// Why rows cannot be read.
+/// The error for rows that cannot be read.
 pub enum Unread {
     Sqlite(rusqlite::Error),
     Damaged(String),
@@ -75,7 +75,7 @@ pub enum Unread {
 
 impl From<rusqlite::Error> for Unread {
     fn from(e: rusqlite::Error) -> Self {
-        // What SQLite has no code for is a value that is not what it should be.
+        // An error without a SQLite code is an invalid value.
         match e.sqlite_error_code() {
             Some(_) => Self::Sqlite(e),
             None => Self::Damaged(format!("a row cannot be read: {e}")),
@@ -188,7 +188,7 @@ pub fn delete(db: &Connection, id: KeyId) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Adds a key, or replaces it.
+/// Inserts or replaces a key.
 pub fn put(db: &Connection, key: &KeyRow) -> rusqlite::Result<()> {
     let limits = &key.limits;
     // A list of texts is JSON.
@@ -229,7 +229,7 @@ pub fn put(db: &Connection, key: &KeyRow) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// What usage is counted by.
+/// The dimensions of usage.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct UsageKey {
     pub day: i64,
@@ -237,7 +237,7 @@ pub struct UsageKey {
     pub model: String,
 }
 
-/// What is counted.
+/// The counts of usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     pub requests: u64,
@@ -261,11 +261,11 @@ impl Counts {
     }
 }
 
-/// What a key spent, in the budget's period that began then.
+/// A key's spend in the budget period that began at this time.
 pub type Spent = (KeyId, (i64, Usd));
 
-/// Adds to the file what was used and spent, all of it or nothing, and gives the keys' periods and sums in the file. It writes
-/// something even where nothing was used: whether that is possible is worth knowing.
+/// Adds usage and spend to the file, completely or not at all, and returns the keys' periods and sums in the file. Writes something even
+/// without usage, to check that writing works.
 pub fn add(
     db: &mut Connection,
     unix: i64,
@@ -293,14 +293,14 @@ pub fn add(
                 amount(n.cost),
             ])?;
         }
-        // Spent late, in a period that another process saw end: it counts in the new one rather than in none.
+        // Late spend, in a period that another process has ended: it counts in the new one.
         let mut key = tx.prepare_cached(
             "UPDATE keys SET spent = CASE WHEN window_start < ?2 THEN ?3 ELSE spent + ?3 END, \
              window_start = max(window_start, ?2) WHERE id = ?1 RETURNING window_start, spent",
         )?;
         for (id, (window, cost)) in spent {
             let mut rows = key.query(params![id.to_string(), window, amount(*cost)])?;
-            // A key that somebody deleted spends no more.
+            // A deleted key has no spend.
             let sum = match rows.next()? {
                 Some(row) => (row.get(0)?, Usd::from_nanos(row.get::<_, i64>(1)?.max(0).unsigned_abs())),
                 None => (*window, *cost),
@@ -314,7 +314,7 @@ pub fn add(
     Ok(sums)
 }
 
-/// Forgets usage before a day, and revoked keys that nothing is left of.
+/// Deletes usage before a day, and revoked keys without usage.
 pub fn prune(db: &Connection, before_day: i64) -> rusqlite::Result<()> {
     db.execute("DELETE FROM usage WHERE day < ?1", [before_day])?;
     db.execute("DELETE FROM usage_tags WHERE day < ?1", [before_day])?;
@@ -325,7 +325,7 @@ pub fn prune(db: &Connection, before_day: i64) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Which usage is asked for; the default is all.
+/// Selects usage; the default is all.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// Of one key.
@@ -334,20 +334,20 @@ pub struct Filter {
     pub model: Option<String>,
     /// From this day on, in days since 1970 UTC.
     pub from_day: Option<i64>,
-    /// Up to this day, and with it.
+    /// Up to and including this day.
     pub to_day: Option<i64>,
 }
 
-/// What one key used of one model on one day.
+/// The usage of one key and model on one day.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageRow {
     /// In days since 1970 UTC.
     pub day: i64,
     /// The key.
     pub key: KeyId,
-    /// The model, as clients name it.
+    /// The model, by clients' name.
     pub model: String,
-    /// Requests that were settled.
+    /// Settled requests.
     pub requests: u64,
     /// Their tokens.
     pub usage: Usage,

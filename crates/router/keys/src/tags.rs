@@ -1,4 +1,4 @@
-//! What was used by requests with a tag, whoever asked. Used by `store`; counted by the router, shown by `/spend/tags`.
+//! Usage by request tag, of all callers. Used by `store`; counted by the router, shown by `/spend/tags`.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -10,16 +10,16 @@ use crate::store::Store;
 use crate::table::Counts;
 use crate::{Error, Usage, Usd, calendar};
 
-/// Tags of one day that wait to be written at most: clients make them up. What comes then is counted as [`OTHERS`].
+/// Maximum number of unwritten tags of one day: clients choose them. Further ones are counted as [`OTHERS`].
 const WAITING_MAX: usize = 10_000;
-/// Stands for tags that are too many.
+/// Stands for tags above the maximum.
 const OTHERS: &str = "(others)";
 
-/// What is not written yet, by day and tag.
+/// Unwritten usage, by day and tag.
 #[derive(Debug, Default)]
 pub(crate) struct Tags(Mutex<HashMap<(i64, String), Counts>>);
 
-/// What requests with a tag used.
+/// The usage of requests with a tag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TagRow {
     /// The tag.
@@ -30,7 +30,7 @@ pub struct TagRow {
     pub input: u64,
     /// Tokens of their answers.
     pub output: u64,
-    /// What they cost. A request with two tags counts for both.
+    /// Their cost. A request with two tags counts for both.
     pub cost: Usd,
 }
 
@@ -49,10 +49,10 @@ impl Store {
         }
     }
 
-    /// What was used by tag between two days, both included, up to now; the dearest first.
+    /// Usage by tag between two days, both included, up to now; most expensive first.
     ///
     /// # Errors
-    /// When the file cannot be read, or written.
+    /// If the file cannot be read or written.
     pub fn tags(&self, from_day: Option<i64>, to_day: Option<i64>) -> Result<Vec<TagRow>, Error> {
         self.flush()?;
         let file = lock(&self.inner.file);
@@ -74,7 +74,7 @@ impl Store {
 }
 
 impl Tags {
-    /// Writes what waits; what cannot be written goes on waiting.
+    /// Writes unwritten usage; what cannot be written stays unwritten.
     pub(crate) fn write(&self, db: &mut Connection) -> rusqlite::Result<()> {
         let waiting = std::mem::take(&mut *lock(&self.0));
         if waiting.is_empty() {

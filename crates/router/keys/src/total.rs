@@ -1,7 +1,7 @@
-//! A budget for all requests together, whoever asks, and what the server's own key uses. Used by the router, beside the keys.
+//! The global budget for all requests, and the usage of the server's own key. Used by the router.
 //!
-//! It is kept as a key that nobody can hold: a row of the same table, with the hash of no key. So it begins anew, is written, is shared by
-//! processes and is held to as the budgets of keys are.
+//! It is a row of the table of keys, with a hash that no key has. So it is reset, written, shared between processes and enforced like the
+//! budgets of keys.
 
 use std::sync::{Arc, PoisonError};
 
@@ -13,26 +13,26 @@ use crate::store::Store;
 use crate::table::{Counts, KeyRow};
 use crate::{Ask, Budget, Error, KeyId, Limits, Refusal, Usd};
 
-/// As the row is called.
+/// The row's name.
 const NAME: &str = "all requests";
 
-/// No key has it: keys are texts, and are hashed without this.
+/// No key has this hash: keys are hashed without this text.
 pub(crate) fn hash() -> blake3::Hash {
     blake3::derive_key("octet 2026-11-22 the budget of all requests together", b"").into()
 }
 
 impl Store {
-    /// Sets the budget of all requests together. What is spent counts on as long as its period is the same.
+    /// Sets the global budget. Its spend stays while the period is the same.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn set_total(&self, budget: Budget) -> Result<(), Error> {
         let limits = Limits { budget: Some(budget), ..Limits::default() };
         if self.total().is_some_and(|known| known.limits == limits) {
             return Ok(());
         }
         let now = self.inner.clock().now().unix;
-        // Another process may do the same at this moment, so it is looked for in the file.
+        // Another process may do the same now, so the file is searched for it.
         self.inner.transact(|rows| {
             match rows.iter_mut().find(|row| row.hash == hash()) {
                 Some(row) => row.limit(limits, now),
@@ -42,7 +42,7 @@ impl Store {
         })
     }
 
-    /// The budget of all requests together, and what is spent of it, if one was ever set.
+    /// The global budget and its spend, if one was ever set.
     pub fn total(&self) -> Option<KeyInfo> {
         self.all_requests().map(|entry| self.inner.info(&entry))
     }
@@ -53,10 +53,10 @@ impl Store {
         entries.get(&KeyId::of(&hash)).filter(|e| e.hash == hash).cloned()
     }
 
-    /// Lets a request through as far as the budget of all goes. Reads memory alone.
+    /// Authorizes a request against the global budget. Reads only memory.
     ///
     /// # Errors
-    /// The refusal, for the client: it tells no sums, which are the operator's.
+    /// The refusal, for the client: without sums, which are for the operator.
     pub fn authorize_total(&self, model: &str, ask: &Ask) -> Result<Grant, Refusal> {
         let why = || "the budget of all requests is not in the file".to_string();
         let entry = self.all_requests().ok_or_else(|| Refusal::TotalUnwritable { why: why() })?;
@@ -74,12 +74,12 @@ impl Store {
         Ok(Grant { store, entry, owners: Vec::new(), model: None, reserved, more })
     }
 
-    /// The server's own key, for lists of what was used.
+    /// The server's own key, for lists of usage.
     pub fn own(&self) -> KeyInfo {
         self.inner.info(&self.inner.own)
     }
 
-    /// A request with the server's own key: nothing limits it, and what it takes is counted.
+    /// Counts a request with the server's own key, which has no limits.
     pub fn grant_own(&self, model: &str) -> Grant {
         Grant {
             store: self.inner.clone(),
@@ -92,10 +92,10 @@ impl Store {
     }
 }
 
-/// A budget of so many dollars, which begins anew after so many seconds, or never.
+/// A budget of this many dollars, which is reset after this many seconds, or never.
 ///
 /// # Errors
-/// What is no amount of money.
+/// An invalid amount of money.
 pub fn budget(usd: f64, seconds: Option<u32>) -> Result<Budget, Error> {
     let limit = Usd::from_dollars(usd)?;
     Ok(Budget { limit, period: seconds.map_or(Period::Ever, |s| Period::Seconds(s.max(1))) })

@@ -1,5 +1,5 @@
-//! Several changes of keys, users and teams at once: all of them are made, or none. Used by `store` and `owners`, and by the router's
-//! `/key/...`, `/user/...` and `/team/...`.
+//! Transactions on keys, users and teams: all changes are made, or none. Used by `store` and `owners`, and by the router's `/key/...`,
+//! `/user/...` and `/team/...`.
 
 use std::collections::HashMap;
 
@@ -10,24 +10,23 @@ use crate::store::{Draft, Store, check_name};
 use crate::table::{KeyRow, check_many};
 use crate::{Error, KeyId, Limits, Profile, Secret};
 
-/// The name of keys that were given none.
+/// The name of keys without a name.
 pub const UNNAMED: &str = "unnamed";
 
-/// All keys, users and teams as the file has them, while nobody else changes it: what is looked up here is still so when the changes are
-/// written.
+/// All keys, users and teams in the file, without concurrent changes: what is read here is still true when the changes are written.
 pub struct Transaction<'a> {
     rows: &'a mut Vec<KeyRow>,
-    /// Where each row is.
+    /// The index of each row.
     places: HashMap<KeyId, usize>,
     /// Seconds since 1970 UTC.
     now: i64,
 }
 
 impl Store {
-    /// Does some changes, in the file and in memory; if `work` fails, none of them. Other processes wait meanwhile.
+    /// Makes changes in the file and in memory; if `work` fails, none. Other processes wait meanwhile.
     ///
     /// # Errors
-    /// Those of `work`, and when the file cannot be read or written.
+    /// Those of `work`, and if the file cannot be read or written.
     pub fn transact<T, E: From<Error>>(
         &self,
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T, E>,
@@ -45,10 +44,10 @@ fn places(rows: &[KeyRow]) -> HashMap<KeyId, usize> {
 }
 
 impl Transaction<'_> {
-    /// Makes a key. The secret is in the answer and nowhere else.
+    /// Creates a key. The secret is returned and stored nowhere.
     ///
     /// # Errors
-    /// When another key has the name, the limits cannot be meant, there is no such team, or there are too many keys.
+    /// If another key has the name, the limits are invalid, there is no such team, or there are too many keys.
     pub fn create(&mut self, name: &str, limits: Limits, profile: Profile) -> Result<(Secret, KeyId), Error> {
         check_name(name)?;
         self.check_free(name)?;
@@ -63,10 +62,10 @@ impl Transaction<'_> {
         Ok((secret, self.push(row)?))
     }
 
-    /// Makes a user or a team.
+    /// Creates a user or a team.
     ///
     /// # Errors
-    /// When it exists, the id is that of the server's own user, the limits cannot be meant, or there are too many.
+    /// If it exists, the id is that of the server's own user, the limits are invalid, or there are too many.
     pub fn create_owner(
         &mut self,
         kind: OwnerKind,
@@ -97,10 +96,10 @@ impl Transaction<'_> {
         Ok(id)
     }
 
-    /// Deletes users or teams, and takes back their keys. Users are no members of teams any more. An id that is named twice counts once.
+    /// Deletes users or teams, and revokes their keys. Users leave all teams. An id that is named twice counts once.
     ///
     /// # Errors
-    /// When one is not there.
+    /// If one does not exist.
     pub fn delete_owners(&mut self, kind: OwnerKind, ids: &[String]) -> Result<(), Error> {
         let mut gone = HashMap::new();
         for id in ids {
@@ -128,7 +127,7 @@ impl Transaction<'_> {
     /// Changes a key, a user or a team.
     ///
     /// # Errors
-    /// Those of `edit`; when there is no such row or team, another key has the new name, or the limits cannot be meant.
+    /// Those of `edit`; if there is no such row or team, another key has the new name, or the limits are invalid.
     pub fn edit<E: From<Error>>(
         &mut self,
         id: KeyId,
@@ -158,10 +157,10 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Changes who belongs to a team.
+    /// Changes the members of a team.
     ///
     /// # Errors
-    /// Those of `edit`; when the team is not there, or its members cannot be meant.
+    /// Those of `edit`; if there is no such team, or its members are invalid.
     pub fn edit_members<E: From<Error>>(
         &mut self,
         team: &str,
@@ -172,10 +171,10 @@ impl Transaction<'_> {
         Ok(profile.check()?)
     }
 
-    /// Takes a key back. It stays in the list, and what it used is kept as long as all usage is.
+    /// Revokes a key. It stays in the list, and its usage is kept as long as all usage is.
     ///
     /// # Errors
-    /// When there is no such key.
+    /// If there is no such key.
     pub fn revoke(&mut self, id: KeyId) -> Result<(), Error> {
         let now = self.now;
         let row = self.row(id)?;
@@ -183,7 +182,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// All users, or all teams: their ids, and what is said of them.
+    /// All users or all teams: their ids and profiles.
     pub fn owners(&self, kind: OwnerKind) -> impl Iterator<Item = (&str, &Profile)> {
         self.rows
             .iter()
@@ -191,12 +190,12 @@ impl Transaction<'_> {
             .map(|row| (row.name.as_str(), &row.profile))
     }
 
-    /// Whether there is such a user or team.
+    /// Whether the user or team exists.
     pub fn has_owner(&self, kind: OwnerKind, id: &str) -> bool {
         self.places.contains_key(&KeyId::of(&kind.hash(id)))
     }
 
-    /// Refuses a new name that a key in force has. Keys without a name share [`UNNAMED`].
+    /// Refuses a new name that another valid key has. Keys without a name share [`UNNAMED`].
     fn check_free(&self, name: &str) -> Result<(), Error> {
         let has_it = |row: &KeyRow| row.kind.is_none() && row.revoked.is_none() && row.name == name;
         if name != UNNAMED && self.rows.iter().any(has_it) {
@@ -205,7 +204,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Refuses a key of a team that is not there.
+    /// Refuses a key of a team that does not exist.
     fn check_team(&self, profile: &Profile) -> Result<(), Error> {
         let Some(team) = &profile.team else { return Ok(()) };
         if self.has_owner(OwnerKind::Team, team) { Ok(()) } else { Err(no_owner(OwnerKind::Team, team)) }
