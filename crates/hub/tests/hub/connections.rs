@@ -57,7 +57,7 @@ fn a_proxy_that_cannot_be_reached_is_named_and_not_the_host_behind_it() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for (proxy, said) in [
         (format!("http://{closed}"), "no connection to the proxy 127.0.0.1: "),
-        ("http://proxy.invalid:80".into(), "the host proxy.invalid of the proxy is not known"),
+        ("http://proxy.invalid:80".into(), "the host proxy.invalid of the proxy cannot be resolved"),
     ] {
         for model in ["http://models.invalid/x.gguf", "https://models.invalid/x.gguf"] {
             let mut config = config(dir.path());

@@ -87,7 +87,7 @@ async fn a_key_is_what_was_wished_or_refused() {
     let answer = f.request("/key/generate", &wish).bearer_auth("sk-master").send().await.expect("an answer");
     let warning =
         answer.headers().get("x-octet-warning").expect("a warning").to_str().expect("text").to_string();
-    assert_eq!(warning, "'tags' is not kept here");
+    assert_eq!(warning, "'tags' is not stored here");
     let (status, made) = read(answer).await;
     assert_eq!(status, 200, "{made}");
     for (name, value) in [
@@ -132,7 +132,7 @@ async fn a_key_is_what_was_wished_or_refused() {
         (json!({"max_budget": "nan"}), "'max_budget': invalid type"),
         (json!({"blocked": "perhaps"}), "'blocked' must be true or false"),
         (json!({"key_alias": "bob"}), "a key with the alias 'bob' exists"),
-        (json!([]), "no JSON object"),
+        (json!([]), "not a JSON object"),
     ] {
         let (status, answer) = post(&f, "sk-master", "/key/generate", &wish).await;
         let message = answer["error"]["message"].as_str().unwrap_or_default();

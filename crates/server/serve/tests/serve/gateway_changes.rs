@@ -19,7 +19,7 @@ async fn a_list_of_members_is_taken_whole_or_not_at_all() {
     };
     let with_bad = [members(3), vec![json!({"user_id": "eve", "role": "owner"})], members(2)].concat();
     let (status, said) = master("/team/member_add", json!({"team_id": "t", "member": with_bad})).await;
-    assert!(status == 400 && said.to_string().contains("'role' is admin or user"), "{said}");
+    assert!(status == 400 && said.to_string().contains("'role' must be admin or user"), "{said}");
     // An address of a user who is made before it in the list is no other one's.
     let twice = json!([{"user_id": "a", "user_email": "a@example.org"}, {"user_id": "b", "user_email": "a@example.org"}]);
     let (status, said) = master("/team/member_add", json!({"team_id": "t", "member": twice})).await;

@@ -170,7 +170,7 @@ impl Target for Mock {
         self.world.of(&self.who).tokens
     }
 
-    fn tells_logprobs(&self) -> bool {
+    fn has_logprobs(&self) -> bool {
         !self.world.of(&self.who).no_logprobs
     }
 
