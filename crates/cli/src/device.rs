@@ -1,4 +1,4 @@
-//! `octet devices`, and the flags that select a device. Used by every command that loads a model.
+//! `octet devices`, and the flags that say where a model runs. Read by every command that loads a model.
 
 use std::str::FromStr;
 
@@ -25,26 +25,27 @@ pub struct DevicesArgs {
     json: bool,
 }
 
-/// The device for a model.
+/// Where a model runs.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Device")]
 pub struct DeviceFlags {
-    /// Device: cpu, vulkan:N as in `octet devices`, or auto (a graphics card with enough memory for the model, else the processor).
+    /// Device to run on: cpu, vulkan:N as `octet devices` numbers them, or auto: a graphics card that has room for the model, else the
+    /// processor.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceName,
-    /// Maximum memory to use of the graphics device, in GiB. Default: all that is free.
+    /// Use at most this much of the graphics device's memory, in GiB. Default: all that is free.
     #[arg(long, value_name = "GIB", value_parser = gib)]
     gpu_memory: Option<u64>,
 }
 
-/// A device as typed.
+/// A device as it is typed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceName {
-    /// A graphics card with enough memory, else the processor.
+    /// A graphics card that has room, else the processor.
     Auto,
     /// The processor.
     Cpu,
-    /// A graphics device by index.
+    /// A graphics device by its number.
     Vulkan(usize),
 }
 
@@ -64,7 +65,7 @@ impl FromStr for DeviceName {
     }
 }
 
-/// Bytes from a number of GiB: `16`, `7.5GiB`.
+/// Bytes, from a number of GiB: `16`, `7.5GiB`.
 pub fn gib(s: &str) -> Result<u64, String> {
     let number = s.trim_end_matches("GiB").trim_end_matches("G").trim();
     let gib: f64 = number.parse().map_err(|_| "expected a number of GiB, such as 16 or 7.5".to_string())?;
@@ -185,14 +186,14 @@ impl Card {
     }
 }
 
-/// Settings for opening a graphics device.
+/// How a graphics device is opened.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(feature = "vulkan"), allow(dead_code))]
 struct Settings {
-    /// Maximum memory to use, in bytes.
+    /// Most bytes of its memory to use.
     gpu_memory: Option<u64>,
     exact: bool,
-    /// Number of experts of each layer in its memory; `None` is all.
+    /// Experts of each layer in its memory; `None` is all.
     slots: Option<usize>,
 }
 
@@ -239,7 +240,7 @@ impl DeviceFlags {
 #[cfg(feature = "vulkan")]
 fn first_card() -> Option<Card> {
     use octet_vulkan::DeviceKind;
-    // No loader, driver or card: the processor, as `octet devices` explains.
+    // no loader, no driver, no card: the processor, as `octet devices` explains
     let cards = octet_vulkan::devices().ok()?;
     let of = |kind| cards.iter().find(|c| c.kind == kind && c.missing.is_empty());
     of(DeviceKind::Discrete).or_else(|| of(DeviceKind::Integrated)).map(Card::of)
@@ -363,7 +364,7 @@ pub fn list(args: &DevicesArgs) -> Result<()> {
     Ok(())
 }
 
-/// Graphics devices as JSON, or why there are none.
+/// Graphics devices as JSON, and why there are none.
 #[cfg(feature = "vulkan")]
 fn cards() -> (Vec<serde_json::Value>, Option<String>) {
     let found = match octet_vulkan::devices() {

@@ -1,4 +1,4 @@
-//! `octet show`: a model's parts, the bytes that a token reads, its memory.
+//! `octet show`: what a model is made of, what a token reads, what memory it takes.
 
 use std::io::Write;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::args::{KvArgs, ModelArgs};
 use crate::device::{DeviceName, described, gib};
-use crate::device_memory::{Placement, Room, Split, Wanted, memory_needed, shortage};
+use crate::device_memory::{Placement, Room, Split, Wanted, bill, shortage};
 use crate::numbers::count;
 use crate::settings::Settings;
 use crate::units::size;
@@ -23,18 +23,18 @@ Examples:
   octet show model.gguf --device vulkan:0 --gpu-memory 8
   octet show model.gguf --json | jq .active_parameters";
 
-/// Shows what a model consists of: layers, parameters, quantisation, bytes read per token, memory.
+/// Shows what a model is made of: layers, parameters, quantisation, bytes read per token, memory.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ShowArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Context size in tokens for the memory estimate; 0 is the model's own. Default: the model's own, but at most 8192.
+    /// Tokens of context to count the memory for; 0 is all that the model was made for. Default: the same, but at most 8192.
     #[arg(short, long, visible_alias = "max-model-len", value_name = "N", value_parser = count)]
     ctx_size: Option<usize>,
     #[command(flatten)]
     kv: KvArgs,
-    /// Also show the memory on these devices: cpu, vulkan:N as in `octet devices`.
+    /// Show what the model takes on these devices too: cpu, vulkan:N as `octet devices` numbers them.
     #[arg(long, value_name = "DEVICE,..", value_delimiter = ',')]
     device: Vec<DeviceName>,
     /// Count with at most this much of each graphics device's memory, in GiB. Default: all that is free.
@@ -45,7 +45,7 @@ pub struct ShowArgs {
     json: bool,
 }
 
-/// Default context for the memory estimate.
+/// Context that the memory is counted for where none is given.
 const CONTEXT: usize = 8192;
 
 pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
@@ -57,7 +57,7 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
         Some(0) => made_for,
         Some(tokens) => tokens,
     };
-    // As `octet run` loads it by default.
+    // with what `octet run` loads unasked
     let guesses = octet_engine::engine::speculation::Options::default();
     let limits = Limits {
         kv: args.kv.kv(),
@@ -69,21 +69,21 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
     report.check_kv(limits.kv)?;
     let options = Options { context: args.ctx_size, kv: limits.kv, ..Options::default() };
     let named = args.device.iter().filter(|device| **device != DeviceName::Auto);
-    let memory_report = named.map(|device| Bill::new(*device, args.gpu_memory, &report, &limits, &options));
-    let memory_report = memory_report.collect::<anyhow::Result<Vec<_>>>()?;
+    let bills = named.map(|device| Bill::new(*device, args.gpu_memory, &report, &limits, &options));
+    let bills = bills.collect::<anyhow::Result<Vec<_>>>()?;
     let mut out = std::io::stdout().lock();
     if args.json {
         let mut json = as_json(&report, &limits, context);
-        if !memory_report.is_empty() {
-            json["devices"] = memory_report.iter().map(Bill::json).collect();
+        if !bills.is_empty() {
+            json["devices"] = bills.iter().map(Bill::json).collect();
         }
         writeln!(out, "{json:#}")?;
     } else {
         write!(out, "{}", report.text(&limits))?;
-        if !memory_report.is_empty() {
+        if !bills.is_empty() {
             writeln!(out)?;
         }
-        for bill in &memory_report {
+        for bill in &bills {
             write!(out, "{}", bill.text())?;
         }
     }
@@ -187,7 +187,7 @@ impl Bill {
         let room = Room { device: free, machine };
         let placed = Wanted { report, options, contexts: &[1], snapshots: None }.place(room)?;
         let placed = placed.map_err(|least| shortage(&device.to_string(), least, room, gpu_memory));
-        Ok(Self { device, what, memory: memory_needed(report, limits, false), free, placed: Some(placed) })
+        Ok(Self { device, what, memory: bill(report, limits, false), free, placed: Some(placed) })
     }
 
     fn text(&self) -> String {

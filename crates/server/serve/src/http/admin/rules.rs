@@ -74,7 +74,7 @@ impl KeyRules {
     }
 
     /// Refuses what is above the bounds. A new key gets the bound of what its fields do not name.
-    pub fn hold(&self, fields: &mut Map<String, Value>, is_new: bool) -> Result<(), ApiError> {
+    pub fn enforce(&self, fields: &mut Map<String, Value>, is_new: bool) -> Result<(), ApiError> {
         let b = &self.0.bounds;
         let whole = |n: u64| n as f64;
         let amounts = [

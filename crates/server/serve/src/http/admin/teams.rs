@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use super::access::{Page, Params, failed, is_nothing, needed, posted, queried, texts, wrong};
 use super::changes::{Changes, EMAIL, change, last_of_each, set_blocked, transact};
 use super::rules::KeyRules;
+use super::settings::{Entity, Settings, member, read};
 use super::shapes;
 use super::users::{new_id, with_email};
 use crate::app::App;
