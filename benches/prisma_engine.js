@@ -102,7 +102,7 @@ async function engine() {
   const overwritten = process.env.OVERWRITE_DATASOURCES ? JSON.parse(process.env.OVERWRITE_DATASOURCES)[0]?.url : undefined;
   const pool = new Pool({ connectionString: overwritten ?? process.env.DATABASE_URL, max: 10 });
   const { bindAdapter } = require("@prisma/driver-adapter-utils");
-    const made = new bindings.QueryEngine({ datamodel: schema, logLevel: "error", logQueries: false, enableTracing: false }, () => {}, bindAdapter(new PrismaPg(pool)));
+  const made = new bindings.QueryEngine({ datamodel: schema, logLevel: "error", logQueries: false, enableTracing: false }, () => {}, bindAdapter(new PrismaPg(pool)));
   await made.connect("{}");
   return made;
 }

@@ -17,11 +17,6 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "a path carries the warnings about its body; a rule places what it refuses by its path",
     ),
     (
-        "config",
-        &["read::deployments", "read::remote"],
-        "the target of an entry is read with the entry's own defaults",
-    ),
-    (
         "engine",
         &["cache::lease", "cache::tiers"],
         "a lease waits for the loading that the tiers began for it",
@@ -67,17 +62,7 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         &["app", "gateway"],
         "the gateway's local targets run requests on the App that holds the gateway",
     ),
-    (
-        "serve",
-        &["connections", "http2", "linger"],
-        "the socket and HTTP/2 report to the activity of their connection",
-    ),
     ("synth", &["error", "known", "mix", "shape", "tiny"], "errors list the names that are known"),
-    (
-        "upstream",
-        &["auth", "endpoint"],
-        "an endpoint holds its token, whose address is written as the endpoint's",
-    ),
     (
         "vulkan",
         &["backend", "experts", "picks", "steps", "traffic", "transfer"],

@@ -53,7 +53,7 @@ fn keys_and_values_take_the_memory_of_their_types() {
 fn guesses_have_a_line_in_the_bill_and_change_no_answer() {
     let place = Place::with_model("qwen35moe", "q4_k_m");
     let text = place.octet(&["show", "model.gguf"]).ok().stdout;
-    assert!(text.contains("for guesses (--speculative off"), "{text}");
+    assert!(text.contains("for guesses (none with --speculative off"), "{text}");
     let json: Value =
         serde_json::from_str(&place.octet(&["show", "model.gguf", "--json"]).ok().stdout).unwrap();
     let block =

@@ -181,7 +181,11 @@ fn limits(p: &Fields) -> LimitDefaults {
         models: if has("models") { p.texts("models").unwrap_or_default() } else { Vec::new() },
         rpm_limit: p.count("rpm_limit", 0),
         tpm_limit: p.count("tpm_limit", 0),
-        max_parallel_requests: if has("models") { p.count("max_parallel_requests", 0) } else { None },
+        max_parallel_requests: if has("max_parallel_requests") {
+            p.count("max_parallel_requests", 0)
+        } else {
+            None
+        },
     }
 }
 
@@ -191,8 +195,11 @@ fn user_teams(p: &Fields) -> Vec<String> {
     for node in p.list("teams").unwrap_or_default() {
         match &node.value {
             Value::Map(_) => {
-                let team = Fields::new(p.reader, &USER_TEAM, node);
-                teams.extend(team.and_then(|team| team.name("team_id")));
+                let Some(team) = Fields::new(p.reader, &USER_TEAM, node) else { continue };
+                if !team.has("team_id") {
+                    p.reader.wrong(&node.span, "an entry of teams needs a team_id");
+                }
+                teams.extend(team.name("team_id"));
             }
             _ => teams.extend(p.text_of("teams", node)),
         }

@@ -361,6 +361,11 @@ fn of_the_proxy() -> Vec<Row> {
             Refused("budgets of members within a team"),
         ),
         litellm(
+            "default_internal_user_params",
+            "{teams: [{user_role: user}]}",
+            Refused("an entry of teams needs a team_id"),
+        ),
+        litellm(
             "max_internal_user_budget",
             "1",
             Done(|c| json!(c.keys.user_defaults.internal_max_budget), json!(1.0)),

@@ -130,15 +130,19 @@ fn what_is_wrong_is_said_without_the_value() {
     }
     for (schema, value, what) in [
         (json!({"required": ["b"]}), json!({"secret": 1}), "'b' is a required property"),
-        (json!({"enum": [1, "x"]}), json!("secret"), "the value is none of [1,\"x\"]"),
-        (json!({"anyOf": [{"type": "null"}, false]}), json!("secret"), "the value fits no schema of 'anyOf'"),
+        (json!({"enum": [1, "x"]}), json!("secret"), "the value is not one of [1,\"x\"]"),
+        (
+            json!({"anyOf": [{"type": "null"}, false]}),
+            json!("secret"),
+            "the value matches no schema of 'anyOf'",
+        ),
         (json!({"pattern": "^a"}), json!("secret"), "the value does not match the pattern \"^a\""),
         (
             json!({"propertyNames": {"maxLength": 3}}),
             json!({"secret": 1}),
-            "a property has a name that it must not have",
+            "a property's name is not allowed",
         ),
-        (json!({"additionalProperties": false}), json!({"x": "secret"}), "nothing may stand here"),
+        (json!({"additionalProperties": false}), json!({"x": "secret"}), "no value is allowed here"),
     ] {
         assert_eq!(broken(schema, value).1, what);
     }

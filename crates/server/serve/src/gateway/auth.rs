@@ -18,7 +18,7 @@ use super::Gateway;
 use super::cache::Responses;
 use super::caller::{Bearer, Caller};
 use super::watch::{FileStates, file_states};
-use crate::ops::Keys;
+use crate::ops::{Keys, NO_KEY};
 
 /// Information about a deployment, for lists and billing.
 pub struct About {
@@ -197,11 +197,7 @@ impl Gateway {
         if self.is_open() || (!keys.is_empty() && keys.admit(headers)) {
             return Ok(Caller::Trusted);
         }
-        let no_key = || {
-            let what =
-                "missing or invalid API key; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'";
-            ApiError::new(ErrorKind::Authentication, what)
-        };
+        let no_key = || ApiError::new(ErrorKind::Authentication, NO_KEY);
         let Some(store) = &self.store else { return Err(no_key()) };
         let secret = Keys::sent(headers).ok_or_else(no_key)?;
         let id = store.check(secret).map_err(|e| refused(&e))?;

@@ -208,8 +208,7 @@ async fn authorize(State(app): State<Arc<App>>, mut request: Request, next: Next
     if options.keys.admit(request.headers()) {
         return next.run(request).await;
     }
-    let what = "no API key, or not a known one; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'";
-    Dialect::of(path).error(&ApiError::new(ErrorKind::Authentication, what), Some(&trace(&request)))
+    Dialect::of(path).error(&ApiError::new(ErrorKind::Authentication, ops::NO_KEY), Some(&trace(&request)))
 }
 
 /// A request for another program's name of an endpoint, or for an unknown path.

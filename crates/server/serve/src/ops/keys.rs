@@ -8,6 +8,10 @@ use hyper::header::AUTHORIZATION;
 /// Headers with keys besides `Authorization`: those of Anthropic's, Azure's, Gemini's and LiteLLM's clients.
 const HEADERS: [&str; 4] = ["x-api-key", "api-key", "x-goog-api-key", "x-litellm-api-key"];
 
+/// What a request without an accepted key is answered.
+pub const NO_KEY: &str =
+    "missing or invalid API key; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'";
+
 /// The accepted keys; without any, every request is accepted. Never printed.
 #[derive(Clone, Default)]
 pub struct Keys(Vec<String>);

@@ -11,6 +11,6 @@ mod speculation;
 
 pub use access::{Trace, log};
 pub use experts::experts_json;
-pub use keys::Keys;
+pub use keys::{Keys, NO_KEY};
 pub use metrics::{Metrics, Model, RequestCost};
 pub use origin::is_foreign;

@@ -341,8 +341,12 @@ async fn what_changes_the_answer_is_refused() {
     refused(json!({"logit_bias": {"9999999": 1}}), "logit_bias", "vocabulary").await;
     refused(json!({"stop_token_ids": [9_999_999]}), "stop_token_ids", "vocabulary").await;
     let kwargs = |name: &str| json!({"chat_template_kwargs": {name: false}});
-    refused(kwargs("enable_thinkng"), "chat_template_kwargs.enable_thinkng", "it takes enable_thinking")
-        .await;
+    refused(
+        kwargs("enable_thinkng"),
+        "chat_template_kwargs.enable_thinkng",
+        "its variables: enable_thinking",
+    )
+    .await;
     refused(kwargs("namespace"), "chat_template_kwargs.namespace", "cannot be set").await;
     refused(kwargs("messages"), "chat_template_kwargs.messages", "cannot be set").await;
     for (path, body, param) in [
