@@ -105,6 +105,11 @@ impl Block {
         let at = self.used.next_multiple_of(needs.alignment);
         (at + needs.size <= BLOCK_BYTES).then_some(at)
     }
+
+    /// Whether all its buffers are gone.
+    fn is_unused(&mut self) -> bool {
+        Arc::get_mut(&mut self.allocation).is_some()
+    }
 }
 
 /// Allocates buffers of one device, and counts their bytes.
@@ -170,11 +175,16 @@ impl Memory {
     }
 
     fn place(&self, needs: &vk::MemoryRequirements, place: Place) -> Result<(Arc<Allocation>, u64), Error> {
-        if needs.size > BLOCK_BYTES / 4 {
-            return Ok((self.allocate(needs.size, needs.memory_type_bits, place)?, 0));
-        }
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let blocks = &mut blocks[usize::from(place == Place::Host)];
+        if needs.size > BLOCK_BYTES / 4 {
+            // What no buffer uses makes room.
+            blocks.retain_mut(|b| !b.is_unused());
+            return Ok((self.allocate(needs.size, needs.memory_type_bits, place)?, 0));
+        }
+        for block in blocks.iter_mut().filter_map(|b| b.is_unused().then_some(b)) {
+            block.used = 0;
+        }
         let found = blocks.iter().enumerate().find_map(|(i, b)| Some((i, b.place(needs)?)));
         if let Some((i, at)) = found {
             let block = &mut blocks[i];

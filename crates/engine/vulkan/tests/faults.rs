@@ -35,6 +35,26 @@ fn too_little_memory_is_an_error_with_sizes() {
     device.buf(4 << 20).expect("there is room again");
 }
 
+/// Small buffers share allocations, which are used again, or make room for a large buffer.
+#[test]
+fn what_small_buffers_give_back_can_be_had_again() {
+    let Some(options) = options() else { return };
+    let limit = 128 << 20;
+    let mut device =
+        Vulkan::new(&VulkanOptions { memory_bytes_max: Some(limit), ..options }).expect("room to start");
+    let fill = |device: &mut Vulkan| {
+        let all: Vec<_> = std::iter::from_fn(|| device.buf(5 << 18).ok()).take(100).collect();
+        all.len()
+    };
+    let first = fill(&mut device);
+    assert!((12..26).contains(&first), "{first} buffers of 5 MiB in 128 MiB");
+    for _ in 0..3 {
+        // A buffer that stays lies in the first block, beside six of them.
+        assert_eq!(fill(&mut device), first - 6);
+        device.buf(22 << 20).expect("88 MiB, as nothing but the first block is in use");
+    }
+}
+
 #[test]
 fn a_lost_device_ends_the_step_with_an_error_and_not_the_process() {
     let Some(options) = options() else { return };
