@@ -16,6 +16,7 @@ use crate::cache::device_row_bytes;
 use crate::device::{Device, DeviceInfo};
 use crate::experts::Paged;
 use crate::memory::{Buffer, Memory, Place};
+use crate::pace::Pace;
 use crate::picks::Picker;
 use crate::record::Recorder;
 use crate::steps::{Step, StepKey};
@@ -93,8 +94,8 @@ pub struct Vulkan {
     /// The step's commands were run in parts, because something was read in between.
     pub(crate) is_split: bool,
     pub(crate) steps: VecDeque<Step>,
-    /// Steps of so many tokens and more are submitted stage by stage, because a layer of one took too long.
-    pub(crate) by_stage_from: usize,
+    /// Which steps are submitted stage by stage.
+    pub(crate) pace: Pace,
     /// The first thing that went wrong; told by the next `step`, or by this one.
     pub(crate) fault: Option<Error>,
     /// Widest embedding row.
@@ -144,7 +145,7 @@ impl Vulkan {
             in_step: false,
             is_split: false,
             steps: VecDeque::new(),
-            by_stage_from: usize::MAX,
+            pace: Pace::default(),
             fault: None,
             embed_cols: 1,
             cols_max: 1,

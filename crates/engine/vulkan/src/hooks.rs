@@ -21,7 +21,7 @@ impl Vulkan {
     /// Submits long steps stage by stage, as where a layer takes too long, for tests.
     #[doc(hidden)]
     pub fn submit_by_stage(&mut self) {
-        self.by_stage_from = 0;
+        self.pace.is_forced = true;
     }
 
     /// Makes one kernel compute something wrong, for the test that the self-test notices: the file's name of it.

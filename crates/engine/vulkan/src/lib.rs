@@ -14,6 +14,7 @@ mod hooks;
 mod inspect;
 mod kernel;
 mod memory;
+mod pace;
 mod picks;
 mod pipeline;
 mod record;

@@ -67,8 +67,8 @@ pub(crate) struct Recorder {
     stuck: Vec<Recording>,
     /// Submits after each stage.
     pub(crate) by_stage: bool,
-    /// What the longest submission took since this was last set to zero.
-    pub(crate) longest: Duration,
+    /// What submissions took since this was last set to zero.
+    pub(crate) spent: Duration,
     /// Leaves out the barrier of this number: for the test that validation notices.
     pub(crate) skip_barrier: Option<u32>,
     /// Submits nothing: for the test that validation notices.
@@ -138,7 +138,7 @@ impl Recorder {
             later: Vec::new(),
             stuck: Vec::new(),
             by_stage: false,
-            longest: Duration::ZERO,
+            spent: Duration::ZERO,
             skip_barrier: None,
             is_dry: false,
             break_kernel: None,
@@ -466,7 +466,7 @@ impl Recorder {
                     done
                 })
         };
-        self.longest = self.longest.max(start.elapsed());
+        self.spent += start.elapsed();
         self.is_lost |= matches!(done, Err(vk::Result::ERROR_DEVICE_LOST | vk::Result::TIMEOUT));
         done.map_err(|e| failed("computing", e))
     }

@@ -18,9 +18,6 @@ const RECORDINGS_MAX: usize = 32;
 /// Steps of more tokens than this are recorded each time: recording costs little beside them.
 const REPLAY_TOKENS_MAX: usize = 16;
 
-/// A submission that takes longer is cut: drivers reset a device after 2 s and more.
-const SUBMISSION_MAX: Duration = Duration::from_millis(200);
-
 /// A step that was recorded, by what decides its shape.
 pub(crate) struct Step {
     pub(crate) key: StepKey,
@@ -92,6 +89,7 @@ impl Vulkan {
         if self.in_step && tokens > REPLAY_TOKENS_MAX {
             self.is_split = true;
             self.recorder.flush()?;
+            self.pace.end_layer(std::mem::take(&mut self.recorder.spent));
         }
         Ok(())
     }
@@ -121,13 +119,11 @@ impl Vulkan {
         self.prepared = None;
         self.traffic = Traffic::default();
         (self.in_step, self.is_split) = (true, false);
-        self.recorder.by_stage = key.tokens >= self.by_stage_from.max(REPLAY_TOKENS_MAX + 1);
-        self.recorder.longest = Duration::ZERO;
+        self.recorder.by_stage = key.tokens > REPLAY_TOKENS_MAX && self.pace.is_by_stage(key.tokens);
+        self.recorder.spent = Duration::ZERO;
         body(self);
         (self.in_step, self.recorder.by_stage) = (false, false);
-        if self.recorder.longest > SUBMISSION_MAX {
-            self.by_stage_from = self.by_stage_from.min(key.tokens);
-        }
+        self.pace.end_step(key.tokens);
         if let Some(e) = self.fault.take() {
             self.recorder.abandon();
             return Err(e);
