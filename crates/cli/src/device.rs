@@ -1,6 +1,7 @@
 //! `octet devices`, and the flags that say where a model runs. Read by every command that loads a model.
 
 use std::str::FromStr;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Result;
 use clap::Args;
@@ -36,6 +37,9 @@ pub struct DeviceFlags {
     /// Use at most this much of the graphics device's memory, in GiB. Default: all that is free.
     #[arg(long, value_name = "GIB", value_parser = gib)]
     gpu_memory: Option<u64>,
+    /// The card as it was when the first model was placed: what models of this program take of it later, they give back to one another.
+    #[arg(skip)]
+    card: Arc<OnceLock<Option<Card>>>,
 }
 
 /// A device as it is typed.
@@ -92,9 +96,7 @@ impl DeviceName {
         match self {
             Self::Cpu => None,
             // If there is none, loading says so.
-            Self::Vulkan(index) => {
-                Some(card(index).unwrap_or(Card { index, name: String::new(), free: None }))
-            }
+            Self::Vulkan(index) => Some(card(index).unwrap_or(Card { index, ..Card::default() })),
             // f32 throughout takes too much room
             Self::Auto if exact => None,
             Self::Auto => first_card(),
@@ -158,13 +160,15 @@ impl DeviceName {
 }
 
 /// A graphics device that a model may run on.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Card {
     index: usize,
     /// The maker's name.
     name: String,
     /// What it has free; `None` if that is not known.
     free: Option<u64>,
+    /// Whether it passed the self-test, where that was asked.
+    is_right: OnceLock<bool>,
 }
 
 impl std::fmt::Display for Card {
@@ -179,10 +183,20 @@ impl std::fmt::Display for Card {
 impl Card {
     /// What a model may take of it.
     fn room(&self, gpu_memory: Option<u64>) -> Option<u64> {
-        match (self.free, gpu_memory) {
-            (Some(free), Some(limit)) => Some(free.min(limit)),
-            (free, limit) => free.or(limit),
-        }
+        least(self.free, gpu_memory)
+    }
+
+    /// Whether it passes the self-test. Says so if not. Tested once: later there may be no room for a test.
+    fn is_right(&self) -> bool {
+        *self.is_right.get_or_init(|| self.passes())
+    }
+}
+
+/// The smaller of two sizes, where both are known.
+pub fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
     }
 }
 
@@ -197,31 +211,41 @@ struct Settings {
     slots: Option<usize>,
 }
 
+/// The other models that use a device's memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Among {
+    /// Models of a server, this one included: they make way for one another.
+    pub of: usize,
+    /// Bytes that models take which stay loaded beside this one.
+    pub taken: u64,
+}
+
 impl DeviceFlags {
-    /// The device that the flags name for a model, and its sizes there; `None` is the processor. `of` models share its memory where they fit together.
-    /// `machine` bytes are free of the machine's memory. `is_checked`: what does not fit is refused.
+    /// The device that the flags name for a model, and its sizes there; `None` is the processor. The models of a server share its memory where they
+    /// fit together. `machine` bytes are free of the machine's memory. `is_checked`: what does not fit is refused.
     ///
     /// # Errors
     /// Where a device that was named lacks room.
     pub fn place(
         &self,
         wanted: &Wanted<'_>,
-        of: usize,
+        among: Among,
         machine: Option<u64>,
         is_checked: bool,
     ) -> Result<Option<Placement>> {
         let exact = wanted.options.cpu.exact;
-        let Some(card) = self.device.card(exact) else { return Ok(None) };
-        let device = card.room(self.gpu_memory);
-        let (whole, share) =
-            (Room { device, machine }, Room { device: device.map(|b| b / of.max(1) as u64), machine });
-        // Its share, so that all stay there together; where that is too little, all of it.
-        let placed = match wanted.place(share)? {
-            Ok(placement) if of < 2 || placement.slots.is_none() => Ok(placement),
-            _ => wanted.place(whole)?,
-        };
+        if exact && self.device == DeviceName::Auto {
+            return Ok(None);
+        }
+        let is_first = self.card.get().is_none();
+        let Some(card) = self.card.get_or_init(|| self.device.card(exact)) else { return Ok(None) };
+        // Other programs may have ended since.
+        let now = if is_first { None } else { self::card(card.index).ok().and_then(|now| now.free) };
+        let device = least(card.free.max(now), self.gpu_memory);
+        let whole = Room { device: device.map(|bytes| bytes.saturating_sub(among.taken)), machine };
+        let placed = wanted.place_among(whole, among.of)?;
         let placed = placed.map_err(|least| shortage(&card.to_string(), least, whole, self.gpu_memory));
-        let Some(placed) = self.device.settle(&card, placed, &wanted.report.origin, is_checked)? else {
+        let Some(placed) = self.device.settle(card, placed, &wanted.report.origin, is_checked)? else {
             return Ok(None);
         };
         let mut placement = placed.map_or_else(|| wanted.unchecked(), Ok)?;
@@ -254,11 +278,15 @@ fn first_card() -> Option<Card> {
 #[cfg(feature = "vulkan")]
 impl Card {
     fn of(info: &octet_vulkan::DeviceInfo) -> Self {
-        Self { index: info.index, name: info.name.clone(), free: Some(info.free_bytes) }
+        Self {
+            index: info.index,
+            name: info.name.clone(),
+            free: Some(info.free_bytes),
+            is_right: OnceLock::new(),
+        }
     }
 
-    /// Whether it passes the self-test. Says so if not.
-    fn is_right(&self) -> bool {
+    fn passes(&self) -> bool {
         let options = octet_vulkan::VulkanOptions { index: self.index, ..Default::default() };
         let why = match octet_vulkan::Vulkan::new(&options).and_then(|mut device| device.self_test()) {
             Ok(checks) if checks.iter().all(octet_compute::selftest::Check::passed) => return true,
@@ -272,7 +300,7 @@ impl Card {
 
 #[cfg(not(feature = "vulkan"))]
 impl Card {
-    fn is_right(&self) -> bool {
+    fn passes(&self) -> bool {
         false
     }
 }
@@ -411,5 +439,30 @@ mod tests {
         assert_eq!(gib("16"), Ok(16 << 30));
         assert_eq!(gib("7.5GiB"), Ok(15 << 29));
         assert!(gib("0").is_err() && gib("much").is_err());
+    }
+
+    /// A model that a configuration adds later is checked against the card as it was before: the models that lie there make way for it.
+    #[test]
+    fn a_later_model_is_placed_on_the_card_as_it_was_at_first() {
+        let report = Report::new(&octet_synth::tiny("qwen35moe", octet_synth::Mix::Q4KM).unwrap()).unwrap();
+        let options = octet_engine::engine::Options::default();
+        let wanted = Wanted { report: &report, options: &options, contexts: &[4, 2, 1], snapshots: None };
+        // There is no such card, so it has nothing free now.
+        let flags = |free| DeviceFlags {
+            device: DeviceName::Vulkan(99),
+            gpu_memory: None,
+            card: Arc::new(OnceLock::from(Some(Card { index: 99, free: Some(free), ..Card::default() }))),
+        };
+        let one = Among { of: 1, taken: 0 };
+        let all = wanted.unchecked().unwrap().split.device;
+        let placed = flags(all).place(&wanted, one, None, true).unwrap().unwrap();
+        assert!(placed.smaller.is_empty() && placed.options.device.is_some(), "{:?}", placed.smaller);
+        let smaller = flags(all - 1).place(&wanted, one, None, true).unwrap().unwrap().smaller;
+        assert_eq!(smaller.len(), 1, "{smaller:?}");
+        // what stays loaded beside it counts
+        let beside = flags(all + 7).place(&wanted, Among { of: 1, taken: 8 }, None, true).unwrap().unwrap();
+        assert_eq!(beside.smaller, smaller);
+        let error = flags(1000).place(&wanted, one, None, true).unwrap_err().to_string();
+        assert!(error.contains("does not fit") && error.contains("vulkan:99"), "{error}");
     }
 }

@@ -141,7 +141,10 @@ pub struct Placement {
     pub limits: Limits,
     /// Experts of each layer in the device's memory; `None` is all.
     pub slots: Option<usize>,
+    /// All of it, with the draft model.
     pub split: Split,
+    /// The draft model's part.
+    pub draft: Split,
     /// What was made smaller to fit, for people. Empty if nothing was.
     pub smaller: Vec<String>,
 }
@@ -166,20 +169,19 @@ impl Wanted<'_> {
     /// then the context gets smaller: nothing of that where a flag asks for it.
     pub fn place(&self, room: Room) -> anyhow::Result<Result<Placement, Split>> {
         self.report.check_kv(self.options.kv)?;
-        let draft = self.draft_bytes()?;
-        let room = Room { device: room.device.map(|bytes| bytes.saturating_sub(draft)), ..room };
+        let draft = self.draft()?;
         let mut least = None;
         for size in self.sizes() {
-            let mut placement = self.sized(size)?;
+            let mut placement = self.sized(size, draft.as_ref())?;
             if let Some(fewest) = size.slots_min {
-                let slots = expert_slots(self.report, &placement.limits, room.device.unwrap_or(u64::MAX));
+                let left = room.device.map_or(u64::MAX, |b| b.saturating_sub(placement.draft.device));
+                let slots = expert_slots(self.report, &placement.limits, left);
                 placement.slots = Some(slots.ok().flatten().unwrap_or(fewest));
-                placement.split = Split::new(self.report, &placement.limits, placement.slots, false);
+                placement.split = self.split(&placement);
             }
             if room.holds(placement.split) {
                 placement.smaller = self.smaller(size, placement.slots);
                 self.add_snapshots(&mut placement, room)?;
-                placement.split.device += draft;
                 return Ok(Ok(placement));
             }
             let short = room.shortage(placement.split);
@@ -188,7 +190,25 @@ impl Wanted<'_> {
             }
         }
         let (_, least) = least.expect("one size at least was tried");
-        Ok(Err(Split { device: least.device.saturating_add(draft), ..least }))
+        Ok(Err(least))
+    }
+
+    /// The same for one of `of` models that use a device: its equal share, so that all stay there together, or all of `room`, if that gives it a
+    /// longer context or room for its experts.
+    pub fn place_among(&self, room: Room, of: usize) -> anyhow::Result<Result<Placement, Split>> {
+        let whole = self.place(room)?;
+        if of < 2 {
+            return Ok(whole);
+        }
+        let share = self.place(Room { device: room.device.map(|bytes| bytes / of as u64), ..room })?;
+        Ok(match (share, whole) {
+            (Ok(share), Ok(whole))
+                if share.slots.is_none() && share.options.context == whole.options.context =>
+            {
+                Ok(share)
+            }
+            (_, whole) => whole,
+        })
     }
 
     /// The sizes as they are wanted, whatever there is room for.
@@ -197,10 +217,18 @@ impl Wanted<'_> {
         self.place(room)?.map_err(|_| anyhow::anyhow!("there is always room where nobody looks"))
     }
 
-    /// A draft model lies on the same device.
-    fn draft_bytes(&self) -> anyhow::Result<u64> {
-        let draft = self.options.draft_memory(self.report.config.context_length)?;
-        Ok(if draft > 0 { draft.saturating_add(FIXED_BYTES) } else { 0 })
+    /// The draft model, which lies on the same device.
+    fn draft(&self) -> anyhow::Result<Option<(&octet_weights::Model, Report)>> {
+        let draft = self.options.draft_model();
+        draft.map(|model| Ok((model, Report::new(model)?))).transpose()
+    }
+
+    fn split(&self, p: &Placement) -> Split {
+        let own = Split::new(self.report, &p.limits, p.slots, self.options.cpu.exact);
+        Split {
+            device: own.device.saturating_add(p.draft.device),
+            machine: own.machine.saturating_add(p.draft.machine),
+        }
     }
 
     /// What is tried, in turn.
@@ -234,7 +262,11 @@ impl Wanted<'_> {
         sizes
     }
 
-    fn sized(&self, size: Size) -> anyhow::Result<Placement> {
+    fn sized(
+        &self,
+        size: Size,
+        draft: Option<&(&octet_weights::Model, Report)>,
+    ) -> anyhow::Result<Placement> {
         let o = self.options;
         let mut speculation = o.speculation.clone();
         if !size.with_block {
@@ -247,9 +279,19 @@ impl Wanted<'_> {
             speculation,
             ..o.clone()
         };
-        let limits = options.limits(self.report.config.context_length, self.report.state_bytes())?;
-        let split = Split::new(self.report, &limits, None, o.cpu.exact);
-        Ok(Placement { options, limits, slots: None, split, smaller: Vec::new() })
+        let made_for = self.report.config.context_length;
+        let limits = options.limits(made_for, self.report.state_bytes())?;
+        let draft = match draft {
+            // Its cache grows with the model's.
+            Some((model, report)) => {
+                Split::new(report, &options.draft_limits(made_for, model)?, None, o.cpu.exact)
+            }
+            None => Split { device: 0, machine: 0 },
+        };
+        let mut placement =
+            Placement { options, limits, slots: None, split: draft, draft, smaller: Vec::new() };
+        placement.split = self.split(&placement);
+        Ok(placement)
     }
 
     /// No more contexts than answers at once.
@@ -300,8 +342,7 @@ impl Wanted<'_> {
         placement.limits =
             placement.options.limits(self.report.config.context_length, self.report.state_bytes())?;
         let device = placement.split.device;
-        let split = Split::new(self.report, &placement.limits, placement.slots, self.options.cpu.exact);
-        placement.split = Split { device, ..split };
+        placement.split = Split { device, ..self.split(placement) };
         Ok(())
     }
 }
@@ -381,8 +422,9 @@ mod tests {
         let place = |device| wanted.place(Room { device: Some(device), machine: None }).unwrap();
         let all = wanted.unchecked().unwrap();
         assert_eq!((all.options.kv_tokens, all.slots, all.smaller.len()), (Some(4000), None, 0));
-        let need =
-            |kv: usize| wanted.sized(Size { context: 1000, contexts: kv, with_block: true, slots_min: None });
+        let need = |kv: usize| {
+            wanted.sized(Size { context: 1000, contexts: kv, with_block: true, slots_min: None }, None)
+        };
         let need = |kv| need(kv).unwrap().split.device;
         assert!(need(4) > need(2) && need(2) > need(1) && all.split.device == need(4));
         assert_eq!(place(need(4)).unwrap().options.kv_tokens, Some(4000));
@@ -418,6 +460,55 @@ mod tests {
         assert_eq!(place(least.device).unwrap().options.context, Some(4096));
         let text = shortage("vulkan:0", least, Room { device: Some(1), machine: None }, Some(1));
         assert!(text.contains("--gpu-memory allows"), "{text}");
+    }
+
+    #[test]
+    fn a_share_of_the_device_counts_where_it_does_not_cut_the_context() {
+        let mut report = report("llama");
+        report.config.context_length = 1 << 20;
+        let options = Options { max_seqs: 2, ..Options::default() };
+        let wanted = Wanted { report: &report, options: &options, contexts: &[2, 1], snapshots: None };
+        let place = |device, of| {
+            let placed =
+                wanted.place_among(Room { device: Some(device), machine: None }, of).unwrap().unwrap();
+            (placed.options.context.unwrap(), placed.options.kv_tokens.unwrap())
+        };
+        let all = wanted.unchecked().unwrap().split.device;
+        assert_eq!(place(2 * all, 2), (16_384, 32_768));
+        // a smaller cache lets both stay
+        assert_eq!((place(2 * all - 2, 2), place(2 * all - 2, 1)), ((16_384, 16_384), (16_384, 32_768)));
+        // half a context does not
+        let one = Wanted { contexts: &[1], ..wanted }.unchecked().unwrap().split.device;
+        assert_eq!(place(2 * one, 2), (16_384, 16_384));
+        assert_eq!(place(2 * one - 2, 2), place(2 * one - 2, 1));
+    }
+
+    /// Its weights are those of a device, and its cache holds as many tokens as the model's.
+    #[test]
+    fn a_draft_model_is_billed_as_it_is_loaded() {
+        let report = report("qwen35moe");
+        let small = std::sync::Arc::new(tiny("llama", Mix::Q4KM).unwrap());
+        let (made_for, draft) = (report.config.context_length, Report::new(&small).unwrap());
+        let speculation = speculation::Options {
+            mode: Mode::Draft,
+            draft: Some(small.clone()),
+            ..speculation::Options::default()
+        };
+        let options = Options { context: Some(1000), max_seqs: 8, speculation, ..Options::default() };
+        let none = Options { speculation: speculation::Options::off(), ..options.clone() };
+        let wanted = Wanted { report: &report, options: &options, contexts: &[4, 1], snapshots: None };
+        let all = wanted.unchecked().unwrap();
+        assert_eq!(all.options.kv_tokens, Some(4000));
+        let limits = all.options.draft_limits(made_for, &small).unwrap();
+        assert_eq!(all.draft.device, bill(&draft, &limits, false).total());
+        assert!(limits.pages > 4000 / PAGE_TOKENS && all.split.device > all.draft.device);
+        let without = Wanted { options: &none, ..wanted }.unchecked().unwrap();
+        assert_eq!(without.draft, Split { device: 0, machine: 0 });
+        // it shrinks with the model's cache
+        let room = Room { device: Some(all.split.device - 1), machine: None };
+        let less = wanted.place(room).unwrap().unwrap();
+        assert_eq!((less.options.kv_tokens, less.slots), (Some(1000), None));
+        assert!(less.draft.device < all.draft.device && less.split.device < all.split.device);
     }
 
     #[test]

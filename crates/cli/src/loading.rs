@@ -5,7 +5,8 @@ use octet_engine::report::Report;
 use octet_engine::score::Scorer;
 
 use crate::args::EngineArgs;
-use crate::device_memory::Wanted;
+use crate::device::Among;
+use crate::device_memory::{Split, Wanted};
 use crate::progress::Bar;
 use crate::settings::Settings;
 use crate::stderr::note;
@@ -38,11 +39,17 @@ fn check(model: &octet_weights::Model, args: &EngineArgs, variants: &mut [Option
     if context > made_for {
         note!("note: the model was made for {made_for} tokens of context; {context} may be too much for it");
     }
-    let (is_checked, count) = (!args.memory.no_memory_check, variants.len());
+    let is_checked = !args.memory.no_memory_check;
+    // They stay loaded together.
+    let mut taken = Split { device: 0, machine: 0 };
     for options in &mut *variants {
         let wanted = Wanted { report: &report, options, contexts: &[1], snapshots: None };
         let machine = crate::memory::available().filter(|_| is_checked);
-        if let Some(placed) = args.device.place(&wanted, count, machine, is_checked)? {
+        let machine = machine.map(|bytes| bytes.saturating_sub(taken.machine));
+        let among = Among { of: 1, taken: taken.device };
+        if let Some(placed) = args.device.place(&wanted, among, machine, is_checked)? {
+            taken.device += placed.split.device;
+            taken.machine += placed.split.machine;
             for what in placed.smaller {
                 note!("note: {what}");
             }

@@ -51,7 +51,18 @@ pub fn shrink(report: &Report, options: &mut Options) -> anyhow::Result<()> {
 /// Fails if a model does not fit as many times as it is loaded, with a context of `context`. `smaller` names the flags that reduce the
 /// size.
 pub fn check(report: &Report, needs: &[Memory], context: usize, smaller: &str) -> anyhow::Result<()> {
-    let Some(free) = available() else { return Ok(()) };
+    check_within(available(), report, needs, context, smaller)
+}
+
+/// The same where `free` bytes are free; `None` is no limit.
+pub fn check_within(
+    free: Option<u64>,
+    report: &Report,
+    needs: &[Memory],
+    context: usize,
+    smaller: &str,
+) -> anyhow::Result<()> {
+    let Some(free) = free else { return Ok(()) };
     let total = needs.iter().map(|b| b.total()).fold(0, u64::saturating_add);
     let weights = needs.iter().map(|b| b.weights).fold(0, u64::saturating_add);
     let twice = if needs.len() > 1 { " (loaded with and without --exact)" } else { "" };

@@ -18,7 +18,7 @@ use super::ServeArgs;
 use super::memory_plan::{self, MemoryPlan};
 use crate::args::{IsaArg, KvArg};
 use crate::chat::TEXT_BYTES_MAX;
-use crate::device::DeviceFlags;
+use crate::device::{Among, DeviceFlags, least};
 use crate::device_memory::Split;
 use crate::model::{Place, locate, open};
 use crate::sampling::server_defaults;
@@ -43,6 +43,8 @@ pub struct Load {
     predict: Option<u32>,
     check: bool,
     memory_limit: Option<u64>,
+    /// The machine's free memory before any model was loaded: what models take of it later, they give back to one another.
+    free: Option<u64>,
 }
 
 impl Load {
@@ -70,6 +72,7 @@ impl Load {
             predict: s.predict(),
             check: !args.engine.memory.no_memory_check,
             memory_limit: s.memory_limit,
+            free: crate::memory::available(),
         })
     }
 
@@ -152,14 +155,15 @@ impl Load {
         };
         let file = open(model, settings)?;
         let report = Report::new(&file)?;
-        let free = crate::memory::available().filter(|_| self.check);
+        let free = crate::memory::available().max(self.free).filter(|_| self.check);
         // Its share of the limit, so that all models fit together; the whole limit if the share is too small.
         let share = self.memory_limit.map(|l| l / of.max(1) as u64);
         let sampling = server_defaults(&file.metadata, self.engine.sampling)?;
         let engine = EngineOptions { sampling, ..self.engine.clone() };
         let wanted = memory_plan::wanted(&report, &engine);
-        let bill = match self.device.place(&wanted, of, least(free, self.memory_limit), self.check)? {
-            Some(placement) => MemoryPlan::on_device(&report, placement)?,
+        let among = Among { of, taken: 0 };
+        let bill = match self.device.place(&wanted, among, least(free, self.memory_limit), self.check)? {
+            Some(placement) => MemoryPlan::on_device(&report, placement),
             None => {
                 let bill = MemoryPlan::new(&report, &engine, least(free, share))?;
                 let fits = bill.fits(&report);
@@ -168,9 +172,7 @@ impl Load {
                 } else {
                     MemoryPlan::new(&report, &engine, least(free, self.memory_limit))?
                 };
-                if self.check {
-                    bill.check(&report)?;
-                }
+                bill.check(&report, free)?;
                 bill
             }
         };
@@ -206,13 +208,6 @@ impl Load {
             free: Arc::new(move || crate::device::free_bytes(&asked).filter(|_| check)),
             limit: self.device.gpu_memory(),
         }
-    }
-}
-
-fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
     }
 }
 

@@ -38,7 +38,6 @@ impl MemoryPlan {
         report.check_kv(options.kv)?;
         let made_for = report.config.context_length;
         let context = options.context_for(made_for);
-        let draft = options.draft_memory(made_for)?;
         let with = |contexts: usize, snapshots: Option<u64>| -> anyhow::Result<(Self, u64)> {
             let options = Options {
                 kv_tokens: options.kv_tokens.or(Some(context * contexts.min(options.max_seqs))),
@@ -46,6 +45,7 @@ impl MemoryPlan {
                 ..options.clone()
             };
             let limits = options.limits(made_for, report.state_bytes())?;
+            let draft = options.draft_memory(made_for)?;
             let total = report.memory(&limits, options.cpu.exact).with_draft(draft).total();
             Ok((Self { options, limits, draft, context, shrunk: None, on_device: None }, total))
         };
@@ -71,17 +71,17 @@ impl MemoryPlan {
     }
 
     /// The plan of a model on a device.
-    pub fn on_device(report: &Report, placement: Placement) -> anyhow::Result<Self> {
-        let Placement { options, limits, split, smaller, .. } = placement;
+    pub fn on_device(report: &Report, placement: Placement) -> Self {
+        let Placement { options, limits, split, draft, smaller, .. } = placement;
         let made_for = report.config.context_length;
-        Ok(Self {
-            draft: options.draft_memory(made_for)?,
+        Self {
+            draft: draft.device,
             context: options.context_for(made_for),
             options,
             limits,
             shrunk: None,
             on_device: Some((split, smaller)),
-        })
+        }
     }
 
     /// What it takes on a device and beside it, if it runs on one.
@@ -106,10 +106,10 @@ impl MemoryPlan {
         of.with_draft(self.draft)
     }
 
-    /// Fails if it does not fit into memory.
-    pub fn check(&self, report: &Report) -> anyhow::Result<()> {
+    /// Fails if it does not fit into `free` bytes of memory; `None` is no limit.
+    pub fn check(&self, report: &Report, free: Option<u64>) -> anyhow::Result<()> {
         let smaller = "a smaller --ctx-size, --parallel, --kv-tokens or --cache-ram";
-        crate::memory::check(report, &[self.memory(report)], self.context, smaller)
+        crate::memory::check_within(free, report, &[self.memory(report)], self.context, smaller)
     }
 
     /// The plan for the user.

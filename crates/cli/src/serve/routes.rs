@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use octet_config::{Config, Disk, Ignoring, Problems, Target};
@@ -101,30 +102,43 @@ pub fn routes(config: Config, file: &Path, args: &ServeArgs, settings: &Settings
     let (load, settings, file) =
         (Load::of(args, settings)?.limited(memory), settings.clone(), file.to_path_buf());
     let again_settings = settings.clone();
-    let models: BTreeSet<&str> = locals(&config).map(|l| l.model.as_str()).collect();
-    let of = models.len();
+    // The models of the file that was read last.
+    let count = Arc::new(AtomicUsize::new(models(&config)));
+    let of = Arc::clone(&count);
     let local = move |name: &str, local: &octet_config::Local| -> Result<_, BoxError> {
         let made = || {
             let model = model_name(&local.model, &local.base)?;
             let load = load.clone().with(&local.engine, &local.base, &settings)?;
-            let (spec, bill) = load.spec(name, &model, of, &settings)?;
+            let (spec, bill) = load.spec(name, &model, of.load(Ordering::Relaxed), &settings)?;
             note!("{bill}");
             Ok(spec)
         };
         made().map_err(|e: anyhow::Error| crate::described(&e).into())
     };
     Ok(Routes {
-        reload: again(file, args.unsupported.keys.clone(), again_settings),
+        reload: again(file, args.unsupported.keys.clone(), again_settings, count),
         local: Arc::new(local),
         watch: Some(WATCH),
         config,
     })
 }
 
-fn again(file: PathBuf, ignored: Vec<String>, settings: Settings) -> octet_serve::Reload {
+/// How many models run in this process.
+fn models(config: &Config) -> usize {
+    locals(config).map(|l| l.model.as_str()).collect::<BTreeSet<&str>>().len()
+}
+
+/// Reads the file again, and counts its models.
+fn again(
+    file: PathBuf,
+    ignored: Vec<String>,
+    settings: Settings,
+    count: Arc<AtomicUsize>,
+) -> octet_serve::Reload {
     Arc::new(move || {
         let config = self::load(&file, &ignored).map_err(|p| one_line(&file, &p))?;
         super::prerouters::check(&config, &settings).map_err(|e| e.to_string())?;
+        count.store(models(&config), Ordering::Relaxed);
         Ok(config)
     })
 }

@@ -124,12 +124,8 @@ impl Options {
         })
     }
 
-    /// The limits of the draft model `small`, for a main model whose context is `made_for`.
-    pub(crate) fn draft_limits(
-        &self,
-        made_for: usize,
-        small: &octet_weights::Model,
-    ) -> Result<Limits, Error> {
+    /// The limits of the draft model `small`, for a main model whose context is `made_for`. Fails if `small` has none of its own.
+    pub fn draft_limits(&self, made_for: usize, small: &octet_weights::Model) -> Result<Limits, Error> {
         let context = self.context_for(made_for).min(models::context_length(small)?);
         let kv_tokens = self.kv_tokens.unwrap_or(context).max(context);
         let slots = self.max_seqs.max(1);
@@ -149,12 +145,14 @@ impl Options {
 
     /// Memory of the draft model in bytes, weights and caches; 0 without one.
     pub fn draft_memory(&self, made_for: usize) -> Result<u64, Error> {
-        match &self.speculation.draft {
-            Some(small) if self.speculation.mode == speculation::Mode::Draft => {
-                let limits = self.draft_limits(made_for, small)?;
-                Ok(Report::new(small)?.memory(&limits, self.cpu.exact).total())
-            }
-            _ => Ok(0),
-        }
+        let Some(small) = self.draft_model() else { return Ok(0) };
+        let limits = self.draft_limits(made_for, small)?;
+        Ok(Report::new(small)?.memory(&limits, self.cpu.exact).total())
+    }
+
+    /// The draft model, if one is used.
+    pub fn draft_model(&self) -> Option<&octet_weights::Model> {
+        let is_used = self.speculation.mode == speculation::Mode::Draft;
+        self.speculation.draft.as_deref().filter(|_| is_used)
     }
 }
