@@ -27,10 +27,11 @@ Examples:
   octet experts model.gguf --prompts prompts.jsonl
   octet experts model.gguf --prompts prompts.jsonl --svg experts.svg --json > experts.json
 
-Each line of the file is one of
+Each line of the file is a prompt, or one of
   {\"domain\": \"code\", \"prompt\": \"Reverse a list in Python.\", \"answer\": \"items[::-1]\"}
   {\"domain\": \"law\", \"text\": \"The parties agree that ...\"}
-A prompt, and the answer if there is one, goes through the chat template; a text does not.";
+A prompt, and the answer if there is one, goes through the chat template; a text does not. Prompts that are
+plain lines belong to a domain with the file's name.";
 
 /// Shows which experts texts of different domains use.
 #[derive(Debug, Args)]
@@ -38,7 +39,7 @@ A prompt, and the answer if there is one, goes through the chat template; a text
 pub struct ExpertsArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Prompts and texts with their domains, one JSON object per line.
+    /// Prompts, one per line, or prompts and texts with their domains, one JSON object per line.
     #[arg(long, value_name = "FILE")]
     prompts: PathBuf,
     /// Write a heat map of layers and experts for each domain to this file (SVG).
@@ -100,9 +101,15 @@ fn lines(args: &ExpertsArgs) -> anyhow::Result<Vec<Line>> {
     let name = args.prompts.display();
     let text = crate::chat::read(&args.prompts)?;
     let mut lines: Vec<Line> = Vec::new();
-    for (i, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
-        let line: Line = serde_json::from_str(line).with_context(|| format!("{name}: line {}", i + 1))?;
-        lines.push(line);
+    let mut filled = text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()).peekable();
+    let is_json = filled.peek().is_some_and(|(_, line)| line.trim_start().starts_with('{'));
+    let file = args.prompts.file_stem().unwrap_or_default().to_string_lossy();
+    for (i, line) in filled {
+        lines.push(if is_json {
+            serde_json::from_str(line).with_context(|| format!("{name}: line {}", i + 1))?
+        } else {
+            Line { domain: file.to_string(), prompt: Some(line.trim().into()), answer: None, text: None }
+        });
     }
     ensure!(!lines.is_empty(), "{name}: no prompts");
     Ok(lines)

@@ -75,7 +75,6 @@ pub struct RunArgs {
     interactive: bool,
     /// Hide the reasoning. Default: on a terminal it is dimmed; if standard output is a file or a pipe, it goes to standard error, if
     /// that is a terminal or --verbose is given.
-    /// standard error, if that is a terminal or --verbose is given.
     #[arg(long, visible_alias = "hidethinking")]
     hide_thinking: bool,
     /// Print answer, usage and timings as JSON at the end.

@@ -42,6 +42,16 @@ fn domains_are_told_apart_by_their_experts() {
 }
 
 #[test]
+fn plain_lines_are_prompts() {
+    let place = Place::new();
+    place.write("stories.txt", "Tell me a story about a fox.\n\nTell me a story about a bear.\n");
+    let ran = place.octet(&["experts", "--prompts", "stories.txt", "-t", "1", "--json"]).ok();
+    let all: Value = serde_json::from_str(&ran.stdout).expect("JSON");
+    assert_eq!(all["domains"][0]["name"], "stories");
+    assert_eq!(all["domains"].as_array().unwrap().len(), 1);
+}
+
+#[test]
 fn wrong_lines_are_named() {
     let place = Place::new();
     let experts = |text: &str| {
