@@ -1,6 +1,6 @@
 """The programs that are run, each in a file of its own."""
 
-from programs.ai_sdk import AiSdk
+from programs.ai_sdk import AiSdk, AiSdkResponses
 from programs.aider import Aider
 from programs.claude_code import ClaudeCode
 from programs.codex import Codex
@@ -11,4 +11,4 @@ from programs.opencode import OpenCode
 from programs.pi import Pi
 from programs.qwen_code import QwenCode
 
-PROGRAMS = [ClaudeCode, Codex, OpenCode, QwenCode, Copilot, CopilotResponses, Pi, Goose, Aider, Llm, AiSdk]
+PROGRAMS = [ClaudeCode, Codex, OpenCode, QwenCode, Copilot, CopilotResponses, Pi, Goose, Aider, Llm, AiSdk, AiSdkResponses]

@@ -8,7 +8,6 @@ import { pathToFileURL } from "node:url";
 const found = createRequire(process.env.AI_SDK + "/");
 const load = async (name) => await import(pathToFileURL(found.resolve(name)));
 const { isStepCount, stepCountIs, streamText, tool } = await load("ai");
-const { createOpenAICompatible } = await load("@ai-sdk/openai-compatible");
 const { z } = await load("zod");
 
 const [url, model, history, prompt] = process.argv.slice(2);
@@ -30,7 +29,11 @@ const tools = {
     execute: async ({ command }) => execSync(command, { encoding: "utf8" }),
   }),
 };
-const provider = createOpenAICompatible({ name: "octet", baseURL: `${url}/v1`, apiKey: "none", includeUsage: true });
+const settings = { name: "octet", baseURL: `${url}/v1`, apiKey: "none" };
+const provider =
+  process.env.PROVIDER === "openai"
+    ? (await load("@ai-sdk/openai")).createOpenAI(settings)
+    : (await load("@ai-sdk/openai-compatible")).createOpenAICompatible({ ...settings, includeUsage: true });
 const messages = existsSync(history) ? JSON.parse(readFileSync(history, "utf8")) : [];
 messages.push({ role: "user", content: prompt });
 const result = streamText({

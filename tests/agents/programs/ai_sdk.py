@@ -12,6 +12,7 @@ class AiSdk(Program):
     aliases = ["small"]
     second_model = "small"
     without = {"agent": "has none"}
+    provider = "compatible"
 
     def install(self, installed):
         self.folder = installed.npm(self.key, [f"ai@{self.version}", *self.packages])
@@ -32,5 +33,14 @@ class AiSdk(Program):
             history.unlink(missing_ok=True)
         script = Path(__file__).with_suffix(".mjs")
         return self.place.run(
-            ["node", script, self.place.url, model or "local", history, prompt], {"AI_SDK": str(self.folder.parent)}
+            ["node", script, self.place.url, model or "local", history, prompt],
+            {"AI_SDK": str(self.folder.parent), "PROVIDER": self.provider},
         )
+
+
+class AiSdkResponses(AiSdk):
+    """Its provider for OpenAI, which refers to items of earlier answers instead of sending them."""
+
+    key, api = "ai-sdk-responses", "OpenAI responses"
+    packages = ["@ai-sdk/openai@4.0.118", "zod@4.6.7"]
+    provider = "openai"

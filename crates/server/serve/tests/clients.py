@@ -73,11 +73,17 @@ def openai():
     assert isinstance(parsed.choices[0].message.parsed.on, bool)
 
     asked = {"model": MODEL, "input": "Hello", "max_output_tokens": 12, "temperature": 0, "reasoning": {"effort": "none"}}
-    response = client.responses.create(**asked, store=True)
+    response = client.responses.create(**asked)
     assert response.output_text
     assert client.responses.retrieve(response.id).output_text == response.output_text
     following = client.responses.create(**asked, previous_response_id=response.id)
     assert following.usage.input_tokens > response.usage.input_tokens
+    # Vercel's AI SDK refers to the items of earlier answers instead of sending them.
+    turns = HELLO + [{"type": "item_reference", "id": item.id} for item in response.output] + HELLO
+    referring = client.responses.create(**asked | {"input": turns})
+    assert referring.usage.input_tokens > response.usage.input_tokens
+    counted = client.responses.input_tokens.count(model=MODEL, input="Hello", reasoning=asked["reasoning"])
+    assert counted.input_tokens == response.usage.input_tokens
     form = {"type": "json_schema", "name": "light", "schema": PARAMETERS, "strict": True}
     with client.responses.stream(**asked | {"max_output_tokens": 100}, text={"format": form}) as stream:
         text = "".join(e.delta for e in stream if e.type == "response.output_text.delta")

@@ -209,7 +209,7 @@ impl Object {
 
     /// The model's name. Empty if the client names none, which means the only served model.
     pub(crate) fn model(&mut self) -> Result<String> {
-        Ok(self.read("model", Field::name)?.unwrap_or_default())
+        Ok(self.read("model", Field::string)?.unwrap_or_default())
     }
 
     /// Takes and parses a field, if present.
@@ -272,6 +272,12 @@ impl Field {
     /// Its path.
     pub(crate) fn path(&self) -> String {
         self.parent.join(self.segment.clone()).to_string()
+    }
+
+    /// Makes another value that stands in its place.
+    pub(crate) fn at(&self) -> impl FnOnce(Value) -> Self + use<> {
+        let (parent, segment) = (self.parent.clone(), self.segment.clone());
+        |value| Self { parent, segment, value }
     }
 
     /// An error: the field's path, then `what`.

@@ -2,7 +2,9 @@
 
 use crate::common::*;
 use octet_api::core::*;
-use octet_api::openai::responses::{ResponseWriter, conversation, deleted, follow, parse, response};
+use octet_api::openai::responses::{
+    ResponseWriter, conversation, deleted, follow, item, parse, parse_with, response, response_of,
+};
 use octet_api::{ApiError, ErrorKind};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -19,15 +21,42 @@ fn refused(fields: Value, param: &str, message: &str) {
 #[test]
 fn what_is_wrong_is_named() {
     refused(json!({"input": []}), "input", "at least one item");
-    refused(
-        json!({"input": [{"type": "item_reference", "id": "x"}]}),
-        "input[0].type",
-        "send the item itself",
-    );
+    refused(json!({"input": [{"type": "item_reference", "id": "x"}]}), "input[0].id", "send the item itself");
     refused(json!({"background": true}), "background", "answers are given at once");
     refused(json!({"messages": [{}]}), "messages", "send 'input'");
     refused(json!({"text": {"format": {"type": "grammar"}}}), "text.format.type", "not supported");
     refused(json!({"conversation": "c"}), "conversation", "not kept");
+}
+
+/// What Vercel's AI SDK sends back: it takes what it did not ask not to store for stored.
+#[test]
+fn items_of_stored_responses_are_referred_to() {
+    let request = parse(json!({"model": "m", "input": "Hi"}).to_string().as_bytes()).unwrap();
+    assert!(request.store, "stored unless the client says no");
+    let body = json!({"output": [
+        {"type": "reasoning", "id": "rs_abc_0", "summary": [], "content": [{"type": "reasoning_text", "text": "A"}]},
+        {"type": "function_call", "id": "fc_abc_1", "call_id": "c", "name": "f", "arguments": "{}", "status": "completed"},
+    ]})
+    .to_string();
+    let kept = |id: &str| (response_of(id) == Some("abc")).then(|| item(body.as_bytes(), id)).flatten();
+    let parse = |ids: &[&str]| {
+        let mut input = vec![json!({"role": "user", "content": "Hi"})];
+        input.extend(ids.iter().map(|id| json!({"type": "item_reference", "id": id})));
+        input.push(json!({"type": "function_call_output", "call_id": "c", "output": "B"}));
+        parse_with(json!({"model": "m", "input": input}).to_string().as_bytes(), &kept)
+    };
+    let r = parse(&["rs_abc_0", "fc_abc_1"]).unwrap();
+    let said = &r.chat().unwrap().messages[1];
+    assert_eq!(said.reasoning, [ReasoningPart::Text { text: "A".into(), signature: None }]);
+    assert_eq!((&*said.tool_calls[0].name, &*said.tool_calls[0].id), ("f", "c"));
+    for (ids, says) in [
+        (&["fc_abc_2"][..], "not kept"),
+        (&["x"], "not kept"),
+        (&["fc_abc_1", "fc_abc_1"], "in the input already"),
+    ] {
+        let e = parse(ids).unwrap_err();
+        assert!(e.message.contains(says) && e.param.is_some_and(|p| p.ends_with("].id")), "{}", e.message);
+    }
 }
 
 /// Name and place of every event.

@@ -69,6 +69,7 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/v1/chat/completions", post(openai::chat_completions))
         .route("/v1/completions", post(openai::plain_completions))
         .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/input_tokens", post(tokens::count_response))
         .route("/v1/responses/{id}", get(responses::get).delete(responses::delete))
         .route("/v1/embeddings", post(openai::embeddings_of))
         .route("/v1/models", get(openai::list_models))

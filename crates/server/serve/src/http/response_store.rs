@@ -1,9 +1,11 @@
-//! Responses that clients asked to store (`store`), in memory, the oldest evicted first. Used by `responses`.
+//! Stored responses (unless `store` is false), in memory, the oldest evicted first. Used by `responses`.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use octet_api::core::Message;
+use octet_api::openai::responses;
+use serde_json::Value;
 
 use crate::gateway::Caller;
 
@@ -58,6 +60,12 @@ impl ResponseStore {
     /// A response by id, if `caller` may see it.
     pub fn get(&self, id: &str, caller: &Caller) -> Option<Arc<KeptResponse>> {
         self.lock().iter().find(|r| r.is(id, caller)).cloned()
+    }
+
+    /// An output item of a stored response by its id, if `caller` may see it.
+    pub fn item(&self, id: &str, caller: &Caller) -> Option<Value> {
+        let kept = self.get(responses::response_of(id)?, caller)?;
+        responses::item(&kept.body, id)
     }
 
     /// Deletes a response; false if there is none that `caller` may see.

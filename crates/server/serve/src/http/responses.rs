@@ -1,6 +1,7 @@
 //! OpenAI's Responses API: creating, storing, returning and deleting responses.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
@@ -47,7 +48,18 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
                 return routed::passing(&c.app, &gateway, context, Wire::OpenAiResponses, bytes, FORM).await;
             }
         }
-        let mut parsed = body::parse_bytes(&c.app.memory_budget, &mut share, bytes, responses::parse).await?;
+        let (store, reader, referred) = (Arc::clone(&c.app), c.sender.caller.clone(), Arc::new(AtomicUsize::new(0)));
+        let counted = Arc::clone(&referred);
+        let read = move |bytes: &[u8]| {
+            let kept = |id: &str| {
+                let item = store.kept.item(id, &reader)?;
+                counted.fetch_add(item.to_string().len(), Ordering::Relaxed);
+                Some(item)
+            };
+            responses::parse_with(bytes, &kept)
+        };
+        let mut parsed = body::parse_bytes(&c.app.memory_budget, &mut share, bytes, read).await?;
+        c.app.memory_budget.take_kept(&mut share, referred.load(Ordering::Relaxed))?;
         if let Some(id) = &parsed.previous_response_id {
             let Some(kept) = c.app.kept.get(id, &c.sender.caller) else {
                 let what = format!(

@@ -7,6 +7,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use octet_api::ApiError;
 use octet_api::core::{Chat, GenerateRequest, Input};
+use octet_api::openai;
 use octet_api::tokens::{self, Tokenize};
 use octet_engine::detokenizer::{ControlTokens, decode};
 use octet_engine::tokenizer::Special;
@@ -119,15 +120,36 @@ pub async fn count_chat(State(app): State<Arc<App>>, request: Request) -> Respon
     call(app, request, |c: Call| async move {
         let default = c.app.default_name(&c.sender.caller);
         let (asked, share) = body::parse(c.body, move |b| tokens::apply_template(b, &default)).await?;
-        let lease = lease(&c.app, &c.sender.caller, &asked.model).await?;
-        let model = Arc::clone(lease.model());
-        let chat = conversation(asked)?;
-        let count = move |gone: &AtomicBool| Ok(chat_prompt(&model, &chat, job(gone))?.tokens.len());
-        let tokens = c.app.blocking_pool.run_unqueued(share, count).await?;
-        let out = json!({"object": "response.input_tokens", "input_tokens": tokens});
-        Ok(json_response(200, out.to_string()))
+        count(c.app, &c.sender.caller, asked, share).await
     })
     .await
+}
+
+/// `POST /v1/responses/input_tokens`: the same for Responses.
+pub async fn count_response(State(app): State<Arc<App>>, request: Request) -> Response {
+    call(app, request, |c: Call| async move {
+        let (mut asked, share) = body::parse(c.body, openai::responses::parse).await?;
+        if asked.model.is_empty() {
+            asked.model = c.app.default_name(&c.sender.caller);
+        }
+        count(c.app, &c.sender.caller, asked, share).await
+    })
+    .await
+}
+
+async fn count(
+    app: Arc<App>,
+    caller: &Caller,
+    asked: GenerateRequest,
+    share: MemoryPermit,
+) -> Result<Response, ApiError> {
+    let lease = lease(&app, caller, &asked.model).await?;
+    let model = Arc::clone(lease.model());
+    let chat = conversation(asked)?;
+    let count = move |gone: &AtomicBool| Ok(chat_prompt(&model, &chat, job(gone))?.tokens.len());
+    let tokens = app.blocking_pool.run_unqueued(share, count).await?;
+    let out = json!({"object": "response.input_tokens", "input_tokens": tokens});
+    Ok(json_response(200, out.to_string()))
 }
 
 /// The number of prompt tokens of a conversation, without a router.

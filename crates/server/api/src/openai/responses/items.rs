@@ -1,5 +1,9 @@
 //! Parses items of a Responses request: messages, calls, tool results, reasoning. Called by the request's parser.
 
+use std::collections::HashSet;
+
+use serde_json::Value;
+
 use super::super::chat::{arguments, document, image_source};
 use super::tools::{self, flat};
 use crate::core::{Chat, Image, Message, Part, ReasoningPart, Role, Tool, ToolCall, ToolOrigin};
@@ -47,8 +51,13 @@ const HOSTED: &[&str] = &[
     "compaction_trigger",
 ];
 
-/// `input`: a user's text, or items. Tools added by an item are put into `added`.
-pub(super) fn input(f: Field, chat: &mut Chat, added: &mut Vec<Tool>) -> Result<()> {
+/// `input`: a user's text, or items. Tools added by an item are put into `added`; `kept` returns stored items by their ids.
+pub(super) fn input(
+    f: Field,
+    chat: &mut Chat,
+    added: &mut Vec<Tool>,
+    kept: &dyn Fn(&str) -> Option<Value>,
+) -> Result<()> {
     if f.is_string() {
         chat.messages.push(Message::text(Role::User, f.string()?));
         return Ok(());
@@ -56,10 +65,31 @@ pub(super) fn input(f: Field, chat: &mut Chat, added: &mut Vec<Tool>) -> Result<
     if !f.is_array() {
         return Err(f.expected("a string or an array of items"));
     }
-    for f in f.array()? {
+    let mut referred = HashSet::new();
+    for mut f in f.array()? {
+        if f.value()["type"] == "item_reference" || is_bare_reference(f.value()) {
+            f = stored(f, kept, &mut referred)?;
+        }
         item(f, &mut chat.messages, added)?;
     }
     Ok(())
+}
+
+/// A reference may come without its type.
+fn is_bare_reference(item: &Value) -> bool {
+    item.as_object().is_some_and(|o| o.len() == 1 && o.contains_key("id"))
+}
+
+/// The stored item that an item refers to. Each may be referred to once: a short request stands for no more than is kept.
+fn stored(f: Field, kept: &dyn Fn(&str) -> Option<Value>, referred: &mut HashSet<String>) -> Result<Field> {
+    let at = f.at();
+    let mut o = f.object()?;
+    let f = o.require("id")?;
+    let unknown = f.error("names an item that is not kept (any more): send the item itself");
+    let twice = f.error("names an item that is in the input already");
+    let id = f.name()?;
+    let item = kept(&id).ok_or(unknown)?;
+    if referred.insert(id) { Ok(at(item)) } else { Err(twice) }
 }
 
 fn item(f: Field, out: &mut Vec<Message>, added: &mut Vec<Tool>) -> Result<()> {
@@ -95,9 +125,6 @@ fn item(f: Field, out: &mut Vec<Message>, added: &mut Vec<Tool>) -> Result<()> {
         Some("additional_tools") => {
             o.take("role");
             tools::read(o.require("tools")?, added)?;
-        }
-        Some("item_reference") => {
-            return Err(kind.expect("just seen").unsupported("; send the item itself"));
         }
         // An encrypted summary of the conversation, which only its provider can read.
         Some("compaction" | "compaction_summary" | "context_compaction") => {

@@ -1,5 +1,5 @@
-//! `/v1/responses`. For clients: [`parse`], [`response`], [`ResponseWriter`]; [`conversation`], [`follow`] and [`deleted`] for servers
-//! that store responses. For providers: [`body`], [`events`], [`ResponseReader`].
+//! `/v1/responses`. For clients: [`parse`], [`parse_with`], [`response`], [`ResponseWriter`]; [`conversation`], [`follow`] and
+//! [`deleted`] for servers that store responses. For providers: [`body`], [`events`], [`ResponseReader`].
 
 mod body;
 mod items;
@@ -12,7 +12,7 @@ mod tools;
 
 pub use body::body;
 pub use reader::{ResponseReader, events};
-pub use request::parse;
+pub use request::{parse, parse_with};
 pub use response::response;
-pub use stored::{conversation, deleted, follow};
+pub use stored::{conversation, deleted, follow, item, response_of};
 pub use stream::ResponseWriter;

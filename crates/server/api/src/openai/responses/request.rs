@@ -3,6 +3,8 @@
 use super::super::chat::stream_options;
 use super::super::fields;
 use super::{items, tools};
+use serde_json::Value;
+
 use crate::ApiError;
 use crate::core::{Chat, GenerateRequest, Input, Message, ResponseFormat, Role};
 use crate::json::{self, Field, Object, Result};
@@ -41,6 +43,14 @@ const TEXT: Rules =
 /// # Errors
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
 pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
+    parse_with(body, &|_| None)
+}
+
+/// The same, where items may be references to items of stored responses: `kept` returns the item with an id.
+///
+/// # Errors
+/// As [`parse`], and references to items that are not kept.
+pub fn parse_with(body: &[u8], kept: &dyn Fn(&str) -> Option<Value>) -> Result<GenerateRequest> {
     let mut o = json::parse(body)?;
     let model = o.model()?;
     let mut chat = Chat::default();
@@ -50,7 +60,7 @@ pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
     }
     let previous = o.read("previous_response_id", Field::name)?;
     let mut added = Vec::new();
-    items::input(o.require("input")?, &mut chat, &mut added)?;
+    items::input(o.require("input")?, &mut chat, &mut added, kept)?;
     if chat.messages.is_empty() {
         return Err(ApiError::invalid("input", "'input' must have at least one item"));
     }
@@ -65,7 +75,8 @@ pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
     r.response_format = text(&mut o)?;
     r.response_format_field = "text.format".into();
     fields::structured(&mut o, &mut r)?;
-    r.store = o.read("store", Field::bool)?.unwrap_or(false);
+    // As at OpenAI: clients continue what they did not ask to store.
+    r.store = o.read("store", Field::bool)?.unwrap_or(true);
     stream_options(&mut o)?;
     fields::common(&mut o, &mut r)?;
     r.input = Input::Chat(chat);

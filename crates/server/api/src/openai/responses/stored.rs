@@ -27,6 +27,22 @@ fn instructions(request: &GenerateRequest) -> usize {
     usize::from(request.extra.contains_key("instructions"))
 }
 
+/// The id of the response that an output item belongs to: items are called `fc_RESPONSE_0`, ...
+pub fn response_of(item: &str) -> Option<&str> {
+    let (_, rest) = item.split_once('_')?;
+    Some(rest.rsplit_once('_')?.0)
+}
+
+/// The output item with that id in a stored response's body.
+pub fn item(body: &[u8], id: &str) -> Option<Value> {
+    #[derive(serde::Deserialize)]
+    struct Output {
+        output: Vec<Value>,
+    }
+    let stored: Output = serde_json::from_slice(body).ok()?;
+    stored.output.into_iter().find(|item| item["id"] == id)
+}
+
 /// The answer to `DELETE /v1/responses/{id}`.
 pub fn deleted(id: &str) -> Value {
     json!({"id": with_prefix("resp_", id), "object": "response", "deleted": true})
