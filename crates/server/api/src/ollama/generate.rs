@@ -2,14 +2,15 @@
 
 use super::{Call, LineWriter, Load, answer, fields, messages};
 use crate::ApiError;
-use crate::core::{Answer, Chat, Completion, Family, GenerateRequest, Input, Message, Part, Prompt, Role};
+use crate::core::{
+    Answer, Chat, Completion, Family, GenerateRequest, Infill, Input, Message, Part, Prompt, Role,
+};
 use crate::json::{self, Field, Result};
 use crate::rules::{Rules, only, refused, tuning};
 
 const RULES: Rules = &[
     ("messages", refused("they belong to /api/chat; send 'prompt'")),
     ("tools", refused("they belong to /api/chat")),
-    ("suffix", refused("filling in the middle is not supported")),
     ("template", refused("set it on the server with --chat-template")),
     ("context", refused("send the conversation as messages to /api/chat")),
     ("width", only("[0]", "no pictures are made")),
@@ -29,23 +30,26 @@ pub fn parse(body: &[u8]) -> Result<Call> {
     let system = o.read("system", Field::string)?.filter(|s| !s.is_empty());
     let images = messages::images(&mut o)?;
     let raw = o.read("raw", Field::bool)?.unwrap_or(false);
+    let suffix = o.read("suffix", Field::string)?.filter(|s| !s.is_empty());
     let mut chat = Chat::default();
     fields::think(&mut o, &mut chat)?;
     let keep_alive = fields::keep_alive(&mut o)?;
     let mut r = GenerateRequest::new(model, Input::Chat(Chat::default()));
     fields::common(&mut o, &mut r)?;
     fields::finish(o, &mut r, &[RULES])?;
-    if prompt.is_empty() && images.is_empty() {
+    if prompt.is_empty() && images.is_empty() && suffix.is_none() {
         return Ok(Call::Load(Load { model: r.model, keep_alive }));
     }
     r.keep_alive = keep_alive;
     r.origin = Family::Ollama;
-    r.input = if raw {
+    r.input = if raw || suffix.is_some() {
         if system.is_some() || !images.is_empty() {
             let what = if images.is_empty() { "system" } else { "images" };
-            return Err(ApiError::invalid(what, format!("'{what}' and 'raw' exclude each other")));
+            let other = if raw { "raw" } else { "suffix" };
+            return Err(ApiError::invalid(what, format!("'{what}' and '{other}' exclude each other")));
         }
-        Input::Completion(Completion { prompts: vec![Prompt::Text(prompt)], ..Completion::default() })
+        let infill = suffix.map(|suffix| Infill { suffix, files: Vec::new() });
+        Input::Completion(Completion { prompts: vec![Prompt::Text(prompt)], infill, ..Completion::default() })
     } else {
         chat.messages.extend(system.map(|text| Message::text(Role::System, text)));
         let mut user = Message::empty(Role::User);

@@ -285,7 +285,8 @@ pub(super) fn tool_choice(f: Field, named: impl FnOnce(&mut Object) -> Result<St
     match f.as_str() {
         Some("auto") => Ok(ToolChoice::Auto),
         Some("none") => Ok(ToolChoice::None),
-        Some("required") => Ok(ToolChoice::Required),
+        // The second is Mistral's word.
+        Some("required" | "any") => Ok(ToolChoice::Required),
         _ => Err(f.expected("\"auto\", \"none\", \"required\" or a function by name")),
     }
 }
@@ -326,9 +327,45 @@ pub(super) fn thinking(o: &mut Object, chat: &mut Chat) -> Result<()> {
     switch(o.take("enable_thinking"), chat)?;
     if let Some(f) = o.take("chat_template_kwargs") {
         let mut kwargs = f.object()?;
+        // Templates have one name or the other for it; which one is the server's matter.
         switch(kwargs.take("enable_thinking"), chat)?;
+        switch(kwargs.take("thinking"), chat)?;
         chat.template_kwargs = kwargs.into_fields().map(|(key, field)| (key, field.raw())).collect();
     }
+    Ok(())
+}
+
+/// OpenRouter's `reasoning` and the `thinking` of GLM's, Kimi's and DeepSeek's APIs, in chats.
+pub(super) fn other_thinking(o: &mut Object, chat: &mut Chat) -> Result<()> {
+    if let Some(f) = o.take("reasoning") {
+        let mut r = f.object()?;
+        if let Some(f) = r.take("effort") {
+            effort(f, chat)?;
+        }
+        switch(r.take("enabled"), chat)?;
+        if let Some(f) = r.take("max_tokens") {
+            chat.reasoning.budget_tokens = f.limit(0)?;
+        }
+        chat.reasoning.hide = r.read("exclude", Field::bool)?.unwrap_or(false);
+        r.finish(&[&[("summary", echo())]])?;
+    }
+    let Some(f) = o.take("thinking") else { return Ok(()) };
+    if !f.is_object() {
+        return switch(Some(f), chat);
+    }
+    let mut t = f.object()?;
+    if let Some(f) = t.take("type") {
+        let is_on = f.value() != "disabled";
+        // Adaptive thinking is what a model does that was told nothing.
+        if f.value() != "adaptive" && f.value() != "auto" {
+            f.one_of(&[("enabled", ()), ("disabled", ())])?;
+            chat.reasoning.enabled = Some(is_on);
+        }
+    }
+    if let Some(f) = t.take("budget_tokens") {
+        chat.reasoning.budget_tokens = f.limit(0)?;
+    }
+    t.finish(&[&[("clear_thinking", tuning("the model's template decides which reasoning it sees"))]])?;
     Ok(())
 }
 
@@ -369,6 +406,13 @@ pub(crate) fn structured(o: &mut Object, r: &mut GenerateRequest) -> Result<()> 
     constraints(o, guided, &mut found)?;
     if let Some(f) = o.take("json_schema") {
         found.push((f.path(), json_schema(schema(f)?)));
+    }
+    // SGLang's names.
+    if let Some(f) = o.take("regex").filter(|f| f.as_str() != Some("")) {
+        found.push((f.path(), ResponseFormat::Regex(f.name()?)));
+    }
+    if let Some(f) = o.take("ebnf").filter(|f| f.as_str() != Some("")) {
+        found.push((f.path(), ResponseFormat::Gbnf(f.name()?)));
     }
     if let Some(f) = o.take("grammar").filter(|f| f.as_str() != Some("")) {
         found.push((f.path(), ResponseFormat::Gbnf(f.name()?)));
@@ -416,7 +460,12 @@ fn constraints(
         found.push((path, ResponseFormat::Choice(choices)));
     }
     if let Some(f) = o.take(grammar) {
-        found.push((f.path(), ResponseFormat::Grammar(f.name()?)));
+        let path = f.path();
+        let grammar = f.name()?;
+        // vLLM's clients send Lark's notation or that of GBNF, of which `::=` is no part of the other.
+        let is_gbnf = grammar.contains("::=");
+        let format = if is_gbnf { ResponseFormat::Gbnf } else { ResponseFormat::Grammar };
+        found.push((path, format(grammar)));
     }
     Ok(())
 }
@@ -462,6 +511,10 @@ pub(super) fn response_format(f: Field) -> Result<ResponseFormat> {
             Some(f) => json_schema(schema(f)?),
             None => ResponseFormat::JsonObject,
         },
+        // llama.cpp's and Together's clients put the schema here.
+        Some("json_schema") if !o.has("json_schema") && o.has("schema") => {
+            json_schema(schema(o.require("schema")?)?)
+        }
         Some("json_schema") => {
             let mut inner = o.require("json_schema")?.object()?;
             let format = named_schema(&mut inner)?;

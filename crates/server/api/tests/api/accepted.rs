@@ -287,6 +287,59 @@ fn history_of_other_servers_is_read() {
 }
 
 #[test]
+fn other_clients_words_for_the_same_are_read() {
+    // llama-server's clients, Mistral's, those that send an empty name.
+    let tool = json!({"type": "function", "function": {"name": "f"}});
+    let r = chat(
+        json!({"model": "", "n_predict": 7, "tool_choice": "any", "messages": [{"role": "user", "content": ["A", {"type": "text", "text": "B"}]}],
+        "tools": [tool, {"type": "web_search", "web_search": {"enable": true}}, {"type": "builtin_function", "function": {"name": "$web_search"}}]}),
+    );
+    assert_eq!((&*r.model, r.max_tokens), ("", Some(7)));
+    let c = r.chat().unwrap();
+    assert_eq!((c.tools.len(), &c.tool_choice), (1, &ToolChoice::Required));
+    assert_eq!(c.messages[0].content, [Part::text("A"), Part::text("B")]);
+    assert_eq!(warned(&r), ["tools[1]", "tools[2]"]);
+}
+
+#[test]
+fn reasoning_in_parts_and_calls_without_ids_are_read() {
+    let of_mistral = json!({"type": "thinking", "thinking": [{"type": "text", "text": "A"}]});
+    let of_anthropic = json!({"type": "thinking", "thinking": "C", "signature": "s"});
+    let of_langchain = json!({"type": "reasoning", "reasoning": "E"});
+    let said = |thought: &Value, text: &str| json!({"role": "assistant", "content": [thought, {"type": "text", "text": text}]});
+    let call = json!({"type": "function", "function": {"name": "f", "arguments": "{}"}});
+    let r = chat(json!({"model": "m", "messages": [
+        {"role": "user", "content": "Hi"},
+        said(&of_mistral, "B"), said(&of_anthropic, "D"), said(&of_langchain, "F"),
+        {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "G"},
+    ]}));
+    let t = r.chat().unwrap().template(Roles::default()).unwrap();
+    let both = |i: usize| (t.messages[i]["reasoning_content"].as_str(), t.messages[i]["content"].as_str());
+    assert_eq!(both(1), (Some("A"), Some("B")));
+    assert_eq!(both(2), (Some("C"), Some("D")));
+    assert_eq!(both(3), (Some("E"), Some("F")));
+    assert_eq!(t.messages[4]["tool_calls"][0]["function"]["name"], "f");
+    assert_eq!(t.messages[5]["content"], "G");
+    assert!(r.warnings.is_empty(), "{:?}", r.warnings);
+    // A model wrote it: Anthropic's clients keep what is no object.
+    let r = messages(json!({"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": "{bad"}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "no"}]}]}));
+    let t = r.chat().unwrap().template(Roles::default()).unwrap();
+    assert_eq!(t.messages[1]["tool_calls"][0]["function"]["arguments"], json!({"arguments": "{bad"}));
+}
+
+#[test]
+fn ollama_fills_the_middle() {
+    let body = json!({"model": "m", "prompt": "a", "suffix": "b"});
+    let Ok(ollama::Call::Generate(r)) = ollama::generate::parse(body.to_string().as_bytes()) else {
+        panic!()
+    };
+    let Input::Completion(c) = &r.input else { panic!("{:?}", r.input) };
+    assert_eq!(c.infill, Some(Infill { suffix: "b".into(), files: Vec::new() }));
+}
+
+#[test]
 fn images_end_no_session() {
     let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}});
     let user = |parts: Value| json!({"role": "user", "content": parts});

@@ -36,7 +36,8 @@ fn what_is_wrong_is_named() {
         "only an assistant's",
     );
     let generated = |fields: Value| generate::parse(fields.to_string().as_bytes()).unwrap_err().message;
-    assert!(generated(json!({"model": "m", "prompt": "a", "suffix": "b"})).contains("filling in the middle"));
+    let middle = json!({"model": "m", "prompt": "a", "suffix": "b", "system": "c"});
+    assert!(generated(middle).contains("'system' and 'suffix' exclude each other"));
     assert!(
         generated(json!({"model": "m", "prompt": "a", "context": [1]})).contains("as messages to /api/chat")
     );

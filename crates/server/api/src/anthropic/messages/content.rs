@@ -3,6 +3,7 @@
 use crate::anthropic::UNSIGNED;
 use crate::core::{CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall};
 use crate::json::{Field, Object, Result, shortened};
+use crate::openai::chat::arguments;
 use crate::rules::{Rules, echo, tuning, tuning_but};
 
 pub(super) fn messages(f: Field) -> Result<Vec<Message>> {
@@ -281,7 +282,7 @@ impl Block {
         let call = ToolCall {
             id: o.require("id")?.name()?,
             name: o.require("name")?.name()?,
-            arguments: serde_json::Value::from(o.require("input")?.map()?).to_string(),
+            arguments: arguments(o.require("input")?)?,
             cache: cache_control(o)?,
         };
         self.o.finish(&[BLOCK])?;

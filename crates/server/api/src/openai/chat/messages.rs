@@ -61,15 +61,14 @@ fn message(f: Field) -> Result<Message> {
         Some(_) => return Err(role_field.unsupported("; system, developer, user, assistant and tool are")),
         None => return Err(role_field.expected("a string")),
     };
-    let is_older = role_field.as_str() == Some("function");
     let mut m = Message::empty(role);
     m.name = o.read("name", Field::string)?.filter(|name| !name.is_empty());
     match role {
         Role::Assistant => assistant(&mut o, &mut m)?,
         Role::Tool => {
             m.tool_call_id = match o.take("tool_call_id") {
-                None if is_older => m.name.as_deref().map(older_id),
-                None => Some(o.require("tool_call_id")?.string()?),
+                // Without an id it answers the call before it, unless it names a function.
+                None => m.name.as_deref().map(older_id),
                 Some(f) => Some(f.string()?),
             };
             // A tool may return nothing.
@@ -87,7 +86,10 @@ fn older_id(name: &str) -> String {
 }
 
 fn assistant(o: &mut Object, m: &mut Message) -> Result<()> {
-    m.content = o.read("content", content)?.unwrap_or_default();
+    let mut thoughts = Vec::new();
+    if let Some(f) = o.take("content") {
+        m.content = if f.is_array() { answered(f, &mut thoughts)? } else { content(f)? };
+    }
     if let Some(text) = o.read("refusal", Field::string)? {
         m.content.push(Part::text(text));
     }
@@ -96,6 +98,9 @@ fn assistant(o: &mut Object, m: &mut Message) -> Result<()> {
         if !text.is_empty() {
             m.reasoning.push(ReasoningPart::Text { text, signature: None });
         }
+    }
+    if m.reasoning.is_empty() {
+        m.reasoning = thoughts;
     }
     if m.reasoning.is_empty() {
         // LiteLLM's, Anthropic's and OpenRouter's names.
@@ -117,12 +122,36 @@ fn assistant(o: &mut Object, m: &mut Message) -> Result<()> {
     Ok(())
 }
 
+/// Parts of an answer: those of other providers' reasoning are put into `thoughts`.
+fn answered(f: Field, thoughts: &mut Vec<ReasoningPart>) -> Result<Vec<Part>> {
+    let mut out = Vec::new();
+    for f in f.array()? {
+        match f.value()["type"].as_str() {
+            Some("thinking" | "reasoning" | "redacted_thinking") => {
+                // Mistral's is a list of texts.
+                let inner = f.value()["thinking"].clone();
+                thoughts.extend(thought_texts(if inner.is_array() {
+                    inner
+                } else {
+                    [f.raw()].into_iter().collect()
+                }));
+            }
+            _ => out.push(part(f)?),
+        }
+    }
+    Ok(out)
+}
+
 /// The readable texts in a list of reasoning blocks, with their signatures. Other blocks are for their provider only.
 fn reasoning_texts(f: Field) -> Vec<ReasoningPart> {
-    let blocks = f.raw();
+    thought_texts(f.raw())
+}
+
+fn thought_texts(blocks: Value) -> Vec<ReasoningPart> {
     let blocks = blocks.as_array().into_iter().flatten();
-    let text =
-        |b: &Value| ["thinking", "text", "summary"].iter().find_map(|k| Some(b[*k].as_str()?.to_string()));
+    let text = |b: &Value| {
+        ["thinking", "text", "summary", "reasoning"].iter().find_map(|k| Some(b[*k].as_str()?.to_string()))
+    };
     let part = |b: &Value| {
         let signature = b["signature"].as_str().filter(|s| !s.is_empty()).map(str::to_string);
         text(b).filter(|t| !t.is_empty()).map(|text| ReasoningPart::Text { text, signature })
@@ -144,9 +173,10 @@ fn tool_call(f: Field) -> Result<ToolCall> {
         return Ok(ToolCall { id, name, arguments: ToolOrigin::arguments(&input), cache: None });
     }
     super::super::fields::function_type(&mut o)?;
-    let id = o.require("id")?.string()?;
+    let id = o.read("id", Field::string)?;
     let mut function = o.require("function")?.object()?;
     let name = function.require("name")?.name()?;
+    let id = id.unwrap_or_else(|| older_id(&name));
     let arguments = function.read("arguments", arguments)?.unwrap_or_default();
     function.finish(&[CALL])?;
     o.finish(&[CALL])?;
@@ -173,6 +203,10 @@ fn content(f: Field) -> Result<Vec<Part>> {
 }
 
 fn part(f: Field) -> Result<Part> {
+    // LangChain's shorthand of a text.
+    if f.is_string() {
+        return Ok(Part::text(f.string()?));
+    }
     let mut o = f.object()?;
     let at = o.path();
     let kind = o.require("type")?;

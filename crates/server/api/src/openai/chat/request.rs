@@ -22,6 +22,7 @@ pub(crate) fn request(mut o: Object) -> Result<GenerateRequest> {
     let mut chat = Chat { messages: messages(o.require("messages")?)?, ..Chat::default() };
     tools(&mut o, &mut chat)?;
     chat.parallel_tool_calls = o.read("parallel_tool_calls", Field::bool)?;
+    fields::other_thinking(&mut o, &mut chat)?;
     if let Some(f) = o.take("reasoning_effort") {
         fields::effort(f, &mut chat)?;
     }
@@ -59,9 +60,9 @@ fn continuation(o: &mut Object, chat: &mut Chat) -> Result<()> {
     }
 }
 
-/// The newer and the older name of the answer's token limit.
+/// The newer and the older name of the answer's token limit, and llama-server's.
 fn max_tokens(o: &mut Object) -> Result<Option<u32>> {
-    match o.take_any(&["max_completion_tokens", "max_tokens"])? {
+    match o.take_any(&["max_completion_tokens", "max_tokens", "n_predict"])? {
         Some(f) => f.limit(1),
         None => Ok(None),
     }

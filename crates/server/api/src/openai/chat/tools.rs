@@ -5,12 +5,12 @@ use serde_json::Value;
 use super::super::custom::custom;
 use super::super::fields;
 use crate::core::{Chat, Tool, ToolChoice};
-use crate::json::{Field, Object, Result};
+use crate::json::{Field, Object, Result, shortened};
 
 /// `tools` and `tool_choice`.
 pub(super) fn tools(o: &mut Object, chat: &mut Chat) -> Result<()> {
     if let Some(f) = o.take("tools") {
-        chat.tools = f.list(tool)?;
+        chat.tools = f.list(tool)?.into_iter().flatten().collect();
         fields::unique(&chat.tools)?;
     }
     if let Some(f) = o.take("tool_choice") {
@@ -24,17 +24,23 @@ fn is_custom(o: &Object) -> bool {
     o.peek("type").and_then(Value::as_str) == Some("custom")
 }
 
-fn tool(f: Field) -> Result<Tool> {
+/// A tool. Those that a provider runs are left out with a warning.
+fn tool(f: Field) -> Result<Option<Tool>> {
     let mut o = f.object()?;
+    let hosted = o.peek("type").and_then(Value::as_str).filter(|kind| !["function", "custom"].contains(kind));
+    if let Some(hosted) = hosted {
+        o.warn(format_args!("is left out: this server has no tool '{}'", shortened(hosted)));
+        return Ok(None);
+    }
     if !is_custom(&o) {
-        return fields::function(o);
+        return fields::function(o).map(Some);
     }
     o.take("type");
     let mut inner = o.require("custom")?.object()?;
     o.finish(&[fields::TOOL])?;
     let tool = custom(&mut inner)?;
     inner.finish(&[fields::TOOL])?;
-    Ok(tool)
+    Ok(Some(tool))
 }
 
 fn choice(f: Field, chat: &mut Chat) -> Result<()> {
