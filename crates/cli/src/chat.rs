@@ -2,12 +2,16 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use octet_engine::template::{ChatInput, ChatTemplate};
 use octet_engine::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
+
+use crate::stderr::note;
 
 /// Flags for making prompts from messages.
 #[derive(Debug, Clone, Args)]
@@ -72,6 +76,23 @@ pub fn read_from(from: impl Read, name: &str) -> anyhow::Result<String> {
     from.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes).with_context(|| name.to_string())?;
     ensure!(bytes.len() as u64 <= TEXT_BYTES_MAX, "{name}: more than {} MiB of text", TEXT_BYTES_MAX >> 20);
     String::from_utf8(bytes).with_context(|| format!("{name}: not UTF-8"))
+}
+
+/// Standard input may stay open this long before the user is told what is waited for.
+const STDIN_WAIT: Duration = Duration::from_secs(3);
+
+/// Reads all of standard input. Says so if that takes long: programs that start this one often leave theirs open.
+pub fn standard_input() -> anyhow::Result<String> {
+    let (done, ended) = mpsc::channel::<()>();
+    let note = std::thread::spawn(move || {
+        if ended.recv_timeout(STDIN_WAIT) == Err(mpsc::RecvTimeoutError::Timeout) {
+            note!("note: waiting for the end of standard input; `< /dev/null` gives it none");
+        }
+    });
+    let text = read_from(std::io::stdin(), "standard input");
+    drop(done);
+    let _ = note.join();
+    text
 }
 
 /// Reads a file's text.

@@ -20,7 +20,7 @@ use clap::Args;
 use octet_engine::engine::Finish;
 
 use crate::args::{EngineArgs, ModelArgs};
-use crate::chat::{ChatArgs, Conversation, read, read_from};
+use crate::chat::{ChatArgs, Conversation, read, standard_input};
 use crate::numbers::{count, port};
 use crate::sampling::{SamplingArgs, recommended};
 use crate::settings::Settings;
@@ -118,7 +118,7 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
         Task::Answer { read_stdin } => {
             let files = args.file.iter().map(|f| read(f)).collect::<Result<Vec<_>, _>>()?;
             let piped = match read_stdin {
-                true => Some(read_from(std::io::stdin(), "standard input")?),
+                true => Some(standard_input()?),
                 false => None,
             };
             joined(text.into_iter().chain(files), piped, args.raw)

@@ -1,5 +1,8 @@
 //! The model inside the program (`models/fox`): found without a name, a network or a cache; trained, so its answers make sense.
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
 use serde_json::{Value, json};
 
 use crate::common::Place;
@@ -52,4 +55,17 @@ fn other_commands_know_it() {
     place.octet(&["rm", "fox"]).fails(1, &["built in"]);
     let bench = ["bench", "-p", "16", "-n", "4", "-r", "1", "-t", "1", "--no-bandwidth", "-o", "json"];
     place.octet(&bench).ok();
+}
+
+#[test]
+fn input_that_stays_open_is_named() {
+    let place = Place::new();
+    let mut command = place.command(&[&["run"], SHORT, &["Tell me a story about a fox."]].concat());
+    let pipes = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = pipes.spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("waiting for the end of standard input")));
+    drop(child.stdin.take());
+    lines.for_each(drop);
+    assert!(child.wait().unwrap().success());
 }
