@@ -43,6 +43,8 @@ pub enum VectorEncoding {
 /// The answer to an [`EmbedRequest`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Embeddings {
+    /// Unique to this answer; empty if its provider gave none.
+    pub id: String,
     /// The model's name as the client knows it.
     pub model: String,
     /// In the order of the inputs, all of the same length.

@@ -111,6 +111,7 @@ pub fn read(body: &[u8]) -> Result<Embeddings> {
     }
     let wire: Wire = reader::read(body)?;
     Ok(Embeddings {
+        id: String::new(),
         model: wire.model,
         vectors: wire.embeddings,
         prompt_tokens: wire.prompt_eval_count,

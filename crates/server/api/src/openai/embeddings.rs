@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::prompts;
 use crate::ApiError;
 use crate::core::{EmbedRequest, Embeddings, Prompt, PromptPart, VectorEncoding};
+use crate::dialect::with_prefix;
 use crate::json::{self, Field, Result};
 use crate::rules::{Rules, only, refused, tuning, tuning_but};
 
@@ -80,6 +81,8 @@ pub fn body(request: &EmbedRequest, model: &str) -> Map<String, Value> {
 pub fn read(body: &[u8]) -> Result<Embeddings> {
     #[derive(Deserialize)]
     struct Wire {
+        #[serde(default)]
+        id: Option<String>,
         data: Vec<Item>,
         #[serde(default)]
         model: Option<String>,
@@ -117,6 +120,7 @@ pub fn read(body: &[u8]) -> Result<Embeddings> {
         }
     };
     Ok(Embeddings {
+        id: wire.id.unwrap_or_default(),
         model: wire.model.unwrap_or_default(),
         vectors: wire.data.into_iter().map(vector).collect::<Result<_>>()?,
         prompt_tokens: wire.usage.map_or(0, |u| u.prompt_tokens),
@@ -126,6 +130,9 @@ pub fn read(body: &[u8]) -> Result<Embeddings> {
 
 #[derive(Serialize)]
 struct Response<'a> {
+    /// OpenAI's has none; Mistral's client needs it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
     object: &'static str,
     data: Vec<Item<'a>>,
     model: &'a str,
@@ -162,7 +169,9 @@ pub fn response(request: &EmbedRequest, embeddings: &Embeddings) -> Vec<u8> {
         }
     };
     let item = |(index, v)| Item { object: "embedding", index, embedding: vector(v) };
+    let id = Some(&embeddings.id).filter(|id| !id.is_empty());
     crate::json::to_bytes(&Response {
+        id: id.map(|id| with_prefix("embd-", id)),
         object: "list",
         data: embeddings.vectors.iter().map(Vec::as_slice).enumerate().map(item).collect(),
         model: &embeddings.model,

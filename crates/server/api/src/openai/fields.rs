@@ -462,12 +462,17 @@ fn constraints(
     if let Some(f) = o.take(grammar) {
         let path = f.path();
         let grammar = f.name()?;
-        // vLLM's clients send Lark's notation or that of GBNF, of which `::=` is no part of the other.
-        let is_gbnf = grammar.contains("::=");
-        let format = if is_gbnf { ResponseFormat::Gbnf } else { ResponseFormat::Grammar };
+        let format = if is_gbnf(&grammar) { ResponseFormat::Gbnf } else { ResponseFormat::Grammar };
         found.push((path, format(grammar)));
     }
     Ok(())
+}
+
+/// Whether a grammar is in GBNF: vLLM's clients send that or Lark's notation. GBNF has a rule named `root`; in Lark's notation, where
+/// strings may hold anything, no line begins so.
+fn is_gbnf(grammar: &str) -> bool {
+    let mut rules = grammar.lines().filter_map(|line| line.trim_start().strip_prefix("root"));
+    rules.any(|rest| rest.trim_start().starts_with("::="))
 }
 
 fn json_schema(schema: Value) -> ResponseFormat {

@@ -175,6 +175,7 @@ fn models_are_shown() {
 #[test]
 fn vectors_come_in_both_shapes() {
     let e = Embeddings {
+        id: String::new(),
         model: "m".into(),
         vectors: vec![vec![1.0, 0.5]],
         prompt_tokens: 3,

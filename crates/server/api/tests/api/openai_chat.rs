@@ -241,6 +241,14 @@ fn formats_of_all_servers() {
         (json!({"structured_outputs": {"json_object": true}}), ResponseFormat::JsonObject),
         // vLLM's clients send either notation, SGLang's have names of their own.
         (json!({"guided_grammar": "root ::= \"a\""}), ResponseFormat::Gbnf("root ::= \"a\"".into())),
+        (
+            json!({"guided_grammar": "start: \"root ::= a\" // root ::= b"}),
+            ResponseFormat::Grammar("start: \"root ::= a\" // root ::= b".into()),
+        ),
+        (
+            json!({"structured_outputs": {"grammar": "# A comment.\n root::= \"a\""}}),
+            ResponseFormat::Gbnf("# A comment.\n root::= \"a\"".into()),
+        ),
         (json!({"ebnf": "root ::= \"a\""}), ResponseFormat::Gbnf("root ::= \"a\"".into())),
         (json!({"regex": "a+"}), ResponseFormat::Regex("a+".into())),
     ] {

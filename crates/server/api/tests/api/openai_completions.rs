@@ -176,6 +176,7 @@ fn vectors_come_as_asked() {
     };
     let e = Embeddings {
         model: "m".into(),
+        id: "1".into(),
         vectors: vec![vec![1.0, -0.5]],
         prompt_tokens: 3,
         ..Embeddings::default()
@@ -183,7 +184,7 @@ fn vectors_come_as_asked() {
     let v: Value = serde_json::from_slice(&embeddings::response(&parsed(json!({})).unwrap(), &e)).unwrap();
     assert_eq!(
         v,
-        json!({"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": [1.0, -0.5]}], "model": "m",
+        json!({"id": "embd-1", "object": "list", "data": [{"object": "embedding", "index": 0, "embedding": [1.0, -0.5]}], "model": "m",
             "usage": {"prompt_tokens": 3, "total_tokens": 3}})
     );
     let r = parsed(json!({"encoding_format": "base64", "input": [[1, 2]]})).unwrap();

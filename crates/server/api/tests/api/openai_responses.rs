@@ -3,7 +3,7 @@
 use crate::common::*;
 use octet_api::core::*;
 use octet_api::openai::responses::{
-    ResponseWriter, conversation, deleted, follow, item, parse, parse_with, response, response_of,
+    ResponseWriter, conversation, deleted, follow, output_items, parse, parse_with, response, response_of,
 };
 use octet_api::{ApiError, ErrorKind};
 use proptest::prelude::*;
@@ -38,12 +38,14 @@ fn items_of_stored_responses_are_referred_to() {
         {"type": "function_call", "id": "fc_abc_1", "call_id": "c", "name": "f", "arguments": "{}", "status": "completed"},
     ]})
     .to_string();
-    let kept = |id: &str| (response_of(id) == Some("abc")).then(|| item(body.as_bytes(), id)).flatten();
+    let kept = |id: &str| {
+        if response_of(id) == Some("abc") { output_items(body.as_bytes()).remove(id) } else { None }
+    };
     let parse = |ids: &[&str]| {
         let mut input = vec![json!({"role": "user", "content": "Hi"})];
         input.extend(ids.iter().map(|id| json!({"type": "item_reference", "id": id})));
         input.push(json!({"type": "function_call_output", "call_id": "c", "output": "B"}));
-        parse_with(json!({"model": "m", "input": input}).to_string().as_bytes(), &kept)
+        parse_with(json!({"model": "m", "input": input}).to_string().as_bytes(), &mut kept.clone())
     };
     let r = parse(&["rs_abc_0", "fc_abc_1"]).unwrap();
     let said = &r.chat().unwrap().messages[1];

@@ -1,6 +1,7 @@
 //! Stored responses (unless `store` is false), in memory, the oldest evicted first. Used by `responses`.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use octet_api::core::Message;
@@ -40,7 +41,9 @@ impl ResponseStore {
     /// Stores a response under its answer's id, for its client.
     pub fn put(&self, id: &str, owner: Option<&Arc<str>>, conversation: Vec<Message>, body: Vec<u8>) {
         // The debug text is at least as long as the data it shows.
-        let bytes = body.len() + conversation.iter().map(|m| format!("{m:?}").len()).sum::<usize>();
+        let mut shown = Length(0);
+        let _ = write!(shown, "{conversation:?}");
+        let bytes = body.len() + shown.0;
         if bytes > KEPT_BYTES_MAX {
             return;
         }
@@ -60,12 +63,6 @@ impl ResponseStore {
     /// A response by id, if `caller` may see it.
     pub fn get(&self, id: &str, caller: &Caller) -> Option<Arc<KeptResponse>> {
         self.lock().iter().find(|r| r.is(id, caller)).cloned()
-    }
-
-    /// An output item of a stored response by its id, if `caller` may see it.
-    pub fn item(&self, id: &str, caller: &Caller) -> Option<Value> {
-        let kept = self.get(responses::response_of(id)?, caller)?;
-        responses::item(&kept.body, id)
     }
 
     /// Deletes a response; false if there is none that `caller` may see.
@@ -88,12 +85,52 @@ impl KeptResponse {
     }
 }
 
+/// The stored items that one request refers to, each at most once. Each response is read once, however many of its items are named.
+pub struct Referred<'a> {
+    store: &'a ResponseStore,
+    caller: &'a Caller,
+    /// The items not yet referred to, by the ids of their responses and their own.
+    unused: HashMap<String, HashMap<String, Value>>,
+    /// Size of those referred to, in bytes.
+    pub bytes: usize,
+}
+
+impl<'a> Referred<'a> {
+    pub fn new(store: &'a ResponseStore, caller: &'a Caller) -> Self {
+        Self { store, caller, unused: HashMap::new(), bytes: 0 }
+    }
+
+    /// An output item by its id, if the caller may see its response.
+    pub fn item(&mut self, id: &str) -> Option<Value> {
+        let response = responses::response_of(id)?;
+        if !self.unused.contains_key(response) {
+            let kept = self.store.get(response, self.caller)?;
+            self.unused.insert(response.to_string(), responses::output_items(&kept.body));
+        }
+        let item = self.unused.get_mut(response)?.remove(id)?;
+        self.bytes += item.to_string().len();
+        Some(item)
+    }
+}
+
+/// Counts the bytes of a text without storing it.
+struct Length(usize);
+
+impl fmt::Write for Length {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0 += text.len();
+        Ok(())
+    }
+}
+
 fn bare(id: &str) -> &str {
     id.strip_prefix("resp_").unwrap_or(id)
 }
 
 #[cfg(test)]
 mod tests {
+    use octet_api::core::Role;
+
     use super::*;
 
     #[test]
@@ -110,5 +147,21 @@ mod tests {
         assert!(get("large").is_none());
         put("half", KEPT_BYTES_MAX - 1);
         assert!(get("half").is_some() && get("5").is_none(), "many small ones make way");
+        kept.put("said", None, vec![Message::text(Role::User, "x".repeat(KEPT_BYTES_MAX))], Vec::new());
+        assert!(get("said").is_none() && get("half").is_some(), "conversations count");
+    }
+
+    #[test]
+    fn items_are_found_once() {
+        let kept = ResponseStore::default();
+        let body = br#"{"output": [{"id": "fc_a_0"}, {"id": "fc_a_1"}]}"#;
+        kept.put("resp_a", None, Vec::new(), body.to_vec());
+        let mut referred = Referred::new(&kept, &Caller::Trusted);
+        assert_eq!(referred.item("fc_a_1").unwrap()["id"], "fc_a_1");
+        assert_eq!(referred.item("fc_a_0").unwrap()["id"], "fc_a_0");
+        assert_eq!(referred.bytes, 2 * br#"{"id":"fc_a_0"}"#.len());
+        for id in ["fc_a_0", "fc_a_2", "fc_b_0", "x", ""] {
+            assert!(referred.item(id).is_none(), "{id}");
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! OpenAI's Responses API: creating, storing, returning and deleting responses.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use axum::body::Bytes;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
@@ -15,11 +15,13 @@ use super::call::{Call, call, caller, trace};
 use super::error::{json, named};
 use super::generate::generate;
 use super::reply::{Form, SSE};
+use super::response_store::Referred;
 use super::routed;
 use super::{Dialect, body};
 use crate::app::App;
 use crate::gateway::read::{Own, split};
 use crate::gateway::{Caller, Gateway};
+use crate::memory_budget::MemoryPermit;
 
 const FORM: Form = Form {
     writer: |r| Box::new(ResponseWriter::new(r)),
@@ -48,36 +50,41 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
                 return routed::passing(&c.app, &gateway, context, Wire::OpenAiResponses, bytes, FORM).await;
             }
         }
-        let (store, reader, referred) = (Arc::clone(&c.app), c.sender.caller.clone(), Arc::new(AtomicUsize::new(0)));
-        let counted = Arc::clone(&referred);
-        let read = move |bytes: &[u8]| {
-            let kept = |id: &str| {
-                let item = store.kept.item(id, &reader)?;
-                counted.fetch_add(item.to_string().len(), Ordering::Relaxed);
-                Some(item)
-            };
-            responses::parse_with(bytes, &kept)
-        };
-        let mut parsed = body::parse_bytes(&c.app.memory_budget, &mut share, bytes, read).await?;
-        c.app.memory_budget.take_kept(&mut share, referred.load(Ordering::Relaxed))?;
-        if let Some(id) = &parsed.previous_response_id {
-            let Some(kept) = c.app.kept.get(id, &c.sender.caller) else {
-                let what = format!(
-                    "the response '{}' is not kept (any more); send its items, or 'store' the next one",
-                    shortened(id)
-                );
-                let error = ApiError::invalid("previous_response_id", what);
-                return Err(ApiError { code: Some("previous_response_not_found".into()), ..error });
-            };
-            responses::follow(&mut parsed, kept.conversation.clone());
-            c.app.memory_budget.take_kept(&mut share, kept.bytes)?;
-        }
+        let parsed = read(&c.app, &c.sender.caller, &mut share, bytes).await?;
         if let Some(gateway) = c.app.gateway().cloned() {
             return routed::parsed(&c.app, &gateway, c.sender.context(share, own), parsed, None, FORM).await;
         }
         generate(c.app, c.sender.trace, &c.sender.headers, (parsed, share), FORM).await
     })
     .await
+}
+
+/// Parses a request, with the stored items and the stored conversation that it refers to.
+pub async fn read(
+    app: &Arc<App>,
+    caller: &Caller,
+    share: &mut MemoryPermit,
+    bytes: Bytes,
+) -> Result<GenerateRequest, ApiError> {
+    let (store, reader) = (Arc::clone(app), caller.clone());
+    let parse = move |bytes: &[u8]| {
+        let mut referred = Referred::new(&store.kept, &reader);
+        let parsed = responses::parse_with(bytes, &mut |id| referred.item(id))?;
+        Ok((parsed, referred.bytes))
+    };
+    let (mut parsed, referred_bytes) = body::parse_bytes(&app.memory_budget, share, bytes, parse).await?;
+    app.memory_budget.take_kept(share, referred_bytes)?;
+    if let Some(id) = &parsed.previous_response_id {
+        let Some(kept) = app.kept.get(id, caller) else {
+            let what =
+                format!("the response '{}' is not kept (any more); send its items instead", shortened(id));
+            let error = ApiError::invalid("previous_response_id", what);
+            return Err(ApiError { code: Some("previous_response_not_found".into()), ..error });
+        };
+        app.memory_budget.take_kept(share, kept.bytes)?;
+        responses::follow(&mut parsed, kept.conversation.clone());
+    }
+    Ok(parsed)
 }
 
 /// Whether a request is forwarded to a provider that has the Responses API and stores them itself. Requests that continue a response

@@ -7,7 +7,6 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use octet_api::ApiError;
 use octet_api::core::{Chat, GenerateRequest, Input};
-use octet_api::openai;
 use octet_api::tokens::{self, Tokenize};
 use octet_engine::detokenizer::{ControlTokens, decode};
 use octet_engine::tokenizer::Special;
@@ -16,6 +15,7 @@ use serde_json::{Value, json};
 use super::body;
 use super::call::{Call, call};
 use super::error::json as json_response;
+use super::responses;
 use crate::app::App;
 use crate::gateway::Caller;
 use crate::memory_budget::MemoryPermit;
@@ -128,7 +128,8 @@ pub async fn count_chat(State(app): State<Arc<App>>, request: Request) -> Respon
 /// `POST /v1/responses/input_tokens`: the same for Responses.
 pub async fn count_response(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let (mut asked, share) = body::parse(c.body, openai::responses::parse).await?;
+        let (bytes, mut share) = c.body.into_parts();
+        let mut asked = responses::read(&c.app, &c.sender.caller, &mut share, bytes).await?;
         if asked.model.is_empty() {
             asked.model = c.app.default_name(&c.sender.caller);
         }

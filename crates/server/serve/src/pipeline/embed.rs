@@ -6,6 +6,7 @@ use octet_api::core::{EmbedRequest, Embeddings, Prompt};
 use octet_api::{ApiError, ErrorKind};
 use octet_engine::engine::{Event, Pooling, SubmitError};
 use tokio::sync::mpsc::unbounded_channel;
+use uuid::Uuid;
 
 use super::errors::{engine_error, submit_error, timeout};
 use super::plan::embedding;
@@ -27,6 +28,7 @@ pub async fn embed(
     let lease = acquire_at(app, index, request.keep_alive, deadline).await?;
     let pooling: Pooling = lease.card().pooling;
     let mut out = Embeddings {
+        id: Uuid::new_v4().simple().to_string(),
         model: if request.model.is_empty() { lease.card().info.id.clone() } else { request.model.clone() },
         load_ms: lease.waited.as_secs_f64() * 1e3,
         ..Embeddings::default()

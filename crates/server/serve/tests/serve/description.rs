@@ -111,6 +111,7 @@ const BODIES: &[(&str, Read)] = &[
     ("/v1/chat/completions", |b| openai::chat::parse(b).map(|r| r.warnings)),
     ("/v1/completions", |b| openai::completions::parse(b).map(|r| r.warnings)),
     ("/v1/responses", |b| openai::responses::parse(b).map(|r| r.warnings)),
+    ("/v1/responses/input_tokens", |b| openai::responses::parse(b).map(|r| r.warnings)),
     ("/v1/embeddings", |b| openai::embeddings::parse(b).map(|r| r.warnings)),
     ("/v1/messages", |b| anthropic::messages::parse(b).map(|r| r.warnings)),
     ("/v1/messages/count_tokens", |b| anthropic::count_tokens::parse(b).map(|r| r.warnings)),
@@ -248,6 +249,7 @@ async fn answers_are_as_described() {
     let called = json!({"tool_choice": "required", "max_output_tokens": 300, "parallel_tool_calls": false});
     c.post(at, with(&asked, called)).await;
     c.post(at, json!({"model": "tiny", "input": "Hello", "max_output_tokens": 8, "temperature": 0})).await;
+    c.post("/v1/responses/input_tokens", json!({"model": "tiny", "input": "Hello"})).await;
     let (status, again) = f.get(&format!("/v1/responses/{kept}")).await;
     c.check("/v1/responses/{id}", "get", status, &again);
     let forgotten = f.client.delete(f.url(&format!("/v1/responses/{kept}"))).send().await.unwrap();

@@ -223,7 +223,7 @@ async fn tools_are_called_where_they_must_be() {
 async fn responses_are_streamed_kept_and_forgotten() {
     let f = Fixture::start().await;
     let base = json!({
-        "model": "tiny", "input": "Hello", "max_output_tokens": 8, "temperature": 0, "reasoning": {"effort": "none"}, "store": true,
+        "model": "tiny", "input": "Hello", "max_output_tokens": 8, "temperature": 0, "reasoning": {"effort": "none"},
     });
     let first = f.ok("/v1/responses", &base).await;
     let id = first["id"].as_str().unwrap();
@@ -232,12 +232,29 @@ async fn responses_are_streamed_kept_and_forgotten() {
     assert_eq!((status, &again), (200, &first));
     let next = with(&base, json!({"previous_response_id": id, "input": "More"}));
     let second = f.ok("/v1/responses", &next).await;
-    assert!(second["usage"]["input_tokens"].as_u64() > first["usage"]["input_tokens"].as_u64());
+    let prompt = |response: &Value| response["usage"]["input_tokens"].as_u64();
+    assert!(prompt(&second) > prompt(&first));
+    let named: Vec<Value> = first["output"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| json!({"type": "item_reference", "id": item["id"]}))
+        .collect();
+    let user = |text: &str| json!({"role": "user", "content": text});
+    let turns = [&[user("Hello")], &named[..], &[user("More")]].concat();
+    let referring = with(&base, json!({"input": turns}));
+    assert_eq!(prompt(&f.ok("/v1/responses", &referring).await), prompt(&second));
+    for asked in [&next, &referring] {
+        let counted = f.ok("/v1/responses/input_tokens", asked).await;
+        assert_eq!(counted["input_tokens"].as_u64(), prompt(&second));
+    }
     let deleted = f.client.delete(f.url(&format!("/v1/responses/{id}"))).send().await.unwrap();
     assert_eq!(crate::common::read(deleted).await.1["deleted"], true);
     assert_eq!(f.get(&format!("/v1/responses/{id}")).await.0, 404);
     let (status, body) = f.post("/v1/responses", &next).await;
     assert_eq!((status, &body["error"]["code"]), (400, &json!("previous_response_not_found")));
+    let (status, body) = f.post("/v1/responses", &referring).await;
+    assert_eq!((status, &body["error"]["param"]), (400, &json!("input[1].id")));
 
     let events = f.events("/v1/responses", &with(&base, json!({"stream": true, "store": false}))).await;
     let names: Vec<&str> = events.iter().map(|(n, _)| n.as_str()).collect();

@@ -56,7 +56,7 @@ pub(super) fn input(
     f: Field,
     chat: &mut Chat,
     added: &mut Vec<Tool>,
-    kept: &dyn Fn(&str) -> Option<Value>,
+    kept: &mut dyn FnMut(&str) -> Option<Value>,
 ) -> Result<()> {
     if f.is_string() {
         chat.messages.push(Message::text(Role::User, f.string()?));
@@ -81,15 +81,21 @@ fn is_bare_reference(item: &Value) -> bool {
 }
 
 /// The stored item that an item refers to. Each may be referred to once: a short request stands for no more than is kept.
-fn stored(f: Field, kept: &dyn Fn(&str) -> Option<Value>, referred: &mut HashSet<String>) -> Result<Field> {
+fn stored(
+    f: Field,
+    kept: &mut dyn FnMut(&str) -> Option<Value>,
+    referred: &mut HashSet<String>,
+) -> Result<Field> {
     let at = f.at();
     let mut o = f.object()?;
     let f = o.require("id")?;
     let unknown = f.error("names an item that is not kept (any more): send the item itself");
     let twice = f.error("names an item that is in the input already");
     let id = f.name()?;
-    let item = kept(&id).ok_or(unknown)?;
-    if referred.insert(id) { Ok(at(item)) } else { Err(twice) }
+    if !referred.insert(id.clone()) {
+        return Err(twice);
+    }
+    kept(&id).map(at).ok_or(unknown)
 }
 
 fn item(f: Field, out: &mut Vec<Message>, added: &mut Vec<Tool>) -> Result<()> {

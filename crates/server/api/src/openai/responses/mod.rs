@@ -14,5 +14,5 @@ pub use body::body;
 pub use reader::{ResponseReader, events};
 pub use request::{parse, parse_with};
 pub use response::response;
-pub use stored::{conversation, deleted, follow, item, response_of};
+pub use stored::{conversation, deleted, follow, output_items, response_of};
 pub use stream::ResponseWriter;

@@ -43,14 +43,14 @@ const TEXT: Rules =
 /// # Errors
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
 pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
-    parse_with(body, &|_| None)
+    parse_with(body, &mut |_| None)
 }
 
 /// The same, where items may be references to items of stored responses: `kept` returns the item with an id.
 ///
 /// # Errors
 /// As [`parse`], and references to items that are not kept.
-pub fn parse_with(body: &[u8], kept: &dyn Fn(&str) -> Option<Value>) -> Result<GenerateRequest> {
+pub fn parse_with(body: &[u8], kept: &mut dyn FnMut(&str) -> Option<Value>) -> Result<GenerateRequest> {
     let mut o = json::parse(body)?;
     let model = o.model()?;
     let mut chat = Chat::default();

@@ -1,5 +1,7 @@
 //! Responses stored for a later `previous_response_id`. Called by the server, which stores them.
 
+use std::collections::HashMap;
+
 use serde_json::{Value, json};
 
 use crate::core::{Answer, GenerateRequest, Input, Message};
@@ -33,14 +35,14 @@ pub fn response_of(item: &str) -> Option<&str> {
     Some(rest.rsplit_once('_')?.0)
 }
 
-/// The output item with that id in a stored response's body.
-pub fn item(body: &[u8], id: &str) -> Option<Value> {
+/// The output items of a stored response's body by their ids.
+pub fn output_items(body: &[u8]) -> HashMap<String, Value> {
     #[derive(serde::Deserialize)]
     struct Output {
         output: Vec<Value>,
     }
-    let stored: Output = serde_json::from_slice(body).ok()?;
-    stored.output.into_iter().find(|item| item["id"] == id)
+    let output = serde_json::from_slice::<Output>(body).map(|stored| stored.output).unwrap_or_default();
+    output.into_iter().filter_map(|item| Some((item["id"].as_str()?.to_string(), item))).collect()
 }
 
 /// The answer to `DELETE /v1/responses/{id}`.
