@@ -123,9 +123,16 @@ pub fn routes(config: Config, file: &Path, args: &ServeArgs, settings: &Settings
     })
 }
 
-/// How many models run in this process.
+/// How many models run in this process: equal entries share one.
 fn models(config: &Config) -> usize {
-    locals(config).map(|l| l.model.as_str()).collect::<BTreeSet<&str>>().len()
+    let mut all = Vec::new();
+    for local in locals(config) {
+        let how = (&local.model, &local.base, &local.engine);
+        if !all.contains(&how) {
+            all.push(how);
+        }
+    }
+    all.len()
 }
 
 /// Reads the file again, and counts its models.
