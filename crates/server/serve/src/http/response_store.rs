@@ -42,7 +42,9 @@ impl ResponseStore {
     pub fn put(&self, id: &str, owner: Option<&Arc<str>>, conversation: Vec<Message>, body: Vec<u8>) {
         // The debug text is at least as long as the data it shows.
         let mut shown = Length(0);
-        let _ = write!(shown, "{conversation:?}");
+        for message in &conversation {
+            let _ = write!(shown, "{message:?}");
+        }
         let bytes = body.len() + shown.0;
         if bytes > KEPT_BYTES_MAX {
             return;
