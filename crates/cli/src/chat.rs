@@ -78,7 +78,7 @@ pub fn read_from(from: impl Read, name: &str) -> anyhow::Result<String> {
     String::from_utf8(bytes).with_context(|| format!("{name}: not UTF-8"))
 }
 
-/// Standard input may stay open this long before the user is told what is waited for.
+/// Standard input may stay open this long before a note says what the command waits for.
 const STDIN_WAIT: Duration = Duration::from_secs(3);
 
 /// Reads all of standard input. Says so if that takes long: programs that start this one often leave theirs open.

@@ -157,7 +157,7 @@ struct Size {
     contexts: usize,
     /// With the block for multi-token prediction, if it was asked for.
     with_block: bool,
-    /// Experts in slots: of each layer at least so many.
+    /// Experts in slots: the least number of each layer.
     slots_min: Option<usize>,
 }
 

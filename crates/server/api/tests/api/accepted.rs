@@ -299,6 +299,12 @@ fn other_clients_words_for_the_same_are_read() {
     assert_eq!((c.tools.len(), &c.tool_choice), (1, &ToolChoice::Required));
     assert_eq!(c.messages[0].content, [Part::text("A"), Part::text("B")]);
     assert_eq!(warned(&r), ["tools[1]", "tools[2]"]);
+    // llama-server's clients send its default beside OpenAI's name.
+    let messages = json!([{"role": "user", "content": "A"}]);
+    for (max_tokens, limit) in [(json!(5), Some(5)), (json!(null), None)] {
+        let r = chat(json!({"messages": messages, "max_tokens": max_tokens, "n_predict": -1}));
+        assert_eq!(r.max_tokens, limit);
+    }
 }
 
 #[test]

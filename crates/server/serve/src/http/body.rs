@@ -205,7 +205,19 @@ pub async fn parse_bytes<T: Send + 'static>(
     bytes: Bytes,
     with: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    if bytes.len() <= PARSE_INLINE_MAX {
+    let len = bytes.len();
+    parse_of(memory_budget, share, bytes, len, with).await
+}
+
+/// The same where `with` may read `len` bytes, some of them from elsewhere.
+pub async fn parse_of<T: Send + 'static>(
+    memory_budget: &MemoryBudget,
+    share: &mut MemoryPermit,
+    bytes: Bytes,
+    len: usize,
+    with: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    if len <= PARSE_INLINE_MAX {
         memory_budget.take_values(share, &bytes)?;
         return with(&bytes);
     }

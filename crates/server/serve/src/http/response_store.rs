@@ -62,6 +62,11 @@ impl ResponseStore {
         }
     }
 
+    /// Size of all bodies in bytes.
+    pub fn bytes(&self) -> usize {
+        self.lock().iter().map(|r| r.body.len()).sum()
+    }
+
     /// A response by id, if `caller` may see it.
     pub fn get(&self, id: &str, caller: &Caller) -> Option<Arc<KeptResponse>> {
         self.lock().iter().find(|r| r.is(id, caller)).cloned()
@@ -159,6 +164,7 @@ mod tests {
         let body = br#"{"output": [{"id": "fc_a_0"}, {"id": "fc_a_1"}]}"#;
         kept.put("resp_a", None, Vec::new(), body.to_vec());
         let mut referred = Referred::new(&kept, &Caller::Trusted);
+        assert_eq!(kept.bytes(), body.len());
         assert_eq!(referred.item("fc_a_1").unwrap()["id"], "fc_a_1");
         assert_eq!(referred.item("fc_a_0").unwrap()["id"], "fc_a_0");
         assert_eq!(referred.bytes, 2 * br#"{"id":"fc_a_0"}"#.len());

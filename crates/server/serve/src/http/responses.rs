@@ -72,7 +72,9 @@ pub async fn read(
         let parsed = responses::parse_with(bytes, &mut |id| referred.item(id))?;
         Ok((parsed, referred.bytes))
     };
-    let (mut parsed, referred_bytes) = body::parse_bytes(&app.memory_budget, share, bytes, parse).await?;
+    // The stored bodies that a short request refers to may be long.
+    let len = bytes.len() + app.kept.bytes();
+    let (mut parsed, referred_bytes) = body::parse_of(&app.memory_budget, share, bytes, len, parse).await?;
     app.memory_budget.take_kept(share, referred_bytes)?;
     if let Some(id) = &parsed.previous_response_id {
         let Some(kept) = app.kept.get(id, caller) else {

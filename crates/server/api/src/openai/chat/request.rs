@@ -62,6 +62,10 @@ fn continuation(o: &mut Object, chat: &mut Chat) -> Result<()> {
 
 /// The newer and the older name of the answer's token limit, and llama-server's.
 fn max_tokens(o: &mut Object) -> Result<Option<u32>> {
+    // llama-server's word for no limit: it contradicts no other.
+    if o.peek("n_predict").is_some_and(|n| *n == -1) {
+        o.take("n_predict");
+    }
     match o.take_any(&["max_completion_tokens", "max_tokens", "n_predict"])? {
         Some(f) => f.limit(1),
         None => Ok(None),
