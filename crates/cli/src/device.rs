@@ -40,6 +40,26 @@ pub struct DeviceFlags {
     /// The card as it was when the first model was placed: what models of this program take of it later, they give back to one another.
     #[arg(skip)]
     card: Arc<OnceLock<Option<Card>>>,
+    /// `--gpu-memory` of all models of this program together.
+    #[arg(skip)]
+    limit: Arc<OnceLock<Option<Limit>>>,
+}
+
+/// `--gpu-memory`, and what models have taken of it.
+#[cfg(feature = "vulkan")]
+type Limit = octet_vulkan::MemoryLimit;
+/// Without graphics devices nothing takes any of it.
+#[cfg(not(feature = "vulkan"))]
+type Limit = u64;
+
+#[cfg(feature = "vulkan")]
+fn limit(bytes: u64) -> Limit {
+    octet_vulkan::MemoryLimit::new(bytes)
+}
+
+#[cfg(not(feature = "vulkan"))]
+fn limit(bytes: u64) -> Limit {
+    bytes
 }
 
 /// A device as it is typed.
@@ -131,7 +151,7 @@ impl DeviceName {
                 "note: the experts lie in the machine's memory; {card} keeps the {slots} of each layer that were used last"
             );
         }
-        Ok(Some(vulkan(card.index, Settings { gpu_memory, exact, slots })))
+        Ok(Some(vulkan(card.index, Settings { limit: gpu_memory.map(limit), exact, slots })))
     }
 
     /// What becomes of a model that fits, or not: `None` is the processor, `Some(None)` is the device all the same.
@@ -201,11 +221,11 @@ pub fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
 }
 
 /// How a graphics device is opened.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 #[cfg_attr(not(feature = "vulkan"), allow(dead_code))]
 struct Settings {
-    /// Most bytes of its memory to use.
-    gpu_memory: Option<u64>,
+    /// How much of its memory to use, with the other models that have this limit.
+    limit: Option<Limit>,
     exact: bool,
     /// Experts of each layer in its memory; `None` is all.
     slots: Option<usize>,
@@ -249,7 +269,8 @@ impl DeviceFlags {
             return Ok(None);
         };
         let mut placement = placed.map_or_else(|| wanted.unchecked(), Ok)?;
-        let settings = Settings { gpu_memory: self.gpu_memory, exact, slots: placement.slots };
+        let limit = self.limit.get_or_init(|| self.gpu_memory.map(limit)).clone();
+        let settings = Settings { limit, exact, slots: placement.slots };
         placement.options.device = Some(vulkan(card.index, settings));
         Ok(Some(placement))
     }
@@ -339,11 +360,21 @@ fn card(_: usize) -> Result<Card> {
 fn vulkan(index: usize, s: Settings) -> Device {
     let options = octet_vulkan::VulkanOptions {
         index,
-        memory_bytes_max: s.gpu_memory,
+        memory_limit: s.limit,
         exact: s.exact,
         expert_slots: s.slots,
+        lazy_kernels: false,
+        kernel_cache: kernel_cache(),
+        notice: Some(|message| note!("note: {message}")),
     };
     Device::new(&format!("vulkan:{index}"), move || octet_vulkan::Vulkan::new(&options))
+}
+
+/// Folder for compiled kernels: `octet/kernels` in the user's cache folder; none without a home folder.
+#[cfg(feature = "vulkan")]
+fn kernel_cache() -> Option<std::path::PathBuf> {
+    use etcetera::BaseStrategy;
+    Some(etcetera::choose_base_strategy().ok()?.cache_dir().join("octet").join("kernels"))
 }
 
 #[cfg(not(feature = "vulkan"))]
@@ -452,6 +483,7 @@ mod tests {
             device: DeviceName::Vulkan(99),
             gpu_memory: None,
             card: Arc::new(OnceLock::from(Some(Card { index: 99, free: Some(free), ..Card::default() }))),
+            limit: Arc::default(),
         };
         let one = Among { of: 1, taken: 0 };
         let all = wanted.unchecked().unwrap().split.device;

@@ -416,6 +416,15 @@ pub trait Backend: Send + Sized + 'static {
     /// If the device failed in this step or before it: the step's results are undefined.
     fn step(&mut self, pass: Pass, batch: &Batch, body: impl FnOnce(&mut Self)) -> Result<(), Error>;
 
+    /// Compiles the kernels that `steps` uses, so that no step waits for that later. `steps` calls [`Backend::step`] as for real steps, but nothing
+    /// is computed, and what is in caches and buffers stays. Called once, when all is loaded. Does nothing in a backend without kernels.
+    ///
+    /// # Errors
+    /// If the device does not support a verb of these steps, or its driver cannot compile a kernel.
+    fn compile_kernels(&mut self, _steps: impl FnOnce(&mut Self)) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Whether something outside of a step has failed since the last one: data read or saved since then is undefined, and the next step
     /// returns the error.
     fn has_failed(&self) -> bool {

@@ -1,10 +1,11 @@
-//! The backend: weights and caches on a device, and the verbs as stages of kernels (`verbs/`). Made by whoever loads a model.
+//! The backend: weights and caches on a device, and the verbs as stages of kernels (`verbs/`). Created by whoever loads a model.
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use octet_compute::backend::*;
-use octet_compute::batch::{Batch, PAGE_TOKENS};
+use octet_compute::batch::Batch;
 use octet_compute::picks::Pick;
 use octet_compute::{Error, ExpertCounts};
 use octet_weights::Matrix;
@@ -15,7 +16,8 @@ pub(crate) use crate::cache::LayerStore;
 use crate::cache::device_row_bytes;
 use crate::device::{Device, DeviceInfo};
 use crate::experts::Paged;
-use crate::memory::{Buffer, Memory, Place};
+use crate::kernel_cache::KernelCache;
+use crate::memory::{Buffer, Memory, MemoryLimit, Place};
 use crate::pace::Pace;
 use crate::picks::Picker;
 use crate::record::Recorder;
@@ -25,29 +27,35 @@ use crate::transfer::STAGING_BYTES;
 use crate::verbs::Scratch;
 use crate::weights::{self, DeviceType};
 
-/// How a device is used.
+/// Which device to use, and how.
 #[derive(Debug, Clone, Default)]
 pub struct VulkanOptions {
-    /// Its number in the order of [`crate::devices`].
+    /// The device's index in the list of [`crate::devices`].
     pub index: usize,
-    /// Most bytes of its memory to use; all that is free if `None`.
-    pub memory_bytes_max: Option<u64>,
-    /// Computes with f32 weights and activations: exact, large and slow.
+    /// How much of its memory to use. Default: all that is free.
+    pub memory_limit: Option<MemoryLimit>,
+    /// Compute with f32 weights and activations: exact, but large and slow.
     pub exact: bool,
-    /// Keeps the experts in the host's memory, and this many of each layer in the device's too: those that were used last. `None` keeps all in
-    /// the device's.
+    /// Keep the experts in the host's memory, and this many of each layer, the most recently used ones, in the device's memory. Default: all
+    /// experts are in the device's memory.
     pub expert_slots: Option<usize>,
+    /// Compile each kernel at its first use instead of with the model. For tests, whose models need few kernels.
+    pub lazy_kernels: bool,
+    /// Folder for compiled kernels, which the next start reads. Default: they are not saved.
+    pub kernel_cache: Option<PathBuf>,
+    /// Called with messages for people, such as that compiling takes long.
+    pub notice: Option<fn(&str)>,
 }
 
 /// f32 values on the device.
 pub struct Buf {
     pub(crate) buffer: Arc<Buffer>,
     pub(crate) len: usize,
-    /// What a small vector holds: rotation and norms of heads are read by the host, too.
+    /// The values of a small vector: the host reads rotation frequencies.
     pub(crate) host: Option<Arc<[f32]>>,
 }
 
-/// A projection on the device, or one of every expert.
+/// A projection on the device, or a stack of one projection of each expert.
 pub struct Weight {
     pub(crate) ty: DeviceType,
     pub(crate) rows: usize,
@@ -56,25 +64,25 @@ pub struct Weight {
     pub(crate) high: Arc<Buffer>,
     pub(crate) scales: Arc<Buffer>,
     pub(crate) bias: Option<Arc<Buffer>>,
-    /// Experts in the host's memory; the planes above are slots then.
+    /// The experts in the host's memory, if the planes above are slots.
     pub(crate) paged: Option<Paged>,
 }
 
-/// An embedding table. It stays where it is; the host reads rows of it.
+/// An embedding table. It stays in the host's memory, and the host reads its rows.
 pub struct Embedding {
     pub(crate) table: Arc<Matrix>,
 }
 
-/// What the host does before a recorded step runs again.
+/// Work of the host before a recorded step is replayed.
 #[derive(Clone)]
 pub(crate) enum Prologue {
-    /// Gathers rows of embeddings into the block, from this row on.
+    /// Writes rows of embeddings into the block, from this row on.
     Embed(Arc<Matrix>, usize),
     /// Writes sines and cosines, scaled by the last number.
     Angles(Arc<[f32]>, f32),
 }
 
-/// A device that runs a model.
+/// A device with the weights and caches of a model.
 pub struct Vulkan {
     pub(crate) memory: Memory,
     pub(crate) recorder: Recorder,
@@ -85,22 +93,22 @@ pub struct Vulkan {
     pub(crate) staging: Arc<Buffer>,
     /// Prologue of the step that is being recorded.
     pub(crate) prologue: Vec<Prologue>,
-    /// Rows of embeddings in the block that this step has used.
+    /// Number of embedding rows in the block that this step uses so far.
     pub(crate) rows_used: usize,
-    /// The buffer whose rows lie in the scratch memory in 8 bits, too: what attention and Gated DeltaNet computed last.
+    /// The buffer whose rows are also in the scratch memory in 8 bits: the last output of attention or Gated DeltaNet.
     pub(crate) prepared: Option<Arc<Buffer>>,
-    /// Inside `step`, the batch is in the block.
+    /// `step` is running, so the batch is in the block.
     pub(crate) in_step: bool,
-    /// The step's commands were run in parts, because something was read in between.
+    /// The step was submitted in parts, so it cannot be replayed.
     pub(crate) is_split: bool,
     pub(crate) steps: VecDeque<Step>,
     /// Which steps are submitted stage by stage.
     pub(crate) pace: Pace,
-    /// The first thing that went wrong; told by the next `step`, or by this one.
+    /// The first failure since the last step. This step or the next one returns it.
     pub(crate) fault: Option<Error>,
-    /// Widest embedding row.
+    /// Columns of the widest embedding table.
     pub(crate) embed_cols: usize,
-    /// Widest row of a projection's input.
+    /// Columns of the widest projection.
     pub(crate) cols_max: usize,
     /// Weights are unpacked to f32.
     pub(crate) exact: bool,
@@ -109,17 +117,22 @@ pub struct Vulkan {
     pub(crate) last_step: (u32, u32),
     /// Tokens of the last step.
     pub(crate) tokens: usize,
-    /// What the step that is being recorded reads; bytes of an expert of each layer; what all steps had to read.
+    /// Bytes read by the step that is being recorded.
     pub(crate) traffic: Traffic,
+    /// Bytes of one expert of each layer.
     pub(crate) expert_bytes: Vec<u64>,
+    /// Bytes read by all steps.
     pub(crate) bytes_read: u64,
+    lazy_kernels: bool,
+    pub(crate) kernel_cache: Option<KernelCache>,
+    pub(crate) notice: Option<fn(&str)>,
     pub(crate) device: Arc<Device>,
 }
 
-/// 512 positions of attention.
+/// Positions of a chunk of attention.
 pub(crate) const CHUNK_TOKENS: usize = 512;
 
-/// Chunks of the longest context in a batch, rounded up to a power of two: the grid of attention.
+/// Number of chunks of the longest context in a batch, rounded up to a power of two: the grid of attention.
 pub(crate) fn chunks(batch: &Batch) -> usize {
     let longest = batch.positions().iter().max().map_or(1, |p| *p as usize + 1);
     longest.div_ceil(CHUNK_TOKENS).next_power_of_two()
@@ -129,8 +142,13 @@ impl Vulkan {
     /// Opens a device.
     pub fn new(options: &VulkanOptions) -> Result<Self, Error> {
         let device = Device::open(options.index)?;
-        let memory = Memory::new(device.clone(), options.memory_bytes_max);
-        let recorder = Recorder::new(device.clone())?;
+        let memory = Memory::new(device.clone(), options.memory_limit.clone());
+        let kernel_cache = options.kernel_cache.as_ref().map(|folder| {
+            let name = format!("{}, {}", device.info.name, device.info.driver);
+            KernelCache::new(folder, &name, device.kernels_id)
+        });
+        let cached = kernel_cache.as_ref().map(KernelCache::load).unwrap_or_default();
+        let recorder = Recorder::new(device.clone(), &cached)?;
         Ok(Self {
             dummy: memory.buffer(16, Place::Device)?,
             staging: memory.buffer(STAGING_BYTES, Place::Host)?,
@@ -156,6 +174,9 @@ impl Vulkan {
             traffic: Traffic::default(),
             expert_bytes: Vec::new(),
             bytes_read: 0,
+            lazy_kernels: options.lazy_kernels,
+            kernel_cache,
+            notice: options.notice,
             device,
         })
     }
@@ -170,7 +191,7 @@ impl Vulkan {
         format!("vulkan:{} ({})", self.device.info.index, self.device.info.name)
     }
 
-    /// What decides its results to the last bit: the kernels and the driver that compiles them.
+    /// Everything that its results depend on to the last bit: the kernels and the driver that compiles them.
     pub fn numerics(&self) -> String {
         let exact = if self.exact { ", f32" } else { "" };
         format!("vulkan 2, {}, {}{exact}", self.device.info.name, self.device.info.driver)
@@ -186,7 +207,7 @@ impl Vulkan {
         self.last_step
     }
 
-    /// Does `f`, unless something failed before; keeps what fails.
+    /// Calls `f`, unless something has failed since the last step. Keeps its error.
     pub(crate) fn guard(&mut self, f: impl FnOnce(&mut Self) -> Result<(), Error>) {
         if self.fault.is_none()
             && let Err(e) = f(self)
@@ -196,12 +217,13 @@ impl Vulkan {
         }
     }
 
+    /// Packs matrices of one shape and type, one after the other, and uploads them.
     pub(crate) fn pack(&mut self, all: &[Matrix], bias: Option<&[f32]>) -> Result<Weight, Error> {
-        let first = all.first().ok_or_else(|| Error("a stack of no experts".into()))?;
+        let first = all.first().ok_or_else(|| Error("a stack of experts is empty".into()))?;
         let (rows, cols) = (first.rows, first.cols);
         let ty = match DeviceType::of(first.ty) {
             _ if self.exact => DeviceType::F32,
-            // two scales share a word; an expert begins with one, and so does a row that may be copied
+            // Two scales share a word. Each expert, and each row that may be copied, starts with a whole word.
             DeviceType::Q8_0 if all.len() > 1 && !(rows * (cols / 32)).is_multiple_of(2) => DeviceType::I8,
             DeviceType::Q8_0 if all.len() == 1 && !(cols / 32).is_multiple_of(2) => DeviceType::I8,
             ty => ty,
@@ -250,7 +272,7 @@ impl Backend for Vulkan {
     }
     fn experts(&mut self, m: &[Matrix]) -> Result<Weight, Error> {
         match self.expert_slots {
-            // with a slot for each, none would ever be read from the host's memory
+            // With a slot for each, no expert would ever be read from the host's memory.
             Some(slots) if slots < m.len() => self.paged_experts(m, slots),
             _ => self.pack(m, None),
         }
@@ -261,49 +283,10 @@ impl Backend for Vulkan {
     }
     fn cache(&mut self, shape: &CacheShape, step: StepShape) -> Result<Cache, Error> {
         shape.check()?;
-        let mut layers = Vec::with_capacity(shape.layers.len());
-        let mut pairs = 1;
-        for l in &shape.layers {
-            layers.push(match *l {
-                LayerCache::Kv { kv_heads, head_dim } => {
-                    if head_dim > 512 || !head_dim.is_multiple_of(2) {
-                        return Err(Error(format!(
-                            "heads of {head_dim} values are not supported on this device"
-                        )));
-                    }
-                    pairs = pairs.max(head_dim / 2);
-                    let rows = shape.pages * kv_heads * PAGE_TOKENS;
-                    let bytes = |ty| (rows * device_row_bytes(ty, head_dim)) as u64;
-                    LayerStore::Kv {
-                        keys: self.zeroed(bytes(shape.kv.keys))?,
-                        values: self.zeroed(bytes(shape.kv.values))?,
-                        heads: kv_heads,
-                        dim: head_dim,
-                    }
-                }
-                LayerCache::Gdn { conv_rows, channels, v_heads, k_dim, v_dim } => {
-                    if k_dim > 512 {
-                        return Err(Error(format!(
-                            "key heads of {k_dim} values are not supported on this device"
-                        )));
-                    }
-                    let conv_bytes = (4 * conv_rows * channels) as u64;
-                    let state_bytes = (4 * v_heads * k_dim * v_dim) as u64;
-                    if shape.guesses > 255 {
-                        return Err(Error(format!("{} guesses are more than 255", shape.guesses)));
-                    }
-                    let kept_bytes = (4 * shape.guesses * (channels + 2 * v_heads)) as u64;
-                    LayerStore::Gdn {
-                        conv: self.zeroed(shape.slots as u64 * conv_bytes)?,
-                        conv_bytes,
-                        state: self.zeroed(shape.slots as u64 * state_bytes)?,
-                        state_bytes,
-                        kept: self.zeroed((shape.slots as u64 * kept_bytes).max(16))?,
-                        kept_rows: shape.guesses as u32,
-                    }
-                }
-            });
-        }
+        let layers = shape.layers.iter().map(|l| self.layer_store(l, shape)).collect::<Result<_, _>>()?;
+        // Pairs of rotated dimensions, at most.
+        let pairs = |l: &LayerCache| if let LayerCache::Kv { head_dim, .. } = l { head_dim / 2 } else { 1 };
+        let pairs = shape.layers.iter().map(pairs).max().unwrap_or(1).max(1);
         let tables = shape.pages * shape.slots.max(1);
         self.block = Some(Block::new(&self.memory, step.tokens, tables, pairs, self.embed_cols)?);
         let v_heads = |l: &LayerCache| if let LayerCache::Gdn { v_heads, .. } = l { *v_heads } else { 0 };
@@ -317,7 +300,7 @@ impl Backend for Vulkan {
     }
 
     fn borrow<'a>(&'a self, _: &'a Buf) -> Option<&'a [f32]> {
-        None // it lies in the device's memory
+        None // It is in the device's memory.
     }
     fn read(&mut self, src: &Buf, out: &mut [f32]) {
         let mut bytes = vec![0; 4 * out.len()];
@@ -463,6 +446,10 @@ impl Backend for Vulkan {
     }
 
     fn step(&mut self, pass: Pass, batch: &Batch, body: impl FnOnce(&mut Self)) -> Result<(), Error> {
+        if self.is_noting_kernels() {
+            self.note_kernels(body);
+            return Ok(());
+        }
         if let Some(e) = self.fault.take() {
             return Err(e);
         }
@@ -478,6 +465,10 @@ impl Backend for Vulkan {
             Some(i) => self.replay(i, batch),
             None => self.record_step(key, batch, body),
         }
+    }
+
+    fn compile_kernels(&mut self, steps: impl FnOnce(&mut Self)) -> Result<(), Error> {
+        if self.lazy_kernels { Ok(()) } else { Vulkan::compile_kernels(self, steps) }
     }
 
     fn has_failed(&self) -> bool {

@@ -1,11 +1,18 @@
-//! Pages and states on the device. Made by `backend`, which moves them; the verbs read and write them.
+//! The KV cache and the recurrent states on the device. Made by `backend`, which copies them; the verbs read and write them.
 
 use std::sync::Arc;
 
-use octet_compute::backend::{KvType, KvTypes};
+use octet_compute::Error;
+use octet_compute::backend::{CacheShape, KvType, KvTypes, LayerCache};
 use octet_compute::batch::PAGE_TOKENS;
 
+use crate::backend::Vulkan;
 use crate::memory::Buffer;
+
+/// Values of a head that the kernels support at most.
+const HEAD_DIM_MAX: usize = 512;
+/// Guesses of a step at most: `block` stores them in a byte.
+const GUESSES_MAX: usize = 255;
 
 /// Caches of one layer.
 pub(crate) enum LayerStore {
@@ -50,5 +57,56 @@ impl Cache {
         let LayerStore::Kv { keys, values, heads, dim } = layer else { return None };
         let rows = heads * PAGE_TOKENS;
         Some([(keys.clone(), self.kv.keys, rows, *dim), (values.clone(), self.kv.values, rows, *dim)])
+    }
+}
+
+impl Vulkan {
+    /// Allocates the cache of a layer, zeroed.
+    pub(crate) fn layer_store(
+        &mut self,
+        layer: &LayerCache,
+        shape: &CacheShape,
+    ) -> Result<LayerStore, Error> {
+        match *layer {
+            LayerCache::Kv { kv_heads, head_dim } => {
+                if head_dim > HEAD_DIM_MAX || !head_dim.is_multiple_of(2) {
+                    return Err(Error(format!(
+                        "heads of {head_dim} values are not supported on this device: it takes even numbers up to {HEAD_DIM_MAX}"
+                    )));
+                }
+                let rows = shape.pages * kv_heads * PAGE_TOKENS;
+                let bytes = |ty| (rows * device_row_bytes(ty, head_dim)) as u64;
+                Ok(LayerStore::Kv {
+                    keys: self.zeroed(bytes(shape.kv.keys))?,
+                    values: self.zeroed(bytes(shape.kv.values))?,
+                    heads: kv_heads,
+                    dim: head_dim,
+                })
+            }
+            LayerCache::Gdn { conv_rows, channels, v_heads, k_dim, v_dim } => {
+                if k_dim > HEAD_DIM_MAX {
+                    return Err(Error(format!(
+                        "key heads of {k_dim} values are not supported on this device: it takes up to {HEAD_DIM_MAX}"
+                    )));
+                }
+                if shape.guesses > GUESSES_MAX {
+                    return Err(Error(format!(
+                        "{} guesses per step are not supported on this device: it takes up to {GUESSES_MAX}",
+                        shape.guesses
+                    )));
+                }
+                let conv_bytes = (4 * conv_rows * channels) as u64;
+                let state_bytes = (4 * v_heads * k_dim * v_dim) as u64;
+                let kept_bytes = (4 * shape.guesses * (channels + 2 * v_heads)) as u64;
+                Ok(LayerStore::Gdn {
+                    conv: self.zeroed(shape.slots as u64 * conv_bytes)?,
+                    conv_bytes,
+                    state: self.zeroed(shape.slots as u64 * state_bytes)?,
+                    state_bytes,
+                    kept: self.zeroed((shape.slots as u64 * kept_bytes).max(16))?,
+                    kept_rows: shape.guesses as u32,
+                })
+            }
+        }
     }
 }

@@ -225,6 +225,8 @@ pub(crate) struct Device {
     pub(crate) memory: vk::PhysicalDeviceMemoryProperties,
     /// Maximum size of a buffer that a kernel can bind, in bytes.
     pub(crate) buffer_bytes_max: u64,
+    /// Unique to the kernels that this device and driver compile: `pipelineCacheUUID`.
+    pub(crate) kernels_id: [u8; vk::UUID_SIZE],
     pub(crate) info: DeviceInfo,
     physical: vk::PhysicalDevice,
     instance: Instance,
@@ -283,13 +285,14 @@ impl Device {
                 .map_err(|e| Error(format!("vulkan:{index} ({}) cannot be opened: {e}", info.name)))?;
             let queue = raw.get_device_queue(family, 0);
             let memory = instance.instance.get_physical_device_memory_properties(physical);
-            let limits = instance.instance.get_physical_device_properties(physical).limits;
+            let properties = instance.instance.get_physical_device_properties(physical);
             Ok(Arc::new(Self {
                 raw,
                 queue,
                 queue_family: family,
                 memory,
-                buffer_bytes_max: u64::from(limits.max_storage_buffer_range),
+                buffer_bytes_max: u64::from(properties.limits.max_storage_buffer_range),
+                kernels_id: properties.pipeline_cache_uuid,
                 info,
                 physical,
                 instance,

@@ -57,7 +57,7 @@ impl Vulkan {
             }
         }
         let [Some(quants), Some(high), Some(scales)] = host else {
-            return Err(Error("a stack of no experts".into()));
+            return Err(Error("a stack of experts is empty".into()));
         };
         // Empty planes are bound for writing, too, and two kernels of a stage must not seem to write to the same buffer.
         if each[1] == 0 {

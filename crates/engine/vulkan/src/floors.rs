@@ -1,5 +1,4 @@
-//! What a device gives at best, measured: the bandwidth of its memory, and what a stage costs that does nothing. Called by `octet doctor`
-//! and `octet bench`.
+//! Measures the device's limits: the bandwidth of its memory, and the time of an empty stage. Called by `octet doctor` and `octet bench`.
 
 use std::time::Instant;
 
@@ -9,9 +8,9 @@ use crate::backend::Vulkan;
 use crate::kernel::Kernel;
 use crate::memory::Place;
 
-/// Bytes that are read at most: far more than any cache holds.
+/// Maximum number of bytes to read: far more than any cache holds.
 const BYTES_MAX: u64 = 1 << 30;
-/// Bytes that a quick measurement reads at most, and at least: less would come from caches.
+/// Maximum and minimum number of bytes that a quick measurement reads. Fewer would come from caches.
 const FEW_BYTES: u64 = 256 << 20;
 const FEW_BYTES_MIN: u64 = 64 << 20;
 /// Runs of a quick measurement.
@@ -20,16 +19,17 @@ const FEW_RUNS: usize = 4;
 const WORDS_PER_THREAD: u64 = 64;
 /// Threads of a workgroup there.
 const THREADS: u64 = 256;
-/// Stages of the recording that tells what one costs.
+/// Stages of the recording that measures the time of one.
 const STAGES: u32 = 256;
 
 impl Vulkan {
-    /// Bytes per second that kernels read from the device's memory, in each of `runs` runs.
+    /// Measures how many bytes per second kernels read from the device's memory, in each of `runs` runs.
     pub(crate) fn bandwidth(&mut self, runs: usize) -> Result<Vec<f64>, Error> {
         self.bandwidth_of(BYTES_MAX, runs)
     }
 
-    /// The best of a few runs over less memory; `None` if it is not free, or the device fails, which the next step reports.
+    /// Returns the best of a few runs over less memory. `None` if too little memory is free, or if the device fails, which the next step
+    /// reports.
     pub(crate) fn few_runs(&mut self) -> Option<f64> {
         if self.memory.free_bytes() / 2 < FEW_BYTES_MIN {
             return None;
@@ -44,7 +44,7 @@ impl Vulkan {
     fn bandwidth_of(&mut self, bytes_max: u64, runs: usize) -> Result<Vec<f64>, Error> {
         let of = (self.device.buffer_bytes_max / 2).min(bytes_max).min(self.memory.free_bytes() / 2);
         let each = 4 * WORDS_PER_THREAD * THREADS;
-        // at most 65,535 workgroups, which every device takes
+        // Every device supports 65,535 workgroups.
         let groups = (of / each).clamp(1, 65_535);
         let (from, sink) = (self.zeroed(groups * each)?, self.memory.buffer(4 * groups, Place::Device)?);
         let mut rates = Vec::with_capacity(runs);
@@ -57,7 +57,7 @@ impl Vulkan {
             let seconds = start.elapsed().as_secs_f64();
             self.recorder.recycle(recording);
             done?;
-            // the first run compiles
+            // The first run compiles the kernel.
             if run > 0 {
                 rates.push((groups * each) as f64 / seconds);
             }
@@ -65,10 +65,10 @@ impl Vulkan {
         Ok(rates)
     }
 
-    /// Seconds of a stage that does nothing: one workgroup and a barrier, in a recording of many.
+    /// Seconds of an almost empty stage: one workgroup and a barrier, in a recording of many.
     ///
     /// # Errors
-    /// When the device fails.
+    /// If the device fails.
     pub fn stage_seconds(&mut self) -> Result<f64, Error> {
         let (from, sink) =
             (self.zeroed(4 * WORDS_PER_THREAD * THREADS)?, self.memory.buffer(4, Place::Device)?);
@@ -90,7 +90,7 @@ impl Vulkan {
             };
             (least_one, least_many) = (least_one.min(run(1)?), least_many.min(run(1 + STAGES)?));
         }
-        // less what a submission costs
+        // Without the time of a submission.
         Ok((least_many - least_one).max(0.0) / f64::from(STAGES))
     }
 }

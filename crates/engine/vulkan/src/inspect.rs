@@ -1,4 +1,4 @@
-//! What the backend tells about itself. Called by the engine and by `octet bench`.
+//! Information about the backend. Called by the engine and by `octet bench`.
 
 use octet_compute::Error;
 use octet_compute::cpu::profile::Profile;

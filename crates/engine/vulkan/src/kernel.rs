@@ -31,6 +31,15 @@ macro_rules! kernels {
                 bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect()
             }
         }
+
+        /// The SPIR-V of all kernels.
+        pub(crate) fn all_spirv() -> impl Iterator<Item = &'static [u8]> {
+            let all = [$([
+                include_bytes!(concat!("../spirv/", $name, ".dot.spv")) as &[u8],
+                include_bytes!(concat!("../spirv/", $name, ".spv")) as &[u8],
+            ],)*];
+            all.into_iter().flatten()
+        }
     };
 }
 

@@ -5,6 +5,7 @@
 pub mod backend;
 mod block;
 mod cache;
+mod compile;
 pub mod device;
 mod experts;
 #[doc(hidden)]
@@ -13,10 +14,12 @@ mod floors;
 mod hooks;
 mod inspect;
 mod kernel;
+mod kernel_cache;
 mod memory;
 mod pace;
 mod picks;
 mod pipeline;
+mod ranges;
 mod record;
 mod selftest;
 mod steps;
@@ -28,4 +31,5 @@ mod weights;
 pub use backend::{Vulkan, VulkanOptions};
 pub use cache::device_row_bytes;
 pub use device::{DeviceInfo, DeviceKind, devices};
+pub use memory::MemoryLimit;
 pub use weights::device_bytes;

@@ -1,5 +1,6 @@
-//! Buffers in the device's memory and in memory that both sides see. Made by `backend`, used by every dispatch.
+//! Buffers in the device's memory, and in memory that host and device share. Made by `backend`, used by every dispatch.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,27 +8,65 @@ use ash::vk;
 use octet_compute::Error;
 
 use crate::device::Device;
+use crate::ranges::Ranges;
 
 /// Small buffers share allocations of this size: drivers allow a few thousand allocations.
 const BLOCK_BYTES: u64 = 32 << 20;
 
-/// A block with less room than this is full.
-const LEFT_BYTES_MIN: u64 = 64 << 10;
-
 /// Allocations above this are compared with the driver's budget first.
 const LARGE_BYTES: u64 = 1 << 20;
+
+/// A limit of device memory. Backends that were opened with clones of it share it: the models of one process.
+#[derive(Debug, Clone)]
+pub struct MemoryLimit {
+    bytes_max: u64,
+    used_bytes: Arc<AtomicU64>,
+}
+
+impl MemoryLimit {
+    /// At most `bytes_max` bytes in all.
+    pub fn new(bytes_max: u64) -> Self {
+        Self { bytes_max, used_bytes: Arc::default() }
+    }
+
+    /// Bytes that all backends together may still allocate.
+    fn free_bytes(&self) -> u64 {
+        self.bytes_max.saturating_sub(self.used_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Takes `bytes` bytes, or returns false if they exceed the limit.
+    fn take(&self, bytes: u64) -> bool {
+        let sum = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.bytes_max);
+        self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).is_ok()
+    }
+}
+
+/// Bytes of the device's memory that an allocation takes. They are free again when it is dropped.
+struct Claim {
+    bytes: u64,
+    used_bytes: Arc<AtomicU64>,
+    limit: Option<MemoryLimit>,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.used_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        if let Some(limit) = &self.limit {
+            limit.used_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+    }
+}
 
 /// One allocation. Freed when its last buffer is dropped.
 struct Allocation {
     device: Arc<Device>,
     memory: vk::DeviceMemory,
     mapped: *mut u8,
-    /// Bytes of the device's memory, which are subtracted from `used_bytes` at the end.
-    bytes: u64,
-    used_bytes: Arc<AtomicU64>,
+    /// Dropped after the memory is freed. `None` for memory of the host.
+    _claim: Option<Claim>,
 }
 
-// SAFETY: the pointer is to memory that belongs to the allocation; who reads or writes through it holds the buffer.
+// SAFETY: the pointer is to memory that belongs to the allocation. Only the owner of a buffer reads or writes through it.
 unsafe impl Send for Allocation {}
 // SAFETY: as above.
 unsafe impl Sync for Allocation {}
@@ -36,34 +75,56 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         // SAFETY: every buffer in it holds an `Arc` of it and is destroyed before.
         unsafe { self.device.raw.free_memory(self.memory, None) };
-        self.used_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
-/// A range of an allocation as a buffer that kernels and copies can use.
+/// A buffer for kernels and copies: a range of an allocation.
 pub(crate) struct Buffer {
     device: Arc<Device>,
     pub(crate) raw: vk::Buffer,
     pub(crate) bytes: u64,
-    allocation: Arc<Allocation>,
-    offset: u64,
+    place: Placed,
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: recordings that use the buffer hold an `Arc` of it, so nothing that runs uses it.
+        // SAFETY: recordings that use the buffer hold an `Arc` of it, so no running command uses it. `place` is dropped afterwards.
         unsafe { self.device.raw.destroy_buffer(self.raw, None) };
     }
 }
 
+/// The memory that a buffer is bound to.
+struct Placed {
+    allocation: Arc<Allocation>,
+    offset: u64,
+    /// The range of a block that it takes; `None` if it has an allocation of its own.
+    range: Option<(SharedRanges, Range<u64>)>,
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        if let Some((ranges, range)) = self.range.take() {
+            lock(&ranges).give_back(range);
+        }
+    }
+}
+
+/// Buffers give their ranges back from any thread.
+type SharedRanges = Arc<Mutex<Ranges>>;
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Buffer {
     fn host(&self) -> *mut u8 {
-        assert!(!self.allocation.mapped.is_null(), "the host does not see this buffer");
+        let mapped = self.place.allocation.mapped;
+        assert!(!mapped.is_null(), "the buffer is not in memory that the host can access");
         // SAFETY: the buffer lies within the allocation, which is mapped as a whole.
-        unsafe { self.allocation.mapped.add(self.offset as usize) }
+        unsafe { mapped.add(self.place.offset as usize) }
     }
 
-    /// Writes to a buffer that the host sees. The device must not be using this part of it.
+    /// Writes to a buffer in shared memory. The device must not be using this part of it.
     pub(crate) fn write(&self, at: u64, bytes: &[u8]) {
         assert!(at + bytes.len() as u64 <= self.bytes, "a write beyond the buffer's end");
         // SAFETY: within the mapped range as just checked; the memory is coherent.
@@ -76,7 +137,7 @@ impl Buffer {
         self.write(at, unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), 4 * words.len()) });
     }
 
-    /// Reads from a buffer that the host sees. The device must have finished writing to it.
+    /// Reads from a buffer in shared memory. The device must have finished writing to it.
     pub(crate) fn read(&self, at: u64, out: &mut [u8]) {
         assert!(at + out.len() as u64 <= self.bytes, "a read beyond the buffer's end");
         // SAFETY: within the mapped range as just checked; the memory is coherent.
@@ -84,46 +145,50 @@ impl Buffer {
     }
 }
 
-/// Where a buffer lies.
+/// The memory of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// The device's own memory.
     Device,
-    /// Memory that the host writes and reads, and kernels too.
+    /// Memory that the host and kernels can read and write.
     Host,
 }
 
 /// An allocation that small buffers of one place are cut from.
 struct Block {
     allocation: Arc<Allocation>,
-    used: u64,
+    ranges: SharedRanges,
 }
 
 impl Block {
-    /// Where a buffer starts that fits in.
-    fn place(&self, needs: &vk::MemoryRequirements) -> Option<u64> {
-        let at = self.used.next_multiple_of(needs.alignment);
-        (at + needs.size <= BLOCK_BYTES).then_some(at)
+    fn new(allocation: Arc<Allocation>) -> Self {
+        Self { allocation, ranges: Arc::new(Mutex::new(Ranges::new(BLOCK_BYTES))) }
     }
 
-    /// Whether all its buffers are gone.
-    fn is_unused(&mut self) -> bool {
-        Arc::get_mut(&mut self.allocation).is_some()
+    /// Memory for a buffer, if there is room.
+    fn place(&self, needs: &vk::MemoryRequirements) -> Option<Placed> {
+        let (range, offset) = lock(&self.ranges).take(needs.size, needs.alignment)?;
+        let range = Some((self.ranges.clone(), range));
+        Some(Placed { allocation: self.allocation.clone(), offset, range })
+    }
+
+    fn is_unused(&self) -> bool {
+        lock(&self.ranges).is_unused()
     }
 }
 
 /// Allocates buffers of one device, and counts their bytes.
 pub(crate) struct Memory {
     device: Arc<Device>,
-    /// Blocks with room: in the device's memory, and in the host's.
+    /// Blocks in the device's memory, and in the host's.
     blocks: Mutex<[Vec<Block>; 2]>,
-    limit_bytes: Option<u64>,
+    limit: Option<MemoryLimit>,
     used_bytes: Arc<AtomicU64>,
 }
 
 impl Memory {
-    pub(crate) fn new(device: Arc<Device>, limit_bytes: Option<u64>) -> Self {
-        Self { device, blocks: Mutex::default(), limit_bytes, used_bytes: Arc::default() }
+    pub(crate) fn new(device: Arc<Device>, limit: Option<MemoryLimit>) -> Self {
+        Self { device, blocks: Mutex::default(), limit, used_bytes: Arc::default() }
     }
 
     /// Bytes of the device's memory that are allocated.
@@ -133,17 +198,17 @@ impl Memory {
 
     /// Bytes of the device's memory that may be allocated now: what the driver gives, within the limit.
     pub(crate) fn free_bytes(&self) -> u64 {
-        let limit = self.limit_bytes.unwrap_or(u64::MAX);
-        self.device.free_bytes().min(limit.saturating_sub(self.used_bytes()))
+        let limit = self.limit.as_ref().map_or(u64::MAX, MemoryLimit::free_bytes);
+        self.device.free_bytes().min(limit)
     }
 
     /// A buffer of `bytes` bytes; its content is undefined.
     pub(crate) fn buffer(&self, bytes: u64, place: Place) -> Result<Arc<Buffer>, Error> {
-        // whole words, and never empty
+        // Whole words, and never empty.
         let bytes = bytes.max(16).next_multiple_of(16);
         if bytes > self.device.buffer_bytes_max {
             return Err(Error(format!(
-                "a tensor takes {bytes} bytes, and {} addresses at most {} at a time",
+                "a tensor of {bytes} bytes is too large for {}, which binds at most {} bytes at a time",
                 self.device.info.name, self.device.buffer_bytes_max
             )));
         }
@@ -157,47 +222,41 @@ impl Memory {
         unsafe {
             let raw = raw_device
                 .create_buffer(&info, None)
-                .map_err(|e| Error(format!("a buffer of {bytes} bytes cannot be made: {e}")))?;
+                .map_err(|e| Error(format!("a buffer of {bytes} bytes cannot be created: {e}")))?;
             let needs = raw_device.get_buffer_memory_requirements(raw);
-            let (allocation, offset) = match self.place(&needs, place) {
-                Ok(found) => found,
+            let place = match self.place(&needs, place) {
+                Ok(place) => place,
                 Err(e) => {
                     raw_device.destroy_buffer(raw, None);
                     return Err(e);
                 }
             };
-            let buffer = Buffer { device: self.device.clone(), raw, bytes, allocation, offset };
+            let buffer = Buffer { device: self.device.clone(), raw, bytes, place };
             raw_device
-                .bind_buffer_memory(raw, buffer.allocation.memory, offset)
-                .map_err(|e| Error(format!("a buffer of {bytes} bytes finds no memory: {e}")))?;
+                .bind_buffer_memory(raw, buffer.place.allocation.memory, buffer.place.offset)
+                .map_err(|e| Error(format!("a buffer of {bytes} bytes cannot be bound to memory: {e}")))?;
             Ok(Arc::new(buffer))
         }
     }
 
-    fn place(&self, needs: &vk::MemoryRequirements, place: Place) -> Result<(Arc<Allocation>, u64), Error> {
-        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+    fn place(&self, needs: &vk::MemoryRequirements, place: Place) -> Result<Placed, Error> {
+        let mut blocks = lock(&self.blocks);
         let blocks = &mut blocks[usize::from(place == Place::Host)];
         if needs.size > BLOCK_BYTES / 4 {
-            // What no buffer uses makes room.
-            blocks.retain_mut(|b| !b.is_unused());
-            return Ok((self.allocate(needs.size, needs.memory_type_bits, place)?, 0));
+            // Unused blocks make room.
+            blocks.retain(|b| !b.is_unused());
+            let allocation = self.allocate(needs.size, needs.memory_type_bits, place)?;
+            return Ok(Placed { allocation, offset: 0, range: None });
         }
-        for block in blocks.iter_mut().filter_map(|b| b.is_unused().then_some(b)) {
-            block.used = 0;
+        if let Some(placed) = blocks.iter().find_map(|b| b.place(needs)) {
+            return Ok(placed);
         }
-        let found = blocks.iter().enumerate().find_map(|(i, b)| Some((i, b.place(needs)?)));
-        if let Some((i, at)) = found {
-            let block = &mut blocks[i];
-            block.used = at + needs.size;
-            let allocation = block.allocation.clone();
-            if BLOCK_BYTES - block.used < LEFT_BYTES_MIN {
-                blocks.swap_remove(i);
-            }
-            return Ok((allocation, at));
-        }
-        let allocation = self.allocate(BLOCK_BYTES, needs.memory_type_bits, place)?;
-        blocks.push(Block { allocation: allocation.clone(), used: needs.size });
-        Ok((allocation, 0))
+        let block = Block::new(self.allocate(BLOCK_BYTES, needs.memory_type_bits, place)?);
+        let placed = block.place(needs).ok_or_else(|| {
+            Error(format!("a buffer of {} bytes cannot be aligned to {}", needs.size, needs.alignment))
+        })?;
+        blocks.push(block);
+        Ok(placed)
     }
 
     /// Of the memory types that fit, the one with the largest heap: some cards offer a small window of their memory to the host.
@@ -219,36 +278,18 @@ impl Memory {
     }
 
     fn allocate(&self, bytes: u64, bits: u32, place: Place) -> Result<Arc<Allocation>, Error> {
-        let short = |why: String| {
-            Error(format!(
-                "{} has no room for {} MiB more ({why}); {} MiB are in use. A smaller context (-c), a smaller \
-                 quantisation or --device cpu takes less",
-                self.device.info.name,
-                bytes.div_ceil(1 << 20),
-                self.used_bytes() >> 20
-            ))
+        let short = |why: &str| self.too_little(bytes, why);
+        let index = self.memory_type(bits, place).ok_or_else(|| short("no fitting kind of memory"))?;
+        let claim = match place {
+            Place::Device => Some(self.claim(bytes)?),
+            Place::Host => None,
         };
-        let index = self.memory_type(bits, place).ok_or_else(|| short("no fitting kind of memory".into()))?;
-        if place == Place::Device && self.limit_bytes.is_some_and(|limit| self.used_bytes() + bytes > limit) {
-            return Err(short("--gpu-memory".into()));
-        }
-        // some drivers spill to the host's memory instead of failing
-        if place == Place::Device && bytes > LARGE_BYTES && bytes > self.device.free_bytes() {
-            return Err(short("the driver's budget".into()));
-        }
         let info = vk::MemoryAllocateInfo::default().allocation_size(bytes).memory_type_index(index);
         // SAFETY: the device is alive; the memory is freed by `Allocation`.
         let memory = unsafe { self.device.raw.allocate_memory(&info, None) };
-        let memory = memory.map_err(|e| short(e.to_string()))?;
-        let counted = if place == Place::Device { bytes } else { 0 };
-        self.used_bytes.fetch_add(counted, Ordering::Relaxed);
-        let mut allocation = Allocation {
-            device: self.device.clone(),
-            memory,
-            mapped: std::ptr::null_mut(),
-            bytes: counted,
-            used_bytes: self.used_bytes.clone(),
-        };
+        let memory = memory.map_err(|e| short(&e.to_string()))?;
+        let mapped = std::ptr::null_mut();
+        let mut allocation = Allocation { device: self.device.clone(), memory, mapped, _claim: claim };
         if place == Place::Host {
             let flags = vk::MemoryMapFlags::empty();
             // SAFETY: the memory is host-visible and not mapped yet; it is unmapped when it is freed.
@@ -257,5 +298,28 @@ impl Memory {
                 .cast();
         }
         Ok(Arc::new(allocation))
+    }
+
+    /// Counts `bytes` bytes of the device's memory as used, within the limit and the driver's budget.
+    fn claim(&self, bytes: u64) -> Result<Claim, Error> {
+        // Some drivers spill to the host's memory instead of failing.
+        if bytes > LARGE_BYTES && bytes > self.device.free_bytes() {
+            return Err(self.too_little(bytes, "the driver's budget"));
+        }
+        if self.limit.as_ref().is_some_and(|limit| !limit.take(bytes)) {
+            return Err(self.too_little(bytes, "--gpu-memory"));
+        }
+        self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Claim { bytes, used_bytes: self.used_bytes.clone(), limit: self.limit.clone() })
+    }
+
+    fn too_little(&self, bytes: u64, why: &str) -> Error {
+        Error(format!(
+            "{} has no room for {} MiB more ({why}); this model uses {} MiB. A smaller context (-c), a smaller \
+             quantisation or --device cpu takes less",
+            self.device.info.name,
+            bytes.div_ceil(1 << 20),
+            self.used_bytes() >> 20
+        ))
     }
 }

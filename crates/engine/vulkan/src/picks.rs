@@ -46,7 +46,8 @@ impl Vulkan {
             picks: self.memory.buffer((4 * rows * ROW_WORDS) as u64, Place::Host)?,
             tickets: self.zeroed(4 * rows as u64)?,
         });
-        // recorded without it
+        self.compile_keys(&[(Kernel::Pick, [0; 3])])?;
+        // Recorded without it.
         for step in std::mem::take(&mut self.steps) {
             self.recorder.recycle(step.recording);
         }

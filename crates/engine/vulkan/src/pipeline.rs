@@ -1,7 +1,8 @@
-//! Kernels with their constants as pipelines, made when they are first used. Called by `record`.
+//! Kernels with their constants as pipelines: compiled together when a model is loaded, or at their first use. Called by `record`.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use ash::vk;
 use octet_compute::Error;
@@ -23,6 +24,19 @@ pub(crate) struct Pipeline {
     pub(crate) set_layout: vk::DescriptorSetLayout,
 }
 
+/// A pipeline that is to be compiled.
+#[derive(Clone, Copy)]
+struct Source {
+    key: PipelineKey,
+    module: vk::ShaderModule,
+    layout: vk::PipelineLayout,
+    set_layout: vk::DescriptorSetLayout,
+}
+
+fn failed(kernel: Kernel, e: vk::Result) -> Error {
+    Error(format!("the driver cannot compile the kernel '{}': {e}. A newer driver may help", kernel.name()))
+}
+
 /// All pipelines of a device.
 pub(crate) struct Pipelines {
     device: Arc<Device>,
@@ -30,6 +44,10 @@ pub(crate) struct Pipelines {
     /// By the number of buffers.
     layouts: HashMap<usize, (vk::DescriptorSetLayout, vk::PipelineLayout)>,
     made: HashMap<PipelineKey, Pipeline>,
+    /// The driver's cache of compiled kernels.
+    cache: vk::PipelineCache,
+    /// Kernels that were compiled at their first use: for tests.
+    pub(crate) late: Arc<Mutex<Vec<String>>>,
     /// Four bytes are multiplied by one instruction.
     pub(crate) dot: bool,
 }
@@ -45,14 +63,43 @@ impl Drop for Pipelines {
                 d.destroy_descriptor_set_layout(*set, None);
             }
             self.modules.values().for_each(|m| d.destroy_shader_module(*m, None));
+            d.destroy_pipeline_cache(self.cache, None);
         }
     }
 }
 
 impl Pipelines {
-    pub(crate) fn new(device: Arc<Device>) -> Self {
+    /// `cached`: what [`Pipelines::cached`] returned on this device before; empty without.
+    pub(crate) fn new(device: Arc<Device>, cached: &[u8]) -> Self {
         let dot = device.info.integer_dot;
-        Self { device, modules: HashMap::new(), layouts: HashMap::new(), made: HashMap::new(), dot }
+        let info = vk::PipelineCacheCreateInfo::default().initial_data(cached);
+        // SAFETY: `info` outlives the call. The data is what this driver wrote: `disk` has checked that.
+        let cache = unsafe { device.raw.create_pipeline_cache(&info, None) };
+        // Without a cache, kernels are only compiled more often.
+        let cache = cache.unwrap_or_default();
+        Self {
+            device,
+            modules: HashMap::new(),
+            layouts: HashMap::new(),
+            made: HashMap::new(),
+            cache,
+            late: Arc::default(),
+            dot,
+        }
+    }
+
+    /// The driver's compiled kernels as bytes; empty if the driver returns none.
+    pub(crate) fn cached(&self) -> Vec<u8> {
+        if self.cache == vk::PipelineCache::null() {
+            return Vec::new();
+        }
+        // SAFETY: the cache is alive, and no other thread uses it now.
+        unsafe { self.device.raw.get_pipeline_cache_data(self.cache) }.unwrap_or_default()
+    }
+
+    /// The number of compiled pipelines.
+    pub(crate) fn count(&self) -> usize {
+        self.made.len()
     }
 
     /// The pipeline of a kernel with these constants.
@@ -60,12 +107,63 @@ impl Pipelines {
         if let Some(p) = self.made.get(&key) {
             return Ok(*p);
         }
-        let (kernel, constants) = key;
-        let failed = |e: vk::Result| {
-            Error(format!("the kernel '{}' cannot be compiled by the driver: {e}", kernel.name()))
-        };
-        let module = self.module(kernel).map_err(failed)?;
-        let (set_layout, layout) = self.layout(kernel.buffers()).map_err(failed)?;
+        let source = self.source(key)?;
+        let pipeline = self.compile(&source)?;
+        self.made.insert(key, pipeline);
+        let late = format!("{} {:?}", key.0.name(), key.1);
+        self.late.lock().unwrap_or_else(PoisonError::into_inner).push(late);
+        Ok(pipeline)
+    }
+
+    /// Compiles those of `keys` that are missing, on all processors. Calls `progress` after each, with how many are done and how many there are.
+    pub(crate) fn compile_all(
+        &mut self,
+        keys: &[PipelineKey],
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<(), Error> {
+        let missing = keys.iter().filter(|key| !self.made.contains_key(key));
+        let missing: Vec<PipelineKey> = missing.copied().collect();
+        let sources = missing.iter().map(|key| self.source(*key)).collect::<Result<Vec<_>, _>>()?;
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(sources.len());
+        let (next, this) = (AtomicUsize::new(0), &*self);
+        let mut compiled = Vec::with_capacity(sources.len());
+        let mut failure = None;
+        std::thread::scope(|scope| {
+            let (done, results) = mpsc::channel();
+            for _ in 0..threads {
+                let (done, next, sources) = (done.clone(), &next, &sources);
+                scope.spawn(move || {
+                    while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let sent = done.send((source.key, this.compile(source)));
+                        sent.expect("the receiver lives as long as this scope");
+                    }
+                });
+            }
+            drop(done);
+            for (key, result) in results {
+                match result {
+                    Ok(pipeline) => compiled.push((key, pipeline)),
+                    Err(e) => failure = failure.take().or(Some(e)),
+                }
+                progress(compiled.len(), sources.len());
+            }
+        });
+        // Kept even after a failure, so that they are destroyed in the end.
+        self.made.extend(compiled);
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// What a pipeline is compiled from.
+    fn source(&mut self, key: PipelineKey) -> Result<Source, Error> {
+        let kernel = key.0;
+        let module = self.module(kernel).map_err(|e| failed(kernel, e))?;
+        let (set_layout, layout) = self.layout(kernel.buffers()).map_err(|e| failed(kernel, e))?;
+        Ok(Source { key, module, layout, set_layout })
+    }
+
+    /// Called from several threads: the driver synchronises its cache.
+    fn compile(&self, source: &Source) -> Result<Pipeline, Error> {
+        let Source { key: (kernel, constants), module, layout, set_layout } = *source;
         let entry = |id: u32| vk::SpecializationMapEntry { constant_id: id, offset: 4 * id, size: 4 };
         let entries = [entry(0), entry(1), entry(2)];
         let data: Vec<u8> = constants.iter().flat_map(|c| c.to_ne_bytes()).collect();
@@ -77,12 +175,9 @@ impl Pipelines {
             .specialization_info(&special);
         let info = [vk::ComputePipelineCreateInfo::default().stage(stage).layout(layout)];
         // SAFETY: module and layout are alive; what `info` points to outlives the call.
-        let made =
-            unsafe { self.device.raw.create_compute_pipelines(vk::PipelineCache::null(), &info, None) };
-        let raw = made.map_err(|(_, e)| failed(e))?[0];
-        let pipeline = Pipeline { raw, layout, set_layout };
-        self.made.insert(key, pipeline);
-        Ok(pipeline)
+        let made = unsafe { self.device.raw.create_compute_pipelines(self.cache, &info, None) };
+        let raw = made.map_err(|(_, e)| failed(kernel, e))?[0];
+        Ok(Pipeline { raw, layout, set_layout })
     }
 
     fn module(&mut self, kernel: Kernel) -> Result<vk::ShaderModule, vk::Result> {

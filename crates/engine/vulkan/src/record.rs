@@ -1,6 +1,6 @@
-//! Command buffers: dispatches in stages with one barrier between them, copies, submission, and recordings that are run again. Called
-//! by `backend` and the verbs.
+//! Command buffers: dispatches in stages with one barrier between two stages, copies, submission and replay. Called by `backend` and the verbs.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,33 +11,33 @@ use crate::device::Device;
 use crate::faults::Faults;
 use crate::kernel::{BUFFERS_MAX, Kernel};
 use crate::memory::Buffer;
-use crate::pipeline::{PUSH_BYTES, Pipelines};
+use crate::pipeline::{PUSH_BYTES, PipelineKey, Pipelines};
 
 /// Descriptor sets of a pool; each dispatch takes one.
 const SETS_PER_POOL: u32 = 256;
-/// Seconds that a submission may take. They are counted one by one, so that a process that is stopped for a while does not take its device for lost.
+/// Maximum seconds of a submission. They are counted one by one: if the process is suspended for a while, the device does not count as lost.
 const TIME_MAX_S: u32 = 60;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Commands of a step, ready to run as often as one likes. Holds what they use.
+/// The recorded commands of a step, which can be submitted any number of times, and everything that they use.
 pub(crate) struct Recording {
     commands: vk::CommandBuffer,
-    /// Where its descriptor sets come from; the last one has room.
+    /// The pools of its descriptor sets. The last one has room.
     pools: Vec<vk::DescriptorPool>,
-    /// Sets that the last pool has given out.
+    /// Sets allocated from the last pool.
     sets: u32,
-    /// Kept alive for as long as the commands may run.
+    /// Kept alive while the commands may run.
     buffers: Vec<Arc<Buffer>>,
-    /// Barriers in it.
+    /// Its barriers.
     pub(crate) barriers: u32,
-    /// Kernels that it starts.
+    /// Its kernels.
     pub(crate) dispatches: u32,
     is_empty: bool,
     /// Something was recorded since the last barrier.
     is_dirty: bool,
 }
 
-/// A kernel to start: its constants, its buffers in the order of its bindings, its push constants, and its workgroups.
+/// A kernel to start, with its specialisation constants, its buffers in the order of the bindings, its push constants and its workgroups.
 #[derive(Clone)]
 pub(crate) struct Dispatch {
     pub(crate) kernel: Kernel,
@@ -56,36 +56,38 @@ pub(crate) struct Recorder {
     /// Command buffers and pools of descriptor sets that no recording uses.
     free: Vec<vk::CommandBuffer>,
     free_pools: Vec<vk::DescriptorPool>,
-    /// Pools that were made.
+    /// All pools, for `drop`.
     all_pools: Vec<vk::DescriptorPool>,
     open: Option<Recording>,
-    /// The last kernel, until it is known what follows: a kernel with a tail may take its place.
+    /// If set, nothing is recorded, and the keys of pipelines are collected here. Then they are compiled together.
+    pub(crate) wanted: Option<HashSet<PipelineKey>>,
+    /// The last kernel, until the next call: it may be replaced by a kernel with a tail.
     held: Option<Dispatch>,
-    /// Kernels that nothing of the next stage depends on, and that run beside it.
+    /// Kernels deferred to the next stage, which does not depend on them.
     later: Vec<Dispatch>,
-    /// Recordings that may still run on a device that did not come back: what they use is kept until the device has stopped.
+    /// Recordings that may still run on a lost device. They are kept until the device has stopped.
     stuck: Vec<Recording>,
     /// Submits after each stage.
     pub(crate) by_stage: bool,
-    /// What submissions took since this was last set to zero.
+    /// Time of all submissions since this was last set to zero.
     pub(crate) spent: Duration,
-    /// Leaves out the barrier of this number: for the test that validation notices.
+    /// Skips the barrier with this number, to test that validation reports it.
     pub(crate) skip_barrier: Option<u32>,
-    /// Submits nothing: for the test that validation notices.
+    /// Submits nothing: for tests with validation.
     pub(crate) is_dry: bool,
-    /// Starts the kernel of this name with one workgroup too few, as a wrong driver might: for tests.
+    /// Starts the kernel of this name with one workgroup too few, as a faulty driver might: for tests.
     pub(crate) break_kernel: Option<String>,
-    /// A submission came back with a lost device, or not at all.
+    /// A submission reported a lost device, or did not finish in time.
     pub(crate) is_lost: bool,
-    /// Submissions until one reports a lost device: for tests.
+    /// Number of submissions until one reports a lost device: for tests.
     pub(crate) lose_after: Option<u32>,
-    /// Faults of submissions: for tests.
+    /// Faults to inject into submissions: for tests.
     pub(crate) faults: Option<Arc<Faults>>,
 }
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        // SAFETY: after the wait nothing runs; pool and fence belong to this recorder. A lost device is destroyed all the same.
+        // SAFETY: after the wait nothing runs; pools and fence belong to this recorder. A lost device needs no wait.
         unsafe {
             let _ = self.device.raw.device_wait_idle();
             self.device.raw.destroy_command_pool(self.pool, None);
@@ -100,17 +102,19 @@ fn failed(what: &str, e: vk::Result) -> Error {
         vk::Result::ERROR_DEVICE_LOST => {
             format!("the graphics device was lost while {what}: its driver reset it, or it was removed")
         }
-        vk::Result::TIMEOUT => format!("the graphics device took over a minute while {what}"),
+        vk::Result::TIMEOUT => {
+            format!("the graphics device did not finish within {TIME_MAX_S} seconds while {what}")
+        }
         vk::Result::ERROR_OUT_OF_DEVICE_MEMORY | vk::Result::ERROR_OUT_OF_HOST_MEMORY => format!(
-            "the graphics device ran out of memory while {what}: close other programs that use it, or leave it more room with a smaller \
-             --gpu-memory or --ctx-size"
+            "the graphics device ran out of memory while {what}: close other programs that use it, or set a smaller --gpu-memory or --ctx-size"
         ),
         e => format!("the graphics device failed while {what}: {e}"),
     })
 }
 
 impl Recorder {
-    pub(crate) fn new(device: Arc<Device>) -> Result<Self, Error> {
+    /// `cached`: see [`Pipelines::new`].
+    pub(crate) fn new(device: Arc<Device>, cached: &[u8]) -> Result<Self, Error> {
         let info = vk::CommandPoolCreateInfo::default()
             .queue_family_index(device.queue_family)
             .flags(vk::CommandPoolCreateFlags::RESET_COMMAND_BUFFER);
@@ -119,7 +123,7 @@ impl Recorder {
             let pool = device.raw.create_command_pool(&info, None).map_err(|e| failed("starting", e))?;
             (pool, device.raw.create_fence(&vk::FenceCreateInfo::default(), None))
         };
-        let pipelines = Pipelines::new(device.clone());
+        let pipelines = Pipelines::new(device.clone(), cached);
         let fence = fence.map_err(|e| {
             // SAFETY: the pool is not used yet.
             unsafe { device.raw.destroy_command_pool(pool, None) };
@@ -134,6 +138,7 @@ impl Recorder {
             free_pools: Vec::new(),
             all_pools: Vec::new(),
             open: None,
+            wanted: None,
             held: None,
             later: Vec::new(),
             stuck: Vec::new(),
@@ -148,7 +153,7 @@ impl Recorder {
         })
     }
 
-    /// The recording that commands go to, begun if there is none.
+    /// The open recording; begins one if there is none.
     fn open(&mut self) -> Result<&mut Recording, Error> {
         if self.open.is_none() {
             let d = &self.device.raw;
@@ -176,12 +181,13 @@ impl Recorder {
                 is_empty: true,
                 is_dirty: false,
             });
-            // What the host and earlier submissions wrote is seen by what follows.
+            // Makes writes of the host and of earlier submissions visible.
             self.barrier_now(vk::AccessFlags::HOST_WRITE);
         }
         Ok(self.open.as_mut().expect("just opened"))
     }
 
+    /// Records a barrier. `more`: accesses before it, besides those of kernels and copies.
     fn barrier_now(&mut self, more: vk::AccessFlags) {
         let Some(open) = &mut self.open else { return };
         let stages = vk::PipelineStageFlags::COMPUTE_SHADER | vk::PipelineStageFlags::TRANSFER;
@@ -205,33 +211,33 @@ impl Recorder {
         }
     }
 
-    /// Ends a stage: what follows sees what came before. Two in a row are one.
+    /// Ends a stage: later commands see its writes. Does nothing if the stage is empty.
     pub(crate) fn barrier(&mut self) -> Result<(), Error> {
         self.barrier_beside()?;
         self.end_stage();
         if self.by_stage { self.flush() } else { Ok(()) }
     }
 
-    /// Ends a stage, as `barrier`; kernels that were put off for later run in the next one, beside what follows.
+    /// Ends a stage, as [`Recorder::barrier`] does, and starts the deferred kernels in the next one.
     pub(crate) fn barrier_beside(&mut self) -> Result<(), Error> {
         self.start_held()?;
         self.end_stage();
         std::mem::take(&mut self.later).iter().try_for_each(|d| self.start(d))
     }
 
-    /// Starts `kernel` when it is known what follows: unless [`Recorder::take_held`] comes before anything else.
+    /// Starts `kernel` at the next call, unless that is [`Recorder::take_held`].
     pub(crate) fn hold(&mut self, kernel: Dispatch) -> Result<(), Error> {
         self.start_held()?;
         self.held = Some(kernel);
         Ok(())
     }
 
-    /// The kernel that waits to be started, if `is_wanted`. The caller starts it or one that does the same and more.
+    /// Returns the held kernel, if `is_wanted`. The caller starts it, or one that does the same and more.
     pub(crate) fn take_held(&mut self, is_wanted: impl FnOnce(&Dispatch) -> bool) -> Option<Dispatch> {
         self.held.take_if(|d| is_wanted(d))
     }
 
-    /// Starts `kernel` in the next stage.
+    /// Defers `kernel` to the next stage.
     pub(crate) fn put_off(&mut self, kernel: Dispatch) {
         self.later.push(kernel);
     }
@@ -252,8 +258,8 @@ impl Recorder {
         }
     }
 
-    /// A descriptor set of the open recording.
-    fn set(&mut self, layout: vk::DescriptorSetLayout) -> Result<vk::DescriptorSet, Error> {
+    /// Allocates a descriptor set for the open recording.
+    fn descriptor_set(&mut self, layout: vk::DescriptorSetLayout) -> Result<vk::DescriptorSet, Error> {
         self.open()?;
         let open = self.open.as_mut().expect("just opened");
         let d = &self.device.raw;
@@ -278,14 +284,14 @@ impl Recorder {
         }
         open.sets += 1;
         let layouts = [layout];
-        let pool = *open.pools.last().expect("one has room");
+        let pool = *open.pools.last().expect("a recording with sets has a pool");
         let info = vk::DescriptorSetAllocateInfo::default().descriptor_pool(pool).set_layouts(&layouts);
         // SAFETY: pool and layout are alive.
         let sets = unsafe { d.allocate_descriptor_sets(&info) }.map_err(|e| failed("recording", e))?;
         Ok(sets[0])
     }
 
-    /// Runs `kernel` with `groups` workgroups over `buffers`, in the order of its bindings.
+    /// Starts `kernel` with `groups` workgroups. `buffers` are in the order of its bindings.
     pub(crate) fn dispatch(
         &mut self,
         kernel: Kernel,
@@ -298,7 +304,7 @@ impl Recorder {
         self.start(&Dispatch { kernel, constants, buffers, push: push.to_vec(), groups })
     }
 
-    /// The same for one that was made before.
+    /// Starts a kernel in the current stage.
     pub(crate) fn start(&mut self, what: &Dispatch) -> Result<(), Error> {
         self.start_held()?;
         let Dispatch { kernel, constants, buffers, push, groups } = what;
@@ -311,8 +317,39 @@ impl Recorder {
         if groups.contains(&0) {
             return Ok(());
         }
+        if let Some(wanted) = &mut self.wanted {
+            wanted.insert((kernel, constants));
+            return Ok(());
+        }
         let pipeline = self.pipelines.get((kernel, constants))?;
-        let set = self.set(pipeline.set_layout)?;
+        let set = self.bind(pipeline.set_layout, buffers)?;
+        let mut bytes = [0u8; PUSH_BYTES];
+        for (to, word) in bytes.chunks_exact_mut(4).zip(push) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        let open = self.open()?;
+        let commands = open.commands;
+        open.dispatches += 1;
+        (open.is_empty, open.is_dirty) = (false, true);
+        let (d, sets) = (&self.device.raw, [set]);
+        let (point, compute) = (vk::PipelineBindPoint::COMPUTE, vk::ShaderStageFlags::COMPUTE);
+        // SAFETY: the command buffer is being recorded; pipeline, layout and set are alive, and stay so while the recording exists.
+        unsafe {
+            d.cmd_bind_pipeline(commands, point, pipeline.raw);
+            d.cmd_bind_descriptor_sets(commands, point, pipeline.layout, 0, &sets, &[]);
+            d.cmd_push_constants(commands, pipeline.layout, compute, 0, &bytes[..4 * push.len().max(1)]);
+            d.cmd_dispatch(commands, groups[0], groups[1], groups[2]);
+        }
+        Ok(())
+    }
+
+    /// A descriptor set with these buffers, which the recording keeps alive.
+    fn bind(
+        &mut self,
+        layout: vk::DescriptorSetLayout,
+        buffers: &[Arc<Buffer>],
+    ) -> Result<vk::DescriptorSet, Error> {
+        let set = self.descriptor_set(layout)?;
         let infos: [vk::DescriptorBufferInfo; BUFFERS_MAX] = std::array::from_fn(|i| {
             let raw = buffers.get(i).map_or(vk::Buffer::null(), |b| b.raw);
             vk::DescriptorBufferInfo::default().buffer(raw).range(vk::WHOLE_SIZE)
@@ -324,43 +361,13 @@ impl Recorder {
                 .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
                 .buffer_info(&infos[i..i + 1])
         });
-        let mut bytes = [0u8; PUSH_BYTES];
-        for (to, word) in bytes.chunks_exact_mut(4).zip(push) {
-            to.copy_from_slice(&word.to_ne_bytes());
-        }
-        let open = self.open()?;
-        let commands = open.commands;
-        open.buffers.extend(buffers.iter().cloned());
-        open.dispatches += 1;
-        (open.is_empty, open.is_dirty) = (false, true);
-        let d = &self.device;
-        // SAFETY: the command buffer is being recorded; pipeline, layout and buffers are alive, and stay so for as long as the
-        // recording does.
-        unsafe {
-            d.raw.cmd_bind_pipeline(commands, vk::PipelineBindPoint::COMPUTE, pipeline.raw);
-            d.raw.update_descriptor_sets(&writes[..buffers.len()], &[]);
-            let sets = [set];
-            d.raw.cmd_bind_descriptor_sets(
-                commands,
-                vk::PipelineBindPoint::COMPUTE,
-                pipeline.layout,
-                0,
-                &sets,
-                &[],
-            );
-            d.raw.cmd_push_constants(
-                commands,
-                pipeline.layout,
-                vk::ShaderStageFlags::COMPUTE,
-                0,
-                &bytes[..4 * push.len().max(1)],
-            );
-            d.raw.cmd_dispatch(commands, groups[0], groups[1], groups[2]);
-        }
-        Ok(())
+        // SAFETY: the set was just allocated, so no command uses it; `infos` outlives the call.
+        unsafe { self.device.raw.update_descriptor_sets(&writes[..buffers.len()], &[]) };
+        self.open()?.buffers.extend(buffers.iter().cloned());
+        Ok(set)
     }
 
-    /// Copies `bytes` bytes; the ranges do not overlap.
+    /// Copies `bytes` bytes. The ranges must not overlap.
     pub(crate) fn copy(
         &mut self,
         from: (&Arc<Buffer>, u64),
@@ -368,7 +375,7 @@ impl Recorder {
         bytes: u64,
     ) -> Result<(), Error> {
         assert!(from.1 + bytes <= from.0.bytes && to.1 + bytes <= to.0.bytes, "a copy beyond a buffer's end");
-        if bytes == 0 {
+        if bytes == 0 || self.wanted.is_some() {
             return Ok(());
         }
         self.start_held()?;
@@ -385,7 +392,7 @@ impl Recorder {
     /// Fills whole words with zeros.
     pub(crate) fn clear(&mut self, buffer: &Arc<Buffer>, at: u64, bytes: u64) -> Result<(), Error> {
         assert!(at + bytes <= buffer.bytes, "a fill beyond the buffer's end");
-        if bytes == 0 {
+        if bytes == 0 || self.wanted.is_some() {
             return Ok(());
         }
         self.start_held()?;
@@ -398,7 +405,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Ends the open recording, if anything was recorded.
+    /// Ends the open recording and returns it, unless it is empty.
     pub(crate) fn finish(&mut self) -> Result<Option<Recording>, Error> {
         self.start_held()?;
         if !self.later.is_empty() {
@@ -430,7 +437,7 @@ impl Recorder {
         Ok(Some(recording))
     }
 
-    /// Runs a recording to its end.
+    /// Submits a recording and waits for its end.
     pub(crate) fn run(&mut self, recording: &Recording) -> Result<(), Error> {
         if let Some(left) = &mut self.lose_after {
             if *left == 0 {
@@ -471,15 +478,15 @@ impl Recorder {
         done.map_err(|e| failed("computing", e))
     }
 
-    /// Gives a recording's command buffer back.
+    /// Frees a recording's command buffer and descriptor sets for other recordings.
     pub(crate) fn recycle(&mut self, recording: Recording) {
         if self.is_lost {
             self.stuck.push(recording);
             return;
         }
         for pool in recording.pools {
-            // SAFETY: every run waits for its end, and one that did not see it marks the device as lost: the recording does not run
-            // any more, so none of the pool's sets is in use.
+            // SAFETY: `run` waits for the end, and marks the device as lost if it does not see it. So the recording does not run any
+            // more, and none of the pool's sets is in use.
             let reset =
                 unsafe { self.device.raw.reset_descriptor_pool(pool, vk::DescriptorPoolResetFlags::empty()) };
             if reset.is_ok() {
@@ -489,7 +496,7 @@ impl Recorder {
         self.free.push(recording.commands);
     }
 
-    /// Runs all that was recorded, and forgets it.
+    /// Ends, submits and recycles the open recording.
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
         if let Some(recording) = self.finish()? {
             let done = self.run(&recording);
@@ -499,7 +506,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Forgets what was recorded and not run.
+    /// Drops what was recorded and not submitted.
     pub(crate) fn abandon(&mut self) {
         self.held = None;
         self.later.clear();

@@ -1,4 +1,4 @@
-//! Steps: recorded once for each shape, and run again with another batch in the block. Called by `backend`.
+//! Steps: recorded once for each shape, and replayed with another batch in the block. Called by `backend`.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::record::Recording;
 use crate::traffic::Traffic;
 use crate::verbs::Scratch;
 
-/// Recordings that are kept.
+/// Maximum number of recordings to keep.
 const RECORDINGS_MAX: usize = 32;
-/// Steps of more tokens than this are recorded each time: recording costs little beside them.
+/// Larger steps are recorded each time: recording takes little time compared with them.
 const REPLAY_TOKENS_MAX: usize = 16;
 
-/// A step that was recorded, by what decides its shape.
+/// A recorded step.
 pub(crate) struct Step {
     pub(crate) key: StepKey,
     pub(crate) recording: Recording,
@@ -26,7 +26,7 @@ pub(crate) struct Step {
     pub(crate) traffic: Traffic,
 }
 
-/// What a recording is good for: batches with the same numbers.
+/// The shape of a step. A recording fits all batches of the same shape.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StepKey {
     pub(crate) pass: Pass,
@@ -36,6 +36,7 @@ pub(crate) struct StepKey {
     pub(crate) chunks: usize,
 }
 
+/// Writes the embeddings of `tokens` into the block, from row `first` on.
 fn gather(block: &Block, table: &Matrix, first: usize, tokens: &[u32]) {
     let mut row = vec![0.0; table.cols];
     let mut words = vec![0; table.cols];
@@ -46,6 +47,7 @@ fn gather(block: &Block, table: &Matrix, first: usize, tokens: &[u32]) {
     }
 }
 
+/// Writes sines and cosines of each position and frequency into the block.
 fn angles(block: &Block, frequencies: &[f32], scale: f32, positions: &[u32]) {
     let mut words = vec![0; 2 * frequencies.len()];
     for (t, position) in positions.iter().enumerate() {
@@ -58,7 +60,7 @@ fn angles(block: &Block, frequencies: &[f32], scale: f32, positions: &[u32]) {
 }
 
 impl Vulkan {
-    /// Puts `batch` in the block, where no step has done that.
+    /// Writes `batch` into the block, unless a step has done that.
     pub(crate) fn use_batch(&mut self, batch: &Batch) -> Result<(), Error> {
         if self.in_step {
             return Ok(());
@@ -79,14 +81,14 @@ impl Vulkan {
         self.block.as_mut().ok_or_else(|| Error("a step needs a cache first".into()))
     }
 
-    /// Before the host writes into the block outside of a step: nothing may wait to read it.
+    /// Called before the host writes into the block outside of a step: submits commands that would read it.
     pub(crate) fn before_host_write(&mut self) -> Result<(), Error> {
         if self.in_step { Ok(()) } else { self.recorder.flush() }
     }
 
-    /// Submits what was recorded of a long step: drivers reset a device that computes for seconds without a pause.
+    /// Submits the commands of a layer, if the step is long: drivers reset a device that computes for seconds without a pause.
     pub(crate) fn end_of_layer(&mut self, tokens: usize) -> Result<(), Error> {
-        if self.in_step && tokens > REPLAY_TOKENS_MAX {
+        if self.in_step && tokens > REPLAY_TOKENS_MAX && !self.is_noting_kernels() {
             self.is_split = true;
             self.recorder.flush()?;
             self.pace.end_layer(std::mem::take(&mut self.recorder.spent));
@@ -94,8 +96,11 @@ impl Vulkan {
         Ok(())
     }
 
-    /// Does a prologue's work for these tokens and positions.
+    /// Runs a prologue for this batch.
     pub(crate) fn prepare(&mut self, prologue: &Prologue, batch: &Batch) -> Result<(), Error> {
+        if self.is_noting_kernels() {
+            return Ok(());
+        }
         let block = self.block()?;
         match prologue {
             Prologue::Embed(table, first) => gather(block, table, *first, batch.tokens()),
@@ -104,6 +109,7 @@ impl Vulkan {
         Ok(())
     }
 
+    /// Records a step and runs it. Keeps the recording if the step can be replayed.
     pub(crate) fn record_step(
         &mut self,
         key: StepKey,
@@ -148,10 +154,11 @@ impl Vulkan {
         done
     }
 
+    /// Runs the recording with this index with another batch.
     pub(crate) fn replay(&mut self, index: usize, batch: &Batch) -> Result<(), Error> {
         self.recorder.flush()?;
         self.block_mut()?.fill(batch)?;
-        // the last used one stays longest
+        // The least recently used recording is dropped first.
         let step = self.steps.remove(index).expect("found by the caller");
         let mut done = Ok(());
         for p in &step.prologue {
@@ -164,7 +171,7 @@ impl Vulkan {
         done
     }
 
-    /// Adds what the last steps counted.
+    /// Adds the counts of experts since the last call to `counts`.
     pub(crate) fn add_counts(&mut self, counts: &ExpertCounts) -> Result<(), Error> {
         self.recorder.flush()?;
         let Some(scratch) = &self.scratch else { return Ok(()) };

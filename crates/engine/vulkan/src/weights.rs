@@ -169,75 +169,77 @@ pub(crate) enum Scale {
     Superblock(Vec<u32>),
 }
 
-/// The 32 values of a block as bytes, without their high offset, and its scales.
+/// The 32 values of a block as bytes, and its scales. Bytes of types that become [`DeviceType::I8`] are signed.
 pub(crate) fn unpack(ty: GgmlType, row: &[u8], block: usize) -> ([u8; 32], Scale) {
-    let mut v = [0u8; 32];
     let of = |bytes: usize| &row[block * bytes..][..bytes];
-    let half = |b: &[u8]| half::f16::from_le_bytes([b[0], b[1]]).to_f32();
-    // fields as `octet_weights::quant::legacy` documents them
-    let scale = match ty {
+    let superblock = |bytes: usize| &row[block / 8 * bytes..][..bytes];
+    match ty {
         GgmlType::Q8_0 => {
-            v.copy_from_slice(&of(34)[2..]);
-            Scale::Half(f16_bits(of(34)))
+            let mut values = [0; 32];
+            values.copy_from_slice(&of(34)[2..]);
+            (values, Scale::Half(f16_bits(of(34))))
         }
-        GgmlType::Q4_0 => {
-            let b = of(18);
-            for i in 0..16 {
-                (v[i], v[16 + i]) = ((b[2 + i] & 15).wrapping_sub(8), (b[2 + i] >> 4).wrapping_sub(8));
-            }
-            Scale::Words([half(b).to_bits(), 0])
+        GgmlType::Q4_0 => unpack_legacy(of(18), false, false),
+        GgmlType::Q4_1 => unpack_legacy(of(20), false, true),
+        GgmlType::Q5_0 => unpack_legacy(of(22), true, false),
+        GgmlType::Q5_1 => unpack_legacy(of(24), true, true),
+        GgmlType::Q4_K => {
+            let b = superblock(q4_k::BYTES);
+            (sub_nibbles(&b[q4_k::QS], block % 8), scales_and_mins(b))
         }
-        GgmlType::Q4_1 => {
-            let b = of(20);
-            for i in 0..16 {
-                (v[i], v[16 + i]) = (b[4 + i] & 15, b[4 + i] >> 4);
-            }
-            Scale::Words([half(b).to_bits(), (-half(&b[2..])).to_bits()])
+        GgmlType::Q5_K => {
+            let (b, sub) = (superblock(q5_k::BYTES), block % 8);
+            let mut values = sub_nibbles(&b[q5_k::QS], sub);
+            values.iter_mut().zip(&b[q5_k::QH]).for_each(|(v, high)| *v |= (high >> sub & 1) << 4);
+            (values, scales_and_mins(b))
         }
-        GgmlType::Q5_0 | GgmlType::Q5_1 => {
-            let with_min = ty == GgmlType::Q5_1;
-            let b = of(if with_min { 24 } else { 22 });
-            let at = if with_min { 4 } else { 2 };
-            let bits = word(&b[at..]);
-            for i in 0..16 {
-                let q = b[at + 4 + i];
-                v[i] = (q & 15) | ((bits >> i & 1) as u8) << 4;
-                v[16 + i] = (q >> 4) | ((bits >> (16 + i) & 1) as u8) << 4;
-            }
-            let min = if with_min { -half(&b[2..]) } else { 0.0 };
-            if !with_min {
-                v.iter_mut().for_each(|q| *q = q.wrapping_sub(16));
-            }
-            Scale::Words([half(b).to_bits(), min.to_bits()])
-        }
-        GgmlType::Q4_K | GgmlType::Q5_K => {
-            let bytes = if ty == GgmlType::Q4_K { q4_k::BYTES } else { q5_k::BYTES };
-            let (super_block, sub) = (&row[block / 8 * bytes..][..bytes], block % 8);
-            let qs = if ty == GgmlType::Q4_K { q4_k::QS } else { q5_k::QS };
-            let nibble = &super_block[qs][32 * (sub / 2)..][..32];
-            for i in 0..32 {
-                v[i] = nibble[i] >> (4 * (sub % 2)) & 15;
-                if ty == GgmlType::Q5_K {
-                    v[i] |= (super_block[q5_k::QH][i] >> sub & 1) << 4;
-                }
-            }
-            Scale::Superblock(super_block[..16].chunks_exact(4).map(word).collect())
-        }
-        GgmlType::Q6_K => {
-            let (b, sub) = (&row[block / 8 * q6_k::BYTES..][..q6_k::BYTES], block % 8);
-            let (part, j) = (sub / 4, sub % 4);
-            for i in 0..32 {
-                let low = b[q6_k::QL][64 * part + 32 * (j % 2) + i] >> (4 * (j / 2)) & 15;
-                let high = b[q6_k::QH][32 * part + i] >> (2 * j) & 3;
-                v[i] = low | high << 4;
-            }
-            let mut words: Vec<u32> = b[q6_k::SCALES].chunks_exact(4).map(word).collect();
-            words.push(f16_bits(&b[q6_k::D..]));
-            Scale::Superblock(words)
-        }
+        GgmlType::Q6_K => unpack_q6_k(superblock(q6_k::BYTES), block % 8),
         _ => unreachable!("{ty} is packed as f32"),
-    };
-    (v, scale)
+    }
+}
+
+/// A block of `Q4_0`, `Q4_1`, `Q5_0` or `Q5_1`: scale, minimum, high bits, nibbles, as `octet_weights::quant::legacy` documents them. Values
+/// without a minimum are signed.
+fn unpack_legacy(b: &[u8], has_high: bool, has_min: bool) -> ([u8; 32], Scale) {
+    let half = |b: &[u8]| half::f16::from_le_bytes([b[0], b[1]]).to_f32();
+    let (scale, rest) = b.split_at(2);
+    let (min, rest) = rest.split_at(if has_min { 2 } else { 0 });
+    let (high, nibbles) = rest.split_at(if has_high { 4 } else { 0 });
+    let high = if has_high { word(high) } else { 0 };
+    let mut v = [0u8; 32];
+    for (i, q) in nibbles.iter().enumerate() {
+        v[i] = (q & 15) | ((high >> i & 1) as u8) << 4;
+        v[16 + i] = (q >> 4) | ((high >> (16 + i) & 1) as u8) << 4;
+    }
+    if !has_min {
+        v.iter_mut().for_each(|q| *q = q.wrapping_sub(if has_high { 16 } else { 8 }));
+    }
+    let min = if has_min { -half(min) } else { 0.0 };
+    (v, Scale::Words([half(scale).to_bits(), min.to_bits()]))
+}
+
+/// The low bits of block `sub` of a superblock of `Q4_K` or `Q5_K`.
+fn sub_nibbles(quants: &[u8], sub: usize) -> [u8; 32] {
+    let pair = &quants[32 * (sub / 2)..][..32];
+    std::array::from_fn(|i| pair[i] >> (4 * (sub % 2)) & 15)
+}
+
+/// The first 16 bytes of a superblock of `Q4_K` or `Q5_K`: two f16, and twelve bytes with 6-bit scales and minimums.
+fn scales_and_mins(superblock: &[u8]) -> Scale {
+    Scale::Superblock(superblock[..16].chunks_exact(4).map(word).collect())
+}
+
+/// Block `sub` of a superblock.
+fn unpack_q6_k(b: &[u8], sub: usize) -> ([u8; 32], Scale) {
+    let (part, j) = (sub / 4, sub % 4);
+    let values = std::array::from_fn(|i| {
+        let low = b[q6_k::QL][64 * part + 32 * (j % 2) + i] >> (4 * (j / 2)) & 15;
+        let high = b[q6_k::QH][32 * part + i] >> (2 * j) & 3;
+        low | high << 4
+    });
+    let mut words: Vec<u32> = b[q6_k::SCALES].chunks_exact(4).map(word).collect();
+    words.push(f16_bits(&b[q6_k::D..]));
+    (values, Scale::Superblock(words))
 }
 
 /// 32 values of 4 to 6 bits: low nibbles of columns 0..16 in the low half of each byte, of 16..32 in the high half; high bits apart.

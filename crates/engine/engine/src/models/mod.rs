@@ -4,6 +4,7 @@ mod architectures;
 pub mod config;
 pub mod decoder;
 mod device;
+mod kernels;
 mod keys;
 pub mod loader;
 pub(crate) mod mtp;
@@ -202,7 +203,7 @@ pub fn load<B: Backend + Inspect>(
     // Needed only if they are copied from the backend's own memory.
     let copied = if be.borrow(&scratch.logits).is_some() { 0 } else { limits.batch_outputs * config.vocab };
     let logits = vec![0.0; copied];
-    Ok(Box::new(Loaded {
+    let mut loaded = Loaded {
         be,
         decoder,
         cache,
@@ -220,7 +221,9 @@ pub fn load<B: Backend + Inspect>(
         config,
         shape,
         limits,
-    }))
+    };
+    loaded.compile_kernels()?;
+    Ok(Box::new(loaded))
 }
 
 /// Most rows of a step of which the largest logits are found on the device.

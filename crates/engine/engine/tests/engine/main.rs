@@ -11,6 +11,7 @@ mod fox;
 mod generate;
 mod golden;
 mod invariance;
+mod kernels;
 mod kv_types;
 mod leftovers;
 mod moe_golden;

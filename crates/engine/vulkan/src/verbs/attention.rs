@@ -31,41 +31,14 @@ impl Vulkan {
             unreachable!("layer {layer} has no keys and values")
         };
         self.use_batch(batch)?;
-        self.before_host_write()?;
-        let frequencies =
-            a.inv_freq.host.clone().ok_or_else(|| Error("too many rotated dimensions".into()))?;
-        let prologue = Prologue::Angles(frequencies, a.rope_scale);
-        let known = self.prologue.iter().any(|p| match (p, &prologue) {
-            (Prologue::Angles(f, s), Prologue::Angles(g, t)) => f == g && s == t,
-            _ => false,
-        });
-        let others = self.prologue.iter().any(|p| matches!(p, Prologue::Angles(..)));
-        if others && !known {
-            return Err(Error(
-                "layers that rotate by different frequencies are not supported on this device".into(),
-            ));
-        }
-        self.prepare(&prologue, batch)?;
-        if !known {
-            self.prologue.push(prologue);
-        }
+        self.prepare_angles(batch, a)?;
         let dummy = self.dummy.clone();
         let (q_norm, k_norm) = a.qk_norm.as_ref().map_or((&dummy, &dummy), |(q, k)| (&q.buffer, &k.buffer));
         let block = self.block()?;
         let (words, angles, places) = (block.words.clone(), block.angles.clone(), block.places);
         let factors = self.scratch()?.factors.clone();
         let stride = if a.gated { 2 * a.head_dim } else { a.head_dim };
-        let norm = match &a.qk_norm {
-            None => 0,
-            Some((q, _)) if q.len == a.head_dim => 1,
-            // Over all heads together (OLMoE): their factors first.
-            Some(_) => {
-                self.recorder.barrier()?;
-                self.norm_factors(batch.len(), a.heads * a.head_dim, &q.buffer, a.eps, 0)?;
-                self.norm_factors(batch.len(), a.kv_heads * a.head_dim, &k.buffer, a.eps, batch.len())?;
-                2
-            }
-        };
+        let norm = self.qk_norm(batch.len(), a, q, k)?;
         let buffers =
             [&q.buffer, &k.buffer, &v.buffer, q_norm, k_norm, &words, keys, values, &angles, &factors];
         let push = [
@@ -85,6 +58,44 @@ impl Vulkan {
         let groups = [(a.heads + 2 * a.kv_heads) as u32, batch.len() as u32, 1];
         self.recorder.barrier()?;
         self.recorder.dispatch(Kernel::Rope, constants, &buffers, &push, groups)
+    }
+
+    /// Puts sines and cosines of the batch's positions in the block. All layers share them.
+    fn prepare_angles(&mut self, batch: &Batch, a: &Attention<Self>) -> Result<(), Error> {
+        self.before_host_write()?;
+        let frequencies =
+            a.inv_freq.host.clone().ok_or_else(|| Error("too many rotated dimensions".into()))?;
+        let prologue = Prologue::Angles(frequencies, a.rope_scale);
+        let is_known = self.prologue.iter().any(|p| match (p, &prologue) {
+            (Prologue::Angles(f, s), Prologue::Angles(g, t)) => f == g && s == t,
+            _ => false,
+        });
+        if is_known {
+            return self.prepare(&prologue, batch);
+        }
+        if self.prologue.iter().any(|p| matches!(p, Prologue::Angles(..))) {
+            return Err(Error(
+                "layers that rotate by different frequencies are not supported on this device".into(),
+            ));
+        }
+        self.prepare(&prologue, batch)?;
+        self.prologue.push(prologue);
+        Ok(())
+    }
+
+    /// The number that `rope.comp` has for the norm of queries and keys: 0 for none, 1 for each head's, 2 for all heads together (OLMoE), whose
+    /// factors are a stage of their own.
+    fn qk_norm(&mut self, n: usize, a: &Attention<Self>, q: &Buf, k: &Buf) -> Result<u32, Error> {
+        match &a.qk_norm {
+            None => Ok(0),
+            Some((norm, _)) if norm.len == a.head_dim => Ok(1),
+            Some(_) => {
+                self.recorder.barrier()?;
+                self.norm_factors(n, a.heads * a.head_dim, &q.buffer, a.eps, 0)?;
+                self.norm_factors(n, a.kv_heads * a.head_dim, &k.buffer, a.eps, n)?;
+                Ok(2)
+            }
+        }
     }
 
     pub(crate) fn attention(

@@ -21,26 +21,47 @@ impl Vulkan {
         [qkv, z, beta, alpha]: [&Buf; 4],
         out: &Buf,
     ) -> Result<(), Error> {
-        let LayerStore::Gdn { conv, state, kept, kept_rows, .. } = &cache.layers[layer] else {
-            unreachable!("layer {layer} has no recurrent state")
-        };
         self.use_batch(batch)?;
         self.traffic.add_layer(cache, layer);
+        let n = batch.len();
+        let has_tail = n > 0 && n <= HEAD_TAIL_TOKENS_MAX;
+        let quantise = g.v_dim.is_multiple_of(32) && g.v_dim <= 512;
+        let tail = if has_tail { 1 + u32::from(quantise) } else { 0 };
+        self.recorder.barrier()?;
+        self.delta_rule(batch, g, &cache.layers[layer], [qkv, z, beta, alpha], out, tail)?;
+        self.put_off_conv_state(batch, g, &cache.layers[layer], [qkv, beta, alpha])?;
+        // A batch without tokens only processes `redo`.
+        self.prepared = (n > 0 && quantise).then(|| out.buffer.clone());
+        if n == 0 || has_tail {
+            return Ok(());
+        }
+        self.recorder.barrier_beside()?;
+        self.gated_norm(n, g, z, out, quantise)
+    }
+
+    /// Starts convolution and delta rule. `tail`: 0 without the gated norm, 1 with it, 2 with its quantisation, too.
+    fn delta_rule(
+        &mut self,
+        batch: &Batch,
+        g: &Gdn<Self>,
+        store: &LayerStore,
+        [qkv, z, beta, alpha]: [&Buf; 4],
+        out: &Buf,
+        tail: u32,
+    ) -> Result<(), Error> {
+        let LayerStore::Gdn { conv, state, kept, kept_rows, .. } = store else {
+            unreachable!("the layer has no recurrent state")
+        };
         let block = self.block()?;
         let (words, spans) = (block.words.clone(), block.spans);
-        let (channels, rows) = (g.channels() as u32, (g.conv_kernel - 1) as u32);
-        let n_spans = batch.spans().len() as u32;
+        let (rows_out, tickets) = (self.input()?, self.scratch()?.tickets.clone());
         let slices = g.v_dim.div_ceil(32) as u32;
-        let n = batch.len();
-        let (rows_out, quantise) = (self.input()?, g.v_dim.is_multiple_of(32) && g.v_dim <= 512);
-        let tickets = self.scratch()?.tickets.clone();
-        let has_tail = n > 0 && n <= HEAD_TAIL_TOKENS_MAX;
         let push = [
             g.k_heads as u32,
             g.v_heads as u32,
             g.k_dim as u32,
             g.v_dim as u32,
-            channels,
+            g.channels() as u32,
             g.conv_kernel as u32,
             spans,
             slices,
@@ -49,9 +70,6 @@ impl Vulkan {
             g.eps.to_bits(),
             HEAD_TICKETS,
         ];
-        let tiled = u32::from(g.order == HeadOrder::Tiled);
-        let tail = if has_tail { 1 + u32::from(quantise) } else { 0 };
-        let constants = [g.k_dim.div_ceil(8) as u32, tiled, tail];
         let buffers = [
             &qkv.buffer,
             &beta.buffer,
@@ -70,34 +88,51 @@ impl Vulkan {
             &rows_out.scales,
             &tickets,
         ];
-        self.recorder.barrier()?;
-        self.recorder.dispatch(
-            Kernel::Gdn,
-            constants,
-            &buffers,
-            &push,
-            [g.v_heads as u32 * slices, n_spans, 1],
-        )?;
+        let is_tiled = u32::from(g.order == HeadOrder::Tiled);
+        let constants = [g.k_dim.div_ceil(8) as u32, is_tiled, tail];
+        let groups = [g.v_heads as u32 * slices, batch.spans().len() as u32, 1];
+        self.recorder.dispatch(Kernel::Gdn, constants, &buffers, &push, groups)
+    }
+
+    /// Updates the convolution's state and keeps the inputs of guesses, beside the next stage: the delta rule still reads the old state.
+    fn put_off_conv_state(
+        &mut self,
+        batch: &Batch,
+        g: &Gdn<Self>,
+        store: &LayerStore,
+        [qkv, beta, alpha]: [&Buf; 3],
+    ) -> Result<(), Error> {
+        let LayerStore::Gdn { conv, kept, kept_rows, .. } = store else {
+            unreachable!("the layer has no recurrent state")
+        };
+        let block = self.block()?;
+        let (words, spans) = (block.words.clone(), block.spans);
+        let (channels, v_heads) = (g.channels() as u32, g.v_heads as u32);
+        let rows = (g.conv_kernel - 1) as u32;
         let buffers = [&qkv.buffer, conv, &words, &beta.buffer, &alpha.buffer, kept];
-        let v_heads = g.v_heads as u32;
-        let groups = [(channels + 2 * v_heads).div_ceil(64), n_spans, 1];
-        let push = [channels, rows, spans, v_heads, *kept_rows];
         self.recorder.put_off(Dispatch {
             kernel: Kernel::ConvState,
             constants: [0; 3],
             buffers: buffers.map(Arc::clone).to_vec(),
-            push: push.to_vec(),
-            groups,
+            push: vec![channels, rows, spans, v_heads, *kept_rows],
+            groups: [(channels + 2 * v_heads).div_ceil(64), batch.spans().len() as u32, 1],
         });
-        // A batch without tokens only processes `redo`.
-        self.prepared = (n > 0 && quantise).then(|| out.buffer.clone());
-        if n == 0 || has_tail {
-            return Ok(());
-        }
-        self.recorder.barrier_beside()?;
+        Ok(())
+    }
+
+    /// Starts the gated norm of `n` tokens, where it is not the delta rule's tail.
+    fn gated_norm(
+        &mut self,
+        n: usize,
+        g: &Gdn<Self>,
+        z: &Buf,
+        out: &Buf,
+        quantise: bool,
+    ) -> Result<(), Error> {
+        let rows_out = self.input()?;
         let push = [g.v_heads as u32, g.v_dim as u32, g.eps.to_bits()];
         let buffers = [&out.buffer, &z.buffer, &g.norm.buffer, &rows_out.quants, &rows_out.scales];
-        let groups = [g.v_heads as u32, batch.len() as u32, 1];
+        let groups = [g.v_heads as u32, n as u32, 1];
         self.recorder.dispatch(Kernel::GdnOut, [quantise.into(), 0, 0], &buffers, &push, groups)
     }
 }

@@ -52,7 +52,9 @@ pub fn model(name: &str) -> ModelSpec {
 
 /// A graphics device.
 fn vulkan(index: usize) -> Device {
-    Device::new("vulkan", move || Vulkan::new(&VulkanOptions { index, ..VulkanOptions::default() }))
+    Device::new("vulkan", move || {
+        Vulkan::new(&VulkanOptions { index, lazy_kernels: true, ..VulkanOptions::default() })
+    })
 }
 
 /// A model that has room for [`endless`] answers.

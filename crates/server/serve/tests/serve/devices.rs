@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use octet_engine::models::Device;
 use octet_serve::{ModelSpec, Options};
 use octet_vulkan::faults::{Fault, Faults};
-use octet_vulkan::{Vulkan, VulkanOptions};
+use octet_vulkan::{MemoryLimit, Vulkan, VulkanOptions};
 use serde_json::{Value, json};
 
 use crate::common::{Fixture, chat, endless, roomy, with};
@@ -160,7 +160,8 @@ async fn a_device_without_memory_for_a_step_fails_what_runs_and_nothing_else() {
 async fn a_model_that_the_device_has_no_room_for_is_refused_with_sizes() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
     let mut spec = roomy();
-    let options = VulkanOptions { index, memory_bytes_max: Some(1 << 20), ..VulkanOptions::default() };
+    let options =
+        VulkanOptions { index, memory_limit: Some(MemoryLimit::new(1 << 20)), ..VulkanOptions::default() };
     spec.options.engine.device = Some(Device::new("vulkan", move || Vulkan::new(&options)));
     let server = Fixture::with(Options::new(vec![spec])).await;
     for _ in 0..2 {

@@ -345,8 +345,9 @@ async fn texts_and_tokens() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_waits_for_what_was_accepted() {
     let f = Fixture::with(Options::new(vec![roomy()])).await;
-    // Long enough to be still at work when others ask.
-    let mut accepted = f.send(CHAT, &with(&long(), json!({"max_tokens": 4 * CONTEXT}))).await;
+    // Long enough to be still at work when others ask. A graphics device in software computes far fewer tokens in that time.
+    let max_tokens = if octet_testkit::models_on_vulkan().is_some() { CONTEXT / 2 } else { 4 * CONTEXT };
+    let mut accepted = f.send(CHAT, &with(&long(), json!({"max_tokens": max_tokens}))).await;
     assert!(accepted.chunk().await.unwrap().is_some());
     f.stage.send(Stage::Drain).unwrap();
     f.until("it drains", || f.app.models.is_draining()).await;

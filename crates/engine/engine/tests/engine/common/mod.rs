@@ -65,7 +65,7 @@ pub fn load(file: &octet_weights::Model, on: On, limits: Limits) -> Box<dyn Mode
         On::Cpu(isa) => models::load(file, cpu(isa, false), limits, &mut |_, _| {}),
         On::Vulkan(index) | On::ExactVulkan(index) => {
             let exact = matches!(on, On::ExactVulkan(_));
-            let options = VulkanOptions { index, exact, ..VulkanOptions::default() };
+            let options = VulkanOptions { index, exact, lazy_kernels: true, ..VulkanOptions::default() };
             let device = Vulkan::new(&options).expect("a device that this machine has");
             models::load(file, device, limits, &mut |_, _| {})
         }

@@ -1,0 +1,91 @@
+//! The kernels of a graphics device are compiled while a model is loaded, so that no request waits for that.
+
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+
+use crate::common::drive::{Listener, collect, greedy, options, prompt};
+use octet_engine::engine::speculation::{Mode, Options as Speculation};
+use octet_engine::engine::{self, Engine, Step};
+use octet_engine::models::Device;
+use octet_synth::{Mix, tiny};
+use octet_vulkan::{Vulkan, VulkanOptions};
+use octet_weights::GgmlType;
+
+/// What `options` compile after loading, for prompts of several lengths at once and answers with drafts. Also the seconds that loading took.
+fn late(architecture: &str, mix: Mix, options: VulkanOptions) -> (Vec<String>, f64) {
+    let lists = Arc::new(Mutex::new(Vec::new()));
+    let opened = lists.clone();
+    let device = Device::new("vulkan", move || {
+        let device = Vulkan::new(&options)?;
+        opened.lock().unwrap().push(device.late_kernels());
+        Ok(device)
+    });
+    let options = engine::Options {
+        device: Some(device),
+        batch_tokens: 300,
+        speculation: Speculation { mode: Mode::Auto, always: true, ..Speculation::default() },
+        ..self::options()
+    };
+    let file = tiny(architecture, mix).expect("a tiny model");
+    let start = std::time::Instant::now();
+    let mut engine = Engine::open(&file, &options, &mut |_, _| {}).expect("it opens");
+    let seconds = start.elapsed().as_secs_f64();
+    let list = lists.lock().unwrap().first().cloned().expect("a device was opened");
+    let rules = engine.rules().clone();
+    for lengths in [&[1][..], &[3], &[7, 2], &[20], &[40, 33, 8], &[290], &[5, 60, 1, 9]] {
+        let events: Vec<_> = lengths
+            .iter()
+            .map(|n| {
+                let (events, all) = channel();
+                let request = rules.prepare(greedy(prompt(*n, *n as u32), 6)).expect("a good request");
+                engine.submit(request, Box::new(Listener { events, gone: Default::default() }));
+                all
+            })
+            .collect();
+        while engine.step() == Step::Worked {}
+        events.iter().for_each(|e| assert!(!collect(e).expect("an answer").is_empty()));
+    }
+    let late = list.lock().unwrap().clone();
+    (late, seconds)
+}
+
+#[test]
+fn no_kernel_is_compiled_after_a_model_is_loaded() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    let options = VulkanOptions { index, ..VulkanOptions::default() };
+    let slots = VulkanOptions { expert_slots: Some(4), ..options.clone() };
+    for (architecture, mix, options) in [
+        ("qwen35moe", Mix::Q4KM, options.clone()),
+        ("qwen35moe", Mix::Q4KM, slots),
+        ("qwen3moe", Mix::Of(GgmlType::Q8_0), options.clone()),
+        ("llama", Mix::Of(GgmlType::F16), options.clone()),
+        ("olmoe", Mix::Q4KM, options.clone()),
+    ] {
+        let (late, seconds) = late(architecture, mix, options);
+        println!("{architecture} {mix:?}: loaded in {seconds:.2} s");
+        assert!(late.is_empty(), "{architecture} {mix:?}: {late:?}");
+    }
+}
+
+/// Compiled kernels are kept in a file, which every start may read, whatever it contains.
+#[test]
+fn compiled_kernels_are_saved_and_a_damaged_file_is_replaced() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let options =
+        VulkanOptions { index, kernel_cache: Some(folder.path().into()), ..VulkanOptions::default() };
+    let file = || {
+        let files: Vec<_> = std::fs::read_dir(folder.path()).expect("a folder").collect();
+        assert_eq!(files.len(), 1, "{files:?}");
+        files[0].as_ref().expect("a file").path()
+    };
+    late("llama", Mix::Q4KM, options.clone());
+    let saved = std::fs::read(file()).expect("it was saved");
+    late("llama", Mix::Q4KM, options.clone());
+    for damaged in [&saved[..saved.len() / 2], b"", b"something else that is longer than a hash of 32 bytes"]
+    {
+        std::fs::write(file(), damaged).expect("it is written");
+        late("llama", Mix::Q4KM, options.clone());
+        assert_ne!(std::fs::read(file()).expect("it is there"), damaged);
+    }
+}
