@@ -34,7 +34,7 @@ pub struct DeviceFlags {
     /// processor.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceName,
-    /// Use at most this much of the graphics device's memory, in GiB. Default: all that is free.
+    /// Maximum graphics device memory to use, in GiB, or with a unit such as 512MiB. Default: all that is free.
     #[arg(long, value_name = "GIB", value_parser = gib)]
     gpu_memory: Option<u64>,
     /// The card as it was when the first model was placed: what models of this program take of it later, they give back to one another.
@@ -89,12 +89,22 @@ impl FromStr for DeviceName {
     }
 }
 
-/// Bytes, from a number of GiB: `16`, `7.5GiB`.
+/// Bytes, from a number of GiB or with a unit: `16`, `7.5GiB`, `512M`, `24GB`.
 pub fn gib(s: &str) -> Result<u64, String> {
-    let number = s.trim_end_matches("GiB").trim_end_matches("G").trim();
-    let gib: f64 = number.parse().map_err(|_| "expected a number of GiB, such as 16 or 7.5".to_string())?;
-    if gib.is_finite() && gib > 0.0 {
-        Ok((gib * f64::from(1 << 30)) as u64)
+    let (number, unit) = s.split_at(s.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(s.len()));
+    let unit = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "g" | "gib" => f64::from(1 << 30),
+        "m" | "mib" => f64::from(1 << 20),
+        "gb" => 1e9,
+        "mb" => 1e6,
+        _ => return Err("expected a number of GiB, or a size such as 7.5GiB or 512MiB".into()),
+    };
+    let number: f64 = number
+        .trim()
+        .parse()
+        .map_err(|_| "expected a number of GiB, such as 16 or 7.5, or a size such as 512MiB".to_string())?;
+    if number.is_finite() && number > 0.0 {
+        Ok((number * unit) as u64)
     } else {
         Err("expected more than 0".into())
     }
@@ -275,6 +285,11 @@ impl DeviceFlags {
         Ok(Some(placement))
     }
 
+    /// Why Vulkan finds no device for `--device auto`, if it finds none.
+    pub fn missing(&self) -> Option<String> {
+        if self.device == DeviceName::Auto { cards().1 } else { None }
+    }
+
     /// Most bytes of the device's memory to use.
     pub fn gpu_memory(&self) -> Option<u64> {
         self.gpu_memory
@@ -285,7 +300,7 @@ impl DeviceFlags {
 #[cfg(feature = "vulkan")]
 fn first_card() -> Option<Card> {
     use octet_vulkan::DeviceKind;
-    // no loader, no driver, no card: the processor, as `octet devices` explains
+    // No loader, no driver, no card: the processor. `DeviceFlags::missing` has the reason.
     let cards = octet_vulkan::devices().ok()?;
     let of = |kind| cards.iter().find(|c| c.kind == kind && c.missing.is_empty());
     of(DeviceKind::Discrete).or_else(|| of(DeviceKind::Integrated)).map(Card::of)
@@ -469,7 +484,11 @@ mod tests {
         }
         assert_eq!(gib("16"), Ok(16 << 30));
         assert_eq!(gib("7.5GiB"), Ok(15 << 29));
-        assert!(gib("0").is_err() && gib("much").is_err());
+        assert_eq!([gib("512M"), gib("512 MiB"), gib("16gib")], [Ok(512 << 20), Ok(512 << 20), Ok(16 << 30)]);
+        assert_eq!([gib("24GB"), gib("1.5mb")], [Ok(24_000_000_000), Ok(1_500_000)]);
+        for wrong in ["0", "-1", "much", "", "GiB", "16 TiB", "1e400", "nan", "inf", "1,5"] {
+            assert!(gib(wrong).is_err(), "{wrong}");
+        }
     }
 
     /// A model that a configuration adds later is checked against the card as it was before: the models that lie there make way for it.

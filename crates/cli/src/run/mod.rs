@@ -216,7 +216,9 @@ fn open(
     let mut engine = crate::loading::load(model, &args.engine, settings)?;
     // If a program reads standard error, only unexpected devices are reported.
     if args.verbose || std::io::stderr().is_terminal() || engine.backend().memory_bytes().is_some() {
-        note!("{}", place(model, &mut engine));
+        let missing = args.engine.device.missing();
+        let missing = missing.map(|why| format!("; no graphics device: {why}")).unwrap_or_default();
+        note!("{}{missing}", place(model, &mut engine));
     }
     let template = (!args.raw).then(|| args.chat.template(model, engine.tokenizer())).transpose()?;
     let mut request = args.sampling.request(&recommended(&model.metadata)?);

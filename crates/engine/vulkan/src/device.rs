@@ -1,4 +1,4 @@
-//! The Vulkan loader, its list of devices, and an open device. Called by `backend`, and by the command `octet devices`.
+//! The Vulkan loader, its list of devices, and an open device. Called by `backend` and by `octet devices`.
 
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
@@ -92,17 +92,22 @@ impl Instance {
         match unsafe { entry.create_instance(&info, None) } {
             Ok(instance) => Ok(Self { instance, _entry: entry }),
             Err(vk::Result::ERROR_INCOMPATIBLE_DRIVER) => Err(Error(
-                "no Vulkan driver is installed: install the card's driver, or mesa-vulkan-drivers for AMD, Intel and the software device"
+                "no working Vulkan driver is installed: install the card's driver, or mesa-vulkan-drivers for AMD, Intel and the software \
+                 device. If one is installed, VK_LOADER_DEBUG=error shows why it is not used"
                     .into(),
             )),
-            Err(e) => Err(Error(format!("Vulkan does not start: {e}"))),
+            // The loader reports this for a list of drivers that it cannot read, too.
+            Err(e) => Err(Error(format!(
+                "Vulkan does not start: {e}. A file in /usr/share/vulkan/icd.d, /etc/vulkan/icd.d or VK_DRIVER_FILES may be damaged: \
+                 VK_LOADER_DEBUG=error shows which"
+            ))),
         }
     }
 
     fn physical(&self) -> Result<Vec<vk::PhysicalDevice>, Error> {
         // SAFETY: the instance is alive.
         unsafe { self.instance.enumerate_physical_devices() }
-            .map_err(|e| Error(format!("Vulkan lists no devices: {e}")))
+            .map_err(|e| Error(format!("Vulkan cannot list devices: {e}")))
     }
 
     fn info(&self, index: usize, device: vk::PhysicalDevice) -> DeviceInfo {
