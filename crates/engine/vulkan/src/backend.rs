@@ -283,7 +283,8 @@ impl Backend for Vulkan {
     }
     fn cache(&mut self, shape: &CacheShape, step: StepShape) -> Result<Cache, Error> {
         shape.check()?;
-        let layers = shape.layers.iter().map(|l| self.layer_store(l, shape)).collect::<Result<_, _>>()?;
+        let store = |l: &LayerCache| LayerStore::new(l, shape, |bytes| self.zeroed(bytes));
+        let layers = shape.layers.iter().map(store).collect::<Result<_, _>>()?;
         // Pairs of rotated dimensions, at most.
         let pairs = |l: &LayerCache| if let LayerCache::Kv { head_dim, .. } = l { head_dim / 2 } else { 1 };
         let pairs = shape.layers.iter().map(pairs).max().unwrap_or(1).max(1);

@@ -6,7 +6,6 @@ use octet_compute::Error;
 use octet_compute::backend::{CacheShape, KvType, KvTypes, LayerCache};
 use octet_compute::batch::PAGE_TOKENS;
 
-use crate::backend::Vulkan;
 use crate::memory::Buffer;
 
 /// Values of a head that the kernels support at most.
@@ -60,13 +59,13 @@ impl Cache {
     }
 }
 
-impl Vulkan {
-    /// Allocates the cache of a layer, zeroed.
-    pub(crate) fn layer_store(
-        &mut self,
+impl LayerStore {
+    /// The cache of a layer. `zeroed` allocates buffers of so many bytes.
+    pub(crate) fn new(
         layer: &LayerCache,
         shape: &CacheShape,
-    ) -> Result<LayerStore, Error> {
+        mut zeroed: impl FnMut(u64) -> Result<Arc<Buffer>, Error>,
+    ) -> Result<Self, Error> {
         match *layer {
             LayerCache::Kv { kv_heads, head_dim } => {
                 if head_dim > HEAD_DIM_MAX || !head_dim.is_multiple_of(2) {
@@ -76,9 +75,9 @@ impl Vulkan {
                 }
                 let rows = shape.pages * kv_heads * PAGE_TOKENS;
                 let bytes = |ty| (rows * device_row_bytes(ty, head_dim)) as u64;
-                Ok(LayerStore::Kv {
-                    keys: self.zeroed(bytes(shape.kv.keys))?,
-                    values: self.zeroed(bytes(shape.kv.values))?,
+                Ok(Self::Kv {
+                    keys: zeroed(bytes(shape.kv.keys))?,
+                    values: zeroed(bytes(shape.kv.values))?,
                     heads: kv_heads,
                     dim: head_dim,
                 })
@@ -98,12 +97,12 @@ impl Vulkan {
                 let conv_bytes = (4 * conv_rows * channels) as u64;
                 let state_bytes = (4 * v_heads * k_dim * v_dim) as u64;
                 let kept_bytes = (4 * shape.guesses * (channels + 2 * v_heads)) as u64;
-                Ok(LayerStore::Gdn {
-                    conv: self.zeroed(shape.slots as u64 * conv_bytes)?,
+                Ok(Self::Gdn {
+                    conv: zeroed(shape.slots as u64 * conv_bytes)?,
                     conv_bytes,
-                    state: self.zeroed(shape.slots as u64 * state_bytes)?,
+                    state: zeroed(shape.slots as u64 * state_bytes)?,
                     state_bytes,
-                    kept: self.zeroed((shape.slots as u64 * kept_bytes).max(16))?,
+                    kept: zeroed((shape.slots as u64 * kept_bytes).max(16))?,
                     kept_rows: shape.guesses as u32,
                 })
             }
