@@ -118,6 +118,11 @@ impl GenerateRequest {
         self.chat().is_some_and(|c| c.tools.iter().any(|t| t.origin.custom && t.name == tool))
     }
 
+    /// Whether the client sent the deprecated `functions` and expects a `function_call`.
+    pub fn has_legacy_functions(&self) -> bool {
+        self.chat().is_some_and(|c| c.tools.iter().any(|t| t.origin.legacy))
+    }
+
     /// Whether the client receives the model's reasoning.
     pub fn shows_reasoning(&self) -> bool {
         self.chat().is_none_or(|c| !c.reasoning.hide)
@@ -289,6 +294,8 @@ pub struct ToolOrigin {
     pub namespace: Option<(String, String)>,
     /// It is a custom tool, which takes text. The model sees a function with one string argument, [`ToolOrigin::INPUT`].
     pub custom: bool,
+    /// It comes from the deprecated `functions`: its call is the answer's `function_call`.
+    pub legacy: bool,
 }
 
 impl ToolOrigin {

@@ -32,7 +32,7 @@ pub(super) fn custom(o: &mut Object) -> Result<Tool> {
         "type": "object", "properties": {ToolOrigin::INPUT: input}, "required": [ToolOrigin::INPUT], "additionalProperties": false,
     });
     let parameters = schema.as_object().cloned().unwrap_or_default();
-    let origin = ToolOrigin { custom: true, namespace: None };
+    let origin = ToolOrigin { custom: true, ..ToolOrigin::default() };
     Ok(Tool { name, description, parameters, strict, cache: None, origin })
 }
 

@@ -41,7 +41,7 @@ pub(super) const RULES: Rules = &[
         "spaces_between_special_tokens",
         tuning_but("[true, false]", "special tokens are never part of an answer"),
     ),
-    ("functions", refused("send 'tools'")),
+    ("functions", refused("send 'tools'; only chats have the deprecated 'functions'")),
     ("function_call", only(r#"["none", "auto"]"#, "send 'tool_choice'")),
     ("chat_template", refused("set it on the server with --chat-template")),
     ("documents", refused("put their text into a message")),

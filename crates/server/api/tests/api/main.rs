@@ -8,6 +8,7 @@ mod gemini;
 mod ollama;
 mod openai_chat;
 mod openai_completions;
+mod openai_legacy;
 mod openai_provider;
 mod openai_responses;
 mod openai_upstream_responses;

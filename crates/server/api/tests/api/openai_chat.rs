@@ -108,7 +108,6 @@ fn null_is_absent() {
         "user",
         "metadata",
         "store",
-        "functions",
         "audio",
         "whatever",
     ];
@@ -123,7 +122,12 @@ fn what_is_wrong_is_named() {
         "modalities",
         r#"["text","audio"] is not supported: answers are text"#,
     );
-    refused(json!({"functions": [{"name": "f"}]}), "functions", "send 'tools'");
+    let functions = json!([{"name": "f"}]);
+    let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+    refused(json!({"functions": functions, "tools": tools}), "functions", "exclude each other");
+    refused(json!({"functions": functions, "function_call": {"name": "g"}}), "function_call", "not in 'functions'");
+    refused(json!({"functions": functions, "tool_choice": "required"}), "tool_choice", "send 'function_call'");
+    refused(json!({"function_call": {"name": "f"}}), "function_call", "send 'tool_choice'");
     refused(
         json!({"temperature": "hot"}),
         "temperature",

@@ -3,7 +3,8 @@
 use crate::common::*;
 use octet_api::core::*;
 use octet_api::openai::responses::{
-    ResponseWriter, conversation, deleted, follow, output_items, parse, parse_with, response, response_of,
+    ResponseWriter, conversation, deleted, follow, input_items, input_page, output_items, parse, parse_with, references,
+    response, response_of,
 };
 use octet_api::{ApiError, ErrorKind};
 use proptest::prelude::*;
@@ -26,6 +27,69 @@ fn what_is_wrong_is_named() {
     refused(json!({"messages": [{}]}), "messages", "send 'input'");
     refused(json!({"text": {"format": {"type": "grammar"}}}), "text.format.type", "not supported");
     refused(json!({"conversation": "c"}), "conversation", "not kept");
+}
+
+#[test]
+fn input_items_are_listed_in_pages() {
+    let body = json!({"model": "m", "instructions": "A", "input": [
+        {"role": "user", "content": "B"},
+        {"type": "reasoning", "id": "rs_x", "summary": [{"type": "summary_text", "text": "C"}]},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "D", "annotations": []}]},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "E"},
+    ]});
+    let r = parse(body.to_string().as_bytes()).unwrap();
+    let kept = conversation(&r, &Answer::default());
+    let items = input_items("resp_abc", &kept);
+    let kinds: Vec<(&str, &str)> =
+        items.iter().map(|i| (i["type"].as_str().unwrap(), i["id"].as_str().unwrap())).collect();
+    let expected = [
+        ("message", "msg_abc_in0"),
+        ("reasoning", "rs_abc_in1"),
+        ("message", "msg_abc_in2"),
+        ("function_call", "fc_abc_in3"),
+        ("function_call_output", "fco_abc_in4"),
+    ];
+    assert_eq!(kinds, expected);
+    assert!(kinds.iter().all(|(_, id)| response_of(id) == Some("abc")));
+    // They are read back as what they were.
+    let again = parse(json!({"model": "m", "input": items}).to_string().as_bytes()).unwrap();
+    assert_eq!(conversation(&again, &Answer::default()), kept);
+
+    let page = |query: &[(&str, &str)]| {
+        let query: Vec<(String, String)> = query.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        input_page(items.clone(), &query)
+    };
+    let ids = |page: &Value| {
+        let ids = page["data"].as_array().unwrap().iter().map(|i| i["id"].as_str().unwrap().to_string());
+        (ids.collect::<Vec<_>>(), page["has_more"].as_bool().unwrap())
+    };
+    let newest = page(&[("limit", "2"), ("include[]", "x")]).unwrap();
+    assert_eq!(ids(&newest), (vec!["fco_abc_in4".into(), "fc_abc_in3".into()], true));
+    assert_eq!((&newest["first_id"], &newest["last_id"]), (&json!("fco_abc_in4"), &json!("fc_abc_in3")));
+    let rest = page(&[("order", "asc"), ("after", "msg_abc_in2"), ("limit", "2")]).unwrap();
+    assert_eq!(ids(&rest), (vec!["fc_abc_in3".into(), "fco_abc_in4".into()], false));
+    assert_eq!(page(&[("after", "msg_abc_in0")]).unwrap()["first_id"], Value::Null);
+    for (name, value) in [("limit", "0"), ("limit", "x"), ("order", "up"), ("after", "y"), ("before", "y")] {
+        assert_eq!(page(&[(name, value)]).unwrap_err().param.as_deref(), Some(name));
+    }
+}
+
+#[test]
+fn references_are_found_without_reading_a_request() {
+    let found = |input: Value| references(json!({"input": input}).to_string().as_bytes(), |id| id == "a\n");
+    assert!(found(json!([{"role": "user", "content": "a"}, {"type": "item_reference", "id": "a\n"}])));
+    assert!(found(json!([{"id": "a\n"}])));
+    for not in [
+        json!("a\n"),
+        json!([{"type": "item_reference", "id": "b"}]),
+        json!([{"type": "message", "role": "user", "id": "a\n", "content": []}]),
+        json!([{"role": "user", "id": "a\n", "content": "x"}]),
+        json!([1]),
+        json!(null),
+    ] {
+        assert!(!found(not.clone()), "{not}");
+    }
 }
 
 /// What Vercel's AI SDK sends back: it takes what it did not ask not to store for stored.

@@ -23,6 +23,7 @@ mod response_store;
 mod responses;
 mod routed;
 mod status;
+mod stored_responses;
 mod streams;
 mod tokens;
 mod yield_to_others;
@@ -70,7 +71,8 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/v1/completions", post(openai::plain_completions))
         .route("/v1/responses", post(responses::create))
         .route("/v1/responses/input_tokens", post(tokens::count_response))
-        .route("/v1/responses/{id}", get(responses::get).delete(responses::delete))
+        .route("/v1/responses/{id}", get(stored_responses::get).delete(stored_responses::delete))
+        .route("/v1/responses/{id}/input_items", get(stored_responses::input_items))
         .route("/v1/embeddings", post(openai::embeddings_of))
         .route("/v1/models", get(openai::list_models))
         // Model names may contain slashes.

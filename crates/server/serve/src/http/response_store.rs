@@ -23,10 +23,27 @@ pub struct KeptResponse {
     owner: Option<Arc<str>>,
     /// The conversation so far, which a later request continues.
     pub conversation: Vec<Message>,
+    /// The number of its messages before the answer.
+    input_len: usize,
     /// The answer as it was sent.
     pub body: Vec<u8>,
     /// Approximate size of both in bytes.
     pub bytes: usize,
+}
+
+/// A response to store.
+#[derive(Debug, Default)]
+pub struct NewResponse {
+    /// The answer's id.
+    pub id: String,
+    /// The virtual key of its client.
+    pub owner: Option<Arc<str>>,
+    /// The conversation with the answer at its end.
+    pub conversation: Vec<Message>,
+    /// The number of messages before the answer.
+    pub input_len: usize,
+    /// The answer as it was sent.
+    pub body: Vec<u8>,
 }
 
 /// All stored responses.
@@ -38,8 +55,9 @@ impl ResponseStore {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores a response under its answer's id, for its client.
-    pub fn put(&self, id: &str, owner: Option<&Arc<str>>, conversation: Vec<Message>, body: Vec<u8>) {
+    /// Stores a response.
+    pub fn put(&self, new: NewResponse) {
+        let NewResponse { id, owner, conversation, input_len, body } = new;
         // The debug text is at least as long as the data it shows.
         let mut shown = Length(0);
         for message in &conversation {
@@ -51,9 +69,10 @@ impl ResponseStore {
         }
         let mut all = self.lock();
         all.push_back(Arc::new(KeptResponse {
-            id: bare(id).into(),
-            owner: owner.cloned(),
+            id: bare(&id).into(),
+            owner,
             conversation,
+            input_len,
             body,
             bytes,
         }));
@@ -82,6 +101,11 @@ impl ResponseStore {
 }
 
 impl KeptResponse {
+    /// The items that the answer follows.
+    pub fn input_items(&self) -> Vec<Value> {
+        responses::input_items(&self.id, self.conversation.get(..self.input_len).unwrap_or_default())
+    }
+
     /// Whether this response has that id and `caller` may see it.
     fn is(&self, id: &str, caller: &Caller) -> bool {
         let is_theirs = match caller {
@@ -107,12 +131,15 @@ impl<'a> Referred<'a> {
         Self { store, caller, unused: HashMap::new(), bytes: 0 }
     }
 
-    /// An output item by its id, if the caller may see its response.
+    /// An input or output item by its id, if the caller may see its response.
     pub fn item(&mut self, id: &str) -> Option<Value> {
         let response = responses::response_of(id)?;
         if !self.unused.contains_key(response) {
             let kept = self.store.get(response, self.caller)?;
-            self.unused.insert(response.to_string(), responses::output_items(&kept.body));
+            let mut items = responses::output_items(&kept.body);
+            let named = |item: Value| Some((item["id"].as_str()?.to_string(), item));
+            items.extend(kept.input_items().into_iter().filter_map(named));
+            self.unused.insert(response.to_string(), items);
         }
         let item = self.unused.get_mut(response)?.remove(id)?;
         self.bytes += item.to_string().len();
@@ -143,7 +170,8 @@ mod tests {
     #[test]
     fn the_oldest_go_first() {
         let kept = ResponseStore::default();
-        let put = |id: &str, bytes: usize| kept.put(id, None, Vec::new(), vec![0; bytes]);
+        let put =
+            |id: &str, bytes: usize| kept.put(NewResponse { id: id.into(), body: vec![0; bytes], ..NewResponse::default() });
         let get = |id: &str| kept.get(id, &Caller::Trusted);
         for i in 0..KEPT_MAX + 2 {
             put(&format!("{i}"), 1);
@@ -154,7 +182,8 @@ mod tests {
         assert!(get("large").is_none());
         put("half", KEPT_BYTES_MAX - 1);
         assert!(get("half").is_some() && get("5").is_none(), "many small ones make way");
-        kept.put("said", None, vec![Message::text(Role::User, "x".repeat(KEPT_BYTES_MAX))], Vec::new());
+        let conversation = vec![Message::text(Role::User, "x".repeat(KEPT_BYTES_MAX))];
+        kept.put(NewResponse { id: "said".into(), conversation, ..NewResponse::default() });
         assert!(get("said").is_none() && get("half").is_some(), "conversations count");
     }
 
@@ -162,13 +191,16 @@ mod tests {
     fn items_are_found_once() {
         let kept = ResponseStore::default();
         let body = br#"{"output": [{"id": "fc_a_0"}, {"id": "fc_a_1"}]}"#;
-        kept.put("resp_a", None, Vec::new(), body.to_vec());
+        let conversation = vec![Message::text(Role::User, "Hi"), Message::text(Role::Assistant, "Ho")];
+        let new = NewResponse { id: "resp_a".into(), body: body.to_vec(), conversation, input_len: 1, owner: None };
+        kept.put(new);
         let mut referred = Referred::new(&kept, &Caller::Trusted);
         assert_eq!(kept.bytes(), body.len());
         assert_eq!(referred.item("fc_a_1").unwrap()["id"], "fc_a_1");
         assert_eq!(referred.item("fc_a_0").unwrap()["id"], "fc_a_0");
         assert_eq!(referred.bytes, 2 * br#"{"id":"fc_a_0"}"#.len());
-        for id in ["fc_a_0", "fc_a_2", "fc_b_0", "x", ""] {
+        assert_eq!(referred.item("msg_a_in0").unwrap()["content"][0]["text"], "Hi");
+        for id in ["msg_a_in1", "fc_a_0", "fc_a_2", "fc_b_0", "x", ""] {
             assert!(referred.item(id).is_none(), "{id}");
         }
     }

@@ -1,23 +1,20 @@
-//! OpenAI's Responses API: creating, storing, returning and deleting responses.
+//! OpenAI's Responses API: creating and storing responses. `stored_responses` returns and deletes them.
 
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::response::Response;
 use octet_api::core::{Answer, GenerateRequest};
 use octet_api::openai::responses::{self, ResponseWriter};
-use octet_api::{ApiError, ErrorKind, shortened};
+use octet_api::{ApiError, shortened};
 use octet_router::Dialect as Wire;
 
-use super::call::{Call, call, caller, trace};
-use super::error::{json, named};
+use super::call::{Call, call};
 use super::generate::generate;
 use super::reply::{Form, SSE};
-use super::response_store::Referred;
-use super::routed;
-use super::{Dialect, body};
+use super::response_store::{NewResponse, Referred};
+use super::{body, routed};
 use crate::app::App;
 use crate::gateway::read::{Own, split};
 use crate::gateway::{Caller, Gateway};
@@ -32,8 +29,13 @@ const FORM: Form = Form {
 
 fn keep(app: &App, owner: Option<&Arc<str>>, request: &GenerateRequest, answer: &Answer) {
     if request.store {
-        let body = responses::response(request, answer);
-        app.kept.put(&answer.id, owner, responses::conversation(request, answer), body);
+        app.kept.put(NewResponse {
+            id: answer.id.clone(),
+            owner: owner.cloned(),
+            conversation: responses::conversation(request, answer),
+            input_len: responses::input_len(request),
+            body: responses::response(request, answer),
+        });
     }
 }
 
@@ -89,8 +91,8 @@ pub async fn read(
     Ok(parsed)
 }
 
-/// Whether a request is forwarded to a provider that has the Responses API and stores them itself. Requests that continue a response
-/// stored here are answered here.
+/// Whether a request is forwarded unread to a provider that has the Responses API and stores them itself. One that refers to
+/// responses or items stored here is not: only this server knows them.
 fn passes(app: &App, gateway: &Gateway, caller: &Caller, body: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct Fields {
@@ -99,49 +101,8 @@ fn passes(app: &App, gateway: &Gateway, caller: &Caller, body: &[u8]) -> bool {
         previous_response_id: Option<String>,
     }
     let Ok(asked) = serde_json::from_slice::<Fields>(body) else { return false };
-    let kept_here = asked.previous_response_id.is_some_and(|id| app.kept.get(&id, caller).is_some());
-    !kept_here && gateway.passes(gateway.name(&asked.model), Wire::OpenAiResponses)
-}
-
-fn missing(id: &str) -> ApiError {
-    let what = format!("the response '{}' is not kept, or not any more", shortened(id));
-    ApiError::new(ErrorKind::NotFound, what)
-}
-
-/// Stored responses are returned whole: streaming or parts of them are refused.
-fn no_query(request: &Request) -> Result<(), ApiError> {
-    let Some(name) = request.uri().query().and_then(|q| q.split(['=', '&']).find(|n| !n.is_empty())) else {
-        return Ok(());
-    };
-    let name = shortened(name);
-    Err(ApiError::invalid(&*name, format!("'{name}' is not supported here; leave the query out")))
-}
-
-/// `GET /v1/responses/{id}`
-pub async fn get(
-    State(app): State<Arc<App>>,
-    id: Result<Path<String>, PathRejection>,
-    request: Request,
-) -> Response {
-    let kept = no_query(&request).and_then(|()| named(id));
-    let kept = kept.and_then(|id| app.kept.get(&id, &caller(&request)).ok_or_else(|| missing(&id)));
-    match kept {
-        Ok(kept) => json(200, kept.body.clone()),
-        Err(e) => Dialect::OpenAi.error(&e, Some(&trace(&request))),
-    }
-}
-
-/// `DELETE /v1/responses/{id}`
-pub async fn delete(
-    State(app): State<Arc<App>>,
-    id: Result<Path<String>, PathRejection>,
-    request: Request,
-) -> Response {
-    let removed = no_query(&request)
-        .and_then(|()| named(id))
-        .and_then(|id| if app.kept.remove(&id, &caller(&request)) { Ok(id) } else { Err(missing(&id)) });
-    match removed {
-        Ok(id) => json(200, responses::deleted(&id).to_string()),
-        Err(e) => Dialect::OpenAi.error(&e, Some(&trace(&request))),
-    }
+    let is_kept = |id: &str| app.kept.get(id, caller).is_some();
+    gateway.passes(gateway.name(&asked.model), Wire::OpenAiResponses)
+        && !asked.previous_response_id.is_some_and(|id| is_kept(&id))
+        && !responses::references(body, |item| responses::response_of(item).is_some_and(is_kept))
 }

@@ -1,5 +1,9 @@
 //! Parses messages of a chat request. Called by the request's parser; Ollama's dialect and Responses have their own.
 
+use std::collections::HashMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use crate::core::{
@@ -44,8 +48,34 @@ const CALL: Rules = &[
 
 pub(super) fn messages(f: Field) -> Result<Vec<Message>> {
     let empty = f.error("must have at least one message");
-    let messages = f.list(message)?;
+    let mut messages = f.list(message)?;
+    number_legacy_calls(&mut messages);
     if messages.is_empty() { Err(empty) } else { Ok(messages) }
+}
+
+/// Gives repeated calls without ids different ids: the n-th result by a function's name belongs to the n-th call of that name.
+fn number_legacy_calls(messages: &mut [Message]) {
+    let mut calls: HashMap<String, usize> = HashMap::new();
+    let mut results: HashMap<String, usize> = HashMap::new();
+    let numbered = |id: &mut String, seen: &mut HashMap<String, usize>| {
+        let n = seen.entry(id.clone()).or_default();
+        *n += 1;
+        if *n > 1 {
+            *id = format!("{id}_{n}");
+        }
+    };
+    for message in messages {
+        for call in &mut message.tool_calls {
+            if call.id == legacy_id(&call.name) {
+                numbered(&mut call.id, &mut calls);
+            }
+        }
+        if let (Some(id), Some(name)) = (&mut message.tool_call_id, &message.name)
+            && *id == legacy_id(name)
+        {
+            numbered(id, &mut results);
+        }
+    }
 }
 
 fn message(f: Field) -> Result<Message> {
@@ -56,7 +86,7 @@ fn message(f: Field) -> Result<Message> {
         Some("developer") => Role::Developer,
         Some("user") => Role::User,
         Some("assistant") => Role::Assistant,
-        // The older dialect's role of function results.
+        // The deprecated role of function results.
         Some("tool" | "function") => Role::Tool,
         Some(_) => return Err(role_field.unsupported("; system, developer, user, assistant and tool are")),
         None => return Err(role_field.expected("a string")),
@@ -68,7 +98,7 @@ fn message(f: Field) -> Result<Message> {
         Role::Tool => {
             m.tool_call_id = match o.take("tool_call_id") {
                 // Without an id it answers the call before it, unless it names a function.
-                None => m.name.as_deref().map(older_id),
+                None => m.name.as_deref().map(legacy_id),
                 Some(f) => Some(f.string()?),
             };
             // A tool may return nothing.
@@ -80,8 +110,8 @@ fn message(f: Field) -> Result<Message> {
     Ok(m)
 }
 
-/// Calls of the older dialect have no ids.
-fn older_id(name: &str) -> String {
+/// Calls of the deprecated form have no ids.
+fn legacy_id(name: &str) -> String {
     format!("call_{name}")
 }
 
@@ -117,7 +147,7 @@ fn assistant(o: &mut Object, m: &mut Message) -> Result<()> {
         let name = function.require("name")?.name()?;
         let arguments = function.read("arguments", arguments)?.unwrap_or_default();
         function.finish(&[CALL])?;
-        m.tool_calls.push(ToolCall { id: older_id(&name), name, arguments, cache: None });
+        m.tool_calls.push(ToolCall { id: legacy_id(&name), name, arguments, cache: None });
     }
     Ok(())
 }
@@ -176,7 +206,7 @@ fn tool_call(f: Field) -> Result<ToolCall> {
     let id = o.read("id", Field::string)?;
     let mut function = o.require("function")?.object()?;
     let name = function.require("name")?.name()?;
-    let id = id.unwrap_or_else(|| older_id(&name));
+    let id = id.unwrap_or_else(|| legacy_id(&name));
     let arguments = function.read("arguments", arguments)?.unwrap_or_default();
     function.finish(&[CALL])?;
     o.finish(&[CALL])?;
@@ -247,21 +277,59 @@ fn part(f: Field) -> Result<Part> {
     Ok(part)
 }
 
-/// A file given by its bytes or URL.
+/// A file given by its bytes or URL. Text becomes text; a PDF or an image stays what it is. Other files are refused.
 pub(crate) fn document(o: &mut Object, at: String) -> Result<Part> {
-    // Without a type, such files are nearly always PDFs.
-    let pdf = |data| ImageSource::Base64 { media_type: Some("application/pdf".into()), data };
+    o.only("file_id", &[], "files are not kept; send 'file_data'")?;
+    let name = o.read("filename", Field::string)?.filter(|name| !name.is_empty());
+    o.take("detail");
     let address = match o.take("file_url") {
         Some(f) => f,
         None => o.require("file_data")?,
     };
+    let unknown = address.error("is neither text nor a PDF: send the file's text");
     let source = match image_source(address.name()?) {
-        ImageSource::Url(data) if !data.contains("://") => pdf(data),
+        // Bytes without a type.
+        ImageSource::Url(data) if !data.contains("://") => ImageSource::Base64 { media_type: None, data },
         source => source,
     };
-    o.read("filename", Field::string)?;
-    o.take("detail");
-    Ok(Part::Image { image: Image { source, detail: None, at }, cache: None })
+    let ImageSource::Base64 { media_type, data } = source else {
+        return Ok(Part::Image { image: Image { source, detail: None, at }, cache: None });
+    };
+    match FileKind::of(media_type.as_deref(), &data) {
+        FileKind::Text(text) => {
+            let head = name.map(|name| format!("{name}\n")).unwrap_or_default();
+            Ok(Part::text(head + &text))
+        }
+        FileKind::Document(media_type) => {
+            let source = ImageSource::Base64 { media_type: Some(media_type), data };
+            Ok(Part::Image { image: Image { source, detail: None, at }, cache: None })
+        }
+        FileKind::Unknown => Err(unknown),
+    }
+}
+
+/// What a file contains.
+enum FileKind {
+    Text(String),
+    /// A document or image, by its media type.
+    Document(String),
+    Unknown,
+}
+
+impl FileKind {
+    /// The kind by the declared type if it is a document's or an image's, else by the bytes.
+    fn of(media_type: Option<&str>, data: &str) -> Self {
+        const PDF: &str = "application/pdf";
+        let kind = media_type.map(|kind| kind.split(';').next().unwrap_or(kind).trim());
+        if let Some(kind) = kind.filter(|kind| *kind == PDF || kind.starts_with("image/")) {
+            return Self::Document(kind.into());
+        }
+        match STANDARD.decode(data) {
+            Ok(bytes) if bytes.starts_with(b"%PDF") => Self::Document(PDF.into()),
+            Ok(bytes) if !bytes.contains(&0) => String::from_utf8(bytes).map_or(Self::Unknown, Self::Text),
+            _ => Self::Unknown,
+        }
+    }
 }
 
 /// A URL, or the image itself in a data URL.

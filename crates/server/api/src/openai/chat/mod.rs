@@ -20,6 +20,9 @@ pub use stream::ChunkWriter;
 
 use super::envelope::Names;
 
+/// `finish_reason` of an answer with a call of one of the deprecated `functions`.
+const FUNCTION_CALL: &str = "function_call";
+
 const NAMES: Names = Names { prefix: "chatcmpl-", answer: "chat.completion", chunk: "chat.completion.chunk" };
 
 /// The value of `finish_reason`.

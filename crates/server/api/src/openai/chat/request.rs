@@ -21,7 +21,6 @@ pub(crate) fn request(mut o: Object) -> Result<GenerateRequest> {
     let model = o.model()?;
     let mut chat = Chat { messages: messages(o.require("messages")?)?, ..Chat::default() };
     tools(&mut o, &mut chat)?;
-    chat.parallel_tool_calls = o.read("parallel_tool_calls", Field::bool)?;
     fields::other_thinking(&mut o, &mut chat)?;
     if let Some(f) = o.take("reasoning_effort") {
         fields::effort(f, &mut chat)?;

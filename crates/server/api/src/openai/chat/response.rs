@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::super::envelope::{self, stop_reason};
 use super::super::experts::WireExperts;
 use super::super::logprobs::Logprobs;
-use super::{NAMES, finish_name};
+use super::{FUNCTION_CALL, NAMES, finish_name};
 use crate::core::{Answer, Choice, FinishReason, GenerateRequest, ToolOrigin};
 
 #[derive(Serialize)]
@@ -30,6 +30,9 @@ struct WireMessage<'a> {
     reasoning_content: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<WireCall<'a>>,
+    /// The call of one of the deprecated `functions`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function_call: Option<WireFunction<'a>>,
 }
 
 #[derive(Serialize)]
@@ -58,8 +61,12 @@ pub fn response(request: &GenerateRequest, answer: &Answer) -> Vec<u8> {
 }
 
 fn choice<'a>(request: &GenerateRequest, c: &'a Choice) -> WireChoice<'a> {
-    let calls: Vec<_> = c
-        .tool_calls()
+    let is_legacy = request.has_legacy_functions();
+    let mut calls = c.tool_calls();
+    let function_call = if is_legacy { calls.next() } else { None };
+    let function_call = function_call.map(|(_, name, arguments)| WireFunction { name, arguments });
+    let calls: Vec<_> = calls
+        .filter(|_| !is_legacy)
         .map(|(id, name, arguments)| {
             if request.is_custom(name) {
                 WireCall::Custom { id, custom: WireCustom { name, input: ToolOrigin::input(arguments) } }
@@ -70,7 +77,8 @@ fn choice<'a>(request: &GenerateRequest, c: &'a Choice) -> WireChoice<'a> {
         .collect();
     let text = c.text();
     // A message with calls only has no content, as in OpenAI's answers.
-    let content = (calls.is_empty() || !text.is_empty()).then_some(text);
+    let has_calls = function_call.is_some() || !calls.is_empty();
+    let content = (!has_calls || !text.is_empty()).then_some(text);
     let finish = c.finish.as_ref().unwrap_or(&FinishReason::Length);
     WireChoice {
         index: c.index,
@@ -80,10 +88,14 @@ fn choice<'a>(request: &GenerateRequest, c: &'a Choice) -> WireChoice<'a> {
             refusal: None,
             reasoning_content: c.reasoning().filter(|_| request.shows_reasoning()),
             tool_calls: calls,
+            function_call,
         },
         logprobs: request.logprobs.map(|_| Logprobs::new(&c.logprobs)),
         routed_experts: c.experts.as_ref().map(WireExperts::new),
-        finish_reason: finish_name(finish),
+        finish_reason: match finish {
+            FinishReason::ToolCalls if is_legacy => FUNCTION_CALL,
+            finish => finish_name(finish),
+        },
         stop_reason: stop_reason(finish),
     }
 }

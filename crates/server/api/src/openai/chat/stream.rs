@@ -5,8 +5,8 @@ use serde::Serialize;
 use super::super::envelope::{ChunkStream, stop_reason};
 use super::super::experts::WireExperts;
 use super::super::logprobs::Logprobs;
-use super::{NAMES, finish_name};
-use crate::core::{Event, GenerateRequest, RoutedExperts, TokenLogprob, ToolOrigin};
+use super::{FUNCTION_CALL, NAMES, finish_name};
+use crate::core::{Event, FinishReason, GenerateRequest, RoutedExperts, TokenLogprob, ToolOrigin};
 use crate::dialect::StreamWriter;
 use crate::sse;
 
@@ -22,6 +22,8 @@ pub struct ChunkWriter {
     logprobs: bool,
     /// Choices that have begun, and log-probabilities whose text is not written yet.
     begun: Vec<(u32, Vec<TokenLogprob>)>,
+    /// The client sent the deprecated `functions`: an answer's first call is its `function_call`.
+    legacy_functions: bool,
     /// Custom tools, and their calls that are not written yet, one per choice.
     custom_tools: Vec<String>,
     custom_calls: Vec<CustomCall>,
@@ -59,6 +61,9 @@ struct Delta<'a> {
     reasoning_content: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_calls: Option<[DeltaCall<'a>; 1]>,
+    /// A piece of the call of one of the deprecated `functions`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function_call: Option<DeltaFunction<'a>>,
 }
 
 #[derive(Serialize)]
@@ -104,6 +109,7 @@ impl ChunkWriter {
             reasoning: request.shows_reasoning(),
             logprobs: request.logprobs.is_some(),
             begun: Vec::new(),
+            legacy_functions: request.has_legacy_functions(),
             custom_tools: request
                 .chat()
                 .map_or(&[][..], |c| &c.tools)
@@ -163,7 +169,10 @@ impl ChunkWriter {
         let choice = ChunkChoice {
             logprobs: (!waiting.is_empty()).then(|| Logprobs::new(&waiting)),
             routed_experts: experts.as_ref().map(WireExperts::new),
-            finish_reason: Some(finish_name(&reason)),
+            finish_reason: Some(match reason {
+                FinishReason::ToolCalls if self.legacy_functions => FUNCTION_CALL,
+                ref reason => finish_name(reason),
+            }),
             stop_reason: stop_reason(&reason),
             ..ChunkChoice::new(index)
         };
@@ -171,8 +180,19 @@ impl ChunkWriter {
         self.stream.write(choice, timings.as_ref(), out);
     }
 
+    /// Writes a piece of a `function_call`. Further calls of an answer have no place there.
+    fn function_call(&mut self, choice: u32, index: u32, piece: DeltaFunction<'_>, out: &mut Vec<u8>) {
+        if index == 0 {
+            self.delta(choice, Delta { function_call: Some(piece), ..Delta::default() }, out);
+        }
+    }
+
     /// Writes the start of a call. A custom tool's input follows at its end.
     fn start_call(&mut self, choice: u32, index: u32, id: &str, name: &str, out: &mut Vec<u8>) {
+        if self.legacy_functions {
+            let piece = DeltaFunction { name: Some(name), arguments: "" };
+            return self.function_call(choice, index, piece, out);
+        }
         let mut call =
             DeltaCall { index, id: Some(id), kind: Some("function"), function: None, custom: None };
         if self.custom_tools.iter().any(|tool| tool == name) {
@@ -191,7 +211,11 @@ impl ChunkWriter {
             call.arguments.push_str(text);
             return;
         }
-        let function = Some(DeltaFunction { name: None, arguments: text });
+        let piece = DeltaFunction { name: None, arguments: text };
+        if self.legacy_functions {
+            return self.function_call(choice, index, piece, out);
+        }
+        let function = Some(piece);
         let call = DeltaCall { index, id: None, kind: None, function, custom: None };
         self.delta(choice, Delta { tool_calls: Some([call]), ..Delta::default() }, out);
     }

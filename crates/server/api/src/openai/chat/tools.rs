@@ -1,4 +1,4 @@
-//! Parses tools of a chat request: functions and custom tools. Called by the request's parser.
+//! Parses tools of a chat request: functions, custom tools and the deprecated `functions`. Called by the request's parser.
 
 use serde_json::Value;
 
@@ -7,8 +7,12 @@ use super::super::fields;
 use crate::core::{Chat, Tool, ToolChoice};
 use crate::json::{Field, Object, Result, shortened};
 
-/// `tools` and `tool_choice`.
+/// `tools`, `tool_choice` and `parallel_tool_calls`; or the deprecated `functions` and `function_call`.
 pub(super) fn tools(o: &mut Object, chat: &mut Chat) -> Result<()> {
+    chat.parallel_tool_calls = o.read("parallel_tool_calls", Field::bool)?;
+    if has_functions(o) {
+        return functions(o, chat);
+    }
     if let Some(f) = o.take("tools") {
         chat.tools = f.list(tool)?.into_iter().flatten().collect();
         fields::unique(&chat.tools)?;
@@ -18,6 +22,36 @@ pub(super) fn tools(o: &mut Object, chat: &mut Chat) -> Result<()> {
         fields::check_tool_choice(chat)?;
     }
     Ok(())
+}
+
+fn has_functions(o: &Object) -> bool {
+    o.peek("functions").and_then(Value::as_array).is_some_and(|list| !list.is_empty())
+}
+
+/// `functions` and `function_call`, as tools. An answer has one call at most.
+fn functions(o: &mut Object, chat: &mut Chat) -> Result<()> {
+    let f = o.require("functions")?;
+    let both = f.error("and 'tools' exclude each other");
+    chat.tools = f.list(|f| {
+        let mut o = f.object()?;
+        let mut tool = fields::tool(&mut o)?;
+        o.finish(&[fields::TOOL])?;
+        tool.origin.legacy = true;
+        Ok(tool)
+    })?;
+    fields::unique(&chat.tools)?;
+    if o.take("tools").is_some_and(|f| f.value().as_array().is_none_or(|list| !list.is_empty())) {
+        return Err(both);
+    }
+    o.only("tool_choice", &["auto".into(), "none".into()], "send 'function_call' with 'functions'")?;
+    chat.parallel_tool_calls = Some(false);
+    let Some(f) = o.take("function_call") else { return Ok(()) };
+    let unknown = f.error("names a function that is not in 'functions'");
+    chat.tool_choice = fields::tool_choice(f, |o| o.require("name")?.name())?;
+    match &chat.tool_choice {
+        ToolChoice::Named(name) if !chat.tools.iter().any(|t| t.name == *name) => Err(unknown),
+        _ => Ok(()),
+    }
 }
 
 fn is_custom(o: &Object) -> bool {

@@ -135,7 +135,7 @@ fn tools(b: &mut Body, chat: &Chat) {
 }
 
 /// The items of a message: an assistant's calls are separate items.
-fn items(m: &Message) -> Vec<Value> {
+pub(super) fn items(m: &Message) -> Vec<Value> {
     if m.role == Role::Tool {
         let id = m.tool_call_id.as_deref().unwrap_or("");
         return vec![json!({"type": "function_call_output", "call_id": id, "output": output(&m.content)})];
