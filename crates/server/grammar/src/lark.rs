@@ -26,9 +26,9 @@ pub fn token(id: u32) -> String {
     format!("<[{id}]> ")
 }
 
-/// White space in JSON: a few blanks, or a newline with indentation. Without a limit, some models write blanks until they run out of
-/// tokens.
-const JSON_SPACE: &str = r"[ \t]{1,16}|\r?\n[ \t]{0,64}";
+/// White space between two tokens of JSON: a blank, or a newline and indentation of at most 20 characters, as in llama.cpp. Without a
+/// limit, small models write blanks until they run out of tokens.
+const JSON_SPACE: &str = r" |\r?\n[ \t]{0,20}";
 
 /// A JSON schema as part of a rule.
 pub fn json(prepared: &Prepared) -> String {

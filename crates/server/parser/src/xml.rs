@@ -110,14 +110,13 @@ impl Scan {
     /// Processes the token at these bytes of the held text.
     pub fn step(&mut self, token: Token, Range { start: from, end }: Range<usize>) -> Step {
         let failed = Step::Text { end: self.opened };
-        let in_name = |c: char| !matches!(c, '<' | '>' | '\n');
         self.at = match (self.at, token) {
             (At::Open, _) if token.is_space() => At::Open,
             (At::Open, Token::Tag(Tag::FunctionOpen)) => {
                 self.name = end..end;
                 At::Name
             }
-            (At::Name, Token::Char(c)) if in_name(c) => At::Name,
+            (At::Name, Token::Char(c)) if is_name(c) => At::Name,
             (At::Name, Token::Char('>')) => {
                 self.name.end = from;
                 At::Parameters
@@ -125,7 +124,7 @@ impl Scan {
             (At::Parameters, _) if token.is_space() => At::Parameters,
             (At::Parameters, Token::Tag(Tag::ParameterOpen)) => At::Key { from: end, value_end: None },
             (At::Parameters, Token::Tag(Tag::FunctionClose)) => At::Close { end, value_end: None },
-            (at @ At::Key { .. }, Token::Char(c)) if in_name(c) => at,
+            (at @ At::Key { .. }, Token::Char(c)) if is_name(c) => at,
             (At::Key { from: key, value_end }, Token::Char('>')) if key < from => {
                 self.end_value(value_end);
                 self.key = key..from;
@@ -138,14 +137,6 @@ impl Scan {
                 if token.is_space() =>
             {
                 at
-            }
-            (At::InnerName, Token::Char(c)) if in_name(c) => At::InnerName,
-            (At::InnerName, Token::Char('>')) => At::InnerOpen,
-            (At::InnerOpen, Token::Tag(Tag::FunctionClose)) => At::Value,
-            (At::InnerOpen, Token::Tag(Tag::ParameterOpen)) => {
-                self.depth += 1;
-                self.nested = true;
-                At::Value
             }
             (At::Unclosed { value_end }, Token::Tag(Tag::CallClose)) => {
                 self.end_value(Some(value_end));
@@ -161,16 +152,31 @@ impl Scan {
                 self.end_value(value_end);
                 return Step::Done { end };
             }
-            (At::Close { end, value_end }, Token::Tag(Tag::CallOpen | Tag::FunctionOpen)) => {
-                self.end_value(value_end);
-                return Step::Done { end };
-            }
-            (At::Close { end, value_end }, _) if self.bare => {
+            (At::Close { end, value_end }, token)
+                if self.bare || matches!(token, Token::Tag(Tag::CallOpen | Tag::FunctionOpen)) =>
+            {
                 self.end_value(value_end);
                 return Step::Done { end };
             }
             (At::Close { value_end: None, .. }, _) => return failed,
             // Everything else is text of a value.
+            (_, Token::Tag(Tag::ThinkClose)) => return Step::Text { end: from },
+            (at, token) => self.value_step(at, token, from),
+        };
+        Step::More
+    }
+
+    /// The state after a token of a value, which may contain calls of its own.
+    fn value_step(&mut self, at: At, token: Token, from: usize) -> At {
+        match (at, token) {
+            (At::InnerName, Token::Char(c)) if is_name(c) => At::InnerName,
+            (At::InnerName, Token::Char('>')) => At::InnerOpen,
+            (At::InnerOpen, Token::Tag(Tag::FunctionClose)) => At::Value,
+            (At::InnerOpen, Token::Tag(Tag::ParameterOpen)) => {
+                self.depth += 1;
+                self.nested = true;
+                At::Value
+            }
             (_, Token::Tag(Tag::ParameterClose)) if self.depth == 0 => At::AfterValue { value_end: from },
             (_, Token::Tag(Tag::FunctionOpen)) if self.nesting => At::InnerName,
             (_, Token::Tag(Tag::FunctionClose)) if self.depth == 0 => At::Unclosed { value_end: from },
@@ -178,10 +184,8 @@ impl Scan {
                 self.depth -= 1;
                 At::Value
             }
-            (_, Token::Tag(Tag::ThinkClose)) => return Step::Text { end: from },
             _ => At::Value,
-        };
-        Step::More
+        }
     }
 
     /// Ends the last value here.
@@ -265,4 +269,9 @@ fn bare_value(value: &str, closed: bool) -> &str {
         Some((value, last)) if !closed && last.starts_with("</parameter") => value,
         _ => value,
     }
+}
+
+/// Whether a character may be part of a name in a tag.
+fn is_name(c: char) -> bool {
+    !matches!(c, '<' | '>' | '\n')
 }

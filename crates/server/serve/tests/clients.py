@@ -23,7 +23,7 @@ def check_arguments(arguments):
 
 
 def openai():
-    """Chats and responses, whole and streamed; tools, also in the syntaxes of seven families; custom tools; forms; stored responses; plain completions with log-probabilities; embeddings; models; errors."""
+    """Chats and responses, whole and streamed; tools, also in the syntaxes of seven families; custom tools; deprecated functions; text files; forms; stored responses and their items; plain completions with log-probabilities; embeddings; models; errors."""
     import openai
     from pydantic import BaseModel
 
@@ -66,6 +66,22 @@ def openai():
             streamed += part.model_dump()["custom"]["input"]
     assert streamed == call.custom.input, streamed
 
+    # Clients of 2023 read `function_call`.
+    legacy = plain | {"max_tokens": 300, "functions": [FUNCTION], "function_call": {"name": "set_light"}}
+    message = chat.create(**legacy).choices[0].message
+    assert message.function_call.name == "set_light" and not message.tool_calls
+    check_arguments(json.loads(message.function_call.arguments))
+    streamed = [p.choices[0].delta.function_call for p in chat.create(**legacy, stream=True) if p.choices]
+    assert "".join(p.arguments or "" for p in streamed if p) == message.function_call.arguments
+    answered = {"role": "function", "name": "set_light", "content": "done"}
+    turns = HELLO + [message.model_dump(exclude_none=True), answered]
+    assert chat.create(**plain | {"messages": turns, "functions": [FUNCTION]}).usage.completion_tokens
+
+    notes = {"filename": "notes.txt", "file_data": "data:text/plain;base64,YWJj"}
+    part = {"type": "file", "file": notes}
+    longer = chat.create(**plain | {"messages": [{"role": "user", "content": [part, {"type": "text", "text": "Hello"}]}]})
+    assert longer.usage.prompt_tokens > whole.usage.prompt_tokens
+
     class Light(BaseModel):
         on: bool
 
@@ -82,6 +98,11 @@ def openai():
     turns = HELLO + [{"type": "item_reference", "id": item.id} for item in response.output] + HELLO
     referring = client.responses.create(**asked | {"input": turns})
     assert referring.usage.input_tokens > response.usage.input_tokens
+    items = list(client.responses.input_items.list(referring.id, order="asc", limit=1))
+    assert [i.content[0].text for i in items] == ["Hello", response.output_text, "Hello"], items
+    assert client.responses.input_items.list(referring.id).data[0].id == items[-1].id
+    read = client.responses.create(**asked | {"input": [{"role": "user", "content": [{"type": "input_file"} | notes]}]})
+    assert read.usage.input_tokens > response.usage.input_tokens
     counted = client.responses.input_tokens.count(model=MODEL, input="Hello", reasoning=asked["reasoning"])
     assert counted.input_tokens == response.usage.input_tokens
     form = {"type": "json_schema", "name": "light", "schema": PARAMETERS, "strict": True}

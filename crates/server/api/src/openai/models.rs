@@ -9,7 +9,7 @@ pub fn list(models: &[ModelInfo]) -> Value {
     json!({"object": "list", "data": models.iter().map(one).collect::<Vec<_>>()})
 }
 
-/// The answer to `GET /v1/models/{id}`, with fields for vLLM's and llama.cpp's clients.
+/// The answer to `GET /v1/models/{id}`, with fields for vLLM's, llama.cpp's and Mistral's clients.
 pub fn one(m: &ModelInfo) -> Value {
     let mut out = json!({
         "id": m.id,
@@ -19,6 +19,15 @@ pub fn one(m: &ModelInfo) -> Value {
         "root": m.id,
         "parent": null,
         "max_model_len": m.context_length,
+        // Mistral's library reads no model without its kind.
+        "type": "base",
+        "max_context_length": m.context_length,
+        "capabilities": {
+            "completion_chat": m.abilities.completion,
+            "function_calling": m.abilities.tools,
+            "reasoning": m.abilities.thinking,
+            "vision": false,
+        },
         "meta": {
             "n_ctx_train": m.context_length,
             "n_embd": m.embedding_length,

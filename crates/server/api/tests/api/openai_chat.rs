@@ -125,8 +125,16 @@ fn what_is_wrong_is_named() {
     let functions = json!([{"name": "f"}]);
     let tools = json!([{"type": "function", "function": {"name": "f"}}]);
     refused(json!({"functions": functions, "tools": tools}), "functions", "exclude each other");
-    refused(json!({"functions": functions, "function_call": {"name": "g"}}), "function_call", "not in 'functions'");
-    refused(json!({"functions": functions, "tool_choice": "required"}), "tool_choice", "send 'function_call'");
+    refused(
+        json!({"functions": functions, "function_call": {"name": "g"}}),
+        "function_call",
+        "not in 'functions'",
+    );
+    refused(
+        json!({"functions": functions, "tool_choice": "required"}),
+        "tool_choice",
+        "send 'function_call'",
+    );
     refused(json!({"function_call": {"name": "f"}}), "function_call", "send 'tool_choice'");
     refused(
         json!({"temperature": "hot"}),

@@ -20,7 +20,10 @@ fn functions_are_tools_with_one_call_at_most() {
         (json!({}), ToolChoice::Auto),
         (json!({"function_call": "auto"}), ToolChoice::Auto),
         (json!({"function_call": "none"}), ToolChoice::None),
-        (json!({"function_call": {"name": "g"}, "tools": [], "tool_choice": null}), ToolChoice::Named("g".into())),
+        (
+            json!({"function_call": {"name": "g"}, "tools": [], "tool_choice": null}),
+            ToolChoice::Named("g".into()),
+        ),
     ] {
         let r = legacy(asked);
         let c = r.chat().unwrap();
@@ -46,10 +49,14 @@ fn their_calls_are_function_calls() {
     let whole: Value = serde_json::from_slice(&chat::response(&r, &answer)).unwrap();
     let choice = &whole["choices"][0];
     assert_eq!(choice["message"]["function_call"], json!({"name": "f", "arguments": "{\"a\":1}"}));
-    assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("function_call"), &Value::Null));
+    assert_eq!(
+        (&choice["finish_reason"], &choice["message"]["content"]),
+        (&json!("function_call"), &Value::Null)
+    );
     assert!(choice["message"].get("tool_calls").is_none());
     let chunks = data(&write(chat::ChunkWriter::new(&r), &events));
-    let pieces: Vec<&Value> = chunks.iter().filter_map(|c| c["choices"][0]["delta"].get("function_call")).collect();
+    let pieces: Vec<&Value> =
+        chunks.iter().filter_map(|c| c["choices"][0]["delta"].get("function_call")).collect();
     assert_eq!(pieces[0], &json!({"name": "f", "arguments": ""}));
     let arguments: String = pieces.iter().map(|p| p["arguments"].as_str().unwrap()).collect();
     assert_eq!(arguments, "{\"a\":1}");
@@ -62,7 +69,9 @@ fn their_calls_in_the_history_have_ids_of_their_own() {
     let call = |name: &str| json!({"role": "assistant", "content": null, "function_call": {"name": name, "arguments": "{}"}});
     let result = |name: &str, text: &str| json!({"role": "function", "name": name, "content": text});
     let user = json!({"role": "user", "content": "?"});
-    let r = legacy(json!({"messages": [user, call("f"), result("f", "1"), call("f"), result("f", "2"), call("g"), result("g", "3")]}));
+    let r = legacy(
+        json!({"messages": [user, call("f"), result("f", "1"), call("f"), result("f", "2"), call("g"), result("g", "3")]}),
+    );
     let messages = &r.chat().unwrap().messages;
     let calls: Vec<&str> = messages.iter().flat_map(|m| &m.tool_calls).map(|c| &*c.id).collect();
     let results: Vec<&str> = messages.iter().filter_map(|m| m.tool_call_id.as_deref()).collect();
@@ -77,7 +86,10 @@ fn files(name: &str, data: &str) -> [Result<Vec<Part>, octet_api::ApiError>; 2] 
     let in_chat = json!({"model": "m", "messages": [{"role": "user", "content": of_chat}]});
     let in_responses = json!({"model": "m", "input": [{"role": "user", "content": of_responses}]});
     let parts = |r: GenerateRequest| r.chat().unwrap().messages[0].content.clone();
-    [chat::parse(in_chat.to_string().as_bytes()).map(parts), responses::parse(in_responses.to_string().as_bytes()).map(parts)]
+    [
+        chat::parse(in_chat.to_string().as_bytes()).map(parts),
+        responses::parse(in_responses.to_string().as_bytes()).map(parts),
+    ]
 }
 
 #[test]
@@ -99,7 +111,12 @@ fn text_files_are_text() {
             assert!(image.is_document(), "{data}");
         }
     }
-    for data in ["data:application/zip;base64,UEsDBAAA", "data:text/plain;base64,gICA", "UEsDBAAA", "data:text/plain;base64,%"] {
+    for data in [
+        "data:application/zip;base64,UEsDBAAA",
+        "data:text/plain;base64,gICA",
+        "UEsDBAAA",
+        "data:text/plain;base64,%",
+    ] {
         let [chat, responses] = files("a.zip", data);
         let (chat, responses) = (chat.unwrap_err(), responses.unwrap_err());
         assert_eq!(chat.param.as_deref(), Some("messages[0].content[0].file.file_data"), "{data}");

@@ -3,8 +3,8 @@
 use crate::common::*;
 use octet_api::core::*;
 use octet_api::openai::responses::{
-    ResponseWriter, conversation, deleted, follow, input_items, input_page, output_items, parse, parse_with, references,
-    response, response_of,
+    ResponseWriter, conversation, deleted, follow, input_items, input_page, output_items, parse, parse_with,
+    references, response, response_of,
 };
 use octet_api::{ApiError, ErrorKind};
 use proptest::prelude::*;
@@ -57,7 +57,8 @@ fn input_items_are_listed_in_pages() {
     assert_eq!(conversation(&again, &Answer::default()), kept);
 
     let page = |query: &[(&str, &str)]| {
-        let query: Vec<(String, String)> = query.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        let query: Vec<(String, String)> =
+            query.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
         input_page(items.clone(), &query)
     };
     let ids = |page: &Value| {

@@ -194,35 +194,14 @@ impl<'a> Walk<'a> {
                 Some(n) if n > 0.0 => keep(self.multiple(value)?),
                 _ => keep(self.malformed(name, "a number above 0")?),
             },
-            Keyword::Count => match value.as_u64() {
-                Some(n) if n <= u32::MAX.into() => keep(true),
-                _ => match value.as_f64() {
-                    // Some schema generators have only floats.
-                    Some(n) if n.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&n) => {
-                        Some((n as u64).into())
-                    }
-                    _ => keep(self.malformed(name, "a whole number from 0 to 4294967295")?),
-                },
+            Keyword::Count => match count(value) {
+                Some(n) => Some(n.into()),
+                None => keep(self.malformed(name, "a whole number from 0 to 4294967295")?),
             },
             Keyword::Pattern => keep(self.pattern(value)?),
             Keyword::Format => self.format(value, schema)?,
-            Keyword::UniqueItems => {
-                if *value != Value::Bool(false) {
-                    self.problem("'uniqueItems' is not supported")?;
-                }
-                None
-            }
-            Keyword::PropertyNames => {
-                // Some generators write this for a map of strings.
-                let trivial = value == &Value::Bool(true)
-                    || value.as_object().is_some_and(|s| s.iter().all(|(k, v)| k == "type" && v == "string"));
-                if !trivial {
-                    self.problem("'propertyNames' is not supported")?;
-                }
-                None
-            }
-            Keyword::Unevaluated => {
-                if *value != Value::Bool(true) {
+            Keyword::UniqueItems | Keyword::PropertyNames | Keyword::Unevaluated => {
+                if !is_trivial(name, value) {
                     self.problem(format!("'{name}' is not supported"))?;
                 }
                 None
@@ -508,6 +487,22 @@ fn percent_decode(text: &str) -> Option<String> {
         });
     }
     String::from_utf8(out).ok()
+}
+
+/// A value of `minItems`, `maxLength` and the like. Some schema generators have only floats.
+fn count(value: &Value) -> Option<u64> {
+    let float = || value.as_f64().filter(|n| n.fract() == 0.0 && *n >= 0.0).map(|n| n as u64);
+    value.as_u64().or_else(float).filter(|n| *n <= u32::MAX.into())
+}
+
+/// Whether a value of a keyword that is not supported allows everything.
+fn is_trivial(name: &str, value: &Value) -> bool {
+    match (keyword(name), value) {
+        (Keyword::UniqueItems, value) => *value == Value::Bool(false),
+        // Some generators write this for a map of strings.
+        (Keyword::PropertyNames, Value::Object(s)) => s.iter().all(|(k, v)| k == "type" && v == "string"),
+        (_, value) => *value == Value::Bool(true),
+    }
 }
 
 #[cfg(test)]

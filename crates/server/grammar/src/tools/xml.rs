@@ -137,20 +137,42 @@ fn parameters(
             )?;
         }
     }
-    let combined = ["allOf", "anyOf", "oneOf"].iter().any(|k| schema.contains_key(*k));
-    let others = match schema.get("additionalProperties") {
-        None => combined && !schema.contains_key("properties"),
-        Some(value) => value != &Value::Bool(false),
-    };
-    let required: Vec<&str> = schema
-        .get("required")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .collect();
+    let others = allows_others(schema);
+    let required = schema.get("required").and_then(Value::as_array);
+    let required: Vec<&str> = required.into_iter().flatten().filter_map(Value::as_str).collect();
     let empty = Map::new();
     let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
+    let mut out = listed(rules, i, arguments, form, (properties, &required))?;
+    for name in required {
+        if !properties.contains_key(name) {
+            if others && bare::is_name(name) {
+                out.push(Parameter { name: name.into(), required: true, rule: format!("{}text", form.text) });
+            } else {
+                let what = format!("'{}' is required and not listed in 'properties'", name.escape_debug());
+                problem(rules, arguments, &arguments.path, what)?;
+            }
+        }
+    }
+    Ok((out, others))
+}
+
+/// Whether parameters that a schema does not list are allowed.
+fn allows_others(schema: &Map<String, Value>) -> bool {
+    let combined = ["allOf", "anyOf", "oneOf"].iter().any(|k| schema.contains_key(*k));
+    match schema.get("additionalProperties") {
+        None => combined && !schema.contains_key("properties"),
+        Some(value) => value != &Value::Bool(false),
+    }
+}
+
+/// The parameters of `properties`, with rules for their values.
+fn listed(
+    rules: &mut Rules,
+    i: usize,
+    arguments: &Arguments<'_>,
+    form: &Form,
+    (properties, required): (&Map<String, Value>, &[&str]),
+) -> Result<Vec<Parameter>, Error> {
     let mut out = Vec::new();
     for (j, (name, schema)) in properties.iter().enumerate() {
         let path = format!("{}/properties/{}", arguments.path, pointer_segment(name));
@@ -172,17 +194,7 @@ fn parameters(
             None => {}
         }
     }
-    for name in required {
-        if !properties.contains_key(name) {
-            if others && bare::is_name(name) {
-                out.push(Parameter { name: name.into(), required: true, rule: format!("{}text", form.text) });
-            } else {
-                let what = format!("'{}' is required and not listed in 'properties'", name.escape_debug());
-                problem(rules, arguments, &arguments.path, what)?;
-            }
-        }
-    }
-    Ok((out, others))
+    Ok(out)
 }
 
 /// A constraint that this syntax cannot enforce.

@@ -3,6 +3,7 @@
 use crate::support::{bytes, compile, ids_of, matcher, takes, text_of, walk};
 use octet_grammar::GrammarSpec;
 use proptest::prelude::*;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 fn spec(schema: &Value) -> GrammarSpec {
@@ -108,6 +109,31 @@ fn parsed(text: &str) -> Option<Value> {
         Ok(document) => Some(document),
         Err(e) if e.to_string().contains("number out of range") => None,
         Err(e) => panic!("{text}: {e}"),
+    }
+}
+
+#[test]
+fn json_may_be_indented_and_has_no_long_runs_of_space() {
+    let schema = json!({"type": "object", "required": ["a", "b"], "additionalProperties": false, "properties": {
+        "a": {"type": "array", "items": {"type": "object"}}, "b": {"type": "integer"},
+    }});
+    let answer = json!({"a": [{"c": [{"d": {}}], "e": []}], "b": 1});
+    for spec in [spec(&schema), GrammarSpec::JsonObject] {
+        let m = matcher(&bytes(), spec);
+        let takes = |text: &str| takes(&m, &ids_of(text));
+        for indent in ["", " ", "  ", "   ", "    ", "\t"] {
+            // serde_json's own pretty printer.
+            let mut out = Vec::new();
+            let formatter = serde_json::ser::PrettyFormatter::with_indent(indent.as_bytes());
+            answer.serialize(&mut serde_json::Serializer::with_formatter(&mut out, formatter)).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            assert!(takes(&text), "{text}");
+            assert!(takes(&text.replace('\n', "\r\n")), "{text}");
+        }
+        assert!(takes(&answer.to_string()) && takes(r#"{"a": [], "b": 1}"#));
+        for run in ["  ", "\t", "\n\n", &format!("\n{}", " ".repeat(21)), " \n"] {
+            assert!(!takes(&format!(r#"{{"a":{run}[], "b": 1}}"#)), "{run:?}");
+        }
     }
 }
 

@@ -170,8 +170,9 @@ mod tests {
     #[test]
     fn the_oldest_go_first() {
         let kept = ResponseStore::default();
-        let put =
-            |id: &str, bytes: usize| kept.put(NewResponse { id: id.into(), body: vec![0; bytes], ..NewResponse::default() });
+        let put = |id: &str, bytes: usize| {
+            kept.put(NewResponse { id: id.into(), body: vec![0; bytes], ..NewResponse::default() })
+        };
         let get = |id: &str| kept.get(id, &Caller::Trusted);
         for i in 0..KEPT_MAX + 2 {
             put(&format!("{i}"), 1);
@@ -192,7 +193,8 @@ mod tests {
         let kept = ResponseStore::default();
         let body = br#"{"output": [{"id": "fc_a_0"}, {"id": "fc_a_1"}]}"#;
         let conversation = vec![Message::text(Role::User, "Hi"), Message::text(Role::Assistant, "Ho")];
-        let new = NewResponse { id: "resp_a".into(), body: body.to_vec(), conversation, input_len: 1, owner: None };
+        let new =
+            NewResponse { id: "resp_a".into(), body: body.to_vec(), conversation, input_len: 1, owner: None };
         kept.put(new);
         let mut referred = Referred::new(&kept, &Caller::Trusted);
         assert_eq!(kept.bytes(), body.len());

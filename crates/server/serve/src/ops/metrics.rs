@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use octet_compute::batch::PAGE_TOKENS;
+use octet_engine::cache::CacheStats;
 use octet_engine::scheduler::Handle;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -401,22 +402,10 @@ impl Metrics {
         let card = loaded.as_ref().map(|_| models.card(index));
         let on_device = card.as_ref().is_some_and(|c| c.on_device.is_some());
         let billed = card.map_or((0, 0), |c| (c.memory_bytes, c.accelerator_bytes()));
-        let int = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        let set = |level: &Level, n: usize| {
-            level.get_or_create(label).set(int(n as u64));
-        };
-        let cache = stats.cache;
-        set(&self.levels.running, stats.running);
-        set(&self.levels.waiting, stats.waiting + models.waiting(index));
-        set(&self.levels.pages_idle, cache.pages_idle);
-        set(&self.levels.snapshots, cache.snapshots);
-        set(&self.levels.disk_files, cache.disk.files);
-        set(&self.levels.healthy, usize::from(models.unhealthy(index).is_none()));
         for (level, n) in [
-            (&self.levels.snapshot_bytes, cache.snapshot_bytes),
-            (&self.levels.snapshots_taken, cache.taken),
-            (&self.levels.snapshot_hits, cache.hits),
-            (&self.levels.snapshots_evicted, cache.evicted),
+            (&self.levels.running, stats.running as u64),
+            (&self.levels.waiting, (stats.waiting + models.waiting(index)) as u64),
+            (&self.levels.healthy, u64::from(models.unhealthy(index).is_none())),
             (&self.levels.preemptions, stats.preemptions),
             (&self.levels.steps, stats.steps),
             (&self.levels.step_bytes, stats.step_bytes),
@@ -425,16 +414,10 @@ impl Metrics {
             (&self.levels.losses, models.losses(index)),
             (&self.levels.memory, billed.0),
             (&self.levels.device_memory, billed.1),
-            (&self.levels.disk_bytes, cache.disk.bytes),
-            (&self.levels.disk_hits, cache.disk.hits),
-            (&self.levels.disk_tokens, cache.disk.tokens),
-            (&self.levels.disk_errors, cache.disk.errors),
-            (&self.levels.disk_dropped, cache.disk.dropped),
         ] {
-            level.get_or_create(label).set(int(n));
+            set(level, label, n);
         }
-        let share = if cache.pages > 0 { cache.pages_used as f64 / cache.pages as f64 } else { 0.0 };
-        self.shares.kv_usage.get_or_create(label).set(share);
+        self.read_cache(&stats.cache, label);
         self.shares.loaded.get_or_create(label).set(models.progress(index));
         for (share, time) in [
             (&self.shares.worst_step, stats.decode_step_time_max),
@@ -447,20 +430,52 @@ impl Metrics {
         }
         self.speculation.show(&label.model_name, &stats.speculation);
         if let Some(loaded) = loaded {
-            let block = PAGE_TOKENS as u64;
-            let config = CacheConfig {
-                model_name: label.model_name.clone(),
-                block_size: block,
-                num_gpu_blocks: loaded.handle.info().cache.pages as u64,
-                cache_dtype: loaded.handle.info().cache.kv.to_string(),
-                enable_prefix_caching: "True",
-            };
-            self.cache_config.get_or_create(&config).set(1);
-            if let Some(usage) = loaded.handle.experts() {
-                self.experts.show(&label.model_name, &usage);
-            }
+            self.read_loaded(&loaded.handle, label);
         }
     }
+
+    /// The state of a model's KV cache and snapshots.
+    fn read_cache(&self, cache: &CacheStats, label: &Model) {
+        for (level, n) in [
+            (&self.levels.pages_idle, cache.pages_idle as u64),
+            (&self.levels.snapshots, cache.snapshots as u64),
+            (&self.levels.disk_files, cache.disk.files as u64),
+            (&self.levels.snapshot_bytes, cache.snapshot_bytes),
+            (&self.levels.snapshots_taken, cache.taken),
+            (&self.levels.snapshot_hits, cache.hits),
+            (&self.levels.snapshots_evicted, cache.evicted),
+            (&self.levels.disk_bytes, cache.disk.bytes),
+            (&self.levels.disk_hits, cache.disk.hits),
+            (&self.levels.disk_tokens, cache.disk.tokens),
+            (&self.levels.disk_errors, cache.disk.errors),
+            (&self.levels.disk_dropped, cache.disk.dropped),
+        ] {
+            set(level, label, n);
+        }
+        let share = if cache.pages > 0 { cache.pages_used as f64 / cache.pages as f64 } else { 0.0 };
+        self.shares.kv_usage.get_or_create(label).set(share);
+    }
+
+    /// The cache's configuration and the experts of a loaded model.
+    fn read_loaded(&self, handle: &Handle, label: &Model) {
+        let cache = &handle.info().cache;
+        let config = CacheConfig {
+            model_name: label.model_name.clone(),
+            block_size: PAGE_TOKENS as u64,
+            num_gpu_blocks: cache.pages as u64,
+            cache_dtype: cache.kv.to_string(),
+            enable_prefix_caching: "True",
+        };
+        self.cache_config.get_or_create(&config).set(1);
+        if let Some(usage) = handle.experts() {
+            self.experts.show(&label.model_name, &usage);
+        }
+    }
+}
+
+/// Sets a level of a model.
+fn set(level: &Level, label: &Model, n: u64) {
+    level.get_or_create(label).set(i64::try_from(n).unwrap_or(i64::MAX));
 }
 
 /// The machine's memory that must be free for its bandwidth to be measured.

@@ -105,13 +105,32 @@ const PROMPTS_AHEAD: usize = 2;
 /// How long to wait where the queue is full of others' requests.
 pub const QUEUE_PAUSE: Duration = Duration::from_millis(50);
 
-/// Renders, tokenizes and plans a request on blocking threads; also returns warnings about parts that were left out.
+/// A request with its plan.
+struct Planned {
+    request: Arc<GenerateRequest>,
+    share: MemoryPermit,
+    plan: Plan,
+    /// Parts of the request that were left out of the prompt.
+    left_out: Vec<Warning>,
+}
+
+/// Reserves a slot in the queue of a model.
+fn reserve(app: &App, lease: &Lease, label: &Model) -> Result<QueueSlot, ApiError> {
+    lease.model().handle.reserve().map_err(|e| {
+        if matches!(e, SubmitError::QueueFull { .. }) {
+            app.metrics.refused(label);
+        }
+        submit_error(&e)
+    })
+}
+
+/// Renders, tokenizes and plans a request on blocking threads.
 async fn planned(
     app: &App,
     (model, name): (Arc<Loaded>, String),
     (request, share): (Arc<GenerateRequest>, MemoryPermit),
     defaults: Defaults,
-) -> Result<(Arc<GenerateRequest>, MemoryPermit, Vec<Warning>, Plan), ApiError> {
+) -> Result<Planned, ApiError> {
     let (of, body_bytes) = (Arc::clone(&model), share.body_bytes);
     let rendered = app.blocking_pool.run(body_bytes, move |gone| {
         let (mut request, mut share) = (request, share);
@@ -124,13 +143,13 @@ async fn planned(
         Ok((request, share, rendered))
     });
     let (request, share, mut rendered) = rendered.await?;
-    let unseen: Vec<Warning> = rendered.iter_mut().flat_map(|r| std::mem::take(&mut r.warnings)).collect();
-    app.warnings.note(&unseen)?;
+    let left_out: Vec<Warning> = rendered.iter_mut().flat_map(|r| std::mem::take(&mut r.warnings)).collect();
+    app.warnings.note(&left_out)?;
     // Not on the pool: others need not wait while a grammar is compiled, and compilations have their own limit.
     let asked = Arc::clone(&request);
-    let planned = tokio::task::spawn_blocking(move || plan(&model, &name, &asked, rendered, defaults));
-    let planned = planned.await.map_err(|e| internal(&e.to_string()))??;
-    Ok((request, share, unseen, planned))
+    let plan = tokio::task::spawn_blocking(move || plan(&model, &name, &asked, rendered, defaults));
+    let plan = plan.await.map_err(|e| internal(&e.to_string()))??;
+    Ok(Planned { request, share, plan, left_out })
 }
 
 impl Run {
@@ -150,19 +169,24 @@ impl Run {
         trace.note(|f| f.model.clone_from(&name));
         let explain_miss = explain_miss || tracing::enabled!(tracing::Level::DEBUG);
         let defaults = Defaults { reasoning: app.options.reasoning, explain_miss };
-        let place = lease.model().handle.reserve().map_err(|e| {
-            if matches!(e, SubmitError::QueueFull { .. }) {
-                app.metrics.refused(&label);
-            }
-            submit_error(&e)
-        })?;
+        let place = reserve(app, &lease, &label)?;
         let planning = planned(app, (Arc::clone(lease.model()), name), (request, share), defaults);
         let planned = match deadline {
             Some(deadline) => tokio::time::timeout_at(deadline, planning).await.map_err(|_| timeout())?,
             None => planning.await,
         };
-        let (request, share, unseen, planned) = planned?;
-        let Plan { requests, echo, prompt_tokens, reader, unenforced, form, applied } = planned;
+        let mut run = Self::new(app, trace, label, lease, planned?);
+        run.deadline = deadline;
+        run.place = Some(place);
+        run.trace.note(|f| f.prompt = run.usage.prompt_tokens);
+        run.submit()?;
+        Ok(run)
+    }
+
+    /// A planned request of which nothing has been queued.
+    fn new(app: &Arc<App>, trace: &Trace, label: Model, lease: Lease, planned: Planned) -> Self {
+        let Planned { request, share, plan, left_out } = planned;
+        let Plan { requests, echo, prompt_tokens, reader, unenforced, form, applied } = plan;
         let n = request.n as usize;
         let choice = |i: usize| {
             let index = u32::try_from(i).unwrap_or(u32::MAX);
@@ -171,7 +195,7 @@ impl Run {
         let choices = (0..requests.len() * n).map(choice).collect();
         let (to, events) = unbounded_channel();
         let requests_progress = requests.iter().map(|r| (0, r.prompt.len())).collect();
-        let mut run = Self {
+        Self {
             app: Arc::clone(app),
             trace: trace.clone(),
             label,
@@ -179,7 +203,7 @@ impl Run {
             _share: share,
             to,
             events,
-            place: Some(place),
+            place: None,
             later: requests.into_iter().enumerate().collect(),
             with_engine: 0,
             choices,
@@ -189,14 +213,14 @@ impl Run {
             ready: VecDeque::new(),
             miss: None,
             warnings: messages(&request.warnings)
-                .chain(messages(&unseen))
+                .chain(messages(&left_out))
                 .map(str::to_string)
                 .chain(unenforced)
                 .collect(),
             form,
             applied,
             progress: requests_progress,
-            deadline,
+            deadline: None,
             usage: Usage {
                 prompt_tokens: prompt_tokens as u64,
                 cached_tokens: Some(0),
@@ -214,10 +238,7 @@ impl Run {
             waited: lease.waited,
             lease: Some(lease),
             request,
-        };
-        run.trace.note(|f| f.prompt = prompt_tokens as u64);
-        run.submit()?;
-        Ok(run)
+        }
     }
 
     /// Queues prompts as far as there is room.

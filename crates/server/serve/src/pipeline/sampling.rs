@@ -1,7 +1,7 @@
 //! Sampling settings: what the client says, on top of what the server and the model's makers recommend; and the same again as llama.cpp's
 //! clients read it. Called by `plan` and by `http` for `/props`.
 
-use octet_api::core::{GenerateRequest, ResponseFormat};
+use octet_api::core::{GenerateRequest, MoreSampling, ResponseFormat};
 use octet_engine::engine::Request;
 use octet_engine::sampler::{
     Dry, DynamicTemperature, Mirostat, MirostatVersion, SamplerParams, Stage, Xtc, dry_breakers,
@@ -19,22 +19,34 @@ const MIROSTAT_ETA: f64 = 0.1;
 
 /// The settings of a request.
 pub fn sampling(model: &Loaded, request: &GenerateRequest) -> SamplerParams {
-    let (base, asked) = (&model.handle.rules().sampling, &request.sampling);
+    let rules = model.handle.rules();
+    let more = &request.sampling.more;
+    let mut out = merged(&rules.sampling, request);
+    out.logprobs = out.logprobs.map(|n| n.min(rules.vocab));
+    if out.dry.multiplier > 0.0 {
+        let given = more.dry_sequence_breakers.as_ref();
+        let texts: Vec<&str> = given.map_or(BREAKERS.to_vec(), |b| b.iter().map(String::as_str).collect());
+        out.dry.breakers = texts.into_iter().flat_map(|t| dry_breakers(model.tokenizer(), t)).collect();
+    }
+    for (text, bias) in &more.text_bias {
+        out.logit_bias.extend(tokens_of(model.tokenizer(), text).map(|id| (id, *bias as f32)));
+    }
+    out
+}
+
+/// The settings of a request, and the model's where it sets none; without those that need the tokenizer.
+fn merged(base: &SamplerParams, request: &GenerateRequest) -> SamplerParams {
+    let asked = &request.sampling;
     let more = &asked.more;
     let float = |asked: Option<f64>, base: f32| asked.map_or(base, |x| x as f32);
+    // Below zero is all.
     let last_n = |n: i32| usize::try_from(n).unwrap_or(usize::MAX);
-    let version = match more.mirostat {
-        Some(1) => Some(MirostatVersion::V1),
-        Some(2) => Some(MirostatVersion::V2),
-        _ => None,
-    };
-    let mut out = SamplerParams {
+    SamplerParams {
         temperature: float(asked.temperature, base.temperature),
         top_k: asked.top_k.unwrap_or(base.top_k),
         top_p: float(asked.top_p, base.top_p),
         min_p: float(asked.min_p, base.min_p),
         repetition_penalty: float(asked.repetition_penalty, base.repetition_penalty),
-        // Below zero is all.
         penalty_last_n: asked.penalty_last_n.map_or(base.penalty_last_n, last_n),
         presence_penalty: float(asked.presence_penalty, base.presence_penalty),
         frequency_penalty: float(asked.frequency_penalty, base.frequency_penalty),
@@ -59,29 +71,25 @@ pub fn sampling(model: &Loaded, request: &GenerateRequest) -> SamplerParams {
             last_n: more.dry_penalty_last_n.map_or(base.dry.last_n, last_n),
             breakers: Vec::new(),
         },
-        mirostat: version.map(|version| Mirostat {
-            version,
-            tau: more.mirostat_tau.unwrap_or(MIROSTAT_TAU) as f32,
-            eta: more.mirostat_eta.unwrap_or(MIROSTAT_ETA) as f32,
-        }),
+        mirostat: mirostat(more),
         min_keep: more.min_keep.map_or(base.min_keep, |n| n as usize),
         order: match &more.samplers {
             // They were looked at when the request was read.
             Some(names) => names.iter().filter_map(|n| Stage::from_name(n)).collect(),
             None => base.order.clone(),
         },
+    }
+}
+
+fn mirostat(more: &MoreSampling) -> Option<Mirostat> {
+    let version = match more.mirostat {
+        Some(1) => MirostatVersion::V1,
+        Some(2) => MirostatVersion::V2,
+        _ => return None,
     };
-    let vocab = model.handle.rules().vocab;
-    out.logprobs = out.logprobs.map(|n| n.min(vocab));
-    if out.dry.multiplier > 0.0 {
-        let given = more.dry_sequence_breakers.as_ref();
-        let texts: Vec<&str> = given.map_or(BREAKERS.to_vec(), |b| b.iter().map(String::as_str).collect());
-        out.dry.breakers = texts.into_iter().flat_map(|t| dry_breakers(model.tokenizer(), t)).collect();
-    }
-    for (text, bias) in &more.text_bias {
-        out.logit_bias.extend(tokens_of(model.tokenizer(), text).map(|id| (id, *bias as f32)));
-    }
-    out
+    let tau = more.mirostat_tau.unwrap_or(MIROSTAT_TAU) as f32;
+    let eta = more.mirostat_eta.unwrap_or(MIROSTAT_ETA) as f32;
+    Some(Mirostat { version, tau, eta })
 }
 
 /// The tokens that a text is made of, as llama.cpp biases them.

@@ -236,6 +236,11 @@ async fn answers_are_as_described() {
     let calls = json!({"tools": [tool()], "tool_choice": "required", "max_tokens": 300, "parallel_tool_calls": false});
     let called = c.post(at, with(&chat("Light!"), calls.clone())).await;
     assert!(called["choices"][0]["message"]["tool_calls"].is_array());
+    let function = tool()["function"].clone();
+    let legacy =
+        json!({"functions": [function], "function_call": {"name": function["name"]}, "max_tokens": 300});
+    let called = c.post(at, with(&chat("Light!"), legacy)).await;
+    assert!(called["choices"][0]["message"]["function_call"].is_object());
     let scored = json!({"model": "tiny", "prompt": ["a", "b c"], "echo": true, "logprobs": 2, "max_tokens": 2, "temperature": 0});
     c.post("/v1/completions", scored).await;
 
@@ -252,6 +257,8 @@ async fn answers_are_as_described() {
     c.post("/v1/responses/input_tokens", json!({"model": "tiny", "input": "Hello"})).await;
     let (status, again) = f.get(&format!("/v1/responses/{kept}")).await;
     c.check("/v1/responses/{id}", "get", status, &again);
+    let (status, items) = f.get(&format!("/v1/responses/{kept}/input_items")).await;
+    c.check("/v1/responses/{id}/input_items", "get", status, &items);
     let forgotten = f.client.delete(f.url(&format!("/v1/responses/{kept}"))).send().await.unwrap();
     c.check("/v1/responses/{id}", "delete", 200, &crate::common::read(forgotten).await.1);
 
@@ -337,6 +344,7 @@ async fn errors_are_as_described() {
     for (path, at, status) in [
         ("/v1/models/{id}", "/v1/models/other", 404),
         ("/v1/responses/{id}", "/v1/responses/other", 404),
+        ("/v1/responses/{id}/input_items", "/v1/responses/other/input_items", 404),
         ("/v1beta/models/{id}", "/v1beta/models/other", 404),
         ("/v1/files", "/v1/files", 404),
         ("/props", "/props?model=other", 404),

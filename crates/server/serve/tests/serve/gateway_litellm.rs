@@ -253,7 +253,10 @@ async fn responses_pass_through_where_the_provider_has_them() {
     })
     .await;
     let f = Fixture::routed(&format!(
-        "model_list: [{{model_name: m, litellm_params: {{model: azure/theirs, api_base: '{}', api_version: v1, api_key: k}}}}]",
+        "model_list:
+- {{model_name: m, litellm_params: {{model: azure/theirs, api_base: '{0}', api_version: v1, api_key: k}}}}
+- {{model_name: chats, litellm_params: {{model: hosted_vllm/theirs, api_base: '{0}/v1'}}}}
+",
         up.base
     ))
     .await;
@@ -265,6 +268,31 @@ async fn responses_pass_through_where_the_provider_has_them() {
     );
     let sent = json!({"model": "theirs", "input": "Hello", "previous_response_id": "resp_before", "of_theirs": true});
     assert_eq!(up.last().body, sent);
+
+    // What is stored here the provider does not know: it is resolved first.
+    let first = f.ok("/v1/responses", &json!({"model": "chats", "input": "One"})).await;
+    let item = &first["output"][0]["id"];
+    let reference = json!([{"role": "user", "content": "One"}, {"type": "item_reference", "id": item}, {"role": "user", "content": "Two"}]);
+    for follow in [
+        json!({"model": "m", "input": reference}),
+        json!({"model": "m", "input": "Two", "previous_response_id": first["id"]}),
+    ] {
+        f.ok("/v1/responses", &follow).await;
+        let sent = up.last().body;
+        let texts: Vec<&Value> =
+            sent["input"].as_array().unwrap().iter().map(|i| &i["content"][0]["text"]).collect();
+        assert_eq!(texts, [&json!("One"), &json!("Hi"), &json!("Two")], "{sent}");
+        assert!(sent.get("previous_response_id").is_none(), "{sent}");
+    }
+    let seen = up.seen().len();
+    let both = json!({"model": "m", "input": reference, "previous_response_id": "resp_before"});
+    let (status, said) = f.post("/v1/responses", &both).await;
+    assert_eq!((status, &said["error"]["code"]), (400, &json!("previous_response_not_found")));
+    let others =
+        json!([{"type": "item_reference", "id": item}, {"type": "item_reference", "id": "msg_theirs"}]);
+    let (status, said) = f.post("/v1/responses", &json!({"model": "m", "input": others})).await;
+    assert_eq!((status, &said["error"]["param"]), (400, &json!("input[1].id")));
+    assert_eq!(up.seen().len(), seen, "nothing was sent");
 }
 
 #[tokio::test(flavor = "multi_thread")]

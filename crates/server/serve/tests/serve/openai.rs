@@ -244,6 +244,23 @@ async fn responses_are_streamed_kept_and_forgotten() {
     let turns = [&[user("Hello")], &named[..], &[user("More")]].concat();
     let referring = with(&base, json!({"input": turns}));
     assert_eq!(prompt(&f.ok("/v1/responses", &referring).await), prompt(&second));
+    let items = async |query: &str| {
+        f.get(&format!("/v1/responses/{}/input_items{query}", second["id"].as_str().unwrap())).await
+    };
+    let (status, page) = items("?order=asc").await;
+    assert_eq!(status, 200, "{page}");
+    let texts: Vec<&Value> =
+        page["data"].as_array().unwrap().iter().map(|i| &i["content"][0]["text"]).collect();
+    assert_eq!(texts, [&json!("Hello"), &first["output"][0]["content"][0]["text"], &json!("More")]);
+    assert_eq!(items("?limit=0").await.0, 400);
+    let all: Vec<Value> = page["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|i| json!({"type": "item_reference", "id": i["id"]}))
+        .collect();
+    let again = f.ok("/v1/responses", &with(&base, json!({"input": all}))).await;
+    assert_eq!(prompt(&again), prompt(&second));
     for asked in [&next, &referring] {
         let counted = f.ok("/v1/responses/input_tokens", asked).await;
         assert_eq!(counted["input_tokens"].as_u64(), prompt(&second));
@@ -267,6 +284,34 @@ async fn responses_are_streamed_kept_and_forgotten() {
         f.get(&format!("/v1/responses/{}", events[0].1["response"]["id"].as_str().unwrap())).await.0,
         404
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_are_answered_in_their_deprecated_form() {
+    let f = Fixture::start().await;
+    let function = crate::common::tool()["function"].clone();
+    let asked =
+        json!({"functions": [function], "function_call": {"name": function["name"]}, "max_tokens": 300});
+    let asked = with(&chat("Light!"), asked);
+    let whole = f.ok("/v1/chat/completions", &asked).await;
+    let choice = &whole["choices"][0];
+    assert_eq!(
+        (&choice["finish_reason"], &choice["message"]["function_call"]["name"]),
+        (&json!("function_call"), &function["name"])
+    );
+    let arguments = choice["message"]["function_call"]["arguments"].as_str().unwrap();
+    assert!(serde_json::from_str::<Value>(arguments).unwrap().is_object(), "{arguments}");
+    let events = f.events("/v1/chat/completions", &with(&asked, json!({"stream": true}))).await;
+    let pieces: String = events
+        .iter()
+        .filter_map(|(_, e)| e["choices"][0]["delta"]["function_call"]["arguments"].as_str())
+        .collect();
+    assert_eq!(pieces, arguments);
+    let mut next = with(&asked, json!({"function_call": "none", "max_tokens": 5}));
+    let messages = next["messages"].as_array_mut().unwrap();
+    messages.push(choice["message"].clone());
+    messages.push(json!({"role": "function", "name": function["name"], "content": "done"}));
+    f.ok("/v1/chat/completions", &next).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

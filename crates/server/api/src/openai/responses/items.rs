@@ -104,14 +104,10 @@ fn item(f: Field, out: &mut Vec<Message>, added: &mut Vec<Tool>) -> Result<()> {
     match kind.as_ref().map_or(Some("message"), |f| f.as_str()) {
         Some("message" | "agent_message") => message(&mut o, out)?,
         Some("function_call") => {
-            let (id, name) = (o.require("call_id")?.name()?, name(&mut o)?);
-            let arguments = o.read("arguments", arguments)?.unwrap_or_default();
-            assistant(out, |_| true).tool_calls.push(ToolCall { id, name, arguments, cache: None });
+            call(&mut o, out, |o| Ok(o.read("arguments", arguments)?.unwrap_or_default()))?;
         }
         Some("custom_tool_call") => {
-            let (id, name) = (o.require("call_id")?.name()?, name(&mut o)?);
-            let arguments = ToolOrigin::arguments(&o.require("input")?.string()?);
-            assistant(out, |_| true).tool_calls.push(ToolCall { id, name, arguments, cache: None });
+            call(&mut o, out, |o| Ok(ToolOrigin::arguments(&o.require("input")?.string()?)))?;
         }
         Some("function_call_output" | "custom_tool_call_output") => {
             let mut m = Message::empty(Role::Tool);
@@ -141,23 +137,8 @@ fn item(f: Field, out: &mut Vec<Message>, added: &mut Vec<Tool>) -> Result<()> {
             return Ok(());
         }
         // Calls that the client runs have ids: they are kept as function calls.
-        Some(call) if call.ends_with("_call") && o.has("call_id") => {
-            let (id, name) = (o.require("call_id")?.name()?, call.trim_end_matches("_call").to_string());
-            let mut fields: serde_json::Map<_, _> = o.into_fields().map(|(k, f)| (k, f.raw())).collect();
-            fields.retain(|key, _| !matches!(&**key, "id" | "status"));
-            let arguments = serde_json::Value::from(fields).to_string();
-            assistant(out, |_| true).tool_calls.push(ToolCall { id, name, arguments, cache: None });
-            return Ok(());
-        }
-        Some(output) if output.ends_with("_call_output") => {
-            let mut m = Message::empty(Role::Tool);
-            let id = o.take_any(&["call_id", "id"])?;
-            m.tool_call_id = id.map(Field::name).transpose()?;
-            if let Some(f) = o.take("output") {
-                m.content = if f.is_string() { content(f)? } else { vec![Part::text(f.raw().to_string())] };
-            }
-            out.push(m);
-        }
+        Some(name) if name.ends_with("_call") && o.has("call_id") => return client_call(o, name, out),
+        Some(output) if output.ends_with("_call_output") => client_output(&mut o, out)?,
         Some(other) => {
             o.warn(format_args!("is left out: '{}' is not a known item", shortened(other)));
             return Ok(());
@@ -165,6 +146,40 @@ fn item(f: Field, out: &mut Vec<Message>, added: &mut Vec<Tool>) -> Result<()> {
         None => return Err(kind.expect("just seen").expected("a string")),
     }
     o.finish(&[ITEM])?;
+    Ok(())
+}
+
+/// A call of a function or of a custom tool.
+fn call(
+    o: &mut Object,
+    out: &mut Vec<Message>,
+    arguments: impl FnOnce(&mut Object) -> Result<String>,
+) -> Result<()> {
+    let (id, name) = (o.require("call_id")?.name()?, name(o)?);
+    let arguments = arguments(o)?;
+    assistant(out, |_| true).tool_calls.push(ToolCall { id, name, arguments, cache: None });
+    Ok(())
+}
+
+/// A call of a tool that OpenAI defines and the client runs (`local_shell_call`): its fields are the arguments.
+fn client_call(mut o: Object, kind: &str, out: &mut Vec<Message>) -> Result<()> {
+    let (id, name) = (o.require("call_id")?.name()?, kind.trim_end_matches("_call").to_string());
+    let mut fields: serde_json::Map<_, _> = o.into_fields().map(|(k, f)| (k, f.raw())).collect();
+    fields.retain(|key, _| !matches!(&**key, "id" | "status"));
+    let arguments = Value::from(fields).to_string();
+    assistant(out, |_| true).tool_calls.push(ToolCall { id, name, arguments, cache: None });
+    Ok(())
+}
+
+/// What such a tool returned: a text, or anything else as JSON.
+fn client_output(o: &mut Object, out: &mut Vec<Message>) -> Result<()> {
+    let mut m = Message::empty(Role::Tool);
+    let id = o.take_any(&["call_id", "id"])?;
+    m.tool_call_id = id.map(Field::name).transpose()?;
+    if let Some(f) = o.take("output") {
+        m.content = if f.is_string() { content(f)? } else { vec![Part::text(f.raw().to_string())] };
+    }
+    out.push(m);
     Ok(())
 }
 

@@ -14,5 +14,7 @@ pub use body::body;
 pub use reader::{ResponseReader, events};
 pub use request::{parse, parse_with};
 pub use response::response;
-pub use stored::{conversation, deleted, follow, input_items, input_len, input_page, output_items, references, response_of};
+pub use stored::{
+    conversation, deleted, follow, input_items, input_len, input_page, output_items, references, response_of,
+};
 pub use stream::ResponseWriter;
