@@ -58,8 +58,9 @@ def libraries():
     table = next(n.value for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "CLIENTS")
     rows = []
     for key, function in zip(table.keys, table.values):
-        version = re.search(rf'"{key.value}==([0-9.]+)"', pins)[1]
-        rows.append(f"| {key.value} | {version} | {says[function.id]} |")
+        # Tests of the server's figures have no library of their name.
+        if version := re.search(rf'"{key.value}==([0-9.]+)"', pins):
+            rows.append(f"| {key.value} | {version[1]} | {says[function.id]} |")
     return "\n".join(rows) + "\n"
 
 

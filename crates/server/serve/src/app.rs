@@ -95,6 +95,9 @@ pub struct App {
     gateway: OnceLock<Arc<Gateway>>,
 }
 
+/// The name that huggingface_hub's client sends when its user names no model.
+const HUGGING_FACE_UNNAMED: &str = "dummy";
+
 impl App {
     /// Opens each model's file to read its metadata; loads none. With routes it must be called inside a tokio runtime.
     pub fn new(mut options: Options) -> Result<Arc<Self>, BoxError> {
@@ -147,7 +150,11 @@ impl App {
         match self.gateway() {
             Some(gateway) => gateway.local(name),
             None if name.is_empty() => self.models.sole().ok_or_else(|| unnamed(&self.models.known())),
-            None => self.models.find(name).ok_or_else(|| unknown(name, &self.models.known())),
+            None => {
+                let found = self.models.find(name);
+                let found = found.or_else(|| self.models.sole().filter(|_| name == HUGGING_FACE_UNNAMED));
+                found.ok_or_else(|| unknown(name, &self.models.known()))
+            }
         }
     }
 

@@ -265,6 +265,54 @@ def google_genai():
                 assert (e.code, e.status) == (code, status) and text in e.message, e
 
 
+def mistralai():
+    """Chats, whole and streamed; tools; forms; embeddings; models; errors."""
+    from mistralai.client import Mistral
+    from mistralai.client.errors import SDKError
+
+    client = Mistral(api_key="none", server_url=URL)
+    plain = {"model": MODEL, "messages": HELLO, "temperature": 0, "max_tokens": 12}
+    whole = client.chat.complete(**plain)
+    assert whole.usage.completion_tokens == 12 and whole.choices[0].finish_reason == "length"
+    events = list(client.chat.stream(**plain))
+    assert events[-1].data.usage.completion_tokens == 12
+    called = client.chat.complete(**plain | {"max_tokens": 400}, tools=[TOOL], tool_choice="any", parallel_tool_calls=False)
+    message = called.choices[0].message
+    call = message.tool_calls[0]
+    check_arguments(json.loads(call.function.arguments))
+    answered = {"role": "tool", "name": "set_light", "tool_call_id": call.id, "content": "done"}
+    assert client.chat.complete(**plain | {"messages": HELLO + [message, answered]}, tools=[TOOL]).usage
+    form = {"type": "json_schema", "json_schema": {"name": "light", "schema": PARAMETERS, "strict": True}}
+    formed = client.chat.complete(**plain | {"max_tokens": 400}, response_format=form).choices[0].message.content
+    text = formed if isinstance(formed, str) else "".join(c.text for c in formed if c.type == "text")
+    check_arguments(json.loads(text))
+    vectors = client.embeddings.create(model=MODEL, inputs=["a", "b"])
+    assert vectors.id and [len(d.embedding) for d in vectors.data] == [256, 256]
+    models = client.models.list().data
+    assert [m.id for m in models] == [MODEL] and models[0].capabilities.completion_chat
+    assert client.models.retrieve(model_id=MODEL).id == MODEL
+    try:
+        client.chat.complete(**plain | {"model": "other"})
+        raise AssertionError("there is no such model")
+    except SDKError as e:
+        assert "tiny" in str(e)
+
+
+def huggingface_hub():
+    """Chats, whole and streamed, with and without a model's name; tools."""
+    from huggingface_hub import InferenceClient
+
+    named, unnamed = InferenceClient(base_url=URL + "/v1", api_key="none"), InferenceClient(URL)
+    plain = {"messages": HELLO, "temperature": 0.0, "max_tokens": 12}
+    whole = named.chat.completions.create(model=MODEL, **plain)
+    assert whole.usage.completion_tokens == 12
+    text = "".join(p.choices[0].delta.content or "" for p in unnamed.chat_completion(**plain, stream=True) if p.choices)
+    assert text == whole.choices[0].message.content, (text, whole)
+    called = unnamed.chat_completion(**plain | {"max_tokens": 400}, tools=[TOOL], tool_choice="required")
+    arguments = called.choices[0].message.tool_calls[0].function.arguments
+    check_arguments(json.loads(arguments) if isinstance(arguments, str) else arguments)
+
+
 def litellm():
     """Chats over OpenAI's API, whole and streamed; tools; chats over Anthropic's and Ollama's APIs."""
     import litellm
@@ -409,7 +457,7 @@ def guesses():
 
 CLIENTS = {
     "guesses": guesses, "openai": openai, "anthropic": anthropic, "ollama": ollama, "google-genai": google_genai, "litellm": litellm,
-    "langchain-openai": langchain, "httpx": httpx, "schemathesis": schemathesis,
+    "langchain-openai": langchain, "mistralai": mistralai, "huggingface-hub": huggingface_hub, "httpx": httpx, "schemathesis": schemathesis,
 }
 CLIENTS[LIBRARY]()
 print("fine")

@@ -104,6 +104,16 @@ async fn litellm() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn mistralai() {
+    speaks("mistralai", &["mistralai==3.7.0"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn huggingface_hub() {
+    speaks("huggingface-hub", &["huggingface-hub==2.4.0"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn langchain_openai() {
     speaks("langchain-openai", &["langchain-openai==1.7.3"]).await;
 }

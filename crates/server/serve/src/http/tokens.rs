@@ -20,7 +20,7 @@ use crate::app::App;
 use crate::gateway::Caller;
 use crate::memory_budget::MemoryPermit;
 use crate::models::Lease;
-use crate::pipeline::{Job, Purpose, acquire, chat_prompt, text_tokens};
+use crate::pipeline::{Job, Purpose, Rendered, acquire, chat_prompt, text_tokens};
 
 /// Refuses a model that a client may not use.
 pub fn permit(app: &App, caller: &Caller, name: &str) -> Result<(), ApiError> {
@@ -46,11 +46,8 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response
         let (lease, tokens, pieces) = match asked {
             Tokenize::Chat(asked) => {
                 let lease = lease(&c.app, &c.sender.caller, &asked.model).await?;
-                let model = Arc::clone(lease.model());
-                let chat = conversation(*asked)?;
-                let count = move |gone: &AtomicBool| Ok(chat_prompt(&model, &chat, job(gone))?.tokens);
-                let counted = c.app.blocking_pool.run_unqueued(share, count);
-                (lease, counted.await?, false)
+                let tokens = prompt(&c.app, &lease, *asked, share, |prompt| prompt.tokens).await?;
+                (lease, tokens, false)
             }
             Tokenize::Text(asked) => {
                 let lease = lease(&c.app, &c.sender.caller, &asked.model).await?;
@@ -103,24 +100,39 @@ pub async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Respon
 /// `POST /apply-template`
 pub async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let default = c.app.default_name(&c.sender.caller);
-        let (asked, share) = body::parse(c.body, move |b| tokens::apply_template(b, &default)).await?;
-        let lease = lease(&c.app, &c.sender.caller, &asked.model).await?;
-        let model = Arc::clone(lease.model());
-        let chat = conversation(asked)?;
-        let render = move |gone: &AtomicBool| Ok(chat_prompt(&model, &chat, job(gone))?.text);
-        let text = c.app.blocking_pool.run_unqueued(share, render).await?;
+        let (app, caller, (asked, share)) = read_chat(c).await?;
+        let lease = lease(&app, &caller, &asked.model).await?;
+        let text = prompt(&app, &lease, asked, share, |prompt| prompt.text).await?;
         Ok(json_response(200, json!({"prompt": text}).to_string()))
     })
     .await
 }
 
+/// Reads a chat request of which only the prompt is wanted.
+async fn read_chat(c: Call) -> Result<(Arc<App>, Caller, (GenerateRequest, MemoryPermit)), ApiError> {
+    let default = c.app.default_name(&c.sender.caller);
+    let read = body::parse(c.body, move |b| tokens::apply_template(b, &default)).await?;
+    Ok((c.app, c.sender.caller, read))
+}
+
+/// Renders and tokenizes a conversation for a model, and returns what `take` takes of it.
+async fn prompt<T: Send + 'static>(
+    app: &App,
+    lease: &Lease,
+    asked: GenerateRequest,
+    share: MemoryPermit,
+    take: impl FnOnce(Rendered) -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    let model = Arc::clone(lease.model());
+    let chat = conversation(asked)?;
+    app.blocking_pool.run_unqueued(share, move |gone| Ok(take(chat_prompt(&model, &chat, job(gone))?))).await
+}
+
 /// `POST /v1/chat/completions/input_tokens`: the number of prompt tokens of a chat request.
 pub async fn count_chat(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let default = c.app.default_name(&c.sender.caller);
-        let (asked, share) = body::parse(c.body, move |b| tokens::apply_template(b, &default)).await?;
-        count(c.app, &c.sender.caller, asked, share).await
+        let (app, caller, (asked, share)) = read_chat(c).await?;
+        count(app, &caller, asked, share).await
     })
     .await
 }
@@ -145,10 +157,7 @@ async fn count(
     share: MemoryPermit,
 ) -> Result<Response, ApiError> {
     let lease = lease(&app, caller, &asked.model).await?;
-    let model = Arc::clone(lease.model());
-    let chat = conversation(asked)?;
-    let count = move |gone: &AtomicBool| Ok(chat_prompt(&model, &chat, job(gone))?.tokens.len());
-    let tokens = app.blocking_pool.run_unqueued(share, count).await?;
+    let tokens = prompt(&app, &lease, asked, share, |prompt| prompt.tokens.len()).await?;
     let out = json!({"object": "response.input_tokens", "input_tokens": tokens});
     Ok(json_response(200, out.to_string()))
 }
@@ -160,10 +169,7 @@ pub async fn count_prompt(
     share: MemoryPermit,
 ) -> Result<u64, ApiError> {
     let lease = acquire(app, &asked.model, None, None).await?;
-    let model = Arc::clone(lease.model());
-    let chat = conversation(asked)?;
-    let count = move |gone: &AtomicBool| Ok(chat_prompt(&model, &chat, job(gone))?.tokens.len() as u64);
-    app.blocking_pool.run_unqueued(share, count).await
+    prompt(app, &lease, asked, share, |prompt| prompt.tokens.len() as u64).await
 }
 
 /// The part of a chat request that affects the count.

@@ -1,18 +1,18 @@
 //! Embeddings. Called by the endpoints for embeddings.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use octet_api::core::{EmbedRequest, Embeddings, Prompt};
 use octet_api::{ApiError, ErrorKind};
-use octet_engine::engine::{Event, Pooling, SubmitError};
-use tokio::sync::mpsc::unbounded_channel;
+use octet_engine::engine::{Event, Pooling};
 use uuid::Uuid;
 
-use super::errors::{engine_error, submit_error, timeout};
+use super::one_by_one::{submit, within};
 use super::plan::embedding;
-use super::run::{QUEUE_PAUSE, Sink, acquire_at};
+use super::run::acquire_at;
 use crate::app::App;
-use crate::models::Lease;
+use crate::models::{Lease, Loaded};
 use crate::ops::Trace;
 
 /// The vectors of a request's texts by the model of that index, normalised to length 1 unless `raw`.
@@ -34,13 +34,8 @@ pub async fn embed(
         ..Embeddings::default()
     };
     trace.note(|f| f.model.clone_from(&lease.card().info.id));
-    // One text at a time: a list of thousands must not block other requests.
     for i in 0..request.inputs.len() {
-        let vector = one(app, &lease, &request, i, pooling);
-        let (tokens, mut vector) = match deadline {
-            Some(deadline) => tokio::time::timeout_at(deadline, vector).await.map_err(|_| timeout())??,
-            None => vector.await?,
-        };
+        let (tokens, mut vector) = within(deadline, one(app, &lease, &request, i, pooling)).await?;
         out.prompt_tokens += tokens as u64;
         if !raw {
             normalise(&mut vector);
@@ -63,36 +58,21 @@ async fn one(
     i: usize,
     pooling: Pooling,
 ) -> Result<(usize, Vec<f32>), ApiError> {
-    let place = loop {
-        match lease.model().handle.reserve() {
-            Ok(place) => break place,
-            // The request was accepted before, so later texts wait for room.
-            Err(SubmitError::QueueFull { .. }) if i > 0 => tokio::time::sleep(QUEUE_PAUSE).await,
-            Err(e) => return Err(submit_error(&e)),
-        }
-    };
-    let (model, asked) = (Arc::clone(lease.model()), Arc::clone(request));
-    let (to, mut events) = unbounded_channel();
+    let asked = Arc::clone(request);
     let bytes = match &request.inputs[i] {
         Prompt::Text(text) => text.len(),
         Prompt::Tokens(_) | Prompt::Mixed(_) => 0,
     };
-    let submitted = app.blocking_pool.run(bytes, move |gone| {
-        let ours = embedding(&model, &asked.inputs[i], pooling, asked.truncate, gone)?;
+    let make = move |model: &Loaded, gone: &AtomicBool| {
+        let ours = embedding(model, &asked.inputs[i], pooling, asked.truncate, gone)?;
         let tokens = ours.prompt.len();
-        model
-            .handle
-            .submit_in(place, ours, Box::new(Sink { prompt: 0, to }))
-            .map_err(|e| submit_error(&e))?;
-        Ok(tokens)
-    });
-    let tokens = submitted.await?;
+        Ok((ours, tokens))
+    };
+    let (tokens, mut answered) = submit(app, lease, (i, bytes), make).await?;
     let mut vector = None;
-    while let Some((_, event)) = events.recv().await {
-        match event {
-            Event::Embedding(v) => vector = Some(v),
-            Event::Failed(e) => return Err(engine_error(&e)),
-            _ => {}
+    while let Some(event) = answered.next().await? {
+        if let Event::Embedding(v) = event {
+            vector = Some(v);
         }
     }
     let vector = vector.ok_or_else(|| ApiError::new(ErrorKind::Internal, "the engine gave no vector"))?;

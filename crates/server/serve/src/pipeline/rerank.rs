@@ -7,15 +7,14 @@ use std::sync::atomic::AtomicBool;
 use octet_api::core::{Chat, Message, Part, Reasoning, Role};
 use octet_api::llama::rerank::{Ranking, RerankRequest};
 use octet_api::{ApiError, ErrorKind};
-use octet_engine::engine::{Constraint, Event, Request, SubmitError};
+use octet_engine::engine::{Constraint, Event, Request};
 use octet_engine::sampler::SamplerParams;
 use octet_engine::tokenizer::Special;
-use tokio::sync::mpsc::unbounded_channel;
 use uuid::Uuid;
 
-use super::errors::{engine_error, submit_error, timeout};
+use super::one_by_one::{submit, within};
 use super::prompt::{self, Job, Purpose};
-use super::run::{QUEUE_PAUSE, Sink, acquire_at};
+use super::run::acquire_at;
 use crate::app::App;
 use crate::models::{Lease, Loaded};
 use crate::ops::Trace;
@@ -62,16 +61,29 @@ pub async fn rank(
     trace.note(|f| f.model.clone_from(&lease.card().info.id));
     let mut out = Ranking { id: Uuid::new_v4().to_string(), ..Ranking::default() };
     for i in 0..request.documents.len() {
-        let score = one(app, &lease, &request, i);
-        let (tokens, score) = match deadline {
-            Some(deadline) => tokio::time::timeout_at(deadline, score).await.map_err(|_| timeout())??,
-            None => score.await?,
-        };
+        let (tokens, score) = within(deadline, one(app, &lease, &request, i)).await?;
         out.prompt_tokens += tokens as u64;
         out.scores.push(score);
         trace.note(|f| f.prompt = out.prompt_tokens);
     }
     Ok(out)
+}
+
+/// A request for one token, one of these, with the log-probabilities of two.
+fn choosing(prompt: Vec<u32>, tokens: Vec<u32>) -> Request {
+    Request {
+        prompt,
+        max_tokens: Some(1),
+        ignore_eos: true,
+        constraint: Some(Box::new(OneOf(tokens))),
+        sampling: SamplerParams {
+            logprobs: Some(2),
+            post_sampling: true,
+            seed: Some(0),
+            ..SamplerParams::default()
+        },
+        ..Request::default()
+    }
 }
 
 /// Number of prompt tokens and score of one document.
@@ -81,50 +93,20 @@ async fn one(
     request: &Arc<RerankRequest>,
     i: usize,
 ) -> Result<(usize, f64), ApiError> {
-    let place = loop {
-        match lease.model().handle.reserve() {
-            Ok(place) => break place,
-            Err(SubmitError::QueueFull { .. }) if i > 0 => tokio::time::sleep(QUEUE_PAUSE).await,
-            Err(e) => return Err(submit_error(&e)),
-        }
-    };
-    let (model, asked) = (Arc::clone(lease.model()), Arc::clone(request));
-    let (to, mut events) = unbounded_channel();
+    let asked = Arc::clone(request);
     let bytes = request.query.len() + request.documents[i].len();
-    let submitted = app.blocking_pool.run(bytes, move |gone| {
-        let yes = word(&model, "yes")?;
-        let no = word(&model, "no")?;
-        let tokens = tokens(&model, &asked, &asked.documents[i], gone)?;
-        let n = tokens.len();
-        let engine = Request {
-            prompt: tokens,
-            max_tokens: Some(1),
-            ignore_eos: true,
-            constraint: Some(Box::new(OneOf(vec![yes, no]))),
-            sampling: SamplerParams {
-                logprobs: Some(2),
-                post_sampling: true,
-                seed: Some(0),
-                ..SamplerParams::default()
-            },
-            ..Request::default()
-        };
-        model
-            .handle
-            .submit_in(place, engine, Box::new(Sink { prompt: 0, to }))
-            .map_err(|e| submit_error(&e))?;
-        Ok((n, yes))
-    });
-    let (tokens, yes) = submitted.await?;
+    let make = move |model: &Loaded, gone: &AtomicBool| {
+        let (yes, no) = (word(model, "yes")?, word(model, "no")?);
+        let prompt = tokens(model, &asked, &asked.documents[i], gone)?;
+        let n = prompt.len();
+        Ok((choosing(prompt, vec![yes, no]), (n, yes)))
+    };
+    let ((tokens, yes), mut answered) = submit(app, lease, (i, bytes), make).await?;
     let mut score = None;
-    while let Some((_, event)) = events.recv().await {
-        match event {
-            Event::Token { logprob: Some(l), .. } => {
-                let of_yes = l.top.iter().find(|(id, _)| *id == yes);
-                score = Some(of_yes.map_or(0.0, |(_, logprob)| f64::from(*logprob).exp()));
-            }
-            Event::Failed(e) => return Err(engine_error(&e)),
-            _ => {}
+    while let Some(event) = answered.next().await? {
+        if let Event::Token { logprob: Some(l), .. } = event {
+            let of_yes = l.top.iter().find(|(id, _)| *id == yes);
+            score = Some(of_yes.map_or(0.0, |(_, logprob)| f64::from(*logprob).exp()));
         }
     }
     let score = score.ok_or_else(|| ApiError::new(ErrorKind::Internal, "the engine gave no score"))?;

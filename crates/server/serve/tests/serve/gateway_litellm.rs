@@ -249,7 +249,7 @@ async fn responses_pass_through_where_the_provider_has_them() {
         "usage": {"input_tokens": 3, "output_tokens": 1, "total_tokens": 4}});
     let up = Upstream::start(move |seen| match seen.path.split('?').next() {
         Some("/openai/v1/responses") => answer("200 OK", &whole),
-        _ => says(seen, "Hi"),
+        _ => says(&Seen { path: "/v1/chat/completions".into(), ..seen.clone() }, "Hi"),
     })
     .await;
     let f = Fixture::routed(&format!(
@@ -279,8 +279,7 @@ async fn responses_pass_through_where_the_provider_has_them() {
     ] {
         f.ok("/v1/responses", &follow).await;
         let sent = up.last().body;
-        let texts: Vec<&Value> =
-            sent["input"].as_array().unwrap().iter().map(|i| &i["content"][0]["text"]).collect();
+        let texts: Vec<&Value> = sent["messages"].as_array().unwrap().iter().map(|m| &m["content"]).collect();
         assert_eq!(texts, [&json!("One"), &json!("Hi"), &json!("Two")], "{sent}");
         assert!(sent.get("previous_response_id").is_none(), "{sent}");
     }

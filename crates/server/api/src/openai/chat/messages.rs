@@ -221,8 +221,12 @@ pub(crate) fn arguments(f: Field) -> Result<String> {
     if f.is_string() { f.string() } else { Err(f.expected("a JSON object as a string")) }
 }
 
-/// A text, or a list of parts.
 fn content(f: Field) -> Result<Vec<Part>> {
+    text_or_parts(f, part)
+}
+
+/// A text, or a list of parts.
+pub(crate) fn text_or_parts(f: Field, part: fn(Field) -> Result<Part>) -> Result<Vec<Part>> {
     if f.is_string() {
         return Ok(vec![Part::text(f.string()?)]);
     }

@@ -11,7 +11,7 @@ mod tools;
 
 pub(super) use body::effort;
 pub use body::{Flavor, body};
-pub(crate) use messages::{arguments, document, image_source};
+pub(crate) use messages::{arguments, document, image_source, text_or_parts};
 pub use reader::{ChunkReader, events};
 pub use request::parse;
 pub(crate) use request::{request, stream_options};

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::super::chat::{arguments, document, image_source};
+use super::super::chat::{arguments, document, image_source, text_or_parts};
 use super::tools::{self, flat};
 use crate::core::{Chat, Image, Message, Part, ReasoningPart, Role, Tool, ToolCall, ToolOrigin};
 use crate::json::{Field, Object, Result, shortened};
@@ -217,13 +217,7 @@ fn message(o: &mut Object, out: &mut Vec<Message>) -> Result<()> {
 }
 
 fn content(f: Field) -> Result<Vec<Part>> {
-    if f.is_string() {
-        return Ok(vec![Part::text(f.string()?)]);
-    }
-    if !f.is_array() {
-        return Err(f.expected("a string or an array of parts"));
-    }
-    f.list(part)
+    text_or_parts(f, part)
 }
 
 fn part(f: Field) -> Result<Part> {
