@@ -8,9 +8,9 @@ use octet_api::{ApiError, ErrorKind};
 use octet_engine::engine::{Event, Pooling};
 use uuid::Uuid;
 
+use super::acquire::acquire_at;
 use super::one_by_one::{submit, within};
 use super::plan::embedding;
-use super::run::acquire_at;
 use crate::app::App;
 use crate::models::{Lease, Loaded};
 use crate::ops::Trace;

@@ -1,5 +1,6 @@
 //! From a request in neutral form to the events of its answer. Called by `http`; independent of API dialects.
 
+mod acquire;
 mod answer;
 mod blocking_pool;
 mod constraint;
@@ -12,10 +13,11 @@ mod rerank;
 mod run;
 mod sampling;
 
+pub use acquire::{acquire, acquire_at};
 pub use blocking_pool::BlockingPool;
 pub use embed::embed;
 pub use errors::{draining, unknown, unnamed};
 pub use prompt::{Job, Purpose, Rendered, chat as chat_prompt, text as text_tokens};
 pub use rerank::rank;
-pub use run::{Run, acquire, acquire_at};
+pub use run::Run;
 pub use sampling::described;

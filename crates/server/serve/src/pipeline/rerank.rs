@@ -12,9 +12,9 @@ use octet_engine::sampler::SamplerParams;
 use octet_engine::tokenizer::Special;
 use uuid::Uuid;
 
+use super::acquire::acquire_at;
 use super::one_by_one::{submit, within};
 use super::prompt::{self, Job, Purpose};
-use super::run::acquire_at;
 use crate::app::App;
 use crate::models::{Lease, Loaded};
 use crate::ops::Trace;

@@ -8,20 +8,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use octet_api::core::{Applied, Event, FinishReason, GenerateRequest, Input, Timings, Usage};
-use octet_api::{ApiError, ErrorKind, Warning};
+use octet_api::{ApiError, Warning};
 use octet_engine::engine::{self, EventSink, Request, SubmitError};
 use octet_engine::scheduler::QueueSlot;
 use octet_router::Piece;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use uuid::Uuid;
 
+use super::acquire::acquire_at;
 use super::answer::{Choice, prompt_logprobs};
-use super::errors::{draining, engine_error, internal, submit_error, timeout};
+use super::errors::{engine_error, internal, submit_error, timeout};
 use super::plan::{Defaults, Plan, Reader, plan, render};
 use crate::answer_source::{AnswerSource, Facts};
 use crate::app::App;
 use crate::memory_budget::MemoryPermit;
-use crate::models::{AcquireError, Lease, Loaded};
+use crate::models::{Lease, Loaded};
 use crate::ops::{Metrics, Model, RequestCost, Trace};
 use crate::warnings::messages;
 
@@ -564,42 +565,4 @@ fn finish_name(reason: &FinishReason) -> &'static str {
         FinishReason::ToolCalls => "tool_calls",
         FinishReason::ContentFilter => "abort",
     }
-}
-
-/// When a request may come again whose model is being loaded.
-const RETRY_LOADING_S: u64 = 10;
-
-/// The model that a client asks for.
-pub async fn acquire(
-    app: &Arc<App>,
-    name: &str,
-    keep_alive: Option<octet_api::core::KeepAlive>,
-    deadline: Option<tokio::time::Instant>,
-) -> Result<Lease, ApiError> {
-    acquire_at(app, app.find(name)?, keep_alive, deadline).await
-}
-
-/// The model of an index.
-pub async fn acquire_at(
-    app: &Arc<App>,
-    index: usize,
-    keep_alive: Option<octet_api::core::KeepAlive>,
-    deadline: Option<tokio::time::Instant>,
-) -> Result<Lease, ApiError> {
-    let lease = app.models.acquire(index, keep_alive);
-    let lease = match deadline {
-        Some(deadline) => tokio::time::timeout_at(deadline, lease).await.map_err(|_| timeout())?,
-        None => lease.await,
-    };
-    lease.map_err(|e| {
-        let error = |kind| ApiError::new(kind, e.to_string());
-        match &e {
-            AcquireError::Failed { .. } | AcquireError::Down { .. } => error(ErrorKind::Internal),
-            AcquireError::QueueFull { .. } => {
-                app.metrics.refused(&Metrics::model(&app.models.name(index)));
-                ApiError { retry_after_s: Some(RETRY_LOADING_S), ..error(ErrorKind::RateLimit) }
-            }
-            AcquireError::Draining => draining(),
-        }
-    })
 }
