@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn schemas_are_told_from_text() {
+    fn schemas_are_distinguished_from_text() {
         let plain = "start: \"%json {\" /%json \\/ {/ A // %json {\n# %json\nA: %regex {\"substring_words\": \"& &\"}\n";
         let checked = check(plain).unwrap();
         assert!(checked.text == plain && !checked.plain);

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_supported_is_said() {
+    fn unsupported_constructs_are_named() {
         for (pattern, part) in [
             ("(?=a)b", "look-around"),
             ("(a)\\1", "backreferences"),

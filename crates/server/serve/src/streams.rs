@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_nobody_reads_is_given_up_though_it_goes_on() {
+    async fn an_unread_answer_is_dropped_while_it_runs() {
         let stream = Arc::new(Stream {
             id: String::new(),
             owner: None,

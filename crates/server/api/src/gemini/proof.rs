@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proofs_come_back_as_they_went() {
+    fn proofs_survive_a_round_trip() {
         let signed = |s: &str| ReasoningPart::Text { text: String::new(), signature: Some(s.into()) };
         assert_eq!(wrap(&[signed("gemini#QUJD")]).as_deref(), Some("QUJD"));
         for proofs in [

@@ -356,7 +356,7 @@ pub(super) fn other_thinking(o: &mut Object, chat: &mut Chat) -> Result<()> {
     let mut t = f.object()?;
     if let Some(f) = t.take("type") {
         let is_on = f.value() != "disabled";
-        // Adaptive thinking is what a model does that was told nothing.
+        // Adaptive thinking is the model's default.
         if f.value() != "adaptive" && f.value() != "auto" {
             f.one_of(&[("enabled", ()), ("disabled", ())])?;
             chat.reasoning.enabled = Some(is_on);

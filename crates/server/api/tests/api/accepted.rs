@@ -121,7 +121,7 @@ fn codex() -> Value {
 }
 
 #[test]
-fn codex_s_tools_are_functions_to_the_model() {
+fn codex_tools_become_functions() {
     let r = responses(codex());
     let c = r.chat().unwrap();
     let names: Vec<&str> = c.tools.iter().map(|t| &*t.name).collect();

@@ -22,7 +22,7 @@ fn refused(fields: Value, param: &str, message: &str) {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn errors_name_the_field() {
     refused(json!({"max_tokens": null}), "max_tokens", "missing");
     refused(json!({"max_tokens": 0}), "max_tokens", "from 1 up");
     refused(json!({"messages": []}), "messages", "at least one");
@@ -40,7 +40,7 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
-fn a_last_message_of_the_assistant_goes_on() {
+fn a_last_message_of_the_assistant_is_continued() {
     let r = parse(
         with(json!({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "{"}]}))
             .to_string()
@@ -194,7 +194,7 @@ fn a_call_without_an_object_is_text() {
 }
 
 #[test]
-fn failures_are_said_and_end_a_stream() {
+fn failures_end_a_stream_with_an_error() {
     let e = Event::Error(ApiError::new(ErrorKind::Overloaded, "too much"));
     let stream = write(MessageWriter::new(&request()), &[started(), text("a"), e, text("b")]);
     assert!(stream.ends_with("event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"too much\"},\"request_id\":null}\n\n"), "{stream}");

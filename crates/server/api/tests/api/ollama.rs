@@ -21,7 +21,7 @@ fn refused(fields: Value, param: &str, message: &str) {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn errors_name_the_field() {
     refused(json!({"options": {"mirostat": 3}}), "options.mirostat", "from 0 to 2");
     refused(json!({"options": {"temperature": "hot"}}), "options.temperature", "a number");
     refused(json!({"template": "x"}), "template", "--chat-template");
@@ -119,7 +119,7 @@ fn nothing_of_a_broken_call_is_lost() {
 }
 
 #[test]
-fn failures_are_said_and_end_a_stream() {
+fn failures_end_a_stream_with_an_error() {
     let e = Event::Error(ApiError::new(ErrorKind::Overloaded, "too much"));
     let stream = write(generate::writer(&request()), &[started(), text("a"), e, text("b")]);
     assert_eq!(lines(&stream)[1], json!({"error": "too much"}));

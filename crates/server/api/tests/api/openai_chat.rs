@@ -116,7 +116,7 @@ fn null_is_absent() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn errors_name_the_field() {
     refused(
         json!({"modalities": ["text", "audio"]}),
         "modalities",
@@ -192,7 +192,7 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
-fn what_is_wrong_in_messages_is_named() {
+fn errors_in_messages_name_the_field() {
     let messages = |m: Value| json!({"messages": [{"role": "user", "content": "a"}, m]});
     refused(json!({"messages": []}), "messages", "at least one");
     refused(json!({"messages": "hi"}), "messages", "an array, got the string \"hi\"");
@@ -384,7 +384,7 @@ fn a_stream_in_order() {
 }
 
 #[test]
-fn nobody_gets_what_they_did_not_ask_for() {
+fn optional_parts_are_left_out_unless_requested() {
     let mut r = request();
     r.include_usage = false;
     let Input::Chat(chat) = &mut r.input else { unreachable!() };
@@ -425,7 +425,7 @@ fn log_probabilities_come_with_their_text() {
 }
 
 #[test]
-fn failures_are_said_and_end_a_stream() {
+fn failures_end_a_stream_with_an_error() {
     let e = ApiError::new(ErrorKind::Overloaded, "too much");
     let stream = write(ChunkWriter::new(&request()), &[started(), text("a"), Event::Error(e), text("b")]);
     assert!(stream.ends_with("data: {\"error\":{\"message\":\"too much\",\"type\":\"overloaded_error\",\"param\":null,\"code\":null}}\n\ndata: [DONE]\n\n"));

@@ -40,7 +40,7 @@ fn prompts_are_texts_or_tokens() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn errors_name_the_field() {
     assert_eq!(parsed(json!({})).unwrap().max_tokens, Some(16), "this dialect's own default");
     assert_eq!(parsed(json!({"max_tokens": -1})).unwrap().max_tokens, None);
     assert_eq!(parsed(json!({"max_tokens": 0, "echo": true})).unwrap().max_tokens, Some(0));
@@ -168,7 +168,7 @@ proptest! {
 }
 
 #[test]
-fn vectors_come_as_asked() {
+fn vectors_have_the_requested_encoding() {
     let parsed = |fields: Value| {
         let mut body = json!({"model": "m", "input": "a"});
         body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());

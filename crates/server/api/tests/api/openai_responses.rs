@@ -20,7 +20,7 @@ fn refused(fields: Value, param: &str, message: &str) {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn errors_name_the_field() {
     refused(json!({"input": []}), "input", "at least one item");
     refused(json!({"input": [{"type": "item_reference", "id": "x"}]}), "input[0].id", "send the item itself");
     refused(json!({"background": true}), "background", "answers are given at once");
@@ -188,7 +188,7 @@ fn a_stream_in_order() {
 }
 
 #[test]
-fn failures_and_limits_are_said() {
+fn failures_and_limits_are_reported() {
     let e = Event::Error(ApiError::new(ErrorKind::Overloaded, "too much"));
     let stream = write(ResponseWriter::new(&request()), &[started(), text("a"), e, text("b")]);
     let events = data(&stream);
@@ -204,7 +204,7 @@ fn failures_and_limits_are_said() {
 }
 
 #[test]
-fn a_kept_conversation_goes_on() {
+fn a_stored_conversation_is_continued() {
     let first = json!({"model": "m", "instructions": "A", "input": "B", "store": true});
     let first = parse(first.to_string().as_bytes()).unwrap();
     let kept = conversation(&first, &Answer::from_events(&everything()));

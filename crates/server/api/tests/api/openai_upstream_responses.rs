@@ -198,7 +198,7 @@ fn completed() -> Value {
 
 /// Items whose announcements overlap: each is said once, and whole.
 #[test]
-fn items_side_by_side_are_said_once() {
+fn parallel_items_are_emitted_once() {
     let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "f", "arguments": format!("{{\"{id}\":1}}")});
     let message = |text: &str| json!({"type": "message", "content": [{"type": "output_text", "text": text}]});
     let answer = |said: &[Value]| {

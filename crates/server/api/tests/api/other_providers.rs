@@ -73,7 +73,7 @@ proptest! {
 }
 
 #[test]
-fn a_stream_that_goes_on_after_its_end_is_not_read_on() {
+fn a_stream_is_not_read_past_its_end() {
     let stream = "{\"message\":{\"content\":\"a\"},\"done\":true}\nnonsense\n";
     for piece in [1, 100] {
         let events = read(LineReader::new(), stream.as_bytes(), piece);

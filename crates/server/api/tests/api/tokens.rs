@@ -47,7 +47,7 @@ fn both_names_are_taken_and_the_model_may_be_left_out() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn errors_name_the_field() {
     refused(tokenize, r#"["m", "hi", false, true, false]"#, None);
     refused(detokenize, r#"["m", [1]]"#, None);
     refused(apply_template, "[]", None);

@@ -107,7 +107,7 @@ fn complements_hold_no_special_tokens() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn errors_name_the_field() {
     for (spec, part) in [
         (GrammarSpec::Regex("(".into()), "unclosed group"),
         (GrammarSpec::Regex("(?=a)".into()), "look-around"),
@@ -192,7 +192,7 @@ fn a_finished_answer_can_only_end() {
 }
 
 #[test]
-fn clones_go_on_by_themselves() {
+fn clones_advance_independently() {
     let mut one = matcher(&bytes(), GrammarSpec::JsonObject);
     ids_of("{\"a\": ").into_iter().for_each(|id| one.accept(id).unwrap());
     let mut other = one.clone();

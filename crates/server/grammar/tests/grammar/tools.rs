@@ -286,7 +286,7 @@ fn thoughts_come_before_calls() {
 }
 
 #[test]
-fn what_can_not_be_enforced_is_said() {
+fn unenforceable_schemas_give_a_warning() {
     let vocabulary = bytes();
     let odd = json!({"type": "object", "properties": {"a": {"type": "string", "not": {"const": "x"}}}, "required": ["a"], "additionalProperties": false});
     for syntax in &syntaxes() {

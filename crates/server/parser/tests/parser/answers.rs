@@ -283,7 +283,7 @@ proptest! {
         }
     }
 
-    /// Answers made of text and calls are told apart again.
+    /// Text and calls of an answer are distinguished again.
     #[test]
     fn calls_are_found_in_any_text(
         pieces in prop::collection::vec(("[a-z]{1,5}( [a-z.]{1,5}){0,2}", any::<bool>(), "[ -;=?-~é\n]{0,12}"), 1..6),

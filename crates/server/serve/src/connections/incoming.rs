@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_stands_still_is_not_waited_for() {
+    async fn a_stalled_body_times_out() {
         let (send, mut body, _) = body();
         send.send(Bytes::from_static(b"{")).unwrap();
         assert!(matches!(next(&mut body).await, Some(Ok(1))));

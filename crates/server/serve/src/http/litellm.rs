@@ -155,7 +155,7 @@ struct TokenCounterRequest {
     contents: Option<Value>,
 }
 
-/// `POST /utils/token_counter`: the number of tokens of a prompt; `tokenizer_type` tells whether it is estimated.
+/// `POST /utils/token_counter`: the number of tokens of a prompt; `tokenizer_type` says whether it is estimated.
 pub async fn token_counter(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
         let (body, _share) = c.body.into_parts();

@@ -210,7 +210,7 @@ fn ends_of_messages(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<usize> {
     let alike: Vec<usize> = before.iter().map(|&at| common(&tokens[at..], &tokens[last..])).collect();
     let least = alike.iter().copied().min().unwrap_or(0);
     if alike.iter().all(|&n| n == least) {
-        return all; // nothing tells them apart
+        return all; // nothing distinguishes them
     }
     let kept = |i: usize| i == 0 || i + 2 >= all.len() || alike[i] > least;
     (0..all.len()).filter(|&i| kept(i)).map(|i| all[i]).collect()

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Writes turns as ChatML does, tools and calls as Qwen3-Coder does, and begins answers with thoughts unless told not to.
+/// Writes turns as ChatML does, tools and calls as Qwen3-Coder does, and begins answers with reasoning unless it is switched off.
 pub const TEMPLATE: &str = include_str!("template.jinja");
 /// Tokens of context.
 pub const CONTEXT: usize = 1024;

@@ -45,7 +45,7 @@ async fn who_closes_its_side_gets_its_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_long_is_asked_whether_it_is_there() {
+async fn waiting_clients_are_probed() {
     let up = Upstream::start(|seen| [vec![Step::Sleep(1000)], says(seen, "Hi")].concat()).await;
     let f = Fixture::routed(&routed(&up.base)).await;
     for (version, interim) in [("1.1", true), ("1.0", false)] {

@@ -65,7 +65,7 @@ async fn struck(server: &Fixture, faults: &Faults, fault: Fault) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_device_is_told_and_its_model_loaded_again_once() {
+async fn a_lost_device_is_reported_and_its_model_reloaded_once() {
     let Some(Breakable { faults, opened, open, spec }) = breakable() else { return };
     let server = Fixture::with(Options::new(vec![spec])).await;
     let request = with(&chat("Hello"), json!({"max_tokens": 3}));
@@ -75,7 +75,7 @@ async fn a_lost_device_is_told_and_its_model_loaded_again_once() {
     // no answer is silently cut
     let last = struck(&server, &faults, Fault::Lost).await;
     assert!(last["error"]["message"].as_str().is_some_and(|m| m.contains("lost")), "{last}");
-    // while the model is loaded again, everybody who looks is told
+    // while the model is reloaded, /health and /ready report it
     let (status, health) = server.get("/health").await;
     assert_eq!((status, &health["status"]), (200, &json!("degraded")), "{health}");
     let ill = &health["unhealthy_models"][0];
@@ -128,7 +128,7 @@ async fn a_lost_device_is_told_and_its_model_loaded_again_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_device_that_takes_a_while_to_come_back_is_tried_again() {
+async fn reloading_after_a_lost_device_is_retried() {
     let Some(Breakable { faults, opened, open, spec }) = breakable() else { return };
     let server = Fixture::with(Options::new(vec![spec])).await;
     struck(&server, &faults, Fault::Lost).await;

@@ -54,7 +54,7 @@ async fn many_ask_at_once_and_it_is_loaded_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_uses_is_unloaded() {
+async fn unused_models_are_unloaded() {
     let (spec, count) = counted("tiny");
     let spec = ModelSpec { keep_alive: Some(Duration::from_millis(200)), ..spec };
     let f = Fixture::with(Options::new(vec![spec])).await;
@@ -103,7 +103,7 @@ async fn where_memory_is_short_they_take_turns() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_can_not_be_loaded_says_why_and_may_be_asked_again() {
+async fn a_failed_load_reports_why_and_is_retried() {
     let mut spec = model("tiny");
     let (open, broken) = (Arc::clone(&spec.open), Arc::new(AtomicBool::new(false)));
     let is_broken = Arc::clone(&broken);
@@ -176,7 +176,7 @@ async fn three_that_do_not_fit_together_are_all_answered() {
 
 /// A device's memory is billed by itself: two models that do not fit there together take turns, and one on the processor stays where it is.
 #[tokio::test(flavor = "multi_thread")]
-async fn models_make_way_for_those_of_their_own_device() {
+async fn models_are_evicted_for_models_of_the_same_device() {
     let on_device = |name: &str, device: &str| {
         let mut spec = model(name);
         spec.on_device = Some(OnDevice {

@@ -11,7 +11,7 @@ fn chat() -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn chats_are_lines_unless_asked_otherwise() {
+async fn chats_are_streamed_as_lines_by_default() {
     let f = Fixture::start().await;
     let lines = f.lines("/api/chat", &chat()).await;
     let last = lines.last().unwrap();

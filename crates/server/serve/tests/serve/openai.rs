@@ -40,7 +40,7 @@ async fn chat_is_the_same_whole_and_streamed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conversation_goes_on_from_the_cache() {
+async fn a_conversation_continues_from_the_cache() {
     let f = Fixture::start().await;
     let long = "word ".repeat(60);
     let first = f.ok("/v1/chat/completions", &chat(&long)).await;
@@ -66,7 +66,7 @@ async fn a_conversation_goes_on_from_the_cache() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reasoning_is_told_from_the_answer_and_limited() {
+async fn reasoning_is_separate_from_the_answer_and_limited() {
     let f = Fixture::start().await;
     let thinking = json!({"max_tokens": 60, "chat_template_kwargs": {}, "thinking_token_budget": 5});
     let asked = with(&chat("Hello"), thinking);
@@ -220,7 +220,7 @@ async fn tools_are_called_where_they_must_be() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn responses_are_streamed_kept_and_forgotten() {
+async fn responses_are_streamed_stored_and_deleted() {
     let f = Fixture::start().await;
     let base = json!({
         "model": "tiny", "input": "Hello", "max_output_tokens": 8, "temperature": 0, "reasoning": {"effort": "none"},
@@ -329,7 +329,7 @@ async fn embeddings_have_length_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_named() {
+async fn errors_name_the_field() {
     let f = Fixture::start().await;
     let error = |(status, body): (u16, Value)| {
         (status, body["error"]["message"].as_str().unwrap_or_default().to_string())

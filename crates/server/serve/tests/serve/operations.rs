@@ -38,7 +38,7 @@ async fn who_goes_away_makes_room() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn too_many_are_told_when_to_come_back() {
+async fn a_full_queue_answers_429_with_retry_after() {
     let mut spec = roomy();
     spec.options.engine.max_seqs = 1;
     spec.options.queue = 1;

@@ -58,7 +58,7 @@ fn answer(stream: &mut TcpStream) -> (u16, bool, Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_reaches_who_is_still_sending() {
+async fn a_client_that_is_still_sending_receives_the_refusal() {
     // More than sockets take by themselves, and less than takes long.
     const BYTES: usize = 8 << 20;
     let open = Options { body_bytes_max: 1 << 20, ..Options::new(vec![model("tiny")]) };
@@ -113,7 +113,7 @@ async fn a_refusal_reaches_who_is_still_sending() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_finds_all_connections_taken_is_told() {
+async fn a_full_server_answers_503() {
     let f = Fixture::with(Options { connections_max: 2, ..Options::new(vec![roomy()]) }).await;
     let to = f.address;
     // Two that are answered for long do not make way.
@@ -153,7 +153,7 @@ async fn who_finds_all_connections_taken_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn half_sent_bodies_keep_nobody_out() {
+async fn half_sent_bodies_do_not_block_other_clients() {
     // More than are served and refused together.
     const SLOW: usize = 4 + 64 + 60;
     let f = Fixture::with(Options { connections_max: 4, ..Options::new(vec![model("tiny")]) }).await;
@@ -214,7 +214,7 @@ async fn half_sent_bodies_keep_nobody_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn idle_connections_make_way_for_new_ones() {
+async fn idle_connections_are_closed_for_new_ones() {
     let f = Fixture::with(Options { connections_max: 3, ..Options::new(vec![roomy()]) }).await;
     let to = f.address;
     let ask = |mut stream: TcpStream| {
@@ -436,7 +436,7 @@ async fn one_model_needs_no_name_and_a_name_may_have_stars() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_grammar_can_not_hold_is_said() {
+async fn schemas_beyond_a_grammar_are_refused_by_name() {
     let f = Fixture::start().await;
     let mut loose = tool();
     loose["function"]["parameters"]["properties"]["room"]["not"] = json!({"const": "hall"});

@@ -165,7 +165,7 @@ impl Registry {
         loop {
             changed.mark_unchanged();
             let mut next = None;
-            // Engines that were told to stop have ended, too.
+            // Engines that were stopped have ended, too.
             if !self.is_draining() {
                 for (index, s) in self.lock().iter_mut().enumerate() {
                     self.notice_end(index, s);
