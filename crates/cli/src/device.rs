@@ -430,7 +430,15 @@ pub fn list(args: &DevicesArgs) -> Result<()> {
         if let Some(missing) = card["missing"].as_array().filter(|m| !m.is_empty()) {
             let missing: Vec<&str> = missing.iter().filter_map(|m| m.as_str()).collect();
             writeln!(out, "          cannot be used: it lacks {}", missing.join(", "))?;
+            continue;
         }
+        let free = size(card["free_bytes"].as_u64().unwrap_or(0));
+        let dot = match card["integer_dot"].as_bool() {
+            Some(true) => "dot products of four bytes",
+            _ => "no dot products of four bytes (VK_KHR_shader_integer_dot_product), so products take longer",
+        };
+        let note = if card["kind"] == "software" { "; used only with --device" } else { "" };
+        writeln!(out, "          {free} free, {dot}{note}")?;
     }
     if let Some(note) = note {
         writeln!(out, "\nno graphics device: {note}")?;

@@ -1,6 +1,6 @@
 //! `octet show`, `synth` and `bench` on tiny models.
 
-use crate::common::Place;
+use crate::common::{Place, str};
 use serde_json::Value;
 
 /// Flags that keep a bench short.
@@ -370,5 +370,32 @@ fn the_built_in_model_answers_alike_on_a_graphics_device() {
             let [first, second] = [0, 1].map(|i| logprob(&parts["top_logprobs"][i]));
             assert!(first - second < 0.05, "after {same} tokens of '{prompt}': {parts}");
         }
+    }
+}
+
+/// No loader, no driver, a file of a driver that cannot be read: each is an error for a named device, and a word for `auto`, which runs on the
+/// processor.
+#[test]
+fn a_broken_driver_is_named_and_the_processor_goes_on() {
+    let place = Place::new();
+    let damaged = place.write("damaged.json", "{");
+    let lost = place.write(
+        "lost.json",
+        r#"{"file_format_version": "1.0.0", "ICD": {"library_path": "/nowhere/driver.so", "api_version": "1.3.0"}}"#,
+    );
+    for driver in [&damaged, &lost, &place.path("none.json")] {
+        // The second is the name of older loaders.
+        let variables = [("VK_DRIVER_FILES", str(driver)), ("VK_ICD_FILENAMES", str(driver))];
+        let octet = |args: &[&str]| place.octet_with(args, "", &variables);
+        let devices = octet(&["devices"]).ok().stdout;
+        let why = devices.split_once("no graphics device: ").expect(&devices).1.trim();
+        assert!(
+            devices.starts_with("cpu ") && (why.contains("install") || why.contains("VK_LOADER_DEBUG")),
+            "{why}"
+        );
+        let run = ["run", "fox", "Hello", "-n", "2", "--temp", "0"];
+        octet(&[&run[..], &["--device", "vulkan:0"]].concat()).fails(1, &["Vulkan"]);
+        let auto = octet(&[&run[..], &["--verbose"]].concat()).ok().stderr;
+        assert!(auto.contains("on CPU") && auto.contains(why), "{auto}");
     }
 }

@@ -374,76 +374,16 @@ impl Backend for Vulkan {
         });
     }
     fn save_slot(&mut self, cache: &Cache, slot: usize, out: &mut [u8]) {
-        self.guard(|be| {
-            let mut rest = out;
-            for l in &cache.layers {
-                if let LayerStore::Gdn { conv, conv_bytes, state, state_bytes, .. } = l {
-                    for (b, n) in [(conv, *conv_bytes), (state, *state_bytes)] {
-                        let (now, later) = rest.split_at_mut(n as usize);
-                        be.download(b, slot as u64 * n, now)?;
-                        rest = later;
-                    }
-                }
-            }
-            Ok(())
-        });
+        self.guard(|be| be.download_slot(cache, slot, out));
     }
     fn load_slot(&mut self, cache: &mut Cache, slot: usize, data: &[u8]) {
-        self.guard(|be| {
-            let mut rest = data;
-            for l in &cache.layers {
-                if let LayerStore::Gdn { conv, conv_bytes, state, state_bytes, .. } = l {
-                    for (b, n) in [(conv, *conv_bytes), (state, *state_bytes)] {
-                        let (now, later) = rest.split_at(n as usize);
-                        be.upload(b, slot as u64 * n, now)?;
-                        rest = later;
-                    }
-                }
-            }
-            Ok(())
-        });
+        self.guard(|be| be.upload_slot(cache, slot, data));
     }
     fn save_page(&mut self, cache: &Cache, page: usize, out: &mut [u8]) {
-        self.guard(|be| {
-            let mut rest = out;
-            for l in &cache.layers {
-                for (b, ty, rows, dim) in cache.page_parts(l).into_iter().flatten() {
-                    let (own, device) = (ty.row_bytes(dim), device_row_bytes(ty, dim));
-                    let mut bytes = vec![0; rows * device];
-                    be.download(&b, (page * rows * device) as u64, &mut bytes)?;
-                    let (now, later) = rest.split_at_mut(rows * own);
-                    for (from, to) in bytes.chunks_exact(device).zip(now.chunks_exact_mut(own)) {
-                        match ty {
-                            KvType::Q8_0 => weights::q8_row_to_blocks(from, to),
-                            _ => to.copy_from_slice(from),
-                        }
-                    }
-                    rest = later;
-                }
-            }
-            Ok(())
-        });
+        self.guard(|be| be.download_page(cache, page, out));
     }
     fn load_page(&mut self, cache: &mut Cache, page: usize, data: &[u8]) {
-        self.guard(|be| {
-            let mut rest = data;
-            for l in &cache.layers {
-                for (b, ty, rows, dim) in cache.page_parts(l).into_iter().flatten() {
-                    let (own, device) = (ty.row_bytes(dim), device_row_bytes(ty, dim));
-                    let mut bytes = vec![0; rows * device];
-                    let (now, later) = rest.split_at(rows * own);
-                    for (from, to) in now.chunks_exact(own).zip(bytes.chunks_exact_mut(device)) {
-                        match ty {
-                            KvType::Q8_0 => weights::q8_row_from_blocks(from, to),
-                            _ => to.copy_from_slice(from),
-                        }
-                    }
-                    be.upload(&b, (page * rows * device) as u64, &bytes)?;
-                    rest = later;
-                }
-            }
-            Ok(())
-        });
+        self.guard(|be| be.upload_page(cache, page, data));
     }
 
     fn step(&mut self, pass: Pass, batch: &Batch, body: impl FnOnce(&mut Self)) -> Result<(), Error> {

@@ -22,6 +22,7 @@ mod pipeline;
 mod ranges;
 mod record;
 mod selftest;
+mod snapshots;
 mod steps;
 mod traffic;
 mod transfer;

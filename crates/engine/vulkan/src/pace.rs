@@ -1,25 +1,25 @@
-//! Which long steps are submitted stage by stage instead of layer by layer: those whose layers take too long. Asked and told by `steps`.
+//! Decides which long steps are submitted stage by stage instead of layer by layer: those whose layers take too long. Called by `steps`.
 
 use std::time::Duration;
 
-/// A layer that takes longer is cut: drivers reset a device after 2 s and more.
+/// A layer that takes longer is submitted in parts: drivers reset a device after 2 s or more.
 const LAYER_MAX: Duration = Duration::from_millis(200);
-/// After so many faster steps in a row layers are whole again.
+/// After this many faster steps in a row, layers are submitted whole again.
 const FAST_STEPS: u32 = 16;
 
-/// How long layers took.
+/// The times of recent layers.
 pub(crate) struct Pace {
-    /// Steps of so many tokens and more are submitted stage by stage.
+    /// Steps of at least this many tokens are submitted stage by stage.
     from: usize,
-    /// The longest layer of the step that runs.
+    /// The time of the current step's slowest layer.
     longest: Duration,
-    /// Sizes that ran before, as bits of powers of two: in the first run memory is paged in, and drivers finish kernels.
+    /// Sizes that ran before, as bits of powers of two. In the first run memory is paged in, and drivers finish compiling kernels.
     seen: u64,
     /// Tokens of the last step, if it was slow. One may have been a stall.
     slow: Option<usize>,
     /// Fast steps in a row, of those that are cut.
     fast: u32,
-    /// All steps are: for tests.
+    /// Submit all steps stage by stage: for tests.
     pub(crate) is_forced: bool,
 }
 
@@ -30,17 +30,17 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Whether a step of so many tokens is submitted stage by stage.
+    /// Whether a step of this many tokens is submitted stage by stage.
     pub(crate) fn is_by_stage(&self, tokens: usize) -> bool {
         self.is_forced || tokens >= self.from
     }
 
-    /// A layer took this long, all its submissions together.
+    /// Records the time of a layer: of all its submissions together.
     pub(crate) fn end_layer(&mut self, took: Duration) {
         self.longest = self.longest.max(took);
     }
 
-    /// A step of so many tokens is over.
+    /// Records the end of a step of this many tokens.
     pub(crate) fn end_step(&mut self, tokens: usize) {
         let longest = std::mem::take(&mut self.longest);
         let size = 1 << tokens.max(1).ilog2();

@@ -1,4 +1,4 @@
-//! Moving bytes between the host and the device, through one staging buffer. Called by `backend`.
+//! Copies bytes between the host and the device, through one staging buffer. Called by `backend`.
 
 use std::sync::Arc;
 
@@ -7,17 +7,60 @@ use octet_compute::Error;
 use crate::backend::Vulkan;
 use crate::memory::{Buffer, Place};
 
-/// Bytes that are moved at once.
+/// Maximum number of bytes that a submission copies.
 pub(crate) const STAGING_BYTES: u64 = 16 << 20;
 
+/// A range of a buffer.
+pub(crate) struct Part {
+    pub(crate) buffer: Arc<Buffer>,
+    pub(crate) at: u64,
+    pub(crate) bytes: usize,
+}
+
+/// A copy between a buffer and the staging buffer.
+struct Piece<'a> {
+    buffer: &'a Arc<Buffer>,
+    at: u64,
+    staged_at: u64,
+    bytes: u64,
+}
+
+/// Cuts parts into submissions: each fills the staging buffer, from its start on, but the last one.
+fn submissions(parts: &[Part]) -> Vec<Vec<Piece<'_>>> {
+    let mut all = Vec::new();
+    let (mut pieces, mut staged_at) = (Vec::new(), 0);
+    for part in parts {
+        let (mut at, end) = (part.at, part.at + part.bytes as u64);
+        while at < end {
+            let bytes = (end - at).min(STAGING_BYTES - staged_at);
+            pieces.push(Piece { buffer: &part.buffer, at, staged_at, bytes });
+            (at, staged_at) = (at + bytes, staged_at + bytes);
+            if staged_at == STAGING_BYTES {
+                all.push(std::mem::take(&mut pieces));
+                staged_at = 0;
+            }
+        }
+    }
+    if !pieces.is_empty() {
+        all.push(pieces);
+    }
+    all
+}
+
 impl Vulkan {
-    /// Copies bytes into a buffer on the device.
-    pub(crate) fn upload(&mut self, to: &Arc<Buffer>, at: u64, data: &[u8]) -> Result<(), Error> {
+    /// Copies bytes into parts of buffers, one after the other.
+    pub(crate) fn upload_parts(&mut self, parts: &[Part], data: &[u8]) -> Result<(), Error> {
         self.recorder.flush()?;
         let staging = self.staging.clone();
-        for (i, part) in data.chunks(STAGING_BYTES as usize).enumerate() {
-            staging.write(0, part);
-            self.recorder.copy((&staging, 0), (to, at + i as u64 * STAGING_BYTES), part.len() as u64)?;
+        let mut rest = data;
+        for pieces in submissions(parts) {
+            for piece in &pieces {
+                let (now, later) = rest.split_at(piece.bytes as usize);
+                staging.write(piece.staged_at, now);
+                let from = (&staging, piece.staged_at);
+                self.recorder.copy(from, (piece.buffer, piece.at), piece.bytes)?;
+                rest = later;
+            }
             self.recorder.flush()?;
         }
         Ok(())
@@ -25,15 +68,27 @@ impl Vulkan {
 
     /// Copies bytes from a buffer on the device, after all that was recorded.
     pub(crate) fn download(&mut self, from: &Arc<Buffer>, at: u64, out: &mut [u8]) -> Result<(), Error> {
+        self.download_parts(&[Part { buffer: from.clone(), at, bytes: out.len() }], out)
+    }
+
+    /// Copies parts of buffers, one after the other, after all that was recorded.
+    pub(crate) fn download_parts(&mut self, parts: &[Part], out: &mut [u8]) -> Result<(), Error> {
         if self.in_step {
             self.is_split = true;
         }
         self.recorder.barrier()?;
         let staging = self.staging.clone();
-        for (i, part) in out.chunks_mut(STAGING_BYTES as usize).enumerate() {
-            self.recorder.copy((from, at + i as u64 * STAGING_BYTES), (&staging, 0), part.len() as u64)?;
+        let mut rest = out;
+        for pieces in submissions(parts) {
+            for piece in &pieces {
+                let to = (&staging, piece.staged_at);
+                self.recorder.copy((piece.buffer, piece.at), to, piece.bytes)?;
+            }
             self.recorder.flush()?;
-            staging.read(0, part);
+            let bytes = pieces.iter().map(|piece| piece.bytes as usize).sum();
+            let (now, later) = rest.split_at_mut(bytes);
+            staging.read(0, now);
+            rest = later;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! A pass through every verb under Vulkan's validation layers: no message; and a message where a barrier that is needed is left out.
-//! The layers are chosen when a process starts, so passes run in processes of their own: one for each pass that must be without a message, one for all
-//! passes that leave out a barrier. Those are only recorded, since the layers find hazards then: nothing is compiled for the device, nor computed.
+//! A pass through every verb under Vulkan's validation layers: there is no message, and there is one for each barrier that is skipped.
+//! Layers are chosen when a process starts, so passes run in child processes: one for each pass without a message, and one for all passes that skip
+//! a barrier. The latter are only recorded, since the layers find hazards in recorded commands.
 
 #[path = "../../compute/tests/support/layers.rs"]
 mod layers;
@@ -13,16 +13,16 @@ use octet_compute::batch::Batch;
 use octet_vulkan::{Vulkan, VulkanOptions};
 use octet_weights::GgmlType;
 
-/// Says of how many passes each leaves out one barrier: the first, the second, ...
+/// The number of passes that skip one barrier: the first, the second, ...
 const SKIPS: &str = "OCTET_TEST_SKIP_BARRIERS";
-/// Comes before the messages of a pass without a barrier, with the barrier's number.
+/// Printed before the messages of a pass without a barrier, with the barrier's number.
 const WITHOUT: &str = "\nwithout barrier ";
-/// Says how many slots experts have.
+/// The number of slots for experts.
 const SLOTS: &str = "OCTET_TEST_EXPERT_SLOTS";
-/// Says how many tokens the pass has: in steps of a few, the last workgroup of a stage does the work of some stages of many.
+/// The number of tokens of the pass. Steps of few tokens have tails instead of some stages.
 const TOKENS: &str = "OCTET_TEST_TOKENS";
 
-/// What the other test runs in a process of its own; without it, one more pass.
+/// The other test runs this one in child processes. Alone it is one more pass.
 #[test]
 fn passes_through_every_verb() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
@@ -40,7 +40,7 @@ fn passes_through_every_verb() {
     }
 }
 
-/// The number of its barriers. Without the barrier `skip`, it is only recorded.
+/// Runs a pass and returns the number of its barriers. If it skips one, it is only recorded.
 fn pass(index: usize, expert_slots: Option<usize>, n: usize, skip: Option<u32>) -> u32 {
     let mut device = Vulkan::new(&VulkanOptions { index, expert_slots, ..VulkanOptions::default() })
         .expect("the device opens");
@@ -74,7 +74,7 @@ fn pass(index: usize, expert_slots: Option<usize>, n: usize, skip: Option<u32>) 
     barriers
 }
 
-/// What passes print, and the layers with them.
+/// The output of passes, with the messages of the layers.
 fn passes(layers: &str, n: usize, slots: Option<u32>, skips: Option<u32>) -> String {
     let program = std::env::current_exe().expect("this program");
     let mut child = Command::new(program);
@@ -94,7 +94,7 @@ fn passes(layers: &str, n: usize, slots: Option<u32>, skips: Option<u32>) -> Str
     text
 }
 
-/// The barriers, of the first `skips`, that nobody misses.
+/// Those of the first `skips` barriers whose absence the layers do not report.
 fn unnoticed(layers: &str, n: usize, slots: Option<u32>, skips: u32) -> Vec<u32> {
     let text = passes(layers, n, slots, Some(skips));
     let each: Vec<&str> = text.split(WITHOUT).skip(1).collect();

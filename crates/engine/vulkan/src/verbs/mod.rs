@@ -47,26 +47,26 @@ pub(crate) struct Scratch {
     /// Outputs of experts `[tokens * top_k, hidden]`, and of the shared one `[tokens, hidden]`.
     pub(crate) expert_out: Arc<Buffer>,
     pub(crate) shared_out: Arc<Buffer>,
-    /// Logits of the router `[tokens, experts]`, and the choice that is made of them.
+    /// Logits of the router `[tokens, experts]`, and the chosen experts.
     pub(crate) router: Arc<Buffer>,
     pub(crate) chosen: Arc<Buffer>,
     pub(crate) share: Arc<Buffer>,
     pub(crate) shared_gate: Arc<Buffer>,
     pub(crate) tiles: Arc<Buffer>,
     pub(crate) pairs: Arc<Buffer>,
-    /// Tokens that went to each expert of each layer since they were read; then the routes of the last step: the experts of each layer and token,
-    /// the likeliest first, and the gate of the shared one.
+    /// Number of tokens that each expert of each layer got since the counts were last read. Then the routes of the last step: the experts of each
+    /// layer and token, the most probable first, and the gate of the shared expert.
     pub(crate) counts: Arc<Buffer>,
-    /// Layers, experts of each, tokens of a step, and experts of a token, as `counts` has them.
+    /// The dimensions of `counts`: layers, experts of a layer, tokens of a step, experts of a token.
     pub(crate) counted: [usize; 4],
     /// Slots of experts: [`crate::experts`] has the layout; and those that a step fills.
     pub(crate) slots: Arc<Buffer>,
     pub(crate) fills: Arc<Buffer>,
     /// Factors of norms over all heads together, of queries `[tokens]` and of keys `[tokens]`.
     pub(crate) factors: Arc<Buffer>,
-    /// Chunks of attention before they are added up.
+    /// Results of attention's chunks, before they are added up.
     pub(crate) partial: Arc<Buffer>,
-    /// How many workgroups of a stage have finished, for its last one; zeros between stages. A part for each kind of stage.
+    /// Number of workgroups of a stage that have finished, which tells the last one; 0 between stages. A part for each kind of stage.
     pub(crate) tickets: Arc<Buffer>,
     /// The first ticket of attention's heads.
     pub(crate) attention_tickets: u32,
