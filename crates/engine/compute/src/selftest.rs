@@ -107,22 +107,110 @@ const GDN_DIM: usize = 64;
 const CHANNELS: usize = (2 * GDN_HEADS[0] + GDN_HEADS[1]) * GDN_DIM;
 const VOCAB: usize = 75;
 const EXPERTS: usize = 8;
+const TOP_K: usize = 3;
 
 fn parts<B: Backend>(be: &mut B) -> Result<Parts<B>, Error> {
     let r = &mut Random(7);
+    let mut projections = Vec::new();
+    for ty in TYPES {
+        let bias = r.vec(HIDDEN);
+        projections.push(be.weight(&r.matrix(ty, HIDDEN, HIDDEN), Some(&bias))?);
+    }
+    Ok(Parts {
+        norm: be.vector(&r.near_one(HIDDEN))?,
+        projections,
+        attention: attention(be, r)?,
+        gdn: gdn(be, r)?,
+        mlp: mlp(be, r)?,
+        moe: moe(be, r)?,
+        embedding: be.embedding(&r.matrix(GgmlType::F32, VOCAB, HIDDEN))?,
+        cache: cache(be)?,
+        counts: ExpertCounts::new(2, EXPERTS),
+    })
+}
+
+fn attention<B: Backend>(be: &mut B, r: &mut Random) -> Result<Attention<B>, Error> {
     let frequencies: Vec<f32> = (0..HEAD_DIM / 4).map(|j| 0.3f32.powi(j as i32)).collect();
+    Ok(Attention {
+        heads: HEADS,
+        kv_heads: KV_HEADS,
+        head_dim: HEAD_DIM,
+        gated: true,
+        qk_norm: Some((be.vector(&r.near_one(HEAD_DIM))?, be.vector(&r.near_one(HEAD_DIM))?)),
+        eps: EPS,
+        rope_dims: HEAD_DIM / 2,
+        rope_pairing: RopePairing::Half,
+        inv_freq: be.vector(&frequencies)?,
+        rope_scale: 1.0,
+    })
+}
+
+fn gdn<B: Backend>(be: &mut B, r: &mut Random) -> Result<Gdn<B>, Error> {
     let decays: Vec<f32> = r.vec(GDN_HEADS[1]).iter().map(|x| -1.0 - 0.9 * x).collect();
+    Ok(Gdn {
+        k_heads: GDN_HEADS[0],
+        v_heads: GDN_HEADS[1],
+        k_dim: GDN_DIM,
+        v_dim: GDN_DIM,
+        conv_kernel: 4,
+        order: HeadOrder::Tiled,
+        conv: be.vector(&r.vec(4 * CHANNELS))?,
+        dt_bias: be.vector(&r.vec(GDN_HEADS[1]))?,
+        a: be.vector(&decays)?,
+        norm: be.vector(&r.near_one(GDN_DIM))?,
+        eps: EPS,
+    })
+}
+
+fn square<B: Backend>(be: &mut B, r: &mut Random, ty: GgmlType) -> Result<B::Weight, Error> {
+    be.weight(&r.matrix(ty, HIDDEN, HIDDEN), None)
+}
+
+fn mlp<B: Backend>(be: &mut B, r: &mut Random) -> Result<Mlp<B>, Error> {
+    Ok(Mlp {
+        norm: be.vector(&r.near_one(HIDDEN))?,
+        eps: EPS,
+        gate: square(be, r, GgmlType::Q4_K)?,
+        up: square(be, r, GgmlType::Q4_K)?,
+        down: square(be, r, GgmlType::Q6_K)?,
+    })
+}
+
+fn moe<B: Backend>(be: &mut B, r: &mut Random) -> Result<Moe<B>, Error> {
+    let experts = |be: &mut B, r: &mut Random, ty| {
+        let all: Vec<Matrix> = (0..EXPERTS).map(|_| r.matrix(ty, HIDDEN, HIDDEN)).collect();
+        be.experts(&all)
+    };
+    Ok(Moe {
+        norm: be.vector(&r.near_one(HIDDEN))?,
+        eps: EPS,
+        router: be.weight(&r.matrix(GgmlType::F32, EXPERTS, HIDDEN), None)?,
+        gate: experts(be, r, GgmlType::Q4_K)?,
+        up: experts(be, r, GgmlType::Q4_K)?,
+        down: experts(be, r, GgmlType::Q6_K)?,
+        shared: Some(SharedExpert {
+            router: be.vector(&r.vec(HIDDEN))?,
+            gate: square(be, r, GgmlType::Q4_K)?,
+            up: square(be, r, GgmlType::Q4_K)?,
+            down: square(be, r, GgmlType::Q6_K)?,
+        }),
+        experts: EXPERTS,
+        top_k: TOP_K,
+        norm_top_k: true,
+    })
+}
+
+/// A cache of one layer of attention and one of Gated DeltaNet.
+fn cache<B: Backend>(be: &mut B) -> Result<B::Cache, Error> {
+    let gdn = LayerCache::Gdn {
+        conv_rows: 3,
+        channels: CHANNELS,
+        v_heads: GDN_HEADS[1],
+        k_dim: GDN_DIM,
+        v_dim: GDN_DIM,
+    };
     let cache = CacheShape {
-        layers: vec![
-            LayerCache::Kv { kv_heads: KV_HEADS, head_dim: HEAD_DIM },
-            LayerCache::Gdn {
-                conv_rows: 3,
-                channels: CHANNELS,
-                v_heads: GDN_HEADS[1],
-                k_dim: GDN_DIM,
-                v_dim: GDN_DIM,
-            },
-        ],
+        layers: vec![LayerCache::Kv { kv_heads: KV_HEADS, head_dim: HEAD_DIM }, gdn],
         pages: 2,
         slots: 1,
         guesses: 0,
@@ -134,77 +222,10 @@ fn parts<B: Backend>(be: &mut B) -> Result<Parts<B>, Error> {
         heads: HEADS,
         intermediate: HIDDEN,
         experts: EXPERTS,
-        top_k: 3,
+        top_k: TOP_K,
         expert_intermediate: HIDDEN,
     };
-    let square = |be: &mut B, r: &mut Random, ty| be.weight(&r.matrix(ty, HIDDEN, HIDDEN), None);
-    let experts = |be: &mut B, r: &mut Random, ty| {
-        let all: Vec<Matrix> = (0..EXPERTS).map(|_| r.matrix(ty, HIDDEN, HIDDEN)).collect();
-        be.experts(&all)
-    };
-    let q4 = GgmlType::Q4_K;
-    Ok(Parts {
-        norm: be.vector(&r.near_one(HIDDEN))?,
-        projections: TYPES
-            .iter()
-            .map(|ty| {
-                let bias = r.vec(HIDDEN);
-                be.weight(&r.matrix(*ty, HIDDEN, HIDDEN), Some(&bias))
-            })
-            .collect::<Result<_, _>>()?,
-        attention: Attention {
-            heads: HEADS,
-            kv_heads: KV_HEADS,
-            head_dim: HEAD_DIM,
-            gated: true,
-            qk_norm: Some((be.vector(&r.near_one(HEAD_DIM))?, be.vector(&r.near_one(HEAD_DIM))?)),
-            eps: EPS,
-            rope_dims: HEAD_DIM / 2,
-            rope_pairing: RopePairing::Half,
-            inv_freq: be.vector(&frequencies)?,
-            rope_scale: 1.0,
-        },
-        gdn: Gdn {
-            k_heads: GDN_HEADS[0],
-            v_heads: GDN_HEADS[1],
-            k_dim: GDN_DIM,
-            v_dim: GDN_DIM,
-            conv_kernel: 4,
-            order: HeadOrder::Tiled,
-            conv: be.vector(&r.vec(4 * CHANNELS))?,
-            dt_bias: be.vector(&r.vec(GDN_HEADS[1]))?,
-            a: be.vector(&decays)?,
-            norm: be.vector(&r.near_one(GDN_DIM))?,
-            eps: EPS,
-        },
-        mlp: Mlp {
-            norm: be.vector(&r.near_one(HIDDEN))?,
-            eps: EPS,
-            gate: square(be, r, q4)?,
-            up: square(be, r, q4)?,
-            down: square(be, r, GgmlType::Q6_K)?,
-        },
-        moe: Moe {
-            norm: be.vector(&r.near_one(HIDDEN))?,
-            eps: EPS,
-            router: be.weight(&r.matrix(GgmlType::F32, EXPERTS, HIDDEN), None)?,
-            gate: experts(be, r, q4)?,
-            up: experts(be, r, q4)?,
-            down: experts(be, r, GgmlType::Q6_K)?,
-            shared: Some(SharedExpert {
-                router: be.vector(&r.vec(HIDDEN))?,
-                gate: square(be, r, q4)?,
-                up: square(be, r, q4)?,
-                down: square(be, r, GgmlType::Q6_K)?,
-            }),
-            experts: EXPERTS,
-            top_k: 3,
-            norm_top_k: true,
-        },
-        embedding: be.embedding(&r.matrix(GgmlType::F32, VOCAB, HIDDEN))?,
-        cache: be.cache(&cache, step)?,
-        counts: ExpertCounts::new(2, EXPERTS),
-    })
+    be.cache(&cache, step)
 }
 
 /// Results of one verb: its name, its limit, and the rows of all tokens.
@@ -215,73 +236,109 @@ struct Output {
 }
 
 /// Runs every verb on its own inputs, the tokens in steps of these sizes.
-fn outputs<B: Backend>(be: &mut B, p: &mut Parts<B>, cut: &[usize]) -> Result<Vec<Output>, Error> {
+fn outputs<B: Backend>(be: &mut B, parts: &mut Parts<B>, cut: &[usize]) -> Result<Vec<Output>, Error> {
     let mut all: Vec<Output> = Vec::new();
-    be.reset_slot(&mut p.cache, 0);
+    be.reset_slot(&mut parts.cache, 0);
     let mut past = 0;
     for &n in cut {
         let tokens: Vec<u32> = (past..past + n).map(|i| (i * 31 % VOCAB) as u32).collect();
         let mut batch = Batch::default();
         batch.push(&tokens, past, 0, &[1], n);
-        // A token has the same numbers in every split.
-        let input = |be: &mut B, width: usize, seed: u64| -> Result<B::Buf, Error> {
-            let rows = (past..past + n).flat_map(|t| Random(seed * 1000 + t as u64 + 1).vec(width));
-            be.vector(&rows.collect::<Vec<f32>>())
-        };
-        let mut index = 0;
-        let mut keep = |be: &mut B, name: &str, limit: f32, out: &B::Buf, width: usize| {
-            let mut values = vec![0.0; n * width];
-            be.read(out, &mut values);
-            match all.get_mut(index) {
-                Some(output) => output.values.extend(values),
-                None => all.push(Output { name: name.into(), limit, values }),
-            }
-            index += 1;
-        };
-        let mut h = be.buf(n * HIDDEN)?;
-        be.embed(&p.embedding, &tokens, &mut h);
-        keep(be, "embed", 0.0, &h, HIDDEN);
-        let x = input(be, HIDDEN, 1)?;
-        be.norm(n, &x, &p.norm, EPS, &mut h);
-        keep(be, "norm", LIMIT_F32, &h, HIDDEN);
-        for (ty, w) in TYPES.iter().zip(&p.projections) {
-            let limit = if ty.block_len() == 1 { LIMIT_F32 } else { LIMIT_I8 };
-            be.norm_linear(n, &x, &p.norm, EPS, [w], [&mut h]);
-            keep(be, &format!("norm_linear {ty}"), limit, &h, HIDDEN);
-        }
-        let mut h = input(be, HIDDEN, 2)?;
-        be.linear_add(n, &x, &p.projections[4], &mut h);
-        keep(be, "linear_add", LIMIT_I8, &h, HIDDEN);
-
-        let (q_width, kv_width) = (2 * HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM);
-        let (mut q, mut k) = (input(be, q_width, 3)?, input(be, kv_width, 4)?);
-        let v = input(be, kv_width, 5)?;
-        be.rope_store(&batch, &p.attention, 0, &mut p.cache, &mut q, &mut k, &v);
-        keep(be, "rope_store", LIMIT_F32, &q, q_width);
-        let mut out = be.buf(n * HEADS * HEAD_DIM)?;
-        be.attend(&batch, &p.attention, 0, &p.cache, &q, &mut out);
-        keep(be, "attend", LIMIT_F16, &out, HEADS * HEAD_DIM);
-
-        let values = GDN_HEADS[1] * GDN_DIM;
-        let widths = [(CHANNELS, 6), (values, 7), (GDN_HEADS[1], 8), (GDN_HEADS[1], 9)];
-        let [qkv, z, b, alpha] = widths.map(|(w, s)| input(be, w, s));
-        let mut out = be.buf(n * values)?;
-        be.gdn(&batch, &p.gdn, 1, &mut p.cache, &qkv?, &z?, &b?, &alpha?, &mut out);
-        keep(be, "gdn", LIMIT_F32, &out, values);
-
-        let mut h = input(be, HIDDEN, 10)?;
-        be.mlp(n, &p.mlp, &mut h);
-        keep(be, "mlp", LIMIT_I8, &h, HIDDEN);
-        let mut h = input(be, HIDDEN, 11)?;
-        be.moe(n, &p.moe, 1, &p.counts, &mut h);
-        keep(be, "moe", LIMIT_I8, &h, HIDDEN);
-        be.logits(&batch, &x, &p.norm, EPS, &p.projections[3], &mut h);
-        keep(be, "logits", LIMIT_I8, &h, HIDDEN);
+        let mut step = Step { be, batch, past, n, all: &mut all, index: 0 };
+        step.projections(parts, &tokens)?;
+        step.attention(parts)?;
+        step.gdn(parts)?;
+        step.layers(parts)?;
         past += n;
     }
     // A step reports what failed on the device.
     be.step(Pass::Other, &Batch::default(), |_| {})?;
     Ok(all)
+}
+
+/// One step of `n` tokens after `past` others, and the results so far.
+struct Step<'a, B: Backend> {
+    be: &'a mut B,
+    batch: Batch,
+    past: usize,
+    n: usize,
+    all: &'a mut Vec<Output>,
+    /// The next verb's place in `all`.
+    index: usize,
+}
+
+impl<B: Backend> Step<'_, B> {
+    /// Rows of random numbers: a token has the same ones in every split.
+    fn input(&mut self, width: usize, seed: u64) -> Result<B::Buf, Error> {
+        let rows =
+            (self.past..self.past + self.n).flat_map(|t| Random(seed * 1000 + t as u64 + 1).vec(width));
+        self.be.vector(&rows.collect::<Vec<f32>>())
+    }
+
+    /// Adds rows of `width` values to the results of the next verb.
+    fn keep(&mut self, name: &str, limit: f32, out: &B::Buf, width: usize) {
+        let mut values = vec![0.0; self.n * width];
+        self.be.read(out, &mut values);
+        match self.all.get_mut(self.index) {
+            Some(output) => output.values.extend(values),
+            None => self.all.push(Output { name: name.into(), limit, values }),
+        }
+        self.index += 1;
+    }
+
+    fn projections(&mut self, p: &Parts<B>, tokens: &[u32]) -> Result<(), Error> {
+        let mut h = self.be.buf(self.n * HIDDEN)?;
+        self.be.embed(&p.embedding, tokens, &mut h);
+        self.keep("embed", 0.0, &h, HIDDEN);
+        let x = self.input(HIDDEN, 1)?;
+        self.be.norm(self.n, &x, &p.norm, EPS, &mut h);
+        self.keep("norm", LIMIT_F32, &h, HIDDEN);
+        for (ty, w) in TYPES.iter().zip(&p.projections) {
+            let limit = if ty.block_len() == 1 { LIMIT_F32 } else { LIMIT_I8 };
+            self.be.norm_linear(self.n, &x, &p.norm, EPS, [w], [&mut h]);
+            self.keep(&format!("norm_linear {ty}"), limit, &h, HIDDEN);
+        }
+        let mut h = self.input(HIDDEN, 2)?;
+        self.be.linear_add(self.n, &x, &p.projections[4], &mut h);
+        self.keep("linear_add", LIMIT_I8, &h, HIDDEN);
+        Ok(())
+    }
+
+    fn attention(&mut self, p: &mut Parts<B>) -> Result<(), Error> {
+        let (q_width, kv_width) = (2 * HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM);
+        let (mut q, mut k) = (self.input(q_width, 3)?, self.input(kv_width, 4)?);
+        let v = self.input(kv_width, 5)?;
+        self.be.rope_store(&self.batch, &p.attention, 0, &mut p.cache, &mut q, &mut k, &v);
+        self.keep("rope_store", LIMIT_F32, &q, q_width);
+        let mut out = self.be.buf(self.n * HEADS * HEAD_DIM)?;
+        self.be.attend(&self.batch, &p.attention, 0, &p.cache, &q, &mut out);
+        self.keep("attend", LIMIT_F16, &out, HEADS * HEAD_DIM);
+        Ok(())
+    }
+
+    fn gdn(&mut self, p: &mut Parts<B>) -> Result<(), Error> {
+        let values = GDN_HEADS[1] * GDN_DIM;
+        let widths = [(CHANNELS, 6), (values, 7), (GDN_HEADS[1], 8), (GDN_HEADS[1], 9)];
+        let [qkv, z, b, alpha] = widths.map(|(width, seed)| self.input(width, seed));
+        let mut out = self.be.buf(self.n * values)?;
+        self.be.gdn(&self.batch, &p.gdn, 1, &mut p.cache, &qkv?, &z?, &b?, &alpha?, &mut out);
+        self.keep("gdn", LIMIT_F32, &out, values);
+        Ok(())
+    }
+
+    /// Feed-forward layers and the vocabulary.
+    fn layers(&mut self, p: &Parts<B>) -> Result<(), Error> {
+        let mut h = self.input(HIDDEN, 10)?;
+        self.be.mlp(self.n, &p.mlp, &mut h);
+        self.keep("mlp", LIMIT_I8, &h, HIDDEN);
+        let mut h = self.input(HIDDEN, 11)?;
+        self.be.moe(self.n, &p.moe, 1, &p.counts, &mut h);
+        self.keep("moe", LIMIT_I8, &h, HIDDEN);
+        let x = self.input(HIDDEN, 1)?;
+        self.be.logits(&self.batch, &x, &p.norm, EPS, &p.projections[3], &mut h);
+        self.keep("logits", LIMIT_I8, &h, HIDDEN);
+        Ok(())
+    }
 }
 
 /// The norm of the difference divided by the norm of `b`; infinite if a value is NaN.

@@ -141,35 +141,10 @@ impl Config {
             k.bad("nextn_predict_layers", format!("is {mtp_layers}, of {blocks} blocks in all"))
         })?;
         let hidden = k.size("embedding_length", MAX_DIM)?;
-        let vocab = match model.info("token_embd.weight").map(|t| t.shape.as_slice()) {
-            Some([vocab, h]) if *h == hidden && *vocab < (1 << 24) => *vocab,
-            Some(shape) => {
-                let what = format!("has shape {shape:?}; expected [vocabulary, {hidden}]");
-                return Err(octet_weights::Error::tensor(&model.origin, "token_embd.weight", what).into());
-            }
-            None => {
-                return Err(
-                    octet_weights::Error::tensor(&model.origin, "token_embd.weight", "is missing").into()
-                );
-            }
-        };
+        let vocab = vocab(model, hidden)?;
         let recurrent = recurrent_layers(&k, layers)?;
         let (heads, kv_heads) = head_counts(&k, layers, blocks, &recurrent)?;
-        let head_dim = match k.present_size("attention.key_length", 1024)? {
-            Some(d) => d,
-            None if hidden % heads == 0 => k.range("attention.head_count", hidden / heads, 1024)?,
-            None => {
-                return Err(k.bad("attention.key_length", "is missing; expected dimensions of a head".into()));
-            }
-        };
-        if let Some(v) = k.present_size("attention.value_length", 1024)?
-            && v != head_dim
-        {
-            return Err(k.bad(
-                "attention.value_length",
-                format!("is {v}; only {head_dim}, as for keys, is supported"),
-            ));
-        }
+        let head_dim = head_dim(&k, hidden, heads)?;
         let eps = k
             .opt_f32("attention.layer_norm_rms_epsilon")?
             .filter(|e| *e >= 0.0)
@@ -194,14 +169,7 @@ impl Config {
             head_dim,
             eps,
             rope: rope::read(model, &k, rope_dims, context_length)?,
-            rope_pairing: match meta.opt_str("octet.rope_pairing")? {
-                Some("half") => RopePairing::Half,
-                None => arch.rope_pairing,
-                Some(other) => {
-                    let what = format!("is '{other}'; expected 'half'");
-                    return Err(octet_weights::Error::key(meta.file(), "octet.rope_pairing", what).into());
-                }
-            },
+            rope_pairing: rope_pairing(&k)?,
             intermediate: if moe.is_some() { 0 } else { k.size("feed_forward_length", MAX_DIM)? },
             gdn: if recurrent.contains(&true) { Some(gdn(&k)?) } else { None },
             moe,
@@ -209,6 +177,46 @@ impl Config {
             architecture: arch,
         };
         Ok(config)
+    }
+}
+
+/// Rows of the embedding table, whose shape must be `[vocabulary, hidden]`.
+fn vocab(model: &Model, hidden: usize) -> Result<usize, Error> {
+    const NAME: &str = "token_embd.weight";
+    let what = match model.info(NAME).map(|t| t.shape.as_slice()) {
+        Some([vocab, h]) if *h == hidden && *vocab < (1 << 24) => return Ok(*vocab),
+        Some(shape) => format!("has shape {shape:?}; expected [vocabulary, {hidden}]"),
+        None => "is missing".into(),
+    };
+    Err(octet_weights::Error::tensor(&model.origin, NAME, what).into())
+}
+
+/// Dimensions of a head, the same for keys and values.
+fn head_dim(k: &Keys, hidden: usize, heads: usize) -> Result<usize, Error> {
+    let head_dim = match k.present_size("attention.key_length", 1024)? {
+        Some(d) => d,
+        None if hidden % heads == 0 => k.range("attention.head_count", hidden / heads, 1024)?,
+        None => {
+            return Err(k.bad("attention.key_length", "is missing; expected dimensions of a head".into()));
+        }
+    };
+    match k.present_size("attention.value_length", 1024)? {
+        Some(v) if v != head_dim => {
+            let what = format!("is {v}; only {head_dim}, as for keys, is supported");
+            Err(k.bad("attention.value_length", what))
+        }
+        _ => Ok(head_dim),
+    }
+}
+
+fn rope_pairing(k: &Keys) -> Result<RopePairing, Error> {
+    match k.meta.opt_str("octet.rope_pairing")? {
+        Some("half") => Ok(RopePairing::Half),
+        None => Ok(k.arch.rope_pairing),
+        Some(other) => {
+            let what = format!("is '{other}'; expected 'half'");
+            Err(octet_weights::Error::key(k.meta.file(), "octet.rope_pairing", what).into())
+        }
     }
 }
 

@@ -120,6 +120,13 @@ pub(super) fn method(
 
 /// Replaces the engine's filters, tests and functions by charged ones, and adds those of [`bound`].
 pub(super) fn add(env: &mut Environment<'_>) {
+    add_filters(env);
+    add_tests(env);
+    add_operators(env);
+    env.remove_global("debug");
+}
+
+fn add_filters(env: &mut Environment<'_>) {
     for (name, filter, all) in [
         ("upper", Value::from_function(filters::upper), false),
         ("lower", Value::from_function(filters::lower), false),
@@ -152,7 +159,16 @@ pub(super) fn add(env: &mut Environment<'_>) {
     for name in ["pprint", "urlencode", "chain", "zip"] {
         env.remove_filter(name);
     }
-    env.remove_global("debug");
+    env.add_filter("sum", |state: &mut State<'_, '_>, values: &Value| -> Result<Value, Error> {
+        let mut sum = Value::from(0);
+        for value in values.try_iter()?.checked() {
+            sum = add_values(state, &sum, &value?)?;
+        }
+        Ok(sum)
+    });
+}
+
+fn add_tests(env: &mut Environment<'_>) {
     for (names, test) in [
         (&["eq", "equalto", "=="][..], Value::from_function(tests::is_eq)),
         (&["ne", "!="], Value::from_function(tests::is_ne)),
@@ -171,13 +187,10 @@ pub(super) fn add(env: &mut Environment<'_>) {
             });
         }
     }
-    env.add_filter("sum", |state: &mut State<'_, '_>, values: &Value| -> Result<Value, Error> {
-        let mut sum = Value::from(0);
-        for value in values.try_iter()?.checked() {
-            sum = add_values(state, &sum, &value?)?;
-        }
-        Ok(sum)
-    });
+}
+
+/// Adds the filters that [`bound`] puts in place of operators.
+fn add_operators(env: &mut Environment<'_>) {
     env.add_filter(ADD, add_values);
     env.add_filter(MUL, multiply);
     env.add_filter(CONCAT, |state: &mut State<'_, '_>, a: &Value, b: &Value| -> Result<Value, Error> {

@@ -200,7 +200,7 @@ fn other_models_and_precisions_find_nothing() {
     }
     let exact = engine::Options { cpu: CpuOptions { exact: true, ..base.cpu.clone() }, ..base.clone() };
     assert_eq!(cached("qwen35moe", Mix::Q4KM, &exact, None), 0);
-    let threads = engine::Options { cpu: CpuOptions { threads: Some(1), ..base.cpu.clone() }, ..base };
+    let threads = engine::Options { cpu: CpuOptions { threads: Some(2), ..base.cpu.clone() }, ..base };
     assert_eq!(cached("qwen35moe", Mix::Q4KM, &threads, None), 239, "threads change nothing");
 }
 

@@ -32,7 +32,8 @@ impl EventSink for Listener {
 }
 
 pub fn options() -> engine::Options {
-    let cpu = CpuOptions { threads: Some(2), pin: false, ..CpuOptions::default() };
+    // Tests run beside each other: teams of several threads would wait for processors that other teams hold.
+    let cpu = CpuOptions { threads: Some(1), pin: false, ..CpuOptions::default() };
     engine::Options {
         context: Some(CONTEXT),
         kv_tokens: Some(4 * CONTEXT),

@@ -56,7 +56,7 @@ pub fn open(name: &str, on: On) -> Option<Box<dyn Model>> {
 
 pub fn load(file: &octet_weights::Model, on: On, limits: Limits) -> Box<dyn Model> {
     let cpu = |isa, exact| {
-        let options = CpuOptions { threads: Some(2), pin: false, isa: Some(isa), exact };
+        let options = CpuOptions { threads: Some(1), pin: false, isa: Some(isa), exact };
         Cpu::new(&options).expect("an instruction set that this machine has")
     };
     match on {
