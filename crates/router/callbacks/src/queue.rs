@@ -35,7 +35,7 @@ enum Message {
     Flush(oneshot::Sender<()>),
 }
 
-/// The way to one receiver.
+/// The queue of one receiver.
 #[derive(Debug)]
 pub struct Queue {
     to: mpsc::Sender<Message>,

@@ -1,4 +1,4 @@
-//! What is told of a request: names, times, counts and costs. Prompts and answers are not in it.
+//! The record of a request: names, times, counts and costs, without prompts and answers.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,30 +6,30 @@ use serde_json::{Map, Value};
 
 use crate::context::TraceContext;
 
-/// A request that is over.
+/// A finished request.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// Its name in the log and in the header `x-request-id`.
+    /// Its id in the log and in the header `x-request-id`.
     pub id: String,
     /// Its trace.
     pub context: TraceContext,
     /// `chat`, `text_completion` or `embeddings`: OpenTelemetry's names.
     pub operation: &'static str,
-    /// When it came.
+    /// When it arrived.
     pub began: SystemTime,
-    /// How long it took, answer included.
+    /// Its duration, including the answer.
     pub took: Duration,
-    /// To the first piece of the answer.
+    /// Time to the first piece of the answer.
     pub first: Option<Duration>,
-    /// The name that the client asked for.
+    /// The requested model name.
     pub asked: String,
-    /// Whether the answer comes in pieces.
+    /// Whether the answer is streamed.
     pub stream: bool,
-    /// Most tokens of the answer.
+    /// Maximum tokens of the answer.
     pub max_tokens: Option<u32>,
-    /// Sampling temperature, where it was read.
+    /// Sampling temperature, if it was parsed.
     pub temperature: Option<f64>,
-    /// Whom the client says that it asks for.
+    /// The client's `user` field.
     pub user: Option<String>,
     /// Id and name of the virtual key.
     pub key: Option<(String, String)>,
@@ -39,26 +39,26 @@ pub struct Record {
     pub tags: Vec<String>,
     /// `metadata` of the request.
     pub metadata: Map<String, Value>,
-    /// Who answered.
+    /// The deployment that answered.
     pub answered: Option<Answered>,
-    /// Tokens of the prompt, those of them from the provider's cache, and tokens of the answer.
+    /// Prompt tokens, those of them from the provider's cache, and answer tokens.
     pub usage: Option<(u64, u64, u64)>,
     /// US dollars.
     pub cost: f64,
-    /// Its entry in the cache of responses, if it was answered from there.
+    /// It was answered from the response cache.
     pub cached: bool,
-    /// What went wrong.
+    /// The error, if it failed.
     pub error: Option<Error>,
-    /// Who was asked, in order.
+    /// All attempts, in order.
     pub attempts: Vec<Attempt>,
 }
 
-/// Who answered.
+/// The deployment that answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answered {
     /// The provider, by LiteLLM's name.
     pub provider: String,
-    /// The model's name there.
+    /// The model's name at the provider.
     pub model: String,
     /// The deployment's id.
     pub deployment: String,
@@ -66,28 +66,28 @@ pub struct Answered {
     pub group: String,
 }
 
-/// A deployment that was asked.
+/// An attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
     /// Its id.
     pub deployment: String,
     /// Its group.
     pub group: String,
-    /// When, from the request's beginning.
+    /// Start time, relative to the request's.
     pub after: Duration,
-    /// How long it took; to the end of the answer if it answered.
+    /// Duration; to the end of the answer if it answered.
     pub took: Duration,
-    /// What went wrong.
+    /// The error, if it failed.
     pub error: Option<Error>,
 }
 
-/// What went wrong.
+/// An error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
-    /// What kind it is.
+    /// Its kind.
     pub kind: String,
-    /// In words.
+    /// Its message.
     pub message: String,
-    /// The HTTP status, where there was one.
+    /// The HTTP status, if there was one.
     pub status: Option<u16>,
 }

@@ -1,5 +1,5 @@
-//! What authenticates requests to clouds: signatures for Amazon's, access tokens for Google's and Azure. Called by `client` for each request; a
-//! token is fetched once and kept until it is about to expire.
+//! Authentication at clouds: signatures for Amazon, access tokens for Google and Azure. Called by `client` for each request; a token is
+//! fetched once and reused until shortly before it expires.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -24,13 +24,13 @@ use tokio::sync::Mutex;
 use crate::escape::path_segment;
 use crate::failure::{Failure, FailureKind};
 
-/// What Amazon calls Bedrock's runtime in signatures.
+/// Amazon's name of Bedrock's runtime in signatures.
 const SERVICE: &str = "bedrock";
-/// What tokens of Google's are asked for.
+/// The scope of Google's tokens.
 const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
-/// How long a signed statement is valid: the longest that Google takes.
+/// Lifetime of a signed assertion: Google's maximum.
 const STATEMENT_S: u64 = 3600;
-/// A token is not used in the last part of its life: it has to arrive while it is valid.
+/// A token is not used shortly before it expires: it must be valid when it arrives.
 const TOKEN_RESERVE: Duration = Duration::from_secs(120);
 
 /// Signs a request, AWS Signature Version 4: host, content type, time and body.
@@ -56,7 +56,7 @@ pub(crate) fn sign<B>(
         .map_err(|e| failed(e.to_string()))?
         .into();
     let uri = request.uri().to_string();
-    // Other headers may be changed on the way.
+    // Proxies may change other headers.
     let kind = request.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok());
     let headers = kind.iter().map(|value| (CONTENT_TYPE.as_str(), *value));
     let method = request.method().as_str().to_string();
@@ -74,7 +74,7 @@ pub(crate) struct Token {
     current: Mutex<Option<(HeaderValue, Instant)>>,
 }
 
-/// A token as it is given.
+/// A token as the server returns it.
 #[derive(Deserialize)]
 struct Granted {
     access_token: String,
@@ -83,13 +83,13 @@ struct Granted {
 }
 
 impl Token {
-    /// What the last token's header says, unless a new one is being fetched.
+    /// The header value of the last token, unless a new one is being fetched.
     pub fn known(&self) -> Option<String> {
         let current = self.current.try_lock().ok()?;
         current.as_ref().and_then(|(value, _)| value.to_str().ok().map(str::to_owned))
     }
 
-    /// The token as a header's value; `request` asks for one, and `fetch` sends that and gives the body of its answer.
+    /// The token as a header's value; `request` creates the request for one, and `fetch` sends it and returns the answer's body.
     pub async fn header<F, R>(
         &self,
         request: impl FnOnce() -> Result<Request<Full<Bytes>>, Failure>,
@@ -99,7 +99,7 @@ impl Token {
         F: FnOnce(Request<Full<Bytes>>) -> R,
         R: Future<Output = Result<Bytes, Failure>>,
     {
-        // Held while it is fetched: once is enough for all who wait.
+        // Held while a token is fetched: all waiting requests share it.
         let mut current = self.current.lock().await;
         if let Some((value, _)) = current.as_ref().filter(|(_, until)| Instant::now() < *until) {
             return Ok(value.clone());
@@ -118,7 +118,7 @@ impl Token {
     }
 }
 
-/// The request for a token of Entra ID (RFC 6749, 4.4).
+/// The request for an Entra ID token (RFC 6749, 4.4).
 pub(crate) fn entra(application: &Entra) -> Result<Request<Full<Bytes>>, Failure> {
     let form = [
         ("client_id", application.client_id.as_str()),
@@ -141,7 +141,7 @@ fn posted(uri: Uri, form: String) -> Request<Full<Bytes>> {
     request
 }
 
-/// The request for a token of Google's.
+/// The request for a Google token.
 pub(crate) fn google(account: &Google, now: SystemTime) -> Result<Request<Full<Bytes>>, Failure> {
     let wrong = |what: &str| Failure::new(FailureKind::Authentication, format!("vertex_credentials: {what}"));
     let (uri, form) = match account {
@@ -175,13 +175,13 @@ pub(crate) fn google(account: &Google, now: SystemTime) -> Result<Request<Full<B
     Ok(request)
 }
 
-/// A form's fields. Everything that is not a letter or digit is escaped.
+/// A form's fields. All characters except letters, digits and a few marks are escaped.
 fn encoded(fields: &[(&str, &str)]) -> String {
     let pairs = fields.iter().map(|(name, value)| format!("{name}={}", path_segment(value)));
     pairs.collect::<Vec<_>>().join("&")
 }
 
-/// A statement of who the account is, signed with its key: a JSON Web Token, RS256 (RFC 7523).
+/// A signed assertion of the account: a JSON Web Token, RS256 (RFC 7523).
 fn statement(
     email: &str,
     private_key: &str,
@@ -205,7 +205,7 @@ fn statement(
     Ok(format!("{text}.{}", BASE64.encode(signature)))
 }
 
-/// Where a request carries an access token.
+/// Where a request's access token goes.
 pub(crate) const TOKEN_HEADER: http::HeaderName = AUTHORIZATION;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The bytes of an answer, within limits of time and length. Read by events, raw answers and whole ones.
+//! The bytes of an answer, with limits on time and length. Read by events, raw answers and complete ones.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,12 +14,12 @@ use crate::endpoint::Timeouts;
 use crate::failure::{Failure, FailureKind};
 use crate::tls::Place;
 
-/// Longest wait for the rest of an answer that has said that it is complete, so that its connection can be used again.
+/// Maximum time to wait for the rest of a complete answer, so that its connection can be reused.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(1);
-/// Most bytes of such a rest.
+/// Maximum bytes of such a rest.
 const DRAIN_BYTES_MAX: usize = 64 << 10;
 
-/// When a call must have come how far. Begins with the request.
+/// The deadlines of a call, from the start of the request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     start: Instant,
@@ -32,13 +32,13 @@ impl Clock {
         Self { start: Instant::now(), limits, stream }
     }
 
-    /// Until when the first piece must be there.
+    /// Deadline of the first piece.
     pub(crate) fn first(&self) -> Option<Due> {
         let first = self.limits.first_chunk.filter(|_| self.stream);
         earlier(self.whole(), Due::new(self.start, first, "the provider sends nothing"))
     }
 
-    /// Until when the next piece must be there.
+    /// Deadline of the next piece.
     fn next(&self, last: Instant) -> Option<Due> {
         earlier(self.whole(), Due::new(last, self.limits.idle, "the provider has fallen silent"))
     }
@@ -48,7 +48,7 @@ impl Clock {
     }
 }
 
-/// A point in time, and what has not happened if it comes.
+/// A deadline, and what has not happened by then.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Due {
     pub(crate) at: Instant,
@@ -57,7 +57,7 @@ pub(crate) struct Due {
 }
 
 impl Due {
-    /// `None` where there is no limit, or none that anybody lives to see.
+    /// `None` without a limit, or for one beyond any uptime.
     fn new(from: Instant, limit: Option<Duration>, what: &'static str) -> Option<Self> {
         let limit = limit?;
         Some(Self { at: from.checked_add(limit)?, limit, what })
@@ -81,9 +81,9 @@ fn earlier(a: Option<Due>, b: Option<Due>) -> Option<Due> {
 pub(crate) struct Body {
     incoming: Incoming,
     clock: Clock,
-    /// When the last piece came; `None` before the first.
+    /// When the last piece arrived; `None` before the first.
     last: Option<Instant>,
-    /// Wakes for the next limit of time. Not set anew for every piece, but when it wakes too early.
+    /// Wakes at the next deadline. Reset only when it wakes too early, not for every piece.
     alarm: Option<Pin<Box<Sleep>>>,
     bytes_left: u64,
     bytes_max: u64,
@@ -106,12 +106,12 @@ impl Body {
         }
     }
 
-    /// The same, which keeps the request's place until it is over.
+    /// A body that keeps the request's place until it ends.
     pub(crate) fn keeping(self, place: Option<Place>) -> Self {
         Self { place, ..self }
     }
 
-    /// The same of an answer that is encoded.
+    /// A body of an encoded answer.
     pub(crate) fn decoded(self, encoding: Encoding) -> Self {
         Self { encoding, ..self }
     }
@@ -172,7 +172,7 @@ impl Body {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// All of it.
+    /// The whole body.
     pub(crate) async fn whole(mut self) -> Result<Bytes, Failure> {
         let Some(first) = self.next().await else { return Ok(Bytes::new()) };
         let first = first?;
@@ -185,7 +185,7 @@ impl Body {
         Ok(all.freeze())
     }
 
-    /// Reads what is left of an answer that is complete. A connection in the middle of an answer cannot be used again.
+    /// Reads the rest of a complete answer. A connection in the middle of an answer cannot be reused.
     pub(crate) fn drain(mut self) {
         let rest = async move {
             let mut left = DRAIN_BYTES_MAX;

@@ -1,4 +1,4 @@
-//! The connections to all providers, and one request over them. Everything else here goes through [`Client`].
+//! The connections to all providers, and single requests over them. Everything else here uses [`Client`].
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -22,27 +22,27 @@ use crate::failure::{Failure, FailureKind, retry_after};
 use crate::tls::{Place, Pools};
 use crate::upload::Outgoing;
 
-/// Most time for an access token.
+/// Time limit to get an access token.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest error that is read.
+/// Maximum size of an error body that is read.
 const ERROR_BYTES_MAX: u64 = 1 << 20;
 
 type Plain = Pool<Connector<HttpConnector>, Outgoing>;
 
-/// A request for an endpoint, without what the endpoint adds to it.
+/// A request for an endpoint, without the endpoint's additions.
 pub(crate) struct Sending {
     pub(crate) method: Method,
     pub(crate) uri: Uri,
     pub(crate) body: Outgoing,
-    /// What is signed, where requests are.
+    /// The bytes to sign, if requests are signed.
     pub(crate) signed: Bytes,
-    /// Headers of the client's. The endpoint's own win.
+    /// The client's headers. The endpoint's take precedence.
     pub(crate) headers: HeaderMap,
-    /// What wins over the endpoint's own.
+    /// Headers that take precedence over the endpoint's.
     pub(crate) own: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// Connections to all providers, pooled. Cheap to clone; one is enough for a process.
+/// Pooled connections to all providers. Cheap to clone; one per process is enough.
 #[derive(Debug, Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -52,12 +52,12 @@ pub struct Client {
 struct Shared {
     limits: Limits,
     plain: Plain,
-    /// Made at the first address with TLS: a machine without certificates can still reach its own servers.
+    /// Created for the first address with TLS: a machine without certificates can still reach its own servers.
     tls: OnceLock<Result<Pools, String>>,
 }
 
 impl Client {
-    /// A client without connections. Calls need tokio's runtime, with I/O and time.
+    /// A client without connections. Calls need a tokio runtime with I/O and time.
     pub fn new(limits: Limits) -> Self {
         let inner = connector(&limits);
         let plain = pool(&limits).build(Connector { inner, limit: limits.connect });
@@ -71,7 +71,7 @@ impl Client {
         made.as_ref().map(Pools::place).map_err(no_tls)
     }
 
-    /// Sends a request and waits for the head of its answer. An answer with an error is read and becomes a failure.
+    /// Sends a request and waits for the head of its answer. An error status becomes a failure with the body's error.
     pub(crate) async fn send(
         &self,
         endpoint: &Endpoint,
@@ -82,7 +82,7 @@ impl Client {
         self.send_with(endpoint, operation, body, stream, HeaderMap::new()).await
     }
 
-    /// The same with headers of the client's. The endpoint's own win.
+    /// The same with headers of the client. The endpoint's take precedence.
     pub(crate) async fn send_with(
         &self,
         endpoint: &Endpoint,
@@ -93,14 +93,14 @@ impl Client {
     ) -> Result<Answer, Failure> {
         let method = if body.is_some() { Method::POST } else { Method::GET };
         let body = body.unwrap_or_default();
-        // To share the body costs an allocation, which is for requests that are signed.
+        // Sharing the body costs an allocation, which only signed requests need.
         let signed = matches!(endpoint.auth(), Auth::Aws(_)).then(|| body.clone()).unwrap_or_default();
         let uri = endpoint.uri(operation)?;
         let sending = Sending { method, uri, body: body.into(), signed, headers, own: Vec::new() };
         self.send_raw(endpoint, sending, stream).await
     }
 
-    /// The same of a request that is made elsewhere.
+    /// Sends a request that was built elsewhere.
     pub(crate) async fn send_raw(
         &self,
         endpoint: &Endpoint,
@@ -177,8 +177,8 @@ impl Client {
                 request.headers_mut().insert(auth::TOKEN_HEADER, value);
             }
         }
-        // The pool itself takes another connection where one turns out to be closed before the first byte is written to it. What
-        // has been written may have been looked at, and is not sent again here: that is the router's to decide, and to count.
+        // The pool itself uses another connection if one is closed before the first byte is written. Bytes that were written may have been
+        // processed, and are not sent again here: the router decides on retries and counts them.
         let result = match place {
             Some(place) => place.pool().request(request).await,
             None => self.shared.plain.request(request).await,
@@ -186,11 +186,11 @@ impl Client {
         result.map_err(|e| not_sent(&e, endpoint.host()))
     }
 
-    /// Sends a request that is no provider's, and waits for the status of its answer for no longer than `most`; with how long the
-    /// receiver wishes to be left alone.
+    /// Sends a request that is not for a provider, and waits for its status for at most `most`. Also returns the pause that the receiver
+    /// asks for.
     ///
     /// # Errors
-    /// [`FailureKind::Connect`] and [`FailureKind::Timeout`], where another try may help.
+    /// [`FailureKind::Connect`] and [`FailureKind::Timeout`], if a retry may help.
     pub async fn deliver(
         &self,
         request: Request<Bytes>,
@@ -199,7 +199,7 @@ impl Client {
         let request = request.map(Outgoing::from);
         let sending = async {
             let (head, incoming) = self.direct(request).await?.into_parts();
-            // Read, so that the connection can be used again.
+            // Read so that the connection can be reused.
             let clock = Clock::start(Timeouts::default(), false);
             drop(Body::new(incoming, clock, ERROR_BYTES_MAX).whole().await);
             Ok((head.status, retry_after(&head.headers, SystemTime::now())))
@@ -209,7 +209,7 @@ impl Client {
             .unwrap_or_else(|_| Err(Failure::new(FailureKind::Timeout, format!("no answer within {most:?}"))))
     }
 
-    /// Sends a request that belongs to no endpoint, over TLS if its address says so.
+    /// Sends a request without an endpoint, over TLS if its address says so.
     async fn direct(&self, request: Request<Outgoing>) -> Result<Response<Incoming>, Failure> {
         let host = request.uri().authority().map_or_else(String::new, ToString::to_string);
         let result = if request.uri().scheme() == Some(&http::uri::Scheme::HTTPS) {
@@ -220,7 +220,7 @@ impl Client {
         result.map_err(|e| not_sent(&e, &host))
     }
 
-    /// Sends a request that belongs to no endpoint, and reads its answer.
+    /// Sends a request without an endpoint, and reads its answer.
     async fn fetch(&self, request: Request<Full<Bytes>>) -> Result<Bytes, Failure> {
         let host = request.uri().authority().map_or_else(String::new, ToString::to_string);
         let request = request.map(Outgoing::Whole);
@@ -241,7 +241,7 @@ impl Client {
         if status.is_success() {
             return Ok(body);
         }
-        // `error` and `error_description` (RFC 6749) hold no secret.
+        // `error` and `error_description` (RFC 6749) contain no secret.
         let value: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
         let said = ["error_description", "error"].iter().find_map(|key| value[*key].as_str()).unwrap_or("");
         let said: String = said.chars().take(200).collect();
@@ -252,7 +252,7 @@ impl Client {
     }
 }
 
-/// An answer that has begun well.
+/// An answer with a status of success.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) headers: HeaderMap,
@@ -260,13 +260,13 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// What kind of content it is, without parameters; empty if it does not say.
+    /// Its content type without parameters; empty if absent.
     pub(crate) fn content_type(&self) -> &str {
         let value = self.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
         value.split(';').next().unwrap_or("").trim()
     }
 
-    /// Refuses what is no answer of an API: a page of a proxy's or a portal's, with the status of success.
+    /// Refuses answers that are not an API's: a page of a proxy or a portal with a status of success.
     pub(crate) fn check_content_type(&self) -> Result<(), Failure> {
         match self.content_type() {
             kind @ ("text/html" | "application/xhtml+xml" | "text/xml" | "application/xml") => {
@@ -281,7 +281,7 @@ impl Answer {
 
 impl Failure {
     pub(crate) fn without_keys(mut self, endpoint: &Endpoint) -> Self {
-        // What a provider says can repeat the key in any of its fields.
+        // A provider's text may repeat the key in any field.
         let said = [Some(&mut self.message), self.param.as_mut(), self.code.as_mut()];
         said.into_iter().flatten().for_each(|text| endpoint.hide_keys(text));
         self
@@ -314,7 +314,7 @@ fn not_sent(e: &Error, host: &str) -> Failure {
 
 fn redirected(status: StatusCode, headers: &HeaderMap) -> Failure {
     let location = headers.get(LOCATION).and_then(|v| v.to_str().ok()).unwrap_or("nowhere");
-    // What follows `?` may be a secret of somebody's.
+    // The query may be a secret.
     let location: String = location.split(['?', '#']).next().unwrap_or("").chars().take(200).collect();
     let what = format!("the provider redirects to {location}, which is not followed: set api_base to that");
     Failure { status: Some(status.as_u16()), ..Failure::protocol(what) }
@@ -329,7 +329,7 @@ fn read_error(provider: Provider, status: u16, name: Option<&str>, body: &[u8]) 
         Provider::Anthropic => anthropic::error::parse(status, body),
         Provider::Gemini | Provider::Vertex => gemini::error::parse(status, body),
         Provider::Bedrock | Provider::BedrockAnthropic => bedrock::error::parse(status, name, body),
-        // What comes from the model's makers is in their words, and what comes from the cloud in its own.
+        // Errors of the model's maker have its format, errors of the cloud have their own.
         Provider::VertexAnthropic if is_anthropic(body) => anthropic::error::parse(status, body),
         Provider::VertexAnthropic => gemini::error::parse(status, body),
         Provider::Ollama => ollama::error::parse(status, body),

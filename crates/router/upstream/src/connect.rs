@@ -1,4 +1,4 @@
-//! Connections: their limits, and how they are made and pooled.
+//! Connections: their limits, and how they are opened and pooled.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,7 +10,7 @@ use hyper_util::client::legacy::connect::{Connection, HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tower_service::Service;
 
-/// Most headers of an answer. Providers behind several proxies send more than hyper's 100.
+/// Maximum number of headers of an answer. Providers behind several proxies send more than hyper's default of 100.
 const HEADERS_MAX: usize = 256;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -19,13 +19,13 @@ type BoxFuture<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;
 /// Limits of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest time to connect, names and TLS included.
+    /// Time limit to connect, with DNS and TLS.
     pub connect: Duration,
-    /// How long a connection rests before it is closed.
+    /// How long an idle connection is kept.
     pub idle: Duration,
-    /// Connections that may rest, for each host.
+    /// Maximum number of idle connections per host.
     pub idle_per_host_max: usize,
-    /// Longest head of an answer.
+    /// Maximum size of an answer's head.
     pub head_bytes_max: usize,
 }
 
@@ -40,7 +40,7 @@ impl Default for Limits {
     }
 }
 
-/// Connects within a limit of time, names and TLS included.
+/// Connects within a time limit, with DNS and TLS.
 #[derive(Debug, Clone)]
 pub(crate) struct Connector<C> {
     pub(crate) inner: C,
@@ -73,7 +73,7 @@ where
     }
 }
 
-/// What connects without TLS.
+/// The connector without TLS.
 pub(crate) fn connector(limits: &Limits) -> HttpConnector {
     let mut c = HttpConnector::new();
     c.set_nodelay(true);
@@ -82,7 +82,7 @@ pub(crate) fn connector(limits: &Limits) -> HttpConnector {
     c
 }
 
-/// What pools are built with.
+/// The builder of pools.
 pub(crate) fn pool(limits: &Limits) -> hyper_util::client::legacy::Builder {
     let mut b = Pool::builder(TokioExecutor::new());
     b.pool_timer(TokioTimer::new())

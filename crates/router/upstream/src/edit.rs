@@ -1,5 +1,5 @@
-//! What a configuration changes in a provider's request, as a map of values: parameters dropped, renamed, set, a body merged
-//! in. `rewrite` does the same to bytes where it can.
+//! A configuration's changes of a provider's request, as a map of values: parameters dropped, renamed, set, a body merged in. `rewrite`
+//! does the same on bytes where possible.
 
 use octet_config::Changes;
 use serde_json::{Map, Value};
@@ -12,14 +12,14 @@ pub(crate) fn is_path(name: &str) -> bool {
     name.contains(['.', '['])
 }
 
-/// Whether fields within fields are changed, which only a parsed body shows.
+/// Whether nested fields are changed, which needs a parsed body.
 pub(crate) fn goes_deep(changes: &Changes) -> bool {
     let e = &changes.edits;
     let renamed = e.rename.iter().flat_map(|(from, to)| [from, to]);
     e.drop.iter().chain(renamed).chain(e.set.keys()).any(|name| is_path(name))
 }
 
-/// Changes a request. `defaults` stand where the client says nothing.
+/// Changes a request. `defaults` apply if the client sets nothing.
 pub(crate) fn apply(changes: &Changes, defaults: &Map<String, Value>, json: &mut Map<String, Value>) {
     let edits = &changes.edits;
     for path in &edits.drop {
@@ -48,7 +48,7 @@ pub(crate) fn apply(changes: &Changes, defaults: &Map<String, Value>, json: &mut
     merge(json, &changes.extra_body);
 }
 
-/// Puts all of `from` into `into`, objects key by key.
+/// Merges `from` into `into`; objects recursively.
 pub(crate) fn merge(into: &mut Map<String, Value>, from: &Map<String, Value>) {
     for (name, value) in from {
         match (into.get_mut(name), value) {
@@ -60,7 +60,7 @@ pub(crate) fn merge(into: &mut Map<String, Value>, from: &Map<String, Value>) {
     }
 }
 
-/// The steps of a path: names, `*` for all of a list, or places in it.
+/// The steps of a path: names, `*` for all items of a list, or an index.
 fn steps(path: &str) -> Vec<&str> {
     path.split(['.', '[']).map(|step| step.trim_end_matches(']')).collect()
 }
@@ -74,9 +74,9 @@ fn has(json: &Map<String, Value>, path: &str) -> bool {
     steps.try_fold(first, |value, step| value.map(|v| v.get(step))).flatten().is_some_and(|_| is_path(path))
 }
 
-/// Takes out what a path names; gives what was last taken.
+/// Removes what a path names; returns the last removed value.
 fn take(json: &mut Map<String, Value>, path: &str) -> Option<Value> {
-    // A name may itself hold a dot.
+    // A name may contain a dot.
     if let Some(value) = json.shift_remove(path) {
         return Some(value);
     }
@@ -101,7 +101,7 @@ fn take_within(value: &mut Value, steps: &[&str]) -> Option<Value> {
     }
 }
 
-/// Sets what a path names. Objects that are missing on the way are made; what is no object is left alone.
+/// Sets what a path names. Missing objects are created; other values on the path stay.
 fn put(json: &mut Map<String, Value>, path: &str, value: Value) {
     if json.contains_key(path) || !is_path(path) {
         json.insert(path.into(), value);

@@ -1,4 +1,4 @@
-//! Answers that come compressed although nobody asked for that: some proxies in front of providers do so. Used by `body`.
+//! Answers that are compressed although that was not requested: some proxies in front of providers do so. Used by `body`.
 
 use std::fmt;
 use std::io::Write;
@@ -13,7 +13,7 @@ use crate::failure::Failure;
 /// How the bytes of an answer are encoded.
 #[derive(Default)]
 pub(crate) enum Encoding {
-    /// Not at all.
+    /// Not encoded.
     #[default]
     Identity,
     /// `gzip`
@@ -33,10 +33,10 @@ impl fmt::Debug for Encoding {
 }
 
 impl Encoding {
-    /// What the headers say.
+    /// The encoding in the headers.
     ///
     /// # Errors
-    /// An encoding that is not known here.
+    /// An unsupported encoding.
     pub(crate) fn of(headers: &HeaderMap) -> Result<Self, Failure> {
         let Some(value) = headers.get(CONTENT_ENCODING) else { return Ok(Self::Identity) };
         let value = String::from_utf8_lossy(value.as_bytes());
@@ -51,10 +51,10 @@ impl Encoding {
         }
     }
 
-    /// The next bytes as they were before they were encoded; as many as there are so far.
+    /// The decoded bytes so far.
     ///
     /// # Errors
-    /// They are not what the headers said, or more than `most`.
+    /// If the bytes are invalid, or decode to more than `most`.
     pub(crate) fn decode(&mut self, bytes: Bytes, most: u64) -> Result<Bytes, Failure> {
         match self {
             Self::Identity => Ok(bytes),
@@ -64,7 +64,7 @@ impl Encoding {
     }
 }
 
-/// Bytes are taken a few at a time, so that a small answer cannot become a large one at once.
+/// Bytes are decoded a few at a time, so that a small answer cannot become a large one at once.
 fn decoded<D: Write>(
     decoder: &mut D,
     bytes: &[u8],

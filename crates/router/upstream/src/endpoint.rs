@@ -1,4 +1,5 @@
-//! Where a provider's model is reached, and how. Made from a configuration once; calls of [`Client`](crate::Client) borrow it.
+//! The address, authentication and settings of a provider's model. Created once from a configuration; calls of [`Client`](crate::Client)
+//! borrow it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::escape::path_segment;
 use crate::failure::Failure;
 use crate::overlay::Overlay;
 
-/// What a client and a provider can both speak, so that bytes pass through: see [`Client::forward`](crate::Client::forward).
+/// A dialect that client and provider may share, so that bytes are forwarded: see [`Client::forward`](crate::Client::forward).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dialect {
     /// `/v1/chat/completions`.
@@ -44,11 +45,11 @@ pub enum Dialect {
     GeminiEmbed,
     /// `:batchEmbedContents`.
     GeminiBatchEmbed,
-    /// What Octet does not understand itself.
+    /// An endpoint that Octet does not parse.
     Passed(Passed),
 }
 
-/// Endpoints of OpenAI's that are passed on unread: to a provider that has them, or to nobody.
+/// OpenAI's endpoints that are forwarded unread, to providers that have them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Passed {
     /// `/v1/audio/transcriptions`.
@@ -70,7 +71,7 @@ pub enum Passed {
 }
 
 impl Passed {
-    /// All, with their paths behind `/v1`.
+    /// All, with their paths after `/v1`.
     pub const PATHS: [(&'static str, Self); 8] = [
         ("/audio/transcriptions", Self::Transcriptions),
         ("/audio/translations", Self::Translations),
@@ -82,13 +83,13 @@ impl Passed {
         ("/rerank", Self::Rerank),
     ];
 
-    /// Its path behind `/v1`.
+    /// Its path after `/v1`.
     pub fn path(self) -> &'static str {
         Self::PATHS.iter().find(|(_, passed)| *passed == self).map_or("", |(path, _)| path)
     }
 }
 
-/// Limits of time. `None` is none.
+/// Time limits. `None` is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
     /// Of the whole call, to the answer's last byte.
@@ -100,7 +101,7 @@ pub struct Timeouts {
 }
 
 impl Default for Timeouts {
-    /// Ten minutes, as OpenAI's and LiteLLM's clients wait; five without a sign of life.
+    /// Ten minutes, as in OpenAI's and LiteLLM's clients; five without any bytes.
     fn default() -> Self {
         Self {
             whole: Some(Duration::from_secs(600)),
@@ -110,29 +111,29 @@ impl Default for Timeouts {
     }
 }
 
-/// Longest answer that is taken, if not set otherwise: a whole one or a stream, embeddings included.
+/// Default maximum size of an answer: a complete one or a stream, embeddings included.
 pub const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
-/// Most tokens of an answer of Anthropic's where nobody gives a limit: its dialect demands one.
+/// Default maximum tokens of Anthropic's answers: its dialect requires a limit.
 pub const MAX_TOKENS: u32 = 8192;
 
-/// Everything that an [`Endpoint`] is made of.
+/// Settings of an [`Endpoint`].
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where, who, with which key, and what is changed on the way.
+    /// Provider, address, key, and changes of requests.
     pub remote: Remote,
-    /// Parameters in OpenAI's names for requests that do not give them.
+    /// Default parameters, by OpenAI's names.
     pub params: Map<String, Value>,
     /// Limits of time.
     pub timeouts: Timeouts,
-    /// Longest answer that is taken.
+    /// Maximum size of an answer.
     pub answer_bytes_max: u64,
-    /// Limit of an answer in tokens where nobody gives one and the provider demands one (Anthropic).
+    /// Default maximum tokens of an answer, if the provider requires a limit (Anthropic).
     pub max_tokens: u32,
 }
 
 impl Settings {
-    /// Everything else unsaid.
+    /// Default settings.
     pub fn new(remote: Remote) -> Self {
         Self {
             remote,
@@ -144,12 +145,12 @@ impl Settings {
     }
 }
 
-/// Why an [`Endpoint`] cannot be made of its settings. Says which setting, and shows no secret.
+/// Why an [`Endpoint`] cannot be created. Names the setting, and shows no secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidEndpoint(pub String);
 
-/// A provider's model, ready to be called: addresses and headers are made once.
+/// A provider's model, ready to be called: addresses and headers are built once.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
     shared: Arc<Shared>,
@@ -159,15 +160,15 @@ pub struct Endpoint {
 #[derive(Debug)]
 struct Shared {
     settings: Settings,
-    /// Scheme, host and path without a slash at its end.
+    /// Scheme, host and path without a final slash.
     scheme: Scheme,
     authority: http::uri::Authority,
     path: String,
     headers: HeaderMap,
-    /// `Settings::params` and `Edits::set` for requests in no dialect.
+    /// `Settings::params` and `Edits::set` for translated requests.
     defaults: Overlay,
     forced: Overlay,
-    /// An access token, where requests carry one.
+    /// The access token, if requests carry one.
     token: Token,
 }
 
@@ -175,19 +176,19 @@ struct Shared {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     Dialect(Dialect),
-    /// Gemini's, whole or as a stream.
+    /// Gemini, complete or streamed.
     GenerateContent {
         stream: bool,
     },
-    /// Bedrock's, whole or as a stream.
+    /// Bedrock, complete or streamed.
     Converse {
         stream: bool,
     },
-    /// Anthropic's messages at somebody who hosts them, whole or as a stream.
+    /// Anthropic's messages at another host, complete or streamed.
     Hosted {
         stream: bool,
     },
-    /// Gemini's count of tokens.
+    /// Gemini's token count.
     CountTokens,
     /// Gemini's embeddings.
     BatchEmbed,
@@ -195,21 +196,21 @@ pub(crate) enum Operation {
     Predict,
     /// The list of models.
     Models,
-    /// Whatever answers cheaply.
+    /// A cheap request to check health.
     Probe,
 }
 
 impl Endpoint {
-    /// Makes addresses and headers.
+    /// Builds addresses and headers.
     ///
     /// # Errors
-    /// An address, a model's name or a header that cannot be one.
+    /// An invalid address, model name or header.
     pub fn new(settings: Settings) -> Result<Self, InvalidEndpoint> {
         let remote = &settings.remote;
         let invalid = |what: &str| {
             InvalidEndpoint(format!("api_base of '{}' ({}) {what}", remote.model, remote.provider.name()))
         };
-        // The parser's own words might show a password that stands in the address.
+        // The parser's error might show a password in the address.
         let uri: Uri = remote.api_base.parse().map_err(|_| invalid("is no address"))?;
         let parts = uri.into_parts();
         let scheme = parts.scheme.filter(|s| *s == Scheme::HTTP || *s == Scheme::HTTPS);
@@ -236,7 +237,7 @@ impl Endpoint {
         Ok(Self { shared: Arc::new(shared), model })
     }
 
-    /// The same under another model's name, for names with wildcards.
+    /// The same with another model name, for names with wildcards.
     pub fn with_model(&self, model: impl Into<String>) -> Self {
         Self { shared: Arc::clone(&self.shared), model: model.into() }
     }
@@ -246,7 +247,7 @@ impl Endpoint {
         self.shared.settings.remote.provider
     }
 
-    /// The model's name as the provider knows it.
+    /// The model's name at the provider.
     pub fn model(&self) -> &str {
         &self.model
     }
@@ -260,13 +261,13 @@ impl Endpoint {
         self.shared.authority.as_str()
     }
 
-    /// What it was made of.
+    /// Its settings.
     pub fn settings(&self) -> &Settings {
         &self.shared.settings
     }
 
-    /// Whether the provider speaks a client's dialect itself, so that [`Client::forward`](crate::Client::forward) can be used.
-    /// Where parameters are to be filled in or changed by OpenAI's names, which other dialects do not have, it cannot.
+    /// Whether the provider speaks a client's dialect itself, so that [`Client::forward`](crate::Client::forward) can be used. Not if
+    /// parameters must be set or changed by OpenAI's names, which other dialects do not have.
     pub fn speaks(&self, dialect: Dialect) -> bool {
         use Dialect::*;
         let has_openai_s_paths =
@@ -304,7 +305,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether chats are asked at the provider's `/responses`.
+    /// Whether chats use the provider's `/responses`.
     pub(crate) fn asks_responses(&self) -> bool {
         self.shared.settings.remote.responses == ResponsesUse::Chats
     }
@@ -327,7 +328,7 @@ impl Endpoint {
         &self.shared.forced
     }
 
-    /// Takes keys out of what a provider says: some repeat them.
+    /// Removes keys from a provider's text: some repeat them.
     pub(crate) fn hide_keys(&self, text: &mut String) {
         let remote = &self.shared.settings.remote;
         let headers = remote.extra_headers.iter().map(|(_, value)| value);
@@ -338,7 +339,7 @@ impl Endpoint {
         }
     }
 
-    /// Headers of every request but for those about the body.
+    /// Headers of every request, except those about the body.
     pub(crate) fn headers(&self) -> &HeaderMap {
         &self.shared.headers
     }
@@ -365,7 +366,7 @@ impl Endpoint {
     fn path(&self, operation: Operation) -> String {
         let base = self.shared.path.as_str();
         match self.provider() {
-            // Cohere has it beside the address that is like OpenAI's.
+            // Cohere has it beside its OpenAI-compatible address.
             Provider::OpenAiCompatible if operation == RERANK && base.ends_with(COHERE) => {
                 format!("{}/v2/rerank", base.trim_end_matches(COHERE))
             }
@@ -397,7 +398,7 @@ impl Endpoint {
             Provider::Bedrock | Provider::BedrockAnthropic => {
                 let model = path_segment(&self.model);
                 match operation {
-                    // Nothing is there, which a server that is well says.
+                    // It has no model list: any answer shows that the server works.
                     Operation::Models | Operation::Probe => format!("{base}/"),
                     Operation::Hosted { stream: true } => {
                         format!("{base}/model/{model}/invoke-with-response-stream")
@@ -445,7 +446,7 @@ impl Endpoint {
         }
     }
 
-    /// The address of something that is no model's: `path` stands behind `/v1`, and may have a query.
+    /// The address of an object of the account: `path` follows `/v1`, and may have a query.
     pub(crate) fn uri_beside(&self, path: &str) -> Result<Uri, Failure> {
         let base = self.shared.path.as_str();
         let path = match self.provider() {
@@ -479,7 +480,7 @@ impl Endpoint {
         let version = path_segment(version.unwrap_or(default));
         match operation {
             Operation::Models | Operation::Probe => format!("{base}/openai/models?api-version={version}"),
-            // It has the model in the body.
+            // The model is in the body.
             Operation::Dialect(Dialect::OpenAiResponses) => {
                 format!("{base}/openai/responses?api-version={version}")
             }
@@ -499,12 +500,12 @@ impl Endpoint {
 const RERANK: Operation = Operation::Dialect(Dialect::Passed(Passed::Rerank));
 const COHERE: &str = "/compatibility/v1";
 
-/// Shortest secret that is looked for in what providers say: a shorter one stands in ordinary words.
+/// Minimum length of a secret that is removed from texts: shorter ones occur in ordinary words.
 const HIDDEN_BYTES_MIN: usize = 6;
 
-/// The last one that Azure has released with a date.
+/// Azure's last dated release.
 const AZURE_API_VERSION: &str = "2024-10-21";
-/// The last preview with a date. Azure has responses since 2025-03-01-preview, and summaries of reasoning in them since this one.
+/// The last dated preview. Azure has responses since 2025-03-01-preview, and reasoning summaries in them since this one.
 const AZURE_RESPONSES_API_VERSION: &str = "2025-04-01-preview";
 
 fn openai_path(operation: Operation) -> &'static str {
@@ -561,7 +562,7 @@ fn headers(s: &Remote) -> Result<HeaderMap, InvalidEndpoint> {
     Ok(out)
 }
 
-/// A value that no log shows.
+/// A value that is not shown in logs.
 fn header_value(secret: &str) -> Option<HeaderValue> {
     if header::wrong_value(secret).is_some() {
         return None;
@@ -571,7 +572,7 @@ fn header_value(secret: &str) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// Takes the words of a secret out of a text.
+/// Removes the words of a secret from a text.
 fn hide(text: &mut String, secret: &str) {
     // `Bearer KEY` is two words.
     for word in secret.split_whitespace().filter(|w| w.len() >= HIDDEN_BYTES_MIN) {

@@ -1,4 +1,4 @@
-//! An answer as events, whatever the provider. Given by `Client::generate`; read by the router.
+//! An answer as events, from any provider. Returned by `Client::generate`; read by the router.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -13,21 +13,20 @@ use crate::body::Body;
 use crate::endpoint::Endpoint;
 use crate::failure::Failure;
 
-/// The events of one answer. Ends after the last of them, or after one failure; never with [`Event::Error`]. To drop it
-/// ends the call.
+/// The events of an answer. Ends after the last of them, or after one failure; never with [`Event::Error`]. Dropping it cancels the call.
 pub struct Events {
     source: Source,
     queue: VecDeque<Event>,
     scratch: Vec<Event>,
-    /// What ends the events, once the queue is empty.
+    /// The failure after the queued events.
     failure: Option<Failure>,
-    /// More than `Started` was given.
+    /// An event other than `Started` was returned.
     sent_any: bool,
     endpoint: Endpoint,
 }
 
 enum Source {
-    /// Everything is in the queue.
+    /// All events are queued.
     Done,
     Stream {
         body: Body,
@@ -99,7 +98,7 @@ impl Events {
             let mut events = std::mem::take(&mut self.scratch);
             match piece {
                 Poll::Ready(Some(Ok(bytes))) => {
-                    // What comes after the end is read for the connection's sake alone.
+                    // Bytes after the end are read only so that the connection can be reused.
                     reader.push(&bytes, &mut events);
                 }
                 Poll::Ready(Some(Err(e))) if !reader.is_over() => self.failure = Some(e),

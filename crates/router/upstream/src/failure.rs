@@ -1,4 +1,4 @@
-//! What goes wrong at a provider, as the router needs to know it. Made by every call of [`Client`](crate::Client).
+//! Failures of providers, classified for the router. Returned by every call of [`Client`](crate::Client).
 
 use std::time::{Duration, SystemTime};
 
@@ -6,53 +6,53 @@ use http::HeaderMap;
 use http::header::RETRY_AFTER;
 use octet_api::{ApiError, ErrorKind};
 
-/// Longest wait that a provider may ask for; a longer one is taken for this one.
+/// Upper bound of the pause that a provider may ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A call that failed.
+/// A failed call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
-    /// What it means for the choice of another provider.
+    /// Its kind, which decides on retries and fallbacks.
     pub kind: FailureKind,
-    /// The status of the provider's answer, where there was one.
+    /// The HTTP status, if there was one.
     pub status: Option<u16>,
-    /// What went wrong, in one sentence. Holds no key.
+    /// The error in one sentence, without keys.
     pub message: String,
-    /// When the provider wants to be asked again, from now.
+    /// The pause that the provider asks for.
     pub retry_after: Option<Duration>,
-    /// Some of the answer has been handed on already: to ask someone else would say it twice.
+    /// A part of the answer was already sent to the client: another attempt would repeat it.
     pub sent_any: bool,
-    /// The field of the request that the provider blames.
+    /// The field of the request that the provider names.
     pub param: Option<String>,
-    /// The provider's name for the error, for programs.
+    /// The provider's error code.
     pub code: Option<String>,
 }
 
-/// What kind of failure it is.
+/// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FailureKind {
     /// No connection, or it broke before anything was answered.
     Connect,
-    /// It took longer than the endpoint's limits, or the provider says that it did.
+    /// It exceeded the endpoint's time limits, or the provider reports a timeout.
     Timeout,
-    /// The provider is asked too much, or has been paid too little.
+    /// Rate limit or quota of the provider.
     RateLimited,
-    /// The key is not known, or may not do this.
+    /// The key is invalid, or not allowed to do this.
     Authentication,
-    /// The request itself is refused; another provider might take it, the same one will not.
+    /// The request is refused; another provider might accept it, the same one will not.
     BadRequest,
-    /// The conversation does not fit the model's context.
+    /// The conversation exceeds the model's context.
     ContextWindow,
-    /// The provider refuses the content.
+    /// The provider's content filter refused.
     ContentPolicy,
     /// No such model or route.
     NotFound,
-    /// The provider failed, or has too much to do.
+    /// The provider failed, or is overloaded.
     Server,
-    /// Something was answered that cannot be read: HTML, wrong JSON, a stream that ends midway, an answer without end.
+    /// An unreadable answer: HTML, invalid JSON, a stream that ends midway, an answer without end.
     Protocol,
-    /// Who asked has gone. Never made here (a call that is dropped ends); a word for the router's own accounts.
+    /// The client disconnected. Never created here (a dropped call just ends); used by the router's metrics.
     Cancelled,
 }
 
@@ -87,11 +87,11 @@ impl FailureKind {
         }
     }
 
-    /// What a client is told that no other provider could help.
+    /// The kind of the error for the client.
     fn to_error_kind(self) -> ErrorKind {
         match self {
             Self::Connect | Self::Server | Self::Protocol | Self::Cancelled => ErrorKind::Upstream,
-            // A client's own key is not to blame for the one that the configuration has.
+            // The client's own key is not the cause of an invalid key in the configuration.
             Self::Authentication => ErrorKind::Upstream,
             Self::Timeout => ErrorKind::Timeout,
             Self::RateLimited => ErrorKind::RateLimit,
@@ -121,9 +121,9 @@ impl Failure {
         Self::new(FailureKind::Protocol, message)
     }
 
-    /// A provider's error, as its dialect's reader understood it. `status` is `None` within a stream.
+    /// A provider's error, as parsed in its dialect. `status` is `None` within a stream.
     pub(crate) fn said(error: ApiError, status: Option<u16>) -> Self {
-        // A status is the provider's word; without one an upstream error is an answer that cannot be read.
+        // The provider's status decides; an upstream error without one is an unreadable answer.
         let kind = match (error.kind, status) {
             (ErrorKind::Upstream, None) => FailureKind::Protocol,
             (kind, _) => FailureKind::of(kind),
@@ -139,7 +139,7 @@ impl Failure {
         }
     }
 
-    /// The error that a client is given when nobody else answers.
+    /// The error for the client if no other provider answers.
     pub fn to_error(&self) -> ApiError {
         ApiError {
             kind: self.kind.to_error_kind(),
@@ -151,7 +151,7 @@ impl Failure {
     }
 }
 
-/// When a provider wants to be asked again: `retry-after-ms` (OpenAI, Azure), or `Retry-After` in seconds or as a date.
+/// The pause that a provider asks for: `retry-after-ms` (OpenAI, Azure), or `Retry-After` in seconds or as a date.
 pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = |name| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
     let number = |text: &str| text.parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0);

@@ -1,4 +1,4 @@
-//! A request that passes through: client and provider speak the same. Called by the router for most of its traffic.
+//! Forwards a request unchanged: client and provider speak the same dialect. Called by the router for most of its traffic.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -20,18 +20,18 @@ use crate::rewrite::Rewrite;
 use crate::upload::{Outgoing, Upload};
 use crate::watch::{self, Watch};
 
-/// A client's request as it came.
+/// A client's request.
 #[derive(Debug, Clone, Copy)]
 pub struct Forward<'a> {
-    /// What it is written in.
+    /// Its dialect.
     pub dialect: Dialect,
     /// Its headers: those that have a meaning for the provider go with it (`anthropic-beta`, `traceparent`, ...), and no others.
     pub headers: &'a HeaderMap,
-    /// Its JSON.
+    /// Its JSON body.
     pub body: &'a [u8],
-    /// The body instead, where it is no JSON and is sent on while it comes.
+    /// Its body if it is not JSON; it is streamed to the provider.
     pub upload: Option<&'a Arc<Upload>>,
-    /// Whether the answer is to be a stream, as the body says.
+    /// Whether the answer is a stream, as the body says.
     pub stream: bool,
     /// [`Raw::usage`] will be asked for: a stream is made to count its tokens. What the client did not ask for, it does not
     /// get to see.

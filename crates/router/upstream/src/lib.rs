@@ -1,15 +1,15 @@
-//! HTTP clients of the providers behind the router. Called by `router`; knows nothing of choices, retries and budgets.
+//! HTTP clients of the providers behind the router. Called by `router`; independent of routing, retries and budgets.
 //!
-//! [`Client`] has the connections, an [`Endpoint`] says where a model is and what is changed in requests for it, a
-//! [`Failure`] says what went wrong in the words that the router decides by.
+//! [`Client`] has the connections, an [`Endpoint`] the address of a model and the changes of its requests, a [`Failure`] the classified
+//! error that the router decides by.
 //!
-//! Two ways lead to a provider. [`Client::generate`] takes a request in no dialect and gives events in none: any client
-//! reaches any provider. [`Client::forward`] is for a client and a provider that speak the same: the client's bytes go out
-//! with another model's name in them, the provider's bytes come back as they are, and nothing more is read of them than
-//! tells a whole answer from a broken one, and its count of tokens. What Octet does not understand at all ([`Passed`], files and batches)
-//! goes the same way, unread in both directions; a client's [`Upload`] is sent on while it comes.
+//! There are two ways to call a provider. [`Client::generate`] translates between a neutral request and neutral events: any client reaches
+//! any provider. [`Client::forward`] is for a client and a provider with the same dialect: the client's bytes are sent with another model
+//! name, and the provider's bytes come back unchanged; only the end of the answer, errors and the token count are read. Endpoints that
+//! Octet does not parse ([`Passed`], files and batches) are forwarded the same way, unread in both directions; a client's [`Upload`] is
+//! streamed.
 //!
-//! Keys stand in headers alone: no error, log or `Debug` shows one, and no redirect is followed with one.
+//! Keys appear only in headers: no error, log or `Debug` output shows one, and no redirect is followed with one.
 
 mod auth;
 mod body;

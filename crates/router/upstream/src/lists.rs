@@ -1,4 +1,4 @@
-//! What is asked beside answers: vectors, the names of models, a sign of life. Called by the router and its health checks.
+//! Requests besides answers: embeddings, model lists, health checks. Called by the router and its health checks.
 
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,10 @@ use crate::endpoint::{Dialect, Endpoint, Operation};
 use crate::failure::{Failure, FailureKind};
 use crate::generate::to_bytes;
 
-/// Requests for vectors at once, where it takes several.
+/// Maximum concurrent requests for embeddings, if several are necessary.
 const BESIDE_MAX: usize = 8;
 
-/// What is asked for vectors, and in how many requests.
+/// A request for embeddings, and the number of requests that it takes.
 fn write(
     endpoint: &Endpoint,
     request: &EmbedRequest,
@@ -41,26 +41,26 @@ fn write(
     })
 }
 
-/// A model that a provider lists.
+/// A model in a provider's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
     /// Its name there.
     pub id: String,
-    /// Its context in tokens, where the provider says it.
+    /// Its context in tokens, if the provider reports it.
     pub context_length: Option<u64>,
 }
 
 impl Client {
-    /// Turns texts into vectors.
+    /// Computes embeddings of texts.
     ///
     /// # Errors
-    /// Everything that goes wrong: see [`FailureKind`].
+    /// See [`FailureKind`].
     pub async fn embed(&self, endpoint: &Endpoint, request: &EmbedRequest) -> Result<Embeddings, Failure> {
         let (operation, bodies) = write(endpoint, request).map_err(|e| Failure::said(e, None))?;
         let settings = endpoint.settings();
         let mut vectors = Embeddings::default();
         let mut bodies = bodies.into_iter();
-        // Several only where a provider takes few texts at once. Then some are asked beside each other.
+        // Several requests are necessary only if a provider limits the texts of one. Some of them run concurrently.
         loop {
             let mut asking = JoinSet::new();
             for (at, mut body) in bodies.by_ref().take(BESIDE_MAX).enumerate() {
@@ -111,10 +111,10 @@ impl Client {
         read.map_err(|e| Failure::said(e, None).without_keys(endpoint))
     }
 
-    /// The models that a provider has.
+    /// The models of a provider.
     ///
     /// # Errors
-    /// Everything that goes wrong: see [`FailureKind`].
+    /// See [`FailureKind`].
     pub async fn models(&self, endpoint: &Endpoint) -> Result<Vec<Listed>, Failure> {
         let answer = self.send(endpoint, Operation::Models, None, false).await?;
         answer.check_content_type()?;
@@ -122,11 +122,11 @@ impl Client {
         listed(&bytes)
     }
 
-    /// Whether a provider is there and knows the key; how long it took to say so. No model is asked: a check costs nothing and
+    /// Checks that a provider is reachable and accepts the key; returns how long that took. No model is used, so a check costs nothing and
     /// loads nothing.
     ///
     /// # Errors
-    /// Everything that goes wrong: see [`FailureKind`]. A server without a list of models is there, too.
+    /// See [`FailureKind`]. A server without a list of models passes.
     pub async fn probe(&self, endpoint: &Endpoint) -> Result<Duration, Failure> {
         let start = Instant::now();
         match self.send(endpoint, Operation::Probe, None, false).await {

@@ -1,15 +1,15 @@
-//! Parameters that a configuration gives in OpenAI's names, laid over a request in no dialect: so `temperature: 0.2` means
-//! the same at Anthropic, Gemini and Ollama. Made with an endpoint; used by `generate`.
+//! Applies a configuration's parameters, which have OpenAI's names, to a neutral request: so `temperature: 0.2` means the same for
+//! Anthropic, Gemini and Ollama. Created with an endpoint; used by `generate`.
 
 use octet_api::core::{Chat, GenerateRequest, Input, ResponseFormat, ToolChoice};
 use octet_api::openai;
 use serde_json::{Map, Value, json};
 
-/// Parameters, those that a request has a place for read into one.
+/// The parameters that a request has fields for, as a request.
 #[derive(Debug)]
 pub(crate) struct Overlay {
     known: Box<GenerateRequest>,
-    /// Those that it has no place for: fields of the provider's own.
+    /// The other parameters: fields of the provider.
     pub(crate) rest: Map<String, Value>,
 }
 
@@ -29,7 +29,7 @@ impl Overlay {
                 }
                 r
             });
-            // What is read into a field that is not laid over here would be lost.
+            // A value that is parsed but not applied below would be lost.
             let mut again = blank.clone();
             match read {
                 Some(read)
@@ -48,7 +48,7 @@ impl Overlay {
         Self { known: Box::new(known), rest }
     }
 
-    /// Fills in what the request does not say; with `force` also what it does.
+    /// Sets what the request leaves open; with `force` also what it sets.
     pub(crate) fn apply(&self, r: &mut GenerateRequest, force: bool) {
         lay(&self.known, r, force);
     }
@@ -93,7 +93,7 @@ fn lay(k: &GenerateRequest, r: &mut GenerateRequest, force: bool) {
     if from.tool_choice != ToolChoice::Auto && (force || to.tool_choice == ToolChoice::Auto) {
         to.tool_choice = from.tool_choice.clone();
     }
-    // How to think is one thing: a client that says no is not told how much.
+    // Reasoning settings belong together: a client that disables it gets no effort or budget.
     let (from, to) = (&from.reasoning, &mut to.reasoning);
     let said = to.enabled.is_some() || to.effort.is_some() || to.budget_tokens.is_some();
     if *from != Default::default() && (force || !said) {
@@ -103,7 +103,7 @@ fn lay(k: &GenerateRequest, r: &mut GenerateRequest, force: bool) {
     }
 }
 
-/// Takes a parameter out by its name in OpenAI's dialect; false if a request has no such parameter.
+/// Removes a parameter by its name in OpenAI's dialect; false if requests have no such field.
 pub(crate) fn clear(r: &mut GenerateRequest, name: &str) -> bool {
     let s = &mut r.sampling;
     match name {

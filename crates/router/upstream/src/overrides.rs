@@ -1,5 +1,5 @@
-//! What a configuration changes in a request that leaves this process in no dialect: for a model of our own. Used by the server.
-//! Parameters mean the same as at a provider; what has no place in a request has none here either.
+//! A configuration's changes of requests for a local model. Used by the server. Parameters mean the same as for a provider; those without a
+//! field in a request have no effect here.
 
 use octet_api::core::{GenerateRequest, Input};
 use octet_config::Changes;
@@ -8,24 +8,24 @@ use serde_json::{Map, Value};
 use crate::edit::{KWARGS, merge};
 use crate::overlay::{Overlay, clear};
 
-/// The variable of chat templates that every dialect has a word for.
+/// The template variable that every dialect has a field for.
 const THINKING: &str = "enable_thinking";
 
-/// A configuration's changes, made ready once.
+/// A configuration's changes, prepared once.
 #[derive(Debug)]
 pub struct Overrides {
     dropped: Vec<String>,
-    /// What beats the client.
+    /// Takes precedence over the client.
     forced: Overlay,
     forced_kwargs: Map<String, Value>,
-    /// What the client beats.
+    /// The client takes precedence.
     defaults: Overlay,
     default_kwargs: Map<String, Value>,
     is_nothing: bool,
 }
 
 impl Overrides {
-    /// Reads `changes`, and `params` for requests that do not give them.
+    /// Reads `changes`, and `params` as defaults.
     pub fn new(changes: &Changes, params: &Map<String, Value>) -> Self {
         let mut forced = changes.edits.set.clone();
         merge(&mut forced, &changes.extra_body);
@@ -48,12 +48,12 @@ impl Overrides {
         }
     }
 
-    /// Whether requests stay as they are.
+    /// Whether requests stay unchanged.
     pub fn is_nothing(&self) -> bool {
         self.is_nothing
     }
 
-    /// Names that are set and mean nothing to a model of our own, for a warning.
+    /// Names of settings without effect on a local model, for a warning.
     pub fn unknown(&self) -> impl Iterator<Item = &str> {
         self.forced.rest.keys().chain(self.defaults.rest.keys()).map(String::as_str)
     }

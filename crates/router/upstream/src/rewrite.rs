@@ -1,8 +1,8 @@
-//! A client's JSON with another model's name in it, and a configuration's changes, without reading what stays as it is.
-//! Called by `forward`, on every request that passes through.
+//! Replaces the model name in a client's JSON, and applies a configuration's changes, without parsing the rest. Called by `forward` for
+//! every forwarded request.
 //!
-//! Only the outermost object is taken apart: names and where their values begin and end. What is within a value is not
-//! checked, for it is handed on byte by byte to a server that does.
+//! Only the outermost object is scanned: names and the positions of their values. Values are not validated: they are copied byte by byte to
+//! a server that does.
 
 use std::ops::Range;
 
@@ -12,27 +12,27 @@ use serde_json::{Map, Value};
 
 use crate::edit::{self, KWARGS};
 
-/// What is changed.
+/// The changes.
 #[derive(Debug)]
 pub(crate) struct Rewrite<'a> {
-    /// The model's name for the provider; `None` where it stands in the address.
+    /// The model's name for the provider; `None` if it is in the address.
     pub(crate) model: Option<&'a str>,
     pub(crate) changes: &'a Changes,
-    /// Parameters for clients that do not give them.
+    /// Default parameters.
     pub(crate) defaults: &'a Map<String, Value>,
-    /// Parameters that the provider would refuse and that are to be left out.
+    /// Parameters to drop because the provider would refuse them.
     pub(crate) unknown: &'a [&'a str],
-    /// A stream shall count its tokens at its end.
+    /// The stream must report its token count at its end.
     pub(crate) count: bool,
 }
 
-/// A request on its way.
+/// A rewritten request.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Rewritten {
     pub(crate) json: Vec<u8>,
-    /// The client did not ask for the count itself: it is not to see it.
+    /// The client did not request the count, so it does not get it.
     pub(crate) count_is_ours: bool,
-    /// Answers to one prompt.
+    /// Number of choices.
     pub(crate) n: u32,
 }
 
@@ -40,7 +40,7 @@ const OPTIONS: &str = "stream_options";
 
 impl Rewrite<'_> {
     /// # Errors
-    /// What is no JSON object, in words for the client.
+    /// An error text for the client if the body is not a JSON object.
     pub(crate) fn apply(&self, body: &[u8]) -> Result<Rewritten, String> {
         let fields = fields(body)?;
         let value = |name: &str| fields.iter().rev().find(|f| f.name == name).map(|f| &body[f.value.clone()]);
@@ -57,7 +57,7 @@ impl Rewrite<'_> {
         Ok(Rewritten { json, count_is_ours, n })
     }
 
-    /// Changes reach into fields: all is read.
+    /// Nested fields are changed: the body is parsed completely.
     fn apply_deep(&self, body: &[u8], count: bool) -> Result<Vec<u8>, String> {
         let mut json: Map<String, Value> =
             serde_json::from_slice(body).map_err(|e| format!("the body is not a JSON object: {e}"))?;
@@ -87,7 +87,7 @@ impl Rewrite<'_> {
                 || self.unknown.contains(&name)
                 || edits.drop.iter().any(|d| d == name)
         };
-        // Nothing is filled in for these; the rest of the configuration is merged with some of them.
+        // These get no defaults; the configuration's other values are merged with some of them.
         let mut present: Vec<&str> = Vec::new();
         let (mut kwargs, mut merged) = (None, Map::new());
         for field in fields.iter().filter(|f| !goes(&f.name)) {
@@ -105,7 +105,7 @@ impl Rewrite<'_> {
             if name == KWARGS && !self.changes.chat_template_kwargs.is_empty() {
                 kwargs = serde_json::from_slice::<Value>(raw).ok();
             } else if let Some(extra) = self.changes.extra_body.get(name) {
-                // Objects are merged key by key; anything else gives way.
+                // Objects are merged recursively; other values are replaced.
                 if let (Value::Object(_), Ok(Value::Object(client))) = (extra, serde_json::from_slice(raw)) {
                     merged.insert(name.to_string(), Value::Object(client));
                 }
@@ -113,7 +113,7 @@ impl Rewrite<'_> {
                 out.raw(renamed, &body[field.key.clone()], raw);
             }
         }
-        // What is left is small: it goes through the same code as any body.
+        // The rest is small: it goes through the same code as any body.
         let mut rest = merged;
         if count {
             rest.insert(OPTIONS.into(), counting(options));
@@ -298,7 +298,7 @@ impl Scan<'_> {
     fn nested(&mut self) -> Result<(), String> {
         let mut depth = 0usize;
         loop {
-            // Strings are most of what there is.
+            // Most bytes are strings.
             let rest = &self.body[self.at..];
             let opens = memchr3(b'"', b'{', b'[', rest);
             let before = &rest[..opens.unwrap_or(rest.len())];
@@ -422,7 +422,7 @@ mod tests {
     }
 
     proptest! {
-        /// The bytes' way and the values' way are one.
+        /// Rewriting bytes and rewriting values give the same result.
         #[test]
         fn bytes_and_values_are_changed_alike(
             body in any_object(), set in any_object(), extra in any_object(), kwargs in any_object(),
@@ -439,7 +439,7 @@ mod tests {
             let defaults = Value::Object(without_model(defaults));
             let text = Value::Object(body).to_string();
             let flat = rewrite(&text, &changes, defaults.clone(), count).unwrap();
-            // A path that leads nowhere makes it take the other way.
+            // A path without a match forces the slow path.
             changes.edits.drop.push("no.where".into());
             let deep = rewrite(&text, &changes, defaults, count).unwrap();
             let read = |r: &Rewritten| serde_json::from_slice::<Value>(&r.json).unwrap();

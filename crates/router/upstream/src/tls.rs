@@ -1,8 +1,8 @@
-//! Connections with TLS: HTTP/2 where a server offers it, else HTTP/1.1. Held by `client`.
+//! Connections with TLS: HTTP/2 if a server offers it, else HTTP/1.1. Owned by `client`.
 //!
-//! Over HTTP/2 the requests to a host share a connection, and a server lets a limited number be on it at once. Others would wait until
-//! those are answered, which for streams of text takes minutes. So there are further pools, each of which takes what the ones before it
-//! have no room for.
+//! Over HTTP/2 the requests to a host share a connection, and a server limits its concurrent requests. Further requests would wait until
+//! others are answered, which takes minutes for streams. So there are several pools; each takes the requests that the ones before it have
+//! no room for.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,19 +17,18 @@ use rustls_platform_verifier::BuilderVerifierExt;
 use crate::connect::{Connector, Limits, connector, pool};
 use crate::upload::Outgoing;
 
-/// Requests of one pool at once. Servers let 100 or more be on a connection.
+/// Maximum concurrent requests of one pool. Servers allow 100 or more on a connection.
 const AT_ONCE: usize = 64;
-/// How much may come that nobody has taken yet: of one answer, and of all of a connection. The second is so much larger that answers
-/// whose clients are slow do not stop others.
+/// Flow-control windows of an answer and of a connection. The second is so much larger that answers with slow clients do not block others.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 32 << 20;
-/// A connection on which nothing comes for so long is asked whether it is alive, and has so long to say so.
+/// A connection without traffic for this long gets a ping, and has this long to answer.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
 type Tls = Pool<Connector<HttpsConnector<HttpConnector>>, Outgoing>;
 
-/// Pools, the first of which is used as long as it has room.
+/// Pools; the first is used as long as it has room.
 #[derive(Debug)]
 pub(crate) struct Pools {
     config: ClientConfig,
@@ -43,7 +42,7 @@ pub(crate) struct OnePool {
     busy: AtomicUsize,
 }
 
-/// A request's place in a pool, kept until its answer is over.
+/// A request's place in a pool, until its answer ends.
 #[derive(Debug)]
 pub(crate) struct Place(Arc<OnePool>);
 
@@ -65,7 +64,7 @@ impl Drop for Place {
 }
 
 impl Pools {
-    /// Pools whose connections trust what the operating system does.
+    /// Pools that trust the operating system's certificates.
     pub(crate) fn new(limits: &Limits) -> Result<Self, rustls::Error> {
         Ok(Self { config: config()?, limits: *limits, all: Mutex::default() })
     }

@@ -1,5 +1,4 @@
-//! Bodies of requests on their way to a server: bytes that are there, or a client's that is sent on while it comes. Made by the server for
-//! what passes unread; sent by `client`.
+//! Request bodies: bytes in memory, or a client's body that is streamed. Created by the server for unread requests; sent by `client`.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,20 +14,20 @@ use http_body_util::Full;
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Rest = Pin<Box<dyn Body<Data = Bytes, Error = BoxError> + Send>>;
 
-/// A client's body of which only the beginning is read. It can be sent again as long as nothing of the rest has been taken.
+/// A client's body of which only the beginning was read. It can be sent again as long as nothing of the rest was sent.
 pub struct Upload {
     content_type: HeaderValue,
     beginning: Bytes,
-    /// Where the model's name stands in the beginning, if it does.
+    /// Position of the model's name in the beginning, if it is there.
     model: Option<Range<usize>>,
-    /// Of all of it, where that is known.
+    /// Total length, if known.
     length: Option<u64>,
     rest: Mutex<Remaining>,
 }
 
-/// What has not been read.
+/// The unread rest.
 enum Remaining {
-    /// There is nothing more than the beginning.
+    /// The beginning is everything.
     Nothing,
     There(Rest),
     Sent,
@@ -41,7 +40,7 @@ impl std::fmt::Debug for Upload {
 }
 
 impl Upload {
-    /// A body that begins with `beginning`. `length` is that of all of it, where it is known.
+    /// A body that starts with `beginning`. `length` is the total, if known.
     pub fn new<B>(content_type: HeaderValue, beginning: Bytes, rest: Option<B>, length: Option<u64>) -> Self
     where
         B: Body<Data = Bytes, Error = BoxError> + Send + 'static,
@@ -53,12 +52,12 @@ impl Upload {
         Self { content_type, beginning, model: None, length, rest }
     }
 
-    /// The same, with the model's name in these bytes of the beginning, for which that of the provider is put.
+    /// The same, with the model's name at these bytes, which the provider's name replaces.
     pub fn naming(self, model: Range<usize>) -> Self {
         Self { model: Some(model).filter(|m| m.start <= m.end && m.end <= self.beginning.len()), ..self }
     }
 
-    /// Whether some of it was sent that is not there any more, so that nobody else can be asked.
+    /// Whether a part was sent and is gone, so that no other provider can be tried.
     pub fn is_spent(&self) -> bool {
         matches!(*self.lock(), Remaining::Sent)
     }
@@ -71,7 +70,7 @@ impl Upload {
         &self.content_type
     }
 
-    /// The body for a provider that knows the model as `model`; `None` where it is not there any more.
+    /// The body for a provider with the model name `model`; `None` if it is gone.
     pub(crate) fn body(self: &Arc<Self>, model: &str) -> Option<Outgoing> {
         if self.is_spent() {
             return None;
@@ -92,7 +91,7 @@ impl Upload {
     }
 }
 
-/// A body that is sent.
+/// A request body.
 #[derive(Debug)]
 pub(crate) enum Outgoing {
     Whole(Full<Bytes>),
@@ -143,7 +142,7 @@ impl UploadBody {
         let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
         loop {
             match ready!(rest.as_mut().poll_frame(cx)) {
-                // Trailers mean nothing here.
+                // Trailers are ignored.
                 Some(Ok(frame)) if !frame.is_data() => {}
                 other => return Poll::Ready(other),
             }

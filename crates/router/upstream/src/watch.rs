@@ -1,9 +1,8 @@
-//! What passes through unread, watched for its end: whether a stream came to its own, whether it carries an error, and how many
-//! tokens it counts. Used by raw answers.
+//! Watches a forwarded stream: whether it ends properly, carries an error, and how many tokens it reports. Used by raw answers.
 //!
-//! Whole events are handed on, never half of one: so whoever has to end a broken stream can write an error after what the
-//! client has. Nothing is copied unless an event comes in pieces. Events are told apart by line feeds, as all servers write
-//! them; JSON is parsed only where an event may be an error or hold a count.
+//! Only complete events are forwarded, so an error can be written after what the client has if the stream breaks. Nothing is copied unless
+//! an event arrives in pieces. Events are separated by line feeds, as all servers write them; JSON is parsed only if an event may be an
+//! error or contain a count.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -23,7 +22,7 @@ use serde_json::value::RawValue;
 
 use crate::endpoint::Dialect;
 
-/// How an answer is written.
+/// The format of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// Chunks of chat and completions, and `[DONE]`.
@@ -34,7 +33,7 @@ enum Form {
     Messages,
     /// Ollama's lines.
     Lines,
-    /// Gemini's answers in pieces, without a word for their end.
+    /// Gemini's chunks, without an end marker.
     Contents,
 }
 
@@ -42,7 +41,7 @@ impl Form {
     fn of(dialect: Dialect) -> Self {
         match dialect {
             Dialect::OpenAiChat | Dialect::OpenAiCompletions | Dialect::OpenAiEmbeddings => Self::Chunks,
-            // What passes unread is not watched.
+            // An unread answer is not watched.
             Dialect::Passed(_) => Self::Chunks,
             Dialect::OpenAiResponses => Self::Responses,
             Dialect::AnthropicMessages | Dialect::AnthropicCountTokens => Self::Messages,
@@ -55,13 +54,13 @@ impl Form {
     }
 }
 
-/// What becomes of an event.
+/// What to do with an event.
 #[derive(Debug, PartialEq)]
 enum Verdict {
     Pass,
-    /// It is not for the client.
+    /// Not for the client.
     Withhold,
-    /// It is the last.
+    /// The last one.
     Last,
     Fail(ApiError),
 }
@@ -70,13 +69,13 @@ enum Verdict {
 #[derive(Debug)]
 pub(crate) struct Watch {
     form: Form,
-    /// The client did not ask for the count that the stream holds.
+    /// The client did not request the stream's count.
     withhold_count: bool,
-    /// Choices that have not come to their end.
+    /// Choices that have not ended.
     choices_left: u32,
-    /// An event that has not come to its end.
+    /// An incomplete event.
     carry: BytesMut,
-    /// Within the event: up to where there is no end of a line, and where the last line begins.
+    /// In that event: searched up to here, and start of the last line.
     searched: usize,
     line: usize,
     usage: Option<Usage>,
@@ -105,7 +104,7 @@ static FINDERS: LazyLock<Finders> = LazyLock::new(|| Finders {
 });
 
 impl Watch {
-    /// Of an answer with `n` choices.
+    /// For an answer with `n` choices.
     pub(crate) fn new(dialect: Dialect, n: u32, withhold_count: bool) -> Self {
         Self {
             form: Form::of(dialect),
@@ -120,7 +119,7 @@ impl Watch {
         }
     }
 
-    /// Whether the last event has come.
+    /// Whether the last event has arrived.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over
     }
@@ -129,10 +128,10 @@ impl Watch {
         self.usage.or_else(|| self.messages.usage())
     }
 
-    /// Takes the next bytes; what is for the client goes to `out`.
+    /// Processes the next bytes; `out` gets those for the client.
     ///
     /// # Errors
-    /// The stream says that it failed, or goes on without an end of an event.
+    /// If the stream reports an error, or an event does not end.
     pub(crate) fn push(&mut self, bytes: Bytes, out: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
         if self.is_over {
             return Ok(());
@@ -149,7 +148,7 @@ impl Watch {
             }
             return self.check_length();
         }
-        // Events that are passed on together stay together.
+        // Consecutive events stay together.
         let (mut from, mut at) = (0, 0);
         while !self.is_over {
             let Some((length, verdict)) = self.event(&bytes[at..]) else { break };
@@ -172,7 +171,7 @@ impl Watch {
         self.check_length()
     }
 
-    /// The length of the event that `buffer` begins with, and what becomes of it; `None` if its end is not there yet.
+    /// Length of the first event in `buffer`, and what to do with it; `None` if it is incomplete.
     fn event(&mut self, buffer: &[u8]) -> Option<(usize, Verdict)> {
         loop {
             let Some(offset) = memchr(b'\n', &buffer[self.searched..]) else {
@@ -196,7 +195,7 @@ impl Watch {
                 for line in lines(event) {
                     let verdict = match line.strip_prefix(b"data:") {
                         Some(data) => self.judge_chunk(data.trim_ascii()),
-                        // llama.cpp has had errors under a name of their own.
+                        // llama.cpp used its own name for errors.
                         None => match line.strip_prefix(b"error:") {
                             Some(e) => Verdict::Fail(openai_error(e)),
                             None if is_field(line) => Verdict::Pass,
@@ -230,7 +229,7 @@ impl Watch {
         if data == b"[DONE]" {
             return Verdict::Last;
         }
-        // As much as can be told of an event without reading it.
+        // Decides without parsing where possible.
         if data.first() != Some(&b'{') || data.last() != Some(&b'}') {
             return Verdict::Fail(ApiError::upstream("an event of the stream is not a JSON object"));
         }
@@ -280,7 +279,7 @@ impl Watch {
         }
     }
 
-    /// A piece of an answer of Gemini's. An error comes as JSON alone, without `data:`.
+    /// A chunk of a Gemini answer. Errors are bare JSON, without `data:`.
     fn judge_contents(&mut self, event: &[u8]) -> Verdict {
         if event.trim_ascii_start().first() == Some(&b'{') {
             return Verdict::Fail(gemini::error::in_stream(event));
@@ -317,7 +316,7 @@ impl Watch {
         Verdict::Pass
     }
 
-    /// The connection is closed.
+    /// The connection was closed.
     ///
     /// # Errors
     /// The stream was not complete.
@@ -326,18 +325,18 @@ impl Watch {
             return Ok(());
         }
         if self.form == Form::Lines && !self.carry.is_empty() {
-            // The last line may lack its end.
+            // The last line may lack its line feed.
             self.push(Bytes::from_static(b"\n"), out)?;
         }
-        // And so may the word that there is nothing more.
+        // The end marker may be missing.
         if self.form == Form::Chunks && self.carry.trim_ascii() == b"data: [DONE]" {
             self.push(Bytes::from_static(b"\n\n"), out)?;
         }
         if self.form == Form::Contents && !self.carry.trim_ascii().is_empty() {
-            // An error, or a last piece without the blank line behind it.
+            // An error, or a last piece without its blank line.
             self.push(Bytes::from_static(b"\n\n"), out)?;
         }
-        // There are servers that do not say `[DONE]`, and Gemini never does.
+        // Some servers do not send `[DONE]`, and Gemini never does.
         let may_just_end = matches!(self.form, Form::Chunks | Form::Contents);
         let complete = self.is_over || (may_just_end && self.choices_left == 0 && self.carry.is_empty());
         self.is_over = true;
@@ -372,12 +371,12 @@ impl Watch {
     }
 }
 
-/// Whether a line may stand in an event: a comment, a field, or nothing.
+/// Whether a line is valid in an event: a comment, a field, or empty.
 fn is_field(line: &[u8]) -> bool {
     line.trim_ascii().is_empty() || matches!(line[0], b':' | b'a'..=b'z')
 }
 
-/// The lines of an event, each of which has its end.
+/// The complete lines of an event.
 fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -388,12 +387,12 @@ fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The first byte of what follows a field's colon.
+/// The first byte after a field's colon.
 fn value_at(json: &[u8], at: usize) -> Option<u8> {
     json[at..].iter().copied().find(|b| !b.is_ascii_whitespace())
 }
 
-/// Whether an event whose JSON has the word in it is an error.
+/// Whether an event that contains the word in its JSON is an error.
 fn is_error(json: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Holder {
@@ -419,8 +418,8 @@ fn openai_error(json: &[u8]) -> ApiError {
     openai::error::in_stream(json)
 }
 
-/// What is looked at of a whole answer, in one reading, for answers are long: whether it is an object with the list that was asked for,
-/// and what is under `usage`, which is not read here: a count that is none is no reason to lose an answer.
+/// The checked fields of a complete answer, in one pass because answers are long: whether it is an object with the expected list, and the
+/// raw `usage`, which is not parsed here: an invalid count must not fail an answer.
 struct Look {
     /// The list's name.
     list: Option<&'static str>,
@@ -465,10 +464,10 @@ fn look(dialect: Dialect, body: &[u8]) -> serde_json::Result<Option<&RawValue>> 
     Ok(usage)
 }
 
-/// The count of a whole answer.
+/// The count of a complete answer.
 ///
 /// # Errors
-/// What is no JSON, no answer, and an error that has the status of success.
+/// Invalid JSON, no answer, or an error with a status of success.
 pub(crate) fn whole(dialect: Dialect, body: &[u8]) -> Result<Option<Usage>, ApiError> {
     if body.len() < ERROR_BYTES_MAX && FINDERS.error.find(body).is_some() && is_error(body) {
         return Err(match Form::of(dialect) {
@@ -494,7 +493,7 @@ pub(crate) fn whole(dialect: Dialect, body: &[u8]) -> Result<Option<Usage>, ApiE
     })
 }
 
-/// An answer that is longer is none that only says what went wrong.
+/// A longer answer is not just an error.
 const ERROR_BYTES_MAX: usize = 64 << 10;
 
 #[cfg(test)]
@@ -511,7 +510,7 @@ mod tests {
         Dialect::Gemini,
     ];
 
-    /// What passes, how it ended, and what was counted.
+    /// The forwarded bytes, the end, and the count.
     fn watch(dialect: Dialect, data: &[u8], piece: usize) -> (Vec<u8>, Result<(), ApiError>, Option<Usage>) {
         let mut watch = Watch::new(dialect, 1, true);
         let mut out = VecDeque::new();
