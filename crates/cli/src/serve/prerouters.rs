@@ -1,5 +1,5 @@
-//! Whether the prerouters of a configuration fit the models whose embeddings they weigh. Used by `serve` at its start and when the file is read
-//! again, and by `octet config check`.
+//! Checks that the prerouters of a configuration match the dimensions of their embedding models. Used by `serve` at its start and on
+//! reload, and by `octet config check`.
 
 use octet_config::{Config, Local, Target, printable};
 use octet_engine::report::Report;

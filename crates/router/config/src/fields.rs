@@ -107,7 +107,7 @@ impl<'a> Fields<'a> {
             .wrong(&node.span, format!("{}.{name}: expected {expected}, found {found}", self.section.name));
     }
 
-    /// A text. A number is none: `1.10` would lose its last digit.
+    /// A text. A number is not accepted: `1.10` would lose its last digit.
     pub fn text(&self, name: &'static str) -> Option<String> {
         let node = self.get(name)?;
         self.text_of(name, node)
@@ -336,7 +336,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A mapping that goes on as it stands.
+    /// A mapping that is passed on unchanged.
     pub fn json_map(&self, name: &'static str) -> Option<Map<String, Json>> {
         self.map(name).map(|entries| self.reader.json_map(entries))
     }
@@ -347,7 +347,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// What there is to say of a key that nobody has heard of.
+/// The note for an unknown key.
 fn unknown(section: &Section, name: &str, near: Option<&str>) -> String {
     let what = match (near, sections::place(section, name)) {
         (Some(near), _) => format!("did you mean '{near}'?"),

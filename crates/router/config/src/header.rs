@@ -29,7 +29,7 @@ pub fn wrong_name(name: &str) -> Option<&'static str> {
     is_senders.then_some("is made here for each request, and cannot be set: remove it")
 }
 
-/// Why a text cannot be a header's value, put behind what it is; `None` where it can.
+/// Why a text cannot be a header's value, to follow the value's name; `None` if it can.
 pub fn wrong_value(value: &str) -> Option<&'static str> {
     value
         .contains(char::is_control)

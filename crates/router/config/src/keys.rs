@@ -19,7 +19,7 @@ pub struct Section {
     pub doc: &'static str,
     /// Keys that do something.
     pub keys: &'static [Key],
-    /// Keys that have no meaning here, by the reason: the user is told. A star at the end stands for any text.
+    /// Keys without effect here, by the reason, which is reported. A `*` at the end stands for any text.
     pub warned: &'static [(&'static [&'static str], &'static str)],
     /// Keys that cannot be ignored safely, by the reason: the file is refused unless the user says otherwise.
     pub refused: &'static [(&'static [&'static str], &'static str)],
@@ -82,9 +82,9 @@ pub enum Kind {
     Texts,
     /// A mapping of texts to texts.
     TextMap,
-    /// Any mapping; goes on as it stands.
+    /// Any mapping; passed on unchanged.
     Json,
-    /// Anything; goes on as it stands.
+    /// Any value; passed on unchanged.
     Any,
     /// Lists of groups by group: `[{a: [b, c]}]`.
     Fallbacks,

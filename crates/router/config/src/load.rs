@@ -74,7 +74,7 @@ fn gather(reader: &Reader, file: Arc<str>, text: &str, files: &mut Vec<PathBuf>)
         }
     };
     let Value::Map(entries) = &mut root.value else {
-        // An empty file is told what it lacks, like one without models.
+        // An empty file gets the same error as one without models.
         if root.value != Value::Null {
             reader.wrong(
                 &root.span,

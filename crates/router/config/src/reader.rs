@@ -18,7 +18,7 @@ pub(crate) struct Reader<'a> {
     variables: RefCell<Vec<(String, String)>>,
     problems: RefCell<Vec<Problem>>,
     notes: RefCell<Vec<Note>>,
-    /// Why an entry is left out, where that is no mistake: a variable that is not set, a provider that is not known.
+    /// Why an entry is left out, if that is not an error: a variable that is not set, an unknown provider.
     missing: RefCell<Option<Vec<String>>>,
     /// Names in the user's list of what need not be enforced that were found in the file.
     excused: RefCell<BTreeSet<String>>,
@@ -199,7 +199,7 @@ impl<'a> Reader<'a> {
         folder(span).join(path)
     }
 
-    /// A value as it stands, for what goes on to others. `os.environ/NAME` is looked up.
+    /// A value that is passed on unchanged. `os.environ/NAME` is resolved.
     pub fn json(&self, node: &Node) -> Json {
         match &node.value {
             Value::Null => Json::Null,

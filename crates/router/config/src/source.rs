@@ -60,7 +60,7 @@ impl<F: Fn(&str) -> Option<String>> Source for Disk<F> {
 /// Where it is something else, larger, no text, or cannot be read.
 pub fn read_file(path: &Path, bytes_max: u64) -> io::Result<String> {
     use io::Read;
-    // Looked at before it is opened: to open a pipe waits for somebody to write to it.
+    // Checked before it is opened: opening a pipe blocks until another process writes to it.
     regular(&std::fs::metadata(path)?)?;
     let file = std::fs::File::open(path)?;
     // Another one may be in its place by now.

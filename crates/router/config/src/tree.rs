@@ -8,7 +8,7 @@ use crate::{
 };
 
 impl Config {
-    /// Every name that clients can ask for, and who answers.
+    /// All names that clients can use, and their deployments.
     pub fn tree(&self) -> String {
         let mut out = String::new();
         let mut groups: Vec<&str> = Vec::new();
@@ -25,7 +25,7 @@ impl Config {
         }
         for skipped in &self.skipped {
             let mut rest = vec![format!("left out: {}", skipped.reason)];
-            // Who asks for it gets these where nobody else of the group is there.
+            // If all deployments of a name were left out, its fallbacks answer.
             if !groups.contains(&skipped.group.as_str()) {
                 let lines = fallback_lines(skipped.group.as_str(), &self.router);
                 rest.extend(lines.into_iter().filter(|line| line.starts_with("on errors")));
@@ -111,7 +111,7 @@ fn shares(tier: &[&Deployment], strategy: Strategy) -> Vec<Option<f64>> {
         rpm.or_else(|| all(|d| d.tpm.map(|n| n as f64))).unwrap_or_else(|| vec![1.0; tier.len()])
     };
     let total: f64 = weights.iter().sum();
-    // Where all are 0, nobody is preferred.
+    // If all are 0, all are equal.
     weights.iter().map(|w| Some(if total > 0.0 { w / total } else { 1.0 / tier.len() as f64 })).collect()
 }
 

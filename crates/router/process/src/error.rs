@@ -20,7 +20,7 @@ pub enum Error {
         log: Vec<String>,
     },
     /// It failed to start recently, and is not retried yet.
-    #[error("process '{id}' did not start a moment ago, and is tried again in {} s at the earliest: {why}", .retry_after.as_secs() + 1)]
+    #[error("process '{id}' failed to start recently, and is retried after {} s: {why}", .retry_after.as_secs() + 1)]
     Resting {
         /// The entry.
         id: String,
@@ -30,7 +30,7 @@ pub enum Error {
         retry_after: Duration,
     },
     /// Too many requests wait for it.
-    #[error("{waiting} requests wait for process '{id}' already")]
+    #[error("{waiting} requests are already waiting for process '{id}'")]
     QueueFull {
         /// The entry.
         id: String,
@@ -38,7 +38,7 @@ pub enum Error {
         waiting: usize,
     },
     /// The server is shutting down, or the entry was removed from the configuration.
-    #[error("process '{0}' is being ended, and takes no more requests")]
+    #[error("process '{0}' is stopping, and accepts no more requests")]
     Ending(String),
     /// The entry is invalid.
     #[error("process '{id}': {why}")]
@@ -49,7 +49,7 @@ pub enum Error {
         why: String,
     },
     /// There is no tokio runtime.
-    #[error("processes need a Tokio runtime to be made in")]
+    #[error("processes must be created inside a Tokio runtime")]
     NoRuntime,
 }
 

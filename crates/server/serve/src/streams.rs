@@ -1,4 +1,4 @@
-//! Streams that outlive their connection: kept until nobody has read them for a while. Written and read by `http::streams`.
+//! Streams that outlive their connection, until they have had no reader for a while. Written and read by `http::streams`.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -17,17 +17,17 @@ use crate::gateway::Caller;
 
 /// The header that names a stream.
 pub const NAME: &str = "x-octet-stream";
-/// Most streams; the oldest that have ended make way.
+/// Maximum number of streams; the oldest finished ones are removed for new ones.
 const STREAMS_MAX: usize = 64;
-/// Most bytes of one stream. Of a longer one the beginning is forgotten, and only who reads it already reads on.
+/// Maximum bytes of one stream. The beginning of a longer one is dropped, and only current readers can continue.
 const STREAM_BYTES_MAX: usize = 8 << 20;
-/// Most bytes of all streams, apart from those that are still being written.
+/// Maximum bytes of all streams, except those that are still being written.
 const ALL_BYTES_MAX: usize = 64 << 20;
-/// An answer goes on for so long while nobody reads it.
+/// How long an answer continues without a reader.
 const UNREAD: Duration = Duration::from_secs(60);
-/// How often readers are looked for meanwhile.
+/// Number of checks for readers in that time.
 const UNREAD_LOOKS: u32 = 12;
-/// Bytes that are handed out at once.
+/// Maximum bytes per read.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// All streams, the oldest first.
@@ -38,20 +38,20 @@ pub struct Streams(Mutex<VecDeque<Arc<Stream>>>);
 #[derive(Debug)]
 pub struct Stream {
     id: String,
-    /// The virtual key that asked for it, if one did: nobody else with such a key may read it.
+    /// The virtual key that requested it, if any: no other virtual key may read it.
     owner: Option<Arc<str>>,
     headers: HeaderMap,
     text: Mutex<Text>,
-    /// Told where there is more; its receivers are those who read.
+    /// Notified of new bytes; its receivers are the readers.
     more: watch::Sender<()>,
     stop: Notify,
 }
 
-/// What has come.
+/// The received bytes.
 #[derive(Debug, Default)]
 struct Text {
     bytes: VecDeque<u8>,
-    /// Bytes that are forgotten.
+    /// Number of dropped bytes.
     forgotten: usize,
     over: bool,
 }
@@ -149,11 +149,10 @@ impl Stream {
         Ok(text.over.then(Bytes::new))
     }
 
-    /// Writes down what comes, until the end, until it is stopped, or until nobody has read it for a while. Dropping `body` cancels
-    /// the answer.
+    /// Stores the answer until its end, until it is stopped, or until it had no reader for a while. Dropping `body` cancels the answer.
     async fn write(self: Arc<Self>, body: Body) {
         let mut body = body.into_data_stream();
-        // One for all pieces: a new one for each would never run out while an answer comes.
+        // One future for all pieces: a new one for each would never finish while an answer arrives.
         let mut unread = pin!(self.unread());
         loop {
             tokio::select! {
@@ -175,7 +174,7 @@ impl Stream {
         loop {
             self.more.closed().await;
             let mut looks = 0;
-            // Nobody tells that a reader has come: a page that is loaded anew may have been there and gone again.
+            // A new reader sends no signal: a reloaded page may have come and gone between two checks.
             while self.more.is_closed() {
                 if looks == UNREAD_LOOKS {
                     return;

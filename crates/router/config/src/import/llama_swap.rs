@@ -42,7 +42,7 @@ pub(super) fn import(file: &str, text: &str, source: &dyn Source) -> Result<Impo
     }
     out += &extra;
     let (problems, notes) = load::look(file, &out, source)?;
-    // Lines are told as they are in the user's file: one line was put before it.
+    // Line numbers of the user's file: one line was inserted before it.
     let line = |n: u32| n.saturating_sub(1);
     said.extend(
         notes

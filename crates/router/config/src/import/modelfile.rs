@@ -94,7 +94,7 @@ fn unquoted(text: &str) -> &str {
 
 type Instruction = (usize, String, String);
 
-/// Lines of a word and a value; `"""` goes on to the next `"""`.
+/// Lines of a keyword and a value; `"""` continues to the next `"""`.
 fn instructions(text: &str) -> Result<Vec<Instruction>, (usize, String)> {
     const FENCE: &str = "\"\"\"";
     let mut out = Vec::new();

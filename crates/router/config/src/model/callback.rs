@@ -15,9 +15,9 @@ pub struct Callback {
     pub login: Option<(String, Secret)>,
     /// What it takes.
     pub form: CallbackForm,
-    /// It is told of requests that were answered.
+    /// Report answered requests.
     pub on_success: bool,
-    /// It is told of requests that failed.
+    /// Report failed requests.
     pub on_failure: bool,
 }
 

@@ -16,7 +16,7 @@ pub struct Cascade {
     pub fast: String,
     /// The group for what is hard.
     pub strong: String,
-    /// Looked at in turn; the first whose conditions all hold decides.
+    /// The rules, in order; the first whose conditions all hold decides.
     pub rules: Vec<Rule>,
     /// Guesses from the prompt alone whether the fast model will be right, where no rule decides.
     pub prerouter: Option<Prerouter>,
@@ -55,11 +55,11 @@ pub enum Condition {
     /// `min_tokens`: the prompt has at least so many (counted by the fast model's tokenizer where that is known, otherwise a
     /// quarter of its bytes).
     MinTokens(u64),
-    /// `max_tokens`: at most so many.
+    /// `max_tokens`: the prompt has at most this many tokens.
     MaxTokens(u64),
-    /// `min_messages`: the conversation has at least so many messages.
+    /// `min_messages`: the conversation has at least this many messages.
     MinMessages(u32),
-    /// `max_messages`: at most so many.
+    /// `max_messages`: the conversation has at most this many messages.
     MaxMessages(u32),
     /// `tools`: whether tools are given.
     Tools(bool),

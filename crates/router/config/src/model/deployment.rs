@@ -35,7 +35,7 @@ pub struct Deployment {
     pub cooldown_time: Option<Duration>,
     /// `num_retries` (or `max_retries`) of the entry. `None`: [`super::RouterSettings::num_retries`].
     pub num_retries: Option<u32>,
-    /// `silent_model`: who gets a copy of each request, and whose answer nobody waits for.
+    /// `silent_model`: the group that gets a copy of each request; its answers are discarded.
     pub shadow: Option<Shadow>,
     /// Sampling and other parameters, in OpenAI's names, for requests that do not give them: `temperature`, `top_p`,
     /// `max_tokens`, `stop`, `seed`, `reasoning_effort`, ...
@@ -64,7 +64,7 @@ pub struct ModelInfo {
     pub written: String,
     /// What it is for.
     pub mode: Mode,
-    /// `base_model`: what it is when its name does not tell (Azure's deployments).
+    /// `base_model`: the model, if the name does not tell (Azure's deployments).
     pub base_model: Option<String>,
     /// `max_input_tokens`: the window for prompts.
     pub max_input_tokens: Option<u64>,

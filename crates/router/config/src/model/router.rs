@@ -166,7 +166,7 @@ pub struct ErrorCounts {
 /// Sessions (`sticky`, our own).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sticky {
-    /// What tells one session from another; the first that a request has counts.
+    /// Keys of sessions; the first that a request has counts.
     pub by: Vec<SessionKey>,
     /// How long a session is remembered after its last request (one hour).
     pub ttl: Duration,

@@ -35,7 +35,7 @@ pub struct ServerSettings {
 /// `general_settings`' health checks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HealthChecks {
-    /// `background_health_checks`: whether deployments are asked now and then (false).
+    /// `background_health_checks`: whether deployments are checked regularly (false).
     pub enabled: bool,
     /// `health_check_interval` (300 s).
     pub interval: Duration,

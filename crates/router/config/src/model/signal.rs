@@ -110,7 +110,7 @@ pub struct Prerouter {
     pub bias: f64,
     /// Requests with a lower probability go to the strong group at once.
     pub threshold: f64,
-    /// The group whose local model makes the embedding. `None`: the fast one.
+    /// The group whose local model computes the embedding. `None`: the fast one.
     pub embed: Option<String>,
 }
 

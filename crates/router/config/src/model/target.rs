@@ -50,7 +50,7 @@ pub struct Remote {
     pub api_version: Option<String>,
     /// `extra_headers`, sent with each request. Values may be keys, so they are not printed.
     pub extra_headers: Vec<(String, Secret)>,
-    /// `continues`: it goes on with an assistant's message that it is given, in vLLM's way.
+    /// `continues`: it can continue an assistant message, in vLLM's way.
     pub continues: bool,
     /// Whether it has OpenAI's `/responses`.
     pub responses: ResponsesUse,
@@ -60,7 +60,7 @@ pub struct Remote {
     pub changes: Changes,
 }
 
-/// What is asked at a server's `/responses`.
+/// Which requests use a server's `/responses`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ResponsesUse {
     /// Nothing: it has none, as far as is known. (OpenAI itself does, whatever this says.)

@@ -1,4 +1,4 @@
-//! An entry whose model is `*`: whatever a client asks for, at the provider that the name says. Called by `deployments`.
+//! An entry whose model is `*`: all models of the provider in its name. Called by `deployments`.
 
 use super::provider_table::KNOWN;
 use super::providers::{INFERRED, known};
@@ -11,12 +11,12 @@ pub(crate) enum Entries {
     One,
     /// It stands for these, one for each provider that can be asked.
     Each(Vec<Node>),
-    /// It can be offered by nobody, for this reason.
+    /// It is left out, for this reason.
     None(String),
 }
 
-/// Makes an entry for each provider of one whose model is `*`, but for the names that `taken` says other entries have: what
-/// somebody wrote for a provider is not shared with what is made here.
+/// Creates an entry for each provider of an entry with the model `*`, except for names that other entries have (`taken`): an entry of the
+/// file is not combined with a generated one.
 pub(crate) fn expand(reader: &Reader, node: &Node, taken: &dyn Fn(&str) -> bool) -> Entries {
     let text = |keys: &[&str]| match &value(node, keys)?.value {
         Value::Text(text) => reader.resolve(&node.span, text),

@@ -41,7 +41,7 @@ pub(crate) fn cache(litellm: Option<&Fields>) -> Option<ResponseCache> {
         return None;
     }
     let kind = p.and_then(|p| p.name("type"));
-    // All are read, so that a mistake in one that does not count is told too.
+    // All are read, so that errors in one that does not count are reported, too.
     let time = |name: &'static str| -> Option<Duration> { p?.limit(name) };
     let (ttl, of_memory, of_redis) =
         (time("ttl"), time("default_in_memory_ttl"), time("default_in_redis_ttl"));

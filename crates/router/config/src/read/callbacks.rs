@@ -40,7 +40,7 @@ pub(crate) fn callbacks(root: &Fields, litellm: Option<&Fields>) -> Vec<Callback
                 }
                 service => match own.iter().find(|(name, _)| name == service) {
                     Some((_, Some(own))) => Ok(Some(own.clone())),
-                    // Why it cannot be used has been told.
+                    // The error was already reported.
                     Some((_, None)) => continue,
                     None => known(fields, service),
                 },
@@ -70,7 +70,7 @@ pub(crate) fn callbacks(root: &Fields, litellm: Option<&Fields>) -> Vec<Callback
     out
 }
 
-/// One more; what stands in two lists is told of both.
+/// Adds one; a name in two lists gets both kinds of reports.
 fn add(out: &mut Vec<Callback>, new: Callback, list: &str) {
     let success = list != "failure_callback" && new.on_success;
     let failure = list != "success_callback" && new.on_failure;
@@ -189,7 +189,7 @@ fn decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The webhooks of `callback_settings` by their names; nothing beside the name of one that cannot be used, which has been told.
+/// The webhooks of `callback_settings` by name; `None` for an invalid one, which was reported.
 fn webhooks(root: &Fields) -> Vec<(String, Option<Callback>)> {
     let mut out = Vec::new();
     for entry in root.map("callback_settings").unwrap_or_default() {

@@ -65,7 +65,7 @@ fn rule(fields: &Fields, number: usize) -> Option<Rule> {
     }
     let name = fields.name("name").unwrap_or_else(|| format!("rule {number}"));
     if when.is_empty() {
-        // A pattern that cannot be understood has been told.
+        // An invalid pattern was already reported.
         if ["header", "system", "user"].into_iter().any(|name| fields.has(name)) {
             return None;
         }

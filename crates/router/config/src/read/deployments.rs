@@ -107,7 +107,7 @@ fn entry(
     read.map(Ok)
 }
 
-/// The price of a deployment whose entry gives none, where it is reached at its provider's own address.
+/// Sets the price of a deployment whose entry has none, if it is reached at its provider's own address.
 fn price(info: &mut ModelInfo, params: &Fields, target: &Target, prices: &PriceList) {
     let Target::Remote(far) = target else { return };
     if info.input_cost_per_token.or(info.output_cost_per_token).is_some() {

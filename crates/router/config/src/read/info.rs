@@ -3,7 +3,7 @@
 use crate::fields::Fields;
 use crate::{Mode, ModelInfo};
 
-/// Modes of models whose requests are passed on unread.
+/// Modes of models whose requests are forwarded unread.
 const PASSED: [&str; 6] =
     ["audio_transcription", "audio_speech", "image_generation", "image_edit", "moderation", "rerank"];
 

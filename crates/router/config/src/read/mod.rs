@@ -78,7 +78,7 @@ pub(crate) fn config(reader: &Reader, root: &Node) -> Option<Config> {
         files: Vec::new(),
         notes: Vec::new(),
     };
-    // Names that are missing because their entry is wrong are not told twice.
+    // Names that are missing because their entry is invalid are not reported twice.
     if !reader.failed() {
         check::names(reader, root, &config);
     }

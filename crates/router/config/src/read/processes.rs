@@ -10,7 +10,7 @@ use crate::{
     Alias, PortChoice, Process, ProcessFilters, ProcessGroup, ProcessSettings, RouterSettings, Secret, Span,
 };
 
-/// llama-swap waits at least so long.
+/// llama-swap's minimum.
 const HEALTH_CHECK_MIN_S: u64 = 15;
 
 /// Reads them; their aliases go to the router's.
@@ -118,7 +118,7 @@ fn strip_params(filters: &Fields) -> Vec<String> {
     names.filter(|n| !n.is_empty() && n != "model").collect()
 }
 
-/// A command as a shell splits it; lines that begin with # are comments, and a \ at a line's end goes on.
+/// Splits a command like a shell; lines that begin with # are comments, and a \ at a line's end continues it.
 fn words(f: &Fields, name: &'static str, command: &str) -> Option<Vec<String>> {
     let lines = command.lines().map(str::trim_end).filter(|l| !l.trim_start().starts_with('#'));
     let joined: Vec<&str> = lines.map(|l| l.strip_suffix('\\').unwrap_or(l)).collect();

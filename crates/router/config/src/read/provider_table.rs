@@ -30,7 +30,7 @@ pub(crate) enum Quirk {
     SpeaksResponses,
     /// Its key goes into this header, too.
     KeyHeader(&'static str),
-    /// `together/meta-llama/Llama` is `meta-llama/Llama:together` there: who serves it stands behind the model.
+    /// `together/meta-llama/Llama` becomes `meta-llama/Llama:together`: the host follows the model.
     RouterSuffix,
 }
 
@@ -48,7 +48,7 @@ impl Known {
 /// Where OpenAI itself is.
 pub(crate) const OPENAI: &str = "https://api.openai.com/v1";
 
-/// Peculiar to nobody.
+/// No peculiarities.
 const NONE: &[Quirk] = &[];
 const MAX: &[Quirk] = &[MaxTokens];
 const RESPONSES: &[Quirk] = &[SpeaksResponses];

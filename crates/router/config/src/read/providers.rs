@@ -39,7 +39,7 @@ pub(crate) fn split<'a>(model: &'a str, stated: Option<&str>) -> Result<(&'stati
     }
 }
 
-/// How models begin that LiteLLM knows without a provider, and whose they are.
+/// Prefixes of models that LiteLLM knows without a provider, and their providers.
 pub(crate) const INFERRED: &[(&str, &str)] = &[
     ("gpt-", "openai"),
     ("chatgpt-", "openai"),

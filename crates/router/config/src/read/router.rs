@@ -24,7 +24,7 @@ pub(crate) fn settings(router: Option<&Fields>, litellm: Option<&Fields>) -> Rou
     let mut generic = Vec::new();
     let mut lists = |name: &'static str| {
         let section = [router, litellm].into_iter().flatten().find(|f| f.has(name));
-        // Both are looked at, so that a mistake in the one that does not count is told too.
+        // Both are read, so that errors in the one that does not count are reported, too.
         let unused =
             [router, litellm].into_iter().flatten().filter(|f| section.is_none_or(|s| !std::ptr::eq(s, *f)));
         for fields in unused {
@@ -79,7 +79,7 @@ fn tags(fields: &Fields) -> Option<TagFilter> {
     fields.bool("enable_tag_filtering").unwrap_or(false).then_some(TagFilter { match_any })
 }
 
-/// What the first section says, or else the second. Both are read, so that a mistake in the one that does not count is told too.
+/// The value of the first section, else of the second. Both are read, so that errors in the one that does not count are reported, too.
 fn either<T>(
     first: Option<&Fields>,
     second: Option<&Fields>,
@@ -164,7 +164,7 @@ fn group_policies(fields: &Fields) -> Vec<(String, ErrorCounts)> {
 }
 
 fn retries(f: &Fields) -> ErrorCounts {
-    // Read once, so that a mistake in it is told once.
+    // Read once, so that an error in it is reported once.
     let others = f.count("DefaultRetries", 0);
     let count = |name: &'static str| f.count(name, 0).or(others);
     ErrorCounts {

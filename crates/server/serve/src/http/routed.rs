@@ -101,7 +101,7 @@ pub async fn parsed(
         }
         routed_request.keep(lookup);
     }
-    // Streams get keep-alives until somebody answers; the headers are then already sent and cannot name the model.
+    // Streams get keep-alives until a deployment answers; the headers are then already sent and cannot name the model.
     let most = routed_request.request().stream.then_some(KEEP_ALIVE);
     routed_request.decide(most).await?;
     respond(app, routed_request, form).await

@@ -1,4 +1,5 @@
-//! What models may take of the machine's memory together, and what one takes of a graphics device's. Set by who starts the server, asked by `registry`.
+//! Memory limits of all models together: the machine's memory, and that of graphics devices. Set by the caller of the server, read by
+//! `registry`.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Room for a model that is to be loaded: in the machine's memory, and in that of the graphics device that it runs on. Each is billed by itself: a model makes way
-//! only where it holds some of what is short. Used by the registry.
+//! Makes room for a model that is to be loaded: in the machine's memory, and in that of its graphics device. Both are counted separately: a
+//! model is evicted only if it uses some of the memory that is short. Used by the registry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use super::{Phase, Registry, State};
 use crate::models::Loaded;
 use crate::models::memory::OnDevice;
 
-/// A model is idle for so long before it makes way for another: whoever asked it last may be about to ask again.
+/// A model is evicted only after it was idle for this long: its last client may send another request.
 const IDLE_MIN: Duration = Duration::from_millis(500);
-/// Shortest turn of a model that others wait for.
+/// Minimum turn of a model while others wait.
 const TURN_MIN: Duration = Duration::from_secs(5);
-/// A turn takes this multiple of the loading time.
+/// A turn is at least this multiple of the loading time.
 const TURN_LOADS: u32 = 4;
-/// How often those who wait for memory look again, at the latest.
+/// Maximum interval at which waiting loads check for memory.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
-/// What there is too little of.
+/// A lack of memory.
 struct Shortage {
     need: u64,
     free: u64,
-    /// The device whose memory it is; `None` is the machine's.
+    /// The device with too little memory; `None` is the machine.
     device: Option<OnDevice>,
 }
 
@@ -45,9 +45,9 @@ impl Shortage {
 }
 
 enum Victim {
-    /// There is nobody who could go.
+    /// No model can be evicted.
     Nobody,
-    /// Somebody will go soon.
+    /// A model will be evicted soon.
     Wait,
     Model(usize, Arc<Loaded>),
 }
