@@ -66,6 +66,13 @@ async fn blocking<T: Send + 'static>(
         .unwrap_or_else(|e| Err(ApiError::new(ErrorKind::Internal, format!("the key store: {e}"))))
 }
 
+/// Parses a body as a JSON object.
+pub fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    serde_json::from_slice(body).map_err(|e| {
+        ApiError::new(ErrorKind::InvalidRequest, format!("the body is not a JSON object: {e}"))
+    })
+}
+
 /// Answers a request with a body: `answer` gets its JSON object, and returns the response and notes about fields without effect.
 pub async fn posted(
     app: Arc<App>,
@@ -76,10 +83,7 @@ pub async fn posted(
         let store = store(&c.app, &c.sender.caller)?;
         let (body, _share) = c.body.into_parts();
         let (out, notes) = blocking(move || {
-            let fields = serde_json::from_slice(&body).map_err(|e| {
-                ApiError::new(ErrorKind::InvalidRequest, format!("the body is not a JSON object: {e}"))
-            })?;
-            answer(&store, fields)
+            answer(&store, object(&body)?)
         })
         .await?;
         let mut response = json_response(200, out.to_string());

@@ -7,9 +7,9 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::routing::{get, post};
 use octet_api::{ApiError, ErrorKind};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::access::{manager, texts, wrong};
+use super::access::{manager, object, texts, wrong};
 use crate::app::App;
 use crate::gateway::{Caller, Responses};
 use crate::http::call::{Call, call, caller, trace};
@@ -73,9 +73,7 @@ async fn delete(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
         let responses = responses(&c.app, &c.sender.caller)?;
         let (body, _share) = c.body.into_parts();
-        let mut fields: Map<String, Value> = serde_json::from_slice(&body).map_err(|e| {
-            ApiError::new(ErrorKind::InvalidRequest, format!("the body is not a JSON object: {e}"))
-        })?;
+        let mut fields = object(&body)?;
         let keys = texts(&mut fields, "keys")?;
         if keys.is_empty() {
             return Err(wrong(
