@@ -199,7 +199,8 @@ impl FileArgs {
             (Some(path), _) => Ok(path.clone()),
             (None, Some(data)) => Ok(data.join("keys.db")),
             (None, None) => {
-                Err(Usage("there is no home directory to keep keys in; name a file with --db".into()).into())
+                Err(Usage("there is no home directory for the key database; name a file with --db".into())
+                    .into())
             }
         }
     }
@@ -210,103 +211,123 @@ impl FileArgs {
         let is_there = path.try_exists().with_context(|| path.display().to_string())?;
         anyhow::ensure!(
             is_there,
-            "there is no file of keys at {}; `octet keys create` makes it",
+            "there is no key database at {}; `octet keys create` creates it",
             path.display()
         );
         Ok(Store::open(path)?)
     }
 
     /// Opens the key database, creating it if necessary.
-    fn open_or_make(&self, settings: &Settings) -> anyhow::Result<Store> {
+    fn open_or_create(&self, settings: &Settings) -> anyhow::Result<Store> {
         let path = self.path(settings)?;
         let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        std::fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         Ok(Store::open(path)?)
     }
 }
 
 pub fn run(args: &KeysArgs, settings: &Settings) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    let json = args.file.json;
     match &args.verb {
-        Verb::Create { name, limits } => {
-            let config = args.file.config()?;
-            if let (Some(config), Some(models)) = (&config, &limits.models) {
-                unknown_models(config, models);
-            }
-            let limits = limits.apply(new_limits(config.as_ref().map(|c| &c.keys))?, Period::Ever)?;
-            let store = args.file.open_or_make(settings)?;
-            let (secret, key) = store.create_for(name, limits, new_profile(config.as_ref()))?;
-            store.close()?;
-            if json {
-                let mut shown = as_json(&key);
-                shown["key"] = secret.reveal().into();
-                writeln!(out, "{shown:#}")?;
-            } else {
-                writeln!(out, "{}", secret.reveal())?;
-                note!("This is the only time that the key of '{name}' is shown; its id is {}.", key.id);
-            }
-        }
-        Verb::List => {
-            let store = args.file.open(settings)?;
-            let keys = store.list();
-            if json {
-                writeln!(out, "{:#}", keys.iter().map(as_json).collect::<Value>())?;
-            } else if keys.is_empty() {
-                note!("no keys; `octet keys create NAME` makes one");
-            } else {
-                let rows: Vec<Vec<String>> = keys.iter().map(row).collect();
-                table(
-                    &mut out,
-                    &["ID", "NAME", "SPENT", "BUDGET", "LIMITS", "MODELS", "STATE"],
-                    &rows,
-                    &[2],
-                )?;
-            }
-            if !json {
-                total_note(&store);
-            }
-        }
+        Verb::Create { name, limits } => create(&args.file, settings, name, limits, &mut out),
+        Verb::List => list(&args.file, settings, &mut out),
         Verb::Edit { key, name, limits } => {
-            let store = args.file.open(settings)?;
-            if let (Some(config), Some(models)) = (args.file.config()?, &limits.models) {
-                unknown_models(&config, models);
-            }
-            let found = store.find(key)?;
-            // As the file has it now: another process may have changed it since it was found.
-            store.edit_for::<anyhow::Error>(found.id, |draft| {
-                let kept = draft.profile.kept_period();
-                draft.limits = limits.apply(draft.limits.clone(), kept.unwrap_or(Period::Ever))?;
-                if draft.limits.budget.is_some() {
-                    draft.profile.keep_period(None);
-                }
-                if let Some(name) = name {
-                    draft.name.clone_from(name);
-                }
-                Ok(())
-            })?;
-            let changed = store.find(&found.id.to_string())?;
-            store.close()?;
-            if json {
-                writeln!(out, "{:#}", as_json(&changed))?;
-            } else {
-                writeln!(out, "{}: {}", changed.name, row(&changed)[3..].join("  "))?;
-            }
+            edit(&args.file, settings, key, name.as_deref(), limits, &mut out)
         }
-        Verb::Revoke { keys } => {
-            let store = args.file.open(settings)?;
-            // A mistake in the last name is found before the first is processed.
-            let found = keys.iter().map(|k| store.find(k)).collect::<Result<Vec<_>, _>>()?;
-            store.revoke_all(&found.iter().map(|key| key.id).collect::<Vec<_>>())?;
-            store.close()?;
-            if json {
-                let ids: Value = found.iter().map(|k| k.id.to_string()).collect();
-                writeln!(out, "{ids:#}")?;
-            } else {
-                for key in found {
-                    writeln!(out, "{}: revoked ({})", key.name, key.id)?;
-                }
-            }
+        Verb::Revoke { keys } => revoke(&args.file, settings, keys, &mut out),
+    }
+}
+
+fn create(
+    file: &FileArgs,
+    settings: &Settings,
+    name: &str,
+    limits: &LimitArgs,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let config = file.config()?;
+    if let (Some(config), Some(models)) = (&config, &limits.models) {
+        unknown_models(config, models);
+    }
+    let limits = limits.apply(new_limits(config.as_ref().map(|c| &c.keys))?, Period::Ever)?;
+    let store = file.open_or_create(settings)?;
+    let (secret, key) = store.create_for(name, limits, new_profile(config.as_ref()))?;
+    store.close()?;
+    if file.json {
+        let mut shown = as_json(&key);
+        shown["key"] = secret.reveal().into();
+        writeln!(out, "{shown:#}")?;
+    } else {
+        writeln!(out, "{}", secret.reveal())?;
+        note!("This is the only time that the key of '{name}' is shown; its id is {}.", key.id);
+    }
+    Ok(())
+}
+
+fn list(file: &FileArgs, settings: &Settings, out: &mut impl Write) -> anyhow::Result<()> {
+    let store = file.open(settings)?;
+    let keys = store.list();
+    if file.json {
+        writeln!(out, "{:#}", keys.iter().map(as_json).collect::<Value>())?;
+        return Ok(());
+    }
+    if keys.is_empty() {
+        note!("no keys; `octet keys create NAME` creates one");
+    } else {
+        let rows: Vec<Vec<String>> = keys.iter().map(row).collect();
+        table(out, &["ID", "NAME", "SPENT", "BUDGET", "LIMITS", "MODELS", "STATE"], &rows, &[2])?;
+    }
+    total_note(&store);
+    Ok(())
+}
+
+fn edit(
+    file: &FileArgs,
+    settings: &Settings,
+    key: &str,
+    name: Option<&str>,
+    limits: &LimitArgs,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let store = file.open(settings)?;
+    if let (Some(config), Some(models)) = (file.config()?, &limits.models) {
+        unknown_models(&config, models);
+    }
+    let found = store.find(key)?;
+    // Edits the key as the file has it now: another process may have changed it since it was found.
+    store.edit_for::<anyhow::Error>(found.id, |draft| {
+        let kept = draft.profile.kept_period();
+        draft.limits = limits.apply(draft.limits.clone(), kept.unwrap_or(Period::Ever))?;
+        if draft.limits.budget.is_some() {
+            draft.profile.keep_period(None);
+        }
+        if let Some(name) = name {
+            draft.name = name.into();
+        }
+        Ok(())
+    })?;
+    let changed = store.find(&found.id.to_string())?;
+    store.close()?;
+    if file.json {
+        writeln!(out, "{:#}", as_json(&changed))?;
+    } else {
+        writeln!(out, "{}: {}", changed.name, row(&changed)[3..].join("  "))?;
+    }
+    Ok(())
+}
+
+fn revoke(file: &FileArgs, settings: &Settings, keys: &[String], out: &mut impl Write) -> anyhow::Result<()> {
+    let store = file.open(settings)?;
+    // A mistake in the last name is found before the first is processed.
+    let found = keys.iter().map(|k| store.find(k)).collect::<Result<Vec<_>, _>>()?;
+    store.revoke_all(&found.iter().map(|key| key.id).collect::<Vec<_>>())?;
+    store.close()?;
+    if file.json {
+        let ids: Value = found.iter().map(|k| k.id.to_string()).collect();
+        writeln!(out, "{ids:#}")?;
+    } else {
+        for key in found {
+            writeln!(out, "{}: revoked ({})", key.name, key.id)?;
         }
     }
     Ok(())
@@ -341,9 +362,9 @@ pub fn total_note(store: &Store) {
 }
 
 /// Default limits of a new key: none, or those of the server's configuration.
-fn new_limits(said: Option<&KeysSettings>) -> anyhow::Result<Limits> {
+fn new_limits(settings: Option<&KeysSettings>) -> anyhow::Result<Limits> {
     let mut limits = Limits::default();
-    let Some(d) = said.map(|s| &s.defaults) else { return Ok(limits) };
+    let Some(d) = settings.map(|s| &s.defaults) else { return Ok(limits) };
     let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     let l = &d.limits;
     if !l.models.is_empty() {
@@ -358,7 +379,7 @@ fn new_limits(said: Option<&KeysSettings>) -> anyhow::Result<Limits> {
     Ok(limits)
 }
 
-/// Whose a new key is where nothing is said.
+/// The default owner of a new key.
 fn new_profile(config: Option<&Config>) -> Profile {
     let defaults = config.map(|c| c.keys.defaults.clone()).unwrap_or_default();
     Profile { user: defaults.user, team: defaults.team, ..Profile::default() }

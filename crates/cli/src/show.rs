@@ -92,8 +92,6 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
 
 fn as_json(r: &Report, limits: &Limits, context: usize) -> Value {
     let c = &r.config;
-    let memory = r.memory(limits, false);
-    let Memory { weights, kv, states, activations, speculation } = memory;
     json!({
         "name": r.name,
         "origin": r.origin,
@@ -132,15 +130,7 @@ fn as_json(r: &Report, limits: &Limits, context: usize) -> Value {
         })).collect::<Vec<_>>(),
         "kv_bytes_per_position": r.kv_bytes_per_position(limits.kv),
         "state_bytes": r.state_bytes(),
-        "memory": {
-            "context": context,
-            "weights": weights,
-            "kv_cache": kv,
-            "states": states,
-            "activations": activations,
-            "speculation": speculation,
-            "total": memory.total(),
-        },
+        "memory": memory_json(&r.memory(limits, false), context),
         "tokenizer": {
             "model": r.tokenizer.model,
             "pre": r.tokenizer.pre,
@@ -158,7 +148,20 @@ fn as_json(r: &Report, limits: &Limits, context: usize) -> Value {
     })
 }
 
-/// What the model takes on one device.
+fn memory_json(memory: &Memory, context: usize) -> Value {
+    let Memory { weights, kv, states, activations, speculation } = memory;
+    json!({
+        "context": context,
+        "weights": weights,
+        "kv_cache": kv,
+        "states": states,
+        "activations": activations,
+        "speculation": speculation,
+        "total": memory.total(),
+    })
+}
+
+/// The memory that the model uses on one device.
 struct Bill {
     device: DeviceName,
     /// The device's name.

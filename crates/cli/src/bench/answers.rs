@@ -68,6 +68,18 @@ impl Row {
     fn taken(&self) -> Option<f64> {
         (self.drafted > 0).then(|| self.accepted as f64 / self.drafted as f64)
     }
+    fn json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "prompt_tokens": self.tokens,
+            "without_tps": self.without,
+            "with_tps": self.with,
+            "ratio": self.ratio(),
+            "tokens_per_step": self.per_step(),
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+        })
+    }
 }
 
 fn median(values: &[f64]) -> f64 {
@@ -107,6 +119,13 @@ pub fn run(work: &Work, model: &octet_weights::Model) -> anyhow::Result<()> {
     let bar = Bar::bytes("loading");
     let mut engine = Engine::open(model, &options, &mut |done, all| bar.update(done, all))?;
     drop(bar);
+    let rows = measure(work, &prompts, &mut engine)?;
+    anyhow::ensure!(!rows.is_empty(), "no answer has two tokens or more, so there is no speed");
+    write(work.output, &rows, &engine)
+}
+
+/// Answers each prompt with and without guesses, alternately.
+fn measure(work: &Work, prompts: &[Prompt], engine: &mut Engine) -> anyhow::Result<Vec<Row>> {
     let mut bar = Bar::steps("");
     let runs = work.repetitions + usize::from(work.warmup);
     let mut rows = Vec::new();
@@ -123,8 +142,8 @@ pub fn run(work: &Work, model: &octet_weights::Model) -> anyhow::Result<()> {
         };
         for repetition in 0..runs {
             let counts = !work.warmup || repetition > 0;
-            let without = answer(&mut engine, prompt, work.n_gen, false)?;
-            let with = answer(&mut engine, prompt, work.n_gen, true)?;
+            let without = answer(engine, prompt, work.n_gen, false)?;
+            let with = answer(engine, prompt, work.n_gen, true)?;
             anyhow::ensure!(
                 with.tokens == without.tokens,
                 "{}: guesses changed the answer: this is a bug",
@@ -144,9 +163,7 @@ pub fn run(work: &Work, model: &octet_weights::Model) -> anyhow::Result<()> {
             rows.push(row);
         }
     }
-    drop(bar);
-    anyhow::ensure!(!rows.is_empty(), "no answer has two tokens or more, so there is no speed");
-    write(work.output, &rows, &engine)
+    Ok(rows)
 }
 
 fn answer(engine: &mut Engine, prompt: &Prompt, n: usize, guesses: bool) -> anyhow::Result<Answer> {
@@ -215,45 +232,8 @@ fn costs(c: &speculation::Costs) -> String {
 
 fn write(output: Output, rows: &[Row], engine: &Engine) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    let stats = engine.stats().speculation;
-    let at: Vec<f64> = (0..speculation::POSITIONS)
-        .map(|i| (i, stats.accepted_at[i]))
-        .take_while(|(_, n)| *n > 0)
-        .map(|(_, n)| n as f64 / stats.drafts.max(1) as f64)
-        .collect();
     match output {
-        Output::Md => {
-            writeln!(
-                out,
-                "| prompt | tokens | without, t/s | with, t/s | ratio | tokens a step | guesses taken |"
-            )?;
-            writeln!(out, "|---|---:|---:|---:|---:|---:|---:|")?;
-            for r in rows {
-                let taken = r.taken().map_or("-".into(), |t| format!("{:.0}%", 100.0 * t));
-                writeln!(
-                    out,
-                    "| {} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {taken} |",
-                    r.name,
-                    r.tokens,
-                    median(&r.without),
-                    median(&r.with),
-                    r.ratio(),
-                    r.per_step(),
-                )?;
-            }
-            let ratios: Vec<f64> = rows.iter().map(Row::ratio).collect();
-            let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
-            writeln!(
-                out,
-                "\nratio: median {:.2}, least {least:.2}; medians of each prompt's runs, in turn",
-                median(&ratios)
-            )?;
-            let shares: Vec<String> = at.iter().map(|s| format!("{:.0}%", 100.0 * s)).collect();
-            if !shares.is_empty() {
-                writeln!(out, "steps whose 1st, 2nd, .. guess was taken: {}", shares.join(" "))?;
-            }
-            writeln!(out, "{}", costs(&engine.guess_costs()))?;
-        }
+        Output::Md => markdown(&mut out, rows, engine)?,
         Output::Csv => {
             writeln!(out, "name,prompt_tokens,without_tps,with_tps,ratio,tokens_per_step,drafted,accepted")?;
             for r in rows {
@@ -263,20 +243,51 @@ fn write(output: Output, rows: &[Row], engine: &Engine) -> anyhow::Result<()> {
                 writeln!(out, "\"{name}\",{},{a},{b},{ratio},{step},{},{}", r.tokens, r.drafted, r.accepted)?;
             }
         }
-        Output::Json | Output::Jsonl => {
-            let row = |r: &Row| {
-                json!({
-                    "name": r.name, "prompt_tokens": r.tokens, "without_tps": r.without, "with_tps": r.with,
-                    "ratio": r.ratio(), "tokens_per_step": r.per_step(), "drafted": r.drafted, "accepted": r.accepted,
-                })
-            };
-            if output == Output::Jsonl {
-                rows.iter().try_for_each(|r| writeln!(out, "{}", row(r)))?;
-            } else {
-                let all = json!({"rows": rows.iter().map(row).collect::<Vec<_>>(), "accepted_at": at});
-                writeln!(out, "{all:#}")?;
-            }
+        Output::Jsonl => rows.iter().try_for_each(|r| writeln!(out, "{}", r.json()))?,
+        Output::Json => {
+            let rows: Vec<Value> = rows.iter().map(Row::json).collect();
+            writeln!(out, "{:#}", json!({"rows": rows, "accepted_at": accepted_at(engine)}))?;
         }
     }
     Ok(out.flush()?)
+}
+
+/// By position: the share of drafts of which the guess there was accepted.
+fn accepted_at(engine: &Engine) -> Vec<f64> {
+    let stats = engine.stats().speculation;
+    (0..speculation::POSITIONS)
+        .map(|i| stats.accepted_at[i])
+        .take_while(|n| *n > 0)
+        .map(|n| n as f64 / stats.drafts.max(1) as f64)
+        .collect()
+}
+
+fn markdown(out: &mut impl Write, rows: &[Row], engine: &Engine) -> anyhow::Result<()> {
+    writeln!(out, "| prompt | tokens | without, t/s | with, t/s | ratio | tokens a step | guesses taken |")?;
+    writeln!(out, "|---|---:|---:|---:|---:|---:|---:|")?;
+    for r in rows {
+        let taken = r.taken().map_or("-".into(), |t| format!("{:.0}%", 100.0 * t));
+        writeln!(
+            out,
+            "| {} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {taken} |",
+            r.name,
+            r.tokens,
+            median(&r.without),
+            median(&r.with),
+            r.ratio(),
+            r.per_step(),
+        )?;
+    }
+    let ratios: Vec<f64> = rows.iter().map(Row::ratio).collect();
+    let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+    writeln!(
+        out,
+        "\nratio: median {:.2}, least {least:.2}; medians of each prompt's runs, in turn",
+        median(&ratios)
+    )?;
+    let shares: Vec<String> = accepted_at(engine).iter().map(|s| format!("{:.0}%", 100.0 * s)).collect();
+    if !shares.is_empty() {
+        writeln!(out, "steps whose 1st, 2nd, .. guess was taken: {}", shares.join(" "))?;
+    }
+    Ok(writeln!(out, "{}", costs(&engine.guess_costs()))?)
 }

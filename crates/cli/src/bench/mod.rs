@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use octet_compute::backend::KvTypes;
 use octet_compute::cpu::Cpu;
 use octet_engine::bench::{self, Kind, Outcome, Share, Test};
-use octet_engine::models::{self, Limits};
+use octet_engine::models::{self, Device, Limits};
 use octet_engine::report::Report;
 use octet_synth::Shape;
 
@@ -228,9 +228,7 @@ pub fn run(args: &BenchArgs, settings: &Settings) -> anyhow::Result<()> {
         return endpoint::run(&args.endpoint, &common);
     }
     if let Some(flag) = args.endpoint.idle_flag() {
-        return Err(
-            Usage(format!("{flag} is about measuring a server: give --url URL, or leave it out")).into()
-        );
+        return Err(Usage(format!("{flag} is for measuring a server: add --url URL, or remove it")).into());
     }
     if args.only_kernels {
         return kernels::run(&args.kernels, &args.threads, args.output);
@@ -240,8 +238,8 @@ pub fn run(args: &BenchArgs, settings: &Settings) -> anyhow::Result<()> {
         return Err(Usage("nothing to measure: give a -p or a -n above 0".into()).into());
     }
     if args.synthetic.is_none() && args.made.is_given() {
-        let made = "--quant, --layers and --weights-seed are of a made-up model";
-        return Err(Usage(format!("{made}: give --synthetic SHAPE, or leave them out")).into());
+        let flags = "--quant, --layers and --weights-seed are for a synthetic model";
+        return Err(Usage(format!("{flags}: add --synthetic SHAPE, or remove them")).into());
     }
     let model = match &args.synthetic {
         Some(shape) => args.made.make(shape)?,
@@ -263,7 +261,12 @@ pub fn run(args: &BenchArgs, settings: &Settings) -> anyhow::Result<()> {
         };
         return answers::run(&work, &model);
     }
-    let report = Report::new(&model)?;
+    measure_all(args, &model, &tests)
+}
+
+/// Runs the tests with each setting, and prints the rows.
+fn measure_all(args: &BenchArgs, model: &octet_weights::Model, tests: &[Test]) -> anyhow::Result<()> {
+    let report = Report::new(model)?;
     let name = report.name.clone().unwrap_or_else(|| report.origin.clone());
     let mut subject = Subject { name, report, prefetch: None };
     let threads: Vec<Option<usize>> = match &args.threads[..] {
@@ -275,7 +278,7 @@ pub fn run(args: &BenchArgs, settings: &Settings) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     for &device in &args.device {
         for (&threads, &ubatch) in threads.iter().flat_map(|t| args.ubatch_size.iter().map(move |u| (t, u))) {
-            let mut new = measure(args, &model, &mut subject, &tests, device, threads, ubatch)?;
+            let mut new = measure(args, model, &mut subject, tests, device, threads, ubatch)?;
             printer.rows(&mut out, &subject, &new)?;
             rows.append(&mut new);
         }
@@ -322,40 +325,22 @@ fn measure(
         let bill = subject.report.memory(&limits, args.kernels.exact);
         crate::memory::check(&subject.report, &[bill], context, "smaller -p, -n or -d")?;
     }
-    let loading = if args.synthetic.is_some() { "making weights" } else { "loading" };
-    let (mut loaded, backend, bandwidth) = match device {
-        None => {
-            let mut cpu = Cpu::new(&args.kernels.options(threads))?;
-            subject.prefetch = Some(cpu.prefetch_distance());
-            // Before the weights use the memory.
-            let bandwidth =
-                (!args.no_bandwidth).then(|| cpu.measure_bandwidth(BANDWIDTH_PASSES)).transpose()?;
-            let bar = Bar::bytes(loading);
-            (models::load(model, cpu, limits, &mut |done, all| bar.update(done, all))?, "CPU", bandwidth)
-        }
-        Some(device) => {
-            let bar = Bar::bytes(loading);
-            let mut loaded = device.load(model, limits, &mut |done, all| bar.update(done, all))?;
-            let measure = |l: &mut dyn models::Model| l.backend().measure_bandwidth(BANDWIDTH_PASSES);
-            let bandwidth = (!args.no_bandwidth).then(|| measure(&mut *loaded)).transpose()?;
-            (loaded, "Vulkan", bandwidth)
-        }
-    };
-    let bandwidth = bandwidth.map(|mut passes| best(&mut passes));
-    let device = loaded.backend().describe();
-    let threads = loaded.backend().threads();
+    let Loaded { mut model, backend, bandwidth } =
+        load(args, model, subject, device.as_ref(), limits, threads)?;
+    let device = model.backend().describe();
+    let threads = model.backend().threads();
     let mut bar = Bar::steps("");
     let runs = args.repetitions + usize::from(!args.no_warmup);
     let mut rows = Vec::new();
     for (i, &test) in tests.iter().enumerate() {
         bar.set_message(test.name());
         let mut done = (i * runs) as u64;
-        let outcome = bench::run(&mut *loaded, test, args.repetitions, !args.no_warmup, &mut || {
+        let outcome = bench::run(&mut *model, test, args.repetitions, !args.no_warmup, &mut || {
             done += 1;
             bar.update(done, (tests.len() * runs) as u64);
         })?;
-        let stages = loaded.backend().stages();
-        let share = if args.no_bandwidth { Ok(None) } else { bench::share(&mut *loaded, test) };
+        let stages = model.backend().stages();
+        let share = if args.no_bandwidth { Ok(None) } else { bench::share(&mut *model, test) };
         // The rows are complete without it.
         let share = share.unwrap_or_else(|e| {
             note!("the share of the memory's bandwidth could not be measured: {e}");
@@ -374,6 +359,43 @@ fn measure(
         });
     }
     Ok(rows)
+}
+
+/// A model on its device.
+struct Loaded {
+    model: Box<dyn models::Model>,
+    backend: &'static str,
+    /// Of the device's memory, in bytes per second, if it was measured.
+    bandwidth: Option<f64>,
+}
+
+fn load(
+    args: &BenchArgs,
+    model: &octet_weights::Model,
+    subject: &mut Subject,
+    device: Option<&Device>,
+    limits: Limits,
+    threads: Option<usize>,
+) -> anyhow::Result<Loaded> {
+    let loading = if args.synthetic.is_some() { "making weights" } else { "loading" };
+    let (model, backend, passes) = match device {
+        None => {
+            let mut cpu = Cpu::new(&args.kernels.options(threads))?;
+            subject.prefetch = Some(cpu.prefetch_distance());
+            // Before the weights use the memory.
+            let passes = (!args.no_bandwidth).then(|| cpu.measure_bandwidth(BANDWIDTH_PASSES)).transpose()?;
+            let bar = Bar::bytes(loading);
+            (models::load(model, cpu, limits, &mut |done, all| bar.update(done, all))?, "CPU", passes)
+        }
+        Some(device) => {
+            let bar = Bar::bytes(loading);
+            let mut loaded = device.load(model, limits, &mut |done, all| bar.update(done, all))?;
+            let measure = |l: &mut dyn models::Model| l.backend().measure_bandwidth(BANDWIDTH_PASSES);
+            let passes = (!args.no_bandwidth).then(|| measure(&mut *loaded)).transpose()?;
+            (loaded, "Vulkan", passes)
+        }
+    };
+    Ok(Loaded { model, backend, bandwidth: passes.map(|mut passes| best(&mut passes)) })
 }
 
 /// The best measurement, which other programs disturbed least. Warns if they disturbed half of them.

@@ -114,23 +114,7 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
         terminal: std::io::stdin().is_terminal(),
     };
     let task = source.task()?;
-    let prompt = match task {
-        Task::Answer { read_stdin } => {
-            let files = args.file.iter().map(|f| read(f)).collect::<Result<Vec<_>, _>>()?;
-            let piped = match read_stdin {
-                true => Some(standard_input()?),
-                false => None,
-            };
-            joined(text.into_iter().chain(files), piped, args.raw)
-        }
-        Task::Chat if source.given => {
-            let files = args.file.iter().map(|f| read(f)).collect::<Result<Vec<_>, _>>()?;
-            joined(text.into_iter().chain(files), None, false)
-        }
-        Task::Chat => None,
-    };
-    // A loaded question needs no further prompt.
-    let prompt = prompt.filter(|p| !source.waiting || !p.trim().is_empty());
+    let prompt = prompt(args, source, task, text)?;
     let is_empty = match &prompt {
         None => !source.waiting && task != Task::Chat,
         Some(p) => p.trim().is_empty(),
@@ -161,6 +145,27 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// The prompt from the command line, files and standard input. `None` without one, and for an empty one if the loaded conversation ends
+/// with a question, which needs no further prompt.
+fn prompt(
+    args: &RunArgs,
+    source: Source,
+    task: Task,
+    text: Option<String>,
+) -> anyhow::Result<Option<String>> {
+    let files = || args.file.iter().map(|f| read(f)).collect::<Result<Vec<_>, _>>();
+    let prompt = match task {
+        Task::Answer { read_stdin } => {
+            let files = files()?;
+            let piped = if read_stdin { Some(standard_input()?) } else { None };
+            joined(text.into_iter().chain(files), piped, args.raw)
+        }
+        Task::Chat if source.given => joined(text.into_iter().chain(files()?), None, false),
+        Task::Chat => None,
+    };
+    Ok(prompt.filter(|p| !source.waiting || !p.trim().is_empty()))
 }
 
 /// Joins the given and the piped text, separated by a blank line; `None` if both are empty.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use clap::ValueEnum;
@@ -142,17 +142,7 @@ impl Load {
         settings: &Settings,
     ) -> anyhow::Result<(ModelSpec, String)> {
         let place = locate(model, settings)?;
-        let meta = match &place {
-            // The built-in model is a part of the program's file.
-            Place::Inside => std::env::current_exe().ok().and_then(|program| program.metadata().ok()),
-            Place::Path(path) => {
-                let meta = path.metadata().ok();
-                // Opening a pipe would wait for its writer.
-                let special = meta.as_ref().is_some_and(|m| !m.is_file() && !m.is_dir());
-                anyhow::ensure!(!special, "{}: it is neither a regular file nor a folder", path.display());
-                meta
-            }
-        };
+        let written = modified(&place)?;
         let file = open(model, settings)?;
         let report = Report::new(&file)?;
         let free = crate::memory::available().max(self.free).filter(|_| self.check);
@@ -166,11 +156,9 @@ impl Load {
             Some(placement) => MemoryPlan::on_device(&report, placement),
             None => {
                 let bill = MemoryPlan::new(&report, &engine, least(free, share))?;
-                let fits = bill.fits(&report);
-                let bill = if fits {
-                    bill
-                } else {
-                    MemoryPlan::new(&report, &engine, least(free, self.memory_limit))?
+                let bill = match bill.fits(&report) {
+                    true => bill,
+                    false => MemoryPlan::new(&report, &engine, least(free, self.memory_limit))?,
                 };
                 bill.check(&report, free)?;
                 bill
@@ -179,7 +167,6 @@ impl Load {
         let split = bill.split();
         let text = bill.text(name, &report);
         let device = bill.options.device.as_ref().map(|d| d.name().to_string());
-        let written = meta.and_then(|m| m.modified().ok());
         let open = move || place.open().map_err(octet_serve::BoxError::from);
         let spec = ModelSpec {
             created_s: written.and_then(|t| t.duration_since(UNIX_EPOCH).ok()).map_or(0, |d| d.as_secs()),
@@ -197,8 +184,24 @@ impl Load {
     }
 }
 
+/// When the model's file was last changed. Fails for what is neither a regular file nor a folder.
+fn modified(place: &Place) -> anyhow::Result<Option<SystemTime>> {
+    let meta = match place {
+        // The built-in model is a part of the program's file.
+        Place::Inside => std::env::current_exe().ok().and_then(|program| program.metadata().ok()),
+        Place::Path(path) => {
+            let meta = path.metadata().ok();
+            // Opening a pipe would wait for its writer.
+            let special = meta.as_ref().is_some_and(|m| !m.is_file() && !m.is_dir());
+            anyhow::ensure!(!special, "{}: it is neither a regular file nor a folder", path.display());
+            meta
+        }
+    };
+    Ok(meta.and_then(|m| m.modified().ok()))
+}
+
 impl Load {
-    /// What a model on the device called `name` is billed for.
+    /// The memory that a model uses on the device called `name`.
     fn on_device(&self, split: Split, name: String) -> OnDevice {
         let (check, asked) = (self.check, name.clone());
         OnDevice {

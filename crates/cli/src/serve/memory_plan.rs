@@ -161,23 +161,28 @@ impl MemoryPlan {
             "  context of {} tokens; {at_once} such at once, {} answers in all",
             self.context, self.limits.slots,
         );
+        self.notes(report, &mut out);
+        out
+    }
+
+    /// Notes about a context beyond the model's, and about caches that were made smaller.
+    fn notes(&self, report: &Report, out: &mut String) {
         let made_for = report.config.context_length;
         if self.context > made_for {
-            out += &format!(
+            *out += &format!(
                 "\n  note: the model was made for {made_for} tokens of context; {} may be too much for it",
                 self.context
             );
         }
         for what in self.on_device.iter().flat_map(|(_, smaller)| smaller) {
-            out += &format!("\n  to fit, {what}");
+            *out += &format!("\n  to fit, {what}");
         }
         if let Some(room) = self.shrunk {
-            out += &format!(
+            *out += &format!(
                 "\n  KV cache and snapshots, where no flag says, were made smaller to fit {}",
                 size(room)
             );
         }
-        out
     }
 }
 

@@ -151,19 +151,19 @@ fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Resu
             routes::reload_on_hangup(gateway)?;
         }
         if single && !server.preload(&mut stage).await.map_err(anyhow::Error::from_boxed)? {
-            note!("ended before the model was loaded");
+            note!("stopped before the model was loaded");
             return Ok(());
         }
         let address = server.address()?;
         note!("\nlistening at http://{address}    OpenAI: /v1    Anthropic, Ollama: /    chat: / in a browser");
         // Without a terminal, no browser is opened.
-        if show_page && std::io::stderr().is_terminal() && let Err(e) = open::that_detached(format!("http://{address}/")) {
-            note!("no browser can be opened ({e}); open the address yourself");
+        if show_page && std::io::stderr().is_terminal() {
+            open_browser(address);
         }
         let open = gateway.map_or(server.app().options.keys.is_empty(), |g| g.is_open());
         if open && !address.ip().is_loopback() {
             note!(
-                "WARNING: everybody who can reach this machine's address {} can use the server; give an --api-key",
+                "WARNING: everyone who can reach this machine's address {} can use the server; set an --api-key",
                 address.ip()
             );
         }
@@ -176,9 +176,15 @@ fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Resu
     served
 }
 
+fn open_browser(address: SocketAddr) {
+    if let Err(e) = open::that_detached(format!("http://{address}/")) {
+        note!("cannot open a browser ({e}); open the address yourself");
+    }
+}
+
 /// Handles Ctrl-C and SIGTERM: the first drains, the second stops.
 fn signals() -> anyhow::Result<watch::Receiver<Stage>> {
-    let (tell, stage) = watch::channel(Stage::Run);
+    let (sender, stage) = watch::channel(Stage::Run);
     #[cfg(unix)]
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     tokio::spawn(async move {
@@ -190,12 +196,12 @@ fn signals() -> anyhow::Result<watch::Receiver<Stage>> {
             }
             #[cfg(not(unix))]
             let _ = tokio::signal::ctrl_c().await;
-            if tell.send(next).is_err() {
+            if sender.send(next).is_err() {
                 return;
             }
         }
         // A third has no further effect; the sender stays until the server has ended.
-        tell.closed().await;
+        sender.closed().await;
     });
     Ok(stage)
 }

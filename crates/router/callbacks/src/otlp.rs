@@ -32,7 +32,47 @@ pub fn body(batch: &[Arc<Record>], service: &str) -> Vec<u8> {
     ExportTraceServiceRequest { resource_spans }.encode_to_vec()
 }
 
+/// The spans of a request: its own, and one per attempt.
 fn request(r: &Record, out: &mut Vec<Span>) {
+    let context = &r.context;
+    out.push(Span {
+        trace_id: context.trace.to_vec(),
+        span_id: context.span.to_vec(),
+        parent_span_id: context.parent.map_or_else(Vec::new, |p| p.to_vec()),
+        name: format!("{} {}", r.operation, r.asked),
+        kind: SpanKind::Server.into(),
+        start_time_unix_nano: nanos(r.began),
+        end_time_unix_nano: nanos(r.began + r.took),
+        attributes: attributes(r),
+        status: Some(status(r.error.as_ref())),
+        ..Default::default()
+    });
+    for (n, attempt) in r.attempts.iter().enumerate() {
+        let mut attributes = vec![
+            text("gen_ai.operation.name", r.operation),
+            text("octet.deployment", &attempt.deployment),
+            text("octet.group", &attempt.group),
+            count("octet.attempt", n as u64 + 1),
+        ];
+        error(attempt.error.as_ref(), &mut attributes);
+        let began = r.began + attempt.after;
+        out.push(Span {
+            trace_id: context.trace.to_vec(),
+            span_id: below(context.span, n).to_vec(),
+            parent_span_id: context.span.to_vec(),
+            name: format!("attempt {}", attempt.deployment),
+            kind: SpanKind::Client.into(),
+            start_time_unix_nano: nanos(began),
+            end_time_unix_nano: nanos(began + attempt.took),
+            attributes,
+            status: Some(status(attempt.error.as_ref())),
+            ..Default::default()
+        });
+    }
+}
+
+/// The attributes of a request's own span.
+fn attributes(r: &Record) -> Vec<KeyValue> {
     let mut attributes = vec![
         text("gen_ai.operation.name", r.operation),
         text("gen_ai.request.model", &r.asked),
@@ -60,7 +100,17 @@ fn request(r: &Record, out: &mut Vec<Span>) {
     attributes.extend(r.max_tokens.map(|n| count("gen_ai.request.max_tokens", n.into())));
     attributes.extend(r.temperature.map(|t| number("gen_ai.request.temperature", t)));
     attributes.extend(r.first.map(|t| number("gen_ai.response.time_to_first_chunk", t.as_secs_f64())));
-    // Langfuse's name for users.
+    caller(r, &mut attributes);
+    for (name, value) in &r.metadata {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_string);
+        attributes.push(text(&format!("metadata.{name}"), &value));
+    }
+    error(r.error.as_ref(), &mut attributes);
+    attributes
+}
+
+/// User, key, team and tags. Langfuse has its own names for users and tags.
+fn caller(r: &Record, attributes: &mut Vec<KeyValue>) {
     attributes.extend(r.user.iter().flat_map(|user| [text("user.id", user), text("langfuse.user.id", user)]));
     if let Some((id, name)) = &r.key {
         attributes.extend([text("octet.key.id", id), text("octet.key.name", name)]);
@@ -73,46 +123,6 @@ fn request(r: &Record, out: &mut Vec<Span>) {
         for name in ["octet.tags", "langfuse.trace.tags"] {
             attributes.push(pair(name, Any::ArrayValue(ArrayValue { values: values.clone() })));
         }
-    }
-    for (name, value) in &r.metadata {
-        let value = value.as_str().map_or_else(|| value.to_string(), str::to_string);
-        attributes.push(text(&format!("metadata.{name}"), &value));
-    }
-    error(r.error.as_ref(), &mut attributes);
-    let context = &r.context;
-    out.push(Span {
-        trace_id: context.trace.to_vec(),
-        span_id: context.span.to_vec(),
-        parent_span_id: context.parent.map_or_else(Vec::new, |p| p.to_vec()),
-        name: format!("{} {}", r.operation, r.asked),
-        kind: SpanKind::Server.into(),
-        start_time_unix_nano: nanos(r.began),
-        end_time_unix_nano: nanos(r.began + r.took),
-        attributes,
-        status: Some(status(r.error.as_ref())),
-        ..Default::default()
-    });
-    for (n, attempt) in r.attempts.iter().enumerate() {
-        let mut attributes = vec![
-            text("gen_ai.operation.name", r.operation),
-            text("octet.deployment", &attempt.deployment),
-            text("octet.group", &attempt.group),
-            count("octet.attempt", n as u64 + 1),
-        ];
-        error(attempt.error.as_ref(), &mut attributes);
-        let began = r.began + attempt.after;
-        out.push(Span {
-            trace_id: context.trace.to_vec(),
-            span_id: below(context.span, n).to_vec(),
-            parent_span_id: context.span.to_vec(),
-            name: format!("attempt {}", attempt.deployment),
-            kind: SpanKind::Client.into(),
-            start_time_unix_nano: nanos(began),
-            end_time_unix_nano: nanos(began + attempt.took),
-            attributes,
-            status: Some(status(attempt.error.as_ref())),
-            ..Default::default()
-        });
     }
 }
 

@@ -223,37 +223,44 @@ fn node(
         Raw::List(items) => {
             Value::List(items.into_iter().map(|i| node(i, source, budget, notes)).collect::<Result<_, _>>()?)
         }
-        Raw::Map(entries) => {
-            let mut out: Vec<Entry> = Vec::with_capacity(entries.len());
-            let mut seen: HashMap<String, usize> = HashMap::with_capacity(entries.len());
-            for (key, value) in entries {
-                let Node { span, value: name } = node(key, source, budget, notes)?;
-                let key = match name {
-                    Value::Text(t) => t,
-                    Value::Int(i) => i.to_string(),
-                    Value::Float(f) => f.to_string(),
-                    Value::Bool(b) => b.to_string(),
-                    other => {
-                        let text = format!("a key is a text, not {}", other.describe());
-                        return Err(Problem { span, text });
-                    }
-                };
-                let entry = Entry { key, span, node: node(value, source, budget, notes)? };
-                match seen.get(&entry.key) {
-                    Some(&at) => {
-                        let text =
-                            format!("it stands twice; this one is ignored, line {} counts", entry.span.line);
-                        notes.push(Note { span: out[at].span.clone(), key: entry.key.clone(), text });
-                        out[at] = entry;
-                    }
-                    None => {
-                        seen.insert(entry.key.clone(), out.len());
-                        out.push(entry);
-                    }
-                }
-            }
-            Value::Map(out)
-        }
+        Raw::Map(entries) => Value::Map(map(entries, source, budget, notes)?),
     };
     Ok(Node { span, value })
+}
+
+/// The entries of a mapping. Of two with one key the last counts, as in PyYAML; the other is reported.
+fn map(
+    entries: Vec<(Spanned<Raw>, Spanned<Raw>)>,
+    source: (&Arc<str>, &str),
+    budget: &mut usize,
+    notes: &mut Vec<Note>,
+) -> Result<Vec<Entry>, Problem> {
+    let mut out: Vec<Entry> = Vec::with_capacity(entries.len());
+    let mut seen: HashMap<String, usize> = HashMap::with_capacity(entries.len());
+    for (key, value) in entries {
+        let Node { span, value: name } = node(key, source, budget, notes)?;
+        let key = match name {
+            Value::Text(t) => t,
+            Value::Int(i) => i.to_string(),
+            Value::Float(f) => f.to_string(),
+            Value::Bool(b) => b.to_string(),
+            other => {
+                let text = format!("a key must be a text, not {}", other.describe());
+                return Err(Problem { span, text });
+            }
+        };
+        let entry = Entry { key, span, node: node(value, source, budget, notes)? };
+        match seen.get(&entry.key) {
+            Some(&at) => {
+                let text = format!("duplicate key; this one is ignored, line {} is used", entry.span.line);
+                notes.push(Note { span: out[at].span.clone(), key: entry.key.clone(), text });
+                out[at] = entry;
+            }
+            None => {
+                seen.insert(entry.key.clone(), out.len());
+                out.push(entry);
+            }
+        }
+    }
+    Ok(out)
 }

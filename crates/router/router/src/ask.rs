@@ -17,7 +17,7 @@ use crate::trace::Spent;
 
 impl<T: Target> Job<T> {
     /// One attempt at one deployment.
-    pub(crate) async fn ask(
+    pub(crate) async fn attempt(
         &mut self,
         table: &Table<T>,
         group: &Arc<Group<T>>,
@@ -27,13 +27,13 @@ impl<T: Target> Job<T> {
     ) -> Result<OpenAnswer<T>, AttemptError> {
         let policy = &table.policy;
         let streams = self.request.stream && !self.is_shadow && !self.hold_whole;
-        let own = if streams { d.stream_timeout.or(policy.stream_timeout).or(d.timeout) } else { d.timeout };
-        let most = own.unwrap_or(TIMEOUT_MAX).min(TIMEOUT_MAX);
+        let by_stream = d.stream_timeout.or(policy.stream_timeout).filter(|_| streams);
+        let most = by_stream.or(d.timeout).unwrap_or(TIMEOUT_MAX).min(TIMEOUT_MAX);
         let (request, probe) = self.prepared(d);
         let same = Arc::ptr_eq(&request, &self.call.request);
         let read = self.hold_whole || table.continues_streams(group) && may_be_continued(&request);
         let original = self.call.original.clone().filter(|_| same && !read);
-        let orders = AttemptParams {
+        let params = AttemptParams {
             request: &request,
             original: original.as_deref(),
             traceparent: self.call.traceparent.as_deref(),
@@ -46,8 +46,8 @@ impl<T: Target> Job<T> {
             meter: self.meter.as_mut(),
         };
         let result = match (probe, &mut self.probe) {
-            (Some(probe), Some(meter)) => attempt_beside(&d.target, orders, (probe, meter)).await,
-            _ => attempt(&d.target, orders).await,
+            (Some(probe), Some(meter)) => attempt_beside(&d.target, params, (probe, meter)).await,
+            _ => attempt(&d.target, params).await,
         };
         let now = Instant::now();
         // A remote provider bills both.
@@ -63,18 +63,18 @@ impl<T: Target> Job<T> {
                 let (deployment, group) = (Arc::clone(d), Arc::clone(group));
                 Ok(OpenAnswer { begun, deployment, group, name: name.to_string(), permit: Some(permit) })
             }
-            Err(FailedAttempt { miss, took }) => {
+            Err(FailedAttempt { error, took }) => {
                 if let Some(took) = took {
                     let (usage, pieces) = (took.usage, took.pieces);
                     self.trace.spent(Spent { deployment: d.id().into(), usage, pieces });
                 }
-                match &miss {
+                match &error {
                     AttemptError::Unsure => permit.answered(None, false, now),
                     AttemptError::Failed(failure) => {
                         blame(&self.trace, table, group, (d, name), permit, failure)
                     }
                 }
-                Err(miss)
+                Err(error)
             }
         }
     }

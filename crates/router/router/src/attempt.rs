@@ -71,14 +71,14 @@ pub struct Took {
 #[derive(Debug)]
 pub struct FailedAttempt {
     /// The reason.
-    pub miss: AttemptError,
+    pub error: AttemptError,
     /// What it used, if its answer had begun.
     pub took: Option<Took>,
 }
 
 impl From<Failure> for FailedAttempt {
     fn from(failure: Failure) -> Self {
-        Self { miss: failure.into(), took: None }
+        Self { error: failure.into(), took: None }
     }
 }
 
@@ -270,10 +270,10 @@ pub async fn attempt<T: Target>(
         Ok(ended) => {
             Ok(StartedAnswer { events, held: seen.held, ended, tally: seen.tally, first: seen.first })
         }
-        Err(miss) => {
+        Err(error) => {
             let usage = seen.tally.usage.or_else(|| events.usage());
             let took = Took { usage, pieces: seen.pieces };
-            Err(FailedAttempt { miss, took: (usage.is_some() || took.pieces > 0).then_some(took) })
+            Err(FailedAttempt { error, took: (usage.is_some() || took.pieces > 0).then_some(took) })
         }
     }
 }

@@ -24,10 +24,13 @@ use crate::table::{Deployment, Group, Resolved, Table};
 use crate::tags;
 use crate::target::{Sent, Target};
 use crate::trace::{By, Step, Trace};
-use crate::turn::{Freed, Turn, left_out, nobody, wait_until};
+use crate::turn::{Freed, Queued, Turn, left_out, unavailable, wait_until};
 
 /// Tokens that a chat template may add to a prompt: prompts shorter than a window by more are not counted.
 const TEMPLATE_TOKENS: u64 = 4096;
+
+/// A fallback that was not tried yet: the failed group, the group to try, and why.
+type QueuedFallback = (String, String, &'static str);
 
 /// The result of dispatching, and the job to continue with if the answer breaks off.
 pub type Outcome<T> = (Box<Job<T>>, Result<Box<OpenAnswer<T>>, Failure>);
@@ -151,7 +154,7 @@ impl<T: Target> Job<T> {
                 self.default(&table, &asked, unknown).await
             }
         };
-        found.map_err(|miss| match miss {
+        found.map_err(|error| match error {
             AttemptError::Failed(failure) => failure,
             AttemptError::Unsure => {
                 Failure::new(FailureKind::Server, "no model's confidence in its answer was high enough")
@@ -191,7 +194,7 @@ impl<T: Target> Job<T> {
         let fallbacks = &table.policy.fallbacks;
         let mut left = if self.is_shadow { 0 } else { fallbacks.max };
         let mut known: HashSet<String> = HashSet::from([first.to_string()]);
-        let mut queue: VecDeque<(String, String, &'static str)> = VecDeque::new();
+        let mut queue: VecDeque<QueuedFallback> = VecDeque::new();
         let mut reported: Option<Failure> = None;
         let mut current = first.to_string();
         loop {
@@ -226,15 +229,7 @@ impl<T: Target> Job<T> {
             if failure.kind == FailureKind::ContextWindow {
                 self.window_above = self.window_above.max(group.window_tokens());
             }
-            let requested = self.call.options.fallbacks.clone().filter(|_| current == first);
-            for to in requested.as_deref().unwrap_or_else(|| fallbacks.after(from, failure.kind)) {
-                if matches!(table.resolve(to), Resolved::Unknown) {
-                    continue;
-                }
-                if known.insert(to.clone()) && self.call.may_use(to) {
-                    queue.push_back((from.to_string(), to.clone(), failure.kind.name()));
-                }
-            }
+            self.queue_fallbacks(table, from, failure.kind, current == first, &mut known, &mut queue);
             let failure = reported.get_or_insert(failure).clone();
             match queue.pop_front() {
                 Some((from, to, why)) if left > 0 && !self.is_spent() && Instant::now() < self.deadline => {
@@ -247,8 +242,29 @@ impl<T: Target> Job<T> {
         }
     }
 
-    /// One group, until somebody answers or there is no use in going on. `alone`: nobody else could answer, so that it is worth
-    /// waiting for a place.
+    /// Appends the fallbacks for a failure of the group `from`: those of the request if the group `is_first`, else the configured ones.
+    fn queue_fallbacks(
+        &self,
+        table: &Table<T>,
+        from: &str,
+        kind: FailureKind,
+        is_first: bool,
+        known: &mut HashSet<String>,
+        queue: &mut VecDeque<QueuedFallback>,
+    ) {
+        let requested = self.call.options.fallbacks.as_deref().filter(|_| is_first);
+        for to in requested.unwrap_or_else(|| table.policy.fallbacks.after(from, kind)) {
+            if !matches!(table.resolve(to), Resolved::Unknown)
+                && known.insert(to.clone())
+                && self.call.may_use(to)
+            {
+                queue.push_back((from.to_string(), to.clone(), kind.name()));
+            }
+        }
+    }
+
+    /// Tries the deployments of a group until one answers, or a further attempt cannot succeed. `alone`: no other group could answer, so
+    /// the request waits for a permit.
     pub(crate) async fn group(
         &mut self,
         table: &Arc<Table<T>>,
@@ -260,24 +276,23 @@ impl<T: Target> Job<T> {
             return Err(self.lost(group.name.as_str(), left_out(group)).into());
         }
         self.count_tokens(table, group).await;
-        let mut round = RetryState::new(group.deployments.len());
-        let mut turn = None;
-        let mut freed = None;
+        let mut retries = RetryState::new(group.deployments.len());
+        let mut queued = Queued::default();
         let mut traced = false;
-        let mut patient_until = None;
         loop {
             if Instant::now() >= self.deadline {
-                return Err(round.last.take().unwrap_or_else(too_late).into());
+                return Err(retries.last.take().unwrap_or_else(too_late).into());
             }
             // First come, first served.
-            if alone && turn.is_none() && group.waiting.load(Ordering::Relaxed) > 0 {
-                turn = self.line_up(group).await;
+            if alone && queued.turn.is_none() && group.waiting.load(Ordering::Relaxed) > 0 {
+                queued.turn = self.line_up(group).await;
                 continue;
             }
-            let choice = self.pick(table, group, name, &round, !std::mem::replace(&mut traced, true));
-            let next = round.next(choice, (group, name), &table.policy, alone, self.deadline, &mut self.rng);
+            let choice = self.pick(table, group, name, &retries, !std::mem::replace(&mut traced, true));
+            let next =
+                retries.next(choice, (group, name), &table.policy, alone, self.deadline, &mut self.rng);
             match next {
-                Next::Ask(pick) => {
+                Next::Try(pick) => {
                     let d = &group.deployments[pick.index];
                     let tokens = self.counts.get(d.id()).copied().unwrap_or(self.size.tokens());
                     // Other requests may have been faster.
@@ -287,56 +302,68 @@ impl<T: Target> Job<T> {
                         tokio::task::yield_now().await;
                         continue;
                     };
-                    drop(turn.take());
-                    freed = None;
-                    round.asking(d.terms.order);
+                    queued.admitted();
+                    retries.trying(d.terms.order);
                     self.chose(table, group, d, pick.why);
-                    match self.ask(table, group, d, name, permit).await {
+                    match self.attempt(table, group, d, name, permit).await {
                         Err(AttemptError::Failed(failure)) => {
-                            let allowed =
-                                table.policy.retries.after(failure.kind, group.name.as_str(), d.retries);
-                            let allowed = self.call.options.retries.unwrap_or(allowed);
-                            let allowed = if self.is_shadow { 0 } else { allowed };
+                            let allowed = self.retries(table, group, d, failure.kind);
                             if (is_of_the_request(failure.kind) && allowed == 0) || self.is_spent() {
                                 return Err(failure.into());
                             }
-                            round.failed(pick.index, failure, allowed);
+                            retries.failed(pick.index, failure, allowed);
                         }
                         done => return done,
                     }
                 }
-                Next::Again => {}
+                Next::ChooseAgain => {}
                 Next::Pause(time) => {
                     self.waited(time, "retry");
                     sleep(time).await;
                 }
-                Next::GiveUp => {
-                    let failure = round.last.take().unwrap_or_else(too_late);
-                    return Err(failure.into());
-                }
-                Next::Nobody(reasons) => {
-                    // Listens first, then checks again: a permit may have been released in between.
-                    let Some(listening) = freed.take() else {
-                        if alone && turn.is_none() {
-                            turn = self.line_up(group).await;
-                        }
-                        freed = Some(Freed::of(group));
-                        continue;
-                    };
-                    let now = Instant::now();
-                    let most = *patient_until.get_or_insert(self.deadline.min(now + table.policy.wait_max));
-                    match wait_until(group, name, &reasons, most, self.deadline, now) {
-                        Some(until) if alone => {
-                            let _ = timeout_at(until, listening.any()).await;
-                            self.waited(Instant::now() - now, "place");
-                        }
-                        _ => {
-                            let failure = nobody(group, name, &reasons, now);
-                            return Err(self.lost(group.name.as_str(), failure).into());
-                        }
-                    }
+                Next::GiveUp => return Err(retries.last.take().unwrap_or_else(too_late).into()),
+                Next::NoneEligible(reasons) => {
+                    self.wait_for_permit(table, (group, name), &reasons, alone, &mut queued).await?;
                 }
             }
+        }
+    }
+
+    /// How often a failed deployment may be retried.
+    fn retries(&self, table: &Table<T>, group: &Group<T>, d: &Deployment<T>, kind: FailureKind) -> u32 {
+        if self.is_shadow {
+            return 0;
+        }
+        let by_policy = table.policy.retries.after(kind, group.name.as_str(), d.retries);
+        self.call.options.retries.unwrap_or(by_policy)
+    }
+
+    /// Waits until a permit of the group is released. Fails if waiting is not worthwhile.
+    async fn wait_for_permit<'g>(
+        &self,
+        table: &Table<T>,
+        (group, name): (&'g Group<T>, &str),
+        reasons: &[Ineligible],
+        alone: bool,
+        queued: &mut Queued<'g>,
+    ) -> Result<(), AttemptError> {
+        // Listens first, then checks again: a permit may have been released in between.
+        let Some(listening) = queued.freed.take() else {
+            if alone && queued.turn.is_none() {
+                queued.turn = self.line_up(group).await;
+            }
+            queued.freed = Some(Freed::of(group));
+            return Ok(());
+        };
+        let now = Instant::now();
+        let most = *queued.until.get_or_insert(self.deadline.min(now + table.policy.wait_max));
+        match wait_until(group, name, reasons, most, self.deadline, now) {
+            Some(until) if alone => {
+                let _ = timeout_at(until, listening.any()).await;
+                self.waited(Instant::now() - now, "place");
+                Ok(())
+            }
+            _ => Err(self.lost(group.name.as_str(), unavailable(group, name, reasons, now)).into()),
         }
     }
 
@@ -363,9 +390,9 @@ impl<T: Target> Job<T> {
     }
 
     /// Records the failure of a group of which no deployment was tried.
-    pub(crate) fn lost(&self, who: &str, failure: Failure) -> Failure {
+    pub(crate) fn lost(&self, group: &str, failure: Failure) -> Failure {
         self.trace.step(Step::Failed {
-            deployment: who.into(),
+            deployment: group.into(),
             kind: failure.kind.name(),
             status: None,
             message: failure.message.clone(),
@@ -389,14 +416,14 @@ impl<T: Target> Job<T> {
         }
     }
 
-    /// The candidates. `tell`: records those that cannot be used in the trace.
+    /// Chooses a deployment. `trace_unfit`: records those that cannot be used in the trace.
     pub(crate) fn pick(
         &mut self,
         table: &Table<T>,
         group: &Group<T>,
         name: &str,
-        round: &RetryState,
-        tell: bool,
+        retries: &RetryState,
+        trace_unfit: bool,
     ) -> Result<Pick, Vec<Ineligible>> {
         let now = Instant::now();
         if group.strategy == Strategy::PrefixAffinity && self.prefix.is_none() {
@@ -411,7 +438,7 @@ impl<T: Target> Job<T> {
                 load: d.target.load(),
                 cached_tokens: affine.then(|| d.target.cached_tokens(&self.request)).flatten(),
                 prompt_tokens: self.counts.get(d.id()).copied(),
-                out: self.out((table, group), round, i, d),
+                out: self.out((table, group), retries, i, d),
             });
         }
         let demand = Requirements {
@@ -425,7 +452,7 @@ impl<T: Target> Job<T> {
             check_context: true,
             window_above: self.window_above,
         };
-        if tell {
+        if trace_unfit {
             for (c, why) in all.iter().filter_map(|c| unfit(c, &demand).map(|why| (c, why))) {
                 self.trace.step(Step::PassedOver { deployment: c.terms.id.clone(), why });
             }
@@ -436,11 +463,11 @@ impl<T: Target> Job<T> {
     fn out(
         &self,
         (table, group): (&Table<T>, &Group<T>),
-        round: &RetryState,
+        retries: &RetryState,
         index: usize,
         d: &Deployment<T>,
     ) -> Option<Ineligible> {
-        if round.is_out(index, d.terms.order) {
+        if retries.is_out(index, d.terms.order) {
             return Some(Ineligible::Tried);
         }
         if let Some((sent, by)) = &self.broken {

@@ -11,7 +11,7 @@ use crate::retry::RetryState;
 use crate::table::Resolved;
 use crate::target::Target;
 use crate::trace::{Route, Step};
-use crate::turn::{left_out, nobody};
+use crate::turn::{left_out, unavailable};
 
 impl<T: Target> Job<T> {
     /// The route that a request would take, without sending it. Steps that depend on an answer (failures, confidence) are missing.
@@ -53,7 +53,7 @@ impl<T: Target> Job<T> {
                             }
                             Err(_) if group.deployments.is_empty() => self.lost(from, left_out(group)).kind,
                             Err(reasons) => {
-                                self.lost(from, nobody(group, name, &reasons, Instant::now())).kind
+                                self.lost(from, unavailable(group, name, &reasons, Instant::now())).kind
                             }
                         };
                     let others = table.policy.fallbacks.after(from, kind);

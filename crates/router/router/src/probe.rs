@@ -82,7 +82,7 @@ pub async fn attempt_beside<T: Target>(
         None => {
             // Both were generated concurrently.
             let took = Took { usage: None, pieces: u64::from(meter.tokens()) };
-            Err(FailedAttempt { miss: AttemptError::Unsure, took: Some(took) })
+            Err(FailedAttempt { error: AttemptError::Unsure, took: Some(took) })
         }
     }
 }

@@ -42,13 +42,13 @@ pub struct RetryState {
 #[derive(Debug, PartialEq)]
 pub enum Next {
     /// Try this deployment.
-    Ask(Pick),
+    Try(Pick),
     /// Pause, then retry those that failed.
     Pause(Duration),
     /// The state has changed: choose again.
-    Again,
+    ChooseAgain,
     /// None can be used, for these reasons.
-    Nobody(Vec<Ineligible>),
+    NoneEligible(Vec<Ineligible>),
     /// Give up.
     GiveUp,
 }
@@ -71,8 +71,8 @@ impl RetryState {
         self.tried[index] != Tried::No || self.given_up.is_some_and(|o| order <= o)
     }
 
-    /// Records that it is tried.
-    pub fn asking(&mut self, order: u32) {
+    /// Records an attempt at a deployment of this order.
+    pub fn trying(&mut self, order: u32) {
         if self.level != Some(order) {
             self.level = Some(order);
             self.attempts = 0;
@@ -104,15 +104,15 @@ impl RetryState {
         let level = self.level.filter(|l| self.given_up.is_none_or(|g| *l > g));
         let Some(level) = level else {
             return match choice {
-                Ok(pick) => Next::Ask(pick),
+                Ok(pick) => Next::Try(pick),
                 Err(_) if self.last.is_some() => Next::GiveUp,
-                Err(reasons) => Next::Nobody(reasons),
+                Err(reasons) => Next::NoneEligible(reasons),
             };
         };
         if let Ok(pick) = choice
             && order(pick.index) == level
         {
-            return Next::Ask(pick);
+            return Next::Try(pick);
         }
         // All of this order have failed or cannot be used. Those that may succeed are retried before higher orders.
         let again = |i: &usize| self.tried[*i] == Tried::Again && order(*i) == level;
@@ -127,12 +127,12 @@ impl RetryState {
         };
         let Some(rest) = (0..self.tried.len()).filter(again).map(rest).min() else {
             self.given_up = Some(level);
-            return Next::Again;
+            return Next::ChooseAgain;
         };
         if rest > Duration::ZERO && (choice.is_ok() || !may_wait || rest > RETRY_AFTER_MAX) {
             // Others can answer sooner.
             self.given_up = Some(level);
-            return Next::Again;
+            return Next::ChooseAgain;
         }
         let asked_for = match &self.last {
             // Otherwise the deployment is in cooldown for that time.

@@ -156,6 +156,44 @@ pub struct Table<T> {
 /// Maximum depth of aliases of aliases.
 const ALIASES_MAX: usize = 8;
 
+/// The groups of the configuration, in its order.
+fn groups<T: Target>(
+    config: &Config,
+    states: &States,
+    target: &mut impl FnMut(&config::Deployment) -> Result<T, String>,
+) -> Result<Vec<Group<T>>, TableError> {
+    let mut groups: Vec<Group<T>> = Vec::new();
+    let mut by_name: HashMap<String, usize> = HashMap::new();
+    let mut group = |groups: &mut Vec<Group<T>>, name: &GroupName| {
+        *by_name.entry(name.as_str().to_string()).or_insert_with(|| {
+            groups.push(Group {
+                name: name.clone(),
+                strategy: config.router.strategy,
+                deployments: Vec::new(),
+                skipped: Vec::new(),
+                line: tokio::sync::Mutex::new(()),
+                waiting: AtomicUsize::new(0),
+                cooling: Mutex::new(()),
+            });
+            groups.len() - 1
+        })
+    };
+    let mut ids = HashSet::new();
+    for d in &config.deployments {
+        if !ids.insert(d.id.as_str()) {
+            return Err(TableError(format!("two deployments have the id '{}'", d.id)));
+        }
+        let made = target(d).map_err(|e| TableError(format!("'{}': {e}", d.group)))?;
+        let at = group(&mut groups, &d.group);
+        groups[at].deployments.push(Arc::new(Deployment::new(d, made, states.get(&d.id))));
+    }
+    for s in &config.skipped {
+        let at = group(&mut groups, &s.group);
+        groups[at].skipped.push(s.reason.clone());
+    }
+    Ok(groups)
+}
+
 impl<T: Target> Table<T> {
     /// The table of `config`; `states` has the states of existing deployments. `target` creates the target of a deployment.
     ///
@@ -166,35 +204,7 @@ impl<T: Target> Table<T> {
         states: &States,
         mut target: impl FnMut(&config::Deployment) -> Result<T, String>,
     ) -> Result<Self, TableError> {
-        let mut groups: Vec<Group<T>> = Vec::new();
-        let mut by_name: HashMap<String, usize> = HashMap::new();
-        let mut group = |groups: &mut Vec<Group<T>>, name: &GroupName| {
-            *by_name.entry(name.as_str().to_string()).or_insert_with(|| {
-                groups.push(Group {
-                    name: name.clone(),
-                    strategy: config.router.strategy,
-                    deployments: Vec::new(),
-                    skipped: Vec::new(),
-                    line: tokio::sync::Mutex::new(()),
-                    waiting: AtomicUsize::new(0),
-                    cooling: Mutex::new(()),
-                });
-                groups.len() - 1
-            })
-        };
-        let mut ids = HashSet::new();
-        for d in &config.deployments {
-            if !ids.insert(d.id.as_str()) {
-                return Err(TableError(format!("two deployments have the id '{}'", d.id)));
-            }
-            let made = target(d).map_err(|e| TableError(format!("'{}': {e}", d.group)))?;
-            let at = group(&mut groups, &d.group);
-            groups[at].deployments.push(Arc::new(Deployment::new(d, made, states.get(&d.id))));
-        }
-        for s in &config.skipped {
-            let at = group(&mut groups, &s.group);
-            groups[at].skipped.push(s.reason.clone());
-        }
+        let groups = groups(config, states, &mut target)?;
         let mut table = Self {
             groups: HashMap::new(),
             wildcards: Vec::new(),
@@ -216,17 +226,22 @@ impl<T: Target> Table<T> {
             table.groups.insert(group.name.as_str().to_string(), group);
         }
         table.wildcards.sort_by_key(|g| std::cmp::Reverse(g.name.specificity()));
-        let offered = |name: &str| !table.groups.get(name).is_some_and(|g| g.deployments.is_empty());
-        let shown = config.router.aliases.iter().filter(|a| !a.hidden && offered(&a.group)).map(|a| &a.name);
-        let shown: Vec<&String> = shown.collect();
-        for name in config.cascades.iter().map(|c| &c.name).chain(shown) {
-            if !table.names.contains(name) {
-                table.names.push(name.clone());
-            }
-        }
+        table.add_cascades_and_aliases(config);
         table.check()?;
         table.mended = table.groups.keys().filter(|name| table.leads_to_a_mender(name)).cloned().collect();
         Ok(table)
+    }
+
+    /// Adds their names to those that are listed, except hidden aliases and those of groups without deployments.
+    fn add_cascades_and_aliases(&mut self, config: &Config) {
+        let offered = |name: &str| !self.groups.get(name).is_some_and(|g| g.deployments.is_empty());
+        let aliases =
+            config.router.aliases.iter().filter(|a| !a.hidden && offered(&a.group)).map(|a| &a.name);
+        for name in config.cascades.iter().map(|c| &c.name).chain(aliases) {
+            if !self.names.contains(name) {
+                self.names.push(name.clone());
+            }
+        }
     }
 
     /// Whether a deployment of the group, or of its fallbacks, can continue an answer that broke off at another one.

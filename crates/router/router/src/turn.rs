@@ -60,6 +60,24 @@ impl<'a> Freed<'a> {
     }
 }
 
+/// A request that waits for a permit of a group.
+#[derive(Default)]
+pub(crate) struct Queued<'a> {
+    pub(crate) turn: Option<Turn<'a>>,
+    /// Notified when a permit is released.
+    pub(crate) freed: Option<Freed<'a>>,
+    /// The end of the wait for a deployment in cooldown or on trial.
+    pub(crate) until: Option<Instant>,
+}
+
+impl Queued<'_> {
+    /// It has a permit: the next in the queue may try.
+    pub(crate) fn admitted(&mut self) {
+        self.turn = None;
+        self.freed = None;
+    }
+}
+
 /// How long it is worth waiting for a permit; `None` if it is not.
 pub fn wait_until<T>(
     group: &Group<T>,
@@ -92,7 +110,7 @@ pub fn left_out<T>(group: &Group<T>) -> Failure {
 }
 
 /// The failure of a group of which no deployment can be used.
-pub fn nobody<T>(group: &Group<T>, name: &str, reasons: &[Ineligible], now: Instant) -> Failure {
+pub fn unavailable<T>(group: &Group<T>, name: &str, reasons: &[Ineligible], now: Instant) -> Failure {
     let each = group.deployments.iter().zip(reasons).map(|(d, r)| format!("{} ({})", d.terms.id, r.text()));
     let why = each.collect::<Vec<_>>().join(", ");
     let what = format!("no deployment of '{}' is available: {why}", group.name);

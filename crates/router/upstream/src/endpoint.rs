@@ -1,6 +1,7 @@
 //! The address, authentication and settings of a provider's model. Created once from a configuration; calls of [`Client`](crate::Client)
 //! borrow it.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -372,55 +373,17 @@ impl Endpoint {
             }
             Provider::OpenAiCompatible | Provider::OpenAi => format!("{base}{}", openai_path(operation)),
             Provider::AzureOpenAi => self.azure_path(base, operation),
-            Provider::Anthropic => {
-                let base = base.trim_end_matches("/messages");
-                let root = if base.ends_with("/v1") { base.to_string() } else { format!("{base}/v1") };
-                let rest = match operation {
-                    Operation::Models | Operation::Probe => "/models",
-                    Operation::Dialect(Dialect::AnthropicCountTokens) => "/messages/count_tokens",
-                    _ => "/messages",
-                };
-                format!("{root}{rest}")
-            }
+            Provider::Anthropic => anthropic_path(base, operation),
             Provider::Gemini => {
                 let model = path_segment(self.model.strip_prefix("models/").unwrap_or(&self.model));
-                match operation {
-                    Operation::Models => format!("{base}/models?pageSize=1000"),
-                    Operation::Probe => format!("{base}/models/{model}"),
-                    Operation::BatchEmbed => format!("{base}/models/{model}:batchEmbedContents"),
-                    Operation::CountTokens => format!("{base}/models/{model}:countTokens"),
-                    Operation::GenerateContent { stream: true } => {
-                        format!("{base}/models/{model}:streamGenerateContent?alt=sse")
-                    }
-                    _ => format!("{base}/models/{model}:generateContent"),
-                }
+                google_path(format_args!("{base}/models"), "?pageSize=1000", &model, operation)
             }
             Provider::Bedrock | Provider::BedrockAnthropic => {
-                let model = path_segment(&self.model);
-                match operation {
-                    // It has no model list: any answer shows that the server works.
-                    Operation::Models | Operation::Probe => format!("{base}/"),
-                    Operation::Hosted { stream: true } => {
-                        format!("{base}/model/{model}/invoke-with-response-stream")
-                    }
-                    Operation::Hosted { .. } => format!("{base}/model/{model}/invoke"),
-                    Operation::Converse { stream: true } => format!("{base}/model/{model}/converse-stream"),
-                    _ => format!("{base}/model/{model}/converse"),
-                }
+                bedrock_path(base, &path_segment(&self.model), operation)
             }
             Provider::Vertex => {
                 let model = path_segment(&self.model);
-                let base = format!("{base}/publishers/google/models");
-                match operation {
-                    Operation::Models => base,
-                    Operation::Probe => format!("{base}/{model}"),
-                    Operation::CountTokens => format!("{base}/{model}:countTokens"),
-                    Operation::Predict => format!("{base}/{model}:predict"),
-                    Operation::GenerateContent { stream: true } => {
-                        format!("{base}/{model}:streamGenerateContent?alt=sse")
-                    }
-                    _ => format!("{base}/{model}:generateContent"),
-                }
+                google_path(format_args!("{base}/publishers/google/models"), "", &model, operation)
             }
             Provider::VertexAnthropic => {
                 let model = path_segment(&self.model);
@@ -432,17 +395,7 @@ impl Endpoint {
                     _ => format!("{base}/{model}:rawPredict"),
                 }
             }
-            Provider::Ollama => {
-                let base = base.trim_end_matches("/api");
-                let rest = match operation {
-                    Operation::Models => "/api/tags",
-                    Operation::Probe => "/api/version",
-                    Operation::Dialect(Dialect::OllamaGenerate) => "/api/generate",
-                    Operation::Dialect(Dialect::OllamaEmbed | Dialect::OpenAiEmbeddings) => "/api/embed",
-                    _ => "/api/chat",
-                };
-                format!("{base}{rest}")
-            }
+            Provider::Ollama => ollama_path(base, operation),
         }
     }
 
@@ -507,6 +460,54 @@ const HIDDEN_BYTES_MIN: usize = 6;
 const AZURE_API_VERSION: &str = "2024-10-21";
 /// The last dated preview. Azure has responses since 2025-03-01-preview, and reasoning summaries in them since this one.
 const AZURE_RESPONSES_API_VERSION: &str = "2025-04-01-preview";
+
+fn anthropic_path(base: &str, operation: Operation) -> String {
+    let base = base.trim_end_matches("/messages");
+    let root = if base.ends_with("/v1") { base.to_string() } else { format!("{base}/v1") };
+    let rest = match operation {
+        Operation::Models | Operation::Probe => "/models",
+        Operation::Dialect(Dialect::AnthropicCountTokens) => "/messages/count_tokens",
+        _ => "/messages",
+    };
+    format!("{root}{rest}")
+}
+
+/// Gemini's paths, at Google's API for developers and in its cloud. `query`: the query of the list of models.
+fn google_path(models: fmt::Arguments<'_>, query: &str, model: &str, operation: Operation) -> String {
+    let method = match operation {
+        Operation::Models => return format!("{models}{query}"),
+        Operation::Probe => "",
+        Operation::BatchEmbed => ":batchEmbedContents",
+        Operation::CountTokens => ":countTokens",
+        Operation::Predict => ":predict",
+        Operation::GenerateContent { stream: true } => ":streamGenerateContent?alt=sse",
+        _ => ":generateContent",
+    };
+    format!("{models}/{model}{method}")
+}
+
+fn bedrock_path(base: &str, model: &str, operation: Operation) -> String {
+    let method = match operation {
+        // It has no model list: any answer shows that the server works.
+        Operation::Models | Operation::Probe => return format!("{base}/"),
+        Operation::Hosted { stream: true } => "invoke-with-response-stream",
+        Operation::Hosted { .. } => "invoke",
+        Operation::Converse { stream: true } => "converse-stream",
+        _ => "converse",
+    };
+    format!("{base}/model/{model}/{method}")
+}
+
+fn ollama_path(base: &str, operation: Operation) -> String {
+    let rest = match operation {
+        Operation::Models => "/api/tags",
+        Operation::Probe => "/api/version",
+        Operation::Dialect(Dialect::OllamaGenerate) => "/api/generate",
+        Operation::Dialect(Dialect::OllamaEmbed | Dialect::OpenAiEmbeddings) => "/api/embed",
+        _ => "/api/chat",
+    };
+    format!("{}{rest}", base.trim_end_matches("/api"))
+}
 
 fn openai_path(operation: Operation) -> &'static str {
     match operation {

@@ -74,22 +74,47 @@ impl Rewrite<'_> {
         Ok(Value::Object(json).to_string().into_bytes())
     }
 
+    /// Only the outermost fields are changed: the other bytes are copied.
     fn apply_flat(&self, body: &[u8], fields: &[Field<'_>], options: Option<Value>, count: bool) -> Vec<u8> {
-        let edits = &self.changes.edits;
         let mut out = Writer { json: Vec::with_capacity(body.len() + 256) };
         out.json.push(b'{');
         if let Some(model) = self.model {
             out.value("model", &model.into());
         }
+        let Copied { present, kwargs, mut rest } = self.copy_fields(body, fields, count, &mut out);
+        // The rest is small: it goes through the same code as any body.
+        if count {
+            rest.insert(OPTIONS.into(), counting(options));
+        }
+        rest.extend(kwargs.map(|client| (KWARGS.to_string(), client)));
+        let nothing = self.changes.edits.set.is_empty()
+            && self.defaults.is_empty()
+            && self.changes.extra_body.is_empty()
+            && self.changes.chat_template_kwargs.is_empty();
+        if !nothing {
+            self.apply_rest(&present, &mut rest);
+        }
+        rest.iter().filter(|(name, _)| *name != "model").for_each(|(name, value)| out.value(name, value));
+        out.json.push(b'}');
+        out.json
+    }
+
+    /// Copies the fields that stay, with their new names.
+    fn copy_fields<'f>(
+        &'f self,
+        body: &[u8],
+        fields: &'f [Field<'_>],
+        count: bool,
+        out: &mut Writer,
+    ) -> Copied<'f> {
+        let edits = &self.changes.edits;
         let goes = |name: &str| {
             name == "model"
                 || (count && name == OPTIONS)
                 || self.unknown.contains(&name)
                 || edits.drop.iter().any(|d| d == name)
         };
-        // These get no defaults; the configuration's other values are merged with some of them.
-        let mut present: Vec<&str> = Vec::new();
-        let (mut kwargs, mut merged) = (None, Map::new());
+        let mut copied = Copied::default();
         for field in fields.iter().filter(|f| !goes(&f.name)) {
             let name = field.name.as_ref();
             let renamed = edits.rename.iter().find(|(from, _)| from == name).map(|(_, to)| to.as_str());
@@ -101,46 +126,44 @@ impl Rewrite<'_> {
                 continue;
             }
             let raw = &body[field.value.clone()];
-            present.push(name);
+            copied.present.push(name);
             if name == KWARGS && !self.changes.chat_template_kwargs.is_empty() {
-                kwargs = serde_json::from_slice::<Value>(raw).ok();
+                copied.kwargs = serde_json::from_slice::<Value>(raw).ok();
             } else if let Some(extra) = self.changes.extra_body.get(name) {
                 // Objects are merged recursively; other values are replaced.
                 if let (Value::Object(_), Ok(Value::Object(client))) = (extra, serde_json::from_slice(raw)) {
-                    merged.insert(name.to_string(), Value::Object(client));
+                    copied.rest.insert(name.to_string(), Value::Object(client));
                 }
             } else {
                 out.raw(renamed, &body[field.key.clone()], raw);
             }
         }
-        // The rest is small: it goes through the same code as any body.
-        let mut rest = merged;
-        if count {
-            rest.insert(OPTIONS.into(), counting(options));
-        }
-        rest.extend(kwargs.map(|client| (KWARGS.to_string(), client)));
-        let nothing = edits.set.is_empty()
-            && self.defaults.is_empty()
-            && self.changes.extra_body.is_empty()
-            && self.changes.chat_template_kwargs.is_empty();
-        if nothing {
-            rest.iter().for_each(|(name, value)| out.value(name, value));
-            out.json.push(b'}');
-            return out.json;
-        }
+        copied
+    }
+
+    /// Applies the configuration's values, and defaults for the fields that are not `present`.
+    fn apply_rest(&self, present: &[&str], rest: &mut Map<String, Value>) {
         let changes = Changes {
-            edits: octet_config::Edits { set: edits.set.clone(), ..Default::default() },
+            edits: octet_config::Edits { set: self.changes.edits.set.clone(), ..Default::default() },
             extra_body: self.changes.extra_body.clone(),
             chat_template_kwargs: self.changes.chat_template_kwargs.clone(),
             drop_params: false,
         };
         let defaults = self.defaults.iter().filter(|(name, _)| !present.contains(&name.as_str()));
         let defaults: Map<String, Value> = defaults.map(|(n, v)| (n.clone(), v.clone())).collect();
-        edit::apply(&changes, &defaults, &mut rest);
-        rest.iter().filter(|(name, _)| *name != "model").for_each(|(name, value)| out.value(name, value));
-        out.json.push(b'}');
-        out.json
+        edit::apply(&changes, &defaults, rest);
     }
+}
+
+/// The result of copying a request's fields.
+#[derive(Default)]
+struct Copied<'f> {
+    /// Names of the client's fields, which get no defaults.
+    present: Vec<&'f str>,
+    /// The client's [`KWARGS`], to be merged with the configuration's.
+    kwargs: Option<Value>,
+    /// Fields that were not copied: objects to be merged with the configuration's.
+    rest: Map<String, Value>,
 }
 
 fn counting(options: Option<Value>) -> Value {

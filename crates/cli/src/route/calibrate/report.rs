@@ -1,6 +1,7 @@
 //! Analyses the measurements: which signal and which threshold to use. Called by `calibrate`.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use anyhow::Context;
 use octet_config::{Cascade, Confidence, Prerouter};
@@ -60,25 +61,10 @@ pub fn report(
     };
     let best = best.or(all.first()).context("there is no signal")?;
     let some = &measured[..measured.len().min(TRAINED_MAX)];
-    let trained = match args.prerouter.as_ref().map(|path| (path, train(some))) {
-        Some((_, Ok(trained))) => Some(trained),
-        Some((path, Err(e))) => {
-            note!("{} is not written: {e:#}", path.display());
-            None
-        }
+    let trained = match &args.prerouter {
+        Some(path) => prerouter(path, some, measured.len())?,
         None => None,
     };
-    if trained.is_some() && some.len() < measured.len() {
-        note!(
-            "the prerouter is trained with the first {} of {} prompts, and its figures are theirs",
-            some.len(),
-            measured.len()
-        );
-    }
-    if let (Some(path), Some(trained)) = (&args.prerouter, &trained) {
-        let text = Prerouter::write(&trained.model.weights, trained.model.bias);
-        std::fs::write(path, text).with_context(|| path.display().to_string())?;
-    }
     let rows = sweep(&samples(measured, best.index), args.rows);
     if let Some(path) = &args.svg {
         let title = format!("{}: {} of {}", cascade.name, best.name, cascade.fast);
@@ -107,6 +93,26 @@ pub fn report(
     }
     warnings(best, measured);
     crate::stdout::print(&out)
+}
+
+/// Trains a prerouter with `some` of `all` prompts, and writes it. `None` if that is impossible, which is reported.
+fn prerouter(path: &Path, some: &[Measured], all: usize) -> anyhow::Result<Option<Validated>> {
+    let trained = match train(some) {
+        Ok(trained) => trained,
+        Err(e) => {
+            note!("{} is not written: {e:#}", path.display());
+            return Ok(None);
+        }
+    };
+    if some.len() < all {
+        note!(
+            "the prerouter is trained with the first {} of {all} prompts, and its figures are theirs",
+            some.len()
+        );
+    }
+    let text = Prerouter::write(&trained.model.weights, trained.model.bias);
+    std::fs::write(path, text).with_context(|| path.display().to_string())?;
+    Ok(Some(trained))
 }
 
 fn mean(measured: &[Measured], of: impl Fn(&Measured) -> f64) -> f64 {

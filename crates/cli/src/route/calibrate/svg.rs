@@ -25,6 +25,28 @@ pub fn draw(title: &str, rows: &[Row]) -> String {
          <text x=\"{LEFT}\" y=\"24\" font-size=\"15\">{}</text>\n",
         escape(title)
     );
+    axes(&mut out, (low, high), &x, &y);
+    if let [first, .., last] = rows {
+        let (from, to) = (y(first.quality), y(last.quality));
+        let _ = writeln!(
+            out,
+            "<path stroke=\"#a0a0a8\" stroke-dasharray=\"4 4\" d=\"M{:.1} {from:.1}L{:.1} {to:.1}\"/>",
+            x(0.0),
+            x(1.0)
+        );
+    }
+    let points: Vec<String> =
+        rows.iter().map(|r| format!("{:.1},{:.1}", x(r.escalated), y(r.quality))).collect();
+    let _ = writeln!(
+        out,
+        "<polyline fill=\"none\" stroke=\"#264a90\" stroke-width=\"2\" points=\"{}\"/>",
+        points.join(" ")
+    );
+    out + "</svg>\n"
+}
+
+/// Grid lines, labels and titles of the axes.
+fn axes(out: &mut String, (low, high): (f64, f64), x: &dyn Fn(f64) -> f64, y: &dyn Fn(f64) -> f64) {
     let tenths = |from: f64, to: f64| (from * 10.0).round() as i32..=(to * 10.0).round() as i32;
     for tenth in tenths(low, high) {
         let at = y(f64::from(tenth) / 10.0);
@@ -48,7 +70,7 @@ pub fn draw(title: &str, rows: &[Row]) -> String {
     }
     let _ = writeln!(
         out,
-        "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">requests for the strong model</text>",
+        "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">requests to the strong model</text>",
         x(0.5),
         HEIGHT - 14.0
     );
@@ -56,23 +78,6 @@ pub fn draw(title: &str, rows: &[Row]) -> String {
         out,
         "<text x=\"{LEFT}\" y=\"38\" fill=\"#606070\">right answers; grey: as many sent at random</text>"
     );
-    if let [first, .., last] = rows {
-        let (from, to) = (y(first.quality), y(last.quality));
-        let _ = writeln!(
-            out,
-            "<path stroke=\"#a0a0a8\" stroke-dasharray=\"4 4\" d=\"M{:.1} {from:.1}L{:.1} {to:.1}\"/>",
-            x(0.0),
-            x(1.0)
-        );
-    }
-    let points: Vec<String> =
-        rows.iter().map(|r| format!("{:.1},{:.1}", x(r.escalated), y(r.quality))).collect();
-    let _ = writeln!(
-        out,
-        "<polyline fill=\"none\" stroke=\"#264a90\" stroke-width=\"2\" points=\"{}\"/>",
-        points.join(" ")
-    );
-    out + "</svg>\n"
 }
 
 fn escape(text: &str) -> String {

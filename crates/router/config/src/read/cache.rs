@@ -8,20 +8,20 @@ use crate::sections::CACHE;
 use crate::yaml::Value;
 use crate::{CacheStore, CachedCalls, RedisServer, ResponseCache, Secret};
 
-/// What answers in memory may take together.
+/// Default maximum size of all answers in memory.
 const MEMORY_BYTES: u64 = 64 << 20;
-/// LiteLLM's: long conversations hardly come again.
+/// Default maximum number of messages: long conversations are rarely repeated.
 const MESSAGES_MAX: usize = 4;
 const REDIS_PORT: u16 = 6379;
 
-/// `litellm_settings.cache` and `cache_params`; `None` where nothing is kept.
+/// `litellm_settings.cache` and `cache_params`; `None` if nothing is cached.
 pub(crate) fn cache(litellm: Option<&Fields>) -> Option<ResponseCache> {
     let fields = litellm?;
     let is_on = fields.bool("cache").unwrap_or(false);
     let params = fields.section("cache_params", &CACHE);
     if !is_on {
         if let Some(node) = fields.get("cache_params").filter(|_| !fields.has("cache")) {
-            let what = "answers are kept only with litellm_settings.cache: true";
+            let what = "answers are cached only with litellm_settings.cache: true";
             fields.reader.note(&node.span, "litellm_settings.cache_params", what);
         }
         return None;
@@ -35,34 +35,16 @@ pub(crate) fn cache(litellm: Option<&Fields>) -> Option<ResponseCache> {
             fields.reader.note(
                 span,
                 "litellm_settings.cache_params",
-                format!("answers are not kept: {reason}"),
+                format!("answers are not cached: {reason}"),
             );
         }
         return None;
     }
-    let kind = p.and_then(|p| p.name("type"));
     // All are read, so that errors in one that does not count are reported, too.
     let time = |name: &'static str| -> Option<Duration> { p?.limit(name) };
     let (ttl, of_memory, of_redis) =
         (time("ttl"), time("default_in_memory_ttl"), time("default_in_redis_ttl"));
-    let bytes_max = p.and_then(|p| p.size("max_memory", 1)).unwrap_or(MEMORY_BYTES);
-    let memory = || CacheStore::Memory { bytes_max };
-    let store = match (kind.as_deref(), server) {
-        (Some("local"), _) | (None, None) => memory(),
-        (Some("redis") | None, Some(server)) => CacheStore::Redis(server),
-        (Some("redis"), None) => {
-            let span = p.and_then(|p| p.get("type")).map_or(fields.span, |n| &n.span);
-            let what = "answers are not kept: redis needs host or url, or REDIS_HOST or REDIS_URL in the environment";
-            fields.reader.note(span, "litellm_settings.cache_params.type", what);
-            return None;
-        }
-        (Some(other), _) => {
-            let span = p.and_then(|p| p.get("type")).map_or(fields.span, |n| &n.span);
-            let what = format!("answers are not kept in {}: type is local or redis", quoted(other));
-            fields.reader.note(span, "litellm_settings.cache_params.type", what);
-            return None;
-        }
-    };
+    let store = store(fields, p, server)?;
     let own = if matches!(store, CacheStore::Redis(_)) { of_redis } else { of_memory };
     Some(ResponseCache {
         store,
@@ -77,13 +59,33 @@ pub(crate) fn cache(litellm: Option<&Fields>) -> Option<ResponseCache> {
     })
 }
 
+/// Where answers are stored; `None` if the type is not supported or its server is missing, which is reported.
+fn store(fields: &Fields, params: Option<&Fields>, server: Option<RedisServer>) -> Option<CacheStore> {
+    let kind = params.and_then(|p| p.name("type"));
+    let bytes_max = params.and_then(|p| p.size("max_memory", 1)).unwrap_or(MEMORY_BYTES);
+    let why = match (kind.as_deref(), server) {
+        (Some("local"), _) | (None, None) => return Some(CacheStore::Memory { bytes_max }),
+        (Some("redis") | None, Some(server)) => return Some(CacheStore::Redis(server)),
+        (Some("redis"), None) => {
+            "answers are not cached: redis needs host or url, or REDIS_HOST or REDIS_URL in the environment"
+                .into()
+        }
+        (Some(other), _) => {
+            format!("answers are not cached in {}: type must be local or redis", quoted(other))
+        }
+    };
+    let span = params.and_then(|p| p.get("type")).map_or(fields.span, |n| &n.span);
+    fields.reader.note(span, "litellm_settings.cache_params.type", why);
+    None
+}
+
 /// The server that the section names, or the environment.
 fn server(params: Option<&Fields>, fields: &Fields) -> Option<RedisServer> {
     let variable = |name: &str| fields.reader.variable(name).filter(|v| !v.is_empty());
     let text = |name: &'static str| params.and_then(|p| p.name(name));
     let secret = |name: &'static str| params.and_then(|p| p.secret(name));
     let (url, host) = (secret("url"), text("host"));
-    // What is named here is not mixed with what the environment says of another server.
+    // A server that is named here is not mixed with another one from the environment.
     let from_environment = url.is_none() && host.is_none();
     let url = url.or_else(|| if from_environment { Secret::new(&variable("REDIS_URL")?) } else { None });
     let host = host.or_else(|| if from_environment { variable("REDIS_HOST") } else { None });

@@ -83,72 +83,104 @@ fn add(out: &mut Vec<Callback>, new: Callback, list: &str) {
     }
 }
 
-/// A service by LiteLLM's name; nothing where it is not known, an error where it is and something is missing.
+/// Reads a callback's settings from the environment.
+struct Environment<'a> {
+    fields: &'a Fields<'a>,
+    /// LiteLLM's name of the callback.
+    name: &'a str,
+}
+
+impl Environment<'_> {
+    /// The first of the variables that is set and not empty.
+    fn variable(&self, names: &[&str]) -> Option<String> {
+        names
+            .iter()
+            .find_map(|name| self.fields.reader.variable(name).filter(|value| !value.trim().is_empty()))
+    }
+
+    fn need(&self, name: &str) -> Result<String, String> {
+        self.variable(&[name]).ok_or(format!("{name} is not set"))
+    }
+
+    /// The headers in the first of the variables that is set.
+    fn headers(&self, names: &[&str]) -> Result<Vec<(String, Secret)>, String> {
+        self.variable(names).map_or(Ok(Vec::new()), |text| listed(&text))
+    }
+
+    fn plain(&self, url: String, form: CallbackForm) -> Callback {
+        Callback {
+            name: self.name.into(),
+            url,
+            headers: Vec::new(),
+            login: None,
+            form,
+            on_success: true,
+            on_failure: true,
+        }
+    }
+
+    fn otlp(&self) -> CallbackForm {
+        let service = self.variable(&["OTEL_SERVICE_NAME"]).unwrap_or_else(|| "octet".into());
+        CallbackForm::Otlp { service }
+    }
+
+    fn opentelemetry(&self) -> Result<Callback, String> {
+        let protocol = self.variable(&["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER"]).unwrap_or_default();
+        if protocol.contains("grpc") {
+            return Err("gRPC is not supported: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, and its port (usually 4318)".into());
+        }
+        let whole = self.variable(&["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"]);
+        let base =
+            || self.variable(&["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_ENDPOINT"]).map(|base| traces_of(&base));
+        let url = whole.or_else(base).ok_or("OTEL_EXPORTER_OTLP_ENDPOINT is not set")?;
+        let headers = self.headers(&[
+            "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
+            "OTEL_EXPORTER_OTLP_HEADERS",
+            "OTEL_HEADERS",
+        ])?;
+        Ok(Callback { headers, ..self.plain(url, self.otlp()) })
+    }
+
+    fn langfuse(&self) -> Result<Callback, String> {
+        let (public, secret) = (self.need("LANGFUSE_PUBLIC_KEY")?, self.need("LANGFUSE_SECRET_KEY")?);
+        // LiteLLM's two names have different default hosts.
+        let default = match self.name {
+            "langfuse" => "https://cloud.langfuse.com",
+            _ => "https://us.cloud.langfuse.com",
+        };
+        let host = self.variable(&["LANGFUSE_OTEL_HOST", "LANGFUSE_HOST"]).unwrap_or_else(|| default.into());
+        let host = if host.contains("://") { host } else { format!("https://{host}") };
+        let url = format!("{}/api/public/otel/v1/traces", host.trim_end_matches('/'));
+        let password = Secret::new(&secret).ok_or("LANGFUSE_SECRET_KEY is empty")?;
+        let version = Secret::new("4").map(|v| ("x-langfuse-ingestion-version".to_string(), v));
+        Ok(Callback {
+            headers: version.into_iter().collect(),
+            login: Some((public, password)),
+            ..self.plain(url, self.otlp())
+        })
+    }
+
+    fn webhook(&self) -> Result<Callback, String> {
+        let url = self.need("GENERIC_LOGGER_ENDPOINT")?;
+        let headers = self.headers(&["GENERIC_LOGGER_HEADERS"])?;
+        Ok(Callback { headers, ..self.plain(url, CallbackForm::Json(JsonForm::Array)) })
+    }
+}
+
+/// A service by LiteLLM's name; `None` if it is unknown, an error if one of its settings is missing.
 fn known(fields: &Fields, name: &str) -> Result<Option<Callback>, String> {
-    let variable = |names: &[&str]| {
-        names.iter().find_map(|name| fields.reader.variable(name).filter(|value| !value.trim().is_empty()))
-    };
-    let plain = |url: String, form: CallbackForm| Callback {
-        name: name.into(),
-        url,
-        headers: Vec::new(),
-        login: None,
-        form,
-        on_success: true,
-        on_failure: true,
-    };
-    let service = || variable(&["OTEL_SERVICE_NAME"]).unwrap_or_else(|| "octet".into());
+    let environment = Environment { fields, name };
     let made = match name {
-        "otel" | "opentelemetry" => {
-            let protocol = variable(&["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER"]).unwrap_or_default();
-            if protocol.contains("grpc") {
-                return Err("spans are sent as http/protobuf, not by gRPC: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf and the port for that, 4318 as a rule".into());
-            }
-            let whole = variable(&["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"]);
-            let base =
-                || variable(&["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_ENDPOINT"]).map(|base| traces_of(&base));
-            let url = whole.or_else(base).ok_or("OTEL_EXPORTER_OTLP_ENDPOINT is not set")?;
-            let headers = variable(&[
-                "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
-                "OTEL_EXPORTER_OTLP_HEADERS",
-                "OTEL_HEADERS",
-            ]);
-            let headers = headers.map_or(Ok(Vec::new()), |text| listed(&text))?;
-            Callback { headers, ..plain(url, CallbackForm::Otlp { service: service() }) }
-        }
-        "langfuse" | "langfuse_otel" => {
-            let need = |name: &'static str| variable(&[name]).ok_or(format!("{name} is not set"));
-            let (public, secret) = (need("LANGFUSE_PUBLIC_KEY")?, need("LANGFUSE_SECRET_KEY")?);
-            // LiteLLM's two names for it have different homes.
-            let usual = if name == "langfuse" {
-                "https://cloud.langfuse.com"
-            } else {
-                "https://us.cloud.langfuse.com"
-            };
-            let host = variable(&["LANGFUSE_OTEL_HOST", "LANGFUSE_HOST"]).unwrap_or_else(|| usual.into());
-            let host = if host.contains("://") { host } else { format!("https://{host}") };
-            let url = format!("{}/api/public/otel/v1/traces", host.trim_end_matches('/'));
-            let password = Secret::new(&secret).ok_or("LANGFUSE_SECRET_KEY is empty")?;
-            let version = Secret::new("4").map(|v| ("x-langfuse-ingestion-version".to_string(), v));
-            Callback {
-                headers: version.into_iter().collect(),
-                login: Some((public, password)),
-                ..plain(url, CallbackForm::Otlp { service: service() })
-            }
-        }
-        "generic_api" | "generic" => {
-            let url = variable(&["GENERIC_LOGGER_ENDPOINT"]).ok_or("GENERIC_LOGGER_ENDPOINT is not set")?;
-            let headers =
-                variable(&["GENERIC_LOGGER_HEADERS"]).map_or(Ok(Vec::new()), |text| listed(&text))?;
-            Callback { headers, ..plain(url, CallbackForm::Json(JsonForm::Array)) }
-        }
+        "otel" | "opentelemetry" => environment.opentelemetry()?,
+        "langfuse" | "langfuse_otel" => environment.langfuse()?,
+        "generic_api" | "generic" => environment.webhook()?,
         _ => return Ok(None),
     };
     address(&made.url)?;
     Ok(Some(made))
 }
 
-/// Where spans go below a collector's address.
+/// The address of traces at a collector.
 fn traces_of(base: &str) -> String {
     let base = base.trim_end_matches('/');
     if base.ends_with("/v1/traces") { base.into() } else { format!("{base}/v1/traces") }
@@ -156,15 +188,16 @@ fn traces_of(base: &str) -> String {
 
 fn address(url: &str) -> Result<(), String> {
     let parsed = url::Url::parse(url).ok().filter(|u| matches!(u.scheme(), "http" | "https") && u.has_host());
-    parsed.map(drop).ok_or_else(|| format!("{} is no address like http://localhost:4318", quoted(url)))
+    parsed.map(drop).ok_or_else(|| format!("{} is not a URL like http://localhost:4318", quoted(url)))
 }
 
 /// `name=value,name=value`.
 fn listed(text: &str) -> Result<Vec<(String, Secret)>, String> {
     let mut out = Vec::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-        // What is wrong may be a key: it is not repeated.
-        let (name, value) = part.split_once('=').ok_or("its headers are not like name=value,name=value")?;
+        // An invalid header may contain a key: it is not quoted.
+        let (name, value) =
+            part.split_once('=').ok_or("its headers must have the form name=value,name=value")?;
         let value = Secret::new(&decoded(value)).ok_or("one of its headers has no value")?;
         out.push((header_name(name)?, value));
     }

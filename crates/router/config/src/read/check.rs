@@ -1,135 +1,147 @@
-//! Whether the names that stand in a configuration are those of something. Called by `read` when all else is right.
+//! Checks that every name that a configuration uses is defined. Called by `read` if everything else is valid.
 
 use crate::problem::{nearest, quoted};
 use crate::reader::Reader;
 use crate::yaml::{Node, Value};
 use crate::{Config, Fallback, Span};
 
-/// Checks all of them.
+/// Checks all names.
 pub(crate) fn names(reader: &Reader, root: &Node, config: &Config) {
-    let at = |keys: &[&str]| span(root, keys).clone();
-    let routes = Routes::new(config);
     if config.deployments.is_empty() {
         let why = match config.skipped.first() {
             Some(skipped) => {
-                format!("no model is left: '{}' is left out, for {}", skipped.group, skipped.reason)
+                format!("no model is left: '{}' is left out: {}", skipped.group, skipped.reason)
             }
-            None => "there is no model: write model_list (or processes)".into(),
+            None => "there is no model: add model_list (or processes)".into(),
         };
-        reader.wrong(&at(&["model_list"]), why);
+        reader.wrong(span(root, &["model_list"]), why);
         return;
     }
-    let target = |span: &Span, key: &str, name: &str| {
-        if !routes.is_known(name) {
-            let near =
-                nearest(name, routes.names()).map_or(String::new(), |n| format!(" (did you mean '{n}'?)"));
-            reader.wrong(span, format!("{key}: there is no model_name {}{near}", quoted(name)));
-        }
-    };
-    let router = &config.router;
-    for alias in &router.aliases {
-        let span = at(&["router_settings", "model_group_alias", &alias.name]);
-        let key = format!("the alias '{}'", alias.name);
-        if router.aliases.iter().any(|other| other.name == alias.group) {
-            reader.wrong(
-                &span,
-                format!("{key} means '{}', which is an alias too: name the group", alias.group),
-            );
-        } else {
-            target(&span, &key, &alias.group);
-        }
-        if config.deployments.iter().any(|d| d.group.as_str() == alias.name) {
-            reader.note(
-                &span,
-                "model_group_alias",
-                format!("'{}' is a model_name too, and that counts", alias.name),
-            );
+    let check = Check { reader, root, config, routes: Routes::new(config) };
+    check.aliases();
+    check.fallbacks();
+    for (group, _) in &config.router.group_retry_policy {
+        let key = "model_group_retry_policy";
+        check.target(span(root, &["router_settings", key, group]), key, group);
+    }
+    check.shadows();
+    check.cascades();
+}
+
+struct Check<'a> {
+    reader: &'a Reader<'a>,
+    root: &'a Node,
+    config: &'a Config,
+    routes: Routes<'a>,
+}
+
+impl Check<'_> {
+    /// Reports `name`, the value of `key`, if it is not defined.
+    fn target(&self, span: &Span, key: &str, name: &str) {
+        if !self.routes.is_known(name) {
+            let near = nearest(name, self.routes.names());
+            let near = near.map_or(String::new(), |n| format!(" (did you mean '{n}'?)"));
+            self.reader.wrong(span, format!("{key}: there is no model_name {}{near}", quoted(name)));
         }
     }
-    let lists: [(&str, &[Fallback]); 3] = [
-        ("fallbacks", &router.fallbacks),
-        ("context_window_fallbacks", &router.context_window_fallbacks),
-        ("content_policy_fallbacks", &router.content_policy_fallbacks),
-    ];
-    for (key, list) in lists {
-        let section = if span_of(root, &["router_settings", key]).is_some() {
-            "router_settings"
-        } else {
-            "litellm_settings"
-        };
-        let span = at(&[section, key]);
-        for (i, fallback) in list.iter().enumerate() {
-            if list[..i].iter().any(|before| before.group == fallback.group) {
-                let text = format!("'{}' stands twice; the first counts", fallback.group);
-                reader.note(&span, key, text);
+
+    fn aliases(&self) {
+        let aliases = &self.config.router.aliases;
+        for alias in aliases {
+            let span = span(self.root, &["router_settings", "model_group_alias", &alias.name]);
+            let key = format!("the alias '{}'", alias.name);
+            if aliases.iter().any(|other| other.name == alias.group) {
+                self.reader.wrong(
+                    span,
+                    format!("{key} refers to '{}', which is an alias too: name the group", alias.group),
+                );
+            } else {
+                self.target(span, &key, &alias.group);
             }
-            fallback.to.iter().for_each(|to| target(&span, key, to));
-            if !fallback.group.is_wildcard() && !routes.is_known(fallback.group.as_str()) {
-                let text = format!("there is no model_name '{}' that could fall back", fallback.group);
-                reader.note(&span, key, text);
+            if self.config.deployments.iter().any(|d| d.group.as_str() == alias.name) {
+                self.reader.note(
+                    span,
+                    "model_group_alias",
+                    format!("'{}' is also a model_name, which takes precedence", alias.name),
+                );
             }
         }
     }
-    let section = if span_of(root, &["router_settings", "default_fallbacks"]).is_some() {
-        "router_settings"
-    } else {
-        "litellm_settings"
-    };
-    for to in &router.default_fallbacks {
-        target(&at(&[section, "default_fallbacks"]), "default_fallbacks", to);
+
+    fn fallbacks(&self) {
+        let router = &self.config.router;
+        let lists: [(&str, &[Fallback]); 3] = [
+            ("fallbacks", &router.fallbacks),
+            ("context_window_fallbacks", &router.context_window_fallbacks),
+            ("content_policy_fallbacks", &router.content_policy_fallbacks),
+        ];
+        for (key, list) in lists {
+            let span = self.span_of_router_key(key);
+            for (i, fallback) in list.iter().enumerate() {
+                if list[..i].iter().any(|before| before.group == fallback.group) {
+                    let text = format!("'{}' is listed twice; the first entry is used", fallback.group);
+                    self.reader.note(span, key, text);
+                }
+                fallback.to.iter().for_each(|to| self.target(span, key, to));
+                if !fallback.group.is_wildcard() && !self.routes.is_known(fallback.group.as_str()) {
+                    let text = format!("there is no model_name '{}' that could fall back", fallback.group);
+                    self.reader.note(span, key, text);
+                }
+            }
+        }
+        let key = "default_fallbacks";
+        router.default_fallbacks.iter().for_each(|to| self.target(self.span_of_router_key(key), key, to));
     }
-    for (group, _) in &router.group_retry_policy {
-        target(
-            &at(&["router_settings", "model_group_retry_policy", group]),
-            "model_group_retry_policy",
-            group,
-        );
+
+    /// The place of a key that may be in `router_settings` or in `litellm_settings`.
+    fn span_of_router_key(&self, key: &str) -> &Span {
+        span_of(self.root, &["router_settings", key])
+            .unwrap_or_else(|| span(self.root, &["litellm_settings", key]))
     }
-    for deployment in &config.deployments {
-        if let Some(shadow) = &deployment.shadow {
-            target(&deployment.span, "silent_model", &shadow.group);
+
+    fn shadows(&self) {
+        for deployment in &self.config.deployments {
+            let Some(shadow) = &deployment.shadow else { continue };
+            self.target(&deployment.span, "silent_model", &shadow.group);
             if deployment.group.matches(&shadow.group) && !deployment.group.is_wildcard() {
-                reader.wrong(
+                self.reader.wrong(
                     &deployment.span,
                     format!("silent_model: '{}' would copy its requests to itself", shadow.group),
                 );
             }
         }
     }
-    cascades(reader, config, &routes, &target);
-}
 
-fn cascades(reader: &Reader, config: &Config, routes: &Routes, target: &dyn Fn(&Span, &str, &str)) {
-    for (i, cascade) in config.cascades.iter().enumerate() {
-        for (key, group) in [("fast", &cascade.fast), ("strong", &cascade.strong)] {
-            target(&cascade.span, &format!("the cascade '{}': {key}", cascade.name), group);
-            if config.cascades.iter().any(|c| c.name == *group) && !routes.groups.contains(&group.as_str()) {
-                reader.wrong(
-                    &cascade.span,
-                    format!("the cascade '{}': {key} is a cascade too; name a group", cascade.name),
+    fn cascades(&self) {
+        let cascades = &self.config.cascades;
+        for (i, cascade) in cascades.iter().enumerate() {
+            let (span, name) = (&cascade.span, &cascade.name);
+            for (key, group) in [("fast", &cascade.fast), ("strong", &cascade.strong)] {
+                self.target(span, &format!("the cascade '{name}': {key}"), group);
+                if cascades.iter().any(|c| c.name == *group) && !self.routes.groups.contains(&group.as_str())
+                {
+                    self.reader
+                        .wrong(span, format!("the cascade '{name}': {key} is a cascade too; name a group"));
+                }
+            }
+            if let Some(embed) = cascade.prerouter.as_ref().and_then(|p| p.embed.as_ref()) {
+                self.target(span, &format!("the cascade '{name}': prerouter.embed"), embed);
+            }
+            let twice = cascades[..i].iter().any(|c| c.name == *name);
+            if twice || self.routes.groups.contains(&name.as_str()) {
+                self.reader.wrong(
+                    span,
+                    format!("the name '{name}' is already in use: choose another one for the cascade"),
                 );
             }
-        }
-        if let Some(embed) = cascade.prerouter.as_ref().and_then(|p| p.embed.as_ref()) {
-            target(&cascade.span, &format!("the cascade '{}': prerouter.embed", cascade.name), embed);
-        }
-        let twice = config.cascades[..i].iter().any(|c| c.name == cascade.name);
-        if twice || routes.groups.contains(&cascade.name.as_str()) {
-            reader.wrong(
-                &cascade.span,
-                format!(
-                    "'{}' is the name of something else already: take another for the cascade",
-                    cascade.name
-                ),
-            );
         }
     }
 }
 
-/// What clients can ask for.
+/// All names that clients can request.
 struct Routes<'a> {
     config: &'a Config,
-    /// Names of groups, those that are left out included: what names them is not wrong.
+    /// Names of groups, including those that are left out: a reference to them is not an error.
     groups: Vec<&'a str>,
 }
 
@@ -156,7 +168,7 @@ impl<'a> Routes<'a> {
     }
 }
 
-/// Where a key stands, or what is above it.
+/// The place of a key, or of its closest parent.
 fn span<'a>(root: &'a Node, keys: &[&str]) -> &'a Span {
     (0..=keys.len()).rev().find_map(|n| span_of(root, &keys[..n])).unwrap_or(&root.span)
 }

@@ -88,10 +88,10 @@ fn keys_of_file(fields: &Fields) -> Vec<Secret> {
     keys
 }
 
-/// Where spending is kept if a budget needs a place and the file names none.
+/// The default key database if a budget needs one.
 const DATABASE: &str = "octet-keys.db";
 
-/// The largest sum that the file of keys counts, in US dollars.
+/// The largest budget of the key database, in US dollars.
 const BUDGET_MAX: f64 = 1e9;
 
 /// `keys`, and LiteLLM's budgets for all requests.
@@ -103,59 +103,27 @@ pub(crate) fn keys(
 ) -> KeysSettings {
     let mut out = KeysSettings::default();
     if let Some(l) = litellm {
-        out.max_budget = l.number("max_budget", 0.0, BUDGET_MAX);
-        out.budget_duration = l.limit("budget_duration");
-        if let Some(p) = l.section("default_key_generate_params", &KEY_PARAMS) {
-            out.defaults = KeyDefaults {
-                limits: limits(&p),
-                duration: p.limit("duration"),
-                user: p.name("user_id"),
-                team: p.name("team_id"),
-            };
-        }
-        if let Some(p) = l.section("default_internal_user_params", &USER_PARAMS) {
-            out.user_defaults = UserDefaults {
-                limits: limits(&p),
-                teams: user_teams(&p),
-                role: p.name("user_role"),
-                ..UserDefaults::default()
-            };
-        }
-        let older = l.number("default_max_internal_user_budget", 0.0, BUDGET_MAX);
-        out.user_defaults.internal_max_budget =
-            l.number("max_internal_user_budget", 0.0, BUDGET_MAX).or(older);
-        out.user_defaults.internal_budget_duration = l.limit("internal_user_budget_duration");
-        if let Some(p) = l.section("default_team_params", &TEAM_PARAMS) {
-            out.team_defaults = limits(&p);
-        }
-        if let Some(p) = l.section("upperbound_key_generate_params", &KEY_BOUNDS) {
-            out.bounds = KeyBounds {
-                max_budget: p.number("max_budget", 0.0, BUDGET_MAX),
-                budget_duration: p.limit("budget_duration"),
-                duration: p.limit("duration"),
-                max_parallel_requests: p.count("max_parallel_requests", 0),
-                tpm_limit: p.count("tpm_limit", 0),
-                rpm_limit: p.count("rpm_limit", 0),
-            };
-        }
+        litellm_keys(l, &mut out);
     }
     let of_all = general.and_then(|g| g.count("max_parallel_requests", 1));
-    let at_once = &mut out.defaults.limits.max_parallel_requests;
-    *at_once = at_once.or(of_all);
+    let parallel = &mut out.defaults.limits.max_parallel_requests;
+    *parallel = parallel.or(of_all);
     out.open_fallbacks = general.and_then(|g| g.bool("enforce_fallback_model_access")) == Some(false);
     let locked = general.is_some_and(|g| g.has("master_key"));
-    // What is forgotten at the next start could be spent again.
+    // Without a database the spend would be lost at the next start.
     if let Some(node) = litellm.and_then(|l| l.get("max_budget"))
         && !own.is_some_and(|k| k.has("database"))
     {
         let path = "litellm_settings.max_budget";
         if locked {
-            let text =
-                format!("what is spent is kept in {DATABASE}, beside this file; keys.database names another");
+            let text = format!(
+                "the spend is kept in {DATABASE}, beside this file; keys.database names another file"
+            );
             fields.reader.note(&node.span, path, text);
             out.database = Some(fields.reader.path(&node.span, DATABASE));
         } else {
-            let why = "it needs a general_settings.master_key, and a file in which is kept what was spent (keys.database)";
+            let why =
+                "it needs a general_settings.master_key, and a file to keep the spend in (keys.database)";
             fields.reader.not_enforced(&node.span, path, why);
             out.max_budget = None;
         }
@@ -164,12 +132,51 @@ pub(crate) fn keys(
     if let Some(path) = k.name("database") {
         out.database = Some(k.reader.path(k.span, &path));
         if !locked {
-            let text = "keys.database needs general_settings.master_key: without it anybody could make keys";
+            let text =
+                "keys.database needs general_settings.master_key: without it every client could create keys";
             k.reader.wrong(k.span, text);
         }
     }
     out.usage_days = k.count("usage_days", 1).unwrap_or(out.usage_days);
     out
+}
+
+/// LiteLLM's budget of all requests, and its defaults and bounds of new keys, users and teams.
+fn litellm_keys(l: &Fields, out: &mut KeysSettings) {
+    out.max_budget = l.number("max_budget", 0.0, BUDGET_MAX);
+    out.budget_duration = l.limit("budget_duration");
+    if let Some(p) = l.section("default_key_generate_params", &KEY_PARAMS) {
+        out.defaults = KeyDefaults {
+            limits: limits(&p),
+            duration: p.limit("duration"),
+            user: p.name("user_id"),
+            team: p.name("team_id"),
+        };
+    }
+    if let Some(p) = l.section("default_internal_user_params", &USER_PARAMS) {
+        out.user_defaults = UserDefaults {
+            limits: limits(&p),
+            teams: user_teams(&p),
+            role: p.name("user_role"),
+            ..UserDefaults::default()
+        };
+    }
+    let older = l.number("default_max_internal_user_budget", 0.0, BUDGET_MAX);
+    out.user_defaults.internal_max_budget = l.number("max_internal_user_budget", 0.0, BUDGET_MAX).or(older);
+    out.user_defaults.internal_budget_duration = l.limit("internal_user_budget_duration");
+    if let Some(p) = l.section("default_team_params", &TEAM_PARAMS) {
+        out.team_defaults = limits(&p);
+    }
+    if let Some(p) = l.section("upperbound_key_generate_params", &KEY_BOUNDS) {
+        out.bounds = KeyBounds {
+            max_budget: p.number("max_budget", 0.0, BUDGET_MAX),
+            budget_duration: p.limit("budget_duration"),
+            duration: p.limit("duration"),
+            max_parallel_requests: p.count("max_parallel_requests", 0),
+            tpm_limit: p.count("tpm_limit", 0),
+            rpm_limit: p.count("rpm_limit", 0),
+        };
+    }
 }
 
 /// The limits that new keys, users or teams get.

@@ -64,17 +64,15 @@ fn process(
     };
     let cmd = text("cmd").and_then(|t| words(f, "cmd", &t));
     if cmd.is_none() && !f.has("cmd") {
-        f.reader.wrong(span, format!("the process {} needs a cmd: what starts it", quoted(id)));
+        f.reader.wrong(span, format!("the process {} needs a cmd: the command that starts it", quoted(id)));
     }
     let cmd = cmd?;
     let proxy = if f.has("proxy") { text("proxy")? } else { "http://localhost:${PORT}".into() };
-    // A port is a number: 1 stands in for it.
-    match url::Url::parse(&proxy.replace("${PORT}", "1")) {
-        Ok(url) if matches!(url.scheme(), "http" | "https") => {}
-        _ => f.reader.wrong(
-            span,
-            format!("the process {}: proxy is an address like http://127.0.0.1:${{PORT}}", quoted(id)),
-        ),
+    // Checked with some port.
+    let url = url::Url::parse(&proxy.replace("${PORT}", "1"));
+    if !url.is_ok_and(|url| matches!(url.scheme(), "http" | "https")) {
+        let what = format!("the process {}: proxy must be a URL like http://127.0.0.1:${{PORT}}", quoted(id));
+        f.reader.wrong(span, what);
     }
     let port = proxy.contains("${PORT}") || cmd.iter().any(|w| w.contains("${PORT}"));
     let filters =
@@ -82,7 +80,7 @@ fn process(
             strip_params: strip_params(&filters),
             set_params: filters.json_map("setParams").unwrap_or_default(),
         });
-    // -1 is llama-swap's "not said", and 0 is for good.
+    // In llama-swap, -1 is the global value, and 0 never unloads.
     let ttl = f.number("ttl", -1.0, 1e9).filter(|t| *t >= 0.0).unwrap_or(global_ttl as f64);
     Some(Process {
         id: id.to_string(),

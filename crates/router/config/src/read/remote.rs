@@ -1,4 +1,4 @@
-//! A deployment on another server: its address, its key and what is peculiar to its provider. Called by `deployments`.
+//! A deployment on another server: its address, its key and its provider's quirks. Called by `deployments`.
 
 use super::params::{Defaults, continues, provider_params};
 use super::providers::{self, Known, Quirk};
@@ -7,9 +7,9 @@ use crate::fields::Fields;
 use crate::problem::quoted;
 use crate::reader::Reader;
 use crate::yaml::Value;
-use crate::{Changes, Provider, Remote, ResponsesUse, Secret, header};
+use crate::{Changes, Provider, Remote, ResponsesUse, Secret, Span, header};
 
-/// Reads it; `None` where something is wrong, or why it is left out is said.
+/// Reads it; `None` if it is invalid or left out, which was reported.
 pub(crate) fn read(
     params: &Fields,
     model: &str,
@@ -18,41 +18,22 @@ pub(crate) fn read(
 ) -> Option<Remote> {
     let reader = params.reader;
     let span = params.get("model").map_or(params.span, |n| &n.span);
-    let stated = params.name("custom_llm_provider");
-    let (known, model) = match providers::split(model, stated.as_deref()) {
-        Ok(found) => found,
-        Err(providers::Unknown::Mistyped(why)) => {
-            reader.wrong(span, format!("litellm_params.model: {why}"));
-            return None;
-        }
-        Err(providers::Unknown::NotSpoken(why)) => {
-            reader.unfit(span, why);
-            return None;
-        }
-    };
+    let (known, model) = known_provider(params, model, span)?;
     let word = without_word(known.provider, model);
     let chats = word.is_some_and(|(word, _)| word == "responses");
     let model = word.map_or(model, |(_, rest)| rest);
     let credential = credential(params, defaults);
-    let route = match hosted::route(params, known.provider, known.prefix, model) {
-        Ok(route) => route,
-        Err(why) => {
-            reader.unfit(span, why);
-            return None;
-        }
-    };
+    let route = or_left_out(reader, span, hosted::route(params, known.provider, known.prefix, model))?;
     let own_base = params.name("api_base").or_else(|| credential?.api_base.clone()).or(route.base);
-    // A key that a variable holds for a provider is not sent to some other address.
+    // A provider's key from a variable is not sent to another address.
     let elsewhere = own_base.is_some() && known.base.is_some();
     let base = own_base
         .or_else(|| known.base_variables.iter().find_map(|v| reader.variable(v)))
         .or_else(|| filled(reader, params, known.base?, route.region.as_deref()));
     let Some(base) = base else {
         let variable = known.base_variables.first().map_or(String::new(), |v| format!(" (or set {v})"));
-        reader.unfit(
-            span,
-            format!("{}/{model} needs an api_base: where its API begins{variable}", known.prefix),
-        );
+        let what = format!("{}/{model} needs an api_base: the base URL of its API{variable}", known.prefix);
+        reader.unfit(span, what);
         return None;
     };
     let api_base = format!("{}{}", address(params, &base)?, route.path);
@@ -61,13 +42,7 @@ pub(crate) fn read(
         Provider::OpenAi if !api_base.starts_with("https://api.openai.com/") => Provider::OpenAiCompatible,
         provider => provider,
     };
-    let auth = match hosted::auth(params, provider, route.region, api_key.is_some()) {
-        Ok(auth) => auth,
-        Err(why) => {
-            reader.unfit(span, why);
-            return None;
-        }
-    };
+    let auth = or_left_out(reader, span, hosted::auth(params, provider, route.region, api_key.is_some()))?;
     let mut extra_headers = headers(params);
     let model = quirks(known, &route.model, api_key.as_ref(), &mut changes, &mut extra_headers);
     let api_version = params.header("api_version").or_else(|| credential?.api_version.clone());
@@ -92,6 +67,26 @@ pub(crate) fn read(
         continues: continues(params, provider, known.continues(), &changes),
         changes,
     })
+}
+
+/// The provider of a model's name, and the name without it.
+fn known_provider<'m>(params: &Fields, model: &'m str, span: &Span) -> Option<(&'static Known, &'m str)> {
+    match providers::split(model, params.name("custom_llm_provider").as_deref()) {
+        Ok(found) => Some(found),
+        Err(providers::Unknown::Mistyped(why)) => {
+            params.reader.wrong(span, format!("litellm_params.model: {why}"));
+            None
+        }
+        Err(providers::Unknown::NotSpoken(why)) => {
+            params.reader.unfit(span, why);
+            None
+        }
+    }
+}
+
+/// The value, or a report that the entry is left out.
+fn or_left_out<V>(reader: &Reader, span: &Span, value: Result<V, String>) -> Option<V> {
+    value.map_err(|why| reader.unfit(span, why)).ok()
 }
 
 /// The key of an entry: its own, its credential's, or the provider's variable. A variable that is not set is reported, unless the
@@ -122,7 +117,7 @@ fn key(params: &Fields, known: &Known, credential: Option<&Credential>, elsewher
     found
 }
 
-/// An address with the region and variables in it. `None` where one is not set, which is said then.
+/// An address with its region and variables filled in. `None` if one is not set, which was reported.
 fn filled(reader: &Reader, params: &Fields, base: &str, region: Option<&str>) -> Option<String> {
     let (Some(start), Some(end)) = (base.find('{'), base.find('}')) else { return Some(base.into()) };
     let name = &base[start + 1..end];
@@ -134,8 +129,8 @@ fn filled(reader: &Reader, params: &Fields, base: &str, region: Option<&str>) ->
     Some(format!("{}{value}{}", &base[..start], &base[end + 1..]))
 }
 
-/// The model of `openai/responses/o3-pro` or `azure/o_series/NAME`: the word in front tells LiteLLM's proxy how to ask, and is no
-/// part of the name. With the word.
+/// The word and the model of `openai/responses/o3-pro` or `azure/o_series/NAME`: the word selects an API in LiteLLM's proxy, and is not
+/// part of the name.
 pub fn without_word(provider: Provider, model: &str) -> Option<(&str, &str)> {
     let (word, rest) = model.split_once('/').filter(|(_, rest)| !rest.is_empty())?;
     let is_word = match provider {
@@ -146,7 +141,7 @@ pub fn without_word(provider: Provider, model: &str) -> Option<(&str, &str)> {
     is_word.then_some((word, rest))
 }
 
-/// What is peculiar to a provider: gives the model's name there.
+/// Applies a provider's quirks; returns the model's name at the provider.
 fn quirks(
     known: &Known,
     model: &str,
@@ -187,28 +182,28 @@ fn credential<'a>(params: &Fields, defaults: &Defaults<'a>) -> Option<&'a Creden
     found
 }
 
-/// An address without a slash at its end.
+/// An address without its final slash.
 fn address(params: &Fields, base: &str) -> Option<String> {
     let span = params.get("api_base").map_or(params.span, |n| &n.span);
     let wrong = |why: &str| {
-        params.reader.wrong(span, format!("api_base {why}: write an address like http://127.0.0.1:8000/v1"));
+        params.reader.wrong(span, format!("api_base {why}: use a URL like http://127.0.0.1:8000/v1"));
         None
     };
     match url::Url::parse(base) {
         Ok(url) if !matches!(url.scheme(), "http" | "https") => {
-            wrong("begins with neither http:// nor https://")
+            wrong("starts with neither http:// nor https://")
         }
-        // Not quoted: it holds a password.
+        // Not quoted: it contains a password.
         Ok(url) if !url.username().is_empty() || url.password().is_some() => {
-            wrong("holds a password, which belongs in api_key")
+            wrong("contains a password, which belongs in api_key")
         }
-        Ok(url) if url.query().is_some() || url.fragment().is_some() => wrong("has a '?' or '#' in it"),
+        Ok(url) if url.query().is_some() || url.fragment().is_some() => wrong("contains a '?' or '#'"),
         Ok(url) => Some(url.as_str().trim_end_matches('/').to_string()),
-        // A placeholder, as a rule.
+        // Usually a placeholder.
         Err(e) => {
             params.reader.unfit(
                 span,
-                format!("api_base is no address ({e}): write one like http://127.0.0.1:8000/v1"),
+                format!("api_base is not a valid URL ({e}): use one like http://127.0.0.1:8000/v1"),
             );
             None
         }

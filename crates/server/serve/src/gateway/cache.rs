@@ -8,7 +8,7 @@ use axum::body::Bytes;
 use hyper::HeaderMap;
 use octet_api::core::GenerateRequest;
 use octet_cache::{Cache, ENTRY_BYTES_MAX, Key, KeyMaker};
-use octet_config::{Condition, Config, ResponseCache};
+use octet_config::{CachedCalls, Condition, Config, ResponseCache};
 use octet_router::{Dialect, Resolved};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -113,6 +113,19 @@ fn seconds(s: Option<f64>) -> Option<Duration> {
     s.and_then(|s| Duration::try_from_secs_f64(s.max(0.0)).ok())
 }
 
+/// Whether the configuration caches answers of this dialect.
+fn is_cached(calls: CachedCalls, dialect: Dialect) -> bool {
+    match dialect {
+        Dialect::OpenAiChat | Dialect::OllamaChat | Dialect::Gemini => calls.chat,
+        Dialect::OpenAiCompletions | Dialect::OllamaGenerate => calls.text,
+        Dialect::OpenAiEmbeddings | Dialect::OllamaEmbed => calls.embeddings,
+        Dialect::GeminiEmbed | Dialect::GeminiBatchEmbed => calls.embeddings,
+        Dialect::OpenAiResponses => calls.responses,
+        Dialect::AnthropicMessages => calls.messages,
+        _ => false,
+    }
+}
+
 impl Gateway {
     /// The cache entry of a request; `None` if the request does not use the cache, or there is none.
     ///
@@ -130,20 +143,10 @@ impl Gateway {
     ) -> Option<Lookup> {
         let responses = self.responses()?;
         let settings = &responses.settings;
-        let calls = settings.calls;
-        let is_cacheable = match dialect {
-            Dialect::OpenAiChat | Dialect::OllamaChat | Dialect::Gemini => calls.chat,
-            Dialect::OpenAiCompletions | Dialect::OllamaGenerate => calls.text,
-            Dialect::OpenAiEmbeddings | Dialect::OllamaEmbed => calls.embeddings,
-            Dialect::GeminiEmbed | Dialect::GeminiBatchEmbed => calls.embeddings,
-            Dialect::OpenAiResponses => calls.responses,
-            Dialect::AnthropicMessages => calls.messages,
-            _ => false,
-        };
         let control = &own.cache;
         let (may_get, may_put) = (control.no_cache != Some(true), control.no_store != Some(true));
         let is_wanted = !settings.opt_in || control.use_cache == Some(true);
-        if !is_cacheable || !is_wanted || !(may_get || may_put) {
+        if !is_cached(settings.calls, dialect) || !is_wanted || !(may_get || may_put) {
             return None;
         }
         let fields: CacheFields<'_> = serde_json::from_slice(body).ok()?;

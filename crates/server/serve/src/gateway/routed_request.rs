@@ -61,6 +61,23 @@ pub struct RequestContext {
     pub own: Own,
 }
 
+/// What has arrived of an answer.
+#[derive(Default)]
+struct Progress {
+    usage: Option<Usage>,
+    /// Received pieces of text, each about a token; received bytes of an answer that is not parsed.
+    pieces: u64,
+    raw_bytes: u64,
+    error: Option<String>,
+    /// The answering deployment is known.
+    decided: bool,
+    began: bool,
+    /// Time to the first piece of the answer.
+    first: Option<Duration>,
+    /// The whole answer has arrived.
+    ended: bool,
+}
+
 /// A request that is being routed or answered.
 pub struct RoutedRequest {
     app: Arc<App>,
@@ -72,17 +89,7 @@ pub struct RoutedRequest {
     unread: bool,
     /// The id of its virtual key.
     owner: Option<Arc<str>>,
-    usage: Option<Usage>,
-    /// Received pieces of text, each about a token; received bytes of an answer that is not parsed.
-    pieces: u64,
-    raw_bytes: u64,
-    error: Option<String>,
-    decided: bool,
-    began: bool,
-    /// Time to the first piece of the answer.
-    first: Option<Duration>,
-    /// The whole answer has arrived.
-    ended: bool,
+    progress: Progress,
     /// Tags for which usage is recorded, if there is a key store.
     tags: Vec<String>,
     /// The report for the callbacks.
@@ -221,14 +228,7 @@ impl RoutedRequest {
             bill,
             unread: matches!(dialect, Some(Dialect::Passed(_))),
             owner,
-            usage: None,
-            pieces: 0,
-            raw_bytes: 0,
-            error: None,
-            decided: false,
-            began: false,
-            first: None,
-            ended: false,
+            progress: Progress::default(),
             tags,
             report,
             keep: None,
@@ -260,14 +260,14 @@ impl RoutedRequest {
             },
             None => self.reply.decide().await,
         };
-        decided.inspect_err(|e| self.error = Some(e.message.clone()))?;
+        decided.inspect_err(|e| self.progress.error = Some(e.message.clone()))?;
         self.record_answerer();
         Ok(true)
     }
 
     /// Records which deployment answers.
     fn record_answerer(&mut self) {
-        if std::mem::replace(&mut self.decided, true) {
+        if std::mem::replace(&mut self.progress.decided, true) {
             return;
         }
         let bill = &mut self.bill;
@@ -294,18 +294,18 @@ impl RoutedRequest {
         self.record_answerer();
         match &piece {
             None => {
-                self.ended = true;
-                self.usage = self.usage.or_else(|| self.reply.usage());
+                self.progress.ended = true;
+                self.progress.usage = self.progress.usage.or_else(|| self.reply.usage());
             }
             Some(Piece::Raw(bytes)) => {
-                self.raw_bytes += bytes.len() as u64;
+                self.progress.raw_bytes += bytes.len() as u64;
                 self.record_first();
             }
             Some(Piece::Event(event)) => match event {
-                Event::Usage(usage) => self.usage = Some(*usage),
-                Event::Error(e) => self.error = Some(e.message.clone()),
+                Event::Usage(usage) => self.progress.usage = Some(*usage),
+                Event::Error(e) => self.progress.error = Some(e.message.clone()),
                 Event::Text { .. } | Event::Reasoning { .. } | Event::ToolCallArguments { .. } => {
-                    self.pieces += 1;
+                    self.progress.pieces += 1;
                     self.record_first();
                 }
                 _ => {}
@@ -315,9 +315,9 @@ impl RoutedRequest {
     }
 
     fn record_first(&mut self) {
-        if !std::mem::replace(&mut self.began, true) {
+        if !std::mem::replace(&mut self.progress.began, true) {
             let after = self.trace.began.elapsed();
-            self.first = Some(after);
+            self.progress.first = Some(after);
             self.trace.note(|f| f.ttft = Some(after));
         }
     }
@@ -363,7 +363,7 @@ impl AnswerSource for RoutedRequest {
     }
 
     fn finished(&mut self) {
-        if let Some(keep) = self.keep.take().filter(|_| self.error.is_none()) {
+        if let Some(keep) = self.keep.take().filter(|_| self.progress.error.is_none()) {
             keep.done();
         }
     }
@@ -404,7 +404,7 @@ impl RoutedRequest {
     /// Sends the report for the callbacks.
     fn send_report(&mut self, usage: Option<Usage>, error: Option<&str>) {
         let Some(report) = self.report.take() else { return };
-        let (first, ended) = (self.first, self.ended);
+        let (first, ended) = (self.progress.first, self.progress.ended);
         self.reply.with_route(|route| {
             report.finished(
                 &self.trace,
@@ -419,7 +419,7 @@ impl RoutedRequest {
     /// end and pay nothing. A request without an answer and without cost is not billed.
     fn settle(&mut self, usage: Option<Usage>, has_error: bool) {
         let Some(mut bill) = self.bill.take() else { return };
-        let has_left = !has_error && !self.ended && !self.began && usage.is_none();
+        let has_left = !has_error && !self.progress.ended && !self.progress.began && usage.is_none();
         let (mut has_worked, mut has_spent) = (false, false);
         self.reply.with_route(|route| {
             route.spent.iter().for_each(|spent| bill.add(spent));
@@ -429,10 +429,10 @@ impl RoutedRequest {
                 has_worked = true;
             }
         });
-        if self.began || usage.is_some() || has_worked {
+        if self.progress.began || usage.is_some() || has_worked {
             let per_token = if self.request.stream { STREAM_BYTES_PER_TOKEN } else { ANSWER_BYTES_PER_TOKEN };
             let usage = usage.or(self.unread.then(Usage::default));
-            bill.settle(usage.as_ref(), self.pieces + self.raw_bytes / per_token);
+            bill.settle(usage.as_ref(), self.progress.pieces + self.progress.raw_bytes / per_token);
         } else if has_spent {
             bill.settle_added();
         }
@@ -444,8 +444,8 @@ impl Drop for RoutedRequest {
         if self.is_cached {
             return self.end_cached();
         }
-        let usage = self.usage.or_else(|| self.reply.usage());
-        let (error, took) = (self.error.take(), self.trace.began.elapsed());
+        let usage = self.progress.usage.or_else(|| self.reply.usage());
+        let (error, took) = (self.progress.error.take(), self.trace.began.elapsed());
         self.send_report(usage, error.as_deref());
         let has_error = error.is_some();
         self.reply.with_route(|route| {
@@ -463,7 +463,7 @@ impl Drop for RoutedRequest {
                 f.error = error;
             });
         });
-        if usage.is_some() || self.began {
+        if usage.is_some() || self.progress.began {
             let who = self.reply.with_route(|route| route.answered.clone());
             self.count_tags(who.as_ref(), usage.as_ref());
         }

@@ -68,9 +68,8 @@ async fn blocking<T: Send + 'static>(
 
 /// Parses a body as a JSON object.
 pub fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
-    serde_json::from_slice(body).map_err(|e| {
-        ApiError::new(ErrorKind::InvalidRequest, format!("the body is not a JSON object: {e}"))
-    })
+    serde_json::from_slice(body)
+        .map_err(|e| ApiError::new(ErrorKind::InvalidRequest, format!("the body is not a JSON object: {e}")))
 }
 
 /// Answers a request with a body: `answer` gets its JSON object, and returns the response and notes about fields without effect.
@@ -82,10 +81,7 @@ pub async fn posted(
     call(app, request, |c: Call| async move {
         let store = store(&c.app, &c.sender.caller)?;
         let (body, _share) = c.body.into_parts();
-        let (out, notes) = blocking(move || {
-            answer(&store, object(&body)?)
-        })
-        .await?;
+        let (out, notes) = blocking(move || answer(&store, object(&body)?)).await?;
         let mut response = json_response(200, out.to_string());
         warnings::add_header(&mut response, notes.iter().map(String::as_str));
         Ok(response)
