@@ -179,7 +179,9 @@ fn text(route: &Route) -> String {
                 format!("the prerouter has no embedding of the prompt: {to}")
             }
             Step::ToolCalls { why: Some(why), verdict } => format!("{why}: {verdict}"),
-            Step::ToolCalls { why: None, verdict } => format!("its tool calls fit their schemas: {verdict}"),
+            Step::ToolCalls { why: None, verdict } => {
+                format!("its tool calls match their schemas: {verdict}")
+            }
             Step::SelfCheck { probability: Some(p), verdict } => {
                 format!("it calls its answer right with probability {p:.3}: {verdict}")
             }

@@ -39,11 +39,14 @@ fn check_refuses_what_a_start_refuses() {
     let place = Place::new();
     let serve = ["serve", "--config", "octet.yaml", "--port", "0"];
     for (params, why) in [
-        ("{model: groq/x, api_key: \"sk-hidden\\r\\nb\"}", "cannot stand in a header"),
-        ("{model: groq/x, api_key: file:/dev/zero}", "it is a device, and no regular file"),
-        ("{model: ollama/x, extra_headers: {Host: a}}", "'Host' is made here"),
-        ("{model: ollama/x, extra_headers: {content-length: 5}}", "'content-length' is made here"),
-        ("{model: hosted_vllm/x, api_base: 'http://a{b/v1'}", "is no address"),
+        ("{model: groq/x, api_key: \"sk-hidden\\r\\nb\"}", "is not allowed in a header"),
+        ("{model: groq/x, api_key: file:/dev/zero}", "it is a device, not a regular file"),
+        ("{model: ollama/x, extra_headers: {Host: a}}", "'Host' is created for each request"),
+        (
+            "{model: ollama/x, extra_headers: {content-length: 5}}",
+            "'content-length' is created for each request",
+        ),
+        ("{model: hosted_vllm/x, api_base: 'http://a{b/v1'}", "is not a valid URL"),
         ("{model: openai/, custom_llm_provider: openai, api_key: k}", "has no name"),
     ] {
         place.write("octet.yaml", &format!("model_list:\n- {{model_name: a, litellm_params: {params}}}\n"));
@@ -66,7 +69,7 @@ fn a_pipe_is_refused_and_not_waited_for() {
         place.write("octet.yaml", &format!("{model}{more}\n"));
         place
             .octet(&["config", "check", "octet.yaml"])
-            .fails(1, &["octet.yaml:3:", "'pipe'", "it is a pipe, and no regular file"]);
+            .fails(1, &["octet.yaml:3:", "'pipe'", "it is a pipe, not a regular file"]);
     }
     place.octet(&["config", "check", "pipe"]).fails(1, &["it is a pipe"]);
 }

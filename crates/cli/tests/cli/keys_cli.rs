@@ -11,7 +11,7 @@ fn json(place: &Place, args: &[&str]) -> Value {
 #[test]
 fn keys_are_made_listed_changed_and_revoked() {
     let place = Place::new();
-    place.octet(&["keys", "list"]).fails(1, &["no file of keys", "octet keys create", "keys.db"]);
+    place.octet(&["keys", "list"]).fails(1, &["no key database", "octet keys create", "keys.db"]);
     let made =
         place.octet(&["keys", "create", "alice", "--models", "a,b*", "--budget", "10", "--per", "1mo"]).ok();
     let key = made.stdout.trim();

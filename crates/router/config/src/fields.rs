@@ -1,4 +1,4 @@
-//! The keys of one mapping, by name and type. Every key is looked at: what is not known, or not supported, is said. Used by
+//! The keys of one mapping, by name and type. Every key is checked: unknown and unsupported ones are reported. Used by
 //! `read`.
 
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Looks at all keys. An empty section (`router_settings:`) is one without keys. `None` where it is no mapping.
+    /// Checks all keys. An empty section (`router_settings:`) has no keys. `None` if it is not a mapping.
     pub fn new(reader: &'a Reader<'a>, section: &'static Section, node: &'a Node) -> Option<Self> {
         let entries: &[Entry] = match &node.value {
             Value::Map(entries) => entries,
@@ -31,7 +31,7 @@ impl<'a> Fields<'a> {
                 let found = other.describe();
                 reader.wrong(
                     &node.span,
-                    format!("{} is a mapping of keys to values, not {found}", section.name),
+                    format!("{} must be a mapping of keys to values, not {found}", section.name),
                 );
                 return None;
             }
@@ -55,7 +55,7 @@ impl<'a> Fields<'a> {
             if let Some(other) = twice {
                 self.reader.wrong(
                     &entry.span,
-                    format!("'{name}' is the same key as '{}': keep one of them", other.key),
+                    format!("'{name}' is another name of '{}': keep one of them", other.key),
                 );
             }
             return;
@@ -72,12 +72,12 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Whether a key stands there that does nothing here, and is not off.
+    /// Whether a key without effect here is present and not off.
     pub fn names_unused(&self, name: &str) -> bool {
         self.entries.iter().any(|e| e.key == name && !e.node.value.is_off())
     }
 
-    /// What stands there; `null` is nothing.
+    /// Its value; `None` for `null`.
     pub fn get(&self, name: &'static str) -> Option<&'a Node> {
         debug_assert!(
             self.section.keys.iter().any(|k| k.name == name),
@@ -100,7 +100,7 @@ impl<'a> Fields<'a> {
         self.get(name).is_some()
     }
 
-    /// A complaint about a value.
+    /// Reports an invalid value.
     pub fn wrong(&self, name: &str, node: &Node, expected: &str) {
         let found = node.value.describe();
         self.reader
@@ -128,7 +128,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A text that may not be empty.
+    /// A text that must not be empty.
     pub fn name(&self, name: &'static str) -> Option<String> {
         let node = self.get(name)?;
         let text = self.text_of(name, node)?;
@@ -176,7 +176,7 @@ impl<'a> Fields<'a> {
         said
     }
 
-    /// A number, also as a text: variables hold nothing else.
+    /// A number, also as a text, as variables have it.
     fn number_of(&self, name: &str, node: &Node, expected: &str) -> Option<f64> {
         let number = match &node.value {
             Value::Int(i) => Some(*i as f64),
@@ -200,21 +200,21 @@ impl<'a> Fields<'a> {
             let range =
                 if most == f64::MAX { format!("{least} or more") } else { format!("from {least} to {most}") };
             self.reader
-                .wrong(&node.span, format!("{}.{name} is {number}; it has to be {range}", self.section.name));
+                .wrong(&node.span, format!("{}.{name} is {number}; it must be {range}", self.section.name));
             return None;
         }
         Some(number)
     }
 
-    /// A whole number from `least` on.
+    /// A whole number, at least `least`.
     pub fn count<T: TryFrom<u64>>(&self, name: &'static str, least: u64) -> Option<T> {
         let node = self.get(name)?;
         self.count_of(name, node, least)
     }
 
-    /// The same of an item.
+    /// The same for an item.
     pub fn count_of<T: TryFrom<u64>>(&self, name: &str, node: &Node, least: u64) -> Option<T> {
-        // Exactly representable, and more than anything here counts.
+        // Exactly representable, and more than any count here.
         const MOST: f64 = (1u64 << 53) as f64;
         let number = self.number_of(name, node, "a whole number")?;
         let whole =
@@ -222,7 +222,7 @@ impl<'a> Fields<'a> {
         let count = whole.and_then(|n| T::try_from(n).ok());
         if count.is_none() {
             let text =
-                format!("{}.{name}: {number} is not a whole number from {least} on", self.section.name);
+                format!("{}.{name}: {number} is not a whole number of at least {least}", self.section.name);
             self.reader.wrong(&node.span, text);
         }
         count
@@ -243,7 +243,7 @@ impl<'a> Fields<'a> {
         time
     }
 
-    /// A time that is not zero.
+    /// A time above zero.
     pub fn limit(&self, name: &'static str) -> Option<Duration> {
         let time = self.time(name)?;
         if time.is_zero() {
@@ -251,7 +251,7 @@ impl<'a> Fields<'a> {
             self.reader.wrong(
                 span,
                 format!(
-                    "{}.{name} is 0: nothing is answered in no time; leave it out for the default",
+                    "{}.{name} is 0, which leaves no time for an answer; remove it for the default",
                     self.section.name
                 ),
             );
@@ -260,7 +260,7 @@ impl<'a> Fields<'a> {
         Some(time)
     }
 
-    /// A size in bytes; a plain number counts `unit` bytes.
+    /// A size in bytes; a plain number is in units of `unit` bytes.
     pub fn size(&self, name: &'static str, unit: u64) -> Option<u64> {
         let node = self.get(name)?;
         let size = match &node.value {
@@ -274,7 +274,7 @@ impl<'a> Fields<'a> {
         size
     }
 
-    /// One of some words.
+    /// One of the given words.
     pub fn one_of<T: Copy>(&self, name: &'static str, words: &[(&'static str, T)]) -> Option<T> {
         let text = self.text(name)?;
         let found = words.iter().find(|(w, _)| *w == text).map(|(_, v)| *v);
@@ -284,7 +284,7 @@ impl<'a> Fields<'a> {
             let near = nearest(&text, all.iter().copied())
                 .map_or(String::new(), |n| format!(" (did you mean '{n}'?)"));
             let text = format!(
-                "{}.{name} is {}; it is one of {}{near}",
+                "{}.{name} is {}; it must be one of {}{near}",
                 self.section.name,
                 quoted(&text),
                 all.join(", ")
@@ -300,7 +300,7 @@ impl<'a> Fields<'a> {
         self.texts_of(name, node)
     }
 
-    /// The same of an item.
+    /// The same for an item.
     pub fn texts_of(&self, name: &str, node: &Node) -> Option<Vec<String>> {
         match &node.value {
             Value::List(items) => items.iter().map(|i| self.text_of(name, i)).collect(),
@@ -353,12 +353,12 @@ fn unknown(section: &Section, name: &str, near: Option<&str>) -> String {
         (Some(near), _) => format!("did you mean '{near}'?"),
         (None, Some(place)) => format!("it belongs under {place}"),
         (None, None) if section.name == "litellm_params" => {
-            "it is not sent; a parameter for the server itself goes under 'extra_body'".into()
+            "it is not sent; a parameter for the provider belongs under 'extra_body'".into()
         }
         (None, None) => "docs/router.md lists the keys".into(),
     };
     if section.open {
-        format!("passed on to clients that ask; {what}")
+        format!("passed on to clients; {what}")
     } else {
         format!("unknown key, ignored: {what}")
     }

@@ -1,10 +1,10 @@
-//! What can stand in the head of a request to a provider. Decided here alone: `octet config check`, the start of a server and its
-//! clients of providers ask.
+//! Valid headers of a request to a provider. The only place that decides: used by `octet config check`, the start of a server and its
+//! clients of providers.
 
-/// Longest name of a header.
+/// Maximum length of a header's name.
 const NAME_BYTES_MAX: usize = 256;
 
-/// Headers that are about the connection, the address or the body: whoever sends a request makes them.
+/// Headers about the connection, the address or the body: they are created when a request is sent.
 const SENDERS: &[&str] = &[
     "host",
     "content-length",
@@ -19,21 +19,21 @@ const SENDERS: &[&str] = &[
     "accept-encoding",
 ];
 
-/// Why a configuration cannot name a header so, put behind the name; `None` where it can.
+/// Why a name cannot be used for a header, to follow the name; `None` if it can.
 pub fn wrong_name(name: &str) -> Option<&'static str> {
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(token) {
-        return Some("is no name of a header");
+        return Some("is not a valid header name");
     }
     let is_senders = SENDERS.iter().any(|s| s.eq_ignore_ascii_case(name));
-    is_senders.then_some("is made here for each request, and cannot be set: remove it")
+    is_senders.then_some("is created for each request, and cannot be set: remove it")
 }
 
 /// Why a text cannot be a header's value, to follow the value's name; `None` if it can.
 pub fn wrong_value(value: &str) -> Option<&'static str> {
     value
         .contains(char::is_control)
-        .then_some("has a line break or another control character in it, which cannot stand in a header")
+        .then_some("contains a line break or another control character, which is not allowed in a header")
 }
 
 #[cfg(test)]

@@ -1,65 +1,65 @@
-//! How the keys of a section are declared, and the one rule for what becomes of a key. Read by `fields`, `schema` and the tests.
+//! How the keys of a section are declared, and the rule for unknown and unsupported keys. Used by `fields`, `schema` and the tests.
 //!
 //! The rule ([`Section::verdict`]), for every mapping of the file:
 //!
-//! - A key that does something here is read.
-//! - A key that means nothing here is ignored, with a note. So is a key that nobody has heard of: LiteLLM ignores it too.
-//! - A key that separates or protects (guardrails, lists of addresses, limits on money) and is not enforced here refuses the
-//!   file, unless the user names it in `--ignore-unsupported`; so does one whose loss would change answers.
-//! - A misspelt key that guards something (keys, budgets, limits, allowed models) refuses the file: ignoring it would open a lock.
+//! - A key with an effect is read.
+//! - A key without effect here is ignored with a note. So is an unknown key, as in LiteLLM.
+//! - An unsupported key that protects something (guardrails, allowed addresses, spending limits) is an error,
+//!   unless the user names it in `--ignore-unsupported`; so is one without which answers would change.
+//! - A misspelt key that protects something (keys, budgets, limits, allowed models) is an error: ignoring it would grant access.
 
 use crate::problem::mistyped;
 
-/// The keys that may stand in one mapping of the file.
+/// The keys of one mapping of the file.
 #[derive(Debug)]
 pub struct Section {
-    /// As errors and documents call it: `router_settings`.
+    /// Its name in errors and docs: `router_settings`.
     pub name: &'static str,
-    /// What it is for.
+    /// Its purpose.
     pub doc: &'static str,
-    /// Keys that do something.
+    /// Keys with an effect.
     pub keys: &'static [Key],
     /// Keys without effect here, by the reason, which is reported. A `*` at the end stands for any text.
     pub warned: &'static [(&'static [&'static str], &'static str)],
     /// Keys that cannot be ignored safely, by the reason: the file is refused unless the user says otherwise.
     pub refused: &'static [(&'static [&'static str], &'static str)],
-    /// Whether other keys may stand there (names that the user chooses).
+    /// Whether other keys are allowed (names that the user chooses).
     pub open: bool,
 }
 
-/// A key that does something.
+/// A key with an effect.
 #[derive(Debug)]
 pub struct Key {
     /// Its name.
     pub name: &'static str,
-    /// Other names of the same.
+    /// Other names.
     pub aliases: &'static [&'static str],
-    /// What it holds.
+    /// The kind of its value.
     pub kind: Kind,
-    /// What it does, in a line.
+    /// Its effect, in a line.
     pub doc: &'static str,
-    /// Whether it guards something: a key, a budget, a limit, the models that may be used.
+    /// Whether it protects something: a key, a budget, a limit, the models that may be used.
     pub guards: bool,
 }
 
-/// What becomes of a key.
+/// How a key is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It is read.
     Honoured,
     /// It is ignored with a note, for this reason.
     Ignored(&'static str),
-    /// It refuses the file for this reason, unless the user accepts that it is not enforced.
+    /// It is an error for this reason, unless the user accepts that it is not enforced.
     Unsupported(&'static str),
-    /// It refuses the file: it is not known, and one edit away from this key, which guards something.
+    /// It is an error: it is unknown, and probably a misspelling of this key, which protects something.
     Mistyped(&'static str),
-    /// It is not known, and ignored with a note; this may have been meant.
+    /// It is unknown, and ignored with a note; this is a similar key.
     Unknown(Option<&'static str>),
     /// It is one of the names that the user chooses.
     Open,
 }
 
-/// What a key holds.
+/// The kind of a value.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
     /// A text.
@@ -102,12 +102,12 @@ pub(crate) const fn key(name: &'static str, kind: Kind, doc: &'static str) -> Ke
 }
 
 impl Key {
-    /// The same with other names.
+    /// Declares a key with other names.
     pub(crate) const fn or(self, aliases: &'static [&'static str]) -> Self {
         Self { aliases, ..self }
     }
 
-    /// The same, guarding something.
+    /// Declares a key that protects something.
     pub(crate) const fn guard(self) -> Self {
         Self { guards: true, ..self }
     }
@@ -117,19 +117,19 @@ impl Key {
         std::iter::once(self.name).chain(self.aliases.iter().copied())
     }
 
-    /// Whether it goes by this name.
+    /// Whether it has this name.
     pub fn is(&self, name: &str) -> bool {
         self.name == name || self.aliases.contains(&name)
     }
 }
 
 impl Section {
-    /// The key of this name, if it does something.
+    /// The key of this name, if it has an effect.
     pub fn key(&self, name: &str) -> Option<&'static Key> {
         self.keys.iter().find(|k| k.is(name))
     }
 
-    /// What becomes of a key of this name.
+    /// How a key of this name is handled.
     pub fn verdict(&self, name: &str) -> Verdict {
         if self.key(name).is_some() {
             return Verdict::Honoured;
@@ -159,7 +159,7 @@ impl Section {
         why(self.refused, name)
     }
 
-    /// All names that are known.
+    /// All known names.
     #[cfg(test)]
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         let done = self.keys.iter().flat_map(Key::names);
@@ -168,7 +168,7 @@ impl Section {
     }
 }
 
-/// What is said of `name` in a list of names by reason.
+/// The reason of `name` in a list of names by reason.
 fn why(all: &[(&[&str], &'static str)], name: &str) -> Option<&'static str> {
     let is = |known: &&str| known.strip_suffix('*').map_or(*known == name, |begin| name.starts_with(begin));
     all.iter().find(|(names, _)| names.iter().any(is)).map(|(_, why)| *why)

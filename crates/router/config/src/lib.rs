@@ -1,8 +1,8 @@
 //! The router's configuration: one file, read into plain data ([`Config`]). Used by the router, the upstream clients and the CLI.
 //!
-//! A file goes through here like this: `yaml` makes a tree of it in which everything knows its line and column; `load` puts
-//! included files beside it; `read` takes the keys out, each as `sections` declares it and by the rule of `keys`, so that
-//! every key is honoured, ignored with a note or refused, and none is dropped in silence. `model` is what everybody else sees: every default is filled in, every secret resolved, every name
+//! `yaml` parses a file into a tree with the line and column of each value; `load` merges
+//! included files; `read` reads the keys as `sections` declares them, by the rule of `keys`:
+//! every key is used, ignored with a note, or an error. `model` is the result: every default is filled in, every secret resolved, every name
 //! checked. All mistakes of a file are found at once.
 //!
 //! ```

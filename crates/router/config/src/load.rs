@@ -1,4 +1,4 @@
-//! A file and all that it includes, as one configuration. Called by `octet serve --config` and `octet config check`.
+//! A file and all files that it includes, as one configuration. Called by `octet serve --config` and `octet config check`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::source::Source;
 use crate::yaml::{self, Entry, FILE_BYTES_MAX, Node, Value};
 use crate::{Config, Note, Problem, Problems, Span};
 
-/// Files that include each other, at most.
+/// Maximum number of included files.
 const FILES_MAX: usize = 64;
 
 impl Config {
@@ -24,7 +24,7 @@ impl Config {
         Self::parse(&file, &text, source)
     }
 
-    /// Reads the text of a file called `file`; what it includes is sought from its folder.
+    /// Reads the text of a file named `file`; included files are relative to its folder.
     pub fn parse(file: &str, text: &str, source: &dyn Source) -> Result<Self, Problems> {
         let reader = Reader::new(source);
         let mut files = Vec::new();
@@ -36,7 +36,7 @@ impl Config {
             _ => {
                 if problems.is_empty() {
                     let span = Span { file: file.into(), line: 1, column: 1 };
-                    problems.push(Problem { span, text: "the file cannot be understood".into() });
+                    problems.push(Problem { span, text: "the file cannot be parsed".into() });
                 }
                 Err(Problems(problems))
             }
@@ -44,7 +44,7 @@ impl Config {
     }
 }
 
-/// What there is to say about a file, right or wrong. For imports.
+/// The problems and notes of a file, for imports.
 pub(crate) fn look(
     file: &str,
     text: &str,
@@ -78,7 +78,7 @@ fn gather(reader: &Reader, file: Arc<str>, text: &str, files: &mut Vec<PathBuf>)
         if root.value != Value::Null {
             reader.wrong(
                 &root.span,
-                format!("a configuration is a mapping of keys to values, not {}", root.value.describe()),
+                format!("a configuration must be a mapping of keys to values, not {}", root.value.describe()),
             );
             return None;
         }
@@ -94,7 +94,7 @@ fn gather(reader: &Reader, file: Arc<str>, text: &str, files: &mut Vec<PathBuf>)
         }
         let path = folder(&span).join(&name);
         if files.contains(&path) {
-            reader.wrong(&span, format!("include: {} is read already; a file counts once", quoted(&name)));
+            reader.wrong(&span, format!("include: {} was already included", quoted(&name)));
             continue;
         }
         if files.len() >= FILES_MAX {
@@ -135,7 +135,7 @@ fn included(reader: &Reader, entries: &[Entry]) -> Vec<(Span, String)> {
     items.iter().filter_map(name).collect()
 }
 
-/// Adds an included file's keys: lists at the top are joined, mappings merged key by key, and what stands in both is the included file's.
+/// Adds an included file's keys: top-level lists are joined, mappings merged key by key; the included file takes precedence.
 fn merge(reader: &Reader, into: &mut Vec<Entry>, from: Vec<Entry>, top: bool) {
     for entry in from {
         if top && entry.key == "include" {
@@ -151,7 +151,8 @@ fn merge(reader: &Reader, into: &mut Vec<Entry>, from: Vec<Entry>, top: bool) {
             (_, Value::Null) => {}
             (own_value, other) => {
                 if *own_value != Value::Null {
-                    let text = format!("it replaces what {} says, for included files win", own.span);
+                    let text =
+                        format!("it replaces the value in {}: included files take precedence", own.span);
                     reader.note(&entry.span, entry.key, text);
                 }
                 own.node = Node { span: entry.node.span, value: other };

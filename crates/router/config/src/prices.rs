@@ -1,5 +1,5 @@
-//! What models cost where the configuration does not say: the list in `prices.csv`, and a file of the user's own. Asked by `read` and
-//! by the server, for names with stars.
+//! Default prices of models: the list in `prices.csv`, and a file of the user. Used by `read` and
+//! by the server, for names with wildcards.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -7,19 +7,19 @@ use std::sync::{Arc, OnceLock};
 /// The list, with its date and sources.
 const LIST: &str = include_str!("../prices.csv");
 
-/// Largest price for a million tokens that is taken for one.
+/// Maximum plausible price per million tokens.
 const PRICE_MAX: f64 = 1e6;
 
-/// What a token of a model costs, in US dollars.
+/// The price of a model's tokens, in US dollars.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Price {
-    /// A token of the prompt.
+    /// Per prompt token.
     pub input: f64,
-    /// A token of the answer.
+    /// Per answer token.
     pub output: f64,
-    /// A token of the prompt from the provider's cache.
+    /// Per prompt token read from the provider's cache.
     pub cache_read: Option<f64>,
-    /// A token of the prompt that is written to it.
+    /// Per prompt token written to the provider's cache.
     pub cache_write: Option<f64>,
 }
 
@@ -27,7 +27,7 @@ pub struct Price {
 #[derive(Debug, Clone, PartialEq)]
 pub struct PriceList {
     own: Arc<HashMap<String, Price>>,
-    /// Whether the built-in list counts too.
+    /// Whether the built-in list is used too.
     built_in: bool,
 }
 
@@ -39,15 +39,15 @@ impl Default for PriceList {
 }
 
 impl PriceList {
-    /// No prices but those of the configuration's entries.
+    /// Only the prices of the configuration's entries.
     pub fn none() -> Self {
         Self { own: Arc::default(), built_in: false }
     }
 
-    /// A file in the form of the built-in list, which it beats.
+    /// A file in the format of the built-in list, over which it takes precedence.
     ///
     /// # Errors
-    /// What is wrong with it, with the line.
+    /// A message with the line.
     pub fn read(text: &str) -> Result<Self, String> {
         Ok(Self { own: Arc::new(parse(text)?), built_in: true })
     }
@@ -74,13 +74,13 @@ fn parse(text: &str) -> Result<HashMap<String, Price>, String> {
         let wrong = |why: &str| format!("line {}: {why}", i + 1);
         let mut cells = line.split(',').map(str::trim);
         let name = cells.next().filter(|name| name.contains('/'));
-        let name = name.ok_or_else(|| wrong("it begins with provider/model, like openai/gpt-4o"))?;
+        let name = name.ok_or_else(|| wrong("it must start with provider/model, like openai/gpt-4o"))?;
         let mut price = |what: &str| match cells.next() {
             None | Some("") => Ok(None),
             Some(text) => {
                 let usd = text.parse::<f64>().ok().filter(|usd| (0.0..=PRICE_MAX).contains(usd));
                 let why =
-                    || wrong(&format!("{what} is US dollars for a million tokens, from 0 to {PRICE_MAX}"));
+                    || wrong(&format!("{what} must be US dollars per million tokens, from 0 to {PRICE_MAX}"));
                 usd.map(|usd| Some(usd / 1e6)).ok_or_else(why)
             }
         };
@@ -91,7 +91,7 @@ fn parse(text: &str) -> Result<HashMap<String, Price>, String> {
             return Err(wrong("there are more than five cells"));
         }
         if out.insert(name.to_string(), Price { input, output, cache_read, cache_write }).is_some() {
-            return Err(wrong(&format!("'{name}' is there twice")));
+            return Err(wrong(&format!("'{name}' is listed twice")));
         }
     }
     Ok(out)
@@ -127,12 +127,12 @@ mod tests {
         assert!(own.get("openai/gpt-4o").is_some(), "the rest of the built-in list counts on");
         assert_eq!(PriceList::none().get("openai/gpt-4o"), None);
         for (text, said) in [
-            ("gpt-4o,1,2", "line 1: it begins with provider/model"),
-            ("\na/b,x,2", "line 2: input is US dollars"),
-            ("a/b,1,-2", "output is US dollars"),
+            ("gpt-4o,1,2", "line 1: it must start with provider/model"),
+            ("\na/b,x,2", "line 2: input must be US dollars"),
+            ("a/b,1,-2", "output must be US dollars"),
             ("a/b,,2", "input is missing"),
             ("a/b,1,2,3,4,5", "more than five cells"),
-            ("a/b,1,2\na/b,1,2", "line 2: 'a/b' is there twice"),
+            ("a/b,1,2\na/b,1,2", "line 2: 'a/b' is listed twice"),
         ] {
             let why = PriceList::read(text).expect_err(text);
             assert!(why.contains(said), "{text}: {why}");

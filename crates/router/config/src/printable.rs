@@ -1,17 +1,17 @@
-//! Texts of others, made fit for a terminal and for a line of a log. Used wherever names of a file or of a client are printed.
+//! Escapes untrusted texts for terminals and logs. Used wherever names from a file or a client are printed.
 
 use std::borrow::Cow;
 
-/// Characters that are not shown but do something: control characters, ends of lines, and those that turn the direction of writing.
+/// Invisible characters with an effect: control characters, line ends, and those that change the text direction.
 fn acts(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// `text` with such characters escaped as Rust writes them: a name can neither move the cursor, nor pass for another line, nor be
+/// `text` with such characters escaped as in Rust: a name can neither move the cursor, nor look like another line, nor be
 /// read backwards.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    // Most texts are ASCII, and need not be decoded.
+    // Most texts are ASCII and need no decoding.
     if text.bytes().all(|b| matches!(b, b' '..=b'~')) || !text.contains(acts) {
         return Cow::Borrowed(text);
     }

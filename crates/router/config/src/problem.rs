@@ -1,15 +1,15 @@
-//! What is wrong with a file: all of it at once, each with its place and what to do. Printed by the CLI and by a refused reload.
+//! All errors of a file, each with its place and what to do. Printed by the CLI and by a refused reload.
 
 use std::fmt;
 
 use crate::{Span, printable};
 
-/// One thing that is wrong.
+/// One error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where.
+    /// Its place.
     pub span: Span,
-    /// What, and what to do about it.
+    /// What is wrong, and what to do.
     pub text: String,
 }
 
@@ -19,11 +19,11 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All that is wrong with a configuration, in the order of the file; never empty.
+/// All errors of a configuration, in the order of the file; never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problems(pub Vec<Problem>);
 
-/// Problems that are printed; a hand-written file has few, and a wrong file should not fill the screen.
+/// Maximum number of printed problems: a wrong file should not fill the screen.
 const SHOWN_MAX: usize = 20;
 
 impl fmt::Display for Problems {
@@ -43,7 +43,7 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// What a user wrote, short enough to be quoted in an error.
+/// A quoted text, shortened for an error.
 pub(crate) fn quoted(text: &str) -> String {
     const QUOTED_MAX: usize = 60;
     match text.char_indices().nth(QUOTED_MAX) {
@@ -52,12 +52,12 @@ pub(crate) fn quoted(text: &str) -> String {
     }
 }
 
-/// The name that was likely meant: the closest of `known`, where one is close.
+/// The closest of `known`, if one is close.
 pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     scored(name, known).filter(|(score, _)| *score > 0.85).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, k)| k)
 }
 
-/// The name of `known` that `name` misspells: the same letters in another case or with other dashes, or one edit away; two where
+/// The name of `known` that `name` misspells: the same letters in another case or with other dashes, or one edit away; two if
 /// it is long.
 pub(crate) fn mistyped<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const NAME_MAX: usize = 100; // the comparison is quadratic
@@ -72,7 +72,7 @@ pub(crate) fn mistyped<'a>(name: &str, known: impl IntoIterator<Item = &'a str>)
     edits.filter(|(edits, _)| *edits <= edits_max).min_by_key(|(edits, _)| *edits).map(|(_, k)| k)
 }
 
-/// Names of `known` that may have been meant, the closest first; none where none is near.
+/// Similar names of `known`, the closest first.
 pub fn near<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     const NEAR_MAX: usize = 5;
     let mut near: Vec<(f64, &str)> = scored(name, known).filter(|(score, _)| *score > 0.75).collect();
@@ -80,7 +80,7 @@ pub fn near<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a
     near.into_iter().take(NEAR_MAX).map(|(_, k)| k).collect()
 }
 
-/// How much each name is like `name`, from 0 to 1.
+/// The similarity of each name to `name`, from 0 to 1.
 fn scored<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> impl Iterator<Item = (f64, &'a str)> {
     const NAME_MAX: usize = 100; // the comparison is quadratic
     let plain = |s: &str| s.to_lowercase().replace(['-', '.', ' '], "_");

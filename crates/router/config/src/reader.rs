@@ -1,4 +1,4 @@
-//! What is shared while a file is read: where variables come from, and what was found wrong so far. Made by `load`.
+//! Shared state while a file is read: the source of variables, and the problems so far. Created by `load`.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -11,18 +11,18 @@ use crate::source::Source;
 use crate::yaml::{Entry, Node, Value};
 use crate::{Note, Problem, Secret, Span, header};
 
-/// Reads on after each mistake, so that the user hears of all of them at once.
+/// Collects all errors, so that they are reported together.
 pub(crate) struct Reader<'a> {
     source: &'a dyn Source,
-    /// `environment_variables`: beat those of the process, as LiteLLM has it.
+    /// `environment_variables`: take precedence over those of the process, as in LiteLLM.
     variables: RefCell<Vec<(String, String)>>,
     problems: RefCell<Vec<Problem>>,
     notes: RefCell<Vec<Note>>,
     /// Why an entry is left out, if that is not an error: a variable that is not set, an unknown provider.
     missing: RefCell<Option<Vec<String>>>,
-    /// Names in the user's list of what need not be enforced that were found in the file.
+    /// Keys of `--ignore-unsupported` that were found in the file.
     excused: RefCell<BTreeSet<String>>,
-    /// Keys that were looked for: sections and names. For the test that none is declared and then forgotten.
+    /// Keys that were read: sections and names. For the test that every declared key is read.
     asked: RefCell<BTreeSet<(&'static str, &'static str)>>,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Reader<'a> {
 const VARIABLE: &str = "os.environ/";
 /// Reads a secret from a file,
 const FILE: &str = "file:";
-/// which is no longer than this: longer ones are no keys.
+/// of at most this size: longer ones are not keys.
 const KEY_BYTES_MAX: u64 = 16 << 10;
 
 impl<'a> Reader<'a> {
@@ -46,31 +46,31 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Something is wrong.
+    /// Reports an error.
     pub fn wrong(&self, span: &Span, text: impl Into<String>) {
         self.problems.borrow_mut().push(Problem { span: span.clone(), text: text.into() });
     }
 
-    /// A key that guards something, or changes answers, and has no effect here. What is switched off needs no word.
+    /// Reports an unsupported key that protects something or changes answers. A key that is off is not reported.
     pub fn unsupported(&self, entry: &Entry, path: &str, why: &str) {
         if !entry.node.value.is_off() {
             self.not_enforced(&entry.span, path, why);
         }
     }
 
-    /// The same of a value: `path` is what `--ignore-unsupported` names it by.
+    /// The same for a value: `path` is its name in `--ignore-unsupported`.
     pub fn not_enforced(&self, span: &Span, path: &str, why: &str) {
         let short = path.rsplit('.').next().unwrap_or(path);
         if let Some(name) = self.source.ignores().iter().find(|n| [path, short, "*"].contains(&n.as_str())) {
             self.excused.borrow_mut().insert(name.clone());
-            self.note(span, path, format!("NOT ENFORCED, as --ignore-unsupported says: {why}"));
+            self.note(span, path, format!("NOT ENFORCED, because of --ignore-unsupported: {why}"));
         } else {
             let way = format!("to start without it: --ignore-unsupported {path}");
             self.wrong(span, format!("{path} is not supported: {why} ({way})"));
         }
     }
 
-    /// Something is worth a word.
+    /// Adds a note.
     pub fn note(&self, span: &Span, key: impl Into<String>, text: impl Into<String>) {
         let note = Note { span: span.clone(), key: key.into(), text: text.into() };
         let mut notes = self.notes.borrow_mut();
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Sets a variable for what is read from now on.
+    /// Sets a variable for the rest of the file.
     pub fn set_variable(&self, name: &str, value: String) {
         self.variables.borrow_mut().push((name.to_string(), value));
     }
@@ -95,18 +95,18 @@ impl<'a> Reader<'a> {
         self.source.read(path, bytes_max)
     }
 
-    /// A variable that is needed and not set.
+    /// Reports a required variable that is not set.
     pub fn lacks(&self, span: &Span, name: &str) {
         match &mut *self.missing.borrow_mut() {
             Some(missing) => missing.push(format!("the environment variable {name} is not set")),
             None => self.wrong(
                 span,
-                format!("the environment variable {name} is not set: set it, or write a value here"),
+                format!("the environment variable {name} is not set: set it, or use a value instead"),
             ),
         }
     }
 
-    /// An entry that cannot be offered is left out for this reason; elsewhere it is a mistake.
+    /// Leaves an entry out for this reason; outside of an entry it is an error.
     pub fn unfit(&self, span: &Span, reason: impl Into<String>) {
         match &mut *self.missing.borrow_mut() {
             Some(missing) => missing.push(reason.into()),
@@ -114,19 +114,19 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Runs `read`; variables that are not set are no mistakes meanwhile, but the second result.
+    /// Runs `read`; reasons to leave the entry out are returned instead of reported.
     pub fn leaving_out<T>(&self, read: impl FnOnce() -> T) -> (T, Vec<String>) {
         *self.missing.borrow_mut() = Some(Vec::new());
         let result = read();
         (result, self.missing.borrow_mut().take().unwrap_or_default())
     }
 
-    /// A key was looked for.
+    /// Records that a key was read.
     pub fn ask(&self, section: &'static str, key: &'static str) {
         self.asked.borrow_mut().insert((section, key));
     }
 
-    /// What was looked for.
+    /// The keys that were read.
     #[cfg(test)]
     pub fn asked(&self) -> BTreeSet<(&'static str, &'static str)> {
         self.asked.borrow().clone()
@@ -147,12 +147,12 @@ impl<'a> Reader<'a> {
         (problems, notes)
     }
 
-    /// Whether something is wrong so far.
+    /// Whether there are errors so far.
     pub fn failed(&self) -> bool {
         !self.problems.borrow().is_empty()
     }
 
-    /// A text with `os.environ/NAME` looked up; `None` where that is not set.
+    /// A text, with `os.environ/NAME` resolved; `None` if the variable is not set.
     pub fn resolve(&self, span: &Span, text: &str) -> Option<String> {
         let Some(name) = text.strip_prefix(VARIABLE) else { return Some(text.to_string()) };
         let value = self.variable(name.trim());
@@ -162,7 +162,7 @@ impl<'a> Reader<'a> {
         value
     }
 
-    /// A secret: looked up, or from a file. All of them are sent in headers, or compared with what came in one. `what` it is, for
+    /// A secret: resolved, or from a file. All of them are sent in headers, or compared with one. `what`: its description in
     /// errors.
     pub fn secret(&self, span: &Span, what: &str, text: &str) -> Option<Secret> {
         let text = match text.strip_prefix(FILE) {
@@ -177,15 +177,12 @@ impl<'a> Reader<'a> {
         };
         let secret = Secret::new(&text);
         if secret.is_none() {
-            self.wrong(
-                span,
-                "the key is empty: write os.environ/NAME, file:PATH or the key, or leave it out",
-            );
+            self.wrong(span, "the key is empty: use os.environ/NAME, file:PATH or the key, or remove it");
         }
         secret.filter(|s| self.sendable(span, what, s.expose()))
     }
 
-    /// Whether a text can be sent in a header; it is a mistake where it cannot.
+    /// Whether a text can be sent in a header; reports it otherwise.
     pub fn sendable(&self, span: &Span, what: &str, text: &str) -> bool {
         let wrong = header::wrong_value(text);
         if let Some(why) = wrong {
@@ -194,7 +191,7 @@ impl<'a> Reader<'a> {
         wrong.is_none()
     }
 
-    /// A path that is meant from the folder of the file that it stands in.
+    /// A path relative to the folder of the file that contains it.
     pub fn path(&self, span: &Span, path: &str) -> PathBuf {
         folder(span).join(path)
     }
@@ -212,18 +209,18 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The same of a mapping.
+    /// The same for a mapping.
     pub fn json_map(&self, entries: &[Entry]) -> Map<String, Json> {
         entries.iter().map(|e| (e.key.clone(), self.json(&e.node))).collect()
     }
 }
 
-/// The folder of the file that something stands in.
+/// The folder of the file that contains `span`.
 pub(crate) fn folder(span: &Span) -> &Path {
     Path::new(&*span.file).parent().unwrap_or(Path::new(""))
 }
 
-/// YAML's integers are read as 64 bits, with a sign or without.
+/// YAML's integers have 64 bits, signed or unsigned.
 fn integer(i: i128) -> Option<Number> {
     u64::try_from(i).map(Number::from).or_else(|_| i64::try_from(i).map(Number::from)).ok()
 }

@@ -1,4 +1,4 @@
-//! A JSON schema of the file, for editors. Made of the same table of keys that the reader goes by; printed by `octet config schema`.
+//! A JSON schema of the file, for editors. Generated from the reader's table of keys; printed by `octet config schema`.
 
 use serde_json::{Map, Value, json};
 
@@ -31,7 +31,7 @@ fn section(section: &Section) -> Value {
             };
         }
     }
-    // What is refused is not listed: editors mark it.
+    // Refused keys are not listed: editors mark them.
     json!({
         "type": ["object", "null"],
         "description": section.doc,
@@ -41,7 +41,7 @@ fn section(section: &Section) -> Value {
     })
 }
 
-/// Everything but lists and mappings may come from a variable, and is a text then.
+/// All values except lists and mappings may come from a variable, as a text.
 fn kind(kind: Kind) -> Value {
     match kind {
         Kind::Text | Kind::Secret => json!({"type": ["string", "array", "null"]}),
@@ -68,7 +68,7 @@ fn kind(kind: Kind) -> Value {
     }
 }
 
-/// The keys as a table in Markdown, for the documentation: section, key, what it holds, what it does.
+/// The keys as a Markdown table, for the documentation: section, key, value, effect.
 pub fn markdown() -> String {
     let mut out = String::new();
     table(&ROOT, &mut out, &mut Vec::new());

@@ -1,4 +1,4 @@
-//! Keys of providers and of this server: kept out of logs, errors and `{:?}`. Made where the configuration is read.
+//! Keys of providers and of this server, which never appear in logs, errors and `{:?}`. Created when the configuration is read.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 pub struct Secret(Arc<str>);
 
 impl Secret {
-    /// Wraps a secret; white space around it is dropped. `None` where nothing is left: an empty variable must not
-    /// open a door.
+    /// Wraps a secret without surrounding white space. `None` if it is empty: an empty variable must not
+    /// grant access.
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim();
         (!text.is_empty()).then(|| Self(text.into()))
     }
 
-    /// A text as it is, also an empty one: the value of a variable that a process gets.
+    /// Wraps a text unchanged, also an empty one: the value of a process' variable.
     pub(crate) fn verbatim(text: &str) -> Self {
         Self(text.into())
     }

@@ -1,11 +1,11 @@
-//! What lies outside of the file: variables and other files. Passed in, so that only the CLI reads the environment.
+//! Everything outside of the file: variables and other files. Passed in, so that only the CLI reads the environment.
 
 use std::io;
 use std::path::Path;
 
 /// Where variables and files come from.
 pub trait Source {
-    /// The variable of this name, where it is set. (An empty one counts as not set.)
+    /// The variable of this name, if it is set and not empty.
     fn variable(&self, name: &str) -> Option<String>;
 
     /// The text of a file of at most `bytes_max` bytes.
@@ -18,7 +18,7 @@ pub trait Source {
     }
 }
 
-/// A source of a user who accepts that some keys are not enforced.
+/// A source with keys that need not be enforced.
 pub struct Ignoring<'a, S> {
     /// Where variables and files come from.
     pub source: S,
@@ -53,17 +53,17 @@ impl<F: Fn(&str) -> Option<String>> Source for Disk<F> {
     }
 }
 
-/// The text of a regular file of no more than `bytes_max` bytes. Whoever can name a file to the server cannot make it wait or swell
+/// The text of a regular file of at most `bytes_max` bytes. A name from a client cannot make the server wait or use much memory
 /// with a pipe or a device.
 ///
 /// # Errors
-/// Where it is something else, larger, no text, or cannot be read.
+/// If it is not a regular file, larger, not UTF-8, or cannot be read.
 pub fn read_file(path: &Path, bytes_max: u64) -> io::Result<String> {
     use io::Read;
     // Checked before it is opened: opening a pipe blocks until another process writes to it.
     regular(&std::fs::metadata(path)?)?;
     let file = std::fs::File::open(path)?;
-    // Another one may be in its place by now.
+    // It may have been replaced since the check.
     regular(&file.metadata()?)?;
     let mut bytes = Vec::new();
     file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -87,7 +87,7 @@ fn regular(meta: &std::fs::Metadata) -> io::Result<()> {
         return Ok(());
     }
     let what = if meta.is_dir() { "a folder" } else { special(meta.file_type()) };
-    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {what}, and no regular file")))
+    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {what}, not a regular file")))
 }
 
 #[cfg(unix)]

@@ -1,4 +1,4 @@
-//! Where something stands in the user's file, and what there is to say about it. Used by every error and note.
+//! Places in the user's file, and notes about them. Used by every error and note.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,15 +22,15 @@ impl fmt::Display for Span {
     }
 }
 
-/// Something that a user should know and that stops nothing: a key without a meaning here, a key that stands in the open.
+/// A note that is not an error: a key without effect here, a secret in plain text.
 /// Printed as `octet.yaml:12:7: litellm_settings.alerting: ...`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// Where.
+    /// Its place.
     pub span: Span,
-    /// The key, with those that it stands under: `general_settings.database_url`.
+    /// The key's path: `general_settings.database_url`.
     pub key: String,
-    /// What it does not do, and what to do instead.
+    /// The note, and what to do instead.
     pub text: String,
 }
 

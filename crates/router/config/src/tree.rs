@@ -1,4 +1,4 @@
-//! What each name routes to, drawn as a tree for people. Printed by `octet config check`.
+//! The routes of each name as a tree. Printed by `octet config check`.
 
 use std::time::Duration;
 
@@ -71,9 +71,9 @@ impl Config {
                     let part = if shadow.share < 1.0 {
                         format!("{:.0}% of the requests", shadow.share * 100.0)
                     } else {
-                        "a copy".into()
+                        "each request".into()
                     };
-                    node.rest.push(format!("{} gets {part} too, unheard", shadow.group));
+                    node.rest.push(format!("{} gets a copy of {part}", shadow.group));
                 }
             }
         }
@@ -82,7 +82,7 @@ impl Config {
     }
 }
 
-/// A line and what hangs below it.
+/// A line and its children.
 struct Lines {
     head: String,
     rest: Vec<String>,
@@ -98,7 +98,7 @@ impl Lines {
     }
 }
 
-/// The shares of deployments of the same order; `None` where chance does not decide.
+/// The shares of deployments of the same order; `None` if they are not chosen at random.
 fn shares(tier: &[&Deployment], strategy: Strategy) -> Vec<Option<f64>> {
     if tier.len() < 2 || strategy != Strategy::SimpleShuffle {
         return vec![None; tier.len()];
@@ -141,14 +141,14 @@ fn fallback_lines(name: &str, router: &RouterSettings) -> Vec<String> {
         own.or_else(|| list.iter().find(|f| f.group.is_wildcard() && f.group.matches(name)))
             .map(|f| f.to.join(", "))
     };
-    // A group is no fallback of itself.
+    // A group is not a fallback of itself.
     let defaults: Vec<&str> =
         router.default_fallbacks.iter().map(String::as_str).filter(|d| *d != name).collect();
     let general = of(&router.fallbacks).or_else(|| (!defaults.is_empty()).then(|| defaults.join(", ")));
     let lines = [
         ("on errors", general),
         ("for a prompt that is too long", of(&router.context_window_fallbacks)),
-        ("for a refusal of the provider", of(&router.content_policy_fallbacks)),
+        ("if the provider's content filter refuses", of(&router.content_policy_fallbacks)),
     ];
     lines.into_iter().filter_map(|(when, to)| Some(format!("{when}: {}", to?))).collect()
 }
@@ -158,7 +158,7 @@ fn cascade_lines(cascade: &Cascade) -> Lines {
     let mut rest = Vec::new();
     for rule in &cascade.rules {
         let when: Vec<String> = rule.when.iter().map(condition).collect();
-        let check = if rule.check { ", if it is sure" } else { "" };
+        let check = if rule.check { ", if it is confident" } else { "" };
         rest.push(format!("{} for {}{check}  ({})", group(rule.to), when.join(" and "), rule.name));
     }
     if let Some(p) = &cascade.prerouter {
@@ -169,15 +169,15 @@ fn cascade_lines(cascade: &Cascade) -> Lines {
     }
     rest.push(match cascade.confidence {
         None => format!("{} otherwise", cascade.fast),
-        Some(c) => format!("{} otherwise, if it is sure ({})", cascade.fast, sureness(&c)),
+        Some(c) => format!("{} otherwise, if it is confident ({})", cascade.fast, sureness(&c)),
     });
     if cascade.confidence.is_some() {
-        rest.push(format!("{} where it is not", cascade.strong));
+        rest.push(format!("{} if it is not", cascade.strong));
     }
     Lines { head: format!("{}  a cascade", cascade.name), rest }
 }
 
-/// What makes an answer sure.
+/// The conditions of a confident answer.
 fn sureness(c: &Confidence) -> String {
     let signal = c.signal.map(|t| {
         let bound = if t.signal.measure.rises() { "from" } else { "up to" };
@@ -190,17 +190,17 @@ fn sureness(c: &Confidence) -> String {
     if !measured.is_empty() {
         all.push(format!("{} over {} tokens", measured.join(", "), c.window));
     }
-    all.extend(c.tool_calls.then(|| "its tool calls fit their schemas".to_string()));
-    all.extend(c.self_check.map(|p| format!("it calls its answer right with a probability from {p}")));
+    all.extend(c.tool_calls.then(|| "its tool calls match their schemas".to_string()));
+    all.extend(c.self_check.map(|p| format!("it calls its answer right with a probability of at least {p}")));
     all.join("; ")
 }
 
 fn condition(condition: &Condition) -> String {
     let with = |yes: &bool, what: &str| if *yes { what.to_string() } else { format!("no {what}") };
     match condition {
-        Condition::MinTokens(n) => format!("{n} tokens and more"),
+        Condition::MinTokens(n) => format!("{n} or more tokens"),
         Condition::MaxTokens(n) => format!("up to {n} tokens"),
-        Condition::MinMessages(n) => format!("{n} messages and more"),
+        Condition::MinMessages(n) => format!("{n} or more messages"),
         Condition::MaxMessages(n) => format!("up to {n} messages"),
         Condition::Tools(yes) => with(yes, "tools"),
         Condition::Code(yes) => with(yes, "code"),

@@ -1,11 +1,11 @@
-//! Times and sizes as people write them. Used by `fields` and by imports.
+//! Parses times and sizes. Used by `fields` and by imports.
 
 use std::time::Duration;
 
-/// Longest time that is taken: a hundred years, within which sums overflow nothing.
+/// Maximum time: a hundred years, so that sums cannot overflow.
 const SECONDS_MAX: f64 = 100.0 * 366.0 * 86400.0;
 
-/// A count of seconds, not below 0.
+/// A number of seconds, at least 0.
 pub(crate) fn seconds(n: f64) -> Option<Duration> {
     (0.0..=SECONDS_MAX).contains(&n).then(|| Duration::from_secs_f64(n))
 }
@@ -38,7 +38,7 @@ pub(crate) fn time(text: &str) -> Option<Duration> {
     if text.is_empty() { None } else { seconds(total) }
 }
 
-/// `32MiB`, `500K`, `1.5G`, or bytes. Units are of 1024.
+/// `32MiB`, `500K`, `1.5G`, or bytes. Units are powers of 1024.
 pub(crate) fn size(text: &str) -> Option<u64> {
     const UNITS: [(&str, u32); 5] = [("", 0), ("K", 10), ("M", 20), ("G", 30), ("T", 40)];
     let text = text.trim();
@@ -48,7 +48,7 @@ pub(crate) fn size(text: &str) -> Option<u64> {
     let unit = unit.strip_suffix("IB").or(unit.strip_suffix('B')).unwrap_or(&unit);
     let (_, bits) = UNITS.iter().find(|(name, _)| *name == unit)?;
     let bytes = number.parse::<f64>().ok()? * (1u64 << bits) as f64;
-    // More than any machine has; below, f64 counts exactly enough.
+    // More than any machine has; below, f64 is exact enough.
     (bytes < (1u64 << 50) as f64).then_some(bytes as u64)
 }
 

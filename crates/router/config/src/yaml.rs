@@ -1,4 +1,4 @@
-//! YAML text as a tree in which everything knows its place. Untrusted: size, depth and the work of aliases are bounded. Used
+//! Parses YAML into a tree of values with their places. Untrusted: size, depth and the expansion of aliases are bounded. Used
 //! by `load`.
 
 use std::collections::HashMap;
@@ -12,11 +12,11 @@ use serde_saphyr::{Location, Spanned};
 use crate::problem::quoted;
 use crate::{Note, Problem, Span};
 
-/// Longest file. Those that people write have some hundred lines.
+/// Maximum size of a file. Hand-written files have some hundred lines.
 pub(crate) const FILE_BYTES_MAX: usize = 4 << 20;
-/// Values of a file, those that aliases repeat included.
+/// Maximum number of values of a file, including those repeated by aliases.
 const NODES_MAX: usize = 100_000;
-/// Lists and mappings in each other.
+/// Maximum depth.
 const DEPTH_MAX: usize = 32;
 
 /// A value with its place.
@@ -26,7 +26,7 @@ pub(crate) struct Node {
     pub value: Value,
 }
 
-/// A key with its place, and what it holds.
+/// A key with its place, and its value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Entry {
     pub key: String,
@@ -34,7 +34,7 @@ pub(crate) struct Entry {
     pub node: Node,
 }
 
-/// What a value is.
+/// A value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {
     Null,
@@ -47,7 +47,7 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// What it is, for an error; a text is not quoted, for it may be a secret.
+    /// Its kind, for an error; a text is not quoted because it may be a secret.
     pub fn describe(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
@@ -61,7 +61,7 @@ impl Value {
 }
 
 impl Value {
-    /// Whether it switches nothing on: `null`, `false`, an empty text, list or mapping.
+    /// Whether it is off: `null`, `false`, an empty text, list or mapping.
     pub fn is_off(&self) -> bool {
         match self {
             Self::Null | Self::Bool(false) => true,
@@ -73,11 +73,11 @@ impl Value {
     }
 }
 
-/// Reads one document. Of keys that stand twice in a mapping the last one counts, as in PyYAML; the others are noted.
+/// Reads one document. Of duplicate keys in a mapping the last one is used, as in PyYAML; the others are noted.
 pub(crate) fn parse(file: &Arc<str>, text: &str, notes: &mut Vec<Note>) -> Result<Node, Problem> {
     let at = |line, column| Span { file: file.clone(), line, column };
     if text.len() > FILE_BYTES_MAX {
-        let text = format!("the file has {} bytes; at most {FILE_BYTES_MAX} are read", text.len());
+        let text = format!("the file has {} bytes; the maximum is {FILE_BYTES_MAX}", text.len());
         return Err(Problem { span: at(1, 1), text });
     }
     if text.lines().all(|l| l.trim().is_empty() || l.trim_start().starts_with('#')) {
@@ -100,14 +100,14 @@ pub(crate) fn parse(file: &Arc<str>, text: &str, notes: &mut Vec<Note>) -> Resul
     };
     let raw: Spanned<Raw> = serde_saphyr::from_str_with_options(text, options).map_err(|e| {
         let (line, column) = e.location().map_or((1, 1), place);
-        // The message repeats the place at its end or says it in words; a file's text is quoted briefly at most.
-        Problem { span: at(line, column), text: format!("this is no YAML: {}", brief(&e.to_string())) }
+        // The message repeats the place at its end or in words; it quotes the file's text briefly at most.
+        Problem { span: at(line, column), text: format!("invalid YAML: {}", brief(&e.to_string())) }
     })?;
     let mut budget = NODES_MAX;
     node(raw, (file, text), &mut budget, notes)
 }
 
-/// The first line of a message, without what could be a secret in it for long.
+/// The first line of a message, shortened because it may quote a secret.
 fn brief(message: &str) -> String {
     let line = message.lines().next().unwrap_or_default();
     let quoted = quoted(line);
@@ -119,7 +119,7 @@ fn place(location: Location) -> (u32, u32) {
     (number(location.line()), number(location.column()))
 }
 
-/// A value as serde sees it.
+/// A value as serde reads it.
 enum Raw {
     Null,
     Bool(bool),
@@ -182,8 +182,8 @@ impl<'de> Deserialize<'de> for Raw {
     }
 }
 
-/// The one letter that a word of YAML 1.1 for true or false is written as, if it is: LiteLLM's reader (PyYAML) takes `y` and `n` for
-/// texts, and `yes`, `no`, `on` and `off` for true and false, and so do we.
+/// The letter of a one-letter boolean of YAML 1.1: LiteLLM's reader (PyYAML) reads `y` and `n` as
+/// texts, and `yes`, `no`, `on` and `off` as booleans, and so does this one.
 fn letter(at: Location, text: &str) -> Option<&str> {
     let start = usize::try_from(at.span().byte_offset()?).ok()?;
     let letter = text.get(start..start + 1).filter(|l| matches!(*l, "y" | "Y" | "n" | "N"))?;
@@ -200,7 +200,7 @@ fn node(
 ) -> Result<Node, Problem> {
     let (file, text) = source;
     let defined = raw.defined;
-    // Where the value is used, not where an alias took it from: that is where the user looks.
+    // The place where an alias is used, not where it is defined: the user looks there.
     let (line, column) = place(raw.referenced);
     let span = Span { file: file.clone(), line, column };
     *budget = match budget.checked_sub(1) {
@@ -209,7 +209,7 @@ fn node(
             return Err(Problem {
                 span,
                 text: format!(
-                    "the file has more than {NODES_MAX} values, those that aliases repeat included"
+                    "the file has more than {NODES_MAX} values, including those repeated by aliases"
                 ),
             });
         }
@@ -228,7 +228,7 @@ fn node(
     Ok(Node { span, value })
 }
 
-/// The entries of a mapping. Of two with one key the last counts, as in PyYAML; the other is reported.
+/// The entries of a mapping. Of duplicate keys the last one is used, as in PyYAML; the others are reported.
 fn map(
     entries: Vec<(Spanned<Raw>, Spanned<Raw>)>,
     source: (&Arc<str>, &str),

@@ -1,24 +1,24 @@
-//! Edits of a YAML text that leave the rest of it, comments included, as it is. Used by imports.
+//! Edits of a YAML text that keep the rest, including comments. Used by imports.
 
 use std::ops::Range;
 
 use crate::Span;
 
-/// Puts a `#` before a key and all that it holds. `false` if the key shares its line with others (`{a: 1, b: 2}`).
+/// Comments out a key with its value. `false` if the key shares its line with others (`{a: 1, b: 2}`).
 pub(super) fn comment_out(lines: &mut [String], key: &Span) -> bool {
     let Some(range) = extent(lines, key, false) else { return false };
     put_hash(&mut lines[range], key);
     true
 }
 
-/// The lines of a key, or of an item of a list from its dash on, and of all that it holds. `None` if others share them.
+/// The lines of a key, or of a list item from its dash on, with its value. `None` if others share them.
 pub(super) fn extent(lines: &[String], part: &Span, item: bool) -> Option<Range<usize>> {
     let (first, column) = ((part.line as usize).checked_sub(1)?, (part.column as usize).checked_sub(1)?);
     let begin: String = lines.get(first)?.chars().take(column).collect();
     if !begin.chars().all(|c| matches!(c, ' ' | '-')) {
         return None;
     }
-    // A list may stand at its key's own column.
+    // A list may start at its key's column.
     let lists = !item && !begin.contains('-');
     let blank = |l: &str| l.trim().is_empty() || l.trim_start().starts_with('#');
     let is_item = |l: &str| l.trim_start().starts_with("- ") || l.trim() == "-";
@@ -27,12 +27,12 @@ pub(super) fn extent(lines: &[String], part: &Span, item: bool) -> Option<Range<
         .iter()
         .position(|l| !blank(l) && !inside(l))
         .map_or(lines.len(), |n| first + 1 + n);
-    // What is blank behind it belongs to what follows.
+    // Blank lines after it belong to the next key.
     let end = (first + 1..after).rev().find(|n| !blank(&lines[*n])).map_or(first + 1, |n| n + 1);
     Some(first..end)
 }
 
-/// Makes a comment of the lines of a part. The dash before an item's first key stays, for the keys that follow.
+/// Comments out the lines of a part. The dash before an item's first key stays, for the next keys.
 pub(super) fn put_hash(lines: &mut [String], part: &Span) {
     let column = (part.column as usize).saturating_sub(1);
     for (i, line) in lines.iter_mut().enumerate().filter(|(_, l)| !l.trim().is_empty()) {

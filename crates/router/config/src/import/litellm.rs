@@ -1,4 +1,4 @@
-//! LiteLLM's config.yaml: it is understood as it is; what has no meaning here becomes comments, each with its reason.
+//! LiteLLM's config.yaml: it is valid as it is; keys without effect here are commented out, each with its reason.
 
 use super::lines::{extent, put_hash};
 use super::llama_swap::quote;
@@ -7,11 +7,11 @@ use crate::source::Source;
 use crate::yaml::{self, Entry, Node, Value};
 use crate::{Problem, Problems, Span, load, sections};
 
-/// Translates it. What comes out is right: `octet config check` takes it.
+/// Translates it. The result passes `octet config check`.
 pub(super) fn import(file: &str, text: &str, source: &dyn Source) -> Result<Imported, Problems> {
     let mut out = Commented::new(file, text);
     let mut said: Vec<(u32, String)> = Vec::new();
-    // One at a time, for one problem can be the cause of others. What is wrong goes first: it may take notes with it.
+    // One at a time, because one problem can cause others. Errors first: notes may disappear with them.
     loop {
         let (problems, notes) = load::look(file, &out.text(), source)?;
         let unused = notes.iter().find(|n| *n.span.file == *file && sections::is_unused(&n.key));
@@ -35,23 +35,23 @@ pub(super) fn import(file: &str, text: &str, source: &dyn Source) -> Result<Impo
     Ok(with_notes("LiteLLM's file", said, &out.with_reasons()))
 }
 
-/// What could be done about a place.
+/// The result of commenting out a place.
 enum Done {
-    /// A part that holds it is a comment now.
+    /// A part that contains it was commented out.
     Commented,
-    /// A part that holds it was written in braces, and has lines of its own now.
+    /// A part that contains it was in braces, and was split into lines.
     Unfolded,
-    /// It is in no part of the file that has lines of its own.
+    /// No part that contains it has its own lines.
     Nothing,
 }
 
-/// A file of which parts become comments.
+/// A file of which parts are commented out.
 struct Commented<'a> {
     file: &'a str,
     lines: Vec<String>,
-    /// Of each line, where it was in the user's file.
+    /// For each line: its number in the user's file.
     origins: Vec<u32>,
-    /// Of each line, the reasons that are said above it.
+    /// For each line: the reasons that are written above it.
     reasons: Vec<Vec<String>>,
 }
 
@@ -89,7 +89,7 @@ impl<'a> Commented<'a> {
         out
     }
 
-    /// Makes a comment of the smallest part that holds a place.
+    /// Comments out the smallest part that contains a place.
     fn take_out(&mut self, at: &Span, reason: &str) -> Result<Done, Problems> {
         let text = self.text();
         let root = yaml::parse(&self.file.into(), &text, &mut Vec::new()).map_err(|p| Problems(vec![p]))?;
@@ -117,7 +117,7 @@ impl<'a> Commented<'a> {
         Ok(Done::Nothing)
     }
 
-    /// Where a part begins: an item does with its dash.
+    /// The start of a part: an item starts at its dash.
     fn begin(&self, part: &Part) -> Span {
         let line = self.lines.get(part.span.line as usize - 1).map_or("", |l| l.as_str());
         let before: Vec<char> = line.chars().take(part.span.column as usize - 1).collect();
@@ -125,7 +125,7 @@ impl<'a> Commented<'a> {
         Span { column: dash.map_or(part.span.column, |at| at as u32 + 1), ..part.span.clone() }
     }
 
-    /// The lines of a part of which the value stands in braces or brackets, one for each thing in it.
+    /// The lines of a part whose value is in braces or brackets, one per entry.
     fn unfolded(&self, part: &Part, lines: &[String]) -> Option<Vec<String>> {
         let at = &part.node.span;
         let first = self.lines.get(at.line as usize - 1)?.chars().nth(at.column as usize - 1)?;
@@ -138,7 +138,7 @@ impl<'a> Commented<'a> {
             }
             _ => return None,
         };
-        // What others refer to has to stay as it is.
+        // Anchors must stay.
         if inner.is_empty() || lines.iter().any(|l| l.contains('&')) {
             return None;
         }
@@ -165,8 +165,8 @@ struct Part<'a> {
     node: &'a Node,
 }
 
-/// The parts that hold a place, from the outside in. A key and the mapping that it is the first of begin at one place: it is the
-/// key that is meant where the complaint names it.
+/// The parts that contain a place, from the outside in. A mapping starts at its first key: it is the
+/// key if the message names it.
 fn holding<'a>(node: &'a Node, complaint: (&Span, &str), out: &mut Vec<Part<'a>>) {
     let (at, text) = complaint;
     let before = |span: &Span| *span.file == *at.file && (span.line, span.column) <= (at.line, at.column);
@@ -190,12 +190,12 @@ fn holding<'a>(node: &'a Node, complaint: (&Span, &str), out: &mut Vec<Part<'a>>
     holding(node, complaint, out);
 }
 
-/// Whether a complaint or a note is about this key itself, and not about what is missing beside it.
+/// Whether a message is about this key itself, and not about a missing one beside it.
 fn names(text: &str, key: &str) -> bool {
     ["' ", "':", ": ", " is not supported"].iter().any(|after| text.contains(&format!("{key}{after}")))
 }
 
-/// A value in one line, in the form that YAML has in common with JSON.
+/// A value in one line, in the syntax that YAML shares with JSON.
 fn flow(node: &Node) -> String {
     match &node.value {
         Value::Null => "null".into(),

@@ -1,4 +1,4 @@
-//! llama-swap's config.yaml: it stands under `processes`; its keys and its peers move to where they are here.
+//! llama-swap's config.yaml: it becomes `processes`; its keys and peers are moved to their places here.
 
 use super::lines::comment_out;
 use super::{Imported, with_notes};
@@ -54,7 +54,7 @@ pub(super) fn import(file: &str, text: &str, source: &dyn Source) -> Result<Impo
     Ok(with_notes("llama-swap's file", said, &out))
 }
 
-/// Servers elsewhere, as deployments.
+/// Remote servers, as deployments.
 fn peers(entry: &Entry, said: &mut Vec<String>) -> String {
     let Value::Map(peers) = &entry.node.value else { return String::new() };
     let mut out = String::from("model_list:\n");
@@ -93,7 +93,7 @@ fn peers(entry: &Entry, said: &mut Vec<String>) -> String {
     if any { out } else { String::new() }
 }
 
-/// `${env.NAME}` is `os.environ/NAME` here.
+/// `${env.NAME}` becomes `os.environ/NAME`.
 fn variable(text: String) -> String {
     let name = text.strip_prefix("${env.").and_then(|t| t.strip_suffix('}'));
     name.map_or(text.clone(), |n| format!("os.environ/{n}"))
@@ -106,7 +106,7 @@ fn keys(entry: &Entry) -> String {
     if keys.is_empty() { String::new() } else { format!("server:\n  api_key: [{}]\n", keys.join(", ")) }
 }
 
-/// A text as YAML takes it whatever is in it: JSON's form.
+/// A text quoted for YAML: JSON's syntax.
 pub(super) fn quote(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

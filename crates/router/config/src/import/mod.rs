@@ -1,4 +1,4 @@
-//! Other programs' files in our form: LiteLLM's config.yaml, llama-swap's, Ollama's Modelfile. Called by `octet config import`.
+//! Translates other programs' files: LiteLLM's config.yaml, llama-swap's, Ollama's Modelfile. Called by `octet config import`.
 
 mod lines;
 mod litellm;
@@ -8,16 +8,16 @@ mod modelfile;
 use crate::Problems;
 use crate::source::Source;
 
-/// A file in our form.
+/// A translated file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Imported {
-    /// YAML, to be saved beside the file that it was made of: paths in it are meant from there.
+    /// YAML, to be saved beside the original file: paths are relative to its folder.
     pub yaml: String,
-    /// What was left behind or is to be looked at; the same stands at the top of `yaml`.
+    /// What was dropped or needs attention; also at the top of `yaml`.
     pub notes: Vec<String>,
 }
 
-/// Where a file comes from.
+/// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// LiteLLM's config.yaml.
@@ -29,7 +29,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Tells it from the file's name and text.
+    /// Detects it by the file's name and text.
     pub fn guess(file: &str, text: &str) -> Self {
         let yaml = file.ends_with(".yaml") || file.ends_with(".yml");
         let from = |l: &str| l.trim_start().get(..5).is_some_and(|w| w.eq_ignore_ascii_case("from "));
@@ -43,7 +43,7 @@ impl Origin {
     }
 }
 
-/// Translates the text of `file`. `name` is what clients are to ask for, where the file does not say (a Modelfile).
+/// Translates the text of `file`. `name` is the model's name for clients if the file has none (a Modelfile).
 pub fn import(
     origin: Origin,
     file: &str,
@@ -60,7 +60,7 @@ pub fn import(
 
 /// Notes as comments at the top of a file.
 fn with_notes(made_of: &str, notes: Vec<String>, yaml: &str) -> Imported {
-    let mut out = format!("# Made of {made_of} by `octet config import`.\n");
+    let mut out = format!("# Created from {made_of} by `octet config import`.\n");
     for note in &notes {
         for line in note.lines() {
             out += &format!("#   {line}\n");

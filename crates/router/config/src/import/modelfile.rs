@@ -1,10 +1,10 @@
-//! Ollama's Modelfile as a model that runs here.
+//! Ollama's Modelfile as a local model.
 
 use super::llama_swap::quote;
 use super::{Imported, with_notes};
 use crate::{Problem, Problems, Span};
 
-/// Parameters that mean the same here, and what they are called.
+/// Parameters with the same meaning here, and their names.
 const PARAMETERS: &[(&str, &str)] = &[
     ("num_ctx", "ctx_size"),
     ("num_thread", "threads"),
@@ -36,7 +36,7 @@ pub(super) fn import(file: &str, text: &str, name: &str) -> Result<Imported, Pro
     for (line, word, value) in instructions(text).map_err(|(line, why)| wrong(line, why))? {
         let value = value.as_str();
         match word.as_str() {
-            "FROM" if model.is_some() => return Err(wrong(line, "a second FROM: a model is made of one".into())),
+            "FROM" if model.is_some() => return Err(wrong(line, "a second FROM: only one is allowed".into())),
             "FROM" => model = Some(source_of(value)),
             "PARAMETER" => {
                 let (key, value) = value.split_once(char::is_whitespace).ok_or_else(|| wrong(line, "PARAMETER needs a name and a value".into()))?;
@@ -46,9 +46,9 @@ pub(super) fn import(file: &str, text: &str, name: &str) -> Result<Imported, Pro
                     ("stop", _) => stops.push(quote(value)),
                     ("num_predict", _) if value.starts_with('-') => {} // as long as it takes: so it is here
                     (_, Some(ours)) => {
-                        let number: f64 = value.parse().map_err(|_| wrong(line, format!("PARAMETER {key} is no number")))?;
+                        let number: f64 = value.parse().map_err(|_| wrong(line, format!("PARAMETER {key} is not a number")))?;
                         if !number.is_finite() {
-                            return Err(wrong(line, format!("PARAMETER {key} is no number")));
+                            return Err(wrong(line, format!("PARAMETER {key} is not a number")));
                         }
                         params.retain(|(known, _)| *known != ours);
                         params.push((ours, value.trim_start_matches('+').to_string()));
@@ -65,11 +65,10 @@ pub(super) fn import(file: &str, text: &str, name: &str) -> Result<Imported, Pro
             "MESSAGE" => notes.push(format!("line {line}: MESSAGE was left out: send it with the conversation")),
             "ADAPTER" => notes.push(format!("TO DO, line {line}: ADAPTER was left out: merge it into the model first")),
             "LICENSE" | "REQUIRES" => {}
-            other => return Err(wrong(line, format!("{} is no instruction of a Modelfile", crate::problem::quoted(other)))),
+            other => return Err(wrong(line, format!("{} is not an instruction of a Modelfile", crate::problem::quoted(other)))),
         }
     }
-    let model =
-        model.ok_or_else(|| wrong(1, "there is no FROM: a Modelfile says what it is made of".into()))?;
+    let model = model.ok_or_else(|| wrong(1, "FROM is missing".into()))?;
     let mut out = format!("model_list:\n  - model_name: {}\n    litellm_params:\n", quote(name));
     out += &format!("      model: {}\n", quote(&format!("octet/{model}")));
     for (key, value) in params {
@@ -81,7 +80,7 @@ pub(super) fn import(file: &str, text: &str, name: &str) -> Result<Imported, Pro
     Ok(with_notes("a Modelfile", notes, &out))
 }
 
-/// `hf.co/user/repo:QUANT` is `hf:user/repo:QUANT` here; names and paths stay.
+/// `hf.co/user/repo:QUANT` becomes `hf:user/repo:QUANT`; names and paths stay.
 fn source_of(text: &str) -> String {
     let text = unquoted(text);
     let hub = ["https://hf.co/", "https://huggingface.co/", "hf.co/", "huggingface.co/"];

@@ -1,34 +1,34 @@
-//! The cache of responses. Looked at by the server and by the crate that keeps them.
+//! The response cache. Read by the server and the `cache` crate.
 
 use std::time::Duration;
 
 use crate::Secret;
 
-/// `litellm_settings.cache` and `cache_params`: answers are kept, and given again when the same request comes again.
+/// `litellm_settings.cache` and `cache_params`: answers are stored, and returned for the same request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResponseCache {
-    /// Where they are kept.
+    /// Where answers are stored.
     pub store: CacheStore,
-    /// `ttl`: how long. `None`: 10 minutes in memory, 1 minute in Redis, as LiteLLM does.
+    /// `ttl`: the lifetime of an answer. `None`: 10 minutes in memory, 1 minute in Redis, as in LiteLLM.
     pub ttl: Option<Duration>,
-    /// `namespace`: what the names of entries begin with.
+    /// `namespace`: the prefix of the entries' names.
     pub namespace: Option<String>,
-    /// `supported_call_types`: which requests are looked at.
+    /// `supported_call_types`: which requests are cached.
     pub calls: CachedCalls,
-    /// `mode: default_off`: only requests that say `cache: {use-cache: true}`.
+    /// `mode: default_off`: only requests with `cache: {use-cache: true}`.
     pub opt_in: bool,
-    /// `max_messages`: conversations with more messages are not looked at (4). `None`: all are.
+    /// `max_messages`: longer conversations are not cached (4). `None`: no limit.
     pub messages_max: Option<usize>,
-    /// `shared_between_keys`: a virtual key may get what another one's request was answered with (false).
+    /// `shared_between_keys`: a virtual key may get the answers of other keys' requests (false).
     pub shared: bool,
 }
 
-/// Where answers are kept.
+/// Where answers are stored.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CacheStore {
-    /// In this process' memory.
+    /// In the memory of this process.
     Memory {
-        /// What they may take together.
+        /// Maximum size of all answers.
         bytes_max: u64,
     },
     /// In Redis.
@@ -38,32 +38,32 @@ pub enum CacheStore {
 /// A Redis server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RedisServer {
-    /// Its whole address, `redis://` or `rediss://`, instead of all that follows.
+    /// Its URL, `redis://` or `rediss://`, instead of the following fields.
     pub url: Option<Secret>,
     /// Its name.
     pub host: String,
     /// Its port.
     pub port: u16,
-    /// Who logs in.
+    /// The user name.
     pub username: Option<String>,
-    /// With what.
+    /// The password.
     pub password: Option<Secret>,
-    /// `ssl`: over TLS.
+    /// `ssl`: use TLS.
     pub tls: bool,
     /// `db`: the number of its database.
     pub db: i64,
 }
 
-/// Which requests are looked at.
+/// Which requests are cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CachedCalls {
     /// Chats, in OpenAI's and Ollama's dialects.
     pub chat: bool,
-    /// Completions of a text.
+    /// Text completions.
     pub text: bool,
-    /// Vectors.
+    /// Embeddings.
     pub embeddings: bool,
-    /// OpenAI's responses.
+    /// OpenAI's Responses API.
     pub responses: bool,
     /// Chats in Anthropic's dialect.
     pub messages: bool,

@@ -1,19 +1,19 @@
-//! Where finished requests are reported. Looked at by the server and by the crate that sends.
+//! Where finished requests are reported. Read by the server and the `callbacks` crate.
 
 use crate::Secret;
 
-/// A receiver: `litellm_settings.callbacks` and its like, with what the environment and `callback_settings` say of it.
+/// A receiver: an entry of `litellm_settings.callbacks` and similar lists, with its settings from the environment and `callback_settings`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Callback {
-    /// As the file calls it.
+    /// Its name in the file.
     pub name: String,
-    /// Where it is.
+    /// Its address.
     pub url: String,
-    /// Headers that it wants: keys, for the most part.
+    /// Its headers, mostly keys.
     pub headers: Vec<(String, Secret)>,
-    /// Name and password, if it wants those.
+    /// User name and password, if it requires them.
     pub login: Option<(String, Secret)>,
-    /// What it takes.
+    /// The format of reports.
     pub form: CallbackForm,
     /// Report answered requests.
     pub on_success: bool,
@@ -21,26 +21,26 @@ pub struct Callback {
     pub on_failure: bool,
 }
 
-/// What a receiver takes.
+/// The format of reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallbackForm {
-    /// Spans of OpenTelemetry: OTLP over HTTP, in protobuf.
+    /// OpenTelemetry spans: OTLP over HTTP, in protobuf.
     Otlp {
         /// `service.name`.
         service: String,
     },
-    /// JSON in LiteLLM's names.
+    /// JSON with LiteLLM's field names.
     Json(JsonForm),
 }
 
-/// How records come together.
+/// How several records are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum JsonForm {
-    /// A list of them.
+    /// A JSON array.
     #[default]
     Array,
-    /// One a line.
+    /// One record per line.
     Lines,
-    /// One a request.
+    /// One record per request.
     Single,
 }

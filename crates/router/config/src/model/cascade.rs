@@ -1,4 +1,4 @@
-//! Routes that ask a fast model first. Decided by the router, request by request.
+//! Routes that try a fast model first. Read by the router for each request.
 
 use std::fmt;
 
@@ -7,35 +7,36 @@ use regex::Regex;
 use super::signal::{Prerouter, Threshold};
 use crate::Span;
 
-/// A name that is answered by a fast group or a strong one.
+/// A name that is answered by a fast or a strong group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cascade {
-    /// What clients ask for (`model_name`).
+    /// The name for clients (`model_name`).
     pub name: String,
-    /// The group for what is easy.
+    /// The group for easy requests.
     pub fast: String,
-    /// The group for what is hard.
+    /// The group for hard requests.
     pub strong: String,
-    /// The rules, in order; the first whose conditions all hold decides.
+    /// The rules, in order; the first one that matches decides.
     pub rules: Vec<Rule>,
-    /// Guesses from the prompt alone whether the fast model will be right, where no rule decides.
+    /// Predicts from the prompt whether the fast model's answer will be right, if no rule decides.
     pub prerouter: Option<Prerouter>,
-    /// How sure the fast model has to be where no rule decides. `None`: it always answers.
+    /// The required confidence of the fast model, if no rule decides. `None`: it always answers.
     pub confidence: Option<Confidence>,
-    /// Where it stands.
+    /// Its place in the file.
     pub span: Span,
 }
 
-/// Which requests go where without asking the fast model.
+/// Decides requests without the fast model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {
-    /// What is said about it in headers and logs: its `name`, or `rule N`.
+    /// Its name in headers and logs: `name`, or `rule N`.
     pub name: String,
-    /// All have to hold. Never empty.
+    /// All conditions must match. Never empty.
     pub when: Vec<Condition>,
-    /// Where it sends them (`to: fast | strong`; strong where it is not said).
+    /// The side for matching requests (`to: fast
+    /// strong`; default strong).
     pub to: Side,
-    /// Whether the fast model still has to be sure where `to` is fast (`check: true`); otherwise its answer stands.
+    /// Whether the confidence is still checked if `to` is fast (`check: true`).
     pub check: bool,
 }
 
@@ -49,10 +50,10 @@ pub enum Side {
     Strong,
 }
 
-/// What holds for a request, or not.
+/// A condition on a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Condition {
-    /// `min_tokens`: the prompt has at least so many (counted by the fast model's tokenizer where that is known, otherwise a
+    /// `min_tokens`: the prompt has at least this many tokens (counted by the fast model's tokenizer if it is available, else a
     /// quarter of its bytes).
     MinTokens(u64),
     /// `max_tokens`: the prompt has at most this many tokens.
@@ -63,15 +64,15 @@ pub enum Condition {
     MaxMessages(u32),
     /// `tools`: whether tools are given.
     Tools(bool),
-    /// `code`: whether there is a block of code in a message.
+    /// `code`: whether a message contains a code block.
     Code(bool),
-    /// `images`: whether there is an image in a message.
+    /// `images`: whether a message contains an image.
     Images(bool),
     /// `header`.
     Header(HeaderMatch),
-    /// `system`: a pattern that is found in the system prompt.
+    /// `system`: a pattern to search in the system prompt.
     System(Pattern),
-    /// `user`: a pattern that is found in the last message of the user.
+    /// `user`: a pattern to search in the last user message.
     User(Pattern),
 }
 
@@ -80,27 +81,27 @@ pub enum Condition {
 pub struct HeaderMatch {
     /// Its name in lower case.
     pub name: String,
-    /// What is found in its value. `None`: it is there.
+    /// A pattern to search in its value. `None`: the header is present.
     pub value: Option<Pattern>,
 }
 
-/// A regular expression; linear in time, found anywhere in a text.
+/// A regular expression, searched anywhere in a text in linear time.
 #[derive(Clone)]
 pub struct Pattern(Regex);
 
 impl Pattern {
-    /// Compiles it, within a bound of memory; the error is for people.
+    /// Compiles it with a memory limit. The error is a message for the user.
     pub fn new(text: &str) -> Result<Self, String> {
         let compiled = regex::RegexBuilder::new(text).size_limit(1 << 20).dfa_size_limit(1 << 20).build();
         compiled.map(Self).map_err(|e| e.to_string())
     }
 
-    /// Whether it is found in `text`.
+    /// Whether it matches a part of `text`.
     pub fn is_match(&self, text: &str) -> bool {
         self.0.is_match(text)
     }
 
-    /// As it is written.
+    /// Its text.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
@@ -118,31 +119,31 @@ impl fmt::Debug for Pattern {
     }
 }
 
-/// How sure the fast model has to be. Its first tokens are held back; where a threshold is missed, its answer is abandoned and the
+/// The required confidence of the fast model. Its first tokens are held back; below a threshold its answer is dropped and the
 /// strong group answers instead.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Confidence {
-    /// Tokens that are measured (16). A shorter answer is judged by what there is.
+    /// Number of measured tokens (16). Of a shorter answer all tokens are measured.
     pub window: u32,
-    /// `signal` and `threshold`. `None`: not looked at.
+    /// `signal` and `threshold`. `None`: not measured.
     pub signal: Option<Threshold>,
-    /// `mean_logprob`: least mean of their natural log-probabilities: -0.5. `None`: not looked at.
+    /// `mean_logprob`: minimum mean of their natural log-probabilities: -0.5. `None`: not measured.
     pub mean_logprob: Option<f64>,
-    /// `margin`: least mean of the difference between the first and the second choice's log-probability. `None`: not looked at.
+    /// `margin`: minimum mean difference between the log-probabilities of the first and second choice. `None`: not measured.
     pub margin: Option<f64>,
-    /// `skip_thoughts`: tokens of reasoning do not count (true).
+    /// `skip_thoughts`: reasoning tokens are not measured (true).
     pub skip_thoughts: bool,
-    /// `probe`: the first tokens of a greedy copy of the request are measured instead of the answer's own. `None`: where the model
+    /// `probe`: the first tokens of a greedy copy of the request are measured instead of the answer's. `None`: if the model
     /// is in this process.
     pub probe: Option<bool>,
     /// `tool_calls`: calls are checked against the schemas of their tools (true).
     pub tool_calls: bool,
-    /// `self_check`: least probability, 0 to 1, that the fast model calls its whole answer right. `None`: not asked.
+    /// `self_check`: minimum probability, 0 to 1, that the fast model calls its complete answer right. `None`: no self-check.
     pub self_check: Option<f64>,
 }
 
 impl Confidence {
-    /// Tokens that are measured where the file does not say.
+    /// Default number of measured tokens.
     pub const WINDOW: u32 = 16;
 
     /// Without a threshold.

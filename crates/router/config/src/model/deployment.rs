@@ -1,4 +1,4 @@
-//! One deployment: a target that answers to a group's name, with its weight and limits. Chosen by the router.
+//! One deployment: a target of a group, with its weight and limits. Chosen by the router.
 
 use std::time::Duration;
 
@@ -10,41 +10,41 @@ use crate::Span;
 /// One entry of `model_list`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Deployment {
-    /// `model_info.id`, or one made from all that the entry says (so that it is the same after a reload). Unique.
+    /// `model_info.id`, or one derived from the entry, so that it is the same after a reload. Unique.
     pub id: String,
-    /// `model_name`: what clients ask for.
+    /// `model_name`: the name for clients.
     pub group: GroupName,
-    /// Who answers.
+    /// The target.
     pub target: Target,
-    /// `weight`: its share of the group's requests against the others'. `None` where it is not said; then `rpm` and after
-    /// it `tpm` are weights where all of the group have them, and otherwise all are the same. 0 gets none.
+    /// `weight`: its share of the group's requests, relative to the others. Default: `rpm`, else
+    /// `tpm`, if all of the group have it; otherwise all are equal. 0 gets no requests.
     pub weight: Option<f64>,
-    /// `order`: lower ones first; higher ones are tried only where no lower one can answer. Those that do not say come last.
+    /// `order`: lower ones first; higher ones only if no lower one can answer. Default: last.
     pub order: Option<u32>,
-    /// `rpm`: most requests in a minute.
+    /// `rpm`: maximum requests per minute.
     pub rpm: Option<u64>,
-    /// `tpm`: most tokens in a minute, of prompts and answers.
+    /// `tpm`: maximum tokens per minute, of prompts and answers.
     pub tpm: Option<u64>,
-    /// `max_parallel_requests`: most requests at once.
+    /// `max_parallel_requests`: maximum concurrent requests.
     pub max_parallel_requests: Option<u32>,
-    /// `timeout`: longest time of one attempt. `None`: [`super::RouterSettings::timeout`].
+    /// `timeout`: time limit of one attempt. `None`: [`super::RouterSettings::timeout`].
     pub timeout: Option<Duration>,
-    /// `stream_timeout`: longest time to a stream's first piece. `None`: [`super::RouterSettings::stream_timeout`].
+    /// `stream_timeout`: time limit to a stream's first piece. `None`: [`super::RouterSettings::stream_timeout`].
     pub stream_timeout: Option<Duration>,
-    /// `cooldown_time`: how long it rests after failures. `None`: [`super::RouterSettings::cooldown_time`].
+    /// `cooldown_time`: cooldown after failures. `None`: [`super::RouterSettings::cooldown_time`].
     pub cooldown_time: Option<Duration>,
     /// `num_retries` (or `max_retries`) of the entry. `None`: [`super::RouterSettings::num_retries`].
     pub num_retries: Option<u32>,
     /// `silent_model`: the group that gets a copy of each request; its answers are discarded.
     pub shadow: Option<Shadow>,
-    /// Sampling and other parameters, in OpenAI's names, for requests that do not give them: `temperature`, `top_p`,
+    /// Default parameters of requests, by OpenAI's names: `temperature`, `top_p`,
     /// `max_tokens`, `stop`, `seed`, `reasoning_effort`, ...
     pub params: Map<String, Value>,
-    /// `tags`: which requests it answers, where `router_settings.enable_tag_filtering` says that tags choose.
+    /// `tags`: which requests it answers, with `router_settings.enable_tag_filtering`.
     pub tags: Vec<String>,
-    /// What is known about the model.
+    /// Facts about the model.
     pub info: ModelInfo,
-    /// Where the entry stands.
+    /// The entry's place in the file.
     pub span: Span,
 }
 
@@ -53,49 +53,49 @@ pub struct Deployment {
 pub struct Shadow {
     /// The group that gets them.
     pub group: String,
-    /// Share of the requests, 0 to 1 (`silent_share`; 1 where it is not said).
+    /// Share of the requests, 0 to 1 (`silent_share`; default 1).
     pub share: f64,
 }
 
 /// `model_info`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ModelInfo {
-    /// `litellm_params.model` as the file has it, `openai/gpt-4o`; empty for a process under its own name.
+    /// `litellm_params.model` as in the file, `openai/gpt-4o`; empty for a process under its own name.
     pub written: String,
-    /// What it is for.
+    /// Its purpose.
     pub mode: Mode,
-    /// `base_model`: the model, if the name does not tell (Azure's deployments).
+    /// `base_model`: the model, if the deployment has another name (Azure).
     pub base_model: Option<String>,
-    /// `max_input_tokens`: the window for prompts.
+    /// `max_input_tokens`: maximum tokens of a prompt.
     pub max_input_tokens: Option<u64>,
     /// `max_output_tokens`, or `max_tokens`.
     pub max_output_tokens: Option<u64>,
-    /// What the list of prices knows it as, `openai/gpt-4o`; a star stands for what clients ask for. `None`: it has a price of its own,
-    /// or is reached at an address that is not the provider's.
+    /// Its name in the price list, `openai/gpt-4o`; `*` stands for the requested name. `None`: the entry has a price,
+    /// or its address is not the provider's.
     pub priced_as: Option<String>,
-    /// USD for a token of the prompt.
+    /// USD per prompt token.
     pub input_cost_per_token: Option<f64>,
-    /// USD for a token of the prompt that a provider's cache held (`cache_read_input_token_cost`).
+    /// USD per prompt token read from the provider's cache (`cache_read_input_token_cost`).
     pub cached_input_cost_per_token: Option<f64>,
-    /// USD for a token of the prompt that a provider's cache takes in (`cache_creation_input_token_cost`).
+    /// USD per prompt token written to the provider's cache (`cache_creation_input_token_cost`).
     pub cache_write_cost_per_token: Option<f64>,
-    /// USD for a token of the answer.
+    /// USD per answer token.
     pub output_cost_per_token: Option<f64>,
-    /// `supports_vision`, where it is said.
+    /// `supports_vision`, if set.
     pub supports_vision: Option<bool>,
-    /// `supports_function_calling`, where it is said.
+    /// `supports_function_calling`, if set.
     pub supports_function_calling: Option<bool>,
-    /// `supports_reasoning`, where it is said.
+    /// `supports_reasoning`, if set.
     pub supports_reasoning: Option<bool>,
     /// `access_groups`: names that virtual keys may use for it.
     pub access_groups: Vec<String>,
-    /// `disable_background_health_check`: it is left out of the checks beside the requests.
+    /// `disable_background_health_check`: excluded from background health checks.
     pub unchecked: bool,
-    /// All else that stands there, for clients that ask `/model/info`. Changes nothing here.
+    /// All other fields, for clients of `/model/info`. They have no effect.
     pub other: Map<String, Value>,
 }
 
-/// What a deployment is for (`mode`).
+/// The purpose of a deployment (`mode`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mode {
     /// `chat` (also `responses`).
@@ -105,7 +105,7 @@ pub enum Mode {
     Completion,
     /// `embedding`.
     Embedding,
-    /// `audio_transcription`, `image_generation` and the like: what is passed on unread.
+    /// `audio_transcription`, `image_generation` and similar modes, whose requests are forwarded unread.
     Passed(&'static str),
 }
 
@@ -116,6 +116,6 @@ pub struct Skipped {
     pub group: GroupName,
     /// Why, and what to do: `the environment variable GROQ_API_KEY is not set`.
     pub reason: String,
-    /// Where the entry stands.
+    /// The entry's place in the file.
     pub span: Span,
 }

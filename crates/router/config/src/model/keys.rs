@@ -1,4 +1,4 @@
-//! Virtual keys and budgets. Kept by the crate of keys in a file beside the server.
+//! Virtual keys and budgets. Stored by the `keys` crate in a file beside the server.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,21 +8,21 @@ use std::time::Duration;
 pub struct KeysSettings {
     /// `keys.database`: the SQLite file. `None`: there are no virtual keys, only the master key.
     pub database: Option<PathBuf>,
-    /// `litellm_settings.max_budget`: USD that all requests together may cost; beyond that they are refused.
+    /// `litellm_settings.max_budget`: budget of all requests in USD; requests beyond it are refused.
     pub max_budget: Option<f64>,
-    /// `general_settings.enforce_fallback_model_access: false`: a fallback may lead a key to models that it may not ask for.
+    /// `general_settings.enforce_fallback_model_access: false`: a fallback may use models that the key may not request.
     pub open_fallbacks: bool,
-    /// `litellm_settings.budget_duration`: after which the count starts anew. `None`: never.
+    /// `litellm_settings.budget_duration`: the budget's period. `None`: it is never reset.
     pub budget_duration: Option<Duration>,
-    /// `litellm_settings.default_key_generate_params`: what a new key gets where its maker does not say.
+    /// `litellm_settings.default_key_generate_params`: defaults of new keys.
     pub defaults: KeyDefaults,
-    /// `litellm_settings.default_internal_user_params`: what a new user gets where its maker does not say.
+    /// `litellm_settings.default_internal_user_params`: defaults of new users.
     pub user_defaults: UserDefaults,
-    /// `litellm_settings.default_team_params`: what a new team gets where its maker does not say.
+    /// `litellm_settings.default_team_params`: defaults of new teams.
     pub team_defaults: LimitDefaults,
-    /// `litellm_settings.upperbound_key_generate_params`: the most that a request for a key can ask for.
+    /// `litellm_settings.upperbound_key_generate_params`: upper bounds of new keys.
     pub bounds: KeyBounds,
-    /// `keys.usage_days`: how long the usage by day is kept (400).
+    /// `keys.usage_days`: for how many days the daily usage is kept (400).
     pub usage_days: u32,
 }
 
@@ -42,7 +42,7 @@ impl Default for KeysSettings {
     }
 }
 
-/// Limits of a new key, user or team if its maker does not name them. `None` (and an empty list) is no limit.
+/// Default limits of a new key, user or team. `None` (and an empty list) is no limit.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LimitDefaults {
     /// `max_budget` in USD.
@@ -59,12 +59,12 @@ pub struct LimitDefaults {
     pub max_parallel_requests: Option<u32>,
 }
 
-/// What a new key gets if its maker does not say.
+/// Defaults of new keys.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct KeyDefaults {
     /// Its limits.
     pub limits: LimitDefaults,
-    /// `duration`: how long the key is good.
+    /// `duration`: how long the key is valid.
     pub duration: Option<Duration>,
     /// `user_id`.
     pub user: Option<String>,
@@ -72,7 +72,7 @@ pub struct KeyDefaults {
     pub team: Option<String>,
 }
 
-/// What a new user gets if its maker does not say.
+/// Defaults of new users.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct UserDefaults {
     /// The user's limits.
@@ -87,14 +87,14 @@ pub struct UserDefaults {
     pub internal_budget_duration: Option<Duration>,
 }
 
-/// The most that a request for a key can ask for. `None` is no bound.
+/// Upper bounds of new keys. `None` is no bound.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct KeyBounds {
     /// `max_budget` in USD.
     pub max_budget: Option<f64>,
     /// `budget_duration`.
     pub budget_duration: Option<Duration>,
-    /// `duration`: how long the key is good.
+    /// `duration`: how long the key is valid.
     pub duration: Option<Duration>,
     /// `max_parallel_requests`.
     pub max_parallel_requests: Option<u64>,

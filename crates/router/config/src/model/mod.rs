@@ -1,7 +1,7 @@
-//! What a configuration says, as plain data. Filled in by the reader; looked at by everything that routes.
+//! A configuration as plain data. Filled in by the reader; read by the router and the server.
 //!
-//! A client asks for a *group* by name. A group is all [`Deployment`]s of that name, and one of them answers. Names that are no
-//! group's are tried as [`RouterSettings::aliases`], then as [`Cascade`]s, then against groups with a wildcard.
+//! A client requests a *group* by name. A group is all [`Deployment`]s of that name, and one of them answers. Other names
+//! are tried as [`RouterSettings::aliases`], then as [`Cascade`]s, then against groups with a wildcard.
 
 mod cache;
 mod callback;
@@ -34,37 +34,37 @@ use std::path::PathBuf;
 
 use crate::{Note, PriceList};
 
-/// A whole configuration: the file and all that it includes.
+/// A configuration: the file and all files that it includes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Config {
-    /// All deployments, in the file's order; those of one group need not stand together. Every process is one too, under
+    /// All deployments, in the file's order; those of one group may be apart. Every process is one too, under
     /// its own name and its aliases, unless the file gives it others.
     pub deployments: Vec<Deployment>,
-    /// Deployments that are left out because something they need is not there: a key in the environment. Requests for a
-    /// group that has no other are refused with the reason.
+    /// Deployments that are left out because something is missing, such as a key in the environment. Requests for a
+    /// group without another deployment are refused with the reason.
     pub skipped: Vec<Skipped>,
     /// How one deployment of several is chosen, and what happens when it fails.
     pub router: RouterSettings,
-    /// Routes that ask a fast model first and a strong one where it is needed.
+    /// Routes that try a fast model first and a strong one if necessary.
     pub cascades: Vec<Cascade>,
     /// Servers that are started on demand.
     pub processes: Vec<Process>,
-    /// What holds for all processes.
+    /// Settings for all processes.
     pub process_settings: ProcessSettings,
     /// The server itself.
     pub server: ServerSettings,
     /// Virtual keys and budgets.
     pub keys: KeysSettings,
-    /// What models cost where their entries do not say.
+    /// Default prices of models.
     pub prices: PriceList,
     /// Where finished requests are reported.
     pub callbacks: Vec<Callback>,
-    /// Whether answers are kept and given again.
+    /// The response cache, if it is on.
     pub cache: Option<ResponseCache>,
-    /// Checks that run beside the requests.
+    /// Background health checks.
     pub health: HealthChecks,
-    /// The files that were read: the first and all that it includes. A change of one of them is a change of the configuration.
+    /// The files that were read: the main file and all that it includes. They are watched for changes.
     pub files: Vec<PathBuf>,
-    /// What the user should know; to be logged at the start and after a reload.
+    /// Notes for the user, logged at the start and after a reload.
     pub notes: Vec<Note>,
 }

@@ -1,4 +1,4 @@
-//! Servers that are started on demand, in llama-swap's terms. Run by the supervisor of processes.
+//! Servers that are started on demand, in llama-swap's terms. Run by the `process` crate.
 
 use std::time::Duration;
 
@@ -11,71 +11,71 @@ use crate::Span;
 pub struct Process {
     /// Its key in the file; a group of this name has it as a deployment.
     pub id: String,
-    /// `name` and `description`, for people.
+    /// `name`, for display.
     pub name: Option<String>,
-    /// See `name`.
+    /// `description`, for display.
     pub description: Option<String>,
-    /// `cmd`: the program and its arguments, split as a shell does, macros and `${env.X}` filled in. `${PORT}` is left in where
+    /// `cmd`: the program and its arguments, split like a shell, with macros and `${env.X}` filled in. `${PORT}` stays if
     /// [`Process::port`] is chosen at the start. Never empty. No shell runs it.
     pub cmd: Vec<String>,
-    /// `cmdStop`: what ends it instead of a signal; `${PID}` is left in.
+    /// `cmdStop`: the command that stops it instead of a signal; `${PID}` stays.
     pub cmd_stop: Option<Vec<String>>,
-    /// `env`: what is added to its environment, name and value. May hold keys: not to be printed.
+    /// `env`: variables that are added to its environment. May contain keys: not to be printed.
     pub env: Vec<(String, crate::Secret)>,
-    /// `proxy`: where it listens, `${PORT}` left in: `http://127.0.0.1:${PORT}`.
+    /// `proxy`: the address at which it listens, with `${PORT}`: `http://127.0.0.1:${PORT}`.
     pub proxy: String,
-    /// Whether `${PORT}` stands in `cmd` or `proxy`.
+    /// Whether `cmd` or `proxy` contains `${PORT}`.
     pub port: PortChoice,
     /// `aliases`: other names of the group.
     pub aliases: Vec<String>,
-    /// `checkEndpoint`: the path that answers 200 when it is ready (`/health`). `None` is `none`: it is taken as ready.
+    /// `checkEndpoint`: the path that returns 200 when it is ready (`/health`). `None` is `none`: no check.
     pub check_endpoint: Option<String>,
-    /// `ttl`: how long it stays idle before it is ended. `None`: for good.
+    /// `ttl`: idle time before it is stopped. `None`: it is not stopped.
     pub ttl: Option<Duration>,
-    /// `unloadTimeout`: how long it may take to end before it is killed (10 s).
+    /// `unloadTimeout`: time to stop before it is killed (10 s).
     pub unload_timeout: Duration,
-    /// `useModelName`: the model's name in requests to it. `None`: what the client said.
+    /// `useModelName`: the model's name in requests to it. `None`: the client's.
     pub use_model_name: Option<String>,
     /// `filters`.
     pub filters: ProcessFilters,
-    /// `concurrencyLimit`: most requests at once. `None`: 10, as llama-swap has it.
+    /// `concurrencyLimit`: maximum concurrent requests. `None`: 10, as in llama-swap.
     pub concurrency_limit: Option<u32>,
     /// `unlisted`: whether `/v1/models` leaves it out.
     pub unlisted: bool,
-    /// `metadata`, for clients that ask `/v1/models`.
+    /// `metadata`, for clients of `/v1/models`.
     pub metadata: Map<String, Value>,
-    /// Where it stands.
+    /// Its place in the file.
     pub span: Span,
 }
 
-/// Where a process listens.
+/// The port of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortChoice {
-    /// At an address that the file says.
+    /// Fixed in the file.
     Fixed,
-    /// At a port that is put in for `${PORT}` when it is started, from [`ProcessSettings::start_port`] on.
+    /// Chosen for `${PORT}` when it is started, from [`ProcessSettings::start_port`] on.
     Chosen,
 }
 
-/// `filters`: what happens to parameters of requests.
+/// `filters`: changes of requests.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ProcessFilters {
-    /// `stripParams`: left out.
+    /// `stripParams`: removed parameters.
     pub strip_params: Vec<String>,
-    /// `setParams`: set.
+    /// `setParams`: set parameters.
     pub set_params: Map<String, Value>,
 }
 
-/// What holds for all processes.
+/// Settings for all processes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProcessSettings {
-    /// `healthCheckTimeout`: how long one may take to get ready (120 s, at least 15).
+    /// `healthCheckTimeout`: time limit to become ready (120 s, at least 15).
     pub health_check_timeout: Duration,
     /// `startPort`: the first port for `${PORT}` (5800).
     pub start_port: u16,
     /// `hooks.on_startup.preload`: processes that are started with the server.
     pub preload: Vec<String>,
-    /// `groups`: which may run at the same time. Those that no group names are together in one of which one runs at a time.
+    /// `groups`: which processes may run at the same time. All others form one group of which one runs at a time.
     pub groups: Vec<ProcessGroup>,
 }
 
@@ -97,9 +97,9 @@ pub struct ProcessGroup {
     pub id: String,
     /// `swap`: one member runs at a time (true).
     pub swap: bool,
-    /// `exclusive`: when one of them starts, those of other groups end (true).
+    /// `exclusive`: when one of them starts, those of other groups are stopped (true).
     pub exclusive: bool,
-    /// `persistent`: other groups do not end its members (false).
+    /// `persistent`: other groups do not stop its members (false).
     pub persistent: bool,
     /// `members`: ids of processes.
     pub members: Vec<String>,

@@ -1,4 +1,4 @@
-//! The server itself. Looked at by `octet serve --config`; its flags beat what stands here.
+//! Settings of the server. Read by `octet serve --config`, whose flags take precedence.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::Secret;
 /// `server` (our own, the flags of `octet serve` by the same names), and `general_settings`. `None` is the flag's default.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ServerSettings {
-    /// `general_settings.master_key`: the key that may do everything. With it requests without a key are refused.
+    /// `general_settings.master_key`: the key that may do everything. If it is set, requests without a key are refused.
     pub master_key: Option<Secret>,
     /// `api_key` and the lines of `api_key_file`: further keys that clients may use, without budgets.
     pub api_keys: Vec<Secret>,
@@ -18,17 +18,17 @@ pub struct ServerSettings {
     pub port: Option<u16>,
     /// `cors_origin`.
     pub cors_origins: Vec<String>,
-    /// `timeout`: longest time of a request, its answer included.
+    /// `timeout`: time limit of a request, including its answer.
     pub timeout: Option<Duration>,
     /// `max_body` in bytes; also `general_settings.max_request_size_mb`.
     pub max_body: Option<u64>,
     /// `max_connections`.
     pub max_connections: Option<usize>,
-    /// `memory_limit` in bytes: what all local models may take together.
+    /// `memory_limit` in bytes: maximum memory of all local models.
     pub memory_limit: Option<u64>,
-    /// `load_queue`: requests that may wait for a local model to be loaded.
+    /// `load_queue`: maximum requests that wait for a local model to load.
     pub load_queue: Option<usize>,
-    /// `general_settings.global_max_parallel_requests`: most requests at once, of all groups.
+    /// `general_settings.global_max_parallel_requests`: maximum concurrent requests of all groups.
     pub max_parallel_requests: Option<u32>,
 }
 

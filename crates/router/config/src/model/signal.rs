@@ -1,4 +1,4 @@
-//! How sure a model is of its first tokens, as a number: what `confidence.signal` names, and weights that guess it from the prompt. Read by
+//! A model's confidence in its first tokens, as a number (`confidence.signal`), and weights that predict it from the prompt. Read by
 //! `read::cascades`; computed by the router.
 
 use std::fmt;
@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-/// What is measured of one token, from the model's distribution over the vocabulary.
+/// A measure of one token, from the model's distribution over the vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
     /// `top1`: probability of the most probable token, 0 to 1.
     Top1,
     /// `margin`: difference between the log-probabilities of the first and the second, in nats.
     Margin,
-    /// `entropy`: of the five most probable tokens and the rest as one, in nats. The lower, the surer.
+    /// `entropy`: of the five most probable tokens and the rest as one, in nats. Lower is more confident.
     Entropy,
 }
 
@@ -22,7 +22,7 @@ impl Measure {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Top1, Self::Margin, Self::Entropy];
 
-    /// Its name in a file.
+    /// Its name in the file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Top1 => "top1",
@@ -31,18 +31,18 @@ impl Measure {
         }
     }
 
-    /// Whether a greater value is a surer one.
+    /// Whether a greater value is more confident.
     pub fn rises(self) -> bool {
         self != Self::Entropy
     }
 }
 
-/// How the measures of a window's tokens become one number.
+/// How the measures of a window's tokens are aggregated.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Over {
     /// `mean`.
     Mean,
-    /// `q25`: this quantile, 0 to 1, counted from the least sure token; `min` is 0. Between two tokens it is interpolated.
+    /// `q25`: this quantile, 0 to 1, from the least confident token; `min` is 0. Interpolated between tokens.
     Quantile(f64),
 }
 
@@ -72,7 +72,7 @@ impl FromStr for Signal {
     fn from_str(text: &str) -> Result<Self, String> {
         let unknown = || {
             let what = "top1, margin or entropy, then .mean, .min or a quantile like .q25: margin.q25";
-            format!("confidence.signal is {}; it is {what}", crate::problem::quoted(text))
+            format!("confidence.signal is {}; it must be {what}", crate::problem::quoted(text))
         };
         let (measure, over) = text.split_once('.').unwrap_or((text, "mean"));
         let measure = Measure::ALL.into_iter().find(|m| m.name() == measure).ok_or_else(unknown)?;
@@ -91,12 +91,12 @@ impl FromStr for Signal {
     }
 }
 
-/// A signal, and how sure it has to be.
+/// A signal and its threshold.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Threshold {
-    /// Which.
+    /// The signal.
     pub signal: Signal,
-    /// Its least value; of [`Measure::Entropy`] its greatest.
+    /// Its minimum; of [`Measure::Entropy`] its maximum.
     pub threshold: f64,
 }
 
@@ -104,21 +104,21 @@ pub struct Threshold {
 /// fast model's answer is right (RouteLLM's idea, arXiv 2406.18665).
 #[derive(Clone, PartialEq)]
 pub struct Prerouter {
-    /// One for each dimension.
+    /// One per dimension.
     pub weights: Arc<[f64]>,
-    /// What is added.
+    /// The constant term.
     pub bias: f64,
-    /// Requests with a lower probability go to the strong group at once.
+    /// Requests with a lower probability are sent to the strong group directly.
     pub threshold: f64,
     /// The group whose local model computes the embedding. `None`: the fast one.
     pub embed: Option<String>,
 }
 
 impl Prerouter {
-    /// Reads the file of weights: `{"bias": 0.1, "weights": [0.2, ...]}`.
+    /// Reads a weights file: `{"bias": 0.1, "weights": [0.2, ...]}`.
     ///
     /// # Errors
-    /// What is wrong with it, for people.
+    /// A message for the user.
     pub fn read(text: &str, threshold: f64, embed: Option<String>) -> Result<Self, String> {
         let file: Value = serde_json::from_str(text).map_err(|e| format!("it is not JSON: {e}"))?;
         let numbers = file["weights"].as_array().ok_or("it has no list of weights")?;
@@ -128,7 +128,7 @@ impl Prerouter {
         Ok(Self { weights, bias, threshold, embed })
     }
 
-    /// The file's text.
+    /// The text of a weights file.
     pub fn write(weights: &[f64], bias: f64) -> String {
         format!("{:#}\n", serde_json::json!({"bias": bias, "weights": weights}))
     }

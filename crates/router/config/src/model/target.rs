@@ -1,4 +1,4 @@
-//! Who answers a request: another server, a model in this process, or a server that is started first. Built into clients by
+//! The target of a request: another server, a model in this process, or a server that is started first. Made into clients by
 //! the upstream crate and into engines by the server.
 
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::Secret;
 
-/// Who answers.
+/// The target.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(clippy::large_enum_variant)] // there are as many as lines in a file, made once
 pub enum Target {
@@ -21,7 +21,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// How requests are changed on their way.
+    /// Changes of its requests.
     pub fn changes(&self) -> &Changes {
         match self {
             Self::Remote(t) => &t.changes,
@@ -34,21 +34,21 @@ impl Target {
 /// Another server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Remote {
-    /// The API that it speaks.
+    /// Its API.
     pub provider: Provider,
-    /// The model's name there, without the provider's prefix. A `*` in it stands for what the group's wildcard matched
+    /// The model's name there, without the provider's prefix. A `*` in it stands for the match of the group's wildcard
     /// ([`super::GroupName::fill`]).
     pub model: String,
-    /// Where its API begins, without a slash at the end: `http://127.0.0.1:8007/v1`, `https://api.anthropic.com`,
+    /// The base URL of its API, without a final slash: `http://127.0.0.1:8007/v1`, `https://api.anthropic.com`,
     /// `https://NAME.openai.azure.com`. Always filled in.
     pub api_base: String,
-    /// Its key, if it wants one.
+    /// Its key, if it requires one.
     pub api_key: Option<Secret>,
     /// `organization`, sent to OpenAI.
     pub organization: Option<String>,
-    /// `api_version`: Azure's, as a query parameter.
+    /// `api_version`: Azure's query parameter.
     pub api_version: Option<String>,
-    /// `extra_headers`, sent with each request. Values may be keys, so they are not printed.
+    /// `extra_headers`, sent with each request. Values may be keys and are not printed.
     pub extra_headers: Vec<(String, Secret)>,
     /// `continues`: it can continue an assistant message, in vLLM's way.
     pub continues: bool,
@@ -56,17 +56,17 @@ pub struct Remote {
     pub responses: ResponsesUse,
     /// How its requests are authenticated.
     pub auth: Auth,
-    /// How requests are changed on their way.
+    /// Changes of its requests.
     pub changes: Changes,
 }
 
 /// Which requests use a server's `/responses`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ResponsesUse {
-    /// Nothing: it has none, as far as is known. (OpenAI itself does, whatever this says.)
+    /// None: it has no such endpoint. (OpenAI itself always has it.)
     #[default]
     None,
-    /// What clients ask at `/v1/responses`.
+    /// Requests to `/v1/responses`.
     Same,
     /// Chats, too: `openai/responses/NAME`.
     Chats,
@@ -80,14 +80,14 @@ pub enum Auth {
     Key,
     /// Each request is signed: AWS Signature Version 4.
     Aws(Aws),
-    /// By an access token that is fetched and kept until it expires.
+    /// By an access token that is fetched and reused until it expires.
     Google(Google),
-    /// The same, of Microsoft's Entra ID.
+    /// By an access token of Microsoft Entra ID.
     Entra(Entra),
 }
 
 impl Auth {
-    /// The secrets that it consists of. A provider may repeat what it was sent.
+    /// Its secrets, which are removed from a provider's texts.
     pub fn secrets(&self) -> Vec<&Secret> {
         match self {
             Self::Key | Self::Google(Google::Machine { .. }) => Vec::new(),
@@ -105,36 +105,36 @@ impl Auth {
     }
 }
 
-/// What signs requests to AWS.
+/// The keys that sign requests to AWS.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Aws {
     /// `us-east-1`.
     pub region: String,
-    /// Names the key.
+    /// The key's id.
     pub access_key_id: Secret,
     /// The key.
     pub secret_access_key: Secret,
-    /// Belongs to temporary keys.
+    /// The token of temporary keys.
     pub session_token: Option<Secret>,
 }
 
-/// An application that Entra ID gives an access token: OAuth's client credentials.
+/// An application in Entra ID: OAuth client credentials.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entra {
-    /// Where tokens are given: `https://login.microsoftonline.com/TENANT/oauth2/v2.0/token`.
+    /// The token endpoint: `https://login.microsoftonline.com/TENANT/oauth2/v2.0/token`.
     pub token_uri: String,
-    /// Names the application.
+    /// The application's id.
     pub client_id: String,
     /// Its secret.
     pub client_secret: Secret,
-    /// What the token is for.
+    /// The token's scope.
     pub scope: String,
 }
 
-/// Whose access token is sent to Google Cloud.
+/// The account at Google Cloud.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Google {
-    /// A service account: a signed statement is exchanged for a token.
+    /// A service account: a signed assertion is exchanged for a token.
     Service {
         /// `client_email`.
         email: String,
@@ -142,10 +142,10 @@ pub enum Google {
         private_key: Secret,
         /// `private_key_id`.
         key_id: Option<String>,
-        /// Where tokens are given.
+        /// The token endpoint.
         token_uri: String,
     },
-    /// A user, as `gcloud auth application-default login` leaves it.
+    /// A user, as stored by `gcloud auth application-default login`.
     User {
         /// `client_id`.
         client_id: String,
@@ -153,10 +153,10 @@ pub enum Google {
         client_secret: Secret,
         /// `refresh_token`.
         refresh_token: Secret,
-        /// Where tokens are given.
+        /// The token endpoint.
         token_uri: String,
     },
-    /// The machine's own account, which a virtual machine of Google's asks its host for.
+    /// The account of a virtual machine at Google, from its metadata server.
     Machine {
         /// The address of the metadata server.
         base: String,
@@ -189,7 +189,7 @@ pub enum Provider {
 }
 
 impl Provider {
-    /// As it is written before a model's name, and in metrics.
+    /// Its name before a model's name, and in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::OpenAi => "openai",
@@ -204,59 +204,59 @@ impl Provider {
     }
 }
 
-/// How a request is changed before it is sent. In this order: parameters are dropped, renamed, set; `extra_body` is merged in.
+/// Changes of a request before it is sent. In this order: parameters are dropped, renamed, set; `extra_body` is merged in.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Changes {
     /// Parameters that are dropped, renamed and set.
     pub edits: Edits,
-    /// `extra_body`: merged into the body, objects key by key; beats what the client sent.
+    /// `extra_body`: merged into the body, objects key by key; takes precedence over the client.
     pub extra_body: Map<String, Value>,
-    /// `chat_template_kwargs` (its own, and those in `extra_body`): merged into the request's; the client's win, unless they
-    /// stand in [`Edits::set`].
+    /// `chat_template_kwargs` (the entry's, and those in `extra_body`): merged into the request's; the client's take precedence, unless they
+    /// are in [`Edits::set`].
     pub chat_template_kwargs: Map<String, Value>,
-    /// `drop_params`: parameters that the target cannot take are left out; otherwise such a request is refused.
+    /// `drop_params`: unsupported parameters are dropped; otherwise such a request is refused.
     pub drop_params: bool,
 }
 
-/// Parameters that are edited by name. A name is a path with dots for what lies deeper: `metadata.user`, `tools[*].strict`.
+/// Parameters that are edited by name. A name may be a path: `metadata.user`, `tools[*].strict`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Edits {
-    /// `additional_drop_params`, or llama-swap's `stripParams`: left out.
+    /// `additional_drop_params`, or llama-swap's `stripParams`: dropped.
     pub drop: Vec<String>,
     /// `rename_params`: old name, new name.
     pub rename: Vec<(String, String)>,
-    /// `set_params`, or llama-swap's `setParams`: as they are here, whatever the client says.
+    /// `set_params`, or llama-swap's `setParams`: take precedence over the client.
     pub set: Map<String, Value>,
 }
 
 /// A model in this process.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Local {
-    /// What stands behind `octet/`: a path, a short name, `hf:user/repo:QUANT`, an address. A path is as written: relative
+    /// The text after `octet/`: a path, a short name, `hf:user/repo:QUANT`, a URL. A path is as written: relative
     /// to the folder of the file that names it.
     pub model: String,
-    /// The folder that relative paths start from.
+    /// The folder of relative paths.
     pub base: PathBuf,
-    /// How it is loaded.
+    /// The engine's settings.
     pub engine: EngineSettings,
-    /// How requests are changed on their way.
+    /// Changes of its requests.
     pub changes: Changes,
 }
 
-/// The flags of `octet serve` for one model, by the same names. `None` is the flag's default (or what the command line says).
+/// The flags of `octet serve` for one model, by the same names. `None` is the value on the command line, or the flag's default.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EngineSettings {
     /// `ctx_size` (`max_model_len`): tokens of context.
     pub ctx_size: Option<usize>,
-    /// `ubatch_size`: tokens of a prompt that are processed at once.
+    /// `ubatch_size`: maximum tokens per step.
     pub ubatch_size: Option<usize>,
-    /// `batch_size`: the same; the smaller one counts.
+    /// `batch_size`: the same; the smaller one is used.
     pub batch_size: Option<usize>,
     /// `kv_cache_dtype`: `f16`, `f32` or `q8_0`.
     pub kv_cache_dtype: Option<String>,
-    /// `cache_type_k`: the same of the keys alone.
+    /// `cache_type_k`: the same for the keys.
     pub cache_type_k: Option<String>,
-    /// `cache_type_v`: the same of the values alone.
+    /// `cache_type_v`: the same for the values.
     pub cache_type_v: Option<String>,
     /// `threads`.
     pub threads: Option<usize>,
@@ -268,13 +268,13 @@ pub struct EngineSettings {
     pub exact: Option<bool>,
     /// `no_memory_check`.
     pub no_memory_check: Option<bool>,
-    /// `parallel` (`max_num_seqs`): answers that are generated at once.
+    /// `parallel` (`max_num_seqs`): maximum concurrent requests.
     pub parallel: Option<usize>,
-    /// `max_queue`: answers that may wait for their turn.
+    /// `max_queue`: maximum queued requests.
     pub max_queue: Option<usize>,
-    /// `kv_tokens`: tokens that the KV cache holds.
+    /// `kv_tokens`: size of the KV cache in tokens.
     pub kv_tokens: Option<usize>,
-    /// `cache_ram`: bytes for snapshots (a plain number in the file counts MiB).
+    /// `cache_ram`: bytes for snapshots (a plain number in the file is in MiB).
     pub cache_ram: Option<u64>,
     /// `cache_disk`: the folder.
     pub cache_disk: Option<PathBuf>,
@@ -290,16 +290,16 @@ pub struct EngineSettings {
     pub chat_template: Option<PathBuf>,
     /// `speculative`: `auto`, `off`, `mtp`, `lookup`, `draft=MODEL`.
     pub speculative: Option<String>,
-    /// `draft_max` (`num_speculative_tokens`): most tokens to guess in a step.
+    /// `draft_max` (`num_speculative_tokens`): maximum draft tokens per step.
     pub draft_max: Option<usize>,
 }
 
 /// How long an idle model stays loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeepAlive {
-    /// So long.
+    /// This long.
     For(Duration),
-    /// Until the server ends, or its memory is needed.
+    /// Until the server stops, or its memory is needed.
     Forever,
 }
 
@@ -310,8 +310,8 @@ pub struct ProcessTarget {
     pub process: String,
     /// The model's name in requests to it: [`super::Process::use_model_name`], or the process' id.
     pub model: String,
-    /// As [`Remote::continues`].
+    /// See [`Remote::continues`].
     pub continues: bool,
-    /// How requests are changed on their way; the process' own filters are in it.
+    /// Changes of its requests, including the process' filters.
     pub changes: Changes,
 }

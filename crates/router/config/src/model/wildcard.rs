@@ -1,10 +1,10 @@
-//! Names of groups, some with a wildcard: `openai/*`, `*`. Matched by the router for names that no group has.
+//! Names of groups, some with a wildcard: `openai/*`, `*`. Matched by the router against names that are not a group's.
 
 use std::fmt;
 
 use regex::Regex;
 
-/// A group's name, in which each `*` stands for any text.
+/// A group's name, in which each `*` matches any text.
 #[derive(Clone)]
 pub struct GroupName {
     text: String,
@@ -12,7 +12,7 @@ pub struct GroupName {
 }
 
 impl GroupName {
-    /// Reads a name. `None` where it is too long to match against (more than a thousand characters with wildcards).
+    /// Parses a name. `None` if it is too long to match (more than a thousand characters with wildcards).
     pub fn new(text: &str) -> Option<Self> {
         let pattern = match text.contains('*') {
             false => None,
@@ -25,23 +25,23 @@ impl GroupName {
         Some(Self { text: text.to_string(), pattern })
     }
 
-    /// As it is written.
+    /// Its text.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Whether there is a `*` in it.
+    /// Whether it contains a `*`.
     pub fn is_wildcard(&self) -> bool {
         self.pattern.is_some()
     }
 
-    /// Whether a client that asks for `name` means this group.
+    /// Whether `name` matches.
     pub fn matches(&self, name: &str) -> bool {
         self.pattern.as_ref().map_or(self.text == name, |p| p.is_match(name))
     }
 
-    /// How narrow it is: of several that match, the largest counts. Exact names before all wildcards, then by the
-    /// characters that are not wildcards.
+    /// Its specificity: of several that match, the largest is used. Exact names before all wildcards, then by the
+    /// number of characters that are not wildcards.
     pub fn specificity(&self) -> usize {
         match self.pattern {
             None => usize::MAX,
@@ -49,8 +49,8 @@ impl GroupName {
         }
     }
 
-    /// `template` with each `*` replaced by what the same one here matched in `name`: for the group `openai/*` and the name
-    /// `openai/gpt-4o`, `*` becomes `gpt-4o`. What has no counterpart stays as it is. `None` where `name` does not match.
+    /// `template` with each `*` replaced by the match of the same one here in `name`: for the group `openai/*` and the name
+    /// `openai/gpt-4o`, `*` becomes `gpt-4o`. Surplus `*` stay. `None` if `name` does not match.
     pub fn fill(&self, name: &str, template: &str) -> Option<String> {
         let Some(pattern) = &self.pattern else { return self.matches(name).then(|| template.to_string()) };
         let captures = pattern.captures(name)?;

@@ -5,11 +5,11 @@ use super::providers::{INFERRED, known};
 use crate::reader::Reader;
 use crate::yaml::{Node, Value};
 
-/// What is made of an entry of `model_list`.
+/// The deployments of an entry of `model_list`.
 pub(crate) enum Entries {
-    /// It stands for itself.
+    /// Just this entry.
     One,
-    /// It stands for these, one for each provider that can be asked.
+    /// These entries, one for each available provider.
     Each(Vec<Node>),
     /// It is left out, for this reason.
     None(String),
@@ -27,9 +27,7 @@ pub(crate) fn expand(reader: &Reader, node: &Node, taken: &dyn Fn(&str) -> bool)
     }
     let Some(group) = text(&["model_name"]) else { return Entries::One };
     if !group.contains('*') {
-        return Entries::None(
-            "model: '*' is the name that a client asks for: write model_name: '*' too".into(),
-        );
+        return Entries::None("model: '*' stands for the requested name: set model_name: '*' too".into());
     }
     let with = |name: &str, model: &str| {
         let mut copy = node.clone();
@@ -41,7 +39,7 @@ pub(crate) fn expand(reader: &Reader, node: &Node, taken: &dyn Fn(&str) -> bool)
     if has("api_base") || has("base_url") {
         return Entries::Each(vec![with("*", "custom_openai/*")]);
     }
-    // A key that stands in the entry is some provider's, and not sent to all of them: a model without a provider is OpenAI's.
+    // A key in the entry is not sent to all providers: a model without a provider is OpenAI's.
     let own_key = has("api_key") || has("litellm_credential_name");
     let ready = |prefix: &str| {
         let Some(provider) = known(prefix) else { return false };
@@ -65,7 +63,7 @@ pub(crate) fn expand(reader: &Reader, node: &Node, taken: &dyn Fn(&str) -> bool)
     Entries::Each(out)
 }
 
-/// The `model_name` of an entry, as it is written.
+/// The `model_name` of an entry.
 pub(crate) fn name(node: &Node) -> Option<&str> {
     match &value(node, &["model_name"])?.value {
         Value::Text(text) => Some(text),

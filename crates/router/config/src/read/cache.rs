@@ -1,4 +1,4 @@
-//! LiteLLM's cache of responses. Called by `read`.
+//! LiteLLM's response cache. Called by `read`.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(crate) fn cache(litellm: Option<&Fields>) -> Option<ResponseCache> {
         return None;
     }
     let p = params.as_ref();
-    // A cache that cannot be reached is no reason not to start.
+    // An unreachable cache does not prevent the start.
     let (server, missing) = fields.reader.leaving_out(|| server(p, fields));
     if !missing.is_empty() {
         for reason in missing {
@@ -116,7 +116,7 @@ fn messages_max(params: Option<&Fields>) -> Option<usize> {
     }
 }
 
-/// LiteLLM's names of calls; those that begin with `a` mean the same.
+/// LiteLLM's names of calls; those with the prefix `a` are the same.
 fn calls(fields: &Fields) -> Option<CachedCalls> {
     let node = fields.get("supported_call_types")?;
     let mut out =
@@ -130,7 +130,7 @@ fn calls(fields: &Fields) -> Option<CachedCalls> {
             "anthropic_messages" | "aanthropic_messages" => out.messages = true,
             "transcription" | "atranscription" | "rerank" | "arerank" => {}
             other => {
-                let what = format!("{} is no call whose answers are kept", quoted(other));
+                let what = format!("{} is not a call whose answers can be cached", quoted(other));
                 fields.reader.note(&node.span, "litellm_settings.cache_params.supported_call_types", what);
             }
         }

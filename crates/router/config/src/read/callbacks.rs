@@ -6,7 +6,7 @@ use crate::sections::CALLBACK;
 use crate::yaml::{Node, Value};
 use crate::{Callback, CallbackForm, JsonForm, Secret};
 
-/// LiteLLM's callbacks that refuse requests or take something out of them.
+/// LiteLLM's callbacks that refuse or filter requests.
 const GUARDS: &[&str] = &[
     "aporia_prompt_injection",
     "azure_content_safety",
@@ -22,7 +22,7 @@ const GUARDS: &[&str] = &[
     "presidio",
 ];
 
-/// Where what is reported. Services that are not known are named in a note; what may refuse requests is not enforced.
+/// The receivers of reports. Unknown services are reported in a note; callbacks that may refuse requests are not enforced.
 pub(crate) fn callbacks(root: &Fields, litellm: Option<&Fields>) -> Vec<Callback> {
     let own = webhooks(root);
     let mut out: Vec<Callback> = Vec::new();
@@ -34,7 +34,7 @@ pub(crate) fn callbacks(root: &Fields, litellm: Option<&Fields>) -> Vec<Callback
             let found = match callback.as_str() {
                 "prometheus" | "prometheus_system" => continue,
                 guard if GUARDS.contains(&guard) => {
-                    let why = format!("'{guard}' filters requests, which is not done here");
+                    let why = format!("'{guard}' filters requests, which is not supported");
                     fields.reader.not_enforced(&node.span, &path, &why);
                     continue;
                 }
@@ -45,9 +45,9 @@ pub(crate) fn callbacks(root: &Fields, litellm: Option<&Fields>) -> Vec<Callback
                     None => known(fields, service),
                 },
             };
-            // Those of a success or a failure can only look; a general one may refuse requests and rewrite them.
+            // Callbacks for success or failure only observe; a general one may refuse or change requests.
             if callback.contains('.') && matches!(found, Ok(None)) && name == "callbacks" {
-                let why = format!("{} is Python, which is not run here", quoted(&callback));
+                let why = format!("{} is a Python plugin, which is not supported", quoted(&callback));
                 fields.reader.not_enforced(&node.span, &path, &why);
                 continue;
             }
@@ -212,7 +212,7 @@ fn header_name(name: &str) -> Result<String, String> {
     }
 }
 
-/// A text without its `%20`s, as OpenTelemetry writes values.
+/// Decodes percent-escapes, as in OpenTelemetry's values.
 fn decoded(text: &str) -> String {
     let bytes: Vec<u8> =
         url::form_urlencoded::parse(format!("={}", text.replace('+', "%2B").replace('&', "%26")).as_bytes())
@@ -226,7 +226,7 @@ fn decoded(text: &str) -> String {
 fn webhooks(root: &Fields) -> Vec<(String, Option<Callback>)> {
     let mut out = Vec::new();
     for entry in root.map("callback_settings").unwrap_or_default() {
-        // Settings of other services are theirs.
+        // Other services may have other settings.
         if !matches!(entry.node.value, Value::Map(_)) {
             continue;
         }

@@ -19,9 +19,9 @@ pub(crate) fn cascades(fields: &Fields) -> Vec<Cascade> {
             text
         };
         let names = (
-            needed("model_name", "what clients ask for"),
-            needed("fast", "the group for what is easy"),
-            needed("strong", "the group for what is hard"),
+            needed("model_name", "the name for clients"),
+            needed("fast", "the group for easy requests"),
+            needed("strong", "the group for hard requests"),
         );
         let rules: Vec<Rule> = entry
             .list("rules")
@@ -35,7 +35,7 @@ pub(crate) fn cascades(fields: &Fields) -> Vec<Cascade> {
         if rules.is_empty() && !["rules", "confidence", "prerouter"].into_iter().any(|key| entry.has(key)) {
             entry.reader.wrong(
                 &node.span,
-                "a cascade needs rules, confidence or a prerouter: without them the fast model answers everything",
+                "a cascade needs rules, confidence or a prerouter: without them only the fast model answers",
             );
         }
         if let (Some(name), Some(fast), Some(strong)) = names {
@@ -61,7 +61,10 @@ fn rule(fields: &Fields, number: usize) -> Option<Rule> {
     let to = fields.one_of("to", &[("fast", Side::Fast), ("strong", Side::Strong)]).unwrap_or_default();
     let check = fields.bool("check").unwrap_or(false);
     if check && to == Side::Strong {
-        fields.reader.wrong(fields.span, "check is for rules with to: fast; the strong model is not checked");
+        fields.reader.wrong(
+            fields.span,
+            "check is for rules with to: fast; answers of the strong model are not checked",
+        );
     }
     let name = fields.name("name").unwrap_or_else(|| format!("rule {number}"));
     if when.is_empty() {
@@ -87,7 +90,7 @@ fn compiled(fields: &Fields, name: &str, text: &str, span: &crate::Span) -> Opti
             let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ").to_string();
             fields
                 .reader
-                .wrong(span, format!("{}.{name} is no regular expression: {why}", fields.section.name));
+                .wrong(span, format!("{}.{name} is not a regular expression: {why}", fields.section.name));
             None
         }
     }
@@ -148,7 +151,7 @@ fn confidence(fields: &Fields) -> Option<Confidence> {
         );
     }
     let decides = ["signal", "mean_logprob", "margin", "self_check"];
-    // By default they are checked beside what else decides.
+    // By default they are checked in addition to the other conditions.
     let by_calls = fields.has("tool_calls") && confidence.tool_calls;
     if !by_calls && !decides.into_iter().any(|key| fields.has(key)) {
         let what = "confidence needs a threshold: signal and threshold (octet route calibrate finds them), mean_logprob, margin or self_check; or tool_calls: true";
@@ -158,9 +161,9 @@ fn confidence(fields: &Fields) -> Option<Confidence> {
     Some(confidence)
 }
 
-/// `prerouter`, with the file that it names.
+/// `prerouter`, with its weights file.
 fn prerouter(fields: &Fields) -> Option<Prerouter> {
-    /// Some ten thousand dimensions.
+    /// Enough for ten thousand dimensions.
     const FILE_BYTES_MAX: u64 = 1 << 20;
     let path = fields.name("file");
     if path.is_none() && !fields.has("file") {

@@ -19,7 +19,7 @@ use crate::{
     Shadow, Skipped, Target,
 };
 
-/// llama-swap's: requests at once of a process that does not say.
+/// llama-swap's default of concurrent requests of a process.
 const PROCESS_REQUESTS: u32 = 10;
 
 /// Reads all entries, and adds one for each process.
@@ -55,7 +55,7 @@ pub(crate) fn read(fields: &Fields, defaults: &Defaults) -> (Vec<Deployment>, Ve
     (deployments, skipped)
 }
 
-/// Reads one; with a reason why it is to be left out, it is all the same looked at.
+/// Reads one. An entry that is left out is still checked.
 fn entry(
     reader: &Reader,
     node: &Node,
@@ -68,7 +68,7 @@ fn entry(
     let info = fields.section("model_info", &MODEL_INFO);
     let Some(group) = group else {
         if !fields.has("model_name") {
-            reader.wrong(&node.span, "an entry of model_list needs a model_name: what clients ask for");
+            reader.wrong(&node.span, "an entry of model_list needs a model_name: the name for clients");
         }
         return None;
     };
@@ -78,7 +78,7 @@ fn entry(
     };
     let Some(params) = params else {
         if !fields.has("litellm_params") {
-            reader.wrong(&node.span, format!("'{group}' needs litellm_params with a model: who answers"));
+            reader.wrong(&node.span, format!("'{group}' needs litellm_params with a model"));
         }
         return None;
     };
@@ -158,7 +158,7 @@ fn deployment(
         .name("silent_model")
         .map(|group| Shadow { group, share: params.number("silent_share", 0.0, 1.0).unwrap_or(1.0) });
     if shadow.is_none() && params.has("silent_share") {
-        params.reader.wrong(params.span, "silent_share needs a silent_model: who gets the copies");
+        params.reader.wrong(params.span, "silent_share needs a silent_model: the group that gets the copies");
     }
     Deployment {
         id,
@@ -184,7 +184,7 @@ fn deployment(
     }
 }
 
-/// The deployment that a process is under its own name.
+/// The deployment of a process under its own name.
 fn of_process(process: &Process, group: GroupName, defaults: &Defaults) -> Deployment {
     let changes = Changes { drop_params: defaults.drop_params, ..Changes::default() };
     Deployment {
@@ -220,7 +220,7 @@ fn process_target(process: &Process, mut changes: Changes) -> ProcessTarget {
 fn target(params: &Fields, defaults: &Defaults) -> Option<Target> {
     let Some(model) = params.name("model") else {
         if !params.has("model") {
-            params.reader.wrong(params.span, "litellm_params needs a model: who answers");
+            params.reader.wrong(params.span, "litellm_params needs a model");
         }
         return None;
     };
@@ -229,7 +229,7 @@ fn target(params: &Fields, defaults: &Defaults) -> Option<Target> {
     if let Some(name) = model.strip_prefix("octet/") {
         ignore_remote(params);
         if let Some(node) = params.get("continues") {
-            let text = "ignored: it is for other servers; a model that runs here always does";
+            let text = "ignored: it is for other servers; a local model always does this";
             params.reader.note(&node.span, "litellm_params.continues", text);
         }
         return Some(Target::Local(Local {
@@ -240,7 +240,7 @@ fn target(params: &Fields, defaults: &Defaults) -> Option<Target> {
         }));
     }
     if mock(params) {
-        params.reader.unfit(span, "answers are never made up; point api_base to a test server instead");
+        params.reader.unfit(span, "mock answers are not supported; use a test server as api_base instead");
         return None;
     }
     if let Some(id) = model.strip_prefix("process/") {
@@ -261,12 +261,12 @@ fn target(params: &Fields, defaults: &Defaults) -> Option<Target> {
     remote::read(params, &model, changes, defaults).map(Target::Remote)
 }
 
-/// Whether the entry's answers are to be made up.
+/// Whether the entry has mock answers.
 fn mock(params: &Fields) -> bool {
     ["mock_response", "mock_timeout"].iter().any(|name| params.names_unused(name))
 }
 
-/// Names keys that mean nothing for a model that is not elsewhere.
+/// Reports keys without effect for a local model.
 fn ignore_remote(params: &Fields) {
     for name in [
         "api_base",
@@ -279,7 +279,7 @@ fn ignore_remote(params: &Fields) {
     ] {
         if let Some(node) = params.get(name) {
             let key = format!("litellm_params.{name}");
-            params.reader.note(&node.span, key, "ignored: it is for models on other servers");
+            params.reader.note(&node.span, key, "ignored: it is for remote models");
         }
     }
 }
@@ -292,7 +292,7 @@ fn changes(params: &Fields, defaults: &Defaults) -> Changes {
         Some(_) => {
             params.reader.wrong(
                 params.span,
-                "extra_body.chat_template_kwargs is a mapping, like {enable_thinking: false}",
+                "extra_body.chat_template_kwargs must be a mapping, like {enable_thinking: false}",
             );
             Map::new()
         }
@@ -312,7 +312,7 @@ fn changes(params: &Fields, defaults: &Defaults) -> Changes {
     Changes { edits, extra_body, chat_template_kwargs: kwargs, drop_params }
 }
 
-/// `drop_params`: whether what a provider cannot take is left out; a list of names leaves out those too.
+/// `drop_params`: whether unsupported parameters are dropped; a list of names drops those too.
 pub(crate) fn drop_params(fields: &Fields) -> (Option<bool>, Vec<String>) {
     match fields.get("drop_params").map(|n| &n.value) {
         Some(Value::List(_)) => {
@@ -323,7 +323,7 @@ pub(crate) fn drop_params(fields: &Fields) -> (Option<bool>, Vec<String>) {
     }
 }
 
-/// Parameters for requests that do not give them, checked by type.
+/// Default parameters of requests, checked by type.
 fn sampling(params: &Fields) -> Map<String, Json> {
     let mut out = Map::new();
     for name in SAMPLING {
@@ -338,7 +338,7 @@ fn sampling(params: &Fields) -> Map<String, Json> {
             Kind::Json => params.json_map(name).map(Json::from),
             _ => Some(params.reader.json(node)),
         };
-        // Numbers go on as they are written: 1 stays 1.
+        // Numbers are passed on as written: 1 stays 1.
         let value = match (&node.value, value) {
             (Value::Int(_), Some(_)) => Some(params.reader.json(node)),
             (_, value) => value,
@@ -348,7 +348,7 @@ fn sampling(params: &Fields) -> Map<String, Json> {
     out
 }
 
-/// `reasoning_effort: high`, or as the Responses API has it: `{effort: high, summary: detailed}`.
+/// `reasoning_effort: high`, or as in the Responses API: `{effort: high, summary: detailed}`.
 fn effort(params: &Fields, node: &Node) -> Option<Json> {
     let Value::Map(entries) = &node.value else { return params.text("reasoning_effort").map(Json::from) };
     for entry in entries.iter().filter(|e| e.key != "effort") {
@@ -359,7 +359,7 @@ fn effort(params: &Fields, node: &Node) -> Option<Json> {
     params.text_of("reasoning_effort.effort", &entry.node).map(Json::from)
 }
 
-/// A name that is the same as long as the entry is. Keys are not part of it: a new key makes no new deployment.
+/// An id that depends on the entry alone, without its keys: a new key does not create a new deployment.
 fn made_id(group: &GroupName, node: &Node) -> String {
     fn add(node: &Node, hasher: &mut DefaultHasher) {
         match &node.value {
@@ -403,7 +403,7 @@ fn unique_ids(reader: &Reader, deployments: &mut [Deployment]) {
         }
         if count > 1 {
             let text = format!(
-                "another deployment has the id '{own}' (or is the same); this one is called '{}'",
+                "another deployment has the id '{own}' (or is identical); this one gets the id '{}'",
                 deployment.id
             );
             reader.note(&deployment.span, "model_info.id", text);

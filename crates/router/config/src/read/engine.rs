@@ -1,4 +1,4 @@
-//! The engine's settings of a model in this process. Called by `deployments`.
+//! The engine's settings of a local model. Called by `deployments`.
 
 use crate::fields::Fields;
 use crate::problem::quoted;
@@ -6,7 +6,7 @@ use crate::sections::ENGINE_KEYS;
 use crate::yaml::Value;
 use crate::{EngineSettings, KeepAlive, Provider};
 
-/// Words of the flags of the same names.
+/// Values of the flags of the same names.
 const KV_TYPES: &[(&str, &str)] =
     &[("f16", "f16"), ("f32", "f32"), ("q8_0", "q8_0"), ("auto", "f16"), ("fp16", "f16"), ("fp32", "f32")];
 const ISAS: &[(&str, &str)] = &[
@@ -22,18 +22,18 @@ const REASONING: &[(&str, &str)] = &[("deepseek", "deepseek"), ("hidden", "hidde
 const TOOLS: &[(&str, &str)] = &[("qwen3_coder", "qwen3_coder"), ("hermes", "hermes"), ("none", "none")];
 
 const SPECULATIVE: &[&str] = &["auto", "off", "mtp", "lookup", "ngram"];
-/// Most guesses in a step, as the engine has it.
+/// The engine's maximum of draft tokens per step.
 const DRAFT_MAX: usize = 16;
 
-/// How the next tokens are guessed: a word, or `draft=` and a model.
+/// The speculation mode: a word, or `draft=` and a model.
 fn speculative(params: &Fields) -> Option<String> {
     let node = params.get("speculative")?;
-    // some readers of YAML take the word for false
+    // Some YAML readers read `off` as false.
     let how = if node.value == Value::Bool(false) { "off".into() } else { params.text("speculative")? };
     let draft = how.strip_prefix("draft=").is_some_and(|model| !model.is_empty());
     if !draft && !SPECULATIVE.contains(&how.as_str()) {
         let what =
-            format!("speculative is {}; it is one of auto, off, mtp, lookup, draft=MODEL", quoted(&how));
+            format!("speculative is {}; it must be one of auto, off, mtp, lookup, draft=MODEL", quoted(&how));
         params.reader.wrong(&node.span, what);
     }
     Some(how)
@@ -77,13 +77,13 @@ pub(crate) fn settings(params: &Fields) -> EngineSettings {
         draft_max: params.count("draft_max", 0).inspect(|n| {
             if *n > DRAFT_MAX {
                 let span = params.get("draft_max").map_or(params.span, |n| &n.span);
-                params.reader.wrong(span, format!("draft_max is {n}; it is 0 to {DRAFT_MAX}"));
+                params.reader.wrong(span, format!("draft_max is {n}; it must be from 0 to {DRAFT_MAX}"));
             }
         }),
     }
 }
 
-/// A time, or what is below zero for good.
+/// A time; a negative one is forever.
 fn keep_alive(params: &Fields) -> Option<KeepAlive> {
     let forever = match &params.get("keep_alive")?.value {
         Value::Int(i) => *i < 0,
@@ -93,12 +93,12 @@ fn keep_alive(params: &Fields) -> Option<KeepAlive> {
     if forever { Some(KeepAlive::Forever) } else { params.time("keep_alive").map(KeepAlive::For) }
 }
 
-/// Names keys that mean nothing for a model elsewhere. Ollama knows two of them.
+/// Reports keys without effect for a remote model. Ollama has two of them.
 pub(crate) fn ignore(params: &Fields, provider: Provider) {
     let ollama = |name: &str| provider == Provider::Ollama && matches!(name, "keep_alive" | "num_ctx");
     for name in ENGINE_KEYS.iter().chain(&["num_ctx"]).filter(|n| !ollama(n)) {
         if let Some(node) = params.get(name) {
-            let text = "ignored: it is for models that run here (model: octet/...)";
+            let text = "ignored: it is for local models (model: octet/...)";
             params.reader.note(&node.span, format!("litellm_params.{name}"), text);
         }
     }

@@ -1,5 +1,5 @@
-//! Clouds that host other makers' models: Amazon Bedrock, Google's Vertex AI and Azure. Where a model is there, which API it has, and
-//! what authenticates requests. Called by `remote`.
+//! Clouds that host other makers' models: Amazon Bedrock, Google Vertex AI and Azure. A model's address and API there, and
+//! the authentication of requests. Called by `remote`.
 
 use serde_json::Value as Json;
 
@@ -7,15 +7,15 @@ use crate::fields::Fields;
 use crate::reader::Reader;
 use crate::{Auth, Aws, Entra, Google, Provider, Secret};
 
-/// Longest file of credentials.
+/// Maximum size of a credentials file.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 const GOOGLE_TOKENS: &str = "https://oauth2.googleapis.com/token";
-/// Where Entra ID gives tokens, and what they are for.
+/// Entra ID's address, and the scope of its tokens.
 const ENTRA: &str = "https://login.microsoftonline.com";
 const ENTRA_SCOPE: &str = "https://cognitiveservices.azure.com/.default";
 const GOOGLE_METADATA: &str = "http://metadata.google.internal";
 
-/// Keys that mean something for Bedrock alone,
+/// Keys for Bedrock alone,
 const OF_BEDROCK: &[&str] = &[
     "aws_access_key_id",
     "aws_secret_access_key",
@@ -28,23 +28,23 @@ const OF_BEDROCK: &[&str] = &[
 ];
 /// and for Vertex AI alone.
 const OF_VERTEX: &[&str] = &["vertex_project", "vertex_location", "vertex_credentials"];
-/// The same for Azure.
+/// and for Azure alone.
 const OF_AZURE: &[&str] = &["tenant_id", "client_id", "client_secret", "azure_scope"];
 
-/// Where a model is, and by which API.
+/// The address and API of a model.
 pub(crate) struct Route {
     pub provider: Provider,
     /// The model's name there.
     pub model: String,
-    /// Stands in the provider's address.
+    /// The region in the provider's address.
     pub region: Option<String>,
-    /// An address that the file gives in a key of the cloud's own.
+    /// An address from a key of this cloud.
     pub base: Option<String>,
-    /// Follows the address.
+    /// The path after the address.
     pub path: String,
 }
 
-/// Finds it; an error says why the entry cannot be served.
+/// Finds it. The error is why the entry cannot be served.
 pub(crate) fn route(params: &Fields, provider: Provider, prefix: &str, model: &str) -> Result<Route, String> {
     let clouds = [
         ("Bedrock", OF_BEDROCK, Provider::Bedrock),
@@ -75,7 +75,7 @@ fn bedrock(params: &Fields, prefix: &str, model: &str) -> Result<Route, String> 
     let mut name = model;
     let mut api = (prefix == "bedrock_converse").then_some(Provider::Bedrock);
     let mut region = None;
-    // An ARN has slashes of its own.
+    // An ARN may contain slashes.
     while let Some((word, rest)) = name.split_once('/').filter(|_| !name.starts_with("arn:")) {
         match word {
             "converse" => api = Some(Provider::Bedrock),
@@ -83,7 +83,7 @@ fn bedrock(params: &Fields, prefix: &str, model: &str) -> Result<Route, String> 
             _ if is_region(word) => region = Some(word.to_string()),
             _ => {
                 return Err(format!(
-                    "'bedrock/{word}/' is not supported: write bedrock/MODEL, bedrock/converse/MODEL or bedrock/invoke/MODEL"
+                    "'bedrock/{word}/' is not supported: use bedrock/MODEL, bedrock/converse/MODEL or bedrock/invoke/MODEL"
                 ));
             }
         }
@@ -92,9 +92,7 @@ fn bedrock(params: &Fields, prefix: &str, model: &str) -> Result<Route, String> 
     let is_claude = name.contains("anthropic.");
     let provider = api.unwrap_or(if is_claude { Provider::BedrockAnthropic } else { Provider::Bedrock });
     if provider == Provider::BedrockAnthropic && !is_claude && !name.starts_with("arn:") {
-        return Err(format!(
-            "only Anthropic's models are supported behind bedrock/invoke/: write bedrock/converse/{name}"
-        ));
+        return Err(format!("bedrock/invoke/ supports only Anthropic's models: use bedrock/converse/{name}"));
     }
     let variables = ["AWS_REGION_NAME", "AWS_REGION", "AWS_DEFAULT_REGION"];
     let own = params.name("aws_region_name");
@@ -104,7 +102,7 @@ fn bedrock(params: &Fields, prefix: &str, model: &str) -> Result<Route, String> 
         return Err(format!("bedrock/{name} needs aws_region_name (or set AWS_REGION)"));
     };
     if !is_name(&region) {
-        return Err("aws_region_name is no region: write one like us-east-1".into());
+        return Err("aws_region_name is not a region like us-east-1".into());
     }
     let base = params.name("aws_bedrock_runtime_endpoint");
     Ok(Route { provider, model: name.into(), region: Some(region), base, path: String::new() })
@@ -118,7 +116,7 @@ fn is_region(word: &str) -> bool {
         && parts.last().is_some_and(|n| n.len() == 1 && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// A word that may stand in a host's name or a path.
+/// A word that is valid in a host name or a path.
 fn is_name(word: &str) -> bool {
     !word.is_empty()
         && word.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b':' | b'_'))
@@ -140,7 +138,7 @@ fn vertex(params: &Fields, model: &str) -> Result<Route, String> {
     };
     for (key, value) in [("vertex_location", &location), ("vertex_project", &project)] {
         if !is_name(value) {
-            return Err(format!("{key} is no name: it may have letters, digits and -.:_"));
+            return Err(format!("{key} is not a valid name: use letters, digits and -.:_"));
         }
     }
     let model = model.strip_prefix("gemini/").unwrap_or(model);
@@ -150,7 +148,7 @@ fn vertex(params: &Fields, model: &str) -> Result<Route, String> {
         Provider::Vertex
     } else {
         return Err(format!(
-            "'{model}' is no model of gemini's, claude's or for embeddings, and others are not supported at Vertex AI"
+            "'{model}' is not supported: of Vertex AI's models only Gemini, Claude and embedding models are"
         ));
     };
     let region = if location == "global" { String::new() } else { format!("{location}-") };
@@ -158,7 +156,7 @@ fn vertex(params: &Fields, model: &str) -> Result<Route, String> {
     Ok(Route { provider, model: model.into(), region: Some(region), base: None, path })
 }
 
-/// What authenticates requests; an error says what is missing.
+/// The authentication of requests. The error is what is missing.
 pub(crate) fn auth(
     params: &Fields,
     provider: Provider,
@@ -178,7 +176,7 @@ pub(crate) fn auth(
     }
 }
 
-/// The application whose tokens stand for a key at Azure: `tenant_id`, `client_id` and `client_secret`, or the variables of Azure's
+/// The application whose tokens replace a key at Azure: `tenant_id`, `client_id` and `client_secret`, or the variables of Azure's
 /// libraries.
 pub(crate) fn entra(params: &Fields) -> Result<Option<Entra>, String> {
     let reader = params.reader;
@@ -190,7 +188,7 @@ pub(crate) fn entra(params: &Fields) -> Result<Option<Entra>, String> {
     let (Some(tenant), Some(client_id), Some(client_secret)) = (tenant, client, secret) else {
         let some = ["tenant_id", "client_id", "client_secret"].into_iter().any(|key| params.has(key));
         return if some {
-            Err("tenant_id, client_id and client_secret are needed together, for a token of Entra ID".into())
+            Err("an Entra ID token needs all of tenant_id, client_id and client_secret".into())
         } else {
             Ok(None)
         };
@@ -209,9 +207,7 @@ fn aws(params: &Fields, region: String) -> Result<Aws, String> {
     let reader = params.reader;
     for key in ["aws_role_name", "aws_web_identity_token"] {
         if params.has(key) {
-            return Err(format!(
-                "{key} is not supported: roles are not assumed here; write keys, or a profile that has them"
-            ));
+            return Err(format!("{key} is not supported: use keys, or a profile with keys"));
         }
     }
     let own = (params.has("aws_access_key_id"), params.has("aws_secret_access_key"));
@@ -250,7 +246,7 @@ fn aws(params: &Fields, region: String) -> Result<Aws, String> {
     }
 }
 
-/// A value of a profile in AWS' file of credentials.
+/// A value of a profile in AWS' credentials file.
 fn in_profile(text: &str, profile: &str, name: &str) -> Option<String> {
     let mut inside = false;
     for line in text.lines().map(str::trim) {
@@ -266,7 +262,7 @@ fn in_profile(text: &str, profile: &str, name: &str) -> Option<String> {
     None
 }
 
-/// The JSON of `vertex_credentials` (a path, the text itself or a mapping), or of the variables that name one.
+/// The JSON of `vertex_credentials` (a path, the text itself or a mapping), or of the file that a variable names.
 fn credentials(params: &Fields) -> Result<Option<Json>, String> {
     let reader = params.reader;
     if let Some(node) =
@@ -281,7 +277,7 @@ fn credentials(params: &Fields) -> Result<Option<Json>, String> {
     };
     let text = if text.trim_start().starts_with('{') { text } else { read(reader, params, &text)? };
     let json = serde_json::from_str(&text)
-        .map_err(|_| "vertex_credentials is no JSON: name a service account's key file")?;
+        .map_err(|_| "vertex_credentials is not JSON: use a service account's key file")?;
     Ok(Some(json))
 }
 

@@ -1,4 +1,4 @@
-//! `model_info`, and the prices that may stand in `litellm_params`. Called by `deployments`.
+//! `model_info`, and the prices in `litellm_params`. Called by `deployments`.
 
 use crate::fields::Fields;
 use crate::{Mode, ModelInfo};
@@ -7,7 +7,7 @@ use crate::{Mode, ModelInfo};
 const PASSED: [&str; 6] =
     ["audio_transcription", "audio_speech", "image_generation", "image_edit", "moderation", "rerank"];
 
-/// What a deployment is for, or why it cannot be offered.
+/// The purpose of a deployment, or why it cannot be offered.
 pub(crate) fn mode(info: Option<&Fields>) -> Result<Mode, String> {
     let Some(mode) = info.and_then(|i| i.text("mode")) else { return Ok(Mode::Chat) };
     if let Some(passed) = PASSED.iter().find(|name| **name == mode) {
@@ -17,11 +17,11 @@ pub(crate) fn mode(info: Option<&Fields>) -> Result<Mode, String> {
         "chat" | "responses" => Ok(Mode::Chat),
         "completion" => Ok(Mode::Completion),
         "embedding" => Ok(Mode::Embedding),
-        other => Err(format!("models of mode {} are not offered here", crate::problem::quoted(other))),
+        other => Err(format!("models of mode {} are not supported", crate::problem::quoted(other))),
     }
 }
 
-/// All else. `id` is read by the caller.
+/// All other fields. `id` is read by the caller.
 pub(crate) fn read(info: Option<&Fields>, params: &Fields, mode: Mode) -> ModelInfo {
     let cost = |name: &'static str| {
         let of = |f: &Fields| f.number(name, 0.0, f64::MAX);

@@ -38,7 +38,7 @@ pub(crate) struct Credential {
     pub organization: Option<String>,
 }
 
-/// Reads everything. `None`, or a config beside problems, where something is wrong.
+/// Reads everything. If there are errors, the result is `None` or incomplete.
 pub(crate) fn config(reader: &Reader, root: &Node) -> Option<Config> {
     let fields = Fields::new(reader, &ROOT, root)?;
     variables(&fields);
@@ -87,7 +87,7 @@ pub(crate) fn config(reader: &Reader, root: &Node) -> Option<Config> {
 
 fn variables(fields: &Fields) {
     for entry in fields.map("environment_variables").unwrap_or_default() {
-        // `REDIS_PASSWORD:` with nothing behind it sets nothing.
+        // `REDIS_PASSWORD:` without a value sets nothing.
         if entry.node.value == Value::Null {
             continue;
         }
@@ -99,7 +99,7 @@ fn variables(fields: &Fields) {
     }
 }
 
-/// LiteLLM turns what is no text into one.
+/// LiteLLM converts other values to texts.
 fn scalar_text(value: serde_json::Value) -> serde_json::Value {
     match value {
         serde_json::Value::Number(n) => n.to_string().into(),
@@ -119,9 +119,9 @@ fn credentials(fields: &Fields) -> Vec<Credential> {
         };
         let Some(values) = entry.section("credential_values", &CREDENTIAL_VALUES) else { continue };
         if out.iter().any(|c| c.name == name) {
-            fields.reader.wrong(&node.span, format!("credential_name '{name}' is there twice"));
+            fields.reader.wrong(&node.span, format!("credential_name '{name}' is listed twice"));
         }
-        // Those that use it are left out where its key is not set; here that is only noted.
+        // Deployments that use it are left out if its key is not set; here that is only noted.
         let (credential, missing) = fields.reader.leaving_out(|| Credential {
             name,
             api_base: values.text("api_base"),

@@ -1,4 +1,4 @@
-//! The server, virtual keys. Called by `read`.
+//! The server and virtual keys. Called by `read`.
 
 use crate::fields::Fields;
 use crate::problem::quoted;
@@ -8,13 +8,13 @@ use crate::{
     KeyBounds, KeyDefaults, KeysSettings, LimitDefaults, PriceList, Secret, ServerSettings, UserDefaults,
 };
 
-/// `server`, and what `general_settings` says of it.
+/// `server`, and the same settings in `general_settings`.
 pub(crate) fn server(fields: &Fields, general: Option<&Fields>) -> ServerSettings {
     let mut out = ServerSettings::default();
     if let Some(general) = general {
         if let Some(node) = general.get("master_key") {
             out.master_key = general.secret("master_key");
-            // A server that was to be locked must not open because a word was mistyped.
+            // A mistyped word must not open a server.
             if out.master_key.is_none() && !fields.reader.failed() {
                 fields.reader.wrong(&node.span, "general_settings.master_key is empty");
             }
@@ -29,7 +29,7 @@ pub(crate) fn server(fields: &Fields, general: Option<&Fields>) -> ServerSetting
         let parsed = host.parse().ok();
         if parsed.is_none() {
             let span = s.get("host").map_or(s.span, |n| &n.span);
-            s.reader.wrong(span, "server.host is an address to listen at, like 127.0.0.1 or 0.0.0.0");
+            s.reader.wrong(span, "server.host must be an address to listen at, like 127.0.0.1 or 0.0.0.0");
         }
         parsed
     });
@@ -64,7 +64,7 @@ fn api_keys(fields: &Fields) -> Vec<Secret> {
 
 /// The keys of `api_key_file`, one a line.
 fn keys_of_file(fields: &Fields) -> Vec<Secret> {
-    /// Some thousand keys.
+    /// Enough for some thousand keys.
     const FILE_BYTES_MAX: u64 = 1 << 20;
     let Some((node, path)) = fields.get("api_key_file").zip(fields.name("api_key_file")) else {
         return Vec::new();
@@ -81,9 +81,9 @@ fn keys_of_file(fields: &Fields) -> Vec<Secret> {
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let sendable = lines.filter(|(i, key)| reader.sendable(span, &format!("line {i} of {shown}"), key));
     let keys: Vec<Secret> = sendable.filter_map(|(_, key)| Secret::new(key)).collect();
-    // An empty file must not open the server to everybody.
+    // An empty file must not open the server.
     if keys.is_empty() {
-        reader.wrong(span, format!("server.api_key_file: {shown} holds no key"));
+        reader.wrong(span, format!("server.api_key_file: {shown} contains no key"));
     }
     keys
 }
@@ -216,7 +216,7 @@ fn user_teams(p: &Fields) -> Vec<String> {
 
 /// `keys.prices`.
 pub(crate) fn prices(keys: Option<&Fields>) -> PriceList {
-    /// Some ten thousand models.
+    /// Enough for ten thousand models.
     const FILE_BYTES_MAX: u64 = 1 << 20;
     let Some((fields, path)) = keys.and_then(|k| Some((k, k.name("prices")?))) else {
         return PriceList::default();

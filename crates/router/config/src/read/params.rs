@@ -6,12 +6,12 @@ use super::{Credential, engine};
 use crate::fields::Fields;
 use crate::{Changes, PriceList, Process, Provider};
 
-/// Settings of all entries, and the entries of other sections that they may name.
+/// Settings of all entries, and the entries of other sections that they refer to.
 pub(crate) struct Defaults<'a> {
     pub credentials: &'a [Credential],
     pub drop_params: bool,
     pub max_parallel_requests: Option<u32>,
-    /// Prices of models whose entries have none.
+    /// Default prices.
     pub prices: &'a PriceList,
     pub processes: &'a [Process],
 }

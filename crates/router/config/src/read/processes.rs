@@ -13,7 +13,7 @@ use crate::{
 /// llama-swap's minimum.
 const HEALTH_CHECK_MIN_S: u64 = 15;
 
-/// Reads them; their aliases go to the router's.
+/// Reads them; their aliases are added to the router's.
 pub(crate) fn read(root: &Fields, router: &mut RouterSettings) -> (Vec<Process>, ProcessSettings) {
     let Some(fields) = root.section("processes", &PROCESSES) else {
         return (Vec::new(), ProcessSettings::default());
@@ -112,7 +112,7 @@ fn process(
 fn strip_params(filters: &Fields) -> Vec<String> {
     let texts = filters.texts("stripParams").unwrap_or_default();
     let names = texts.iter().flat_map(|t| t.split(',')).map(|n| n.trim().to_string());
-    // The model's name says where a request goes; llama-swap keeps it too.
+    // The model's name routes the request; llama-swap keeps it too.
     names.filter(|n| !n.is_empty() && n != "model").collect()
 }
 
@@ -123,8 +123,7 @@ fn words(f: &Fields, name: &'static str, command: &str) -> Option<Vec<String>> {
     let words = shlex::split(&joined.join(" ")).filter(|w| !w.is_empty());
     if words.is_none() {
         let span = f.get(name).map_or(f.span, |n| &n.span);
-        f.reader
-            .wrong(span, format!("{name}: this is no command: it is empty, or a quote in it is not closed"));
+        f.reader.wrong(span, format!("{name}: not a command: it is empty, or has an unclosed quote"));
     }
     words
 }
@@ -137,10 +136,10 @@ fn environment(expander: &Expander) -> Vec<(String, Secret)> {
         let Some(item) = expander.expand(&item, at) else { continue };
         match item.split_once('=') {
             Some((name, value)) if !name.is_empty() && !item.contains('\0') => {
-                // An empty value is a value: it is what unsets a variable for a program.
+                // An empty value is valid: it unsets a variable for a program.
                 out.push((name.to_string(), Secret::verbatim(value)));
             }
-            _ => f.reader.wrong(at, "env: an entry is NAME=value"),
+            _ => f.reader.wrong(at, "env: an entry must be NAME=value"),
         }
     }
     out
@@ -162,7 +161,7 @@ fn macros(f: &Fields) -> Vec<(String, String)> {
         if matches!(entry.key.as_str(), "PORT" | "PID" | "MODEL_ID") || entry.key.starts_with("env.") {
             f.reader.wrong(
                 &entry.span,
-                format!("macros: {} is filled in by the router; take another name", quoted(&entry.key)),
+                format!("macros: {} is filled in by the router; choose another name", quoted(&entry.key)),
             );
             continue;
         }
@@ -185,7 +184,7 @@ fn groups(f: &Fields, processes: &[Process]) -> Vec<ProcessGroup> {
                 f.reader.wrong(
                     at,
                     format!(
-                        "{} is in the groups '{}' and '{}'; it can be in one",
+                        "{} is in the groups '{}' and '{}'; it can be in one only",
                         quoted(member),
                         other.id,
                         entry.key
@@ -213,7 +212,7 @@ struct Expander<'a> {
 
 /// Macros within macros.
 const DEPTH_MAX: usize = 16;
-/// Longest text that they may make: macros that repeat each other grow fast.
+/// Maximum length of an expanded text: macros that repeat each other grow fast.
 const EXPANDED_MAX: usize = 64 << 10;
 
 impl Expander<'_> {
@@ -230,14 +229,14 @@ impl Expander<'_> {
 
     fn add(&self, text: &str, out: &mut String, depth: usize) -> Result<(), String> {
         if depth > DEPTH_MAX {
-            return Err("macros: one stands in itself, or they are nested too deep".into());
+            return Err("macros: one contains itself, or they are nested too deep".into());
         }
         let mut rest = text;
         while let Some((before, after)) = rest.split_once("${") {
             let (name, after) = after.split_once('}').ok_or("a '${' has no '}'")?;
             out.push_str(before);
             rest = after;
-            // The later one counts: a model's own before those of all.
+            // The last one is used: a model's own macros take precedence.
             let known = self.macros.iter().rev().find(|(n, _)| n == name);
             match (name, known, name.strip_prefix("env.")) {
                 ("PORT" | "PID", ..) => out.push_str(&format!("${{{name}}}")),
@@ -250,7 +249,7 @@ impl Expander<'_> {
                 _ => return Err(format!("there is no macro ${{{name}}}: declare it under macros")),
             }
             if out.len() > EXPANDED_MAX {
-                return Err(format!("macros: the text becomes longer than {EXPANDED_MAX} bytes"));
+                return Err(format!("macros: the expanded text exceeds {EXPANDED_MAX} bytes"));
             }
         }
         out.push_str(rest);

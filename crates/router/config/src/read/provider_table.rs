@@ -1,41 +1,41 @@
-//! The providers: one row each, with the API that it speaks, its address, the variables that hold its key, and what is peculiar.
-//! Facts about others, as of 2026-11. Used by `providers`.
+//! The providers: one row each, with its API, its address, the variables of its key, and its quirks.
+//! As of 2026-11. Used by `providers`.
 
 use self::Quirk::{KeyHeader, MaxTokens, RouterSuffix, SpeaksResponses};
 use crate::Provider;
 use crate::Provider::{Anthropic, AzureOpenAi, Gemini, Ollama, OpenAi, OpenAiCompatible as Compatible};
 
-/// A word before a model's name, and what it stands for.
+/// A prefix of model names, and its provider.
 pub(crate) struct Known {
     /// `openai` of `openai/gpt-4o`.
     pub prefix: &'static str,
-    /// The API that it speaks.
+    /// Its API.
     pub provider: Provider,
-    /// Where that begins, if it is at one place.
+    /// The base URL, if it is fixed.
     pub base: Option<&'static str>,
-    /// Variables that may say where.
+    /// Variables with the base URL.
     pub base_variables: &'static [&'static str],
-    /// Variables that may hold the key. The first is named where none is set.
+    /// Variables with the key. Errors name the first one.
     pub key_variables: &'static [&'static str],
-    /// What is peculiar to it.
+    /// Its quirks.
     pub quirks: &'static [Quirk],
 }
 
-/// What is peculiar to a provider.
+/// A peculiarity of a provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Quirk {
-    /// It knows `max_tokens` and not `max_completion_tokens`, its newer name.
+    /// It supports `max_tokens` but not the newer `max_completion_tokens`.
     MaxTokens,
     /// It has OpenAI's `/responses`.
     SpeaksResponses,
-    /// Its key goes into this header, too.
+    /// Its key is sent in this header, too.
     KeyHeader(&'static str),
     /// `together/meta-llama/Llama` becomes `meta-llama/Llama:together`: the host follows the model.
     RouterSuffix,
 }
 
 impl Known {
-    /// Whether such servers go on with an assistant's message: `continue_final_message`, without `add_generation_prompt`.
+    /// Whether such servers can continue an assistant message: `continue_final_message`, without `add_generation_prompt`.
     pub fn continues(&self) -> bool {
         matches!(self.prefix, "hosted_vllm" | "vllm" | "sglang")
     }
@@ -45,7 +45,7 @@ impl Known {
     }
 }
 
-/// Where OpenAI itself is.
+/// OpenAI's base URL.
 pub(crate) const OPENAI: &str = "https://api.openai.com/v1";
 
 /// No peculiarities.
@@ -78,12 +78,12 @@ const fn cloud(
     row(prefix, Compatible, Some(base), base_variables, key_variables, quirks)
 }
 
-/// An OpenAI-compatible server of the user's own: its address is always given.
+/// An OpenAI-compatible server of the user, whose address must be given.
 const fn own(prefix: &'static str, base_variables: Names, key_variables: Names) -> Known {
     row(prefix, Compatible, None, base_variables, key_variables, NONE)
 }
 
-/// All that are known. `{NAME}` in an address is an environment variable.
+/// All known providers. `{NAME}` in an address is an environment variable.
 pub(crate) const KNOWN: &[Known] = &[
     row("openai", OpenAi, Some(OPENAI), &["OPENAI_BASE_URL", "OPENAI_API_BASE"], &["OPENAI_API_KEY"], NONE),
     row(
@@ -451,7 +451,7 @@ pub(crate) const KNOWN: &[Known] = &[
     ),
 ];
 
-/// Providers of LiteLLM's that have an API of their own, which is not spoken here.
+/// Providers of LiteLLM with an API that is not supported.
 pub(crate) const OTHERS: &[&str] = &[
     "sagemaker",
     "sagemaker_chat",
@@ -476,7 +476,7 @@ pub(crate) const OTHERS: &[&str] = &[
     "text-completion-codestral",
 ];
 
-/// Whether models are named with this provider.
+/// Whether a model's name may have this provider as a prefix.
 #[cfg(test)]
 pub(crate) fn is_provider(prefix: &str) -> bool {
     KNOWN.iter().any(|k| k.prefix == prefix)

@@ -1,4 +1,4 @@
-//! Which provider a model's name means. Used by `deployments`.
+//! The provider of a model's name. Used by `deployments`.
 
 use super::provider_table::{KNOWN, OTHERS};
 pub(crate) use super::provider_table::{Known, Quirk};
@@ -9,17 +9,17 @@ pub(crate) fn known(prefix: &str) -> Option<&'static Known> {
     KNOWN.iter().find(|k| k.prefix == prefix)
 }
 
-/// Why a model's name means no provider, for people.
+/// Why a model's name has no known provider: a message for the user.
 pub(crate) enum Unknown {
-    /// It is likely a slip.
+    /// It is probably a typing error.
     Mistyped(String),
-    /// It is a provider that is not spoken here, or none: the entry is left out.
+    /// The provider is unsupported or unknown: the entry is left out.
     NotSpoken(String),
 }
 
 use Unknown::{Mistyped, NotSpoken};
 
-/// The provider and what is left of a model's name: `openai/gpt-4o`. `stated` is `custom_llm_provider`.
+/// The provider and the rest of a model's name: `openai/gpt-4o`. `stated` is `custom_llm_provider`.
 pub(crate) fn split<'a>(model: &'a str, stated: Option<&str>) -> Result<(&'static Known, &'a str), Unknown> {
     if let Some(stated) = stated {
         let rest = model.strip_prefix(stated).and_then(|m| m.strip_prefix('/')).unwrap_or(model);
@@ -27,14 +27,13 @@ pub(crate) fn split<'a>(model: &'a str, stated: Option<&str>) -> Result<(&'stati
     }
     match model.split_once('/') {
         Some((prefix, rest)) => match known(prefix) {
-            Some(_) if rest.is_empty() => Err(NotSpoken(format!("'{model}' names no model after the slash"))),
+            Some(_) if rest.is_empty() => Err(NotSpoken(format!("'{model}' has no model after the slash"))),
             Some(k) => Ok((k, rest)),
             None => Err(unknown(prefix)),
         },
         None => inferred(model).map(|k| (k, model)).ok_or_else(|| {
-            let here =
-                "octet/NAME for a model that runs here, hosted_vllm/NAME with api_base for a server of yours";
-            NotSpoken(format!("'{model}' says no provider: write openai/{model}, {here}"))
+            let here = "octet/NAME for a local model, hosted_vllm/NAME with api_base for your own server";
+            NotSpoken(format!("'{model}' has no provider: use openai/{model}, {here}"))
         }),
     }
 }
@@ -60,21 +59,21 @@ fn inferred(model: &str) -> Option<&'static Known> {
 
 fn unknown(prefix: &str) -> Unknown {
     if prefix == "auto_router" {
-        let text = "LiteLLM's automatic routers are not run here: write a cascade, which asks a fast group or a strong one by rules \
-                    and by how sure the fast one is (docs/routing.md)";
+        let text = "LiteLLM's automatic routers are not supported: use a cascade, which chooses a fast or a strong group \
+                    by rules and confidence (docs/routing.md)";
         return NotSpoken(text.into());
     }
     if OTHERS.contains(&prefix) {
         return NotSpoken(format!(
-            "the provider '{prefix}' has an API of its own, which is not spoken here; if it has an OpenAI-compatible address, write \
+            "the API of the provider '{prefix}' is not supported; if it has an OpenAI-compatible one, use \
              openai_like/MODEL with api_base and api_key"
         ));
     }
     let names = || KNOWN.iter().map(|k| k.prefix).chain(["octet", "process"]);
     match mistyped(prefix, names()) {
-        Some(near) => Mistyped(format!("there is no provider '{prefix}': did you mean '{near}'?")),
+        Some(near) => Mistyped(format!("unknown provider '{prefix}': did you mean '{near}'?")),
         None => NotSpoken(format!(
-            "there is no provider '{prefix}' here; for an OpenAI-compatible server write openai_like/MODEL or hosted_vllm/MODEL with \
+            "unknown provider '{prefix}'; for an OpenAI-compatible server use openai_like/MODEL or hosted_vllm/MODEL with \
              api_base (docs/providers.md lists the providers)"
         )),
     }

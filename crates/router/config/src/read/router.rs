@@ -1,4 +1,4 @@
-//! `router_settings`, and what `litellm_settings` says of the same. Called by `read`.
+//! `router_settings`, and the same keys of `litellm_settings`. Called by `read`.
 
 use crate::fields::Fields;
 use crate::sections::{ALLOWED_FAILS_POLICY, RETRY_POLICY, STICKY, STRATEGY_ARGS};
@@ -17,7 +17,7 @@ const STRATEGIES: &[(&str, Strategy)] = &[
     ("prefix-affinity", Strategy::PrefixAffinity),
 ];
 
-/// Reads them. What both sections say is `router_settings`' to say.
+/// Reads them. `router_settings` takes precedence.
 pub(crate) fn settings(router: Option<&Fields>, litellm: Option<&Fields>) -> RouterSettings {
     let d = RouterSettings::default();
     let count = |name: &'static str| either(router, litellm, |f| f.count(name, 0));
@@ -39,7 +39,7 @@ pub(crate) fn settings(router: Option<&Fields>, litellm: Option<&Fields>) -> Rou
     let mut default_fallbacks = texts.unwrap_or_default();
     default_fallbacks.extend(generic);
     let args = router.and_then(|r| r.section("routing_strategy_args", &STRATEGY_ARGS));
-    // The same goes by two names.
+    // The setting has two names.
     let timeout = (router.and_then(|r| r.limit("timeout")), litellm.and_then(|l| l.limit("request_timeout")));
     RouterSettings {
         strategy: router.and_then(|r| r.one_of("routing_strategy", STRATEGIES)).unwrap_or_default(),
@@ -89,7 +89,7 @@ fn either<T>(
     first.or(second)
 }
 
-/// `[{a: [b, c]}, {d: [e]}]`. Names without a group (`[b, c]`) go to `generic`: they are for all groups.
+/// `[{a: [b, c]}, {d: [e]}]`. Names without a group (`[b, c]`) are for all groups: they are added to `generic`.
 fn fallbacks(fields: &Fields, name: &'static str, generic: &mut Vec<String>) -> Vec<Fallback> {
     let mut out = Vec::new();
     for item in fields.list(name).unwrap_or_default() {
@@ -105,7 +105,7 @@ fn fallbacks(fields: &Fields, name: &'static str, generic: &mut Vec<String>) -> 
 fn fallback(fields: &Fields, name: &'static str, entry: &Entry) -> Option<Fallback> {
     let to = match &entry.node.value {
         Value::List(items) if items.iter().any(|i| matches!(i.value, Value::Map(_))) => {
-            let text = "a fallback is the name of a group here: make an entry of model_list for other parameters, and name that";
+            let text = "a fallback must be the name of a group: add an entry of model_list for other parameters, and use its name";
             fields.reader.wrong(&entry.node.span, format!("{}.{name}: {text}", fields.section.name));
             return None;
         }
@@ -199,7 +199,7 @@ fn sticky(fields: &Fields) -> Sticky {
             other => match other.strip_prefix("header:").map(str::trim).filter(|h| !h.is_empty()) {
                 Some(name) => by.push(SessionKey::Header(name.to_ascii_lowercase())),
                 None => {
-                    let text = "sticky.by: a session is known by header:NAME, user or key";
+                    let text = "sticky.by must be header:NAME, user or key";
                     fields.reader.wrong(fields.get("by").map_or(fields.span, |n| &n.span), text);
                 }
             },

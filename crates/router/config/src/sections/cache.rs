@@ -5,49 +5,49 @@ use crate::keys::{Kind, Section, key};
 /// `cache_params`.
 pub static CACHE: Section = Section {
     name: "cache_params",
-    doc: "where answers are kept and for how long; see docs/caching.md",
+    doc: "where answers are stored, and for how long; see docs/caching.md",
     keys: &[
         key(
             "type",
             Kind::Text,
-            "local (memory) or redis; without it redis if a server is named, here or by REDIS_URL or REDIS_HOST",
+            "local (memory) or redis. Default: redis if a server is given, here or by REDIS_URL or REDIS_HOST",
         ),
-        key("host", Kind::Text, "of Redis; without it REDIS_HOST"),
-        key("port", Kind::Count, "of Redis (6379); without it REDIS_PORT"),
-        key("username", Kind::Text, "of Redis; without it REDIS_USERNAME"),
-        key("password", Kind::Secret, "of Redis; without it REDIS_PASSWORD"),
+        key("host", Kind::Text, "of Redis. Default: REDIS_HOST"),
+        key("port", Kind::Count, "of Redis. Default: REDIS_PORT, else 6379"),
+        key("username", Kind::Text, "of Redis. Default: REDIS_USERNAME"),
+        key("password", Kind::Secret, "of Redis. Default: REDIS_PASSWORD"),
         key(
             "url",
             Kind::Secret,
-            "of Redis, instead of host and port: redis:// or, with TLS, rediss://; without it REDIS_URL",
+            "of Redis, instead of host and port: redis:// or, with TLS, rediss://. Default: REDIS_URL",
         ),
         key("ssl", Kind::Bool, "TLS to Redis (false)"),
         key("db", Kind::Count, "number of the database in Redis (0)"),
-        key("ttl", Kind::Seconds, "how long an answer is kept (10 minutes in memory, 1 minute in Redis)"),
-        key("default_in_memory_ttl", Kind::Seconds, "beats ttl if answers are kept in memory"),
-        key("default_in_redis_ttl", Kind::Seconds, "beats ttl if answers are kept in Redis"),
-        key("namespace", Kind::Text, "what the names of entries begin with"),
+        key("ttl", Kind::Seconds, "lifetime of an answer (10 minutes in memory, 1 minute in Redis)"),
+        key(
+            "default_in_memory_ttl",
+            Kind::Seconds,
+            "takes precedence over ttl if answers are stored in memory",
+        ),
+        key(
+            "default_in_redis_ttl",
+            Kind::Seconds,
+            "takes precedence over ttl if answers are stored in Redis",
+        ),
+        key("namespace", Kind::Text, "prefix of the entries' names"),
         key(
             "supported_call_types",
             Kind::Texts,
-            "which requests are looked at: acompletion, atext_completion, aembedding, aresponses, anthropic_messages (all)",
+            "which requests are cached: acompletion, atext_completion, aembedding, aresponses, anthropic_messages (all)",
         ),
         key(
             "mode",
             Kind::OneOf(&["default_on", "default_off"]),
-            "default_off looks only at requests with cache: {use-cache: true}",
+            "default_off: only requests with cache: {use-cache: true} are cached",
         ),
-        key(
-            "max_messages",
-            Kind::Any,
-            "conversations with more messages are not looked at (4); null looks at all",
-        ),
-        key(
-            "shared_between_keys",
-            Kind::Bool,
-            "a virtual key gets answers to another one's requests too (false)",
-        ),
-        key("max_memory", Kind::Size, "what answers in memory may take together (64 MiB)"),
+        key("max_messages", Kind::Any, "longer conversations are not cached (4); null: no limit"),
+        key("shared_between_keys", Kind::Bool, "virtual keys share their answers (false)"),
+        key("max_memory", Kind::Size, "maximum memory of all answers (64 MiB)"),
     ],
     warned: &[
         (
@@ -61,7 +61,7 @@ pub static CACHE: Section = Section {
                 "gcp_ssl_ca_certs",
                 "azure_redis_ad_token",
             ],
-            "one Redis server is used, with a password: no cluster, no sentinel, no cloud's identity",
+            "only one Redis server with a password is supported: no cluster, no sentinel, no cloud identity",
         ),
         (
             &[
@@ -75,7 +75,7 @@ pub static CACHE: Section = Section {
                 "similarity_threshold",
                 "disk_cache_dir",
             ],
-            "answers are kept in memory or in Redis, and found by the same request alone",
+            "answers are stored in memory or in Redis, and found by an identical request only",
         ),
         (
             &[
@@ -88,7 +88,7 @@ pub static CACHE: Section = Section {
                 "health_check_interval",
                 "retry_on_timeout",
             ],
-            "requests share one connection to Redis, and wait at most 500 ms for it",
+            "all requests share one connection to Redis, and wait at most 500 ms for it",
         ),
     ],
     refused: &[],

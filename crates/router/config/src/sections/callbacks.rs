@@ -5,20 +5,20 @@ use crate::keys::{Kind, Section, key};
 /// An entry of `callback_settings`.
 pub static CALLBACK: Section = Section {
     name: "callback_settings",
-    doc: "webhooks by a name that litellm_settings.callbacks may list",
+    doc: "a named webhook, for litellm_settings.callbacks",
     keys: &[
         key("callback_type", Kind::Text, "generic_api: finished requests as JSON"),
-        key("endpoint", Kind::Text, "where they are sent"),
-        key("headers", Kind::TextMap, "headers that are sent along"),
+        key("endpoint", Kind::Text, "the address"),
+        key("headers", Kind::TextMap, "additional headers"),
         key(
             "event_types",
             Kind::Texts,
-            "llm_api_success, llm_api_failure; without it what the list says that names it",
+            "llm_api_success, llm_api_failure. Default: those of the list that contains its name",
         ),
         key(
             "log_format",
             Kind::OneOf(&["json_array", "ndjson", "single"]),
-            "a list (json_array), a line for each, or a request for each",
+            "json_array: one array; ndjson: one line per request; single: one report per request",
         ),
     ],
     warned: &[
@@ -30,11 +30,11 @@ pub static CALLBACK: Section = Section {
                 "enable_events",
                 "enable_metrics",
             ],
-            "prompts and answers are sent to nobody, and metrics stand at /metrics",
+            "prompts and answers are never sent; metrics are at /metrics",
         ),
         (
             &["max_retries", "retry_delay", "timeout", "batch_size", "flush_interval"],
-            "a batch is sent each second, and three more times where it is not taken",
+            "a batch is sent each second, and retried three times",
         ),
     ],
     refused: &[],

@@ -1,4 +1,4 @@
-//! The keys of `model_list`: LiteLLM's, and those of models that run in this process.
+//! The keys of `model_list`: LiteLLM's, and those of local models.
 
 use crate::keys::{Key, Kind, Section, key};
 
@@ -7,11 +7,11 @@ pub static MODEL: Section = Section {
     name: "model_list",
     doc: "a deployment",
     keys: &[
-        key("model_name", Kind::Text, "what clients ask for; * stands for any text").guard(),
-        key("litellm_params", Kind::Section(&PARAMS), "who answers, and how").guard(),
-        key("model_info", Kind::Section(&MODEL_INFO), "what is known about the model").guard(),
+        key("model_name", Kind::Text, "the name for clients; * matches any text").guard(),
+        key("litellm_params", Kind::Section(&PARAMS), "the target and its parameters").guard(),
+        key("model_info", Kind::Section(&MODEL_INFO), "facts about the model").guard(),
     ],
-    warned: &[(&["tpm", "rpm"], "it counts under litellm_params")],
+    warned: &[(&["tpm", "rpm"], "it has an effect under litellm_params only")],
     refused: &[],
     open: false,
 };
@@ -21,82 +21,77 @@ const KV: Kind = Kind::OneOf(&["f16", "f32", "q8_0"]);
 /// `litellm_params`.
 pub static PARAMS: Section = Section {
     name: "litellm_params",
-    doc: "who answers, and how",
+    doc: "the target and its parameters",
     keys: &[
         key(
             "model",
             Kind::Text,
-            "provider/model; octet/PATH-or-name runs it here, process/ID starts a server",
+            "provider/model; octet/PATH-or-name is a local model, process/ID a server started on demand",
         ),
-        key("api_base", Kind::Text, "where the API begins").guard().or(&["base_url"]),
-        key("api_key", Kind::Secret, "the key; without one the provider's variable counts").guard(),
+        key("api_base", Kind::Text, "the base URL of the API").guard().or(&["base_url"]),
+        key("api_key", Kind::Secret, "the key. Default: the provider's variable").guard(),
         key("api_version", Kind::Text, "Azure's"),
         key("organization", Kind::Text, "OpenAI's"),
-        key("aws_access_key_id", Kind::Secret, "of Bedrock; without it AWS_ACCESS_KEY_ID, then the profile")
+        key("aws_access_key_id", Kind::Secret, "of Bedrock. Default: AWS_ACCESS_KEY_ID, then the profile")
             .guard(),
         key("aws_secret_access_key", Kind::Secret, "of Bedrock").guard(),
         key("aws_session_token", Kind::Secret, "of Bedrock, for temporary keys").guard(),
-        key("aws_region_name", Kind::Text, "of Bedrock; without it AWS_REGION"),
+        key("aws_region_name", Kind::Text, "of Bedrock. Default: AWS_REGION"),
         key("aws_profile_name", Kind::Text, "of Bedrock: a profile in ~/.aws/credentials"),
-        key("aws_bedrock_runtime_endpoint", Kind::Text, "of Bedrock: where its API begins").guard(),
-        key("aws_role_name", Kind::Text, "roles are not assumed here: the entry is left out").guard(),
-        key("aws_web_identity_token", Kind::Text, "roles are not assumed here: the entry is left out")
+        key("aws_bedrock_runtime_endpoint", Kind::Text, "of Bedrock: the base URL of the API").guard(),
+        key("aws_role_name", Kind::Text, "assuming roles is not supported: the entry is left out").guard(),
+        key("aws_web_identity_token", Kind::Text, "assuming roles is not supported: the entry is left out")
             .guard(),
-        key("vertex_project", Kind::Text, "of Vertex AI; without it the credentials' own")
+        key("vertex_project", Kind::Text, "of Vertex AI. Default: the credentials' project")
             .or(&["vertex_ai_project"]),
-        key("vertex_location", Kind::Text, "of Vertex AI; us-central1 without it")
-            .or(&["vertex_ai_location"]),
+        key("vertex_location", Kind::Text, "of Vertex AI (us-central1)").or(&["vertex_ai_location"]),
         key("vertex_credentials", Kind::Any, "of Vertex AI: a key file of a service account, or its JSON")
             .guard()
             .or(&["vertex_ai_credentials"]),
         key(
             "tenant_id",
             Kind::Text,
-            "of Azure, with client_id and client_secret: tokens of Entra ID in place of a key",
+            "of Azure, with client_id and client_secret: Entra ID tokens instead of a key",
         ),
         key("client_id", Kind::Text, "of Azure: the application's id"),
         key("client_secret", Kind::Secret, "of Azure: the application's secret").guard(),
-        key("azure_scope", Kind::Text, "of Azure: what the token is for"),
-        key("custom_llm_provider", Kind::Text, "the provider, where model does not begin with it"),
+        key("azure_scope", Kind::Text, "of Azure: the token's scope"),
+        key("custom_llm_provider", Kind::Text, "the provider, if model has no such prefix"),
         key("litellm_credential_name", Kind::Text, "an entry of credential_list"),
         key("weight", Kind::Number, "share of the group's requests"),
-        key(
-            "tags",
-            Kind::Texts,
-            "which requests it answers, if router_settings.enable_tag_filtering says that tags choose",
-        )
-        .guard(),
-        key("order", Kind::Count, "lower ones first; higher ones only where no lower one can answer"),
-        key("rpm", Kind::Count, "most requests in a minute").guard(),
-        key("tpm", Kind::Count, "most tokens in a minute").guard(),
-        key("max_parallel_requests", Kind::Count, "most requests at once").guard(),
-        key("timeout", Kind::Seconds, "longest time of an attempt"),
-        key("stream_timeout", Kind::Seconds, "longest time to a stream's first piece"),
-        key("cooldown_time", Kind::Seconds, "how long it rests after failures"),
+        key("tags", Kind::Texts, "which requests it answers, with router_settings.enable_tag_filtering")
+            .guard(),
+        key("order", Kind::Count, "lower ones first; higher ones only if no lower one can answer"),
+        key("rpm", Kind::Count, "maximum requests per minute").guard(),
+        key("tpm", Kind::Count, "maximum tokens per minute").guard(),
+        key("max_parallel_requests", Kind::Count, "maximum concurrent requests").guard(),
+        key("timeout", Kind::Seconds, "time limit of an attempt"),
+        key("stream_timeout", Kind::Seconds, "time limit to a stream's first piece"),
+        key("cooldown_time", Kind::Seconds, "cooldown after failures"),
         key("num_retries", Kind::Count, "further attempts").or(&["max_retries"]),
         key(
             "continues",
             Kind::Bool,
-            "goes on with answers that broke off elsewhere, by continue_final_message (true for hosted_vllm and sglang)",
+            "it can continue an answer that broke off at another deployment, with continue_final_message (true for hosted_vllm and sglang)",
         ),
         key("silent_model", Kind::Text, "a group that gets a copy of each request"),
         key("silent_share", Kind::Number, "share of the requests that are copied, 0 to 1"),
-        key("extra_headers", Kind::TextMap, "headers that are sent along").or(&["headers"]),
+        key("extra_headers", Kind::TextMap, "additional headers").or(&["headers"]),
         key("extra_body", Kind::Json, "merged into the body"),
         key("chat_template_kwargs", Kind::Json, "variables of the chat template: {enable_thinking: false}"),
         key(
             "drop_params",
             Kind::Any,
-            "leave out parameters that the provider cannot take; a list of names leaves out those too",
+            "drop parameters that the provider does not support; a list of names drops those too",
         ),
-        key("additional_drop_params", Kind::Texts, "parameters that are left out").guard().or(&["drop"]),
-        key("rename_params", Kind::TextMap, "parameters that go by another name: {old: new}"),
-        key("set_params", Kind::Json, "parameters as they are here, whatever the client says").guard(),
+        key("additional_drop_params", Kind::Texts, "dropped parameters").guard().or(&["drop"]),
+        key("rename_params", Kind::TextMap, "renamed parameters: {old: new}"),
+        key("set_params", Kind::Json, "parameters that take precedence over the client").guard(),
         key("input_cost_per_token", Kind::Number, "USD; also in model_info"),
         key("output_cost_per_token", Kind::Number, "USD; also in model_info"),
         key("cache_read_input_token_cost", Kind::Number, "USD; also in model_info"),
         key("cache_creation_input_token_cost", Kind::Number, "USD; also in model_info"),
-        // Parameters of requests that do not give them.
+        // Default parameters of requests.
         key("temperature", Kind::Number, "default"),
         key("top_p", Kind::Number, "default"),
         key("top_k", Kind::Count, "default"),
@@ -123,81 +118,81 @@ pub static PARAMS: Section = Section {
         key("user", Kind::Text, "default"),
         key("metadata", Kind::Json, "default"),
         key("verbosity", Kind::Text, "default"),
-        key("web_search_options", Kind::Any, "default, of providers of OpenAI's dialect"),
+        key("web_search_options", Kind::Any, "default, of OpenAI-compatible providers"),
         key("dimensions", Kind::Count, "default, for embeddings"),
         key("encoding_format", Kind::Text, "default, for embeddings"),
-        key("num_ctx", Kind::Count, "tokens of context, of models in this process and of Ollama's"),
-        // Models in this process: the flags of `octet serve`.
+        key("num_ctx", Kind::Count, "tokens of context, of local models and Ollama"),
+        // Local models: the flags of `octet serve`.
         key("ctx_size", Kind::Count, "tokens of context").or(&["max_model_len"]),
-        key("ubatch_size", Kind::Count, "tokens of a prompt that are processed at once"),
-        key("batch_size", Kind::Count, "the same; the smaller one counts"),
-        key("kv_cache_dtype", KV, "type of the keys and values in the cache"),
-        key("cache_type_k", KV, "the same of the keys alone"),
-        key("cache_type_v", KV, "the same of the values alone"),
+        key("ubatch_size", Kind::Count, "maximum tokens per step"),
+        key("batch_size", Kind::Count, "the same; the smaller one is used"),
+        key("kv_cache_dtype", KV, "type of the KV cache"),
+        key("cache_type_k", KV, "type of its keys"),
+        key("cache_type_v", KV, "type of its values"),
         key("threads", Kind::Count, "threads"),
         key(
             "isa",
             Kind::OneOf(&["portable", "avx2", "avx-vnni", "avx512", "neon", "neon-i8mm"]),
             "instruction set",
         ),
-        key("no_pin", Kind::Bool, "let the system move threads between processors"),
+        key("no_pin", Kind::Bool, "do not pin threads to processors"),
         key("exact", Kind::Bool, "f32 weights and activations"),
-        key("no_memory_check", Kind::Bool, "load it even where it seems larger than the free memory"),
-        key("parallel", Kind::Count, "answers that are generated at once").or(&["max_num_seqs"]),
-        key("max_queue", Kind::Count, "answers that may wait for their turn"),
-        key("kv_tokens", Kind::Count, "tokens that the KV cache holds"),
-        key("cache_ram", Kind::Size, "memory for snapshots; a plain number counts MiB"),
-        key("cache_disk", Kind::Text, "a folder in which the cache is kept too").or(&["slot_save_path"]),
-        key("cache_disk_size", Kind::Size, "what the files in it may take"),
+        key("no_memory_check", Kind::Bool, "load it even if it seems larger than the free memory"),
+        key("parallel", Kind::Count, "maximum concurrent requests").or(&["max_num_seqs"]),
+        key("max_queue", Kind::Count, "maximum queued requests"),
+        key("kv_tokens", Kind::Count, "size of the KV cache in tokens"),
+        key("cache_ram", Kind::Size, "memory for snapshots; a plain number is in MiB"),
+        key("cache_disk", Kind::Text, "a folder for the disk cache").or(&["slot_save_path"]),
+        key("cache_disk_size", Kind::Size, "maximum size of its files"),
         key(
             "keep_alive",
             Kind::Seconds,
-            "how long it stays loaded unused, here or at an Ollama server; -1 is for good",
+            "how long it stays loaded while idle, here or at an Ollama server; -1: forever",
         ),
-        key("reasoning_format", Kind::OneOf(&["deepseek", "hidden", "none"]), "where reasoning goes"),
+        key(
+            "reasoning_format",
+            Kind::OneOf(&["deepseek", "hidden", "none"]),
+            "format of reasoning in answers",
+        ),
         key(
             "tool_call_parser",
             Kind::OneOf(&["qwen3_coder", "hermes", "none"]),
-            "how the model writes tool calls",
+            "the model's syntax of tool calls",
         ),
         key("chat_template", Kind::Text, "a file with a Jinja template instead of the model's own"),
-        key(
-            "speculative",
-            Kind::Text,
-            "how the next tokens are guessed: auto, off, mtp, lookup, draft=MODEL",
-        ),
-        key("draft_max", Kind::Count, "most tokens to guess in a step, 0 to 16")
+        key("speculative", Kind::Text, "speculative decoding: auto, off, mtp, lookup, draft=MODEL"),
+        key("draft_max", Kind::Count, "maximum draft tokens per step, 0 to 16")
             .or(&["num_speculative_tokens"]),
     ],
     warned: &[
         (
             &["configurable_clientside_auth_params", "use_in_pass_through", "use_litellm_proxy"],
-            "clients cannot change where a request goes, and there is no pass-through",
+            "clients cannot change the address of a request, and there is no pass-through",
         ),
-        (&["allowed_openai_params"], "every parameter of OpenAI's is passed on here"),
-        (&["merge_reasoning_content_in_choices"], "reasoning comes in reasoning_content"),
+        (&["allowed_openai_params"], "all of OpenAI's parameters are always passed on"),
+        (&["merge_reasoning_content_in_choices"], "reasoning is returned in reasoning_content"),
         (
             &["cache_control_injection_points"],
-            "cache_control is passed on where the client sends it, and not added",
+            "cache_control is passed on if the client sends it, and not added",
         ),
         (
             &["prompt_id", "prompt_variables", "prompt_label", "prompt_version"],
-            "there are no stored prompts here",
+            "stored prompts are not supported",
         ),
-        (&["stream"], "whether an answer is streamed is the client's choice"),
+        (&["stream"], "the client decides whether an answer is streamed"),
         OTHER_COSTS,
-        (&["itpm", "otpm"], "tpm counts tokens of prompts and answers together"),
+        (&["itpm", "otpm"], "tpm counts the tokens of prompts and answers"),
         (
             &["timeout_by_service_tier", "stream_timeout_by_service_tier"],
-            "timeout and stream_timeout count for all requests",
+            "timeout and stream_timeout apply to all requests",
         ),
         (
             &["keepalive_seconds", "allow_client_keepalive_override"],
-            "streams say that they are alive by themselves; keep_alive says how long a model in this process stays loaded",
+            "streams have keep-alives; keep_alive is how long a local model stays loaded",
         ),
         (
             &["tag_regex", "provider_affinity_header"],
-            "deployments are not chosen by tags and headers here: give them model_names of their own, or use router_settings.sticky",
+            "deployments are not chosen by headers: give them separate model_names, or use router_settings.sticky",
         ),
         (
             &[
@@ -224,9 +219,9 @@ pub static PARAMS: Section = Section {
                 "s3_output_bucket_name",
                 "aws_batch_role_arn",
             ],
-            "files, batches and vector stores are not offered here",
+            "files, batches and vector stores are not supported",
         ),
-        (&["default_api_key_tpm_limit", "default_api_key_rpm_limit"], "limits of keys are set with the key"),
+        (&["default_api_key_tpm_limit", "default_api_key_rpm_limit"], "limits of keys are set for each key"),
         (
             &[
                 "model_info",
@@ -237,12 +232,12 @@ pub static PARAMS: Section = Section {
                 "fireworks_forward_user_id",
                 "use_chat_completions_api",
             ],
-            "it does nothing here",
+            "it has no effect here",
         ),
-        (&["budget_duration"], "it belongs to max_budget, which is not enforced here"),
+        (&["budget_duration"], "it belongs to max_budget, which is not enforced"),
         (
             &["mock_response", "mock_testing_fallbacks", "mock_timeout"],
-            "answers are never made up; the entry is left out",
+            "mock answers are not supported; the entry is left out",
         ),
         (
             &[
@@ -255,37 +250,34 @@ pub static PARAMS: Section = Section {
                 "aws_bedrock_project_id",
                 "bedrock_tags",
             ],
-            "it does nothing here",
+            "it has no effect here",
         ),
         (
             &["azure_ad_token", "azure_ad_token_provider", "azure_username", "azure_password"],
-            "Azure is reached with api_key, or with tenant_id, client_id and client_secret",
+            "Azure is supported with api_key, or with tenant_id, client_id and client_secret",
         ),
         (
             &["ssl_verify", "ssl_certificate"],
-            "certificates are always checked; add yours to the system's (SSL_CERT_FILE)",
+            "certificates are always verified; add yours to the system's (SSL_CERT_FILE)",
         ),
-        (&["model_config", "router_config"], "routing is set for all requests in router_settings"),
+        (&["model_config", "router_config"], "routing is configured for all requests in router_settings"),
         (
             &["auto_router_*", "complexity_router_*", "adaptive_router_*", "quality_router_*"],
-            "write a cascade instead: a fast group, a strong one, and rules (docs/routing.md)",
+            "use a cascade instead: a fast group, a strong one, and rules (docs/routing.md)",
         ),
         (
             &["anthropic_*", "openai_identity_*", "openai_service_account_id", "use_xai_oauth"],
-            "servers are reached with api_key; tokens of identity providers are not fetched here",
+            "use api_key; tokens of identity providers are not supported",
         ),
     ],
     refused: &[
-        (&["max_budget"], "budgets are for keys and for all requests together, not for one deployment"),
-        (
-            &["guardrails"],
-            "guardrails are not run here: put a filter in front, or ask for them at the provider",
-        ),
+        (&["max_budget"], "a budget is for a key or for all requests, not for a deployment"),
+        (&["guardrails"], "guardrails are not supported: put a filter in front, or use the provider's"),
     ],
     open: false,
 };
 
-/// Prices by anything else than tokens, or by how many of them there are.
+/// Prices by other units than tokens, or by their number.
 const OTHER_COSTS: (&[&str], &str) = (
     &[
         "input_cost_per_*",
@@ -302,10 +294,10 @@ const OTHER_COSTS: (&[&str], &str) = (
         "regional_*",
         "output_vector_size",
     ],
-    "a request costs what input_cost_per_token, output_cost_per_token, cache_read_input_token_cost and cache_creation_input_token_cost say",
+    "a request is billed by input_cost_per_token, output_cost_per_token, cache_read_input_token_cost and cache_creation_input_token_cost",
 );
 
-/// Parameters that stand in for those that a request does not give.
+/// Default parameters of requests.
 pub const SAMPLING: &[&str] = &[
     "temperature",
     "top_p",
@@ -337,7 +329,7 @@ pub const SAMPLING: &[&str] = &[
     "encoding_format",
 ];
 
-/// Keys of models in this process.
+/// Keys of local models.
 pub const ENGINE_KEYS: &[&str] = &[
     "ctx_size",
     "ubatch_size",
@@ -364,7 +356,7 @@ pub const ENGINE_KEYS: &[&str] = &[
     "draft_max",
 ];
 
-/// What a model may be for.
+/// Purposes of models.
 const MODES: &[&str] = &[
     "chat",
     "responses",
@@ -378,52 +370,52 @@ const MODES: &[&str] = &[
     "rerank",
 ];
 
-/// What all may stand in `model_info`.
+/// All keys of `model_info`.
 const INFO_KEYS: &[Key] = &[
-    key("id", Kind::Text, "the deployment's name in logs and metrics; without one it is made from the entry"),
-    key("mode", Kind::OneOf(MODES), "what the model is for"),
-    key("base_model", Kind::Text, "the model, where its name does not tell"),
-    key("max_input_tokens", Kind::Count, "the window for prompts"),
-    key("max_output_tokens", Kind::Count, "the longest answer").or(&["max_tokens"]),
+    key("id", Kind::Text, "the deployment's id in logs and metrics. Default: derived from the entry"),
+    key("mode", Kind::OneOf(MODES), "the model's purpose"),
+    key("base_model", Kind::Text, "the model, if its name is another one"),
+    key("max_input_tokens", Kind::Count, "maximum tokens of a prompt"),
+    key("max_output_tokens", Kind::Count, "maximum tokens of an answer").or(&["max_tokens"]),
     key("input_cost_per_token", Kind::Number, "USD"),
-    key("cache_read_input_token_cost", Kind::Number, "USD, for tokens that the provider's cache held"),
+    key("cache_read_input_token_cost", Kind::Number, "USD, for prompt tokens read from the provider's cache"),
     key("output_cost_per_token", Kind::Number, "USD"),
     key(
         "cache_creation_input_token_cost",
         Kind::Number,
-        "USD, for tokens that the provider's cache takes in",
+        "USD, for prompt tokens written to the provider's cache",
     ),
-    key("supports_vision", Kind::Bool, "whether it takes images"),
-    key("supports_function_calling", Kind::Bool, "whether it takes tools"),
-    key("supports_reasoning", Kind::Bool, "whether it reasons"),
+    key("supports_vision", Kind::Bool, "whether it supports images"),
+    key("supports_function_calling", Kind::Bool, "whether it supports tools"),
+    key("supports_reasoning", Kind::Bool, "whether it supports reasoning"),
     key("access_groups", Kind::Texts, "names by which virtual keys may use it").guard(),
     key("blocked", Kind::Bool, "the entry is left out (false)").guard(),
-    key("disable_background_health_check", Kind::Bool, "it is not asked beside the requests (false)"),
+    key("disable_background_health_check", Kind::Bool, "no background health checks (false)"),
 ];
 
 /// `model_info`.
 pub static MODEL_INFO: Section = Section {
     name: "model_info",
-    doc: "what is known about the model; other keys are passed on to clients that ask",
+    doc: "facts about the model; other keys are returned to clients of /model/info",
     keys: INFO_KEYS,
     warned: &[
         OTHER_COSTS,
         (
             &["team_public_model_name"],
-            "models belong to no team here: models of teams and keys, and access_groups, say who may use it",
+            "models do not belong to teams: models of teams and keys, and access_groups, control who may use it",
         ),
-        (&["rpm", "tpm"], "it counts under litellm_params"),
+        (&["rpm", "tpm"], "it has an effect under litellm_params only"),
         (
             &["health_check_model", "health_check_timeout", "health_check_max_tokens", "health_check_voice"],
-            "a check asks for the list of models, and generates nothing; health_check_timeout stands in general_settings",
+            "a check requests the list of models, and generates nothing; health_check_timeout belongs in general_settings",
         ),
     ],
     refused: &[
         (
             &["team_id"],
-            "models belong to no team here, so everybody may use it: models of teams and keys, and access_groups, say who may",
+            "models do not belong to teams, so every key could use it: models of teams and keys, and access_groups, control that",
         ),
-        (&["access_windows"], "a model may be used at any time here"),
+        (&["access_windows"], "models can be used at any time"),
     ],
     open: true,
 };
@@ -431,10 +423,10 @@ pub static MODEL_INFO: Section = Section {
 /// An entry of `credential_list`.
 pub static CREDENTIAL: Section = Section {
     name: "credential_list",
-    doc: "keys and addresses with a name",
+    doc: "named keys and addresses",
     keys: &[
         key("credential_name", Kind::Text, "its name"),
-        key("credential_values", Kind::Section(&CREDENTIAL_VALUES), "what litellm_params would say"),
+        key("credential_values", Kind::Section(&CREDENTIAL_VALUES), "as in litellm_params"),
         key("credential_info", Kind::Json, "for people"),
     ],
     warned: &[],
@@ -445,9 +437,9 @@ pub static CREDENTIAL: Section = Section {
 /// `credential_values`.
 pub static CREDENTIAL_VALUES: Section = Section {
     name: "credential_values",
-    doc: "what litellm_params would say",
+    doc: "as in litellm_params",
     keys: &[
-        key("api_base", Kind::Text, "where the API begins").guard().or(&["base_url"]),
+        key("api_base", Kind::Text, "the base URL of the API").guard().or(&["base_url"]),
         key("api_key", Kind::Secret, "the key").guard(),
         key("api_version", Kind::Text, "Azure's"),
         key("organization", Kind::Text, "OpenAI's"),
@@ -461,7 +453,7 @@ pub static CREDENTIAL_VALUES: Section = Section {
             "vertex_location",
             "vertex_credentials",
         ],
-        "of the clouds' keys only litellm_params' own and the environment's are read: write them there",
+        "keys of clouds are read from litellm_params and the environment only",
     )],
     refused: &[],
     open: false,

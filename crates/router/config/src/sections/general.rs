@@ -1,35 +1,30 @@
-//! The keys of `general_settings`: the proxy itself, who may come in, and what is kept.
+//! The keys of `general_settings`: the proxy, authentication, and storage.
 
 use crate::keys::{Kind, Section, key};
 
 /// `general_settings`.
 pub static GENERAL: Section = Section {
     name: "general_settings",
-    doc: "LiteLLM's, for the proxy itself",
+    doc: "LiteLLM's settings of the proxy",
     keys: &[
         key(
             "master_key",
             Kind::Secret,
-            "the key that may do everything; with it requests without a key are refused",
+            "the key that may do everything; if it is set, requests without a key are refused",
         )
         .guard(),
-        key("background_health_checks", Kind::Bool, "ask deployments now and then (false)"),
-        key("health_check_interval", Kind::Seconds, "how often (300)"),
-        key("health_check_timeout", Kind::Seconds, "how long one may take (10)"),
-        key("max_request_size_mb", Kind::Number, "longest body of a request; as server.max_body").guard(),
+        key("background_health_checks", Kind::Bool, "check deployments regularly (false)"),
+        key("health_check_interval", Kind::Seconds, "interval (300)"),
+        key("health_check_timeout", Kind::Seconds, "time limit of a check (10)"),
+        key("max_request_size_mb", Kind::Number, "maximum request body size; as server.max_body").guard(),
         key(
             "enforce_fallback_model_access",
             Kind::Bool,
-            "a fallback leads no key to models that it may not use (true)",
+            "fallbacks use only models that the key may use (true)",
         )
         .guard(),
-        key("global_max_parallel_requests", Kind::Count, "most requests at once").guard(),
-        key(
-            "max_parallel_requests",
-            Kind::Count,
-            "most requests of one key at once, where the key does not say",
-        )
-        .guard(),
+        key("global_max_parallel_requests", Kind::Count, "maximum concurrent requests").guard(),
+        key("max_parallel_requests", Kind::Count, "default maximum of concurrent requests of a key").guard(),
     ],
     warned: &[
         (
@@ -79,7 +74,7 @@ pub static GENERAL: Section = Section {
                 "track_unmanaged_batch_cost",
                 "spend_report_frequency",
             ],
-            "no database is needed: keys and usage are kept in the file keys.database names",
+            "no database is needed: keys and usage are stored in the file of keys.database",
         ),
         (
             &[
@@ -93,7 +88,7 @@ pub static GENERAL: Section = Section {
                 "email",
                 "slack",
             ],
-            "alerts are not sent; let Prometheus watch /metrics",
+            "alerts are not supported; use Prometheus with /metrics",
         ),
         (
             &[
@@ -132,7 +127,7 @@ pub static GENERAL: Section = Section {
                 "disable_env_credential_login",
                 "hide_default_credentials_hint",
             ],
-            "there are no passwords and no single sign-on here: clients have keys, and the master key manages users and teams",
+            "passwords and single sign-on are not supported: clients have keys, and the master key manages users and teams",
         ),
         (
             &[
@@ -165,7 +160,7 @@ pub static GENERAL: Section = Section {
                 "search_tools",
                 "store_audit_logs",
             ],
-            "it does nothing here",
+            "it has no effect here",
         ),
         (
             &[
@@ -179,11 +174,11 @@ pub static GENERAL: Section = Section {
         ),
         (
             &["forward_client_headers_to_llm_api", "forward_llm_provider_auth_headers"],
-            "headers of clients are not passed on; extra_headers adds some",
+            "clients' headers are not passed on; use extra_headers",
         ),
         (
             &["enable_drain_endpoint", "drain_endpoint_token"],
-            "SIGTERM drains the server: it finishes what runs",
+            "SIGTERM drains the server: open requests are finished",
         ),
         (
             &[
@@ -191,21 +186,21 @@ pub static GENERAL: Section = Section {
                 "max_queued_requests_per_worker",
                 "admission_queue_timeout_seconds",
             ],
-            "there are no workers here: global_max_parallel_requests counts for the whole server",
+            "there are no workers: global_max_parallel_requests applies to the whole server",
         ),
-        (&["proxy_config_reload_interval_seconds"], "the file is looked at every second"),
-        (&["cancel_on_disconnect"], "a request whose client is gone is always cancelled"),
+        (&["proxy_config_reload_interval_seconds"], "the file is checked for changes every second"),
+        (&["cancel_on_disconnect"], "a request is always cancelled when its client disconnects"),
         (
             &[
                 "fail_closed_budget_enforcement",
                 "disable_budget_reservation",
                 "fail_closed_rate_limit_enforcement",
             ],
-            "budgets and limits always hold: a request reserves what it may take, and where nothing can be written it is refused",
+            "budgets and limits are always enforced: a request reserves its maximum cost, and is refused if that cannot be written",
         ),
         (
             &["dangerously_permit_weak_or_unset_master_key"],
-            "a key is as strong as it is; without any the server is open to all that reach it",
+            "the strength of keys is not checked; without a key the server is open",
         ),
         (
             &[
@@ -223,7 +218,7 @@ pub static GENERAL: Section = Section {
                 "require_end_user_mcp_access_defined",
                 "require_key_mcp_access_defined",
             ],
-            "MCP servers are used by clients, not by this server",
+            "not supported: clients connect to MCP servers",
         ),
         (
             &[
@@ -235,7 +230,7 @@ pub static GENERAL: Section = Section {
                 "enable_claude_code_gateway",
                 "claude_code_gateway_managed_settings",
             ],
-            "this service of LiteLLM's proxy is not offered here",
+            "this service of LiteLLM's proxy is not supported",
         ),
         (
             &[
@@ -244,7 +239,7 @@ pub static GENERAL: Section = Section {
                 "user_url_validation",
                 "provider_url_destination_allowed_hosts",
             ],
-            "addresses stand in this file alone: clients choose none, and nobody's word for where they are is taken",
+            "addresses are set in this file only: clients cannot choose one, and their own address is not read from headers",
         ),
         (
             &[
@@ -276,7 +271,7 @@ pub static GENERAL: Section = Section {
                 "allow_unmanaged_response_ids",
                 "allow_public_health_readiness_details",
             ],
-            "it does nothing here",
+            "it has no effect here",
         ),
         (
             &[
@@ -289,20 +284,20 @@ pub static GENERAL: Section = Section {
                 "custom_key_policy",
                 "custom_team_metadata_validate",
             ],
-            "Python is not run here; use master_key and virtual keys",
+            "Python plugins are not supported; use master_key and virtual keys",
         ),
         (&["litellm_key_header_name"], "keys are read from Authorization, x-api-key and api-key"),
-        (&["public_routes"], "what needs no key is the same in all configurations"),
+        (&["public_routes"], "the paths without a key are fixed"),
     ],
     refused: &[
-        (&["custom_auth", "plugins"], "Python is not run here; use master_key and virtual keys"),
+        (&["custom_auth", "plugins"], "Python plugins are not supported; use master_key and virtual keys"),
         (
             &["enable_jwt_auth", "enable_oauth2_auth", "enable_oauth2_proxy_auth", "enforce_rbac"],
-            "clients show keys here, and no tokens of an identity provider: use master_key and virtual keys",
+            "clients authenticate by key, not by tokens of an identity provider: use master_key and virtual keys",
         ),
         (
             &["allowed_routes", "admin_only_routes", "allowed_ips", "enforced_params"],
-            "a rule about who may ask what must not be ignored: put a proxy in front for it, and remove the key",
+            "access rules must not be ignored: put a proxy with this rule in front, and remove the key",
         ),
     ],
     open: false,

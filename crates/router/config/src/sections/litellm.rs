@@ -1,4 +1,4 @@
-//! The keys of `litellm_settings`: answers, their cache and callbacks, and what new keys get.
+//! The keys of `litellm_settings`: answers, their cache and callbacks, and defaults of new keys.
 
 use super::CACHE;
 use crate::keys::{Kind, Section, key};
@@ -6,12 +6,12 @@ use crate::keys::{Kind, Section, key};
 /// `litellm_settings`.
 pub static LITELLM: Section = Section {
     name: "litellm_settings",
-    doc: "LiteLLM's; router_settings beat them",
+    doc: "LiteLLM's settings; router_settings take precedence",
     keys: &[
         key(
             "drop_params",
             Kind::Any,
-            "leave out parameters that a provider cannot take (false: refuse the request)",
+            "drop parameters that a provider does not support (false: refuse the request)",
         ),
         key("request_timeout", Kind::Seconds, "as router_settings.timeout"),
         key("stream_timeout", Kind::Seconds, "as router_settings.stream_timeout"),
@@ -27,57 +27,57 @@ pub static LITELLM: Section = Section {
             Kind::Texts,
             "where finished requests are reported: otel, langfuse, langfuse_otel, generic_api, or a name in callback_settings (docs/callbacks.md)",
         ),
-        key("success_callback", Kind::Texts, "as callbacks, of requests that were answered"),
-        key("failure_callback", Kind::Texts, "as callbacks, of requests that failed"),
+        key("success_callback", Kind::Texts, "as callbacks, for answered requests"),
+        key("failure_callback", Kind::Texts, "as callbacks, for failed requests"),
         key(
             "service_callback",
             Kind::Texts,
-            "prometheus is always there, at /metrics; others are named in a note",
+            "prometheus is always on, at /metrics; others are reported in a note",
         )
         .or(&["service_callbacks"]),
         key(
             "cache",
             Kind::Bool,
-            "answers are kept, and given again when the same request comes again (false): docs/caching.md",
+            "store answers, and return them for the same request (false): docs/caching.md",
         ),
-        key("cache_params", Kind::Section(&CACHE), "where they are kept, and for how long"),
-        key("max_budget", Kind::Number, "USD that all requests together may cost").guard(),
-        key("budget_duration", Kind::Seconds, "after which the budget starts anew").guard(),
+        key("cache_params", Kind::Section(&CACHE), "where they are stored, and for how long"),
+        key("max_budget", Kind::Number, "budget of all requests in USD").guard(),
+        key("budget_duration", Kind::Seconds, "period of the budget").guard(),
         key(
             "default_key_generate_params",
             Kind::Section(&KEY_PARAMS),
-            "what a new key gets where its maker does not say",
+            "defaults of new keys",
         )
         .guard(),
         key(
             "default_internal_user_params",
             Kind::Section(&USER_PARAMS),
-            "what a new user gets if its maker does not say (with keys.database)",
+            "defaults of new users (with keys.database)",
         )
         .guard(),
         key(
             "default_team_params",
             Kind::Section(&TEAM_PARAMS),
-            "what a new team gets if its maker does not say (with keys.database)",
+            "defaults of new teams (with keys.database)",
         )
         .guard(),
         key(
             "max_internal_user_budget",
             Kind::Number,
-            "the budget, in USD, of new users with the role internal_user, if neither their maker nor default_internal_user_params says one",
+            "default budget, in USD, of new users with the role internal_user, after default_internal_user_params",
         )
         .guard(),
         key(
             "default_max_internal_user_budget",
             Kind::Number,
-            "the same, if max_internal_user_budget does not stand there",
+            "an older name of max_internal_user_budget",
         )
         .guard(),
         key("internal_user_budget_duration", Kind::Seconds, "the period of these budgets").guard(),
         key(
             "upperbound_key_generate_params",
             Kind::Section(&KEY_BOUNDS),
-            "the most that /key/generate and /key/update give a key; where a request does not say, a new key gets it",
+            "upper bounds for /key/generate and /key/update, which are also defaults of new keys",
         )
         .guard(),
     ],
@@ -88,7 +88,7 @@ pub static LITELLM: Section = Section {
                 "enable_caching_on_provider_specific_optional_params",
                 "supported_call_types",
             ],
-            "it does nothing here; litellm_settings.cache_params says what is kept",
+            "it has no effect here; litellm_settings.cache_params configures the cache",
         ),
         (
             &[
@@ -107,9 +107,9 @@ pub static LITELLM: Section = Section {
                 "request_correlation_in_logs",
                 "standard_logging_payload_excluded_fields",
             ],
-            "the log never holds messages and keys; RUST_LOG says how much it has",
+            "the log never contains messages and keys; RUST_LOG sets its level",
         ),
-        (&["json_logs"], "the log has lines of text, not of JSON"),
+        (&["json_logs"], "the log is text, not JSON"),
         (
             &[
                 "langfuse_default_tags",
@@ -141,7 +141,7 @@ pub static LITELLM: Section = Section {
                 "include_cost_in_streaming_usage",
                 "prometheus_*",
             ],
-            "it does nothing here; docs/callbacks.md says what is sent to whom, and /metrics has the figures",
+            "it has no effect here; see docs/callbacks.md, and /metrics for figures",
         ),
         (
             &[
@@ -160,11 +160,11 @@ pub static LITELLM: Section = Section {
                 "scim_admin_group",
                 "scim_upsert_user",
             ],
-            "default_internal_user_params and default_team_params say what new users and teams get (docs/keys.md)",
+            "use default_internal_user_params and default_team_params (docs/keys.md)",
         ),
         (
             &["skip_system_message_in_guardrail", "skip_tool_message_in_guardrail", "presidio_logging_only"],
-            "guardrails are not run here",
+            "guardrails are not supported",
         ),
         (
             &[
@@ -173,7 +173,7 @@ pub static LITELLM: Section = Section {
                 "budget_exceeded_status_code",
                 "budget_exceeded_throttle_percentage",
             ],
-            "a budget begins anew budget_duration after it was first set; one that is used up is answered with 429",
+            "a budget is reset budget_duration after it was set; requests beyond it get status 429",
         ),
         (
             &[
@@ -236,16 +236,16 @@ pub static LITELLM: Section = Section {
                 "disable_stop_sequence_limit",
                 "use_chat_completions_url_for_anthropic_messages",
             ],
-            "it does nothing here",
+            "it has no effect here",
         ),
         (
             &["custom_provider_map"],
-            "Python is not run here: a provider of your own is an OpenAI-compatible server with api_base",
+            "Python plugins are not supported: use an OpenAI-compatible server with api_base",
         ),
-        (&["input_callback"], "Python is not run here"),
+        (&["input_callback"], "Python plugins are not supported"),
         (
             &["ssl_verify", "ssl_certificate", "ssl_security_level"],
-            "certificates are always checked; add yours to the system's (SSL_CERT_FILE)",
+            "certificates are always verified; add yours to the system's (SSL_CERT_FILE)",
         ),
         (&["model_alias_map"], "use router_settings.model_group_alias"),
     ],
@@ -264,21 +264,21 @@ pub static LITELLM: Section = Section {
                 "openai_moderations_model_name",
                 "google_moderation_confidence_threshold",
             ],
-            "guardrails are not run here: put a filter in front, or ask for them at the provider",
+            "guardrails are not supported: put a filter in front, or use the provider's",
         ),
         (
             &["max_end_user_budget", "max_end_user_budget_id", "default_end_user_params", "max_user_budget"],
-            "there are no budgets of end users here: give each a key with a budget",
+            "budgets of end users are not supported: give each a key with a budget",
         ),
-        (&["tag_budget_config"], "there are no budgets of tags here: give each a key with a budget"),
-        (&["post_call_rules", "pre_call_rules"], "Python is not run here, and a rule may refuse requests"),
+        (&["tag_budget_config"], "budgets of tags are not supported: give each a key with a budget"),
+        (&["post_call_rules", "pre_call_rules"], "Python plugins are not supported, and a rule may refuse requests"),
         (
             &["blocked_user_list"],
-            "a rule about who may ask must not be ignored: give users keys of their own, and revoke those",
+            "access rules must not be ignored: give users their own keys, and revoke those",
         ),
         (
             &["block_requests_for_models_without_pricing"],
-            "there is no table of prices here: a deployment costs what input_cost_per_token and output_cost_per_token say",
+            "a table of prices is not supported: set input_cost_per_token and output_cost_per_token of a deployment",
         ),
         (
             &[
@@ -291,7 +291,7 @@ pub static LITELLM: Section = Section {
                 "openrouter_key",
                 "proxy_auth",
             ],
-            "keys and addresses stand in the entries of model_list",
+            "set keys and addresses in the entries of model_list",
         ),
     ],
     open: false,
@@ -300,22 +300,19 @@ pub static LITELLM: Section = Section {
 /// `default_key_generate_params`.
 pub static KEY_PARAMS: Section = Section {
     name: "default_key_generate_params",
-    doc: "what a new key gets where its maker does not say",
+    doc: "defaults of new keys",
     keys: &[
         key("max_budget", Kind::Number, "USD").guard(),
-        key("budget_duration", Kind::Seconds, "after which the budget starts anew").guard(),
-        key("duration", Kind::Seconds, "how long the key is good").guard(),
+        key("budget_duration", Kind::Seconds, "period of the budget").guard(),
+        key("duration", Kind::Seconds, "how long the key is valid").guard(),
         key("models", Kind::Texts, "groups that it may use").guard(),
-        key("rpm_limit", Kind::Count, "requests in a minute").guard(),
-        key("tpm_limit", Kind::Count, "tokens in a minute").guard(),
-        key("max_parallel_requests", Kind::Count, "requests at once").guard(),
+        key("rpm_limit", Kind::Count, "maximum requests per minute").guard(),
+        key("tpm_limit", Kind::Count, "maximum tokens per minute").guard(),
+        key("max_parallel_requests", Kind::Count, "maximum concurrent requests").guard(),
         key("user_id", Kind::Text, "its user").guard(),
         key("team_id", Kind::Text, "its team").guard(),
     ],
-    warned: &[(
-        &["metadata", "permissions", "key_alias"],
-        "this is said when the key is made (docs/keys.md)",
-    )],
+    warned: &[(&["metadata", "permissions", "key_alias"], "set it when the key is created (docs/keys.md)")],
     refused: &[],
     open: false,
 };
@@ -323,21 +320,21 @@ pub static KEY_PARAMS: Section = Section {
 /// `default_internal_user_params`.
 pub static USER_PARAMS: Section = Section {
     name: "default_internal_user_params",
-    doc: "what a new user gets if its maker does not say; nothing of it for a user_role of proxy_admin",
+    doc: "defaults of new users, except those with the user_role proxy_admin",
     keys: &[
         key("max_budget", Kind::Number, "USD").guard(),
-        key("budget_duration", Kind::Seconds, "after which the budget starts anew").guard(),
+        key("budget_duration", Kind::Seconds, "period of the budget").guard(),
         key("models", Kind::Texts, "groups that the user may use").guard(),
-        key("rpm_limit", Kind::Count, "requests in a minute").guard(),
-        key("tpm_limit", Kind::Count, "tokens in a minute").guard(),
-        key("max_parallel_requests", Kind::Count, "requests at once").guard(),
+        key("rpm_limit", Kind::Count, "maximum requests per minute").guard(),
+        key("tpm_limit", Kind::Count, "maximum tokens per minute").guard(),
+        key("max_parallel_requests", Kind::Count, "maximum concurrent requests").guard(),
         key("teams", Kind::Any, "teams of which the user becomes a member: ids, or mappings with a team_id")
             .guard(),
-        key("user_role", Kind::Text, "displayed, without effect"),
+        key("user_role", Kind::Text, "displayed only"),
     ],
     warned: &[
-        (&["available_teams"], "users cannot join teams by themselves"),
-        (&["user_email", "user_alias", "metadata"], "these are set when the user is created (docs/keys.md)"),
+        (&["available_teams"], "users cannot join teams themselves"),
+        (&["user_email", "user_alias", "metadata"], "set them when the user is created (docs/keys.md)"),
     ],
     refused: &[],
     open: false,
@@ -349,27 +346,24 @@ pub static USER_TEAM: Section = Section {
     doc: "a team of new users",
     keys: &[key("team_id", Kind::Text, "its id").guard()],
     warned: &[(&["user_role"], "roles have no effect")],
-    refused: &[(&["max_budget_in_team"], "budgets of members within a team are not enforced here")],
+    refused: &[(&["max_budget_in_team"], "budgets of a team's members are not enforced")],
     open: false,
 };
 
 /// `default_team_params`.
 pub static TEAM_PARAMS: Section = Section {
     name: "default_team_params",
-    doc: "what a new team gets if its maker does not say",
+    doc: "defaults of new teams",
     keys: &[
         key("max_budget", Kind::Number, "USD").guard(),
-        key("budget_duration", Kind::Seconds, "after which the budget starts anew").guard(),
-        key("rpm_limit", Kind::Count, "requests in a minute").guard(),
-        key("tpm_limit", Kind::Count, "tokens in a minute").guard(),
+        key("budget_duration", Kind::Seconds, "period of the budget").guard(),
+        key("rpm_limit", Kind::Count, "maximum requests per minute").guard(),
+        key("tpm_limit", Kind::Count, "maximum tokens per minute").guard(),
     ],
     warned: &[
-        (
-            &["models"],
-            "LiteLLM gives these only to teams that a sign-on service creates, of which there are none here",
-        ),
+        (&["models"], "LiteLLM uses these only for teams created by single sign-on, which is not supported"),
         (&["team_member_permissions"], "only the master key manages teams"),
-        (&["organization_id"], "there are no organizations here"),
+        (&["organization_id"], "organizations are not supported"),
     ],
     refused: &[],
     open: false,
@@ -378,14 +372,14 @@ pub static TEAM_PARAMS: Section = Section {
 /// `upperbound_key_generate_params`.
 pub static KEY_BOUNDS: Section = Section {
     name: "upperbound_key_generate_params",
-    doc: "the most that a request for a key can ask for",
+    doc: "upper bounds of new keys",
     keys: &[
         key("max_budget", Kind::Number, "USD").guard(),
-        key("budget_duration", Kind::Seconds, "after which the budget starts anew").guard(),
-        key("duration", Kind::Seconds, "how long the key is good").guard(),
-        key("max_parallel_requests", Kind::Count, "requests at once").guard(),
-        key("tpm_limit", Kind::Count, "tokens in a minute").guard(),
-        key("rpm_limit", Kind::Count, "requests in a minute").guard(),
+        key("budget_duration", Kind::Seconds, "period of the budget").guard(),
+        key("duration", Kind::Seconds, "how long the key is valid").guard(),
+        key("max_parallel_requests", Kind::Count, "maximum concurrent requests").guard(),
+        key("tpm_limit", Kind::Count, "maximum tokens per minute").guard(),
+        key("rpm_limit", Kind::Count, "maximum requests per minute").guard(),
     ],
     warned: &[],
     refused: &[],

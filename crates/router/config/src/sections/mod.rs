@@ -1,4 +1,4 @@
-//! Every key that may stand in the file, and what becomes of it. Read by `read`, `schema` and the tests; docs/router.md tells the same.
+//! Every key of the file, and how it is handled. Used by `read`, `schema` and the tests; docs/router.md is generated from it.
 
 mod cache;
 mod callbacks;
@@ -31,34 +31,35 @@ pub static ROOT: Section = Section {
         key(
             "router_settings",
             Kind::Section(&ROUTER),
-            "how one of several is chosen, and what happens when it fails",
+            "how a deployment is chosen, and what happens when it fails",
         ),
-        key("litellm_settings", Kind::Section(&LITELLM), "LiteLLM's; router_settings beat them").guard(),
-        key("general_settings", Kind::Section(&GENERAL), "LiteLLM's, for the proxy itself").guard(),
+        key(
+            "litellm_settings",
+            Kind::Section(&LITELLM),
+            "LiteLLM's settings; router_settings take precedence",
+        )
+        .guard(),
+        key("general_settings", Kind::Section(&GENERAL), "LiteLLM's settings of the proxy").guard(),
         key(
             "environment_variables",
             Kind::TextMap,
-            "variables for os.environ/NAME; they beat the process's own",
+            "variables for os.environ/NAME; they take precedence over the process's",
         ),
         key(
             "include",
             Kind::Texts,
-            "further files, from this file's folder; their lists are added, their other keys win",
+            "further files, relative to this file's folder; their lists are added, their other keys take precedence",
         ),
-        key(
-            "callback_settings",
-            Kind::MapOf(&CALLBACK),
-            "webhooks by names that litellm_settings.callbacks may list",
-        ),
+        key("callback_settings", Kind::MapOf(&CALLBACK), "named webhooks, for litellm_settings.callbacks"),
         key(
             "credential_list",
             Kind::List(&CREDENTIAL),
-            "keys and addresses with a name, for litellm_credential_name",
+            "named keys and addresses, for litellm_credential_name",
         ),
         key(
             "cascades",
             Kind::List(&CASCADE),
-            "names that a fast model answers, or a strong one where it is needed",
+            "names that a fast model answers, or a strong one if necessary",
         )
         .guard(),
         key(
@@ -66,13 +67,18 @@ pub static ROOT: Section = Section {
             Kind::Section(&PROCESSES),
             "servers that are started on demand, in llama-swap's keys",
         ),
-        key("server", Kind::Section(&SERVER), "the flags of octet serve; a flag beats its key").guard(),
+        key(
+            "server",
+            Kind::Section(&SERVER),
+            "the flags of octet serve; a flag takes precedence over its key",
+        )
+        .guard(),
         key("keys", Kind::Section(&KEYS), "virtual keys and budgets").guard(),
     ],
     warned: &[
         (
             &["mcp_servers", "mcp_tools", "mcp_semantic_tool_filter"],
-            "MCP servers are used by clients, not by this server",
+            "not supported: clients connect to MCP servers",
         ),
         (
             &[
@@ -87,24 +93,27 @@ pub static ROOT: Section = Section {
                 "sandbox_tools",
                 "pass_through_endpoints",
             ],
-            "this service of LiteLLM's proxy is not offered here",
+            "this service of LiteLLM's proxy is not supported",
         ),
-        (&["classifier_plugin"], "Python is not run here; cascades have rules (docs/routing.md)"),
+        (
+            &["classifier_plugin"],
+            "Python plugins are not supported; use the rules of a cascade (docs/routing.md)",
+        ),
         (
             &["default_vertex_config"],
-            "write vertex_project, vertex_location and vertex_credentials in the entry, or set VERTEXAI_PROJECT",
+            "set vertex_project, vertex_location and vertex_credentials in the entry, or VERTEXAI_PROJECT",
         ),
         (
             &["worker_registry", "proxy_batch_write_at"],
-            "there is one process here, and no workers to coordinate",
+            "the server is one process: there are no workers to coordinate",
         ),
     ],
     refused: &[
         (
             &["guardrails", "policies", "policy_attachments"],
-            "guardrails are not run here: put a filter in front, or ask for them at the provider",
+            "guardrails are not supported: put a filter in front, or use the provider's",
         ),
-        (&["plugins"], "Python is not run here, and a plugin may refuse requests"),
+        (&["plugins"], "Python plugins are not supported, and a plugin may refuse requests"),
     ],
     open: false,
 };
@@ -127,7 +136,7 @@ pub(crate) fn all() -> Vec<&'static Section> {
     out
 }
 
-/// Whether `section.key` is one that does nothing here.
+/// Whether `section.key` has no effect here.
 pub(crate) fn is_unused(path: &str) -> bool {
     all().iter().any(|s| {
         let inner = path.strip_prefix(s.name).and_then(|p| p.strip_prefix('.'));
@@ -136,7 +145,7 @@ pub(crate) fn is_unused(path: &str) -> bool {
     })
 }
 
-/// Where a key belongs that stands in the wrong one of LiteLLM's sections.
+/// The right section of a key that is in the wrong one of LiteLLM's sections.
 pub(crate) fn place(section: &Section, name: &str) -> Option<&'static str> {
     let others = [&GENERAL, &LITELLM, &ROUTER, &PARAMS];
     others.into_iter().find(|s| s.name != section.name && s.key(name).is_some()).map(|s| s.name)

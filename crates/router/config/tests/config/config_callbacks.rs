@@ -36,7 +36,7 @@ fn a_cache_is_where_the_file_or_the_environment_says() {
     for (params, said) in [
         ("{type: redis}", "redis needs host or url"),
         ("{type: redis, host: os.environ/NOWHERE}", "NOWHERE is not set"),
-        ("{type: s3}", "not kept in 's3'"),
+        ("{type: s3}", "not cached in 's3'"),
     ] {
         let (cache, notes) = made(params, &[]);
         assert_eq!(cache, None, "{params}");
@@ -73,12 +73,12 @@ fn receivers_are_found_by_the_variables_of_litellm() {
         (
             "callbacks: [otel]",
             &[("OTEL_EXPORTER_OTLP_ENDPOINT", "c:4318")],
-            "no address like http://localhost:4318",
+            "not a URL like http://localhost:4318",
         ),
         (
             "callbacks: [otel]",
             &[("OTEL_EXPORTER", "otlp_grpc"), ("OTEL_ENDPOINT", "http://c:4317")],
-            "not by gRPC",
+            "gRPC is not supported",
         ),
         ("callbacks: [langfuse]", &[("LANGFUSE_PUBLIC_KEY", "pk")], "LANGFUSE_SECRET_KEY is not set"),
         ("callbacks: [datadog]", &[], "nothing is sent to 'datadog'"),

@@ -76,7 +76,7 @@ fn unknown_keys_have_a_place_and_a_neighbour() {
         &["litellm_settings.max_parallel_requests: unknown key, ignored: it belongs under general_settings"],
     );
     noted_params("{model: ollama/a, tempreature: 1}", "did you mean 'temperature'?");
-    noted_params("{model: ollama/a, mirostat: 1}", "goes under 'extra_body'");
+    noted_params("{model: ollama/a, mirostat: 1}", "belongs under 'extra_body'");
     noted_params("{model: ollama/a, rpm_limit: 1}", "unknown key, ignored");
 }
 
@@ -141,8 +141,8 @@ fn of_keys_that_stand_twice_the_last_one_counts() {
     assert_eq!(
         said,
         [
-            "octet.yaml:3:1: router_settings: it stands twice; this one is ignored, line 4 counts",
-            "octet.yaml:4:19: num_retries: it stands twice; this one is ignored, line 4 counts",
+            "octet.yaml:3:1: router_settings: duplicate key; this one is ignored, line 4 is used",
+            "octet.yaml:4:19: num_retries: duplicate key; this one is ignored, line 4 is used",
         ]
     );
 }
@@ -153,9 +153,9 @@ fn types_are_checked() {
         "router_settings: {num_retries: many}\n",
         &["1:32: router_settings.num_retries: expected a whole number, found a text"],
     );
-    refused("router_settings: {num_retries: -1}\n", &["-1 is not a whole number from 0 on"]);
+    refused("router_settings: {num_retries: -1}\n", &["-1 is not a whole number of at least 0"]);
     refused("router_settings: {num_retries: 1.5}\n", &["1.5 is not a whole number"]);
-    refused("router_settings: {num_retries: 99999999999}\n", &["is not a whole number from 0 on"]);
+    refused("router_settings: {num_retries: 99999999999}\n", &["is not a whole number of at least 0"]);
     refused("router_settings: {timeout: 0}\n", &["router_settings.timeout is 0"]);
     refused("router_settings: {cooldown_time: -3}\n", &["expected a time"]);
     for section in [
@@ -164,17 +164,17 @@ fn types_are_checked() {
         "{upperbound_key_generate_params: {max_budget: 2e19}}",
     ] {
         let text = format!("litellm_settings: {section}\ngeneral_settings: {{master_key: sk-1}}\n");
-        refused(&text, &["it has to be from 0 to 1000000000"]);
+        refused(&text, &["it must be from 0 to 1000000000"]);
     }
     refused("router_settings: {disable_cooldowns: perhaps}\n", &["expected true or false"]);
-    refused("router_settings: [1]\n", &["router_settings is a mapping of keys to values, not a list"]);
+    refused("router_settings: [1]\n", &["router_settings must be a mapping of keys to values, not a list"]);
     refused("router_settings: {routing_strategy: least_busy}\n", &["did you mean 'least-busy'?"]);
     refused("router_settings: {fallbacks: {a: [a]}}\n", &["router_settings.fallbacks: expected a list"]);
     refused("router_settings: {fallbacks: [{a: [a]}]}\n", &["'a' falls back to itself"]);
-    refused("router_settings: {fallbacks: [{a: [{model: b}]}]}\n", &["is the name of a group"]);
+    refused("router_settings: {fallbacks: [{a: [{model: b}]}]}\n", &["must be the name of a group"]);
     refused_params("{model: 5}", "expected a text (put it in quotes)");
-    refused_params("{model: ollama/a, weight: -1}", "weight is -1; it has to be from 0");
-    refused_params("{model: ollama/a, num_retries: 1, max_retries: 2}", "is the same key as");
+    refused_params("{model: ollama/a, weight: -1}", "weight is -1; it must be from 0");
+    refused_params("{model: ollama/a, num_retries: 1, max_retries: 2}", "is another name of");
     // A variable holds text, which may be a number.
     assert_eq!(
         read(&format!("{MODEL}router_settings: {{num_retries: '7'}}\n")).unwrap().router.num_retries,
@@ -211,7 +211,7 @@ fn names_have_to_be_those_of_something() {
     );
     refused(
         "cascades: [{model_name: a, fast: a, strong: a, rules: [{tools: true}]}]\n",
-        &["the name of something else already"],
+        &["is already in use"],
     );
     refused_params("{model: ollama/a, silent_model: a}", "would copy its requests to itself");
     refused_params("{model: ollama/a, silent_model: b}", "there is no model_name 'b'");
@@ -221,41 +221,38 @@ fn names_have_to_be_those_of_something() {
     let wild = "model_list:\n- {model_name: 'o/*', litellm_params: {model: 'ollama/*'}}\nrouter_settings: {default_fallbacks: [o/x]}\n";
     read(wild).unwrap();
     assert!(
-        read("router_settings: {}\n")
-            .unwrap_err()
-            .to_string()
-            .contains("there is no model: write model_list")
+        read("router_settings: {}\n").unwrap_err().to_string().contains("there is no model: add model_list")
     );
     assert!(read("").unwrap_err().to_string().contains("there is no model"));
 }
 
 #[test]
 fn targets_are_checked() {
-    refused_params("{model: qwen}", "'qwen' says no provider: write openai/qwen, octet/NAME");
-    refused_params("{model: '*'}", "write model_name: '*' too");
+    refused_params("{model: qwen}", "'qwen' has no provider: use openai/qwen, octet/NAME");
+    refused_params("{model: '*'}", "set model_name: '*' too");
     refused_params("{model: olama/qwen}", "did you mean 'ollama'?");
     refused_params("{model: bedrock/claude}", "needs aws_region_name");
-    refused_params("{model: replicate/x}", "has an API of its own");
+    refused_params("{model: replicate/x}", "the API of the provider 'replicate' is not supported");
     refused_params("{model: hosted_vllm/q}", "needs an api_base");
-    refused_params("{model: hosted_vllm/q, api_base: 'localhost:8000'}", "api_base begins with neither");
+    refused_params("{model: hosted_vllm/q, api_base: 'localhost:8000'}", "api_base starts with neither");
     refused_params(
         "{model: hosted_vllm/q, api_base: 'http://u:hunter2@h/v1'}",
-        "holds a password, which belongs in api_key",
+        "contains a password, which belongs in api_key",
     );
-    refused_params("{model: hosted_vllm/q, api_base: 'http://h/v1?x=1'}", "has a '?' or '#' in it");
-    noted_params("{model: ollama/q, ctx_size: 5}", "is for models that run here");
-    noted_params("{model: octet/q, api_base: 'http://h'}", "is for models on other servers");
-    refused_params("{model: octet/q, kv_cache_dtype: q4_0}", "it is one of f16, f32, q8_0");
+    refused_params("{model: hosted_vllm/q, api_base: 'http://h/v1?x=1'}", "contains a '?' or '#'");
+    noted_params("{model: ollama/q, ctx_size: 5}", "is for local models");
+    noted_params("{model: octet/q, api_base: 'http://h'}", "is for remote models");
+    refused_params("{model: octet/q, kv_cache_dtype: q4_0}", "it must be one of f16, f32, q8_0");
     refused_params(
         "{model: octet/q, speculative: eagle}",
-        "it is one of auto, off, mtp, lookup, draft=MODEL",
+        "it must be one of auto, off, mtp, lookup, draft=MODEL",
     );
     refused_params("{model: octet/q, speculative: draft=}", "speculative is 'draft='");
-    refused_params("{model: octet/q, draft_max: 17}", "draft_max is 17; it is 0 to 16");
+    refused_params("{model: octet/q, draft_max: 17}", "draft_max is 17; it must be from 0 to 16");
     refused_params("{model: octet/q, ctx_size: 1, num_ctx: 2}", "keep one of them");
-    refused_params("{model: ollama/q, mock_response: hi}", "answers are never made up");
+    refused_params("{model: ollama/q, mock_response: hi}", "mock answers are not supported");
     noted_params("{model: ollama/q, aws_region_name: x}", "is for models at Bedrock");
-    refused_params("{model: ollama/q, extra_headers: {'a b': c}}", "'a b' is no name of a header");
+    refused_params("{model: ollama/q, extra_headers: {'a b': c}}", "'a b' is not a valid header name");
     refused_params(
         "{model: ollama/q, extra_headers: {a: \"x\\r\\nEvil: 1\"}}",
         "a line break or another control character",
@@ -270,7 +267,7 @@ fn python_is_refused_and_services_are_named() {
         "general_settings: {custom_auth: my.auth}\n",
         &["1:20: general_settings.custom_auth is not supported: Python"],
     );
-    refused("litellm_settings: {callbacks: [hooks.handler]}\n", &["'hooks.handler' is Python"]);
+    refused("litellm_settings: {callbacks: [hooks.handler]}\n", &["'hooks.handler' is a Python plugin"]);
     refused("general_settings: {allowed_routes: [/x]}\n", &["must not be ignored"]);
     let text = format!(
         "{MODEL}litellm_settings: {{callbacks: [prometheus, langfuse], cache: true}}\ngeneral_settings:\n  database_url: x\n"
@@ -280,7 +277,7 @@ fn python_is_refused_and_services_are_named() {
         notes,
         [
             "octet.yaml:3:31: litellm_settings.callbacks: nothing is sent to 'langfuse': LANGFUSE_PUBLIC_KEY is not set",
-            "octet.yaml:5:3: general_settings.database_url: no database is needed: keys and usage are kept in the file keys.database names",
+            "octet.yaml:5:3: general_settings.database_url: no database is needed: keys and usage are stored in the file of keys.database",
         ]
     );
 }
@@ -319,7 +316,7 @@ fn an_entry_without_its_key_is_left_out_by_name() {
         read(all)
             .unwrap_err()
             .to_string()
-            .contains("no model is left: 'b' is left out, for the environment variable")
+            .contains("no model is left: 'b' is left out: the environment variable")
     );
     // A provider's key goes to the provider alone.
     let elsewhere =
@@ -333,8 +330,8 @@ fn cascades_and_processes_are_checked() {
     let cascade = |rest: &str| format!("cascades: [{{model_name: c, fast: a, strong: a{rest}}}]\n");
     refused(&cascade(""), &["needs rules, confidence or a prerouter"]);
     refused(&cascade(", rules: [{to: fast}]"), &["a rule needs a condition"]);
-    refused(&cascade(", rules: [{system: '('}]"), &["is no regular expression"]);
-    refused(&cascade(", rules: [{system: '(a{1000}){1000}'}]"), &["is no regular expression"]);
+    refused(&cascade(", rules: [{system: '('}]"), &["is not a regular expression"]);
+    refused(&cascade(", rules: [{system: '(a{1000}){1000}'}]"), &["is not a regular expression"]);
     refused(&cascade(", rules: [{tools: true, check: true}]"), &["check is for rules with to: fast"]);
     for nothing in ["", "tool_calls: false", "tool_calls: false, window: 9"] {
         refused(&cascade(&format!(", confidence: {{{nothing}}}")), &["confidence needs a threshold"]);
@@ -342,7 +339,7 @@ fn cascades_and_processes_are_checked() {
     refused(&cascade(", confidence: {margin: 1, window: 9999}"), &["at most 1024 tokens"]);
     refused(
         &cascade(", confidence: {signal: top2, threshold: 0.5}"),
-        &["is 'top2'; it is top1, margin or entropy"],
+        &["is 'top2'; it must be top1, margin or entropy"],
     );
     refused(&cascade(", confidence: {signal: top1}"), &["belong together"]);
     refused(&cascade(", confidence: {threshold: 1, margin: 1}"), &["belong together"]);
@@ -352,12 +349,12 @@ fn cascades_and_processes_are_checked() {
     refused("cascades: [{model_name: c, fast: a, rules: [{tools: true}]}]\n", &["a cascade needs strong"]);
     let process = |body: &str| format!("processes: {{models: {{p: {{{body}}}}}}}\n");
     refused(&process(""), &["the process 'p' needs a cmd"]);
-    refused(&process("cmd: 'a \"b'"), &["a quote in it is not closed"]);
+    refused(&process("cmd: 'a \"b'"), &["has an unclosed quote"]);
     refused(&process("cmd: 'a ${X}'"), &["there is no macro ${X}"]);
     refused(&process("cmd: 'a ${env.X}'"), &["the environment variable X is not set"]);
-    refused(&process("cmd: 'a ${m}', macros: {m: '${m}'}"), &["one stands in itself"]);
-    refused(&process("cmd: a, proxy: nowhere"), &["proxy is an address"]);
-    refused(&process("cmd: a, env: [X]"), &["an entry is NAME=value"]);
+    refused(&process("cmd: 'a ${m}', macros: {m: '${m}'}"), &["one contains itself"]);
+    refused(&process("cmd: a, proxy: nowhere"), &["proxy must be a URL"]);
+    refused(&process("cmd: a, env: [X]"), &["an entry must be NAME=value"]);
     refused(
         "processes: {models: {p: {cmd: a}}, groups: {g: {members: [q]}}}\n",
         &["there is no process 'q'"],
@@ -371,9 +368,9 @@ fn cascades_and_processes_are_checked() {
 
 #[test]
 fn yaml_is_bounded() {
-    refused("a: [1\n", &["this is no YAML"]);
+    refused("a: [1\n", &["invalid YAML"]);
     let deep = format!("router_settings: {}{}\n", "[".repeat(100), "]".repeat(100));
-    refused(&deep, &["this is no YAML"]);
+    refused(&deep, &["invalid YAML"]);
     let mut bomb = String::from("x0: &x0 [a, a, a, a, a, a, a, a, a]\n");
     for i in 1..9 {
         bomb += &format!("x{i}: &x{i} [{}]\n", vec![format!("*x{}", i - 1); 9].join(", "));
@@ -387,7 +384,7 @@ fn yaml_is_bounded() {
     }
     assert!(read(&deep).is_err());
     let long = format!("# {}\n", "x".repeat(5 << 20));
-    assert!(read(&long).unwrap_err().to_string().contains("at most"));
+    assert!(read(&long).unwrap_err().to_string().contains("the maximum is"));
     // Anchors and merges work as far as a person uses them.
     let text = "model_list:\n- model_name: a\n  litellm_params: &p {model: ollama/a, rpm: 5}\n- model_name: b\n  litellm_params: {<<: *p, weight: 2}\n";
     let config = read(text).unwrap();
@@ -424,14 +421,14 @@ fn included_files_are_joined() {
     assert_eq!(config.deployments.len(), 2);
     assert_eq!((config.router.num_retries, config.router.max_fallbacks), (9, 2));
     assert_eq!(config.files.len(), 3);
-    assert!(config.notes[0].to_string().contains("included files win"), "{:?}", config.notes);
+    assert!(config.notes[0].to_string().contains("included files take precedence"), "{:?}", config.notes);
     // A mistake in an included file is told where it is.
     write("sub/more.yaml", "router_settings: {num_retries: many}\n");
     let said = Config::load(&main, &Disk(|_: &str| None)).unwrap_err().to_string();
     assert!(said.contains("more.yaml:1:32: "), "{said}");
     write("sub/more.yaml", "include: [more.yaml]\n");
     let said = Config::load(&main, &Disk(|_: &str| None)).unwrap_err().to_string();
-    assert!(said.contains("is read already"), "{said}");
+    assert!(said.contains("was already included"), "{said}");
     let missing = Config::load(&dir.path().join("no.yaml"), &Disk(|_: &str| None)).unwrap_err();
     assert!(missing.to_string().contains("the file cannot be read"));
 }
@@ -444,7 +441,7 @@ fn what_no_header_can_hold_is_refused_where_it_stands() {
         assert!(!said.contains("sk-1") && !said.contains('\r'), "{said}");
         said
     };
-    let why = "has a line break or another control character in it, which cannot stand in a header";
+    let why = "contains a line break or another control character, which is not allowed in a header";
     let params = |params: &str| of(&format!("model_list:\n- {{model_name: a, litellm_params: {params}}}\n"));
     for (text, at, what) in [
         ("{model: groq/x, api_key: \"sk-1\\r\\nb\"}", "octet.yaml:2:60: ", "the key"),
@@ -466,16 +463,19 @@ fn what_no_header_can_hold_is_refused_where_it_stands() {
         assert!(said.starts_with(&format!("{at}{what} {why}")), "{said}");
     }
     let said = of(&format!("{MODEL}general_settings: {{master_key: \"sk-1\\nb\"}}\n"));
-    assert!(said.contains("octet.yaml:3:32: the key has a line break"), "{said}");
+    assert!(said.contains("octet.yaml:3:32: the key contains a line break"), "{said}");
     let said = of(&format!("{MODEL}server: {{api_key: [ok, \"sk-1\\nb\"]}}\n"));
-    assert!(said.contains("octet.yaml:3:24: the key has a line break"), "{said}");
+    assert!(said.contains("octet.yaml:3:24: the key contains a line break"), "{said}");
     let credential = "credential_list: [{credential_name: c, credential_values: {api_key: \"sk-1\\nb\"}}]\n";
-    assert!(of(&format!("{MODEL}{credential}")).contains("octet.yaml:3:69: the key has a line break"));
+    assert!(of(&format!("{MODEL}{credential}")).contains("octet.yaml:3:69: the key contains a line break"));
     for name in
         ["host", "Content-Length", "connection", "Transfer-Encoding", "te", "upgrade", "accept-encoding"]
     {
         let said = params(&format!("{{model: ollama/x, extra_headers: {{{name}: a}}}}"));
-        assert!(said.contains(&format!("octet.yaml:2:69: extra_headers: '{name}' is made here")), "{said}");
+        assert!(
+            said.contains(&format!("octet.yaml:2:69: extra_headers: '{name}' is created for each request")),
+            "{said}"
+        );
     }
 }
 
@@ -525,7 +525,7 @@ fn what_falls_back_twice_is_named() {
     );
     let notes: Vec<String> = read(&text).unwrap().notes.iter().map(ToString::to_string).collect();
     assert!(
-        matches!(&notes[..], [one] if one.ends_with("fallbacks: 'z' stands twice; the first counts")),
+        matches!(&notes[..], [one] if one.ends_with("fallbacks: 'z' is listed twice; the first entry is used")),
         "{notes:?}"
     );
 }

@@ -32,10 +32,10 @@ fn refused(dir: &Path, text: &str) -> String {
 }
 
 const SPECIAL: [(&str, &str); 6] = [
-    ("pipe", "it is a pipe, and no regular file"),
-    ("socket", "it is a socket, and no regular file"),
-    ("device", "it is a device, and no regular file"),
-    ("folder", "it is a folder, and no regular file"),
+    ("pipe", "it is a pipe, not a regular file"),
+    ("socket", "it is a socket, not a regular file"),
+    ("device", "it is a device, not a regular file"),
+    ("folder", "it is a folder, not a regular file"),
     ("large", "it is larger than "),
     ("bytes", "it is not UTF-8"),
 ];
@@ -71,13 +71,13 @@ fn keys_from_files_are_one_line() {
     std::fs::write(dir.path().join("odd"), "sk-one\nsk-\u{1b}two\n").unwrap();
     let said = refused(dir.path(), &format!("{MODEL}general_settings: {{master_key: 'file:two'}}\n"));
     assert!(
-        said.contains("the key has a line break or another control character") && !said.contains("sk-"),
+        said.contains("the key contains a line break or another control character") && !said.contains("sk-"),
         "{said}"
     );
     let said = refused(dir.path(), &format!("{MODEL}server: {{api_key_file: none}}\n"));
-    assert!(said.contains("holds no key"), "{said}");
+    assert!(said.contains("contains no key"), "{said}");
     let said = refused(dir.path(), &format!("{MODEL}server: {{api_key_file: odd}}\n"));
-    assert!(said.contains("line 2 of 'odd' has a line break") && !said.contains("sk-"), "{said}");
+    assert!(said.contains("line 2 of 'odd' contains a line break") && !said.contains("sk-"), "{said}");
     let text = format!("{MODEL}server: {{api_key_file: two}}\n");
     let config =
         Config::parse(&dir.path().join("octet.yaml").display().to_string(), &text, &Disk(|_: &str| None));

@@ -42,7 +42,7 @@ litellm_settings:
             && yaml.contains("\n  # database_url: postgresql://x\n\n  master_key"),
         "{yaml}"
     );
-    let reason = "octet: litellm_params.tag_regex: deployments are not chosen by tags and headers here";
+    let reason = "octet: litellm_params.tag_regex: deployments are not chosen by headers";
     assert!(yaml.contains(&format!("\n      # {reason}")), "{yaml}");
     assert!(yaml.contains("\n      # tag_regex:\n      # - free\n      rpm: 5\n"), "{yaml}");
     assert!(yaml.contains("\n  # datadog_params:\n  #   type: x\n"), "{yaml}");
@@ -58,7 +58,7 @@ fn litellm_takes_out_what_it_can_not_carry_and_no_more() {
     let (yaml, notes, config) = imported(Origin::LiteLlm, text);
     assert_eq!(notes.len(), 3, "{notes:#?}");
     assert!(
-        notes[1].starts_with("line 2: now a comment: general_settings.alerting: alerts are not sent")
+        notes[1].starts_with("line 2: now a comment: general_settings.alerting: alerts are not supported")
             && notes[2].starts_with("line 2: now a comment: general_settings.custom_auth is not supported"),
         "{notes:#?}"
     );
@@ -186,12 +186,12 @@ LICENSE MIT
 #[test]
 fn wrong_modelfiles_are_told_where() {
     for (text, expected) in [
-        ("SYSTEM x\n", "there is no FROM"),
+        ("SYSTEM x\n", "FROM is missing"),
         ("FROM a\nFROM b\n", "in.yaml:2:1: a second FROM"),
-        ("FROM a\nPARAMETER seed x\n", "2:1: PARAMETER seed is no number"),
+        ("FROM a\nPARAMETER seed x\n", "2:1: PARAMETER seed is not a number"),
         ("FROM a\nPARAMETER seed\n", "needs a name and a value"),
         ("FROM a\nSYSTEM \"\"\"x\n", "does not end"),
-        ("FROM a\nHELLO b\n", "'HELLO' is no instruction"),
+        ("FROM a\nHELLO b\n", "'HELLO' is not an instruction"),
     ] {
         let said = import(Origin::Modelfile, "in.yaml", text, "mine", &source()).unwrap_err().to_string();
         assert!(said.contains(expected), "{said}");

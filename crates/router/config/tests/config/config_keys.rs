@@ -123,17 +123,17 @@ fn params() -> Vec<Row> {
         param("input_cost_per_token", "0.1", Done(|c| first(c).info.input_cost_per_token.into(), json!(0.1))),
         param("output_cost_per_token", "0.1", Done(|c| first(c).info.output_cost_per_token.into(), json!(0.1))),
         param("cache_creation_input_token_cost", "0.1", Done(|c| first(c).info.cache_write_cost_per_token.into(), json!(0.1))),
-        param("input_cost_per_token_above_200k_tokens", "0.1", Noted("a request costs what")),
+        param("input_cost_per_token_above_200k_tokens", "0.1", Noted("a request is billed by")),
         param("tags", "[free]", Done(|c| json!(first(c).tags), json!(["free"]))),
-        param("guardrails", "[pii]", Refused("guardrails are not run here")),
-        param("max_budget", "5", Refused("not for one deployment")),
+        param("guardrails", "[pii]", Refused("guardrails are not supported")),
+        param("max_budget", "5", Refused("not for a deployment")),
         param("drop_params", "[tool_choice]", Done(|c| json!([remote(c).changes.drop_params, remote(c).changes.edits.drop]), json!([true, ["tool_choice"]]))),
         param("reasoning_effort", "{effort: high}", Done(|c| json!(first(c).params), json!({"reasoning_effort": "high"}))),
         param("reasoning_effort", "{effort: high, summary: auto}", Noted("effort alone is sent")),
         param("web_search_options", "{search_context_size: low}", Done(|c| json!(remote(c).changes.extra_body), json!({"web_search_options": {"search_context_size": "low"}}))),
-        param("mock_response", "hi", Noted("answers are never made up")),
+        param("mock_response", "hi", Noted("mock answers are not supported")),
         param("aws_region_name", "us-east-1", Noted("is for models at Bedrock")),
-        param("auto_router_config", "x", Noted("write a cascade instead")),
+        param("auto_router_config", "x", Noted("use a cascade instead")),
         Row {
             key: "litellm_credential_name",
             text: "credential_list: [{credential_name: rack, credential_values: {api_base: 'http://h/v1', api_key: sk-1}}]\nmodel_list: [{model_name: m, litellm_params: {model: hosted_vllm/q, litellm_credential_name: rack}}]\n".into(),
@@ -141,13 +141,13 @@ fn params() -> Vec<Row> {
         },
         top("id", &file("", "", ""), Done(|c| first(c).id.clone().into(), json!("a3b"))),
         info("mode", "embedding", Done(|c| json!(first(c).info.mode == Mode::Embedding), json!(true))),
-        info("mode", "realtime", Noted("are not offered here")),
+        info("mode", "realtime", Noted("are not supported")),
         info("max_input_tokens", "262144", Done(|c| first(c).info.max_input_tokens.into(), json!(262_144))),
         info("base_model", "qwen", Done(|c| json!(first(c).info.base_model), json!("qwen"))),
         info("access_groups", "[beta]", Done(|c| json!(first(c).info.access_groups), json!(["beta"]))),
         info("disable_background_health_check", "true", Done(|c| first(c).info.unchecked.into(), json!(true))),
         info("blocked", "true", Noted("'default' is left out: model_info.blocked is true")),
-        info("team_id", "t", Refused("models belong to no team here")),
+        info("team_id", "t", Refused("models do not belong to teams")),
         info("owner", "me", Done(|c| json!(first(c).info.other), json!({"owner": "me"}))),
     ]
 }
@@ -243,7 +243,7 @@ fn of_the_router() -> Vec<Row> {
         router(
             "retry_policy",
             "{ServiceUnavailableErrorRetries: 3}",
-            Noted("it counts as InternalServerErrorRetries"),
+            Noted("InternalServerErrorRetries applies"),
         ),
         router(
             "model_group_retry_policy",
@@ -272,10 +272,10 @@ fn of_the_router() -> Vec<Row> {
         router(
             "provider_budget_config",
             "{openai: {budget_limit: 1, time_period: 1d}}",
-            Refused("budgets are for keys"),
+            Refused("a budget is for a key"),
         ),
-        router("custom_routing_strategy", "x.y", Noted("Python is not run here")),
-        router("default_litellm_params", "{timeout: 3}", Refused("write the parameters into the entries")),
+        router("custom_routing_strategy", "x.y", Noted("Python plugins are not supported")),
+        router("default_litellm_params", "{timeout: 3}", Refused("set the parameters in the entries")),
     ]
 }
 
@@ -293,14 +293,14 @@ fn of_the_proxy() -> Vec<Row> {
         litellm("callbacks", "[prometheus]", Done(|c| json!(c.notes.len()), json!(0))),
         litellm("callbacks", "[langfuse]", Done(|c| json!(c.callbacks.len()), json!(1))),
         litellm("success_callback", "[datadog]", Noted("nothing is sent to 'datadog'")),
-        litellm("callbacks", "hooks.handler", Refused("'hooks.handler' is Python")),
+        litellm("callbacks", "hooks.handler", Refused("'hooks.handler' is a Python plugin")),
         litellm("cache", "true", Done(|c| c.cache.is_some().into(), json!(true))),
         litellm(
             "cache_params",
             "{type: redis}",
-            Noted("answers are kept only with litellm_settings.cache: true"),
+            Noted("answers are cached only with litellm_settings.cache: true"),
         ),
-        litellm("guardrails", "[{a: {callbacks: [x]}}]", Refused("guardrails are not run here")),
+        litellm("guardrails", "[{a: {callbacks: [x]}}]", Refused("guardrails are not supported")),
         litellm("max_budget", "100", Refused("it needs a general_settings.master_key")),
         Row {
             key: "max_budget",
@@ -354,11 +354,11 @@ fn of_the_proxy() -> Vec<Row> {
                 json!([2_592_000.0, 5]),
             ),
         ),
-        litellm("default_team_params", "{models: [default]}", Noted("a sign-on service")),
+        litellm("default_team_params", "{models: [default]}", Noted("single sign-on")),
         litellm(
             "default_internal_user_params",
             "{teams: [{team_id: red, max_budget_in_team: 3}]}",
-            Refused("budgets of members within a team"),
+            Refused("budgets of a team's members"),
         ),
         litellm(
             "default_internal_user_params",
@@ -401,11 +401,11 @@ fn of_the_proxy() -> Vec<Row> {
             Done(|c| c.keys.defaults.limits.max_parallel_requests.into(), json!(9)),
         ),
         general("database_url", "postgresql://x", Noted("no database is needed")),
-        general("alerting", "[slack]", Noted("alerts are not sent")),
-        general("enable_jwt_auth", "True", Refused("no tokens of an identity provider")),
-        general("otel", "True", Noted("it does nothing here")),
-        general("custom_auth", "auth.check", Refused("Python is not run here")),
-        general("custom_sso", "auth.sso", Noted("Python is not run here")),
+        general("alerting", "[slack]", Noted("alerts are not supported")),
+        general("enable_jwt_auth", "True", Refused("not by tokens of an identity provider")),
+        general("otel", "True", Noted("it has no effect here")),
+        general("custom_auth", "auth.check", Refused("Python plugins are not supported")),
+        general("custom_sso", "auth.sso", Noted("Python plugins are not supported")),
         general("allowed_routes", "[/chat/completions]", Refused("must not be ignored")),
         top("model_list", &file("", "", ""), Done(|c| json!(c.deployments.len()), json!(3))),
         top("model_name", &file("", "", ""), Done(|c| first(c).group.as_str().into(), json!("default"))),
@@ -440,14 +440,14 @@ fn of_the_proxy() -> Vec<Row> {
         top(
             "guardrails",
             &file("", "", "guardrails: [{guardrail_name: x}]"),
-            Refused("guardrails are not run here"),
+            Refused("guardrails are not supported"),
         ),
         top(
             "mcp_servers",
             &file("", "", "mcp_servers: {wikipedia: {url: 'https://x'}}"),
-            Noted("MCP servers are used by clients"),
+            Noted("clients connect to MCP servers"),
         ),
-        top("sandbox_tools", &file("", "", "sandbox_tools: []"), Noted("is not offered here")),
+        top("sandbox_tools", &file("", "", "sandbox_tools: []"), Noted("is not supported")),
     ]
 }
 

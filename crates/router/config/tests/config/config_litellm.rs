@@ -143,7 +143,7 @@ litellm_settings:
     for line in [
         "├─ on errors: gpt-4o",
         "└─ for a prompt that is too long: long",
-        "└─ for a refusal of the provider: zephyr",
+        "└─ if the provider's content filter refuses: zephyr",
     ] {
         assert!(tree.contains(line), "{line} in\n{tree}");
     }
@@ -253,7 +253,7 @@ fn modes_that_are_not_offered_are_left_out() {
     let config = read(
         "model_list:\n- {model_name: m, litellm_params: {model: gpt-4o}}\n- {model_name: i, litellm_params: {model: openai/gpt-realtime}, model_info: {mode: realtime}}\n- {model_name: e, litellm_params: {model: text-embedding-3-small}, model_info: {mode: embedding}}\n",
     );
-    assert_eq!(config.skipped[0].reason, "models of mode 'realtime' are not offered here");
+    assert_eq!(config.skipped[0].reason, "models of mode 'realtime' are not supported");
     assert_eq!(config.deployments[1].info.mode, Mode::Embedding);
 }
 
@@ -380,7 +380,7 @@ fn automatic_routers_are_named() {
         "model_list:\n- {model_name: a, litellm_params: {model: gpt-4o}}\n- {model_name: m, litellm_params: {model: auto_router/complexity_router, complexity_router_config: {}}}\n",
     );
     assert!(
-        config.skipped[0].reason.contains("write a cascade, which asks a fast group"),
+        config.skipped[0].reason.contains("use a cascade, which chooses a fast or a strong group"),
         "{:?}",
         config.skipped
     );
@@ -476,10 +476,10 @@ router_settings: {fallbacks: [{a: [b, f]}]}
     assert_eq!((config.deployments.len(), &skipped[..]), (1, &["b", "c", "d", "e", "f"][..]));
     for (skipped, reason) in config.skipped.iter().zip([
         "bedrock needs aws_access_key_id",
-        "there is no provider 'nobody' here",
+        "unknown provider 'nobody'",
         "needs an api_base",
-        "answers are never made up",
-        "says no provider",
+        "mock answers are not supported",
+        "has no provider",
     ]) {
         assert!(skipped.reason.contains(reason), "{skipped:?}");
     }

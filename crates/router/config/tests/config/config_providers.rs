@@ -108,8 +108,12 @@ fn models_at_bedrock_have_a_region_and_an_api() {
             "bedrock/converse/amazon.x",
         ),
         (format!("{{model: bedrock/agent/x, {KEYS}}}"), &[], "'bedrock/agent/' is not supported"),
-        ("{model: bedrock/m, aws_region_name: a/b}".into(), &[], "aws_region_name is no region"),
-        ("{model: bedrock/m, aws_region_name: r, aws_role_name: x}".into(), &[], "roles are not assumed"),
+        ("{model: bedrock/m, aws_region_name: a/b}".into(), &[], "aws_region_name is not a region"),
+        (
+            "{model: bedrock/m, aws_region_name: r, aws_role_name: x}".into(),
+            &[],
+            "is not supported: use keys",
+        ),
         ("{model: bedrock/m, aws_region_name: r, aws_access_key_id: x}".into(), &[], "are both needed"),
         ("{model: bedrock/m, aws_region_name: r}".into(), &[], "bedrock needs aws_access_key_id"),
     ] {
@@ -179,8 +183,8 @@ fn models_at_vertex_have_a_project_and_an_account() {
     assert_eq!(r.auth, Auth::Google(Google::Machine { base: "http://metadata.google.internal".into() }));
     for (params, why) in [
         ("{model: vertex_ai/gemini-2.5-pro}", "needs vertex_project"),
-        ("{model: vertex_ai/llama-4, vertex_project: p}", "is no model of gemini's"),
-        ("{model: vertex_ai/gemini-x, vertex_project: a/b}", "vertex_project is no name"),
+        ("{model: vertex_ai/llama-4, vertex_project: p}", "of Vertex AI's models only"),
+        ("{model: vertex_ai/gemini-x, vertex_project: a/b}", "vertex_project is not a valid name"),
         (
             "{model: vertex_ai/gemini-x, vertex_project: p, vertex_credentials: {type: external_account}}",
             "are not supported",
@@ -226,7 +230,7 @@ fn azure_is_reached_with_a_key_or_an_application() {
     }
     for (params, why) in [
         ("", "AZURE_API_KEY"),
-        (", tenant_id: tn", "needed together"),
+        (", tenant_id: tn", "an Entra ID token needs all of"),
         (", tenant_id: 'a/b', client_id: app, client_secret: s", "neither an id nor a domain"),
     ] {
         let e = entry(&with(params), &no_key).unwrap_err();

@@ -26,7 +26,7 @@ processes: {models: {coder: {cmd: 'server --port ${PORT}', concurrencyLimit: 2}}
     let expected = "\
 default (also gpt-4o)  simple-shuffle
 ├─  90%  openai_compatible qwen at http://127.0.0.1:8007/v1  (600 rpm)
-├─ cloud gets a copy too, unheard
+├─ cloud gets a copy of each request
 ├─  10%  qwen3.6:35b-a3b in this process
 └─ on errors: cloud
 cloud
@@ -35,9 +35,9 @@ coder
 └─ the process coder, started on demand  (2 at once)
 auto  a cascade
 ├─ cloud for tools  (tools)
-├─ default for up to 50 tokens and no code, if it is sure  (rule 2)
-├─ default otherwise, if it is sure (mean log-probability from -0.5 over 16 tokens; its tool calls fit their schemas)
-└─ cloud where it is not
+├─ default for up to 50 tokens and no code, if it is confident  (rule 2)
+├─ default otherwise, if it is confident (mean log-probability from -0.5 over 16 tokens; its tool calls match their schemas)
+└─ cloud if it is not
 gone
 ├─ left out: the environment variable GROQ_API_KEY is not set
 └─ on errors: default

@@ -247,7 +247,7 @@ impl Server {
     /// Nothing where Redis is not installed.
     fn start(password: &str) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
-        // A port that was free a moment ago; another one is tried where it is not any more.
+        // A port that was free a moment ago; another one is tried if it is not any more.
         for _ in 0..20 {
             let port = std::net::TcpListener::bind("127.0.0.1:0")
                 .and_then(|l| l.local_addr())
