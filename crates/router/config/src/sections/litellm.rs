@@ -141,7 +141,7 @@ pub static LITELLM: Section = Section {
                 "include_cost_in_streaming_usage",
                 "prometheus_*",
             ],
-            "it has no effect here; see docs/callbacks.md, and /metrics for figures",
+            "it has no effect here; see docs/callbacks.md; /metrics has the figures",
         ),
         (
             &[
