@@ -174,7 +174,7 @@ fn a_judge_says_which_answers_are_right() {
 }
 
 #[test]
-fn what_cannot_be_measured_or_meant_is_said() {
+fn unmeasurable_and_impossible_settings_are_reported() {
     let (place, server) = (Place::new(), Scripted::new());
     let config = server.file(&place, "thinks", "confidence: {window: 4, signal: top1.min, threshold: 0.1}");
     let prompts = questions(&place, "");

@@ -75,7 +75,7 @@ fn a_pipe_is_refused_and_not_waited_for() {
 }
 
 #[test]
-fn names_do_nothing_to_a_terminal() {
+fn names_cannot_control_a_terminal() {
     let place = Place::new();
     let name = "\"a\\e]0;x\\nb\\u202E\"";
     place.write(

@@ -172,7 +172,7 @@ fn records(stdout: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_good_endpoint_is_measured() {
+fn an_endpoint_is_measured() {
     let mock = Mock::new(|n, reply| {
         // The first three of those that come three at a time wait for each other.
         if (9..12).contains(&n) {
@@ -246,7 +246,7 @@ fn two_endpoints_take_turns() {
 }
 
 #[test]
-fn tokens_are_counted_where_none_are_told() {
+fn tokens_are_counted_if_the_provider_reports_none() {
     let mock = Mock::new(|_, reply| {
         reply.start()?;
         (0..5).try_for_each(|_| reply.text())?;
@@ -262,7 +262,7 @@ fn tokens_are_counted_where_none_are_told() {
 }
 
 #[test]
-fn failures_are_counted_and_told() {
+fn failures_are_counted_and_reported() {
     let mock = Mock::new(|n, reply| match n % 6 {
         1 => reply.whole(
             "429 Too Many Requests",
@@ -300,7 +300,7 @@ fn failures_are_counted_and_told() {
 }
 
 #[test]
-fn where_nothing_works_it_fails() {
+fn if_all_deployments_fail_the_request_fails() {
     let place = Place::new();
     // Nobody listens there; a port that was free a moment ago may be somebody's by now.
     let url = "http://127.0.0.1:9/v1".to_string();

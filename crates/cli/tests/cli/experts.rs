@@ -11,7 +11,7 @@ const PROMPTS: &str = r#"{"domain": "stories", "prompt": "Tell me a story about 
 "#;
 
 #[test]
-fn domains_are_told_apart_by_their_experts() {
+fn experts_differ_between_domains() {
     let place = Place::new();
     place.write("prompts.jsonl", PROMPTS);
     let args = ["experts", "fox", "--prompts", "prompts.jsonl", "-t", "1"];

@@ -16,7 +16,7 @@ fn answer(args: &[&str]) -> Value {
 }
 
 #[test]
-fn the_readmes_first_command_tells_a_story() {
+fn the_readmes_first_command_answers() {
     let told = answer(&["Tell me a story about a fox."]);
     assert_eq!(told["finish_reason"], "stop");
     let text = told["content"].as_str().unwrap();

@@ -47,7 +47,7 @@ fn keys_are_made_listed_changed_and_revoked() {
 }
 
 #[test]
-fn what_can_not_be_meant_is_refused() {
+fn impossible_settings_are_refused() {
     let place = Place::new();
     let create = |args: &[&str]| place.octet(&[&["keys", "create", "alice"], args].concat());
     create(&["--budget", "ten"]).fails(2, &["ten", "12.50"]);
@@ -106,7 +106,7 @@ fn usage_is_summed_as_asked_for() {
 }
 
 #[test]
-fn a_configuration_says_where_keys_are_and_what_a_new_one_gets() {
+fn a_configuration_sets_the_key_database_and_defaults() {
     let place = Place::new();
     let text = "model_list: [{model_name: m, litellm_params: {model: ollama/m}}]\ngeneral_settings: {master_key: sk-1, max_parallel_requests: 3}\nkeys: {database: here.db}\nlitellm_settings: {default_key_generate_params: {models: [m], rpm_limit: 60, tpm_limit: 9, max_budget: 5, budget_duration: 1d, duration: 90d}}\n";
     let file = place.write("octet.yaml", text);

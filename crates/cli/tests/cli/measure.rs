@@ -11,7 +11,7 @@ fn bench(place: &Place, more: &[&str]) -> crate::common::Ran {
 }
 
 #[test]
-fn show_tells_what_a_model_is_made_of() {
+fn show_prints_the_parts_of_a_model() {
     let place = Place::with_model("qwen35moe", "q4_k_m");
     let text = place.octet(&["show", "model.gguf", "-c", "1000"]).ok().stdout;
     for word in ["qwen35moe", "3 Gated DeltaNet, 1 attention", "routed experts", "memory for a context of"] {

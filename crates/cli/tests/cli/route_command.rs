@@ -60,7 +60,7 @@ fn explain_shows_decisions() {
 }
 
 #[test]
-fn explain_says_why_nobody_would_be_asked() {
+fn explain_says_why_no_deployment_is_available() {
     let place = Place::new();
     place.write("octet.yaml", &format!("{FILE}general_settings: {{}}\n"));
     let explain = |model: &str, more: &[&str]| {

@@ -118,7 +118,7 @@ fn the_built_in_model_is_as_old_as_the_program() {
 }
 
 #[test]
-fn nobody_needs_to_read_the_log() {
+fn unread_logs_do_not_block() {
     let place = Place::with_model("qwen3", "q8_0");
     let mut served = Served::start(&place, || std::io::pipe().unwrap().1.into());
     for _ in 0..2 {
@@ -154,7 +154,7 @@ fn the_log_says_why_a_request_was_refused() {
 }
 
 #[test]
-fn whose_answer_is_broken_off_is_told_so() {
+fn an_interrupted_answer_ends_with_an_error() {
     let place = Place::with_model("qwen3", "q8_0");
     let log = place.path("log");
     let mut served = Served::start(&place, || std::fs::File::create(&log).unwrap().into());

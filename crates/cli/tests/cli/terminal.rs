@@ -152,7 +152,7 @@ fn commands_show_experts_statistics_and_settings() {
 }
 
 #[test]
-fn another_model_goes_on_with_the_conversation() {
+fn another_model_continues_the_conversation() {
     let place = Place::with_model("qwen3", "q8_0");
     let mut window = Window::open(&place, CHAT, 80, &[]);
     window.enter("My name is Anna.");

@@ -46,7 +46,7 @@ fn the_same_seed_gives_the_same_text() {
 }
 
 #[test]
-fn json_tells_usage_timings_and_logprobs() {
+fn json_has_usage_timings_and_logprobs() {
     let place = Place::with_model("qwen3", "q8_0");
     let out = json_of(&run(&place, &["--json", "--logprobs", "3", "Hello"]).ok().stdout);
     assert_eq!(out["finish_reason"], "length");
@@ -64,7 +64,7 @@ fn json_tells_usage_timings_and_logprobs() {
 }
 
 #[test]
-fn a_summary_comes_when_asked_for() {
+fn a_summary_is_printed_on_request() {
     let place = Place::with_model("qwen3moe", "q4_k_m");
     let ran = run(&place, &["-v", "Hello"]).ok();
     assert!(ran.stderr.contains("12 tokens (") && ran.stderr.contains("first token after"), "{}", ran.stderr);
@@ -219,7 +219,7 @@ fn a_byte_that_is_no_text_costs_a_line_and_not_the_chat() {
 }
 
 #[test]
-fn a_full_context_is_told() {
+fn a_full_context_is_reported() {
     let place = Place::with_model("qwen3", "q8_0");
     let full = "the context of 48 tokens is full";
     let ran = chat(&place, &["-c", "48", "-n", "-1"], "Hi\nAnd?\n");
@@ -244,7 +244,7 @@ fn a_conversation_that_ends_with_a_question_needs_no_prompt() {
 }
 
 #[test]
-fn what_is_not_text_is_refused_and_not_lost() {
+fn input_that_is_not_utf8_is_refused() {
     let place = Place::with_model("qwen3", "q8_0");
     let parts =
         r#"[{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "x"}}]"#;
@@ -321,7 +321,7 @@ fn a_bias_bans_a_token() {
 }
 
 #[test]
-fn a_seed_that_was_chosen_is_told() {
+fn a_random_seed_is_reported() {
     let place = Place::with_model("llama", "q8_0");
     let args = ["run", "model.gguf", "-n", "12", "-t", "1", "--temp", "1.5", "--json", "Hi"];
     let first = json_of(&place.octet(&args).ok().stdout);

@@ -54,7 +54,7 @@ fn bad_flags_are_refused_by_name() {
 }
 
 #[test]
-fn the_environment_mirrors_flags_and_flags_beat_it() {
+fn flags_take_precedence_over_the_environment() {
     let place = Place::with_model("qwen2", "q8_0");
     let context = |args: &[&str], variables: &[(&str, &str)]| {
         let args = [&["show", "--json"], args].concat();
@@ -72,7 +72,7 @@ fn the_environment_mirrors_flags_and_flags_beat_it() {
 }
 
 #[test]
-fn a_flag_of_one_command_is_nobody_elses() {
+fn flags_of_one_command_are_refused_by_others() {
     let place = Place::new();
     // `--output` is a form to `octet bench`, and a file to `octet synth`; --json is as good as nowhere wanted always.
     let variables = [("OCTET_OUTPUT", "json"), ("OCTET_JSON", "1"), ("OCTET_FORCE", "1")];
@@ -89,7 +89,7 @@ fn a_flag_of_one_command_is_nobody_elses() {
 
 #[cfg(unix)]
 #[test]
-fn variables_that_are_no_text_are_named() {
+fn variables_that_are_not_texts_are_reported() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
     let place = Place::new();
@@ -163,7 +163,7 @@ fn names_are_all_understood_before_anything_is_fetched() {
 }
 
 #[test]
-fn what_is_damaged_in_the_cache_can_be_fetched_again() {
+fn damaged_cache_files_can_be_fetched_again() {
     let place = Place::with_cached_model("llama", "q8_0");
     let whole = std::fs::read(place.cached()).unwrap();
     std::fs::write(place.cached(), &whole[..whole.len() / 2]).unwrap();
@@ -198,7 +198,7 @@ fn counts_are_bounded() {
 /// A standard error that breaks: the reading end of a pipe is closed.
 #[cfg(unix)]
 #[test]
-fn nobody_needs_to_listen_to_notes() {
+fn unread_notes_do_not_block() {
     let place = Place::with_model("llama", "q8_0");
     let run = |args: &[&str]| {
         let (reader, writer) = std::io::pipe().unwrap();
@@ -259,7 +259,7 @@ fn flags_of_the_server_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_said_before_a_model_is_looked_at() {
+fn a_used_port_is_reported_before_a_model_is_opened() {
     let place = Place::new();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();

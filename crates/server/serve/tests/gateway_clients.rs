@@ -191,7 +191,7 @@ fn provider_in_python(python: &Path, script: &str, folder: &Path) -> (Child, Str
 
 /// Amazon's library checks the signature and the shape of what Bedrock is asked, Google's the statement that Vertex AI's token is asked with.
 #[tokio::test(flavor = "multi_thread")]
-async fn libraries_of_the_clouds_accept_what_they_are_asked() {
+async fn cloud_sdks_accept_the_requests() {
     let packages = ["botocore==1.44.5", "google-auth==2.43.0", "cryptography==46.0.3", "requests"];
     let found = tokio::task::spawn_blocking(move || python("clouds", &packages)).await;
     let Some(python) = found.expect("pip ran") else { return };

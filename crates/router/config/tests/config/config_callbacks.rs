@@ -19,7 +19,7 @@ fn notes(config: &Config) -> String {
 }
 
 #[test]
-fn a_cache_is_where_the_file_or_the_environment_says() {
+fn the_cache_is_configured_by_file_or_environment() {
     let made = |params: &str, env: &[(&str, &str)]| {
         let config = with(&format!("litellm_settings: {{cache: true, cache_params: {params}}}"), env);
         let notes = notes(&config);

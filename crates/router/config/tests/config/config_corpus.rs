@@ -28,7 +28,7 @@ fn files() -> Vec<(String, String, Vec<String>)> {
 }
 
 #[test]
-fn each_file_is_taken_but_for_what_protects_and_is_not_enforced() {
+fn each_file_is_accepted_except_for_unsupported_protections() {
     for (name, text, ignored) in files() {
         let refused: BTreeSet<String> = match Config::parse(&name, &text, &Disk(variable)) {
             Ok(_) => BTreeSet::new(),

@@ -81,7 +81,7 @@ fn unknown_keys_have_a_place_and_a_neighbour() {
 }
 
 #[test]
-fn a_lock_that_is_misspelt_is_no_open_door() {
+fn a_misspelt_protection_is_an_error() {
     let near = |text: &str, section: &str, name: &str, meant: &str| {
         refused(text, &[&format!("{section} has no key '{name}': did you mean '{meant}'?")]);
     };
@@ -98,7 +98,7 @@ fn a_lock_that_is_misspelt_is_no_open_door() {
 }
 
 #[test]
-fn what_protects_and_is_not_enforced_stops_the_start_unless_it_is_named() {
+fn unsupported_protections_prevent_the_start_unless_excused() {
     for (text, path) in [
         ("guardrails: [{guardrail_name: a}]\n", "guardrails"),
         ("general_settings: {allowed_ips: [10.0.0.1]}\n", "general_settings.allowed_ips"),
@@ -133,7 +133,7 @@ fn what_protects_and_is_not_enforced_stops_the_start_unless_it_is_named() {
 }
 
 #[test]
-fn of_keys_that_stand_twice_the_last_one_counts() {
+fn the_last_of_duplicate_keys_is_used() {
     let text = "router_settings: {num_retries: 1}\nrouter_settings: {num_retries: 7, num_retries: 5}\n";
     let config = read(&format!("{MODEL}{text}")).unwrap();
     assert_eq!(config.router.num_retries, 5);
@@ -184,7 +184,7 @@ fn types_are_checked() {
 
 /// As PyYAML has it, which LiteLLM's users write for.
 #[test]
-fn a_letter_is_a_text_and_a_word_is_true_or_false() {
+fn one_letter_booleans_are_texts() {
     let text = "model_list:\n- {model_name: y, litellm_params: {model: ollama/é, n: 3, drop_params: yes}}\n- {model_name: &b n, litellm_params: {model: ollama/b, drop_params: off}}\nrouter_settings: {model_group_alias: {Y: *b, N: y}}\n";
     let config = read(text).unwrap();
     let names: Vec<&str> = config.deployments.iter().map(|d| d.group.as_str()).collect();
@@ -198,7 +198,7 @@ fn a_letter_is_a_text_and_a_word_is_true_or_false() {
 }
 
 #[test]
-fn names_have_to_be_those_of_something() {
+fn undefined_names_are_reported() {
     refused("router_settings: {fallbacks: [{a: [clod]}]}\n", &["fallbacks: there is no model_name 'clod'"]);
     refused(
         "router_settings: {model_group_alias: {gpt: ab}}\n",
@@ -283,7 +283,7 @@ fn python_is_refused_and_services_are_named() {
 }
 
 #[test]
-fn locks_do_not_open_by_mistake() {
+fn mistakes_do_not_open_the_server() {
     refused(
         "general_settings: {master_key: os.environ/UNSET}\n",
         &["the environment variable UNSET is not set"],
@@ -363,7 +363,10 @@ fn cascades_and_processes_are_checked() {
     // Macros that double themselves end somewhere.
     let bomb: String =
         (1..16).map(|i| format!("m{i}: '${{m{0}}}${{m{0}}}${{m{0}}}${{m{0}}}', ", i - 1)).collect();
-    refused(&process(&format!("cmd: 'a ${{m15}}', macros: {{m0: xxxxxxxx, {bomb}}}")), &["exceeds 65536 bytes"]);
+    refused(
+        &process(&format!("cmd: 'a ${{m15}}', macros: {{m0: xxxxxxxx, {bomb}}}")),
+        &["exceeds 65536 bytes"],
+    );
 }
 
 #[test]
@@ -434,7 +437,7 @@ fn included_files_are_joined() {
 }
 
 #[test]
-fn what_no_header_can_hold_is_refused_where_it_stands() {
+fn invalid_header_values_are_refused_with_their_place() {
     let of = |text: &str| {
         let env = |name: &str| (name == "GROQ_API_KEY").then(|| "sk-1\r\nx-evil: 1".to_string());
         let said = Config::parse("octet.yaml", text, &Disk(env)).expect_err(text).to_string();
@@ -480,7 +483,7 @@ fn what_no_header_can_hold_is_refused_where_it_stands() {
 }
 
 #[test]
-fn names_are_printed_so_that_they_do_nothing() {
+fn names_are_escaped_for_the_terminal() {
     let text = "model_list:\n- {model_name: \"a\\e[2Jb\\nc\\u202Ed\", litellm_params: {model: ollama/x, num_ctx: 5}, \"model_nam\\ne\": 1}\n";
     let said = read(text).unwrap_err().to_string();
     assert!(said.contains("has no key 'model_nam\\ne'") && !said.contains("model_nam\ne"), "{said}");
@@ -519,7 +522,7 @@ proptest! {
 }
 
 #[test]
-fn what_falls_back_twice_is_named() {
+fn duplicate_fallbacks_are_reported() {
     let text = format!(
         "{MODEL}- {{model_name: z, litellm_params: {{model: groq/x, api_key: k}}}}\nrouter_settings: {{fallbacks: [{{z: [a]}}, {{z: [a]}}]}}\n"
     );

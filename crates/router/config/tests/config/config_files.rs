@@ -41,7 +41,7 @@ const SPECIAL: [(&str, &str); 6] = [
 ];
 
 #[test]
-fn what_is_no_regular_file_is_refused_where_it_is_named() {
+fn files_that_are_not_regular_are_refused_with_their_place() {
     let dir = place();
     for (name, why) in SPECIAL {
         for (text, at) in [

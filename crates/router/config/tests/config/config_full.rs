@@ -30,7 +30,7 @@ fn remote(d: &Deployment) -> &Remote {
 }
 
 #[test]
-fn a_deployment_says_everything() {
+fn all_deployment_settings_are_read() {
     let config = full();
     let d = group(&config, "default");
     let r = remote(d);
@@ -126,7 +126,7 @@ fn other_kinds_of_targets() {
 }
 
 #[test]
-fn the_router_says_everything() {
+fn all_router_settings_are_read() {
     let r = full().router;
     assert_eq!(r.strategy, Strategy::LeastBusy);
     assert_eq!((r.latency_ttl, r.latency_buffer), (seconds(60), 0.5));
@@ -333,7 +333,7 @@ fn secrets_are_not_printed() {
 }
 
 #[test]
-fn the_schema_takes_the_same_file() {
+fn the_schema_accepts_the_same_file() {
     let schema = octet_config::schema::json();
     let validator = jsonschema::validator_for(&schema).unwrap();
     let yaml =

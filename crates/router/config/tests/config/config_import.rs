@@ -51,7 +51,7 @@ litellm_settings:
 }
 
 #[test]
-fn litellm_takes_out_what_it_can_not_carry_and_no_more() {
+fn litellm_comments_out_only_unsupported_keys() {
     // What shares its line with others gets one of its own: the lock stays.
     let text = "model_list: [{model_name: a, litellm_params: {model: gpt-4o, guardrails: [pii], rpm: 5}}]\n\
                 general_settings: {custom_auth: x.y, master_key: os.environ/A_KEY, alerting: [slack]}\n";
@@ -70,7 +70,7 @@ fn litellm_takes_out_what_it_can_not_carry_and_no_more() {
 }
 
 #[test]
-fn litellm_mends_what_is_wrong_wherever_it_stands() {
+fn litellm_comments_out_errors_anywhere() {
     let text = "\
 model_list:
   - guardrail: x
@@ -184,7 +184,7 @@ LICENSE MIT
 }
 
 #[test]
-fn wrong_modelfiles_are_told_where() {
+fn errors_of_modelfiles_have_their_line() {
     for (text, expected) in [
         ("SYSTEM x\n", "FROM is missing"),
         ("FROM a\nFROM b\n", "in.yaml:2:1: a second FROM"),

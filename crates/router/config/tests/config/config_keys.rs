@@ -459,7 +459,7 @@ fn rows() -> Vec<Row> {
 }
 
 #[test]
-fn each_key_does_what_it_says_or_is_told() {
+fn each_key_has_its_effect_or_a_report() {
     for Row { key, text, becomes } in rows() {
         match (becomes, read(&text)) {
             (Done(look, expected), Ok(config)) => {
@@ -506,7 +506,7 @@ fn keys(value: &Value, out: &mut BTreeSet<String>) {
 
 /// The list that this was built after: the keys of its example, and those that it says are honoured too.
 #[test]
-fn the_table_has_every_key_that_was_asked_for() {
+fn the_table_has_every_requested_key() {
     let Some(path) = octet_testkit::shared("design/gateway.md") else { return };
     let text = std::fs::read_to_string(path).unwrap();
     let (_, rest) = text.split_once("```yaml\n").unwrap();
@@ -524,7 +524,7 @@ fn the_table_has_every_key_that_was_asked_for() {
 
 /// The whole example, as it stands there.
 #[test]
-fn the_example_is_taken_as_it_stands() {
+fn the_example_is_valid() {
     let Some(path) = octet_testkit::shared("design/gateway.md") else { return };
     let text = std::fs::read_to_string(path).unwrap();
     let (_, rest) = text.split_once("```yaml\n").unwrap();

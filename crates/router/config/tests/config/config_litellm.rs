@@ -212,7 +212,7 @@ router_settings:
 }
 
 #[test]
-fn what_a_running_proxy_has_is_noted_and_nothing_else_is_lost() {
+fn keys_of_a_litellm_deployment_are_noted_and_the_rest_is_read() {
     let config = read(
         "
 model_list: [{model_name: m, litellm_params: {model: gpt-4o}, model_info: {mode: chat, team: x}}]
@@ -272,7 +272,7 @@ fn ids_stay_as_long_as_entries_do() {
 }
 
 #[test]
-fn a_pool_of_ones_own_servers_with_a_cloud_behind_it() {
+fn a_pool_of_own_servers_with_a_cloud_fallback() {
     // As the pages on load balancing and on reliability have it: order, weight, limits with underscores, policies.
     let config = read(
         "
@@ -388,7 +388,7 @@ fn automatic_routers_are_named() {
 }
 
 #[test]
-fn words_before_a_model_that_tell_litellm_how_to_ask_are_no_part_of_its_name() {
+fn prefixes_that_select_an_api_are_not_part_of_a_models_name() {
     let config = read(
         "
 model_list:
@@ -412,7 +412,7 @@ model_list:
 }
 
 #[test]
-fn a_star_alone_is_every_provider_with_a_key() {
+fn a_lone_wildcard_is_every_provider_with_a_key() {
     let env = |name: &str| {
         ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GROQ_API_KEY"].contains(&name).then(|| "k".to_string())
     };
@@ -459,7 +459,7 @@ fn a_star_alone_is_every_provider_with_a_key() {
 }
 
 #[test]
-fn entries_that_can_not_be_offered_leave_the_others_in_peace() {
+fn unsupported_entries_do_not_affect_others() {
     let config = read(
         "
 model_list:

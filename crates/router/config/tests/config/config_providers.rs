@@ -46,7 +46,7 @@ fn compatible_providers_have_their_address_and_key() {
 }
 
 #[test]
-fn variables_stand_in_addresses() {
+fn addresses_may_contain_variables() {
     let account = [("CLOUDFLARE_ACCOUNT_ID", "abc")];
     let r = entry("{model: 'cloudflare/@cf/meta/llama-3'}", &account).expect("an entry");
     assert_eq!(r.api_base, "https://api.cloudflare.com/client/v4/accounts/abc/ai/v1");
@@ -56,7 +56,7 @@ fn variables_stand_in_addresses() {
 }
 
 #[test]
-fn what_is_peculiar_is_done() {
+fn quirks_of_providers_are_applied() {
     let r = entry("{model: mistral/x}", &[]).expect("an entry");
     assert_eq!(r.changes.edits.rename, [("max_completion_tokens".to_string(), "max_tokens".to_string())]);
     let r = entry("{model: sarvam/x}", &[]).expect("an entry");

@@ -36,7 +36,7 @@ fn filled(path: &Path) -> String {
 }
 
 #[test]
-fn what_is_no_database_is_left_alone() {
+fn files_that_are_not_databases_stay_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notes.txt");
     for text in ["x", "remember the milk", &"a longer text ".repeat(1000)] {
@@ -193,7 +193,7 @@ fn code_and_nonsense_in_a_file_are_refused() {
 }
 
 #[test]
-fn a_crash_loses_no_more_than_was_not_written_yet() {
+fn a_crash_loses_only_unwritten_usage() {
     const VARIABLE: &str = "OCTET_TEST_KEYS_CRASH";
     if let Ok(path) = std::env::var(VARIABLE) {
         spend_until_killed(Path::new(&path));
@@ -201,7 +201,7 @@ fn a_crash_loses_no_more_than_was_not_written_yet() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("keys.db");
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "keys_files::a_crash_loses_no_more_than_was_not_written_yet", "--nocapture"])
+        .args(["--exact", "keys_files::a_crash_loses_only_unwritten_usage", "--nocapture"])
         .env(VARIABLE, &path)
         .stdout(std::process::Stdio::piped())
         .spawn()
@@ -254,7 +254,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     /// Damage anywhere is an error or harmless, never a panic.
     #[test]
-    fn flipped_bytes_panic_nowhere(flips in proptest::collection::vec((any::<prop::sample::Index>(), 1u8..), 1..12),
+    fn flipped_bytes_never_panic(flips in proptest::collection::vec((any::<prop::sample::Index>(), 1u8..), 1..12),
                                    cut in proptest::option::of(any::<prop::sample::Index>())) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("keys.db");
@@ -343,7 +343,7 @@ fn a_file_that_was_written_over_fails_closed() {
 
 #[cfg(unix)]
 #[test]
-fn without_its_log_a_file_is_gone_too() {
+fn a_database_without_its_log_fails_closed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("keys.db");
     filled(&path);

@@ -49,7 +49,7 @@ fn requests_a_minute_hold_over_any_minute() {
 }
 
 #[test]
-fn a_request_that_runs_counts_what_it_may_take() {
+fn a_running_request_reserves_its_maximum() {
     let clock = Clock::manual(START);
     let (_dir, store) = store(&clock);
     let (key, _) =
@@ -68,7 +68,7 @@ fn a_request_that_runs_counts_what_it_may_take() {
 }
 
 #[test]
-fn a_budget_of_all_requests_is_held_to_kept_and_begins_anew() {
+fn a_budget_of_all_requests_is_enforced_stored_and_reset() {
     let clock = Clock::manual(START);
     let (dir, store) = store(&clock);
     assert!(store.total().is_none());
@@ -116,7 +116,7 @@ fn a_key_may_name_a_group_that_a_model_is_in() {
 }
 
 #[test]
-fn threads_can_not_overrun_a_budget_by_more_than_one_request_each() {
+fn concurrent_requests_exceed_a_budget_by_at_most_one_request_each() {
     let (_dir, store) = store(&Clock::system());
     for (name, known) in [("known", true), ("unknown", false)] {
         let limit: Usd = "1".parse().unwrap();

@@ -121,7 +121,7 @@ fn a_budget_holds_for_all_keys_together() {
 }
 
 #[test]
-fn a_request_that_a_team_refuses_takes_nothing_of_its_key() {
+fn a_request_refused_by_a_team_is_not_counted_for_its_key() {
     let (dir, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(&dir, &clock);
     let limits =
@@ -186,7 +186,7 @@ fn a_change_loses_nothing_of_another_process() {
 }
 
 #[test]
-fn a_key_that_moves_is_held_to_the_limits_of_where_it_is() {
+fn a_moved_key_has_the_limits_of_its_new_team() {
     let (dir, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let (store, other) = (open(&dir, &clock), open(&dir, &clock));
     for (id, usd) in [("rich", "1"), ("poor", "0.01")] {
@@ -226,7 +226,7 @@ fn a_key_that_moves_is_held_to_the_limits_of_where_it_is() {
 }
 
 #[test]
-fn all_keys_are_taken_back_or_none() {
+fn all_keys_are_revoked_or_none() {
     let (dir, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(&dir, &clock);
     let (first, one) = key(&store, "one", Profile::default());
@@ -240,7 +240,7 @@ fn all_keys_are_taken_back_or_none() {
 }
 
 #[test]
-fn who_is_blocked_or_deleted_is_refused_in_all_processes() {
+fn blocked_and_deleted_owners_are_refused_in_all_processes() {
     let (dir, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let (store, other) = (open(&dir, &clock), open(&dir, &clock));
     for id in ["t", "gone"] {
@@ -285,7 +285,7 @@ fn who_is_blocked_or_deleted_is_refused_in_all_processes() {
 }
 
 #[test]
-fn what_can_not_be_meant_is_refused() {
+fn impossible_settings_are_refused() {
     let (dir, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(&dir, &clock);
     let make = |id: &str| store.create_owner(OwnerKind::Team, id, Limits::default(), Profile::default());

@@ -33,7 +33,7 @@ fn usd(text: &str) -> Usd {
 }
 
 #[test]
-fn a_key_opens_what_it_is_for_until_it_is_revoked() {
+fn a_key_may_use_its_models_until_it_is_revoked() {
     let (dir, clock) = (folder(), Clock::manual(START));
     let store = at(&dir, &clock);
     let limits = Limits { models: vec!["default".into(), "openai/*".into()], ..Limits::default() };
@@ -67,7 +67,7 @@ fn a_key_opens_what_it_is_for_until_it_is_revoked() {
 }
 
 #[test]
-fn the_key_itself_is_nowhere_in_the_files() {
+fn files_do_not_contain_the_keys() {
     let dir = folder();
     let store = at(&dir, &Clock::system());
     let (secret, _) = store.create("alice", Limits::default()).unwrap();
@@ -144,7 +144,7 @@ fn a_key_expires() {
 }
 
 #[test]
-fn another_process_changes_keys_and_adds_what_it_spends() {
+fn changes_and_spend_of_another_process_are_read() {
     let (dir, clock) = (folder(), Clock::manual(START));
     let (server, cli) = (at(&dir, &clock), at(&dir, &clock));
     let budget = Some(Budget { limit: usd("1"), period: Period::Month });
@@ -176,7 +176,7 @@ fn another_process_changes_keys_and_adds_what_it_spends() {
 }
 
 #[test]
-fn changes_are_seen_without_being_asked_for() {
+fn changes_are_noticed_without_requests() {
     let dir = folder();
     let options = Options { flush_every: Duration::from_millis(20), ..options() };
     let server = Store::open_with(dir.path().join("keys.db"), options).unwrap();
@@ -189,7 +189,7 @@ fn changes_are_seen_without_being_asked_for() {
 }
 
 #[test]
-fn a_budget_survives_restarts_and_edits_and_begins_anew() {
+fn a_budget_survives_restarts_and_edits_and_is_reset() {
     let (dir, clock) = (folder(), Clock::manual(START));
     let budget = |limit: &str, period| Limits {
         budget: Some(Budget { limit: usd(limit), period }),
@@ -303,7 +303,7 @@ fn amounts_and_periods_are_read_as_they_are_written() {
 }
 
 #[test]
-fn wildcards_stand_for_any_text() {
+fn wildcards_match_any_text() {
     let allows = |pattern: &str, model: &str| {
         Limits { models: vec![pattern.into()], ..Limits::default() }.allows(model)
     };

@@ -168,7 +168,7 @@ fn alternating_load_does_not_thrash() {
 }
 
 #[test]
-fn one_user_who_changes_models_waits_for_a_pause_alone() {
+fn a_single_client_can_switch_models_quickly() {
     let mut world = World::new(vec![member("g"), member("g")], vec![5000; 2], 1000, 4, None);
     world.events.push((0, What::Arrive(0, 0)));
     world.events.push((20_000, What::Arrive(1, 1)));
@@ -182,7 +182,7 @@ fn one_user_who_changes_models_waits_for_a_pause_alone() {
 }
 
 #[test]
-fn a_long_queue_for_one_does_not_starve_another() {
+fn a_long_queue_for_one_model_does_not_starve_another() {
     let mut world = World::new(vec![member("g"), member("g")], vec![1000; 2], 1000, 1, None);
     for n in 0..200 {
         world.events.push((0, What::Arrive(0, n)));
@@ -194,7 +194,7 @@ fn a_long_queue_for_one_does_not_starve_another() {
 }
 
 #[test]
-fn groups_say_who_runs_beside_whom() {
+fn groups_decide_which_processes_run_together() {
     let together = Membership { swap: false, exclusive: false, ..member("together") };
     let kept = Membership { persistent: true, swap: false, exclusive: false, group: "kept".into() };
     let groups = vec![together.clone(), together, kept, member("alone")];
@@ -211,7 +211,7 @@ fn groups_say_who_runs_beside_whom() {
 }
 
 #[test]
-fn failures_rest_longer_each_time_and_a_crash_is_mended() {
+fn repeated_failures_pause_longer_and_a_crash_is_restarted() {
     let now = Instant::now();
     let at = |ms: u64| now + Duration::from_millis(ms);
     let mut s = Scheduler::new(patience());

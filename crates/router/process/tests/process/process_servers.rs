@@ -9,7 +9,7 @@ use octet_process::{Error, Phase, Processes};
 /// The server itself, when this binary is started as one.
 #[test]
 fn child() {
-    crate::common::serve_if_told();
+    crate::common::serves_if_enabled();
 }
 
 /// A process that has servers and is killed, when this binary is started as one.
@@ -30,7 +30,7 @@ fn host() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_starts_once_for_all_who_wait_and_ends_when_idle() {
+async fn a_server_starts_once_for_all_waiting_requests_and_stops_when_idle() {
     let server = Server::new("a").ready_after(200);
     let mut entry = server.entry();
     entry.ttl = Some(Duration::from_millis(300));
@@ -117,7 +117,7 @@ async fn groups_may_run_together() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_start_says_why() {
+async fn a_failed_start_has_a_reason() {
     let server = Server::new("a").mode("fail");
     let mut missing = Server::new("m").entry();
     missing.cmd = vec!["octet-no-such-program".into()];
@@ -154,7 +154,7 @@ async fn what_does_not_start_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crash_is_followed_by_a_start() {
+async fn a_crashed_server_is_restarted() {
     let server = Server::new("a");
     let all = processes(vec![server.entry()]);
     let lease = all.lease("a").await.unwrap();
@@ -207,7 +207,7 @@ async fn cmd_stop_ends_it_where_there_is_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_leaves_is_forgotten() {
+async fn a_disconnected_client_leaves_the_queue() {
     let (a, b) = (Server::new("a"), Server::new("b"));
     let all = processes(vec![a.entry(), b.entry()]);
     let lease = all.lease("a").await.unwrap();
@@ -222,7 +222,7 @@ async fn who_leaves_is_forgotten() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_more_than_the_limit_run_at_once_and_queues_have_an_end() {
+async fn concurrency_and_queues_are_limited() {
     let mut entry = Server::new("a").entry();
     entry.concurrency_limit = Some(1);
     let options = octet_process::Options { queue_max: 1, ..fast() };
@@ -277,7 +277,7 @@ async fn a_new_configuration_keeps_what_is_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_end_when_octet_does() {
+async fn all_processes_stop_with_octet() {
     let all = processes(vec![Server::new("a").mode("family").entry()]);
     let lease = all.lease("a").await.unwrap();
     let pids = crate::common::pids(&get(lease.base_url(), "/pids").unwrap());
@@ -296,7 +296,7 @@ async fn all_end_when_octet_does() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_end_when_octet_is_killed() {
+async fn all_processes_stop_when_octet_is_killed() {
     use std::io::BufRead;
     let mut host = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "process_servers::host", "--nocapture"])

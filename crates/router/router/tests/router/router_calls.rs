@@ -5,7 +5,7 @@ use octet_router::calls::broken;
 use serde_json::Value;
 
 #[test]
-fn verdicts_are_those_of_pythons_jsonschema() {
+fn verdicts_agree_with_pythons_jsonschema() {
     let table: Value = serde_json::from_str(include_str!("../data/call_verdicts.json")).unwrap();
     let list = |name: &str| table[name].as_array().unwrap().clone();
     let (schemas, values, verdicts) = (list("schemas"), list("values"), list("verdicts"));

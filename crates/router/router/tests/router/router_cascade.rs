@@ -102,7 +102,7 @@ async fn rules_look_at_the_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sure_beginning_is_kept() {
+async fn an_answer_with_high_confidence_is_kept() {
     let (router, world) = router(&cascade(Vec::new(), Some(WATCH)));
     world.script("f", [tokens(&[(-0.1, -3.0); 9])]);
     let mut reply = router.send(call("auto"));
@@ -123,7 +123,7 @@ async fn a_sure_beginning_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unsure_beginning_is_abandoned() {
+async fn an_answer_with_low_confidence_is_dropped() {
     for (of, header, pieces) in [
         ([(-2.0, -9.0); 9], "confidence(-2.00,7.00)=escalated", 3),
         // The best two are about as likely: which of them comes is chance.
@@ -149,7 +149,7 @@ async fn an_unsure_beginning_is_abandoned() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn short_answers_are_judged_by_what_there_is() {
+async fn short_answers_are_measured_completely() {
     let (router, world) = router(&cascade(Vec::new(), Some(WATCH)));
     world.script("f", [tokens(&[(-0.1, -5.0); 2])]);
     assert_eq!(ask(&router, "auto").await.unwrap(), "tok tok ");
@@ -158,7 +158,7 @@ async fn short_answers_are_judged_by_what_there_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_can_not_be_measured_is_kept() {
+async fn unmeasurable_answers_are_kept() {
     let (router, world) = router(&cascade(Vec::new(), Some(WATCH)));
     let began = Instant::now();
     world.script("f", [vec![started("f"), text("no numbers"), Do::Wait(1000), finished()]]);
@@ -214,7 +214,7 @@ async fn thoughts_are_skipped_or_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_side_stands_in_for_the_other() {
+async fn each_side_is_a_fallback_of_the_other() {
     let (router, world) = router(&cascade(Vec::new(), Some(WATCH)));
     world.script("f", [vec![fail(FailureKind::Server)]]);
     let mut reply = router.send(call("auto"));
@@ -229,7 +229,7 @@ async fn each_side_stands_in_for_the_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cascade_may_stand_in_for_others() {
+async fn a_cascade_can_be_a_fallback() {
     let rules = vec![rule("code", vec![Condition::Code(true)], Side::Strong, false)];
     let mut c = cascade(rules, Some(WATCH));
     c.deployments.push(deployment("m", "m"));
@@ -245,7 +245,7 @@ async fn a_cascade_may_stand_in_for_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_for_the_fast_one_is_checked_only_where_it_says_so() {
+async fn a_rule_for_the_fast_model_is_checked_only_with_check() {
     for (check, expected) in [(false, "tok ".repeat(5)), (true, "s".to_string())] {
         let rules = vec![rule("short", vec![Condition::MaxTokens(100)], Side::Fast, check)];
         let (router, world) = router(&cascade(rules, Some(WATCH)));
@@ -286,7 +286,7 @@ fn applied(samples: &[Sample], threshold: f64) -> (f64, f64) {
 proptest! {
     /// Every row is what applying its threshold to the samples gives.
     #[test]
-    fn sweeps_are_what_thresholds_do(
+    fn sweeps_agree_with_thresholds(
         samples in prop::collection::vec((-50i32..0, 0u8..=4, 0u8..=4), 1..60),
         rows in 2usize..20,
     ) {

@@ -119,7 +119,7 @@ fn model(who: &str, request: &GenerateRequest) -> Script {
 }
 
 #[tokio::test(start_paused = true)]
-async fn temperature_and_seed_do_not_decide() {
+async fn temperature_and_seed_do_not_change_the_decision() {
     let (router, world) = router(&cascade(Some(by("margin.q25", 1.0)), None));
     world.nature("f", Nature { local: true, ..Nature::default() });
     world.improvise(model);
@@ -230,7 +230,7 @@ fn calling(before: usize, name: &str, pieces: &[&str]) -> Script {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_that_cannot_be_carried_out_are_escalated() {
+async fn invalid_tool_calls_are_escalated() {
     let only_calls = Confidence { self_check: None, ..Confidence::new(4) };
     for rules in [by("margin.q25", 1.0), only_calls] {
         for (name, pieces, why) in [
@@ -390,7 +390,7 @@ fn said(yes: f32, no: f32) -> Script {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_model_is_asked_whether_it_is_right() {
+async fn a_self_check_decides() {
     let rules = Confidence { self_check: Some(0.5), ..Confidence::new(4) };
     for (yes, no, kept, shown) in
         [(0.6, 0.2, true, "self_check(0.75)=kept"), (0.1, 0.7, false, "self_check(0.12)=escalated")]
@@ -426,7 +426,7 @@ async fn a_model_is_asked_whether_it_is_right() {
 
 /// The question holds the prompt and the answer: who has room for the one may have none for the other.
 #[tokio::test(start_paused = true)]
-async fn the_question_s_own_length_counts() {
+async fn rules_use_the_length_of_the_prompt() {
     let rules = Confidence { self_check: Some(0.5), ..Confidence::new(4) };
     let mut c = config(&[("fast", "f"), ("fast", "g"), ("strong", "s")]);
     c.cascades = cascade(Some(rules), None).cascades;
@@ -442,7 +442,7 @@ async fn the_question_s_own_length_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_prompt_alone_may_decide() {
+async fn a_prerouter_decides_by_the_prompt_alone() {
     let prerouter = || Prerouter { weights: vec![2.0, -1.0].into(), bias: 0.5, threshold: 0.5, embed: None };
     // 1 / (1 + exp(-(2a - b + 0.5)))
     for (vector, to, shown) in [
@@ -487,7 +487,7 @@ impl Subscriber for Warnings {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_prerouter_of_another_model_is_told_of_once() {
+async fn a_prerouter_of_another_model_is_reported_once() {
     let warnings = Warnings::default();
     let _guard = tracing::subscriber::set_default(warnings.clone());
     let prerouter = Prerouter { weights: vec![2.0, -1.0].into(), bias: 0.5, threshold: 0.5, embed: None };

@@ -92,7 +92,7 @@ proptest! {
     }
 
     #[test]
-    fn the_lowest_order_that_can_answer_is_asked(
+    fn the_lowest_available_order_is_used(
         orders in prop::collection::vec((0u32..4, any::<bool>()), 1..8),
         strategy in prop::sample::select(vec![
             Strategy::SimpleShuffle, Strategy::LeastBusy, Strategy::UsageBased, Strategy::LatencyBased,
@@ -124,7 +124,7 @@ proptest! {
 
     /// Whatever comes and goes, nobody is given more than it may be given: in any 60 seconds, and at a time.
     #[test]
-    fn nobody_is_over_its_limits(
+    fn limits_are_never_exceeded(
         limits in (1u64..6, 50u64..400, 1u32..4),
         steps in prop::collection::vec((0u64..9000, 1u64..120, any::<bool>()), 1..120),
     ) {
@@ -158,7 +158,7 @@ proptest! {
 }
 
 #[test]
-fn strategies_look_at_what_they_are_named_after() {
+fn strategies_use_their_measures() {
     let mut rng = fastrand::Rng::with_seed(3);
     let names = [terms("a"), terms("b"), terms("c")];
     let mut pick = |strategy, stream, set: &dyn Fn(&mut [Candidate<'_>])| {
@@ -201,7 +201,7 @@ fn strategies_look_at_what_they_are_named_after() {
 }
 
 #[test]
-fn the_cheapest_is_chosen_and_the_unpriced_last() {
+fn the_cheapest_deployment_is_chosen_and_unpriced_ones_last() {
     let mut all = [terms("a"), terms("b"), terms("c")];
     all[0].cost = Some(2e-6);
     all[2].cost = Some(0.0);
@@ -217,7 +217,7 @@ fn the_cheapest_is_chosen_and_the_unpriced_last() {
 }
 
 #[test]
-fn prefixes_stay_together_until_it_is_too_much() {
+fn prefixes_share_a_deployment_until_it_is_overloaded() {
     let names: Vec<DeploymentSpec> = (0..4).map(|i| terms(&format!("d{i}"))).collect();
     let mut rng = fastrand::Rng::with_seed(5);
     let demand =
@@ -245,7 +245,7 @@ fn prefixes_stay_together_until_it_is_too_much() {
 }
 
 #[test]
-fn prompts_that_do_not_fit_go_elsewhere() {
+fn prompts_that_do_not_fit_use_other_deployments() {
     let mut all = [terms("small"), terms("large")];
     all[0].window_tokens = Some(1000);
     all[1].window_tokens = Some(8000);
@@ -265,7 +265,7 @@ fn prompts_that_do_not_fit_go_elsewhere() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_minute_is_counted_as_a_list_would() {
+async fn a_minutes_count_agrees_with_a_list() {
     let states = States::default();
     let state = states.get("d");
     let mut rng = fastrand::Rng::with_seed(8);

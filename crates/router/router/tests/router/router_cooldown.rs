@@ -28,7 +28,7 @@ fn no_retries(deployments: &[(&str, &str)]) -> octet_config::Config {
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_than_half_of_a_minute_s_requests_failing_is_too_much() {
+async fn a_cooldown_starts_if_more_than_half_of_a_minutes_requests_fail() {
     let (router, world) = router(&no_retries(&[("m", "a"), ("m", "b")]));
     world.script("a", [says("a"), says("a"), vec![fail(FailureKind::Server)]]);
     ask_a(&router, &world, 4).await;
@@ -60,7 +60,7 @@ async fn allowed_fails_are_counted_within_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_s_own_faults_are_nobody_s() {
+async fn errors_of_a_request_are_not_counted_against_deployments() {
     let mut c = no_retries(&[("m", "a"), ("m", "b")]);
     c.router.allowed_fails = Some(0);
     let (router, world) = router(&c);
@@ -72,7 +72,7 @@ async fn a_request_s_own_faults_are_nobody_s() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn policies_by_kind_beat_the_rest() {
+async fn policies_by_kind_take_precedence() {
     let mut c = no_retries(&[("m", "a"), ("m", "b")]);
     c.router.allowed_fails_policy.rate_limit = Some(1);
     let (router, world) = router(&c);
@@ -89,7 +89,7 @@ async fn policies_by_kind_beat_the_rest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_healthy_one_goes_on() {
+async fn the_last_healthy_deployment_stays_in_use() {
     let (router, world) = router(&no_retries(&[("m", "a"), ("m", "b")]));
     for who in ["a", "b"] {
         world.script(who, [vec![fail(FailureKind::Server)]]);
@@ -148,7 +148,7 @@ async fn after_a_cooldown_one_request_tries() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trial_that_is_given_up_is_no_trial() {
+async fn a_dropped_trial_does_not_count() {
     let (router, world) = router(&no_retries(&[("m", "a")]));
     world.script("a", [vec![fail(FailureKind::RateLimited)]]);
     ask(&router, "m").await.unwrap_err();
@@ -163,7 +163,7 @@ async fn a_trial_that_is_given_up_is_no_trial() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn checks_find_what_is_not_well() {
+async fn failed_health_checks_start_cooldowns() {
     let mut c = no_retries(&[("m", "a"), ("m", "b"), ("alone", "c")]);
     c.health.enabled = true;
     c.health.interval = Duration::from_secs(60);

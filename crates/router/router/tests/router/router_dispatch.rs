@@ -12,7 +12,7 @@ use octet_router::{FailureKind, Router, Step};
 use tokio::time::{Instant, advance, sleep, timeout};
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_that_passes_is_tried_again_after_a_pause() {
+async fn a_temporary_failure_is_retried_after_a_pause() {
     let (router, world) = router(&config(&[("m", "a")]));
     world.script("a", [vec![fail(FailureKind::Server)], vec![fail(FailureKind::Connect)], says("a")]);
     let began = Instant::now();
@@ -41,7 +41,7 @@ async fn another_deployment_is_tried_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_lies_in_the_request_is_not_tried_again() {
+async fn errors_of_the_request_are_not_retried() {
     let (router, world) = router(&config(&[("m", "a"), ("m", "b")]));
     for who in ["a", "b"] {
         world.script(who, [vec![fail(FailureKind::BadRequest)]]);
@@ -57,7 +57,7 @@ async fn what_lies_in_the_request_is_not_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_go_by_what_went_wrong() {
+async fn retries_depend_on_the_kind_of_error() {
     let mut c = config(&[("m", "a")]);
     c.router.num_retries = 5;
     c.router.retry_policy.timeout = Some(0);
@@ -103,7 +103,7 @@ async fn orders_come_before_fallbacks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fallbacks_go_by_what_went_wrong() {
+async fn fallbacks_depend_on_the_kind_of_error() {
     let groups = [("m", "a"), ("long", "long"), ("open", "open"), ("any", "any"), ("last", "last")];
     let mut c = config(&groups);
     c.router.num_retries = 0;
@@ -177,7 +177,7 @@ async fn names_are_groups_aliases_and_wildcards() {
 }
 
 #[test]
-fn a_table_has_no_loose_ends() {
+fn undefined_names_in_a_table_are_errors() {
     let refused = |change: &dyn Fn(&mut octet_config::Config)| {
         let mut c = config(&[("m", "a")]);
         change(&mut c);
@@ -195,7 +195,7 @@ fn a_table_has_no_loose_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_left_out_says_why() {
+async fn left_out_entries_have_a_reason() {
     let mut c = config(&[("other", "b")]);
     c.skipped = vec![octet_config::Skipped {
         group: name("m"),
@@ -235,7 +235,7 @@ async fn all_that_is_tried_has_one_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_provider_that_says_when_is_asked_then() {
+async fn a_providers_retry_after_is_respected() {
     let (router, world) = router(&config(&[("m", "a")]));
     world.script("a", [vec![limited(7)], says("a")]);
     let began = Instant::now();
@@ -254,7 +254,7 @@ async fn a_provider_that_says_when_is_asked_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_a_fallback_nobody_waits() {
+async fn a_fallback_is_used_instead_of_waiting() {
     let mut c = config(&[("m", "a"), ("other", "b")]);
     c.router.fallbacks = vec![fallback("m", &["other"])];
     let (router, world) = router(&c);
@@ -268,7 +268,7 @@ async fn with_a_fallback_nobody_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn places_are_waited_for_and_never_more_than_there_are() {
+async fn requests_wait_for_permits_and_limits_are_never_exceeded() {
     let mut c = config(&[("m", "a"), ("m", "b")]);
     c.deployments.iter_mut().for_each(|d| d.max_parallel_requests = Some(2));
     let (router, world) = router(&c);
@@ -310,7 +310,7 @@ async fn requests_a_minute_are_limited() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sessions_stay_where_they_are() {
+async fn sessions_keep_their_deployment() {
     let mut c = config(&[("m", "a"), ("m", "b"), ("m", "c")]);
     c.router.sticky = Some(Sticky {
         by: vec![SessionKey::Header("x-session-id".into()), SessionKey::User],
@@ -332,7 +332,7 @@ async fn sessions_stay_where_they_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_prompt_that_is_too_long_goes_where_it_fits() {
+async fn a_prompt_that_is_too_long_uses_a_larger_context() {
     let mut c = config(&[("m", "small"), ("tiny", "tiny"), ("large", "large")]);
     for (d, window) in c.deployments.iter_mut().zip([1000, 500, 100_000]) {
         d.info.max_input_tokens = Some(window);
@@ -378,7 +378,7 @@ async fn a_new_configuration_is_for_new_requests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shadow_is_never_in_the_way() {
+async fn a_shadow_copy_never_delays_requests() {
     let mut c = config(&[("m", "a"), ("quiet", "q")]);
     c.deployments[0].shadow = Some(Shadow { group: "quiet".into(), share: 1.0 });
     let (router, world) = router(&c);
@@ -409,7 +409,7 @@ async fn a_shadow_is_never_in_the_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_route_is_explained_without_being_taken() {
+async fn a_route_is_explained_without_a_request() {
     let mut c = config(&[("m", "a"), ("other", "b")]);
     c.router.fallbacks = vec![fallback("m", &["other"])];
     let (router, world) = router(&c);

@@ -22,7 +22,7 @@ fn pair() -> Config {
 }
 
 #[tokio::test(start_paused = true)]
-async fn before_the_first_content_nobody_notices() {
+async fn failures_before_the_first_content_are_hidden() {
     for kind in [FailureKind::Connect, FailureKind::Server, FailureKind::Protocol, FailureKind::Timeout] {
         let (router, world) = router(&pair());
         // It had even begun.
@@ -52,7 +52,7 @@ async fn silence_before_the_first_event_is_a_failure_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_breaks_off_goes_on_where_it_can() {
+async fn an_interrupted_answer_is_continued_if_possible() {
     let (router, world) = router(&pair());
     world.nature("near", Nature { continues: true, ..Nature::default() });
     for broken in
@@ -76,7 +76,7 @@ async fn an_answer_that_breaks_off_goes_on_where_it_can() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_nobody_can_go_on_the_client_is_told() {
+async fn without_a_continuation_the_stream_ends_with_an_error() {
     let (router, world) = router(&pair());
     world.script("far", [vec![started("far"), text("The quick "), fail(FailureKind::Protocol)]]);
     let events = all(&mut router.send(call("m"))).await;
@@ -115,7 +115,7 @@ async fn silence_in_the_middle_ends_with_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_streamed_is_asked_for_again() {
+async fn unstreamed_answers_are_requested_again() {
     let (router, world) = router(&pair());
     world.script("far", [vec![started("far"), text("The quick "), Do::End]]);
     let mut reply = router.send(octet_router::Call::new(request("m", false)));
@@ -126,7 +126,7 @@ async fn what_is_not_streamed_is_asked_for_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_goes_wrong_after_the_end_does_not_matter() {
+async fn failures_after_the_end_are_ignored() {
     let (router, world) = router(&pair());
     world.script("far", [vec![started("far"), text("Done."), finished(), fail(FailureKind::Protocol)]]);
     assert_eq!(ask(&router, "m").await.unwrap(), "Done.");
@@ -134,7 +134,7 @@ async fn what_goes_wrong_after_the_end_does_not_matter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_takes_everything_along() {
+async fn a_dropped_call_releases_everything() {
     let mut c = pair();
     c.deployments[0].shadow = Some(octet_config::Shadow { group: "quiet".into(), share: 1.0 });
     c.deployments.push(deployment("quiet", "q"));
@@ -162,7 +162,7 @@ async fn who_leaves_takes_everything_along() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reply_that_nobody_asks_for_costs_nothing() {
+async fn an_unpolled_reply_costs_nothing() {
     let (router, world) = router(&pair());
     drop(router.send(call("m")));
     assert!(world.who().is_empty());
@@ -287,7 +287,7 @@ proptest! {
 }
 
 #[test]
-fn an_error_of_ours_does_not_look_like_the_client_s() {
+fn configuration_errors_are_not_reported_as_the_clients() {
     let f = Failure::new(FailureKind::Authentication, "the key is not known");
     assert_eq!(f.to_error().kind, ErrorKind::Upstream);
 }
@@ -316,7 +316,7 @@ async fn pieces(reply: &mut octet_router::Reply<Mock>) -> (String, Option<octet_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_only_says_that_an_answer_begins_is_none_yet() {
+async fn an_event_without_content_does_not_start_the_answer() {
     let role = "data: {\"choices\": [{\"index\": 0, \"delta\": {\"role\": \"assistant\", \"content\": \"\"}, \"finish_reason\": null}]}\n\n";
     let message = "event: message_start\ndata: {\"type\": \"message_start\"}\n\n";
     for begin in [": a comment\n\n", role, message] {
@@ -331,7 +331,7 @@ async fn what_only_says_that_an_answer_begins_is_none_yet() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn signs_of_life_are_no_answer() {
+async fn keep_alives_do_not_start_the_answer() {
     let mut c = pair();
     c.deployments[0].stream_timeout = Some(Duration::from_secs(3));
     let (router, world) = router(&c);
@@ -345,7 +345,7 @@ async fn signs_of_life_are_no_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_streamed_and_fails_in_the_middle_is_on_the_bill() {
+async fn an_unstreamed_answer_that_fails_midway_is_billed() {
     let (router, world) = router(&pair());
     world.script("far", [vec![started("far"), text("The quick "), text("brown "), Do::End]]);
     let mut reply = router.send(octet_router::Call::new(request("m", false)));
@@ -359,7 +359,7 @@ async fn what_is_not_streamed_and_fails_in_the_middle_is_on_the_bill() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_passes_through_is_whole_or_ends_with_an_error() {
+async fn a_forwarded_stream_is_complete_or_ends_with_an_error() {
     let (router, world) = router(&pair());
     world.nature("near", Nature { continues: true, ..Nature::default() });
     world.script("near", [vec![Do::Raw("near")]]);
@@ -381,7 +381,7 @@ async fn what_passes_through_is_whole_or_ends_with_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_changed_is_not_handed_on_as_it_came() {
+async fn changed_requests_are_not_forwarded_unchanged() {
     let mut c = pair();
     let watched = octet_config::Confidence { mean_logprob: Some(-1.0), ..octet_config::Confidence::new(4) };
     c.cascades = vec![octet_config::Cascade {

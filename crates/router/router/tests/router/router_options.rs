@@ -8,7 +8,7 @@ use octet_router::{FailureKind, RequestOptions};
 use tokio::time::Instant;
 
 #[tokio::test(start_paused = true)]
-async fn the_shorter_time_counts() {
+async fn the_shorter_time_limit_applies() {
     for (own, of_all, seconds) in [(Some(2), 600, 2), (Some(60), 3, 3), (None, 5, 5)] {
         let mut c = config(&[("m", "a")]);
         c.router.timeout = Duration::from_secs(of_all);
@@ -27,7 +27,7 @@ async fn the_shorter_time_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempts_and_fallbacks_share_the_wished_time() {
+async fn attempts_and_fallbacks_share_the_requested_time_limit() {
     let mut c = config(&[("m", "a"), ("n", "b")]);
     c.router.num_retries = 100;
     c.router.fallbacks = vec![fallback("m", &["n"])];
@@ -44,7 +44,7 @@ async fn attempts_and_fallbacks_share_the_wished_time() {
 
 /// What goes on with a broken answer has what is left of the request's time to begin, and not all of it again.
 #[tokio::test(start_paused = true)]
-async fn a_continuation_does_not_start_the_clock_again() {
+async fn a_continuation_shares_the_time_limit() {
     let mut c = config(&[("m", "a"), ("m", "b"), ("m", "c")]);
     for (d, order) in c.deployments.iter_mut().zip(1..) {
         d.order = Some(order);

@@ -94,7 +94,7 @@ async fn ask(router: &Arc<Router<Remote>>) -> (Vec<Event>, octet_router::Route) 
 }
 
 #[tokio::test]
-async fn what_goes_wrong_before_the_answer_is_not_seen() {
+async fn failures_before_the_answer_are_hidden_from_the_client() {
     let good = server(format!("{STREAM}{}{}", chunk("fine"), end())).await;
     // Nobody listens there, and nobody else can.
     let taken = TcpSocket::new_v4().unwrap();
@@ -124,7 +124,7 @@ async fn what_goes_wrong_before_the_answer_is_not_seen() {
 }
 
 #[tokio::test]
-async fn what_breaks_off_ends_with_an_error() {
+async fn interrupted_streams_end_with_an_error() {
     let good = server(format!("{STREAM}{}{}", chunk("fine"), end())).await;
     let whole = format!("{STREAM}{}{}", chunk("Hel"), chunk("lo"));
     for bad in

@@ -20,7 +20,7 @@ fn fails_for(world: &World, part: &'static str, how: Do) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_model_that_is_limited_or_locked_leaves_the_others_of_its_wildcard_alone() {
+async fn a_limited_model_does_not_affect_others_of_its_wildcard() {
     for how in [limited(30), fail(FailureKind::Authentication), fail(FailureKind::NotFound)] {
         let (router, world) = router(&many());
         fails_for(&world, "bad", how.clone());
@@ -35,7 +35,7 @@ async fn a_model_that_is_limited_or_locked_leaves_the_others_of_its_wildcard_alo
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_model_of_a_wildcard_rests_by_itself_and_comes_back() {
+async fn a_model_of_a_wildcard_has_its_own_cooldown() {
     let (router, world) = router(&many());
     fails_for(&world, "bad", limited(5));
     ask(&router, "openai/bad").await.unwrap_err();
@@ -48,7 +48,7 @@ async fn a_model_of_a_wildcard_rests_by_itself_and_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn names_that_clients_make_up_fill_no_memory() {
+async fn unknown_names_do_not_use_memory() {
     let (router, world) = router(&many());
     fails_for(&world, "bad", fail(FailureKind::Authentication));
     for i in 0..600 {
@@ -96,7 +96,7 @@ async fn a_deployment_on_trial_is_not_tried_with_a_model_in_cooldown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_came_first_is_served_first_and_groups_have_lines_of_their_own() {
+async fn requests_of_a_group_are_served_in_order() {
     let mut c = config(&[("m", "a"), ("other", "b")]);
     c.deployments[0].max_parallel_requests = Some(1);
     c.deployments[1].max_parallel_requests = Some(1);
@@ -124,7 +124,7 @@ async fn who_came_first_is_served_first_and_groups_have_lines_of_their_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_who_leaves_the_line_holds_up_nobody() {
+async fn a_request_that_leaves_the_queue_does_not_block_it() {
     let mut c = config(&[("m", "a")]);
     c.deployments[0].max_parallel_requests = Some(1);
     let (router, world) = router(&c);
@@ -144,7 +144,7 @@ async fn one_who_leaves_the_line_holds_up_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fallback_leads_nobody_where_they_may_not_go() {
+async fn fallbacks_respect_the_allowed_models_of_a_key() {
     let mut c = config(&[("m", "a"), ("secret", "b"), ("open", "c")]);
     c.router.num_retries = 0;
     c.router.fallbacks = vec![fallback("m", &["secret", "open"])];

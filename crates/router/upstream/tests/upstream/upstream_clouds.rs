@@ -110,7 +110,7 @@ fn conversation(stream: bool) -> GenerateRequest {
 }
 
 #[tokio::test]
-async fn converse_is_asked_and_heard() {
+async fn converse_requests_and_answers_are_translated() {
     let whole = json!({"output": {"message": {"role": "assistant", "content": [
             {"reasoningContent": {"reasoningText": {"text": "Hm.", "signature": "sig"}}},
             {"text": "Hello"},
@@ -206,7 +206,7 @@ async fn converse_is_asked_and_heard() {
 }
 
 #[tokio::test]
-async fn what_goes_wrong_at_bedrock_is_understood() {
+async fn errors_of_bedrock_are_classified() {
     let begun = || {
         vec![
             frame("event", "messageStart", &json!({"role": "assistant"})),
@@ -279,7 +279,7 @@ async fn claude_is_invoked_at_bedrock() {
 }
 
 #[tokio::test]
-async fn vertex_is_asked_with_one_token() {
+async fn vertex_requests_share_one_token() {
     let token = json_answer(&json!({"access_token": "ya29.x", "expires_in": 3599, "token_type": "Bearer"}));
     let gemini = json!({"candidates": [{"content": {"parts": [{"text": "Hello"}], "role": "model"}, "finishReason": "STOP"}],
         "usageMetadata": {"promptTokenCount": 4, "candidatesTokenCount": 1}});
@@ -334,7 +334,7 @@ async fn vertex_is_asked_with_one_token() {
 }
 
 #[tokio::test]
-async fn azure_is_asked_with_one_token_of_entra_id() {
+async fn azure_requests_share_one_entra_id_token() {
     let token = json_answer(
         &json!({"token_type": "Bearer", "expires_in": 3599, "ext_expires_in": 3599, "access_token": "eyJ.x"}),
     );
@@ -369,7 +369,7 @@ async fn azure_is_asked_with_one_token_of_entra_id() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_refused_is_no_clients_fault() {
+async fn a_refused_token_is_not_the_clients_error() {
     let refused = r#"{"error": "invalid_grant", "error_description": "Token has been revoked."}"#;
     let refused = format!("HTTP/1.1 400 Bad Request\r\ncontent-length: {}\r\n\r\n{refused}", refused.len());
     let server = Server::start(vec![vec![send(refused)]]).await;

@@ -93,7 +93,7 @@ async fn a_reset_within_the_head() {
 }
 
 #[tokio::test]
-async fn what_is_not_http() {
+async fn an_answer_that_is_not_http() {
     fails(vec![send("220 mail.example.com ESMTP\r\n"), Step::Hang], FailureKind::Protocol, "HTTP").await;
     let endless = vec![send("HTTP/1.1 200 OK\r\nx: "), Step::Forever(vec![b'a'; 8192])];
     fails(endless, FailureKind::Protocol, "HTTP").await;
@@ -199,7 +199,7 @@ async fn too_many_requests() {
 }
 
 #[tokio::test]
-async fn errors_are_told_apart_by_status_and_code() {
+async fn errors_are_classified_by_status_and_code() {
     let error = |code: &str| {
         json!({"error": {"message": "m", "type": "invalid_request_error", "code": code}}).to_string()
     };
@@ -242,7 +242,7 @@ async fn html_with_the_status_of_success() {
 }
 
 #[tokio::test]
-async fn json_that_is_none_or_no_answer() {
+async fn invalid_json_and_json_that_is_not_an_answer() {
     fails(vec![send(answer("200 OK", "application/json", "{\"choices\": [}"))], FailureKind::Protocol, "")
         .await;
     fails(vec![send(answer("200 OK", "application/json", ""))], FailureKind::Protocol, "").await;
@@ -285,7 +285,7 @@ async fn an_answer_without_end() {
 }
 
 #[tokio::test]
-async fn compressed_answers_are_read_and_passed_on_as_they_were() {
+async fn compressed_answers_are_read_and_forwarded_unchanged() {
     use flate2::{Compression, write::GzEncoder};
     let zipped = |parts: &[&str]| {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
@@ -330,7 +330,7 @@ async fn compressed_answers_are_read_and_passed_on_as_they_were() {
 }
 
 #[tokio::test]
-async fn an_encoding_that_is_not_what_it_says_or_not_known() {
+async fn wrong_and_unknown_encodings() {
     let head = "HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 14\r\n\r\nno gzip at all";
     fails(vec![send(head)], FailureKind::Protocol, "cannot be decompressed").await;
     let head = "HTTP/1.1 200 OK\r\ncontent-encoding: br\r\ncontent-length: 3\r\n\r\nabc";
@@ -351,7 +351,7 @@ async fn many_headers_are_taken() {
 }
 
 #[tokio::test]
-async fn what_is_no_event_does_not_pass() {
+async fn invalid_events_are_not_forwarded() {
     let stream = |bad: &str| {
         let mut out = vec![
             send(stream_head("text/event-stream")),
@@ -391,7 +391,7 @@ async fn redirects_are_not_followed() {
 }
 
 #[tokio::test]
-async fn a_whole_answer_where_a_stream_was_asked_for() {
+async fn a_complete_answer_instead_of_a_stream() {
     let whole = json!({"id": "x", "choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}]});
     let server = Server::start(vec![json_answer(&whole)]).await;
     let endpoint = endpoint(COMPATIBLE, &server.base);
@@ -419,7 +419,7 @@ async fn a_call_that_is_dropped_ends_at_the_provider() {
 const PAUSES_MS: [u64; 4] = [50, 400, 3000, 20_000];
 
 #[tokio::test]
-async fn what_was_written_to_a_resting_connection_is_not_sent_again() {
+async fn a_request_written_to_an_idle_connection_is_not_sent_again() {
     let ok = json!({"id": "x", "choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}]});
     // The second request is read, worked on for a while or not at all, and the connection closed without an answer.
     for steps in [vec![Step::Close], vec![Step::Sleep(300), Step::Close], vec![Step::Sleep(300), Step::Reset]]
@@ -443,7 +443,7 @@ async fn what_was_written_to_a_resting_connection_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn a_resting_connection_that_is_closed_costs_nobody_an_error() {
+async fn a_closed_idle_connection_causes_no_error() {
     let ok = json!({"id": "x", "choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}]});
     let server = Server::start(vec![vec![json_answer(&ok)[0].clone(), Step::Close]]).await;
     let client = Client::new(Limits::default());

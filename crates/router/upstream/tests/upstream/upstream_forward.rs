@@ -43,7 +43,7 @@ fn counts(usage: Option<Usage>) -> Option<(u64, u64)> {
 }
 
 #[tokio::test]
-async fn a_whole_answer_passes_to_the_byte() {
+async fn a_complete_answer_is_forwarded_byte_for_byte() {
     let whole = "{ \"id\":\"x\", \"choices\":[{\"n\":1.50}],\n\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2}}";
     let body =
         r#"{"model":"ours","messages":[{"role":"user","content":"\u00e9"}],"seed":12345678901234567890}"#;
@@ -55,7 +55,7 @@ async fn a_whole_answer_passes_to_the_byte() {
 }
 
 #[tokio::test]
-async fn a_strange_count_is_no_reason_to_lose_an_answer() {
+async fn an_invalid_count_does_not_fail_an_answer() {
     let chat = |rest: &str| format!("{{\"choices\":[]{rest}}}");
     let cases = [
         (Dialect::OpenAiChat, chat(""), None),
@@ -78,7 +78,7 @@ async fn a_strange_count_is_no_reason_to_lose_an_answer() {
 }
 
 #[tokio::test]
-async fn counts_that_the_client_did_not_ask_for_are_taken_out() {
+async fn unrequested_counts_are_removed() {
     let first = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}],\"usage\":null}\n\n";
     let last =
         "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}],\"usage\":null}\r\n\r\n";
@@ -128,7 +128,7 @@ async fn anthropic_passes_to_anthropic() {
 }
 
 #[tokio::test]
-async fn of_a_client_s_headers_only_those_for_providers_pass() {
+async fn only_headers_for_providers_are_forwarded() {
     let server = Server::start(vec![json_answer(&json!({"content": []}))]).await;
     let mut headers = HeaderMap::new();
     for (name, value) in [
@@ -198,7 +198,7 @@ async fn responses_completions_and_vectors_pass() {
 }
 
 #[tokio::test]
-async fn a_configuration_changes_what_passes() {
+async fn a_configuration_changes_forwarded_requests() {
     let server = Server::start(vec![json_answer(&json!({"choices": []}))]).await;
     let mut settings = Settings::new(remote(Provider::OpenAi, &server.base));
     let map = |v: Value| v.as_object().unwrap().clone();
@@ -239,7 +239,7 @@ async fn a_configuration_changes_what_passes() {
 }
 
 #[tokio::test]
-async fn what_can_not_pass_is_refused_unsent() {
+async fn unsupported_requests_are_refused_before_sending() {
     let server = Server::start(vec![json_answer(&json!({}))]).await;
     for (provider, dialect, body, said) in [
         (Provider::Anthropic, Dialect::OpenAiChat, "{}", "does not speak OpenAiChat"),
@@ -267,7 +267,7 @@ async fn what_can_not_pass_is_refused_unsent() {
 }
 
 #[tokio::test]
-async fn a_stream_without_done_is_whole_if_all_choices_ended() {
+async fn a_stream_without_done_is_complete_if_all_choices_ended() {
     let end = |choice: u32| {
         format!(
             "data: {{\"choices\":[{{\"index\":{choice},\"delta\":{{}},\"finish_reason\": \"stop\"}}]}}\n\n"

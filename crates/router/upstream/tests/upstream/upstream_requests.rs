@@ -79,7 +79,7 @@ async fn refused(provider: Provider, r: &GenerateRequest) -> octet_upstream::Fai
 }
 
 #[tokio::test]
-async fn keys_and_addresses_are_each_provider_s_own() {
+async fn each_provider_has_its_own_key_and_address() {
     let r = request(true);
     for (provider, version, line, header, value) in [
         (
@@ -141,7 +141,7 @@ async fn keys_and_addresses_are_each_provider_s_own() {
 
 /// Azure's responses are younger than its last version that is no preview.
 #[tokio::test]
-async fn azure_is_asked_for_responses_at_a_version_that_has_them() {
+async fn azure_responses_use_a_version_that_supports_them() {
     for (version, path) in [
         (None, "/openai/responses?api-version=2025-04-01-preview"),
         (Some("2025-03-01-preview"), "/openai/responses?api-version=2025-03-01-preview"),
@@ -209,7 +209,7 @@ fn endpoints_that_can_not_be_are_refused_without_their_keys() {
 proptest::proptest! {
     /// What a configuration may say can be sent: a server's start refuses nothing that a check of its file lets pass.
     #[test]
-    fn what_a_check_lets_pass_can_be_sent(name in "[ -~]{0,12}|[a-zA-Z-]{1,12}", value in "[ -~]{1,20}|\\PC{1,20}|[\\x00-\\xff]{1,9}") {
+    fn checked_headers_can_be_sent(name in "[ -~]{0,12}|[a-zA-Z-]{1,12}", value in "[ -~]{1,20}|\\PC{1,20}|[\\x00-\\xff]{1,9}") {
         use octet_config::header;
         let Some(secret) = octet_config::Secret::new(&value) else { return Ok(()) };
         let mut s = Settings::new(remote(Provider::OpenAiCompatible, "http://h/v1"));
@@ -419,7 +419,7 @@ async fn parameters_of_the_configuration_mean_the_same_everywhere() {
 }
 
 #[tokio::test]
-async fn plain_prompts_are_for_those_who_take_them() {
+async fn plain_prompts_need_targets_that_support_them() {
     let prompt =
         octet_api::core::Completion { prompts: vec![Prompt::Text("Once".into())], ..Default::default() };
     let r = GenerateRequest::new("m", Input::Completion(prompt));

@@ -78,7 +78,7 @@ async fn keys_are_managed_with_the_servers_own_key_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_what_was_wished_or_refused() {
+async fn keys_are_created_as_requested_or_refused() {
     let up = Upstream::saying("Hi").await;
     let (f, _folder) = fixture(&up, KEYS).await;
     let wish = json!({"models": ["m"], "rpm_limit": 1, "tpm_limit": 5000, "max_parallel_requests": 3, "max_budget": 2.5,
@@ -161,7 +161,7 @@ async fn a_key_is_what_was_wished_or_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_users_and_teams_may_do_holds_for_their_keys() {
+async fn limits_of_users_and_teams_apply_to_their_keys() {
     let up = Upstream::saying("Hi").await;
     let (f, _folder) = fixture(&up, KEYS).await;
     let ok = async |path: &str, body: Value| {

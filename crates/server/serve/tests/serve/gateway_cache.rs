@@ -363,7 +363,7 @@ async fn a_router_without_a_key_lets_nobody_manage_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_share_a_redis_and_go_on_without_it() {
+async fn servers_share_a_redis_and_work_without_it() {
     let Some(mut redis) = Server::start("secret") else { return };
     let up = Upstream::saying("Hi").await;
     let rest = format!(

@@ -54,7 +54,7 @@ fn records(hook: &Upstream) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_webhook_is_told_in_the_names_of_litellm() {
+async fn webhooks_use_litellms_field_names() {
     let up = provider().await;
     let failed = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&failed);

@@ -7,7 +7,7 @@ use crate::gateway_admin::{KEYS, fixture, get, post};
 use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_of_members_is_taken_whole_or_not_at_all() {
+async fn a_list_of_members_is_applied_completely_or_not_at_all() {
     let up = Upstream::saying("Hi").await;
     let (f, _folder) = fixture(&up, KEYS).await;
     let master = async |path: &str, body: Value| post(&f, "sk-master", path, &body).await;

@@ -345,7 +345,7 @@ async fn vectors_and_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_changed_file_is_taken_over_and_a_broken_one_is_not() {
+async fn a_changed_file_is_applied_and_an_invalid_one_is_not() {
     let (a, b) = (Upstream::saying("from a").await, Upstream::saying("from b").await);
     let slow = Upstream::start(|_| {
         let mut steps = vec![Step::Send(STREAM_HEAD.into()), delta("slow")];
@@ -477,7 +477,7 @@ async fn counts_beyond_reason_harm_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn signs_of_life_are_no_answer() {
+async fn keep_alives_do_not_start_the_answer() {
     let beats = |_: &Seen| {
         let beat = [chunk(": ping\n\n"), Step::Sleep(50)];
         [vec![Step::Send(STREAM_HEAD.into())], vec![beat; 6000].concat()].concat()

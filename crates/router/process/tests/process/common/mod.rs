@@ -118,7 +118,7 @@ pub fn processes(entries: Vec<Process>) -> Processes {
 }
 
 /// Plays a server, if this process was started to.
-pub fn serve_if_told() {
+pub fn serves_if_enabled() {
     let Ok(told) = std::env::var("OCTET_TEST_SERVER") else { return };
     let words: Vec<&str> = told.split(' ').collect();
     let (id, mode, ready_ms) = (words[0].to_string(), words[1], words[2].parse().unwrap());
