@@ -27,7 +27,7 @@ const REDIS_TTL: Duration = Duration::from_secs(60);
 /// Maximum lifetime of an answer.
 const TTL_MAX: Duration = Duration::from_secs(366 * 86_400);
 
-/// The answers that are kept.
+/// The store.
 #[derive(Debug)]
 pub struct Cache {
     place: Place,
@@ -122,7 +122,7 @@ impl Cache {
     /// Deletes the answers with these names; missing ones are ignored.
     ///
     /// # Errors
-    /// Why Redis cannot be asked.
+    /// The error of Redis.
     pub async fn delete(&self, names: &[String]) -> Result<(), String> {
         // The Redis server may have other data, too.
         let keys: Vec<Key> = names.iter().filter_map(|name| Key::read(name)).collect();
@@ -141,7 +141,7 @@ impl Cache {
     /// Deletes all answers. Other data in the same Redis stays.
     ///
     /// # Errors
-    /// Why Redis cannot be asked.
+    /// The error of Redis.
     pub async fn clear(&self) -> Result<(), String> {
         match &self.place {
             Place::Memory(memory) => {
@@ -158,7 +158,7 @@ impl Cache {
     /// Checks whether answers can be stored.
     ///
     /// # Errors
-    /// Why Redis cannot be asked.
+    /// The error of Redis.
     pub async fn ping(&self) -> Result<(), String> {
         match &self.place {
             Place::Memory(_) => Ok(()),
@@ -169,7 +169,7 @@ impl Cache {
     /// Redis's reports about itself and its clients; `None` if answers are in this process.
     ///
     /// # Errors
-    /// Why Redis cannot be asked.
+    /// The error of Redis.
     pub async fn redis_info(&self) -> Result<Option<(String, String)>, String> {
         match &self.place {
             Place::Memory(_) => Ok(None),

@@ -78,7 +78,7 @@ impl Memory {
         self.entries.clear();
     }
 
-    /// Keeps an answer.
+    /// Stores an answer.
     pub fn put(&self, key: &Key, answer: Bytes, ttl: Duration) {
         self.entries.insert(key.clone(), Entry { answer, until: Instant::now() + ttl });
     }

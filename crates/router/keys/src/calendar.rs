@@ -1,4 +1,4 @@
-//! Days and months in UTC. Used for budgets by the month, for usage by the day, and by whoever prints either.
+//! Days and months in UTC. Used for monthly budgets, daily usage, and their display.
 
 use time::{Date, Duration, Month, UtcDateTime};
 
@@ -8,17 +8,17 @@ pub const DAY_S: i64 = 86_400;
 /// Day 0.
 const EPOCH: Date = UtcDateTime::UNIX_EPOCH.date();
 
-/// Days since 1970 of a point in time, in seconds since 1970 UTC.
+/// Days since 1970 of a time in seconds since 1970 UTC.
 pub fn day(unix: i64) -> i64 {
     unix.div_euclid(DAY_S)
 }
 
-/// The date of a day since 1970; the last one of the year 9999 for those that are later.
+/// The date of a day since 1970, at most the end of the year 9999.
 fn date(day: i64) -> Date {
     EPOCH.saturating_add(Duration::seconds(day.saturating_mul(DAY_S)))
 }
 
-/// The first second of the month that `unix` is in, and of the next.
+/// The first second of the month of `unix`, and of the next month.
 pub fn month(unix: i64) -> (i64, i64) {
     let today = date(day(unix));
     let first = day(unix) - i64::from(today.day()) + 1;
@@ -37,7 +37,7 @@ pub fn iso_minute(unix: i64) -> String {
     format!("{} {:02}:{:02} UTC", iso(day(unix)), of_day / 3600, of_day / 60 % 60)
 }
 
-/// The day of `2026-11-21`, or `None` where that is no date of the years 1970 to 9999.
+/// Parses `2026-11-21`; `None` if it is not a date of the years 1970 to 9999.
 pub fn parse(text: &str) -> Option<i64> {
     let mut parts = text.split('-').map(|p| {
         let digits = p.len() <= 4 && p.bytes().all(|b| b.is_ascii_digit());

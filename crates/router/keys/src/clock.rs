@@ -1,4 +1,4 @@
-//! What time it is, twice: on the calendar, for budgets and expiry, and since the start, for limits a minute. Read by `store`
+//! The time of the calendar, for budgets and expiry, and since the start, for limits per minute. Read by `store`
 //! and `grant`.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant, SystemTime};
 pub struct Now {
     /// Seconds since 1970 UTC. May jump, as the system's clock does.
     pub unix: i64,
-    /// Seconds since the clock was made. Never goes back.
+    /// Seconds since the clock was created. Never decreases.
     pub second: u64,
 }
 
-/// The system's clock, or one that is turned by hand.
+/// The system's clock, or one that is set by hand.
 #[derive(Debug, Clone)]
 pub struct Clock(Source);
 
@@ -24,17 +24,17 @@ enum Source {
 }
 
 impl Clock {
-    /// The system's.
+    /// The system's clock.
     pub fn system() -> Self {
         Self(Source::System(Instant::now()))
     }
 
-    /// A clock that stands at `unix` until [`Clock::advance`] turns it: to see what happens next month.
+    /// A clock that stays at `unix` until [`Clock::advance`] is called, for tests of later times.
     pub fn manual(unix: i64) -> Self {
         Self(Source::Manual(Arc::new(Mutex::new(Now { unix, second: 0 }))))
     }
 
-    /// Turns a clock of [`Clock::manual`], and all its clones, forward. The system's goes on by itself.
+    /// Advances a clock of [`Clock::manual`] and all its clones. No effect on the system's.
     pub fn advance(&self, by: Duration) {
         if let Source::Manual(now) = &self.0 {
             let mut now = now.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,7 +47,7 @@ impl Clock {
     pub fn now(&self) -> Now {
         match &self.0 {
             Source::System(start) => {
-                // A clock before 1970 is wrong; then it is 1970.
+                // A system clock before 1970 is wrong; 1970 is used instead.
                 let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
                 let unix = i64::try_from(unix.as_secs()).unwrap_or(i64::MAX);
                 Now { unix, second: start.elapsed().as_secs() }

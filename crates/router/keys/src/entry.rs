@@ -64,7 +64,7 @@ impl Entry {
     /// The accounts of its user and team.
     pub(crate) fn owners(&self) -> Result<Vec<Arc<Entry>>, Refusal> {
         let owners = self.owners.read().unwrap_or_else(PoisonError::into_inner);
-        // Its team was deleted while it was not: its limits are gone.
+        // Its team was deleted, and the limits with it.
         if owners.is_orphan { Err(Refusal::Revoked) } else { Ok(owners.accounts.clone()) }
     }
 

@@ -1,22 +1,22 @@
-//! Which files a database is made of, and whether they are still those that were opened. Used by `store`.
+//! The files of a database, and whether they are still those that were opened. Used by `store`.
 
 use std::path::{Path, PathBuf};
 
-/// What SQLite adds to the name: the file itself, its log, and the log's index. Whoever deletes one of the last two takes what was
-/// written last away from all others.
+/// Suffixes of SQLite's files: the database, its log, and the log's index. Deleting one of the last two loses
+/// the latest changes.
 pub const FILES: [&str; 3] = ["", "-wal", "-shm"];
 
-/// The file with what SQLite adds to its name.
+/// The path with a suffix.
 pub fn beside(path: &Path, end: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(end);
     name.into()
 }
 
-/// What tells a file from another one of its name.
+/// Device and inode, which distinguish a file from a new one of the same name.
 pub type Identity = (u64, u64);
 
-/// `None` where there is no file, and where the system has no word for it: there open files cannot be deleted.
+/// `None` without a file, and on systems without inodes: there open files cannot be deleted.
 pub fn identity(path: &Path) -> Option<Identity> {
     #[cfg(unix)]
     {

@@ -1,4 +1,4 @@
-//! Opening the file: is it ours, of a version that we know, whole, and writable? Called by `store`.
+//! Opens the file, and checks that it is ours, of a known version, undamaged, and writable. Called by `store`.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -12,10 +12,10 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use crate::Error;
 use crate::error::from_sqlite;
 
-/// "OCTE": tells our files from those of other programs, which are not touched.
+/// "OCTE": marks our files; those of other programs are not changed.
 const APPLICATION_ID: i64 = 0x4f43_5445;
 
-/// What brings a file from version N to N + 1. Steps are only ever added.
+/// The migrations from version N to N + 1. Existing ones never change.
 const MIGRATIONS: &[&str] = &[
     "
 CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
@@ -70,13 +70,13 @@ ALTER TABLE keys ADD COLUMN about TEXT;
 ];
 
 const VERSION: i64 = MIGRATIONS.len() as i64;
-/// Longest text or blob that is read or written: a thousand models of 512 bytes as JSON fit.
+/// Maximum size of a text or blob: a thousand models of 512 bytes as JSON.
 const VALUE_BYTES_MAX: i32 = 4 << 20;
 
-/// Opens the file, makes it if it is not there, and brings it to our version.
+/// Opens the file, creates it if necessary, and migrates it.
 ///
-/// The file comes with its connection, for [`damage_on_disk`], and has to be closed after it: to close any handle of a file gives back
-/// all locks that the process has on it.
+/// The file is returned with its connection, for [`damage_on_disk`], and must be closed after it: closing any handle of a file releases
+/// all locks of the process on it.
 pub fn open(path: &Path, bytes_max: u64, busy: Duration) -> Result<(Connection, File), Error> {
     let file = prepare(path)?;
     let db = connect(path, bytes_max, busy).map_err(|e| match e {
@@ -86,10 +86,10 @@ pub fn open(path: &Path, bytes_max: u64, busy: Duration) -> Result<(Connection, 
     Ok((db, file))
 }
 
-/// How an SQLite database begins.
+/// The first bytes of an SQLite database.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-/// The first bytes of a file, as many as a database begins with.
+/// The first bytes of a file, as many as in [`MAGIC`].
 fn beginning(mut file: &File) -> std::io::Result<Vec<u8>> {
     let mut magic = Vec::new();
     file.rewind()?;
@@ -97,7 +97,7 @@ fn beginning(mut file: &File) -> std::io::Result<Vec<u8>> {
     Ok(magic)
 }
 
-/// Looks at the file before SQLite does: that would take a short text for an empty database, and write over it.
+/// Checks the file before SQLite opens it: SQLite takes a short text for an empty database, and overwrites it.
 fn prepare(path: &Path) -> Result<File, Error> {
     let refused = |e: std::io::Error| match e.kind() {
         std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
@@ -118,7 +118,7 @@ fn prepare(path: &Path) -> Result<File, Error> {
     options.read(true).write(true).create(true).truncate(false);
     #[cfg(unix)]
     {
-        // Who spent how much is nobody else's business.
+        // Only the owner may read who spent how much.
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     }
     let file = options.open(path).map_err(refused)?;
@@ -162,7 +162,7 @@ fn connect(path: &Path, bytes_max: u64, busy: Duration) -> Result<Connection, Fa
         return said(Error::Unopened { path, why });
     }
     db.pragma_update(None, "journal_size_limit", 4 << 20)?;
-    // One transaction a second can wait for the disk: a power cut loses no more than a crash does.
+    // There is one transaction per second, which can wait for the disk: a power cut loses no more than a crash.
     db.pragma_update(None, "synchronous", "full")?;
     migrate(&mut db)?;
     let damage = damage(&db)?;
@@ -172,11 +172,11 @@ fn connect(path: &Path, bytes_max: u64, busy: Duration) -> Result<Connection, Fa
     Ok(db)
 }
 
-/// A connection that trusts the file no more than it has to.
+/// A connection to an untrusted file.
 fn guarded(path: &Path, access: OpenFlags, busy: Duration) -> rusqlite::Result<Connection> {
     let db = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     db.busy_timeout(busy)?;
-    // The file may be of somebody else's making: it runs no code of its own, and no cell is believed unchecked.
+    // The file may come from anyone: it must not run code, and every cell is checked.
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     db.set_limit(Limit::SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)?;
@@ -184,13 +184,13 @@ fn guarded(path: &Path, access: OpenFlags, busy: Duration) -> rusqlite::Result<C
     Ok(db)
 }
 
-/// What is wrong with the file as it lies there, for whoever opens it next. A connection that has been open for a while does not notice:
-/// it has in memory what it read before. What cannot be looked at now (a lock, too many open files) is no damage.
+/// Damage of the file on disk, which the next open would find. An open connection does not notice it:
+/// it has the pages in memory. A file that cannot be checked now (a lock, too many open files) is not damaged.
 pub fn damage_on_disk(path: &Path, file: &File, busy: Duration) -> Option<String> {
     match beginning(file) {
-        // SQLite would take it for a new database, and delete the log that others write.
+        // SQLite would take it for a new database, and delete the log of other processes.
         Ok(magic) if magic.is_empty() => return Some("it is empty".into()),
-        // The log may have the page; whoever opens the file looks here first.
+        // The log may contain the page, but SQLite reads this one first when it opens the file.
         Ok(magic) if magic != MAGIC => return Some("its beginning was written over".into()),
         _ => {}
     }
@@ -204,12 +204,12 @@ pub fn damage_on_disk(path: &Path, file: &File, busy: Duration) -> Option<String
     look().unwrap_or_else(|e: rusqlite::Error| match e.sqlite_error_code() {
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt | ErrorCode::TooBig) => Some(e.to_string()),
         Some(_) => None,
-        // A value that is not what it should be.
+        // A value of the wrong type.
         None => Some(e.to_string()),
     })
 }
 
-/// The schema's version of a file that is ours or empty, else `None`.
+/// The schema's version of our file or an empty one, else `None`.
 fn owned_version(db: &Connection) -> rusqlite::Result<Option<i64>> {
     let (id, version) = (number(db, "application_id")?, number(db, "user_version")?);
     let objects: i64 = db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
@@ -217,10 +217,10 @@ fn owned_version(db: &Connection) -> rusqlite::Result<Option<i64>> {
     Ok((is_empty || id == APPLICATION_ID && version > 0).then_some(version))
 }
 
-/// Brings the schema to our version, all of it or none. Opening so is also the test that the file can be written.
+/// Migrates the schema, completely or not at all. This also checks that the file can be written.
 fn migrate(db: &mut Connection) -> rusqlite::Result<()> {
     let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Again, under the lock: another process may have been quicker.
+    // Again, under the lock: another process may have migrated it.
     let version = number(&tx, "user_version")?;
     for step in MIGRATIONS.iter().skip(usize::try_from(version).unwrap_or(usize::MAX)) {
         tx.execute_batch(step)?;
@@ -240,7 +240,7 @@ fn objects(db: &Connection) -> rusqlite::Result<Vec<(String, String, Option<Stri
     statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?.collect()
 }
 
-/// What is wrong with the file, if anything is.
+/// The file's damage, if there is any.
 fn damage(db: &Connection) -> rusqlite::Result<Option<String>> {
     let model = Connection::open_in_memory()?;
     for step in MIGRATIONS {

@@ -1,12 +1,12 @@
-//! Keys as clients hold them, and what is kept of them. Used by `store`.
+//! Keys as clients have them, and what is stored of them. Used by `store`.
 //!
-//! A key is 256 bits of the system's randomness, and its BLAKE3 hash is all that is stored. Passwords need slow, salted
-//! hashes because people choose few of them: a table of guesses finds most. Among 2^256 equally likely keys no guess is
-//! better than another, however fast each can be tried, and no two keys are the same, so a salt would tell nothing apart.
+//! A key is 256 bits of the system's randomness, and only its BLAKE3 hash is stored. Passwords need slow, salted
+//! hashes because people choose common ones: a table of guesses finds most. Among 2^256 equally likely keys no guess is
+//! better than another, however fast each can be tried, and no two keys are equal, so a salt has no use.
 //!
-//! A key is found by its hash. How long that takes may tell how much of *the hash* of a guess agrees with a stored one, never
-//! how much of the key does: who could choose guesses by their hashes would have broken BLAKE3. The comparison that decides
-//! is constant in time all the same.
+//! A key is found by its hash. The time of the search may reveal how much of *the hash* of a guess agrees with a stored one, never
+//! how much of the key does: choosing guesses by their hashes requires breaking BLAKE3. The final comparison
+//! still takes constant time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,10 +14,10 @@ use std::str::FromStr;
 use crate::Error;
 
 const PREFIX: &str = "sk-octet-";
-/// Longest text that is looked at: nothing longer is a key.
+/// Maximum length of a key; longer texts are not hashed.
 const LENGTH_MAX: usize = 256;
 
-/// A key, once: it prints itself on demand alone ([`Secret::reveal`]), and nothing here keeps it.
+/// A new key. It is shown only by [`Secret::reveal`], and not stored.
 pub struct Secret(String);
 
 impl Secret {
@@ -28,7 +28,7 @@ impl Secret {
         Ok(Self(format!("{PREFIX}{hex}")))
     }
 
-    /// The key, to show it once to who asked for it.
+    /// The key, to be shown once.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -40,12 +40,12 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What is stored of a key; `None` for a text that is none.
+/// The hash that is stored; `None` for a text that cannot be a key.
 pub(crate) fn hash(key: &str) -> Option<blake3::Hash> {
     (!key.is_empty() && key.len() <= LENGTH_MAX).then(|| blake3::hash(key.as_bytes()))
 }
 
-/// What a key is called in lists and logs: the beginning of its hash, which tells nothing of the key.
+/// A key's id in lists and logs: the beginning of its hash, which reveals nothing about the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyId(u64);
 

@@ -1,4 +1,4 @@
-//! Servers started on demand, as llama-swap's entries describe them. Used by the router, which asks [`Processes`] for a [`Lease`]
+//! Servers started on demand, as llama-swap's entries describe them. Used by the router, which requests a [`Lease`] of [`Processes`]
 //! before it sends a request to one.
 //!
 //! `scheduler` decides what to start, stop and admit, independent of processes and clocks; `supervise` runs one server from start to

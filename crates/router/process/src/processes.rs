@@ -71,13 +71,13 @@ pub struct Status {
     pub phase: Phase,
     /// Its process.
     pub pid: Option<u32>,
-    /// Where it listens.
+    /// The address at which it listens.
     pub base_url: Option<String>,
     /// Requests that run.
     pub active: usize,
     /// Requests that wait.
     pub waiting: usize,
-    /// Why it ended last time, if it was not told to.
+    /// Why it ended last time, if it was not stopped.
     pub failure: Option<String>,
     /// The last lines that it wrote.
     pub log: Vec<String>,

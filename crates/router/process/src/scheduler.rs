@@ -59,7 +59,7 @@ pub enum Phase {
     Starting,
     /// Accepts requests.
     Ready,
-    /// Told to end.
+    /// Requested to stop.
     Stopping,
     /// Failed, and not retried yet.
     Resting,
@@ -208,7 +208,7 @@ impl<W> Scheduler<W> {
         entry.enter(Phase::Ready, now);
     }
 
-    /// The server has ended as told.
+    /// The server has stopped as requested.
     pub fn stopped(&mut self, i: usize, now: Instant) {
         let entry = &mut self.entries[i];
         entry.active = 0;

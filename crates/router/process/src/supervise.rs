@@ -18,7 +18,7 @@ pub struct Job {
     pub cmd: Vec<String>,
     /// `cmdStop`, with its port.
     pub cmd_stop: Option<Vec<String>>,
-    /// Where it will listen.
+    /// The address at which it will listen.
     pub base_url: Arc<str>,
     /// Time limit to become ready.
     pub ready_within: Duration,
@@ -34,7 +34,7 @@ pub enum End {
     Failed(String),
     /// It ended by itself after that.
     Crashed(String),
-    /// It ended as told.
+    /// It ended as requested.
     Stopped,
 }
 

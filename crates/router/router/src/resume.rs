@@ -122,7 +122,7 @@ mod tests {
     }
 
     proptest! {
-        /// Wherever an answer breaks, and however its rest is cut: a server that goes on after the last word gives the same whole.
+        /// Wherever an answer breaks off, and however its rest is split: a server that continues after the last word gives the same text.
         #[test]
         fn the_seam_is_not_seen(whole in "[a-z][a-z \n]{0,40}[a-z]", at in any::<prop::sample::Index>(), cuts in 1usize..5) {
             let said = &whole[..at.index(whole.len()) + 1];

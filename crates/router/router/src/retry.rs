@@ -10,7 +10,7 @@ use crate::policy::Policy;
 use crate::state::Availability;
 use crate::table::Group;
 
-/// A provider that asks for a longer pause is not waited for.
+/// Maximum pause on a provider's request; a longer one is not waited for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// Whether a deployment has failed this request.

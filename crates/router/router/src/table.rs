@@ -267,7 +267,7 @@ impl<T: Target> Table<T> {
                 queue.extend([cascade.fast.as_str(), cascade.strong.as_str()]);
             }
         }
-        // The one that broke off is not asked again.
+        // The deployment that broke off is not tried again.
         continues && deployments > 1
     }
 

@@ -75,7 +75,7 @@ impl Window {
     pub fn correct(&mut self, now: Instant, second: u64, guess: u64, tokens: u64) {
         self.at(now);
         let (guess, tokens) = (guess.min(TOKENS_MAX), tokens.min(TOKENS_MAX));
-        // An overestimate is subtracted where it was added, if that second still counts; additional tokens count now.
+        // An overestimate is subtracted from the second to which it was added, if that is in the window; additional tokens are added to the current one.
         let live = self.now - second < SECONDS as u64;
         let too_much = guess.saturating_sub(tokens);
         if live && too_much > 0 {

@@ -25,7 +25,7 @@ use crate::watch::{self, Watch};
 pub struct Forward<'a> {
     /// Its dialect.
     pub dialect: Dialect,
-    /// Its headers: those that have a meaning for the provider go with it (`anthropic-beta`, `traceparent`, ...), and no others.
+    /// Its headers. Only those for providers are forwarded (`anthropic-beta`, `traceparent`, ...).
     pub headers: &'a HeaderMap,
     /// Its JSON body.
     pub body: &'a [u8],
@@ -33,12 +33,12 @@ pub struct Forward<'a> {
     pub upload: Option<&'a Arc<Upload>>,
     /// Whether the answer is a stream, as the body says.
     pub stream: bool,
-    /// [`Raw::usage`] will be asked for: a stream is made to count its tokens. What the client did not ask for, it does not
-    /// get to see.
+    /// [`Raw::usage`] is needed: a stream must report its token count. The client does not see a count that it did not
+    /// request.
     pub usage: bool,
 }
 
-/// Fields that vLLM's and llama.cpp's clients send and OpenAI refuses; left out where `drop_params` says so.
+/// Fields that vLLM's and llama.cpp's clients send and OpenAI refuses; dropped with `drop_params`.
 const NOT_OPENAI: &[&str] = &[
     "top_k",
     "min_p",
@@ -62,12 +62,12 @@ const NOT_OPENAI: &[&str] = &[
     "guided_grammar",
 ];
 
-/// Headers of clients that mean something to providers. Keys are not among them, nor is `idempotency-key`: many clients share one
-/// account there, and a value that two of them choose would give one the other's answer.
+/// Client headers that are forwarded to providers. Not keys, and not `idempotency-key`: many clients share one
+/// account there, and if two chose the same value, one would get the other's answer.
 const PASSING: [&str; 5] =
     ["anthropic-beta", "openai-beta", "x-client-request-id", "traceparent", "tracestate"];
 
-/// Those of a client's headers that go with its request.
+/// The client headers that are forwarded.
 fn passing(headers: &HeaderMap) -> HeaderMap {
     let mut out = HeaderMap::new();
     for name in PASSING {
@@ -79,12 +79,12 @@ fn passing(headers: &HeaderMap) -> HeaderMap {
 }
 
 impl Client {
-    /// Hands a client's request on, with the endpoint's model and changes in it. Returns when the answer has begun; a whole
-    /// answer is there by then, and is JSON.
+    /// Forwards a client's request with the endpoint's model and changes. Returns when the answer has begun; a complete
+    /// answer was read by then, and is JSON.
     ///
     /// # Errors
-    /// Everything that goes wrong before; [`FailureKind::BadRequest`] for a dialect that the endpoint does not
-    /// [speak](Endpoint::speaks), and for a body that is no JSON object.
+    /// All failures before that; [`FailureKind::BadRequest`] for a dialect that the endpoint does not
+    /// [support](Endpoint::speaks), and for a body that is not a JSON object.
     pub async fn forward(&self, endpoint: &Endpoint, request: Forward<'_>) -> Result<Raw, Failure> {
         let Forward { dialect, headers, body, stream, usage, .. } = request;
         if !endpoint.speaks(dialect) {
@@ -136,11 +136,11 @@ impl Client {
     }
 }
 
-/// Longest answer of which a copy is kept to read the count of tokens in it.
+/// Maximum size of an answer that is copied to read its token count.
 const COUNTED_BYTES_MAX: usize = 1 << 20;
 
 impl Client {
-    /// Hands on a request that nobody here understands, and whatever is answered.
+    /// Forwards a request that Octet does not parse, and its answer.
     async fn pass(&self, endpoint: &Endpoint, request: Forward<'_>) -> Result<Raw, Failure> {
         let Forward { dialect, headers, body, upload, .. } = request;
         let (body, content_type) = match upload {
@@ -164,10 +164,10 @@ impl Client {
         self.relayed(endpoint, Method::POST, uri, (body, content_type), headers).await
     }
 
-    /// Hands on a request for something that is no model's: `path` stands behind `/v1`, and may have a query.
+    /// Forwards a request that is not for a model: `path` follows `/v1`, and may have a query.
     ///
     /// # Errors
-    /// Everything that goes wrong before there is an answer; a body that is [spent](Upload::is_spent).
+    /// All failures before an answer; a body that is [spent](Upload::is_spent).
     pub async fn relay(
         &self,
         endpoint: &Endpoint,
@@ -208,7 +208,7 @@ impl Client {
     }
 }
 
-/// An answer as the provider wrote it, in whole events. Ends after the last, or after one failure. To drop it ends the call.
+/// An answer as the provider wrote it, in complete events. Ends after the last, or after one failure. Dropping it cancels the call.
 #[derive(Debug)]
 pub struct Raw {
     headers: HeaderMap,
@@ -225,7 +225,7 @@ enum Source {
         body: Body,
         watch: Box<Watch>,
     },
-    /// Nobody looks at it, but for a copy of JSON that is short.
+    /// Not parsed, except a copy of short JSON.
     Unread {
         body: Body,
         copy: Option<Vec<u8>>,
@@ -245,12 +245,12 @@ impl Raw {
         }
     }
 
-    /// The headers of the provider's answer. Those about its connection and its body's length are not for the client.
+    /// The headers of the provider's answer, except those about its connection and its body's length.
     pub fn headers(&self) -> &HeaderMap {
         &self.headers
     }
 
-    /// What has been counted: for a stream once it has ended. `None` where the provider does not count.
+    /// The token count; of a stream after its end. `None` if the provider does not report it.
     pub fn usage(&self) -> Option<Usage> {
         match &self.source {
             Source::Stream { watch, .. } => watch.usage(),

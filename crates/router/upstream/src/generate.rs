@@ -1,5 +1,5 @@
-//! A request in no dialect, for any provider. Called by the router where client and provider speak differently, and where it
-//! has to know what is in an answer.
+//! Translates a neutral request for any provider. Called by the router if client and provider have different dialects, or if
+//! it must read the answer.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
@@ -23,16 +23,16 @@ use crate::failure::{Failure, FailureKind};
 use crate::overlay::clear;
 
 impl Client {
-    /// Asks for an answer, whole or as a stream, as the request says. Returns when the answer has begun; its first piece is
+    /// Requests an answer, complete or streamed. Returns when the answer has begun; its first piece is
     /// awaited by [`Events`], within the endpoint's limits.
     ///
     /// # Errors
-    /// Everything that goes wrong before: see [`FailureKind`](crate::FailureKind).
+    /// All failures before that: see [`FailureKind`](crate::FailureKind).
     pub async fn generate(&self, endpoint: &Endpoint, request: &GenerateRequest) -> Result<Events, Failure> {
         self.generate_in(endpoint, request, None).await
     }
 
-    /// The same as a part of a trace, which the header `traceparent` names.
+    /// The same within a trace, by the header `traceparent`.
     ///
     /// # Errors
     /// As [`Client::generate`].
@@ -49,7 +49,7 @@ impl Client {
         }
         let answer = self.send_with(endpoint, operation, Some(body), request.stream, headers).await?;
         answer.check_content_type()?;
-        // There are servers that answer in one piece where a stream was asked for.
+        // Some servers return a complete answer although a stream was requested.
         let whole = !request.stream
             || (answer.content_type() == "application/json" && endpoint.provider() != Provider::Ollama);
         if !whole {
@@ -95,7 +95,7 @@ pub(crate) fn write(endpoint: &Endpoint, request: &GenerateRequest) -> Result<(O
     let provider = endpoint.provider();
     let mut r = request.clone();
     let mut left = changes.clone();
-    // What OpenAI's names mean is changed before it is translated; the rest is the provider's own.
+    // Parameters with OpenAI's names are changed before the translation; the rest is the provider's.
     left.edits.drop.retain(|name| !clear(&mut r, name));
     endpoint.forced().apply(&mut r, true);
     left.edits.set = endpoint.forced().rest.clone();
@@ -123,7 +123,7 @@ pub(crate) fn write(endpoint: &Endpoint, request: &GenerateRequest) -> Result<(O
     Ok((operation, to_bytes(json)))
 }
 
-/// Variables of a chat template have no place elsewhere, but for the one that every provider has a word for.
+/// Other providers have no chat template variables, except the one to enable reasoning.
 fn switch_thinking(changes: &mut Changes, r: &mut GenerateRequest) {
     let forced = changes.edits.set.shift_remove(edit::KWARGS);
     let default = std::mem::take(&mut changes.chat_template_kwargs);
@@ -153,7 +153,7 @@ fn translate(endpoint: &Endpoint, r: &GenerateRequest) -> Result<(Operation, Bod
         Provider::Anthropic => (Operation::Dialect(Dialect::AnthropicMessages), messages(endpoint, r)?),
         Provider::BedrockAnthropic => {
             let mut body = messages(endpoint, r)?;
-            // Both stand in the address.
+            // Both are in the address.
             body.json.shift_remove("model");
             body.json.shift_remove("stream");
             body.json.insert("anthropic_version".into(), BEDROCK_VERSION.into());
@@ -186,7 +186,7 @@ fn messages(endpoint: &Endpoint, r: &GenerateRequest) -> Result<Body, ApiError> 
 const BEDROCK_VERSION: &str = "bedrock-2023-05-31";
 const VERTEX_VERSION: &str = "vertex-2023-10-16";
 
-/// Whether one of Anthropic's models decides itself how much it thinks: from 4.6 on.
+/// Whether an Anthropic model chooses its own reasoning effort: from 4.6 on.
 fn adaptive(model: &str) -> bool {
     ["claude-opus-", "claude-sonnet-", "claude-haiku-"]
         .iter()
@@ -196,7 +196,7 @@ fn adaptive(model: &str) -> bool {
 /// The version that follows `family` in a model's name: `claude-sonnet-4-5-20250929` is 4.5, `gemini-3-pro-preview` 3.0.
 fn version(model: &str, family: &str) -> Option<(u32, u32)> {
     let rest = &model[model.find(family)? + family.len()..];
-    // A date is no version.
+    // A date is not a version.
     let mut numbers = rest.split(['-', '.']).map(|n| n.parse::<u32>().ok().filter(|n| *n < 1000));
     Some((numbers.next()??, numbers.next().flatten().unwrap_or(0)))
 }

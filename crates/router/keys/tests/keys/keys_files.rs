@@ -279,7 +279,7 @@ proptest! {
     }
 }
 
-/// SQLite goes on from what it has in memory, so that nothing but another look at the file tells.
+/// SQLite continues with the pages in memory, so only a check of the file finds it.
 #[cfg(unix)]
 #[test]
 fn a_file_that_was_written_over_fails_closed() {
@@ -330,7 +330,7 @@ fn a_file_that_was_written_over_fails_closed() {
         let refusal = ask().err().unwrap_or_else(|| panic!("{what}: a budget goes on"));
         assert!(refusal.status() == 503 && refusal.to_string().contains("is damaged"), "{what}: {refusal}");
         assert_eq!(std::fs::read(&log).unwrap(), written, "{what}: nothing is written meanwhile");
-        // Put back, it goes on, and nothing that was counted is lost.
+        // After it is restored, the store works, and no usage is lost.
         file.write_all_at(&before, 0).unwrap();
         store.flush().unwrap_or_else(|e| panic!("{what}: {e}"));
         spend();

@@ -86,7 +86,7 @@ fn a_budget_of_all_requests_is_enforced_stored_and_reset() {
     drop(second);
     first.settle(&used(40), &prices());
     assert_eq!(store.total().unwrap().spent, "0.04".parse().unwrap());
-    // It is no key, and its usage is that of the keys.
+    // It is not a key, and its usage is that of its keys.
     assert_eq!(store.list().len(), 1);
     assert!(store.find("all requests").is_err());
     assert_eq!(store.usage(&octet_keys::Filter::default()).unwrap(), []);

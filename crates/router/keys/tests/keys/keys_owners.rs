@@ -137,7 +137,7 @@ fn a_request_refused_by_a_team_is_not_counted_for_its_key() {
     }
     drop(running);
     drop(go(&one).unwrap());
-    // Both of the minute are gone, for the other key as well.
+    // Both requests of the minute are used, for the other key as well.
     clock.advance(Duration::from_secs(1));
     assert_eq!(go(&two).unwrap_err().retry_after_s(), Some(59));
     assert_eq!(store.authorize(two.reveal(), "other", &Ask::default()).unwrap_err().status(), 403);

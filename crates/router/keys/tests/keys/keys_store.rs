@@ -1,4 +1,4 @@
-//! Keys are made, found, changed and taken back; usage is counted, kept and forgotten.
+//! Keys are created, found, changed and revoked; usage is counted, stored and deleted.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn at(dir: &tempfile::TempDir, clock: &Clock) -> Store {
     Store::open_with(dir.path().join("keys.db"), Options { clock: clock.clone(), ..options() }).unwrap()
 }
 
-/// Two stores of a test share a file, and a slow disk keeps either waiting for the other.
+/// Two stores of a test share a file; with a slow disk each waits for the other.
 fn options() -> Options {
     Options { lock_timeout: Duration::from_secs(60), ..Options::default() }
 }
@@ -227,7 +227,7 @@ fn a_budget_survives_restarts_and_edits_and_is_reset() {
     let store = at(&dir, &clock);
     assert!(spend(&store).is_err());
     assert_eq!(store.list()[0].spent, usd("1"));
-    // A period that ended while nobody spent does not burden the next one's limits.
+    // A period without spend has no effect on the next one.
     clock.advance(31 * DAY);
     store.edit(info.id, None, budget("1", Period::Ever)).unwrap();
     assert!(spend(&store).is_ok());
@@ -352,7 +352,7 @@ fn usage_is_counted_by_tags_too() {
     };
     let all = vec![("blue".into(), 2, 101, 12, usd("0.75")), ("eu".into(), 1, 100, 10, usd("0.5"))];
     assert_eq!(told(&one, None), all);
-    // They are in the file, by day, and forgotten with all usage.
+    // They are in the file, by day, and deleted with all usage.
     drop((one, two));
     let store = at(&dir, &clock);
     assert_eq!(told(&store, None), all);

@@ -242,7 +242,7 @@ fn repeated_failures_pause_longer_and_a_crash_is_restarted() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
-    /// Nobody is forgotten, none run together that must not (see `World::run`), and no wait is longer than the turns before it.
+    /// No request is forgotten, exclusive models never run together (see `World::run`), and no wait is longer than the turns before it.
     #[test]
     fn all_are_served_in_time(
         loads in proptest::collection::vec(0u64..3000, 2..5),

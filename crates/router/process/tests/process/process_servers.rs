@@ -65,7 +65,7 @@ async fn a_server_starts_once_for_all_waiting_requests_and_stops_when_idle() {
     assert!(alive(pid), "a lease keeps it");
     assert_eq!(all.status()[0].pid, Some(pid));
     drop(lease);
-    // The process ends a moment before who waits for it is told.
+    // The process ends a moment before its waiters are notified.
     soon(|| all.status()[0].phase == Phase::Stopped).await;
     assert!(!alive(pid));
     let lease = all.lease("a").await.unwrap();
@@ -161,7 +161,7 @@ async fn a_crashed_server_is_restarted() {
     let pid = pid_of(lease.base_url());
     assert!(get(lease.base_url(), "/crash").is_err());
     soon(|| !alive(pid)).await;
-    // Without a ttl it is wanted for good: nobody has to ask.
+    // Without a ttl it is always restarted, also without requests.
     soon(|| all.status()[0].pid.is_some_and(|p| p != pid)).await;
     drop(lease); // of a server that is gone: it frees nothing of the new one
     let lease = all.lease("a").await.unwrap();
@@ -171,7 +171,7 @@ async fn a_crashed_server_is_restarted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_outlives_its_server() {
-    // It does not hear SIGTERM, and neither does what it started.
+    // It ignores SIGTERM, and so does its child process.
     let mut entry = Server::new("a").mode("family").deaf().entry();
     entry.unload_timeout = Duration::from_millis(300);
     let all = processes(vec![entry]);

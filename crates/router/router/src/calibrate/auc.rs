@@ -1,4 +1,4 @@
-//! How well a number tells right answers from wrong ones: the area under the ROC curve, with an interval. Called by
+//! How well a number separates right from wrong answers: the area under the ROC curve, with an interval. Called by
 //! `octet route calibrate`.
 
 use serde::Serialize;

@@ -10,7 +10,7 @@ pub struct Logistic {
 }
 
 const STEPS_MAX: usize = 100;
-/// Changes below this are none.
+/// Smaller changes end the iteration.
 const CLOSE: f64 = 1e-11;
 
 impl Logistic {

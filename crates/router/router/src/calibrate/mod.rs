@@ -28,7 +28,7 @@ pub struct Row {
     pub threshold: f64,
     /// Share of them.
     pub escalated: f64,
-    /// Mean quality of all that clients would get: of the strong model's answers where it was asked, of the fast one's elsewhere.
+    /// Mean quality of all answers that clients would get: the strong model's if a request is escalated, else the fast one's.
     pub quality: f64,
     /// Mean quality of the fast model's answers that were kept; `None` if none was.
     pub quality_kept: Option<f64>,

@@ -221,7 +221,7 @@ async fn each_side_is_a_fallback_of_the_other() {
     assert_eq!(read(&all(&mut reply).await).unwrap(), "s");
     assert_eq!(reply.route().header(), "auto>fast:f!server>fallback=strong>strong:s");
     assert_eq!(escalated(&reply.route()), None);
-    // Nobody else: an unsure answer is better than none.
+    // No other deployment: an answer with low confidence is better than none.
     world.script("f", [tokens(&[(-3.0, -9.0); 5])]);
     world.script("s", [vec![fail(FailureKind::Server)]]);
     assert_eq!(ask(&router, "auto").await.unwrap(), "tok ".repeat(5));
@@ -269,7 +269,7 @@ fn a_sweep_says_what_each_threshold_costs() {
     assert!(drawn.starts_with("100.0% |"), "{drawn}");
     assert_eq!(drawn.matches('*').count(), 5, "{drawn}");
     assert!(sweep(&[], 10).is_empty());
-    // A strong model that is no better.
+    // A strong model that is not better.
     let rows = sweep(&samples.map(|s| Sample { strong: 0.0, ..s }), 100);
     assert_eq!(rows.last().unwrap().quality, 0.0);
     assert_eq!(cheapest(&rows, 0.7), None);

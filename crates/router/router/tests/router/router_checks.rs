@@ -406,7 +406,7 @@ async fn a_self_check_decides() {
             let route = reply.route();
             assert!(route.header().contains(shown), "{}", route.header());
             assert_eq!(escalated(&route), Some(!kept));
-            // The question is billed, and the answer that nobody sees.
+            // The self-check is billed, and so is the dropped answer.
             assert_eq!(route.spent.len(), if kept { 1 } else { 2 });
             assert_eq!(route.spent[0].usage.unwrap().prompt_tokens, 30);
             let question = octet_router::last_user_text(&world.asked.lock().unwrap()[1].request);
@@ -414,7 +414,7 @@ async fn a_self_check_decides() {
             assert_eq!(status(&router, "f").in_flight, 0);
         }
     }
-    // What cannot be asked, or is not answered, is kept.
+    // If the self-check fails, the answer is kept.
     for script in [vec![fail(FailureKind::Server)], says("perhaps")] {
         let (router, world) = router(&cascade(Some(rules), None));
         world.script("f", [says("f"), script]);

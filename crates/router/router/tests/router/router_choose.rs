@@ -122,7 +122,7 @@ proptest! {
         }
     }
 
-    /// Whatever comes and goes, nobody is given more than it may be given: in any 60 seconds, and at a time.
+    /// No deployment gets more than its limits: in any 60 seconds, and concurrently.
     #[test]
     fn limits_are_never_exceeded(
         limits in (1u64..6, 50u64..400, 1u32..4),

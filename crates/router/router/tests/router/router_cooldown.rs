@@ -1,4 +1,4 @@
-//! When a deployment is left alone, and when it is asked again.
+//! Cooldowns: when they start, and when a deployment is tried again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use octet_api::ErrorKind;
 use octet_router::{FailureKind, health};
 use tokio::time::{advance, sleep};
 
-/// Asks until `a` has been asked `n` times more.
+/// Sends requests until `a` got `n` more.
 async fn ask_a(router: &Arc<octet_router::Router<Mock>>, world: &World, n: usize) {
     let of_a = || world.who().iter().filter(|w| *w == "a").count();
     let until = of_a() + n;
@@ -123,7 +123,7 @@ async fn after_a_cooldown_one_request_tries() {
     world.script("a", [vec![fail(FailureKind::RateLimited)]]);
     ask_a(&router, &world, 1).await;
     advance(Duration::from_secs(30)).await;
-    // The trial takes a while; meanwhile everybody else goes to b.
+    // The trial takes a while; meanwhile all other requests use b.
     world.script("a", [vec![Do::Wait(1000), fail(FailureKind::Server)]]);
     let count = || world.who().iter().filter(|w| *w == "a").count();
     let before = count();

@@ -1,4 +1,4 @@
-//! Where requests go and what happens when somebody fails, with targets that do as they are told and time that passes by
+//! Dispatch and failures, with scripted targets and time that passes by
 //! itself.
 
 use std::sync::Arc;
@@ -121,7 +121,7 @@ async fn fallbacks_depend_on_the_kind_of_error() {
         world.script("a", [vec![fail(kind)]]);
         assert_eq!(ask(&router, "m").await.unwrap(), who, "{kind:?}");
     }
-    // A fallback falls back too, but nobody is asked twice; the first failure is what the client hears.
+    // Fallbacks have fallbacks too, but no group is tried twice; the client gets the first failure.
     for who in ["a", "any", "last"] {
         world.script(who, [vec![fail(FailureKind::Connect)]]);
     }
@@ -241,7 +241,7 @@ async fn a_providers_retry_after_is_respected() {
     let began = Instant::now();
     assert_eq!(ask(&router, "m").await.unwrap(), "a");
     assert_eq!(began.elapsed().as_secs(), 7);
-    // Too long to wait for: the client is told.
+    // Too long to wait for: the client gets an error.
     world.script("a", [vec![limited(400)]]);
     let began = Instant::now();
     let error = ask(&router, "m").await.unwrap_err();
@@ -387,7 +387,7 @@ async fn a_shadow_copy_never_delays_requests() {
     sleep(Duration::from_millis(1)).await;
     assert_eq!(world.who(), ["a", "q"]);
     assert_eq!(router.shadows().counts().answered, 1);
-    // It hangs: nobody notices. There are never more than 16, and the others are dropped.
+    // It hangs without an effect. There are never more than 16; others are dropped.
     world.script("q", [vec![Do::Hang]]);
     for _ in 0..40 {
         assert_eq!(ask(&router, "m").await.unwrap(), "a");

@@ -12,7 +12,7 @@ use octet_router::{Failure, FailureKind, Piece, Spent, Step};
 use proptest::prelude::*;
 use tokio::time::{Instant, timeout};
 
-/// A local deployment that can go on with an answer, after a remote one.
+/// A local deployment that can continue an answer, after a remote one.
 fn pair() -> Config {
     let mut c = config(&[("m", "far"), ("m", "near")]);
     c.deployments[0].order = Some(1);
@@ -100,7 +100,7 @@ async fn silence_in_the_middle_ends_with_an_error() {
     let mut reply = router.send(call("m"));
     let mut events = Vec::new();
     let began = Instant::now();
-    // A server that sends signs of life gives up and asks again; nothing is lost by it.
+    // A server that sends keep-alives gives up and retries; nothing is lost.
     loop {
         match timeout(Duration::from_secs(10), reply.next()).await {
             Err(_) => continue,
@@ -171,7 +171,7 @@ async fn an_unpolled_reply_costs_nothing() {
 /// The whole answer of the targets below.
 const WORDS: [&str; 8] = ["The ", "quick ", "brown ", "fox ", "jumps ", "over ", "the ", "dog."];
 
-/// One target's fate: after so many words something happens.
+/// What happens to a target after a number of words.
 #[derive(Debug, Clone)]
 struct Fate {
     words: usize,
@@ -232,7 +232,7 @@ fn script(who: &str, from: usize, fate: &Fate) -> Script {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Whatever happens to whom: the client reads the whole answer once, or a beginning of it and an error.
+    /// Whatever happens: the client gets the complete answer once, or its beginning and an error.
     #[test]
     fn each_event_comes_once(
         fates in prop::collection::vec(fate(), 1..8),
@@ -261,7 +261,7 @@ proptest! {
                     text.push_str(WORDS[from]);
                     from += 1;
                 }
-                // When all fates are used up, everybody is well.
+                // When all scripted failures are used up, all targets work.
                 let fate = fates.lock().unwrap().next().unwrap_or(Fate { words: 0, what: What::Complete });
                 script(who, from, &fate)
             });
@@ -367,12 +367,12 @@ async fn a_forwarded_stream_is_complete_or_ends_with_an_error() {
     world.script("far", [vec![Do::Wait(5), fail(FailureKind::Connect)]]);
     assert_eq!(pieces(&mut router.send(as_it_came(true))).await, ("near".into(), None));
     assert!(world.last().original, "the one that stands in may hand it on, too");
-    // After them nobody knows what has been said.
+    // After them the text of the answer is unknown.
     world.script("far", [vec![Do::Raw("data: 1\n\n"), fail(FailureKind::Protocol)]]);
     let (text, error) = pieces(&mut router.send(as_it_came(true))).await;
     assert_eq!((&*text, error.unwrap().kind), ("data: 1\n\n", ErrorKind::Upstream));
     assert_eq!(world.who().last().unwrap(), "far");
-    // What is not streamed is asked for again.
+    // An unstreamed answer is requested again.
     world.script("far", [vec![Do::Raw("{\"half"), fail(FailureKind::Protocol)]]);
     assert_eq!(pieces(&mut router.send(as_it_came(false))).await, ("near".into(), None));
     world.script("far", [vec![Do::Raw("{\"a\""), Do::Raw(": 1}")]]);

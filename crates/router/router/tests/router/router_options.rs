@@ -1,4 +1,4 @@
-//! What a request may wish for itself: a shorter time, fewer or more attempts, other fallbacks.
+//! Options of a request: a shorter time limit, fewer or more attempts, other fallbacks.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ async fn attempts_and_fallbacks_share_the_requested_time_limit() {
     assert!((2..=4).contains(&world.who().len()), "{:?}", world.who());
 }
 
-/// What goes on with a broken answer has what is left of the request's time to begin, and not all of it again.
+/// A continuation has the rest of the request's time limit, not all of it again.
 #[tokio::test(start_paused = true)]
 async fn a_continuation_shares_the_time_limit() {
     let mut c = config(&[("m", "a"), ("m", "b"), ("m", "c")]);

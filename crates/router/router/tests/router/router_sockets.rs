@@ -96,7 +96,7 @@ async fn ask(router: &Arc<Router<Remote>>) -> (Vec<Event>, octet_router::Route) 
 #[tokio::test]
 async fn failures_before_the_answer_are_hidden_from_the_client() {
     let good = server(format!("{STREAM}{}{}", chunk("fine"), end())).await;
-    // Nobody listens there, and nobody else can.
+    // The port is reserved, and no process listens at it.
     let taken = TcpSocket::new_v4().unwrap();
     taken.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let closed = format!("http://{}/v1", taken.local_addr().unwrap());

@@ -1,4 +1,4 @@
-//! Deployments that answer for many names: what one model does is not the others' fault. And lines before full deployments.
+//! Deployments with wildcards, whose models have separate cooldowns. And queues of full deployments.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -71,7 +71,7 @@ async fn a_server_that_cannot_be_reached_fails_for_all_models() {
     assert_eq!(world.who().iter().filter(|w| *w == "a").count(), 1);
 }
 
-/// It was asked again and again without a pause, and always refused, for as long as the model was in cooldown.
+/// Earlier it was tried without a pause, and always refused, as long as the model was in cooldown.
 #[tokio::test(start_paused = true)]
 async fn a_deployment_on_trial_is_not_tried_with_a_model_in_cooldown() {
     let mut c = config(&[("openai/*", "a"), ("openai/*", "b")]);

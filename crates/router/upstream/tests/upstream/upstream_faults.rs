@@ -1,4 +1,4 @@
-//! What goes wrong at providers, on real sockets: each fault is told as what it is, both where an answer is read and where it
+//! Failures of providers, on real sockets: each one is classified, both if an answer is read and if it
 //! passes through, and says whether some of the answer was handed on.
 
 use std::time::Duration;
@@ -128,7 +128,7 @@ async fn a_stream_that_falls_silent_or_never_ends() {
     let failures = fails_midway(steps, FailureKind::Timeout, timeouts).await;
     assert_eq!(failures[0].message, "the provider has fallen silent within 0.08 s");
 
-    // Comments keep a connection alive, and not a call. (Times that a busy machine does not spend between two of them.)
+    // Comments keep a connection alive, but not a call. (The times are longer than the gaps on a busy machine.)
     let mut steps = vec![send(stream_head("text/event-stream")), send(chunk(FIRST))];
     steps.extend((0..600).flat_map(|_| [send(chunk(":\n")), Step::Sleep(100)]));
     let timeouts = Timeouts {
@@ -371,7 +371,7 @@ async fn invalid_events_are_not_forwarded() {
         let failure = failure.expect(bad);
         assert!(failure.sent_any && failure.message.contains("of the stream is not"), "{failure:?}");
     }
-    // Fields that nobody knows, and comments, are part of one.
+    // Unknown fields and comments are part of an event.
     let server = Server::start(vec![stream(": ping\n\nevent: x\nid: 7\nretry: 10\n\n")]).await;
     let (bytes, failure) = forward(&endpoint(COMPATIBLE, &server.base), true).await;
     assert!(failure.is_none() && bytes.ends_with(DONE), "{bytes} {failure:?}");

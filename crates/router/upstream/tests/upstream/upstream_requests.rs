@@ -139,7 +139,7 @@ async fn each_provider_has_its_own_key_and_address() {
     }
 }
 
-/// Azure's responses are younger than its last version that is no preview.
+/// Azure's Responses API is newer than its last version that is not a preview.
 #[tokio::test]
 async fn azure_responses_use_a_version_that_supports_them() {
     for (version, path) in [
@@ -272,7 +272,7 @@ async fn a_conversation_for_anthropic() {
         "temperature": 0.5, "top_p": 0.9, "stop_sequences": ["END"], "stream": true,
     });
     assert_eq!(body, expected);
-    // Thoughts that nobody can prove to be its own are not gone on from, and that is no reason to refuse.
+    // Reasoning without a signature is dropped, and not refused.
     chat(&mut r).reasoning = Reasoning { enabled: Some(true), ..Reasoning::default() };
     assert_eq!(sent_to(Provider::Anthropic, &r).await, expected);
     r.sampling.seed = Some(1);
@@ -328,7 +328,7 @@ async fn a_conversation_for_gemini() {
         json!({"includeThoughts": true, "thinkingLevel": "low"})
     );
     assert_eq!(body["contents"][1]["parts"][1]["thoughtSignature"], "skip_thought_signature_validator");
-    // A proof that Gemini gave goes back to it, and to nobody else.
+    // A signature from Gemini is sent back to Gemini only.
     chat(&mut r).messages[2].reasoning =
         vec![ReasoningPart::Text { text: "t".into(), signature: Some("gemini#c2ln".into()) }];
     assert_eq!(sent(settings, &r).await.json()["contents"][1]["parts"][1]["thoughtSignature"], "c2ln");

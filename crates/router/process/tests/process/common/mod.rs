@@ -13,7 +13,7 @@ pub struct Server {
     mode: String,
     ready_ms: u64,
     is_deaf: bool,
-    /// Where it notes its starts.
+    /// The file in which it records its starts.
     pub dir: tempfile::TempDir,
 }
 
@@ -133,7 +133,7 @@ pub fn serves_if_enabled() {
     }
     let mut pids = std::process::id().to_string();
     if mode == "family" {
-        // It is to outlive its parent, unless somebody ends the whole family.
+        // It outlives its parent unless the whole group is stopped.
         #[allow(clippy::zombie_processes)]
         let relative = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         pids += &format!(" {}", relative.id());

@@ -19,7 +19,7 @@ use tokio::time::sleep;
 /// What a target does, in turn.
 #[derive(Debug, Clone)]
 pub enum Do {
-    /// Nothing, for so many milliseconds.
+    /// Nothing, for this many milliseconds.
     Wait(u64),
     Say(Event),
     /// Bytes in the client's own dialect.
@@ -35,7 +35,7 @@ pub type Script = Vec<Do>;
 
 type Write = dyn Fn(&str, &GenerateRequest) -> Script + Send + Sync;
 
-/// Makes a script of who is asked for what.
+/// Writes a target's script for a request.
 #[derive(Clone)]
 struct Improvise(Arc<Write>);
 
@@ -57,7 +57,7 @@ pub struct Nature {
     pub sick: bool,
 }
 
-/// All targets of a test, and what was asked of them.
+/// All targets of a test, and their requests.
 #[derive(Debug, Default)]
 pub struct World {
     pub asked: Mutex<Vec<Asked>>,
@@ -84,7 +84,7 @@ impl World {
         self.scripts.lock().unwrap().insert(who.into(), scripts.into_iter().collect());
     }
 
-    /// Everybody does what this says.
+    /// All targets do this.
     pub fn improvise(&self, how: impl Fn(&str, &GenerateRequest) -> Script + Send + Sync + 'static) {
         *self.improvised.lock().unwrap() = Some(Improvise(Arc::new(how)));
     }
@@ -93,7 +93,7 @@ impl World {
         self.natures.lock().unwrap().insert(who.into(), nature);
     }
 
-    /// Who was asked, in turn.
+    /// The targets of the requests, in order.
     pub fn who(&self) -> Vec<String> {
         self.asked.lock().unwrap().iter().map(|a| a.who.clone()).collect()
     }
@@ -412,7 +412,7 @@ pub async fn ask(router: &Arc<Router<Mock>>, model: &str) -> Result<String, ApiE
     read(&events)
 }
 
-/// The text of the assistant's message that a request is to go on with.
+/// The text of the assistant message that a request continues.
 pub fn prefix_of(request: &GenerateRequest) -> Option<String> {
     let chat = request.chat()?;
     let last = chat.messages.last().filter(|m| chat.continue_final && m.role == Role::Assistant)?;

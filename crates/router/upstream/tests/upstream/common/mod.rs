@@ -195,7 +195,7 @@ pub fn chunk(text: &str) -> Vec<u8> {
 
 pub const END: &[u8] = b"0\r\n\r\n";
 
-/// A stream of pieces, each in a packet of its own.
+/// A stream of pieces, each in a separate packet.
 pub fn stream_of(kind: &str, pieces: &[&str]) -> Vec<Step> {
     let mut steps = vec![send(stream_head(kind))];
     steps.extend(pieces.iter().map(|p| send(chunk(p))));
