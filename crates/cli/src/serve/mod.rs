@@ -155,18 +155,14 @@ fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Resu
             return Ok(());
         }
         let address = server.address()?;
-        note!("\nlistening at http://{address}    OpenAI: /v1    Anthropic, Ollama: /    chat: / in a browser");
+        note!(
+            "\nlistening at http://{address}    OpenAI: /v1    Anthropic, Ollama: /    chat: / in a browser"
+        );
         // Without a terminal, no browser is opened.
         if show_page && std::io::stderr().is_terminal() {
             open_browser(address);
         }
-        let open = gateway.map_or(server.app().options.keys.is_empty(), |g| g.is_open());
-        if open && !address.ip().is_loopback() {
-            note!(
-                "WARNING: everyone who can reach this machine's address {} can use the server; set an --api-key",
-                address.ip()
-            );
-        }
+        warn_if_open(gateway.map_or(server.app().options.keys.is_empty(), |g| g.is_open()), address);
         server.run(stage).await;
         note!("ended");
         Ok(())
@@ -174,6 +170,15 @@ fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Resu
     // A model still loading, or a prompt still being tokenized, is not waited for.
     runtime.shutdown_background();
     served
+}
+
+fn warn_if_open(is_open: bool, address: SocketAddr) {
+    if is_open && !address.ip().is_loopback() {
+        note!(
+            "WARNING: everyone who can reach this machine's address {} can use the server; set an --api-key",
+            address.ip()
+        );
+    }
 }
 
 fn open_browser(address: SocketAddr) {

@@ -14,7 +14,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// The URL of a check, if it is valid.
 pub fn address(base_url: &str, path: &str) -> Result<Uri, String> {
     let url = format!("{}/{}", base_url.trim_end_matches('/'), path.trim_start_matches('/'));
-    let uri: Uri = url.parse().map_err(|e| format!("'{url}' is no address to check: {e}"))?;
+    let uri: Uri = url.parse().map_err(|e| format!("'{url}' is not a valid URL to check: {e}"))?;
     match (uri.scheme_str(), uri.host()) {
         (Some("http"), Some(_)) => Ok(uri),
         _ => Err(format!(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use octet_api::core::GenerateRequest;
 use tokio::time::Instant;
 
-use crate::attempt::{AttemptError, AttemptParams, FailedAttempt, OpenAnswer, attempt};
+use crate::attempt::{AttemptError, AttemptParams, FailedAttempt, OpenAnswer, PartialUsage, attempt};
 use crate::confidence::Meter;
 use crate::dispatch::{Job, TIMEOUT_MAX, blame};
 use crate::probe::{attempt_beside, greedy, is_greedy, top};
@@ -60,12 +60,11 @@ impl<T: Target> Job<T> {
                 if let Some(first) = begun.first.filter(|_| streams) {
                     permit.first_event(first);
                 }
-                let (deployment, group) = (Arc::clone(d), Arc::clone(group));
-                Ok(OpenAnswer { begun, deployment, group, name: name.to_string(), permit: Some(permit) })
+                let (deployment, group, name) = (Arc::clone(d), Arc::clone(group), name.to_string());
+                Ok(OpenAnswer { begun, deployment, group, name, permit: Some(permit) })
             }
             Err(FailedAttempt { error, took }) => {
-                if let Some(took) = took {
-                    let (usage, pieces) = (took.usage, took.pieces);
+                if let Some(PartialUsage { usage, pieces }) = took {
                     self.trace.spent(Spent { deployment: d.id().into(), usage, pieces });
                 }
                 match &error {

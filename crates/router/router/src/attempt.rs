@@ -60,7 +60,7 @@ impl From<Failure> for AttemptError {
 
 /// What an attempt without an answer used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Took {
+pub struct PartialUsage {
     /// The target's token count.
     pub usage: Option<Usage>,
     /// Received pieces of the answer.
@@ -73,7 +73,7 @@ pub struct FailedAttempt {
     /// The reason.
     pub error: AttemptError,
     /// What it used, if its answer had begun.
-    pub took: Option<Took>,
+    pub took: Option<PartialUsage>,
 }
 
 impl From<Failure> for FailedAttempt {
@@ -272,7 +272,7 @@ pub async fn attempt<T: Target>(
         }
         Err(error) => {
             let usage = seen.tally.usage.or_else(|| events.usage());
-            let took = Took { usage, pieces: seen.pieces };
+            let took = PartialUsage { usage, pieces: seen.pieces };
             Err(FailedAttempt { error, took: (usage.is_some() || took.pieces > 0).then_some(took) })
         }
     }

@@ -294,11 +294,8 @@ impl<T: Target> Job<T> {
             match next {
                 Next::Try(pick) => {
                     let d = &group.deployments[pick.index];
-                    let tokens = self.counts.get(d.id()).copied().unwrap_or(self.size.tokens());
                     // Other requests may have been faster.
-                    let Some(permit) =
-                        d.state.admit_for(group.model(name), &d.terms.limits, tokens, Instant::now())
-                    else {
+                    let Some(permit) = self.admit(group, name, d) else {
                         tokio::task::yield_now().await;
                         continue;
                     };
@@ -327,6 +324,12 @@ impl<T: Target> Job<T> {
                 }
             }
         }
+    }
+
+    /// A permit of a deployment, if it is within its limits.
+    fn admit(&self, group: &Group<T>, name: &str, d: &Deployment<T>) -> Option<Permit> {
+        let tokens = self.counts.get(d.id()).copied().unwrap_or(self.size.tokens());
+        d.state.admit_for(group.model(name), &d.terms.limits, tokens, Instant::now())
     }
 
     /// How often a failed deployment may be retried.

@@ -8,7 +8,7 @@ use octet_api::core::{GenerateRequest, Reporting};
 use octet_config::Confidence;
 use tokio::time::{Instant, timeout_at};
 
-use crate::attempt::{AttemptError, AttemptParams, FailedAttempt, StartedAnswer, Took, attempt};
+use crate::attempt::{AttemptError, AttemptParams, FailedAttempt, PartialUsage, StartedAnswer, attempt};
 use crate::confidence::{HOLD_MAX, Meter, Verdict};
 use crate::signal;
 use crate::target::{Ask, Events, Piece, Target};
@@ -81,7 +81,7 @@ pub async fn attempt_beside<T: Target>(
         Some(result) => result,
         None => {
             // Both were generated concurrently.
-            let took = Took { usage: None, pieces: u64::from(meter.tokens()) };
+            let took = PartialUsage { usage: None, pieces: u64::from(meter.tokens()) };
             Err(FailedAttempt { error: AttemptError::Unsure, took: Some(took) })
         }
     }

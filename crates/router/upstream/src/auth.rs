@@ -165,7 +165,7 @@ pub(crate) fn google(account: &Google, now: SystemTime) -> Result<Request<Full<B
             (format!("{base}/computeMetadata/v1/instance/service-accounts/default/token"), None)
         }
     };
-    let uri: Uri = uri.parse().map_err(|_| wrong("token_uri is no address"))?;
+    let uri: Uri = uri.parse().map_err(|_| wrong("token_uri is not a valid URL"))?;
     if let Some(form) = form {
         return Ok(posted(uri, form));
     }

@@ -212,7 +212,7 @@ impl Endpoint {
             InvalidEndpoint(format!("api_base of '{}' ({}) {what}", remote.model, remote.provider.name()))
         };
         // The parser's error might show a password in the address.
-        let uri: Uri = remote.api_base.parse().map_err(|_| invalid("is no address"))?;
+        let uri: Uri = remote.api_base.parse().map_err(|_| invalid("is not a valid URL"))?;
         let parts = uri.into_parts();
         let scheme = parts.scheme.filter(|s| *s == Scheme::HTTP || *s == Scheme::HTTPS);
         let (Some(scheme), Some(authority)) = (scheme, parts.authority) else {
@@ -361,7 +361,7 @@ impl Endpoint {
         parts.scheme = Some(self.shared.scheme.clone());
         parts.authority = Some(self.shared.authority.clone());
         parts.path_and_query = Some(path);
-        Uri::from_parts(parts).map_err(|e| Failure::protocol(format!("the address is none: {e}")))
+        Uri::from_parts(parts).map_err(|e| Failure::protocol(format!("the URL is invalid: {e}")))
     }
 
     fn path(&self, operation: Operation) -> String {

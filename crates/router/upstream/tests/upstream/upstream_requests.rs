@@ -185,10 +185,10 @@ fn endpoints_that_can_not_be_are_refused_without_their_keys() {
     for (base, said) in [
         ("ftp://h", "must be an address"),
         ("h/v1", "address"),
-        ("", "is no address"),
+        ("", "is not a valid URL"),
         ("http://me:hunter22@h/v1", "holds a name or a password"),
         ("http://h/v1?key=hunter22", "has a query"),
-        ("http://hunter22 x", "is no address"),
+        ("http://hunter22 x", "is not a valid URL"),
     ] {
         let said_now = new(&|s| s.remote.api_base = base.into()).unwrap_err();
         assert!(said_now.contains(said) && !said_now.contains("hunter22"), "{base}: {said_now}");

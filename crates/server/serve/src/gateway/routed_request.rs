@@ -150,6 +150,14 @@ fn report(
     Some(Report::new(callbacks, dialect, traceparent, key_name, tags, metadata, current))
 }
 
+/// The client's headers with the request's trace.
+fn traced(mut headers: HeaderMap, traceparent: Option<&str>) -> HeaderMap {
+    if let Some(value) = traceparent.and_then(|t| HeaderValue::from_str(t).ok()) {
+        headers.insert(TRACEPARENT, value);
+    }
+    headers
+}
+
 /// Headers as text; others are left out.
 fn texts(headers: &HeaderMap) -> Vec<(String, String)> {
     let text = |(name, value): (&HeaderName, &HeaderValue)| {
@@ -203,10 +211,7 @@ impl RoutedRequest {
         };
         let routing_headers = if current.headers { texts(&headers) } else { Vec::new() };
         if let Some(original) = &mut original {
-            original.headers = headers;
-            if let Some(value) = traceparent.as_ref().and_then(|t| HeaderValue::from_str(t).ok()) {
-                original.headers.insert(TRACEPARENT, value);
-            }
+            original.headers = traced(headers, traceparent.as_deref());
         }
         let tags = if gateway.store().is_some() { own.tags.clone() } else { Vec::new() };
         let call = Call {
