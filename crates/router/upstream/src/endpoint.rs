@@ -216,10 +216,10 @@ impl Endpoint {
         let parts = uri.into_parts();
         let scheme = parts.scheme.filter(|s| *s == Scheme::HTTP || *s == Scheme::HTTPS);
         let (Some(scheme), Some(authority)) = (scheme, parts.authority) else {
-            return Err(invalid("must be an address like http://127.0.0.1:8000/v1"));
+            return Err(invalid("must be a URL like http://127.0.0.1:8000/v1"));
         };
         if authority.as_str().contains('@') {
-            return Err(invalid("holds a name or a password; set api_key or a header in extra_headers"));
+            return Err(invalid("contains a name or a password; set api_key or a header in extra_headers"));
         }
         if parts.path_and_query.as_ref().is_some_and(|p| p.query().is_some()) {
             return Err(invalid("has a query; set api_version or a header in extra_headers"));

@@ -183,10 +183,10 @@ fn endpoints_that_can_not_be_are_refused_without_their_keys() {
     };
     assert_eq!(new(&|_| {}), Ok("h".into()));
     for (base, said) in [
-        ("ftp://h", "must be an address"),
-        ("h/v1", "address"),
+        ("ftp://h", "must be a URL"),
+        ("h/v1", "is not a valid URL"),
         ("", "is not a valid URL"),
-        ("http://me:hunter22@h/v1", "holds a name or a password"),
+        ("http://me:hunter22@h/v1", "contains a name or a password"),
         ("http://h/v1?key=hunter22", "has a query"),
         ("http://hunter22 x", "is not a valid URL"),
     ] {
