@@ -554,7 +554,7 @@ fn headers(s: &Remote) -> Result<HeaderMap, InvalidEndpoint> {
         }
         let key: HeaderName = name
             .parse()
-            .map_err(|_| InvalidEndpoint(format!("'{name}' of '{}' is no name of a header", s.model)))?;
+            .map_err(|_| InvalidEndpoint(format!("'{name}' of '{}' is not a valid header name", s.model)))?;
         let value = header_value(value.expose()).ok_or_else(|| {
             InvalidEndpoint(format!("the header '{name}' of '{}' has no valid value", s.model))
         })?;
