@@ -28,8 +28,9 @@ REFUSED = {
         "modalities", "messages[].content[].type", "messages[].content[].file.file_data", "messages[].content[]", "input[].content[]",
         # Files, conversations and prompts are not kept.
         "input[].content[].image_url", "input[].content[].file_data", "input[].output[].image_url", "input[].output[].file_data",
+        "messages[].content[].file.file_id", "input[].content[].file_id", "input[].output[].file_id",
         "conversation", "prompt", "background", "input[].type", "input[].role", "input[].id",
-        # The older form of tools, and tools that take a text, have another form of answer.
+        # The deprecated form of tools stands for tools, not beside them.
         "functions", "function_call", "tools[].type",
         "suffix", "best_of", "grammar",
     },

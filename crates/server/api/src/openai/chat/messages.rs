@@ -286,14 +286,16 @@ pub(crate) fn document(o: &mut Object, at: String) -> Result<Part> {
     o.only("file_id", &[], "files are not kept; send 'file_data'")?;
     let name = o.read("filename", Field::string)?.filter(|name| !name.is_empty());
     o.take("detail");
-    let address = match o.take("file_url") {
-        Some(f) => f,
-        None => o.require("file_data")?,
+    let (address, is_url) = match o.take("file_url") {
+        Some(f) => (f, true),
+        None => (o.require("file_data")?, false),
     };
     let unknown = address.error("is neither text nor a PDF: send the file's text");
     let source = match image_source(address.name()?) {
         // Bytes without a type.
-        ImageSource::Url(data) if !data.contains("://") => ImageSource::Base64 { media_type: None, data },
+        ImageSource::Url(data) if !is_url && !data.contains("://") => {
+            ImageSource::Base64 { media_type: None, data }
+        }
         source => source,
     };
     let ImageSource::Base64 { media_type, data } = source else {
