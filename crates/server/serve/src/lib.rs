@@ -7,6 +7,7 @@
 
 mod answer_source;
 mod app;
+mod blocking;
 mod connections;
 mod gateway;
 mod header;

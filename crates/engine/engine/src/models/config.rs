@@ -195,7 +195,7 @@ fn vocab(model: &Model, hidden: usize) -> Result<usize, Error> {
 fn head_dim(k: &Keys, hidden: usize, heads: usize) -> Result<usize, Error> {
     let head_dim = match k.present_size("attention.key_length", 1024)? {
         Some(d) => d,
-        None if hidden % heads == 0 => k.range("attention.head_count", hidden / heads, 1024)?,
+        None if hidden.is_multiple_of(heads) => k.range("attention.head_count", hidden / heads, 1024)?,
         None => {
             return Err(k.bad("attention.key_length", "is missing; expected dimensions of a head".into()));
         }

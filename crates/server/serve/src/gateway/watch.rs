@@ -45,13 +45,13 @@ pub async fn files(gateway: Arc<Gateway>, every: Duration) {
 /// `None` if the runtime shuts down.
 async fn poll(files: &[PathBuf]) -> Option<FileStates> {
     let files = files.to_vec();
-    tokio::task::spawn_blocking(move || file_states(&files)).await.ok()
+    crate::blocking::spawn_blocking(move || file_states(&files)).await.ok()
 }
 
 /// Reloads the configuration, and logs the result.
 pub async fn reload(gateway: &Arc<Gateway>) {
     let this = Arc::clone(gateway);
-    match tokio::task::spawn_blocking(move || this.reload()).await {
+    match crate::blocking::spawn_blocking(move || this.reload()).await {
         Ok(Ok(())) => tracing::info!("the configuration was reloaded"),
         Ok(Err(why)) => {
             tracing::error!("the configuration was not reloaded; the old one stays in use: {why}")

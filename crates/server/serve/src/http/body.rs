@@ -222,7 +222,7 @@ pub async fn parse_of<T: Send + 'static>(
         return with(&bytes);
     }
     let (memory_budget, mut own) = (memory_budget.clone(), std::mem::take(share));
-    let read = tokio::task::spawn_blocking(move || {
+    let read = crate::blocking::spawn_blocking(move || {
         let parsed = memory_budget.take_values(&mut own, &bytes).and_then(|()| with(&bytes));
         (parsed, own)
     });

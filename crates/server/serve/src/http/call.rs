@@ -1,6 +1,7 @@
 //! A request with its body, as all endpoints receive it.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::extract::Request;
@@ -23,12 +24,27 @@ pub struct Call {
     pub body: BufferedBody,
 }
 
+/// What an endpoint makes of a request.
+type Answer = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
+
 /// Reads the body and answers; errors are written in the dialect of the path.
-pub async fn call<F, R>(app: Arc<App>, request: Request, answer: F) -> Response
+pub fn call<R>(
+    app: Arc<App>,
+    request: Request,
+    answer: impl FnOnce(Call) -> R + Send + 'static,
+) -> impl Future<Output = Response> + Send
 where
-    F: FnOnce(Call) -> R,
-    R: Future<Output = Result<Response, ApiError>>,
+    R: Future<Output = Result<Response, ApiError>> + Send + 'static,
 {
+    read_and_answer(app, request, Box::new(|call| Box::pin(answer(call))))
+}
+
+/// The part of [`call`] that is the same for all endpoints, compiled once.
+async fn read_and_answer(
+    app: Arc<App>,
+    request: Request,
+    answer: Box<dyn FnOnce(Call) -> Answer + Send>,
+) -> Response {
     let dialect = Dialect::of(request.uri().path());
     let sender = Sender::of(&request);
     let trace = sender.trace.clone();

@@ -97,7 +97,7 @@ async fn of_model(
         Some("sse") => EVENTS,
         _ => ARRAY,
     };
-    call(app, request, |mut c: Call| async move {
+    call(app, request, move |mut c: Call| async move {
         let said = [("model", Value::from(model)), ("stream", Value::from(method == Method::Stream))];
         let said = if matches!(method, Method::Generate | Method::Stream) { &said[..] } else { &said[..1] };
         c.body = c.body.with_fields(said);

@@ -76,7 +76,7 @@ async fn pass(app: Arc<App>, request: Request, passed: Passed) -> Response {
     let kind = request.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let Some(boundary) = boundary(kind) else {
         let path = request.uri().path().to_string();
-        return call(app, request, |c: Call| async move { json(c, passed, &path).await }).await;
+        return call(app, request, move |c: Call| async move { json(c, passed, &path).await }).await;
     };
     let trace = trace(&request);
     let form = async {

@@ -361,7 +361,7 @@ impl Registry {
                 tracing::info!(model = name, "loading");
                 let entry = self.entry(index);
                 let load = move || Loaded::open(&entry.spec, &progress).map_err(|e| e.to_string());
-                tokio::task::spawn_blocking(load).await.unwrap_or_else(|e| Err(e.to_string()))
+                crate::blocking::spawn_blocking(load).await.unwrap_or_else(|e| Err(e.to_string()))
             }
             Err(why) => Err(why),
         };
@@ -401,7 +401,7 @@ impl Registry {
     async fn unload(self: &Arc<Self>, index: usize, loaded: Arc<Loaded>) {
         tracing::info!(model = self.name(index), "unloading");
         loaded.handle.shutdown(Shutdown::Drain);
-        let ended = tokio::task::spawn_blocking(move || loaded.handle.join()).await;
+        let ended = crate::blocking::spawn_blocking(move || loaded.handle.join()).await;
         if !matches!(ended, Ok(Ok(()))) {
             tracing::error!(model = self.name(index), "the engine ended badly");
         }
@@ -469,7 +469,7 @@ impl Registry {
         let engines: Vec<Arc<Loaded>> = (0..self.count()).filter_map(|i| self.loaded(i)).collect();
         engines.iter().for_each(|l| l.handle.shutdown(how));
         for loaded in engines {
-            let ended = tokio::task::spawn_blocking(move || loaded.handle.join()).await;
+            let ended = crate::blocking::spawn_blocking(move || loaded.handle.join()).await;
             if !matches!(ended, Ok(Ok(()))) {
                 tracing::error!("an engine ended badly");
             }

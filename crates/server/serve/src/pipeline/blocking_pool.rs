@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use octet_api::{ApiError, ErrorKind};
 use tokio::sync::Semaphore;
 
+use crate::blocking::spawn_blocking;
 use crate::memory_budget::MemoryPermit;
 
 /// Maximum number of waiting requests that hold no place in a model's queue: those that only count tokens.
@@ -60,7 +61,7 @@ impl BlockingPool {
         let turn = Arc::clone(&self.lane(bytes).turns).acquire_owned().await.map_err(|e| internal(&e))?;
         let waits = CancelOnDrop(Arc::default());
         let gone = Arc::clone(&waits.0);
-        let done = tokio::task::spawn_blocking(move || {
+        let done = spawn_blocking(move || {
             let out = if gone.load(Ordering::Relaxed) { Err(given_up()) } else { work(&gone) };
             drop(turn);
             out

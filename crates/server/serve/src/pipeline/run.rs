@@ -21,6 +21,7 @@ use super::errors::{engine_error, internal, submit_error, timeout};
 use super::plan::{Defaults, Plan, Reader, plan, render};
 use crate::answer_source::{AnswerSource, Facts};
 use crate::app::App;
+use crate::blocking::spawn_blocking;
 use crate::memory_budget::MemoryPermit;
 use crate::models::{Lease, Loaded};
 use crate::ops::{Metrics, Model, RequestCost, Trace};
@@ -148,7 +149,7 @@ async fn planned(
     app.warnings.note(&left_out)?;
     // Not on the pool: others need not wait while a grammar is compiled, and compilations have their own limit.
     let asked = Arc::clone(&request);
-    let plan = tokio::task::spawn_blocking(move || plan(&model, &name, &asked, rendered, defaults));
+    let plan = spawn_blocking(move || plan(&model, &name, &asked, rendered, defaults));
     let plan = plan.await.map_err(|e| internal(&e.to_string()))??;
     Ok(Planned { request, share, plan, left_out })
 }

@@ -61,7 +61,7 @@ pub fn failed(e: &Error) -> ApiError {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    tokio::task::spawn_blocking(work)
+    crate::blocking::spawn_blocking(work)
         .await
         .unwrap_or_else(|e| Err(ApiError::new(ErrorKind::Internal, format!("the key store: {e}"))))
 }
@@ -73,11 +73,18 @@ pub fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
 }
 
 /// Answers a request with a body: `answer` gets its JSON object, and returns the response and notes about fields without effect.
-pub async fn posted(
+pub fn posted(
     app: Arc<App>,
     request: Request,
     answer: impl FnOnce(&Store, Map<String, Value>) -> Result<(Value, Vec<String>), ApiError> + Send + 'static,
-) -> Response {
+) -> impl Future<Output = Response> + Send {
+    answer_posted(app, request, Box::new(answer))
+}
+
+/// The response to a request with a body, and notes about its fields.
+type Posted = dyn FnOnce(&Store, Map<String, Value>) -> Result<(Value, Vec<String>), ApiError> + Send;
+
+async fn answer_posted(app: Arc<App>, request: Request, answer: Box<Posted>) -> Response {
     call(app, request, |c: Call| async move {
         let store = store(&c.app, &c.sender.caller)?;
         let (body, _share) = c.body.into_parts();
@@ -90,11 +97,18 @@ pub async fn posted(
 }
 
 /// Answers a request without a body.
-pub async fn queried(
+pub fn queried(
     app: Arc<App>,
     request: Request,
     answer: impl FnOnce(&Store) -> Result<Value, ApiError> + Send + 'static,
-) -> Response {
+) -> impl Future<Output = Response> + Send {
+    answer_queried(app, request, Box::new(answer))
+}
+
+/// The response to a request without a body.
+type Queried = dyn FnOnce(&Store) -> Result<Value, ApiError> + Send;
+
+async fn answer_queried(app: Arc<App>, request: Request, answer: Box<Queried>) -> Response {
     let result = match store(&app, &caller(&request)) {
         Ok(store) => blocking(move || answer(&store)).await,
         Err(e) => Err(e),
