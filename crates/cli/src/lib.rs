@@ -1,0 +1,111 @@
+//! The `octet` command: parses the command line, runs the command, reports errors. Start here, then `commands`.
+#![warn(clippy::print_stderr)] // `stderr::note` does not panic
+
+mod advice;
+mod args;
+mod bench;
+mod chat;
+mod commands;
+mod completions;
+mod config_cmd;
+mod device;
+mod device_memory;
+mod doctor;
+mod embedded;
+mod experts;
+mod keys;
+mod library;
+mod llama_flags;
+mod loading;
+mod memory;
+mod model;
+mod numbers;
+mod perplexity;
+mod plan;
+mod progress;
+mod route;
+mod run;
+mod sampling;
+mod serve;
+mod settings;
+mod show;
+mod speculation;
+mod stderr;
+mod stdout;
+mod synth;
+mod template;
+mod tokenize;
+mod units;
+mod usage;
+mod usage_error;
+
+use std::process::ExitCode;
+
+use commands::Command;
+use settings::Settings;
+use stderr::note;
+use usage_error::Usage;
+
+/// Runs the command of the command line; returns the exit code.
+pub fn main() -> ExitCode {
+    let parsed = commands::parse().map_err(Into::into);
+    parsed.and_then(|(command, settings)| dispatch(command, &settings)).unwrap_or_else(|e| report(&e))
+}
+
+fn dispatch(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Run(args) => return run::run(&args, settings),
+        Command::Serve(args) => serve::run(&args, settings)?,
+        Command::Bench(args) => bench::run(&args, settings)?,
+        Command::Show(args) => show::run(&args, settings)?,
+        Command::Plan(args) => plan::run(&args)?,
+        Command::Experts(args) => experts::run(&args, settings)?,
+        Command::Devices(args) => device::list(&args)?,
+        Command::Doctor(args) => doctor::run(&args)?,
+        Command::Synth(args) => synth::run(&args)?,
+        Command::Pull(args) => library::pull(&args, settings)?,
+        Command::List(args) => library::list(&args, settings)?,
+        Command::Rm(args) => library::rm(&args, settings)?,
+        Command::Tokenize(args) => tokenize::run(&args, settings)?,
+        Command::Template(args) => template::run(&args, settings)?,
+        Command::Perplexity(args) => perplexity::run(&args, settings)?,
+        Command::Config(args) => config_cmd::run(&args, settings)?,
+        Command::Route(args) => route::run(&args, settings)?,
+        Command::Keys(args) => keys::run(&args, settings)?,
+        Command::Usage(args) => usage::run(&args, settings)?,
+        Command::Completions(args) => completions::run(&args, commands::command())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints an error with its causes, and returns the exit code.
+fn report(e: &anyhow::Error) -> ExitCode {
+    // The reader of our output has closed it: `octet list | head -1`.
+    let piped = |e: &std::io::Error| e.kind() == std::io::ErrorKind::BrokenPipe;
+    if e.chain().any(|c| c.downcast_ref().is_some_and(piped)) {
+        return ExitCode::SUCCESS;
+    }
+    note!("error: {}", described(e));
+    if let Some(advice) = advice::advice(e, advice::Place::Command) {
+        note!("\n  {advice}");
+    }
+    match e.downcast_ref::<Usage>() {
+        Some(_) => {
+            note!("\nFor more information, try '--help'.");
+            ExitCode::from(2)
+        }
+        None => ExitCode::FAILURE,
+    }
+}
+
+/// An error with its causes.
+fn described(e: &anyhow::Error) -> String {
+    let mut said = e.to_string();
+    for cause in e.chain().skip(1).map(ToString::to_string) {
+        // Many errors print their cause themselves.
+        if !said.contains(&cause) {
+            said += &format!(": {cause}");
+        }
+    }
+    said
+}
