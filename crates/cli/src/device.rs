@@ -34,12 +34,13 @@ pub struct DeviceFlags {
     /// processor.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceName,
-    /// Maximum graphics device memory to use, in GiB, or with a unit such as 512MiB. Default: all that is free.
+    /// Maximum graphics device memory to use, in GiB or with a unit: 7.5GiB, 512MiB (G and M are the same), 24GB (10^9 bytes each), 500MB.
+    /// Default: all that is free.
     #[arg(long, value_name = "GIB", value_parser = gib)]
     gpu_memory: Option<u64>,
     /// The card as it was when the first model was placed: what models of this program take of it later, they give back to one another.
     #[arg(skip)]
-    card: Arc<OnceLock<Option<Card>>>,
+    card: Arc<OnceLock<Found>>,
     /// `--gpu-memory` of all models of this program together.
     #[arg(skip)]
     limit: Arc<OnceLock<Option<Limit>>>,
@@ -89,7 +90,7 @@ impl FromStr for DeviceName {
     }
 }
 
-/// Bytes, from a number of GiB or with a unit: `16`, `7.5GiB`, `512M`, `24GB`.
+/// Bytes, from a number of GiB or with a unit: `16`, `7.5GiB`, `512M` (MiB), `24GB` (10^9 bytes each). At least one byte.
 pub fn gib(s: &str) -> Result<u64, String> {
     let (number, unit) = s.split_at(s.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(s.len()));
     let unit = match unit.trim().to_ascii_lowercase().as_str() {
@@ -103,10 +104,11 @@ pub fn gib(s: &str) -> Result<u64, String> {
         .trim()
         .parse()
         .map_err(|_| "expected a number of GiB, such as 16 or 7.5, or a size such as 512MiB".to_string())?;
-    if number.is_finite() && number > 0.0 {
-        Ok((number * unit) as u64)
+    let bytes = number * unit;
+    if bytes.is_finite() && bytes >= 1.0 {
+        Ok(bytes as u64)
     } else {
-        Err("expected more than 0".into())
+        Err("expected at least one byte".into())
     }
 }
 
@@ -121,14 +123,14 @@ impl std::fmt::Display for DeviceName {
 }
 
 impl DeviceName {
-    /// The graphics device that the name stands for, if there is one; `None` is the processor.
-    fn card(self, exact: bool) -> Option<Card> {
+    /// The graphics device that the name stands for.
+    fn card(self, exact: bool) -> Found {
         match self {
-            Self::Cpu => None,
+            Self::Cpu => Err(None),
             // If there is none, loading says so.
-            Self::Vulkan(index) => Some(card(index).unwrap_or(Card { index, ..Card::default() })),
+            Self::Vulkan(index) => Ok(card(index).unwrap_or(Card { index, ..Card::default() })),
             // f32 throughout takes too much room
-            Self::Auto if exact => None,
+            Self::Auto if exact => Err(None),
             Self::Auto => first_card(),
         }
     }
@@ -145,7 +147,7 @@ impl DeviceName {
         exact: bool,
         is_checked: bool,
     ) -> Result<Option<Device>> {
-        let Some(card) = self.card(exact) else { return Ok(None) };
+        let Ok(card) = self.card(exact) else { return Ok(None) };
         let room = card.room(gpu_memory);
         let slots = match (exact, room) {
             (false, Some(room)) => expert_slots(report, limits, room).map_err(|bytes| {
@@ -188,6 +190,9 @@ impl DeviceName {
         }
     }
 }
+
+/// A graphics device; or for the processor, why Vulkan finds no device, if it finds none.
+type Found = Result<Card, Option<String>>;
 
 /// A graphics device that a model may run on.
 #[derive(Debug, Default)]
@@ -268,7 +273,7 @@ impl DeviceFlags {
             return Ok(None);
         }
         let is_first = self.card.get().is_none();
-        let Some(card) = self.card.get_or_init(|| self.device.card(exact)) else { return Ok(None) };
+        let Ok(card) = self.card.get_or_init(|| self.device.card(exact)) else { return Ok(None) };
         // Other programs may have ended since.
         let now = if is_first { None } else { self::card(card.index).ok().and_then(|now| now.free) };
         let device = least(card.free.max(now), self.gpu_memory);
@@ -285,9 +290,9 @@ impl DeviceFlags {
         Ok(Some(placement))
     }
 
-    /// Why Vulkan finds no device for `--device auto`, if it finds none.
-    pub fn missing(&self) -> Option<String> {
-        if self.device == DeviceName::Auto { cards().1 } else { None }
+    /// Why Vulkan found no device for `--device auto`, if it found none.
+    pub fn missing(&self) -> Option<&str> {
+        self.card.get()?.as_ref().err()?.as_deref()
     }
 
     /// Most bytes of the device's memory to use.
@@ -298,17 +303,28 @@ impl DeviceFlags {
 
 /// A graphics card that nobody named: the first with memory of its own, or else one that shares the machine's. Never one in software.
 #[cfg(feature = "vulkan")]
-fn first_card() -> Option<Card> {
+fn first_card() -> Found {
     use octet_vulkan::DeviceKind;
     // No loader, no driver, no card: the processor. `DeviceFlags::missing` has the reason.
-    let cards = octet_vulkan::devices().ok()?;
+    let cards = devices().map_err(Some)?;
     let of = |kind| cards.iter().find(|c| c.kind == kind && c.missing.is_empty());
-    of(DeviceKind::Discrete).or_else(|| of(DeviceKind::Integrated)).map(Card::of)
+    of(DeviceKind::Discrete).or_else(|| of(DeviceKind::Integrated)).map(Card::of).ok_or(None)
 }
 
 #[cfg(not(feature = "vulkan"))]
-fn first_card() -> Option<Card> {
-    None
+fn first_card() -> Found {
+    Err(Some(NO_VULKAN.into()))
+}
+
+/// Why a build without Vulkan finds no device.
+#[cfg(not(feature = "vulkan"))]
+pub const NO_VULKAN: &str = "this build has no support for them";
+
+/// All graphics devices, or why there are none.
+#[cfg(feature = "vulkan")]
+pub fn devices() -> Result<Vec<octet_vulkan::DeviceInfo>, String> {
+    let found = octet_vulkan::devices().map_err(|e| e.to_string())?;
+    if found.is_empty() { Err("Vulkan knows of none".into()) } else { Ok(found) }
 }
 
 #[cfg(feature = "vulkan")]
@@ -323,12 +339,12 @@ impl Card {
     }
 
     fn passes(&self) -> bool {
-        let options = octet_vulkan::VulkanOptions { index: self.index, ..Default::default() };
-        let why = match octet_vulkan::Vulkan::new(&options).and_then(|mut device| device.self_test()) {
-            Ok(checks) if checks.iter().all(octet_compute::selftest::Check::passed) => return true,
-            Ok(_) => "computes wrong results, see `octet doctor`".to_string(),
-            Err(e) => format!("cannot be used: {e}"),
-        };
+        let why =
+            match octet_vulkan::Vulkan::new(&options(self.index)).and_then(|mut device| device.self_test()) {
+                Ok(checks) if checks.iter().all(octet_compute::selftest::Check::passed) => return true,
+                Ok(_) => "computes wrong results, see `octet doctor`".to_string(),
+                Err(e) => format!("cannot be used: {e}"),
+            };
         note!("warning: {self} {why}: the model runs on the processor");
         false
     }
@@ -374,15 +390,23 @@ fn card(_: usize) -> Result<Card> {
 #[cfg(feature = "vulkan")]
 fn vulkan(index: usize, s: Settings) -> Device {
     let options = octet_vulkan::VulkanOptions {
-        index,
         memory_limit: s.limit,
         exact: s.exact,
         expert_slots: s.slots,
-        lazy_kernels: false,
-        kernel_cache: kernel_cache(),
-        notice: Some(|message| note!("note: {message}")),
+        ..options(index)
     };
     Device::new(&format!("vulkan:{index}"), move || octet_vulkan::Vulkan::new(&options))
+}
+
+/// How a graphics device is opened, for a model and for the self-test: compiled kernels are saved.
+#[cfg(feature = "vulkan")]
+pub fn options(index: usize) -> octet_vulkan::VulkanOptions {
+    octet_vulkan::VulkanOptions {
+        index,
+        kernel_cache: kernel_cache(),
+        notice: Some(|message| note!("note: {message}")),
+        ..Default::default()
+    }
 }
 
 /// Folder for compiled kernels: `octet/kernels` in the user's cache folder; none without a home folder.
@@ -449,10 +473,9 @@ pub fn list(args: &DevicesArgs) -> Result<()> {
 /// Graphics devices as JSON, and why there are none.
 #[cfg(feature = "vulkan")]
 fn cards() -> (Vec<serde_json::Value>, Option<String>) {
-    let found = match octet_vulkan::devices() {
-        Ok(found) if found.is_empty() => return (Vec::new(), Some("Vulkan knows of none".into())),
+    let found = match devices() {
         Ok(found) => found,
-        Err(e) => return (Vec::new(), Some(e.to_string())),
+        Err(why) => return (Vec::new(), Some(why)),
     };
     let json = found.iter().map(|d| {
         serde_json::json!({
@@ -474,7 +497,7 @@ fn cards() -> (Vec<serde_json::Value>, Option<String>) {
 
 #[cfg(not(feature = "vulkan"))]
 fn cards() -> (Vec<serde_json::Value>, Option<String>) {
-    (Vec::new(), Some("this build has no support for them".into()))
+    (Vec::new(), Some(NO_VULKAN.into()))
 }
 
 #[cfg(test)]
@@ -494,7 +517,8 @@ mod tests {
         assert_eq!(gib("7.5GiB"), Ok(15 << 29));
         assert_eq!([gib("512M"), gib("512 MiB"), gib("16gib")], [Ok(512 << 20), Ok(512 << 20), Ok(16 << 30)]);
         assert_eq!([gib("24GB"), gib("1.5mb")], [Ok(24_000_000_000), Ok(1_500_000)]);
-        for wrong in ["0", "-1", "much", "", "GiB", "16 TiB", "1e400", "nan", "inf", "1,5"] {
+        assert_eq!([gib("24G"), gib("0.000000001")], [Ok(24 << 30), Ok(1)]);
+        for wrong in ["0", "0.0000000001", "-1", "much", "", "GiB", "16 TiB", "1e400", "nan", "inf", "1,5"] {
             assert!(gib(wrong).is_err(), "{wrong}");
         }
     }
@@ -509,7 +533,7 @@ mod tests {
         let flags = |free| DeviceFlags {
             device: DeviceName::Vulkan(99),
             gpu_memory: None,
-            card: Arc::new(OnceLock::from(Some(Card { index: 99, free: Some(free), ..Card::default() }))),
+            card: Arc::new(OnceLock::from(Ok(Card { index: 99, free: Some(free), ..Card::default() }))),
             limit: Arc::default(),
         };
         let one = Among { of: 1, taken: 0 };

@@ -7,7 +7,7 @@ use octet_compute::cpu::{Cpu, CpuOptions};
 use octet_compute::selftest::{self, Check};
 use serde_json::{Value, json};
 
-use crate::device::DeviceName;
+use crate::device::{self, DeviceName};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -144,8 +144,7 @@ fn examine(device: DeviceName, args: &DoctorArgs) -> anyhow::Result<Found> {
 #[cfg(feature = "vulkan")]
 fn examine_graphics(index: usize, args: &DoctorArgs, start: std::time::Instant) -> anyhow::Result<Found> {
     use octet_engine::models::Inspect;
-    use octet_vulkan::{Vulkan, VulkanOptions};
-    let mut vulkan = Vulkan::new(&VulkanOptions { index, ..VulkanOptions::default() })?;
+    let mut vulkan = octet_vulkan::Vulkan::new(&device::options(index))?;
     if let Some(kernel) = &args.break_kernel {
         vulkan.break_kernel(kernel);
     }
@@ -168,8 +167,8 @@ fn examine_graphics(_: usize, _: &DoctorArgs, _: std::time::Instant) -> anyhow::
 /// Usable graphics devices, or why there are none.
 #[cfg(feature = "vulkan")]
 fn graphics() -> (Vec<DeviceName>, Option<String>) {
-    match octet_vulkan::devices() {
-        Err(e) => (Vec::new(), Some(e.to_string())),
+    match device::devices() {
+        Err(why) => (Vec::new(), Some(why)),
         Ok(all) => {
             let usable = all.iter().filter(|d| d.missing.is_empty());
             (usable.map(|d| DeviceName::Vulkan(d.index)).collect(), None)
@@ -179,5 +178,5 @@ fn graphics() -> (Vec<DeviceName>, Option<String>) {
 
 #[cfg(not(feature = "vulkan"))]
 fn graphics() -> (Vec<DeviceName>, Option<String>) {
-    (Vec::new(), Some("this build has no support for them".into()))
+    (Vec::new(), Some(device::NO_VULKAN.into()))
 }

@@ -222,7 +222,7 @@ fn open(
     // If a program reads standard error, only unexpected devices are reported.
     if args.verbose || std::io::stderr().is_terminal() || engine.backend().memory_bytes().is_some() {
         let missing = args.engine.device.missing();
-        let missing = missing.map(|why| format!("; no graphics device: {why}")).unwrap_or_default();
+        let missing = missing.map_or_else(String::new, |why| format!("; no graphics device: {why}"));
         note!("{}{missing}", place(model, &mut engine));
     }
     let template = (!args.raw).then(|| args.chat.template(model, engine.tokenizer())).transpose()?;

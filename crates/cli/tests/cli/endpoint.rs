@@ -300,7 +300,7 @@ fn failures_are_counted_and_reported() {
 }
 
 #[test]
-fn if_all_deployments_fail_the_request_fails() {
+fn bench_fails_if_no_request_succeeds() {
     let place = Place::new();
     // Nobody listens there; a port that was free a moment ago may be somebody's by now.
     let url = "http://127.0.0.1:9/v1".to_string();

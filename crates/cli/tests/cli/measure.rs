@@ -279,6 +279,8 @@ fn a_graphics_device_by_its_name() {
     let place = Place::with_model("qwen35moe", "q4_k_m");
     let doctor = place.octet(&["doctor", "--device", &device]).ok().stdout;
     assert!(doctor.contains("23 of 23 checks are right") && doctor.contains("GB/s"), "{doctor}");
+    let kernels = std::fs::read_dir(place.path(".cache/octet/kernels")).unwrap();
+    assert_eq!(kernels.count(), 1, "the self-test saves the kernels that it compiles");
     // a driver that gets one kernel wrong
     let wrong = place.octet(&["doctor", "--device", &device, "--no-bandwidth", "--break-kernel", "gdn"]);
     assert!(wrong.stdout.contains("gdn: wrong"), "{}", wrong.stdout);

@@ -6,10 +6,21 @@ use std::time::{Duration, Instant};
 use octet_compute::Error;
 
 use crate::backend::Vulkan;
+use crate::kernel_cache::KernelCache;
 use crate::pipeline::PipelineKey;
 
 /// Compiling that takes longer is announced.
 const NOTICE_AFTER: Duration = Duration::from_secs(1);
+
+/// The kernels that an earlier start saved in `cache`; none if they cannot be read, which is reported.
+pub(crate) fn saved_kernels(cache: &KernelCache, notice: Option<fn(&str)>) -> Vec<u8> {
+    cache.load().unwrap_or_else(|e| {
+        if let Some(notice) = notice {
+            notice(&format!("saved kernels cannot be read: {}: {e}", cache.path().display()));
+        }
+        Vec::new()
+    })
+}
 
 impl Vulkan {
     /// Compiles the kernels that `steps` uses. It calls [`octet_compute::backend::Backend::step`] as for real steps, but nothing is computed.
@@ -40,13 +51,22 @@ impl Vulkan {
                 }
             }
         })?;
-        if let (Some(cache), true) = (&self.kernel_cache, self.recorder.pipelines.count() > before)
-            && let Err(e) = cache.save(&self.recorder.pipelines.cached())
-            && let Some(notice) = notice
-        {
-            notice(&format!("compiled kernels cannot be saved: {}: {e}", cache.path().display()));
+        if self.recorder.pipelines.count() > before {
+            self.save_kernels();
         }
         Ok(())
+    }
+
+    /// Saves all kernels that are compiled so far. A failure is reported.
+    pub(crate) fn save_kernels(&self) {
+        let Some(cache) = &self.kernel_cache else { return };
+        let saved = match self.recorder.pipelines.cached() {
+            Ok(data) => cache.save(&data).map_err(|e| format!("{}: {e}", cache.path().display())),
+            Err(e) => Err(format!("the driver does not return them: {e}")),
+        };
+        if let (Err(why), Some(notice)) = (saved, self.notice) {
+            notice(&format!("compiled kernels cannot be saved: {why}"));
+        }
     }
 
     /// Runs a step's `body` to note its kernels.

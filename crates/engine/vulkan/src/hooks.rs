@@ -36,6 +36,12 @@ impl Vulkan {
         self.recorder.pipelines.late.clone()
     }
 
+    /// Bytes of saved kernels that the driver got when the device was opened.
+    #[doc(hidden)]
+    pub fn loaded_kernel_bytes(&self) -> usize {
+        self.recorder.pipelines.loaded_bytes
+    }
+
     /// Multiplies bytes one by one, as on a device without integer dot products. Called before anything is computed.
     #[doc(hidden)]
     pub fn forgo_dot_products(&mut self) {

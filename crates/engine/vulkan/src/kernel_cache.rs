@@ -1,6 +1,6 @@
 //! The driver's compiled kernels in a file, so that the next start compiles nothing. Called by `compile`.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::kernel;
@@ -38,21 +38,33 @@ impl KernelCache {
         blake3::Hasher::new().update(self.key.as_bytes()).update(data).finalize()
     }
 
-    /// What was saved last; empty if there is nothing, or nothing that fits.
-    pub(crate) fn load(&self) -> Vec<u8> {
-        let is_small = std::fs::metadata(&self.path).is_ok_and(|m| m.len() <= FILE_BYTES_MAX);
-        let Some(mut file) = is_small.then(|| std::fs::read(&self.path).ok()).flatten() else {
-            return Vec::new();
+    /// The data that was saved last; empty without a file, and if the file is damaged or another version's.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub(crate) fn load(&self) -> io::Result<Vec<u8>> {
+        let metadata = match std::fs::metadata(&self.path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            metadata => metadata?,
         };
-        if file.len() < HASH_BYTES || self.hash(&file[HASH_BYTES..]).as_bytes()[..] != file[..HASH_BYTES] {
-            return Vec::new();
+        // Reading a pipe would wait for its writer.
+        if !metadata.is_file() {
+            return Err(io::Error::other("not a regular file"));
         }
-        file.split_off(HASH_BYTES)
+        if metadata.len() > FILE_BYTES_MAX {
+            return Ok(Vec::new());
+        }
+        let mut file = std::fs::read(&self.path)?;
+        if file.len() < HASH_BYTES || self.hash(&file[HASH_BYTES..]).as_bytes()[..] != file[..HASH_BYTES] {
+            return Ok(Vec::new());
+        }
+        Ok(file.split_off(HASH_BYTES))
     }
 
     /// Replaces the file as a whole.
-    pub(crate) fn save(&self, data: &[u8]) -> std::io::Result<()> {
-        if data.is_empty() || self.load() == data {
+    pub(crate) fn save(&self, data: &[u8]) -> io::Result<()> {
+        // A file that cannot be read is replaced, too.
+        if data.is_empty() || self.load().is_ok_and(|saved| saved == data) {
             return Ok(());
         }
         let folder = self.path.parent().unwrap_or(Path::new("."));
@@ -79,27 +91,34 @@ mod tests {
     fn only_what_was_saved_for_this_device_comes_back() {
         let folder = std::env::temp_dir().join(format!("octet-kernel-cache-{}", std::process::id()));
         let open = |device: &str, id| KernelCache::new(&folder.join("new"), device, [id; 16]);
+        let load = |cache: &KernelCache| cache.load().expect("it is readable");
         let (cache, data) = (open("card, driver 1", 7), vec![1, 2, 3]);
-        assert_eq!(cache.load(), [0; 0]);
+        assert_eq!(load(&cache), [0; 0]);
         cache.save(&data).expect("it is written");
-        assert_eq!(cache.load(), data);
+        assert_eq!(load(&cache), data);
         // Another driver's, another device's.
-        assert_eq!(open("card, driver 2", 7).load(), [0; 0]);
-        assert_eq!(open("card, driver 1", 8).load(), [0; 0]);
+        assert_eq!(load(&open("card, driver 2", 7)), [0; 0]);
+        assert_eq!(load(&open("card, driver 1", 8)), [0; 0]);
         // A flipped bit, a missing end.
         let whole = std::fs::read(cache.path()).expect("it is there");
         for at in [0, HASH_BYTES, whole.len() - 1] {
             let mut damaged = whole.clone();
             damaged[at] ^= 1;
             std::fs::write(cache.path(), &damaged).expect("it is written");
-            assert_eq!(cache.load(), [0; 0], "byte {at}");
+            assert_eq!(load(&cache), [0; 0], "byte {at}");
         }
         for len in [0, HASH_BYTES - 1, whole.len() - 1] {
             std::fs::write(cache.path(), &whole[..len]).expect("it is written");
-            assert_eq!(cache.load(), [0; 0], "{len} bytes");
+            assert_eq!(load(&cache), [0; 0], "{len} bytes");
         }
         cache.save(&[4]).expect("it is replaced");
-        assert_eq!(cache.load(), [4]);
+        assert_eq!(load(&cache), [4]);
+        // A larger file is not read. It is sparse here.
+        let large = std::fs::File::create(cache.path()).expect("a file");
+        large.set_len(FILE_BYTES_MAX + 1).expect("a size");
+        assert_eq!(load(&cache), [0; 0]);
+        cache.save(&[5]).expect("it is replaced");
+        assert_eq!(load(&cache), [5]);
         assert_eq!(
             std::fs::read_dir(folder.join("new")).expect("a folder").count(),
             1,
@@ -110,5 +129,23 @@ mod tests {
         std::fs::write(&folder, "").expect("it is written");
         assert!(open("card, driver 1", 7).save(&data).is_err());
         std::fs::remove_file(&folder).expect("it was there");
+    }
+
+    /// What is not a file is an error, and a pipe without a writer is not waited for.
+    #[cfg(unix)]
+    #[test]
+    fn what_is_not_a_file_is_not_read() {
+        let folder = std::env::temp_dir().join(format!("octet-kernel-cache-kinds-{}", std::process::id()));
+        let cache = KernelCache::new(&folder, "card", [7; 16]);
+        std::fs::create_dir_all(cache.path()).expect("a folder at its place");
+        assert_eq!(cache.load().expect_err("a folder").to_string(), "not a regular file");
+        assert!(cache.save(&[1]).is_err());
+        std::fs::remove_dir(cache.path()).expect("it is empty");
+        let made = std::process::Command::new("mkfifo").arg(cache.path()).status().expect("mkfifo");
+        assert!(made.success());
+        assert_eq!(cache.load().expect_err("a pipe").to_string(), "not a regular file");
+        cache.save(&[1]).expect("it is replaced");
+        assert_eq!(cache.load().expect("a file"), [1]);
+        std::fs::remove_dir_all(&folder).expect("it was there");
     }
 }

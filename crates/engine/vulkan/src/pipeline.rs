@@ -37,6 +37,52 @@ fn failed(kernel: Kernel, e: vk::Result) -> Error {
     Error(format!("the driver cannot compile the kernel '{}': {e}. A newer driver may help", kernel.name()))
 }
 
+/// Calls `work` for each of `items` on up to `threads` threads, and `done` on this thread with each result. If the system refuses a thread,
+/// the others do its part, or this one. After a failure no more work is started.
+///
+/// # Errors
+/// The first failure of `work`.
+fn in_parallel<T: Sync, R: Send>(
+    threads: usize,
+    items: &[T],
+    work: impl Fn(&T) -> Result<R, Error> + Sync,
+    done: &mut dyn FnMut(R),
+) -> Result<(), Error> {
+    let next = AtomicUsize::new(0);
+    let work_through = |done: &mut dyn FnMut(Result<R, Error>)| {
+        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let result = work(item);
+            if result.is_err() {
+                next.store(items.len(), Ordering::Relaxed);
+            }
+            done(result);
+        }
+    };
+    let mut failure = None;
+    let mut receive = |result| match result {
+        Ok(result) => done(result),
+        Err(e) => failure = failure.take().or(Some(e)),
+    };
+    std::thread::scope(|scope| {
+        let (sender, results) = mpsc::channel();
+        for _ in 0..threads.min(items.len()) {
+            let sender = sender.clone();
+            let mut send =
+                move |result| sender.send(result).expect("the receiver lives as long as this scope");
+            let work_through = &work_through;
+            let thread = std::thread::Builder::new().spawn_scoped(scope, move || work_through(&mut send));
+            if thread.is_err() {
+                break;
+            }
+        }
+        drop(sender);
+        results.into_iter().for_each(&mut receive);
+        // Nothing is left, unless the system refused every thread.
+        work_through(&mut receive);
+    });
+    failure.map_or(Ok(()), Err)
+}
+
 /// All pipelines of a device.
 pub(crate) struct Pipelines {
     device: Arc<Device>,
@@ -44,8 +90,10 @@ pub(crate) struct Pipelines {
     /// By the number of buffers.
     layouts: HashMap<usize, (vk::DescriptorSetLayout, vk::PipelineLayout)>,
     made: HashMap<PipelineKey, Pipeline>,
-    /// The driver's cache of compiled kernels.
-    cache: vk::PipelineCache,
+    /// The driver's cache of compiled kernels, or why there is none.
+    cache: Result<vk::PipelineCache, vk::Result>,
+    /// Bytes that the driver's cache was created from: for tests.
+    pub(crate) loaded_bytes: usize,
     /// Kernels that were compiled at their first use: for tests.
     pub(crate) late: Arc<Mutex<Vec<String>>>,
     /// Four bytes are multiplied by one instruction.
@@ -63,7 +111,7 @@ impl Drop for Pipelines {
                 d.destroy_descriptor_set_layout(*set, None);
             }
             self.modules.values().for_each(|m| d.destroy_shader_module(*m, None));
-            d.destroy_pipeline_cache(self.cache, None);
+            d.destroy_pipeline_cache(self.cache.unwrap_or_default(), None);
         }
     }
 }
@@ -73,28 +121,29 @@ impl Pipelines {
     pub(crate) fn new(device: Arc<Device>, cached: &[u8]) -> Self {
         let dot = device.info.integer_dot;
         let info = vk::PipelineCacheCreateInfo::default().initial_data(cached);
-        // SAFETY: `info` outlives the call. The data is what this driver wrote: `disk` has checked that.
+        // SAFETY: `info` outlives the call. This driver wrote the data: `kernel_cache` has checked its hash.
         let cache = unsafe { device.raw.create_pipeline_cache(&info, None) };
-        // Without a cache, kernels are only compiled more often.
-        let cache = cache.unwrap_or_default();
         Self {
             device,
             modules: HashMap::new(),
             layouts: HashMap::new(),
             made: HashMap::new(),
+            // Without a cache, kernels are only compiled more often. Saving them reports why there is none.
             cache,
+            loaded_bytes: info.initial_data_size,
             late: Arc::default(),
             dot,
         }
     }
 
-    /// The driver's compiled kernels as bytes; empty if the driver returns none.
-    pub(crate) fn cached(&self) -> Vec<u8> {
-        if self.cache == vk::PipelineCache::null() {
-            return Vec::new();
-        }
+    /// The driver's compiled kernels as bytes.
+    ///
+    /// # Errors
+    /// If the driver could not create its cache, or does not return it.
+    pub(crate) fn cached(&self) -> Result<Vec<u8>, vk::Result> {
+        let cache = self.cache?;
         // SAFETY: the cache is alive, and no other thread uses it now.
-        unsafe { self.device.raw.get_pipeline_cache_data(self.cache) }.unwrap_or_default()
+        unsafe { self.device.raw.get_pipeline_cache_data(cache) }
     }
 
     /// The number of compiled pipelines.
@@ -124,33 +173,17 @@ impl Pipelines {
         let missing = keys.iter().filter(|key| !self.made.contains_key(key));
         let missing: Vec<PipelineKey> = missing.copied().collect();
         let sources = missing.iter().map(|key| self.source(*key)).collect::<Result<Vec<_>, _>>()?;
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(sources.len());
-        let (next, this) = (AtomicUsize::new(0), &*self);
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let mut compiled = Vec::with_capacity(sources.len());
-        let mut failure = None;
-        std::thread::scope(|scope| {
-            let (done, results) = mpsc::channel();
-            for _ in 0..threads {
-                let (done, next, sources) = (done.clone(), &next, &sources);
-                scope.spawn(move || {
-                    while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let sent = done.send((source.key, this.compile(source)));
-                        sent.expect("the receiver lives as long as this scope");
-                    }
-                });
-            }
-            drop(done);
-            for (key, result) in results {
-                match result {
-                    Ok(pipeline) => compiled.push((key, pipeline)),
-                    Err(e) => failure = failure.take().or(Some(e)),
-                }
-                progress(compiled.len(), sources.len());
-            }
+        let this = &*self;
+        let compile = |source: &Source| Ok((source.key, this.compile(source)?));
+        let result = in_parallel(threads, &sources, compile, &mut |pipeline| {
+            compiled.push(pipeline);
+            progress(compiled.len(), sources.len());
         });
         // Kept even after a failure, so that they are destroyed in the end.
         self.made.extend(compiled);
-        failure.map_or(Ok(()), Err)
+        result
     }
 
     /// What a pipeline is compiled from.
@@ -174,8 +207,9 @@ impl Pipelines {
             .name(c"main")
             .specialization_info(&special);
         let info = [vk::ComputePipelineCreateInfo::default().stage(stage).layout(layout)];
+        let cache = self.cache.unwrap_or_default();
         // SAFETY: module and layout are alive; what `info` points to outlives the call.
-        let made = unsafe { self.device.raw.create_compute_pipelines(self.cache, &info, None) };
+        let made = unsafe { self.device.raw.create_compute_pipelines(cache, &info, None) };
         let raw = made.map_err(|(_, e)| failed(kernel, e))?[0];
         Ok(Pipeline { raw, layout, set_layout })
     }
@@ -221,6 +255,38 @@ impl Pipelines {
             let layout = self.device.raw.create_pipeline_layout(&info, None)?;
             self.layouts.insert(buffers, (set, layout));
             Ok((set, layout))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without threads, as if the system refused them, this thread does all the work.
+    #[test]
+    fn work_is_done_with_any_number_of_threads() {
+        let items: Vec<usize> = (0..50).collect();
+        for threads in [0, 1, 3, 100] {
+            let mut results = Vec::new();
+            in_parallel(threads, &items, |i| Ok(2 * i), &mut |r| results.push(r)).expect("no failure");
+            results.sort_unstable();
+            assert_eq!(results, items.iter().map(|i| 2 * i).collect::<Vec<_>>(), "{threads} threads");
+        }
+    }
+
+    #[test]
+    fn no_work_is_started_after_a_failure() {
+        for threads in [0, 1, 3] {
+            let started = AtomicUsize::new(0);
+            let fail = |_: &()| -> Result<(), Error> {
+                started.fetch_add(1, Ordering::Relaxed);
+                Err(Error("no".into()))
+            };
+            let result = in_parallel(threads, &[(); 1000], fail, &mut |()| panic!("nothing succeeds"));
+            assert_eq!(result.expect_err("it fails").0, "no");
+            // Each thread may have started on one before the first failed.
+            assert!(started.into_inner() <= threads.max(1), "{threads} threads");
         }
     }
 }

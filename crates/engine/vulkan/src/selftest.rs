@@ -121,6 +121,8 @@ impl Vulkan {
             checks.push(self.check_product(ty, &x)?);
         }
         checks.extend(octet_compute::selftest::verbs(self)?);
+        // `--device auto` runs it at every start.
+        self.save_kernels();
         Ok(checks)
     }
 

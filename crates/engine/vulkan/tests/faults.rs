@@ -90,6 +90,20 @@ fn a_lost_device_ends_the_step_with_an_error_and_not_the_process() {
     );
 }
 
+/// `--device auto` runs the self-test at every start.
+#[test]
+fn the_self_test_saves_its_kernels_for_the_next_start() {
+    let Some(options) = options() else { return };
+    let folder = std::env::temp_dir().join(format!("octet-self-test-{}", std::process::id()));
+    let options = VulkanOptions { kernel_cache: Some(folder.clone()), ..options };
+    let open = || Vulkan::new(&options).expect("the device opens");
+    let mut first = open();
+    assert_eq!(first.loaded_kernel_bytes(), 0);
+    first.self_test().expect("the device works");
+    assert!(open().loaded_kernel_bytes() > 0);
+    std::fs::remove_dir_all(&folder).expect("it was made");
+}
+
 #[test]
 fn the_self_test_passes_and_names_what_is_wrong() {
     let Some(options) = options() else { return };

@@ -144,7 +144,7 @@ pub struct Table<T> {
     /// In the configuration's order.
     names: Vec<String>,
     /// Groups whose broken streams another deployment can continue.
-    mended: HashSet<String>,
+    continuable: HashSet<String>,
     /// Cascades whose prerouter does not match the embeddings.
     mismatched: Mutex<HashSet<String>>,
     /// Settings for all groups.
@@ -211,7 +211,7 @@ impl<T: Target> Table<T> {
             aliases: config.router.aliases.iter().map(|a| (a.name.clone(), a.clone())).collect(),
             cascades: config.cascades.iter().map(|c| (c.name.clone(), Arc::new(c.clone()))).collect(),
             names: Vec::new(),
-            mended: HashSet::new(),
+            continuable: HashSet::new(),
             mismatched: Mutex::default(),
             policy: Policy::of(&config.router),
             health: config.health.clone(),
@@ -228,7 +228,7 @@ impl<T: Target> Table<T> {
         table.wildcards.sort_by_key(|g| std::cmp::Reverse(g.name.specificity()));
         table.add_cascades_and_aliases(config);
         table.check()?;
-        table.mended = table.groups.keys().filter(|name| table.leads_to_a_mender(name)).cloned().collect();
+        table.continuable = table.groups.keys().filter(|name| table.can_continue(name)).cloned().collect();
         Ok(table)
     }
 
@@ -245,7 +245,7 @@ impl<T: Target> Table<T> {
     }
 
     /// Whether a deployment of the group, or of its fallbacks, can continue an answer that broke off at another one.
-    fn leads_to_a_mender(&self, name: &str) -> bool {
+    fn can_continue(&self, name: &str) -> bool {
         let mut seen: HashSet<&str> = HashSet::new();
         let mut queue = vec![name];
         let (mut deployments, mut continues) = (0, false);
@@ -347,7 +347,7 @@ impl<T> Table<T> {
 
     /// Whether a stream of this group may be continued by another deployment.
     pub fn continues_streams(&self, group: &Group<T>) -> bool {
-        self.mended.contains(group.name.as_str())
+        self.continuable.contains(group.name.as_str())
     }
 
     /// All groups.

@@ -11,13 +11,23 @@ use octet_synth::{Mix, tiny};
 use octet_vulkan::{Vulkan, VulkanOptions};
 use octet_weights::GgmlType;
 
-/// What `options` compile after loading, for prompts of several lengths at once and answers with drafts. Also the seconds that loading took.
-fn late(architecture: &str, mix: Mix, options: VulkanOptions) -> (Vec<String>, f64) {
-    let lists = Arc::new(Mutex::new(Vec::new()));
-    let opened = lists.clone();
+/// What a start of a model did.
+struct Start {
+    /// Kernels that were compiled after loading.
+    late: Vec<String>,
+    /// Bytes of saved kernels that the driver got.
+    saved_bytes: usize,
+    /// Seconds that loading took.
+    seconds: f64,
+}
+
+/// Loads a model with `options`, and generates for prompts of several lengths at once, with drafts.
+fn start(architecture: &str, mix: Mix, options: VulkanOptions) -> Start {
+    let devices = Arc::new(Mutex::new(Vec::new()));
+    let opened = devices.clone();
     let device = Device::new("vulkan", move || {
         let device = Vulkan::new(&options)?;
-        opened.lock().unwrap().push(device.late_kernels());
+        opened.lock().unwrap().push((device.late_kernels(), device.loaded_kernel_bytes()));
         Ok(device)
     });
     let options = engine::Options {
@@ -30,7 +40,7 @@ fn late(architecture: &str, mix: Mix, options: VulkanOptions) -> (Vec<String>, f
     let start = std::time::Instant::now();
     let mut engine = Engine::open(&file, &options, &mut |_, _| {}).expect("it opens");
     let seconds = start.elapsed().as_secs_f64();
-    let list = lists.lock().unwrap().first().cloned().expect("a device was opened");
+    let (late, saved_bytes) = devices.lock().unwrap().first().cloned().expect("a device was opened");
     let rules = engine.rules().clone();
     for lengths in [&[1][..], &[3], &[7, 2], &[20], &[40, 33, 8], &[290], &[5, 60, 1, 9]] {
         let events: Vec<_> = lengths
@@ -45,8 +55,8 @@ fn late(architecture: &str, mix: Mix, options: VulkanOptions) -> (Vec<String>, f
         while engine.step() == Step::Worked {}
         events.iter().for_each(|e| assert!(!collect(e).expect("an answer").is_empty()));
     }
-    let late = list.lock().unwrap().clone();
-    (late, seconds)
+    let late = late.lock().unwrap().clone();
+    Start { late, saved_bytes, seconds }
 }
 
 #[test]
@@ -61,15 +71,15 @@ fn no_kernel_is_compiled_after_a_model_is_loaded() {
         ("llama", Mix::Of(GgmlType::F16), options.clone()),
         ("olmoe", Mix::Q4KM, options.clone()),
     ] {
-        let (late, seconds) = late(architecture, mix, options);
+        let Start { late, seconds, .. } = start(architecture, mix, options);
         println!("{architecture} {mix:?}: loaded in {seconds:.2} s");
         assert!(late.is_empty(), "{architecture} {mix:?}: {late:?}");
     }
 }
 
-/// Compiled kernels are kept in a file, which every start may read, whatever it contains.
+/// Compiled kernels are saved in a file. The next start hands its content to the driver, unless it is damaged.
 #[test]
-fn compiled_kernels_are_saved_and_a_damaged_file_is_replaced() {
+fn saved_kernels_are_used_and_a_damaged_file_is_replaced() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let options =
@@ -79,13 +89,15 @@ fn compiled_kernels_are_saved_and_a_damaged_file_is_replaced() {
         assert_eq!(files.len(), 1, "{files:?}");
         files[0].as_ref().expect("a file").path()
     };
-    late("llama", Mix::Q4KM, options.clone());
+    let saved_bytes = || start("llama", Mix::Q4KM, options.clone()).saved_bytes;
+    assert_eq!(saved_bytes(), 0);
     let saved = std::fs::read(file()).expect("it was saved");
-    late("llama", Mix::Q4KM, options.clone());
+    let hash_bytes = 32;
+    assert_eq!(saved_bytes(), saved.len() - hash_bytes);
     for damaged in [&saved[..saved.len() / 2], b"", b"something else that is longer than a hash of 32 bytes"]
     {
         std::fs::write(file(), damaged).expect("it is written");
-        late("llama", Mix::Q4KM, options.clone());
+        assert_eq!(saved_bytes(), 0, "{} damaged bytes", damaged.len());
         assert_ne!(std::fs::read(file()).expect("it is there"), damaged);
     }
 }

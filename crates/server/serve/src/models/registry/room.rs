@@ -46,7 +46,7 @@ impl Shortage {
 
 enum Victim {
     /// No model can be evicted.
-    Nobody,
+    None,
     /// A model will be evicted soon.
     Wait,
     Model(usize, Arc<Loaded>),
@@ -74,7 +74,7 @@ impl Registry {
                 return Err("the server is shutting down".into());
             }
             match self.choose_victim(index, &short) {
-                Victim::Nobody => return Err(short.text()),
+                Victim::None => return Err(short.text()),
                 Victim::Wait => {
                     let _ = tokio::time::timeout(LOOK_AGAIN, changed.changed()).await;
                 }
@@ -129,7 +129,7 @@ impl Registry {
         let Some((i, last_used)) = first.map(|(i, s)| (i, s.last_used)) else {
             let mut all = states.iter().enumerate();
             let busy = all.any(|(i, s)| holds(i) && matches!(s.phase, Phase::Unloading));
-            return if busy { Victim::Wait } else { Victim::Nobody };
+            return if busy { Victim::Wait } else { Victim::None };
         };
         let s = &mut states[i];
         let Phase::Ready(loaded) = &s.phase else { return Victim::Wait };
