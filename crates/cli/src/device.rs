@@ -34,8 +34,8 @@ pub struct DeviceFlags {
     /// processor.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceName,
-    /// Maximum graphics device memory to use, in GiB or with a unit: 7.5GiB, 512MiB (G and M are the same), 24GB (10^9 bytes each), 500MB.
-    /// Default: all that is free.
+    /// Maximum graphics device memory to use, in GiB, or with a unit: GiB, MiB, G and M are powers of 1024, GB and MB are powers
+    /// of 1000. Default: all that is free.
     #[arg(long, value_name = "GIB", value_parser = gib)]
     gpu_memory: Option<u64>,
     /// The card as it was when the first model was placed: what models of this program take of it later, they give back to one another.
@@ -90,7 +90,7 @@ impl FromStr for DeviceName {
     }
 }
 
-/// Bytes, from a number of GiB or with a unit: `16`, `7.5GiB`, `512M` (MiB), `24GB` (10^9 bytes each). At least one byte.
+/// Bytes, from a number of GiB or with a unit: `16`, `7.5GiB`, `512M`, `24GB`. GB and MB are powers of 1000, the others of 1024. At least one byte.
 pub fn gib(s: &str) -> Result<u64, String> {
     let (number, unit) = s.split_at(s.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(s.len()));
     let unit = match unit.trim().to_ascii_lowercase().as_str() {
