@@ -14,7 +14,6 @@ use crate::block::Block;
 pub use crate::cache::Cache;
 pub(crate) use crate::cache::LayerStore;
 use crate::cache::device_row_bytes;
-use crate::compile::saved_kernels;
 use crate::device::{Device, DeviceInfo};
 use crate::experts::Paged;
 use crate::kernel_cache::KernelCache;
@@ -149,7 +148,7 @@ impl Vulkan {
             KernelCache::new(folder, &name, device.kernels_id)
         });
         let cached =
-            kernel_cache.as_ref().map(|cache| saved_kernels(cache, options.notice)).unwrap_or_default();
+            kernel_cache.as_ref().map(|cache| cache.load_or_report(options.notice)).unwrap_or_default();
         let recorder = Recorder::new(device.clone(), &cached)?;
         Ok(Self {
             dummy: memory.buffer(16, Place::Device)?,

@@ -6,21 +6,10 @@ use std::time::{Duration, Instant};
 use octet_compute::Error;
 
 use crate::backend::Vulkan;
-use crate::kernel_cache::KernelCache;
 use crate::pipeline::PipelineKey;
 
 /// Compiling that takes longer is announced.
 const NOTICE_AFTER: Duration = Duration::from_secs(1);
-
-/// The kernels that an earlier start saved in `cache`; none if they cannot be read, which is reported.
-pub(crate) fn saved_kernels(cache: &KernelCache, notice: Option<fn(&str)>) -> Vec<u8> {
-    cache.load().unwrap_or_else(|e| {
-        if let Some(notice) = notice {
-            notice(&format!("saved kernels cannot be read: {}: {e}", cache.path().display()));
-        }
-        Vec::new()
-    })
-}
 
 impl Vulkan {
     /// Compiles the kernels that `steps` uses. It calls [`octet_compute::backend::Backend::step`] as for real steps, but nothing is computed.

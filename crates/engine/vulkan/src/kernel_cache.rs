@@ -61,6 +61,16 @@ impl KernelCache {
         Ok(file.split_off(HASH_BYTES))
     }
 
+    /// The same; empty also if the file cannot be read, which is reported to `notice`.
+    pub(crate) fn load_or_report(&self, notice: Option<fn(&str)>) -> Vec<u8> {
+        self.load().unwrap_or_else(|e| {
+            if let Some(notice) = notice {
+                notice(&format!("saved kernels cannot be read: {}: {e}", self.path.display()));
+            }
+            Vec::new()
+        })
+    }
+
     /// Replaces the file as a whole.
     pub(crate) fn save(&self, data: &[u8]) -> io::Result<()> {
         // A file that cannot be read is replaced, too.
