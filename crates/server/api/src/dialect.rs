@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use crate::ApiError;
-use crate::core::{Event, GenerateRequest};
+use crate::core::{Chat, Event, GenerateRequest};
 
 /// Writes the events of one answer as a client's stream. Bytes are appended to `out`.
 pub trait StreamWriter: Send {
@@ -60,6 +60,17 @@ impl Body {
         if asked {
             self.dropped.push(name);
         }
+    }
+
+    /// Drops `parallel_tool_calls: false`. With the deprecated `functions` the client has not set it: its answer has one call anyway.
+    pub(crate) fn drop_parallel_tool_calls(&mut self, chat: &Chat) {
+        let asked = chat.parallel_tool_calls == Some(false) && !chat.has_legacy_functions();
+        self.drop_if(asked, "parallel_tool_calls");
+    }
+
+    /// Drops the choice of a tool, by the name of the client's field.
+    pub(crate) fn drop_tool_choice(&mut self, chat: &Chat) {
+        self.drop_if(true, if chat.has_legacy_functions() { "function_call" } else { "tool_choice" });
     }
 
     /// Drops all sampling fields except temperature, `top_p` and `top_k`, for providers that have only these.

@@ -53,6 +53,7 @@ pub mod bedrock;
 pub mod core;
 pub mod dialect;
 mod error;
+mod file;
 pub mod gemini;
 mod json;
 pub mod llama;

@@ -53,11 +53,11 @@ fn tools(b: &mut Body, chat: &Chat) {
     match &chat.tool_choice {
         ToolChoice::Auto => {}
         // The API has no value for it.
-        ToolChoice::None => b.drop_if(true, "tool_choice"),
+        ToolChoice::None => b.drop_tool_choice(chat),
         ToolChoice::Required => config["toolChoice"] = json!({"any": {}}),
         ToolChoice::Named(name) => config["toolChoice"] = json!({"tool": {"name": name}}),
     }
-    b.drop_if(chat.parallel_tool_calls == Some(false), "parallel_tool_calls");
+    b.drop_parallel_tool_calls(chat);
     b.set("toolConfig", Some(config));
 }
 

@@ -11,6 +11,8 @@ pub struct Message {
     pub content: Vec<Part>,
     /// An assistant's reasoning before the content.
     pub reasoning: Vec<ReasoningPart>,
+    /// The client asked not to see it: the stored conversation has it for the model only.
+    pub hides_reasoning: bool,
     /// An assistant's tool calls.
     pub tool_calls: Vec<ToolCall>,
     /// The call that a tool message answers.
@@ -28,6 +30,7 @@ impl Message {
             role,
             content: Vec::new(),
             reasoning: Vec::new(),
+            hides_reasoning: false,
             tool_calls: Vec::new(),
             tool_call_id: None,
             name: None,

@@ -120,7 +120,7 @@ impl GenerateRequest {
 
     /// Whether the client sent the deprecated `functions` and expects a `function_call`.
     pub fn has_legacy_functions(&self) -> bool {
-        self.chat().is_some_and(|c| c.tools.iter().any(|t| t.origin.legacy))
+        self.chat().is_some_and(Chat::has_legacy_functions)
     }
 
     /// Whether the client receives the model's reasoning.
@@ -170,6 +170,13 @@ pub struct Chat {
     pub continue_final: bool,
     /// No answer is wanted: the prompt ends with the last message. Set only by [`crate::tokens::apply_template`].
     pub no_answer: bool,
+}
+
+impl Chat {
+    /// Whether the tools are the deprecated `functions`.
+    pub fn has_legacy_functions(&self) -> bool {
+        self.tools.iter().any(|t| t.origin.legacy)
+    }
 }
 
 /// Prompts without a chat template.

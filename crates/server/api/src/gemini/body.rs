@@ -133,7 +133,7 @@ fn tools(b: &mut Body, chat: &Chat) {
         ToolChoice::Named(name) => Some(json!({"mode": "ANY", "allowedFunctionNames": [name]})),
     };
     b.set("toolConfig", choice.map(|c| json!({"functionCallingConfig": c})));
-    b.drop_if(chat.parallel_tool_calls == Some(false), "parallel_tool_calls");
+    b.drop_parallel_tool_calls(chat);
 }
 
 fn tool(t: &Tool) -> Value {

@@ -2,12 +2,11 @@
 
 use std::collections::VecDeque;
 
-use base64::Engine;
-use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 use serde_json::Value;
 
 use super::proof;
 use crate::core::{Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall};
+use crate::file::File;
 use crate::json::{Field, Object, Result, shortened};
 use crate::rules::{Rules, echo, tuning};
 
@@ -239,22 +238,16 @@ fn content_part(o: &mut Object) -> Result<Option<Part>> {
 fn inline(f: Field, at: String) -> Result<Part> {
     let mut o = opened(f)?;
     let kind = o.require("mimeType")?;
-    let media_type = kind.as_str().map(String::from).ok_or_else(|| kind.expected("a string"))?;
+    let media_type = kind.as_str().ok_or_else(|| kind.expected("a string"))?;
     let data = o.require("data")?;
-    let wrong = data.expected("base64");
-    let data = data.string()?;
-    o.finish(&[&[("displayName", echo())]])?;
-    if media_type.starts_with("text/") || media_type == "application/json" {
-        let bytes = STANDARD.decode(&data).or_else(|_| URL_SAFE.decode(&data)).map_err(|_| wrong)?;
-        return Ok(Part::text(String::from_utf8_lossy(&bytes)));
-    }
+    let text = data.as_str().ok_or_else(|| data.expected("a string"))?;
+    let name = o.read("displayName", Field::string)?.filter(|name| !name.is_empty());
+    o.finish(&[])?;
     if media_type.starts_with("audio/") || media_type.starts_with("video/") {
         return Err(kind.unsupported("; texts, pictures and documents are"));
     }
-    // URL-safe base64 is accepted by Gemini only.
-    let data = data.replace('-', "+").replace('_', "/");
-    let source = ImageSource::Base64 { media_type: Some(media_type), data };
-    Ok(Part::Image { image: Image { source, detail: None, at }, cache: None })
+    let head = name.map(|name| format!("{name}\n")).unwrap_or_default();
+    File { media_type: Some(media_type), data: text, head, at, cache: None }.part(&data)
 }
 
 /// Parts that only their provider can read.

@@ -85,9 +85,13 @@ fn tools(b: &mut Body, chat: &Chat) {
     // The API has no `tool_choice`; a model cannot call tools that it does not see.
     let shown = !chat.tools.is_empty() && chat.tool_choice != ToolChoice::None;
     b.set("tools", shown.then(|| chat.tools.iter().map(|t| t.to_json()).collect::<Vec<_>>()));
-    let demanded = matches!(chat.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
-    b.drop_if(shown && demanded, "tool_choice");
-    b.drop_if(shown && chat.parallel_tool_calls == Some(false), "parallel_tool_calls");
+    if !shown {
+        return;
+    }
+    if matches!(chat.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) {
+        b.drop_tool_choice(chat);
+    }
+    b.drop_parallel_tool_calls(chat);
 }
 
 fn reasoning(b: &mut Body, chat: &Chat) {

@@ -3,8 +3,8 @@
 use crate::common::*;
 use octet_api::core::*;
 use octet_api::openai::responses::{
-    ResponseWriter, conversation, deleted, follow, input_items, input_page, output_items, parse, parse_with,
-    references, response, response_of,
+    InputItems, PageQuery, ResponseWriter, conversation, deleted, follow, input_len, output_items, parse,
+    parse_with, references, response, response_of,
 };
 use octet_api::{ApiError, ErrorKind};
 use proptest::prelude::*;
@@ -29,6 +29,12 @@ fn errors_name_the_field() {
     refused(json!({"conversation": "c"}), "conversation", "not kept");
 }
 
+/// A page of the input items of the stored response `resp_abc`.
+fn page(input: &[Message], query: &[(&str, &str)]) -> Result<Value, ApiError> {
+    let query = query.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+    InputItems::new(input).page("resp_abc", input, &PageQuery::parse(query)?)
+}
+
 #[test]
 fn input_items_are_listed_in_pages() {
     let body = json!({"model": "m", "instructions": "A", "input": [
@@ -40,7 +46,8 @@ fn input_items_are_listed_in_pages() {
     ]});
     let r = parse(body.to_string().as_bytes()).unwrap();
     let kept = conversation(&r, &Answer::default());
-    let items = input_items("resp_abc", &kept);
+    let items = page(&kept, &[("order", "asc")]).unwrap()["data"].take();
+    let items = items.as_array().unwrap();
     let kinds: Vec<(&str, &str)> =
         items.iter().map(|i| (i["type"].as_str().unwrap(), i["id"].as_str().unwrap())).collect();
     let expected = [
@@ -56,11 +63,12 @@ fn input_items_are_listed_in_pages() {
     let again = parse(json!({"model": "m", "input": items}).to_string().as_bytes()).unwrap();
     assert_eq!(conversation(&again, &Answer::default()), kept);
 
-    let page = |query: &[(&str, &str)]| {
-        let query: Vec<(String, String)> =
-            query.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-        input_page(items.clone(), &query)
-    };
+    for (n, item) in items.iter().enumerate() {
+        let by_id = |id: &str| InputItems::new(&kept).by_id("abc", &kept, id);
+        assert_eq!(by_id(item["id"].as_str().unwrap()).as_ref(), Some(item));
+        assert_eq!(by_id(&format!("x_abc_in{n}")), None);
+    }
+    let page = |query: &[(&str, &str)]| page(&kept, query);
     let ids = |page: &Value| {
         let ids = page["data"].as_array().unwrap().iter().map(|i| i["id"].as_str().unwrap().to_string());
         (ids.collect::<Vec<_>>(), page["has_more"].as_bool().unwrap())
@@ -74,6 +82,49 @@ fn input_items_are_listed_in_pages() {
     for (name, value) in [("limit", "0"), ("limit", "x"), ("order", "up"), ("after", "y"), ("before", "y")] {
         assert_eq!(page(&[(name, value)]).unwrap_err().param.as_deref(), Some(name));
     }
+}
+
+#[test]
+fn reasoning_that_the_client_hides_is_no_input_item() {
+    let parsed = |hides: bool| {
+        let body = json!({"model": "m", "input": "A", "include_reasoning": !hides});
+        parse(body.to_string().as_bytes()).unwrap()
+    };
+    let mut answer = Answer::default();
+    for event in [
+        started(),
+        Event::Reasoning { choice: 0, text: "secret".into() },
+        Event::Text { choice: 0, text: "B".into() },
+    ] {
+        answer.push(&event);
+    }
+    for (hides, kinds) in [
+        (false, &["message", "reasoning", "message", "message"][..]),
+        (true, &["message", "message", "message"]),
+    ] {
+        let first = conversation(&parsed(hides), &answer);
+        assert_eq!(first[1].reasoning_text().as_deref(), Some("secret"), "the model sees it");
+        let mut second = parsed(false);
+        follow(&mut second, first);
+        let kept = conversation(&second, &Answer::default());
+        assert_eq!(input_len(&second), 3);
+        let page = page(&kept, &[("order", "asc")]).unwrap();
+        let listed: Vec<&str> =
+            page["data"].as_array().unwrap().iter().map(|i| i["type"].as_str().unwrap()).collect();
+        assert_eq!(listed, kinds);
+    }
+}
+
+#[test]
+fn the_search_for_references_ends_with_the_first() {
+    let body = r#"{"input": [{"id": "a"}, {"id": "b"}, {"id": "c"}, {"id": 1}]}"#;
+    let asked = std::cell::RefCell::new(Vec::new());
+    let is_kept = |id: &str| {
+        asked.borrow_mut().push(id.to_string());
+        id == "b"
+    };
+    assert!(references(body.as_bytes(), is_kept));
+    assert_eq!(asked.take(), ["a", "b"]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::anthropic::UNSIGNED;
 use crate::core::{CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall};
+use crate::file::File;
 use crate::json::{Field, Object, Result, shortened};
 use crate::openai::chat::arguments;
 use crate::rules::{Rules, echo, tuning, tuning_but};
@@ -199,12 +200,11 @@ impl Block {
         let mut source = o.require("source")?.object()?;
         let kind = source.require("type")?;
         let cache = cache_control(o)?;
-        let from = match kind.as_str() {
+        match kind.as_str() {
             Some("text") => {
                 let text = source.require("data")?.string()?;
                 source.read("media_type", Field::string)?;
                 out.push(Part::Text { text: head + &text, cache });
-                None
             }
             Some("content") => {
                 let content = source.require("content")?;
@@ -218,17 +218,20 @@ impl Block {
                         block.part(out)?;
                     }
                 }
-                None
             }
-            Some("url") => Some(ImageSource::Url(source.require("url")?.name()?)),
-            Some("base64") => Some(ImageSource::Base64 {
-                media_type: source.read("media_type", Field::name)?,
-                data: source.require("data")?.string()?,
-            }),
+            Some("base64") => {
+                let media_type = source.read("media_type", Field::name)?;
+                let f = source.require("data")?;
+                let data = f.as_str().ok_or_else(|| f.expected("a string"))?;
+                let file = File { media_type: media_type.as_deref(), data, head, at, cache };
+                out.push(file.part(&f)?);
+            }
+            Some("url") => {
+                let source = ImageSource::Url(source.require("url")?.name()?);
+                out.push(Part::Image { image: Image { source, detail: None, at }, cache });
+            }
             _ => return Err(kind.unsupported("; text, content, base64 and url are")),
-        };
-        // PDF pages are treated like images.
-        out.extend(from.map(|source| Part::Image { image: Image { source, detail: None, at }, cache: None }));
+        }
         source.finish(&[])?;
         self.o.finish(&[BLOCK])?;
         Ok(())

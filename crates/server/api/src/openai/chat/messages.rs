@@ -1,14 +1,13 @@
 //! Parses messages of a chat request. Called by the request's parser; Ollama's dialect and Responses have their own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use crate::core::{
     CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall, ToolOrigin,
 };
+use crate::file::File;
 use crate::json::{Field, Object, Result};
 use crate::rules::{Rules, echo, tuning};
 
@@ -49,31 +48,64 @@ const CALL: Rules = &[
 pub(super) fn messages(f: Field) -> Result<Vec<Message>> {
     let empty = f.error("must have at least one message");
     let mut messages = f.list(message)?;
-    number_legacy_calls(&mut messages);
+    add_missing_ids(&mut messages);
     if messages.is_empty() { Err(empty) } else { Ok(messages) }
 }
 
-/// Gives repeated calls without ids different ids: the n-th result by a function's name belongs to the n-th call of that name.
-fn number_legacy_calls(messages: &mut [Message]) {
-    let mut calls: HashMap<String, usize> = HashMap::new();
-    let mut results: HashMap<String, usize> = HashMap::new();
-    let numbered = |id: &mut String, seen: &mut HashMap<String, usize>| {
-        let n = seen.entry(id.clone()).or_default();
-        *n += 1;
-        if *n > 1 {
-            *id = format!("{id}_{n}");
-        }
-    };
+/// Gives calls without ids different ids. A result without an id answers a call of its name in the last message that has one: the
+/// first that has no result, else the last.
+fn add_missing_ids(messages: &mut [Message]) {
+    if !messages.iter().any(lacks_id) {
+        return;
+    }
+    let mut ids = Ids::default();
+    let sent = messages.iter().flat_map(|m| m.tool_calls.iter().map(|c| &c.id).chain(&m.tool_call_id));
+    ids.used = sent.filter(|id| !id.is_empty()).cloned().collect();
+    let mut open: HashMap<String, VecDeque<String>> = HashMap::new();
     for message in messages {
-        for call in &mut message.tool_calls {
-            if call.id == legacy_id(&call.name) {
-                numbered(&mut call.id, &mut calls);
-            }
+        for call in &message.tool_calls {
+            open.remove(&call.name);
         }
-        if let (Some(id), Some(name)) = (&mut message.tool_call_id, &message.name)
-            && *id == legacy_id(name)
+        for call in &mut message.tool_calls {
+            if call.id.is_empty() {
+                call.id = ids.unused(&call.name);
+            }
+            open.entry(call.name.clone()).or_default().push_back(call.id.clone());
+        }
+        if message.tool_call_id.is_none()
+            && let (Role::Tool, Some(name)) = (message.role, &message.name)
         {
-            numbered(id, &mut results);
+            let open = open.entry(name.clone()).or_default();
+            let next = if open.len() > 1 { open.pop_front() } else { open.front().cloned() };
+            message.tool_call_id = Some(next.unwrap_or_else(|| ids.unused(name)));
+        }
+    }
+}
+
+/// Whether a call, or a result that names its function, has no id. Those of the deprecated form have none.
+fn lacks_id(m: &Message) -> bool {
+    let is_result = m.role == Role::Tool && m.name.is_some();
+    is_result && m.tool_call_id.is_none() || m.tool_calls.iter().any(|c| c.id.is_empty())
+}
+
+/// The ids of a conversation.
+#[derive(Default)]
+struct Ids {
+    used: HashSet<String>,
+    /// The number of the last id made for each function.
+    made: HashMap<String, usize>,
+}
+
+impl Ids {
+    /// An id for a call of this function that no other has.
+    fn unused(&mut self, name: &str) -> String {
+        let n = self.made.entry(name.to_string()).or_default();
+        loop {
+            *n += 1;
+            let id = if *n == 1 { format!("call_{name}") } else { format!("call_{name}_{n}") };
+            if self.used.insert(id.clone()) {
+                return id;
+            }
         }
     }
 }
@@ -96,11 +128,8 @@ fn message(f: Field) -> Result<Message> {
     match role {
         Role::Assistant => assistant(&mut o, &mut m)?,
         Role::Tool => {
-            m.tool_call_id = match o.take("tool_call_id") {
-                // Without an id it answers the call before it, unless it names a function.
-                None => m.name.as_deref().map(legacy_id),
-                Some(f) => Some(f.string()?),
-            };
+            // Without an id it answers the call before it, unless it names a function.
+            m.tool_call_id = o.read("tool_call_id", Field::string)?.filter(|id| !id.is_empty());
             // A tool may return nothing.
             m.content = o.read("content", content)?.unwrap_or_default();
         }
@@ -108,11 +137,6 @@ fn message(f: Field) -> Result<Message> {
     }
     o.finish(&[MESSAGE])?;
     Ok(m)
-}
-
-/// Calls of the deprecated form have no ids.
-fn legacy_id(name: &str) -> String {
-    format!("call_{name}")
 }
 
 fn assistant(o: &mut Object, m: &mut Message) -> Result<()> {
@@ -147,7 +171,7 @@ fn assistant(o: &mut Object, m: &mut Message) -> Result<()> {
         let name = function.require("name")?.name()?;
         let arguments = function.read("arguments", arguments)?.unwrap_or_default();
         function.finish(&[CALL])?;
-        m.tool_calls.push(ToolCall { id: legacy_id(&name), name, arguments, cache: None });
+        m.tool_calls.push(ToolCall { id: String::new(), name, arguments, cache: None });
     }
     Ok(())
 }
@@ -203,10 +227,9 @@ fn tool_call(f: Field) -> Result<ToolCall> {
         return Ok(ToolCall { id, name, arguments: ToolOrigin::arguments(&input), cache: None });
     }
     super::super::fields::function_type(&mut o)?;
-    let id = o.read("id", Field::string)?;
+    let id = o.read("id", Field::string)?.unwrap_or_default();
     let mut function = o.require("function")?.object()?;
     let name = function.require("name")?.name()?;
-    let id = id.unwrap_or_else(|| legacy_id(&name));
     let arguments = function.read("arguments", arguments)?.unwrap_or_default();
     function.finish(&[CALL])?;
     o.finish(&[CALL])?;
@@ -286,66 +309,37 @@ pub(crate) fn document(o: &mut Object, at: String) -> Result<Part> {
     o.only("file_id", &[], "files are not kept; send 'file_data'")?;
     let name = o.read("filename", Field::string)?.filter(|name| !name.is_empty());
     o.take("detail");
-    let (address, is_url) = match o.take("file_url") {
+    let (f, is_url) = match o.take("file_url") {
         Some(f) => (f, true),
         None => (o.require("file_data")?, false),
     };
-    let unknown = address.error("is neither text nor a PDF: send the file's text");
-    let source = match image_source(address.name()?) {
-        // Bytes without a type.
-        ImageSource::Url(data) if !is_url && !data.contains("://") => {
-            ImageSource::Base64 { media_type: None, data }
-        }
-        source => source,
-    };
-    let ImageSource::Base64 { media_type, data } = source else {
-        return Ok(Part::Image { image: Image { source, detail: None, at }, cache: None });
-    };
-    match FileKind::of(media_type.as_deref(), &data) {
-        FileKind::Text(text) => {
+    let sent = f.as_str().unwrap_or_default();
+    // Bytes may come without a type.
+    let untyped = !is_url && !sent.is_empty() && !sent.contains("://");
+    match data_url(sent).or(untyped.then_some((None, sent))) {
+        Some((media_type, data)) => {
             let head = name.map(|name| format!("{name}\n")).unwrap_or_default();
-            Ok(Part::text(head + &text))
+            File { media_type, data, head, at, cache: None }.part(&f)
         }
-        FileKind::Document(media_type) => {
-            let source = ImageSource::Base64 { media_type: Some(media_type), data };
+        None => {
+            let source = ImageSource::Url(f.name()?);
             Ok(Part::Image { image: Image { source, detail: None, at }, cache: None })
         }
-        FileKind::Unknown => Err(unknown),
     }
 }
 
-/// What a file contains.
-enum FileKind {
-    Text(String),
-    /// A document or image, by its media type.
-    Document(String),
-    Unknown,
-}
-
-impl FileKind {
-    /// The kind by the declared type if it is a document's or an image's, else by the bytes.
-    fn of(media_type: Option<&str>, data: &str) -> Self {
-        const PDF: &str = "application/pdf";
-        let kind = media_type.map(|kind| kind.split(';').next().unwrap_or(kind).trim());
-        if let Some(kind) = kind.filter(|kind| *kind == PDF || kind.starts_with("image/")) {
-            return Self::Document(kind.into());
-        }
-        match STANDARD.decode(data) {
-            Ok(bytes) if bytes.starts_with(b"%PDF") => Self::Document(PDF.into()),
-            Ok(bytes) if !bytes.contains(&0) => String::from_utf8(bytes).map_or(Self::Unknown, Self::Text),
-            _ => Self::Unknown,
-        }
-    }
+/// The type, if there is one, and the bytes of a data URL.
+fn data_url(url: &str) -> Option<(Option<&str>, &str)> {
+    let (media_type, data) = url.strip_prefix("data:")?.split_once(";base64,")?;
+    Some(((!media_type.is_empty()).then_some(media_type), data))
 }
 
 /// A URL, or the image itself in a data URL.
 pub(crate) fn image_source(url: String) -> ImageSource {
-    let inline = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
-    match inline {
-        Some((media_type, data)) => ImageSource::Base64 {
-            media_type: (!media_type.is_empty()).then(|| media_type.to_string()),
-            data: data.to_string(),
-        },
+    match data_url(&url) {
+        Some((media_type, data)) => {
+            ImageSource::Base64 { media_type: media_type.map(str::to_string), data: data.to_string() }
+        }
         None => ImageSource::Url(url),
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn tools(o: &mut Object, chat: &mut Chat) -> Result<()> {
 }
 
 fn has_functions(o: &Object) -> bool {
-    o.peek("functions").and_then(Value::as_array).is_some_and(|list| !list.is_empty())
+    o.has("functions") && o.peek("functions") != Some(&Value::Array(Vec::new()))
 }
 
 /// `functions` and `function_call`, as tools. An answer has one call at most.

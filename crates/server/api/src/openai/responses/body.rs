@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::super::chat::effort;
+use super::response::reasoning_item;
 use crate::ApiError;
 use crate::core::{Chat, Family, GenerateRequest, Message, Part, ResponseFormat, Role, Tool, ToolChoice};
 use crate::dialect::Body;
@@ -28,7 +29,7 @@ const OUTPUT_TOKENS_MIN: u32 = 16;
 pub fn body(request: &GenerateRequest, model: &str) -> Result<Body, ApiError> {
     let chat = request.chat_only()?;
     let mut b = Body::new(model);
-    let input: Vec<Value> = chat.messages.iter().flat_map(items).collect();
+    let input: Vec<Value> = chat.messages.iter().flat_map(|m| items(m).map(|i| item(m, i))).collect();
     b.set("input", Some(input));
     tools(&mut b, chat);
     b.set("reasoning", effort(&chat.reasoning).map(|effort| json!({"effort": effort})));
@@ -134,23 +135,47 @@ fn tools(b: &mut Body, chat: &Chat) {
     b.set("parallel_tool_calls", chat.parallel_tool_calls);
 }
 
-/// The items of a message: an assistant's calls are separate items.
-pub(super) fn items(m: &Message) -> Vec<Value> {
-    if m.role == Role::Tool {
-        let id = m.tool_call_id.as_deref().unwrap_or("");
-        return vec![json!({"type": "function_call_output", "call_id": id, "output": output(&m.content)})];
+/// An item of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Item {
+    /// An assistant's reasoning. Not sent to providers.
+    Reasoning,
+    /// Its content.
+    Message,
+    /// The call with this index.
+    Call(usize),
+    /// A tool's result.
+    Output,
+}
+
+/// The items of a message, except reasoning: an assistant's calls are separate items.
+pub(super) fn items(m: &Message) -> impl Iterator<Item = Item> + use<> {
+    let (content, calls) = match m.role {
+        Role::Tool => (Some(Item::Output), 0),
+        Role::Assistant if m.content.is_empty() => (None, m.tool_calls.len()),
+        _ => (Some(Item::Message), m.tool_calls.len()),
+    };
+    content.into_iter().chain((0..calls).map(Item::Call))
+}
+
+/// An item of a message as JSON.
+pub(super) fn item(m: &Message, item: Item) -> Value {
+    match item {
+        Item::Reasoning => reasoning_item("", m.reasoning_text().as_deref(), "completed"),
+        Item::Message => {
+            let content: Value = m.content.iter().map(|p| part(p, m.role == Role::Assistant)).collect();
+            json!({"type": "message", "role": m.role.name(), "content": content})
+        }
+        Item::Call(n) => {
+            let c = &m.tool_calls[n];
+            let arguments = if c.arguments.trim().is_empty() { "{}" } else { &c.arguments };
+            json!({"type": "function_call", "call_id": c.id, "name": c.name, "arguments": arguments})
+        }
+        Item::Output => {
+            let id = m.tool_call_id.as_deref().unwrap_or("");
+            json!({"type": "function_call_output", "call_id": id, "output": output(&m.content)})
+        }
     }
-    let is_assistant = m.role == Role::Assistant;
-    let mut out = Vec::new();
-    if !m.content.is_empty() || !is_assistant {
-        let content: Value = m.content.iter().map(|p| part(p, is_assistant)).collect();
-        out.push(json!({"type": "message", "role": m.role.name(), "content": content}));
-    }
-    out.extend(m.tool_calls.iter().map(|c| {
-        let arguments = if c.arguments.trim().is_empty() { "{}" } else { &c.arguments };
-        json!({"type": "function_call", "call_id": c.id, "name": c.name, "arguments": arguments})
-    }));
-    out
 }
 
 /// A tool's result: a text, unless it contains images.

@@ -1,7 +1,8 @@
 //! `/v1/responses`. For clients: [`parse`], [`parse_with`], [`response`], [`ResponseWriter`]; [`conversation`], [`follow`],
-//! [`input_items`] and [`deleted`] for servers that store responses. For providers: [`body`], [`events`], [`ResponseReader`].
+//! [`InputItems`] and [`deleted`] for servers that store responses. For providers: [`body`], [`events`], [`ResponseReader`].
 
 mod body;
+mod input_items;
 mod items;
 mod reader;
 mod request;
@@ -11,10 +12,9 @@ mod stream;
 mod tools;
 
 pub use body::body;
+pub use input_items::{InputItems, PageQuery};
 pub use reader::{ResponseReader, events};
 pub use request::{parse, parse_with};
 pub use response::response;
-pub use stored::{
-    conversation, deleted, follow, input_items, input_len, input_page, output_items, references, response_of,
-};
+pub use stored::{conversation, deleted, follow, input_len, output_items, references, response_of};
 pub use stream::ResponseWriter;

@@ -2,24 +2,22 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt;
 
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{self, IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer as _};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::body::items;
-use super::response::reasoning_item;
-use crate::ApiError;
-use crate::core::{Answer, GenerateRequest, Input, Message, Role};
+use crate::core::{Answer, GenerateRequest, Input, Message};
 use crate::dialect::with_prefix;
-use crate::json::shortened;
 
 /// The conversation after an answer, for [`follow`]: everything except `instructions`, which apply to one request only.
 pub fn conversation(request: &GenerateRequest, answer: &Answer) -> Vec<Message> {
     let messages = request.chat().map_or(&[][..], |c| &c.messages);
     let mut out = messages.get(instructions(request)..).unwrap_or_default().to_vec();
-    out.extend(answer.choices.first().map(|c| c.to_message()));
+    let hides_reasoning = !request.shows_reasoning();
+    out.extend(answer.choices.first().map(|c| Message { hides_reasoning, ..c.to_message() }));
     out
 }
 
@@ -58,103 +56,67 @@ pub fn output_items(body: &[u8]) -> HashMap<String, Value> {
     output.into_iter().filter_map(|item| Some((item["id"].as_str()?.to_string(), item))).collect()
 }
 
-/// The input items of a stored response, oldest first: all messages that its answer follows, those of earlier responses too. Calls
-/// of custom tools and of tools in a namespace are function calls with the name that the model knows.
-pub fn input_items(response: &str, input: &[Message]) -> Vec<Value> {
-    let response = response.strip_prefix("resp_").unwrap_or(response);
-    let mut out: Vec<Value> = Vec::new();
-    for message in input {
-        if message.role == Role::Assistant
-            && let Some(text) = message.reasoning_text()
-        {
-            out.push(reasoning_item("", Some(&text), "completed"));
-        }
-        out.extend(items(message));
-    }
-    for (n, item) in out.iter_mut().enumerate() {
-        let prefix = match item["type"].as_str() {
-            Some("message") => "msg",
-            Some("reasoning") => "rs",
-            Some("function_call") => "fc",
-            _ => "fco",
-        };
-        item["id"] = format!("{prefix}_{response}_in{n}").into();
-        item["status"] = "completed".into();
-        let parts = item.get_mut("content").and_then(Value::as_array_mut);
-        for part in parts.into_iter().flatten().filter(|part| part["type"] == "output_text") {
-            part["annotations"] = json!([]);
-        }
-    }
-    out
-}
-
-/// Maximum and default number of items in a page.
-const PAGE_MAX: usize = 100;
-const PAGE: usize = 20;
-
-/// A page of input items, as the query of `GET /v1/responses/{id}/input_items` asks for: `limit`, `order` (`desc` by default), `after`.
-///
-/// # Errors
-/// Unknown parameters and values.
-pub fn input_page(mut items: Vec<Value>, query: &[(String, String)]) -> Result<Value, ApiError> {
-    let (mut limit, mut order, mut after) = (PAGE, "desc", None);
-    for (name, value) in query {
-        match name.as_str() {
-            "limit" => {
-                let number = value.parse().ok().filter(|n| (1..=PAGE_MAX).contains(n));
-                let wrong = || ApiError::invalid("limit", format!("'limit' must be from 1 to {PAGE_MAX}"));
-                limit = number.ok_or_else(wrong)?;
-            }
-            "order" if value == "asc" || value == "desc" => order = value,
-            "order" => return Err(ApiError::invalid("order", "'order' must be \"asc\" or \"desc\"")),
-            "after" => after = Some(value),
-            // Items have everything that there is of them.
-            "include" | "include[]" => {}
-            _ => {
-                let name = shortened(name).into_owned();
-                let what = format!("'{name}' is not supported here; 'limit', 'order' and 'after' are");
-                return Err(ApiError::invalid(name, what));
-            }
-        }
-    }
-    if order == "desc" {
-        items.reverse();
-    }
-    if let Some(after) = after {
-        let at = items.iter().position(|item| item["id"] == *after);
-        let unknown = || ApiError::invalid("after", format!("'after' names no item: '{}'", shortened(after)));
-        items.drain(..=at.ok_or_else(unknown)?);
-    }
-    let has_more = items.len() > limit;
-    items.truncate(limit);
-    let id = |item: Option<&Value>| item.map_or(Value::Null, |item| item["id"].clone());
-    let (first, last) = (id(items.first()), id(items.last()));
-    Ok(json!({"object": "list", "data": items, "first_id": first, "last_id": last, "has_more": has_more}))
-}
-
-/// Whether an item that `is_kept` knows is referred to in the body of a request.
+/// Whether an item that `is_kept` knows is referred to in the body of a request. Nothing is stored of the others, and reading ends
+/// with the first.
 pub fn references(body: &[u8], is_kept: impl Fn(&str) -> bool) -> bool {
     #[derive(Deserialize)]
     struct Body<'a> {
         #[serde(borrow)]
         input: &'a RawValue,
     }
-    #[derive(Deserialize)]
-    struct Item<'a> {
-        #[serde(rename = "type", borrow, default)]
-        kind: Option<Cow<'a, str>>,
-        #[serde(borrow, default)]
-        id: Option<Cow<'a, str>>,
-        #[serde(default)]
-        role: Option<IgnoredAny>,
-    }
     let Ok(body) = serde_json::from_slice::<Body>(body) else { return false };
-    let Ok(items) = serde_json::from_str::<Vec<Item>>(body.input.get()) else { return false };
-    let is_reference = |item: &&Item| match item.kind.as_deref() {
-        Some(kind) => kind == "item_reference",
-        None => item.role.is_none(),
-    };
-    items.iter().filter(is_reference).filter_map(|item| item.id.as_deref()).any(is_kept)
+    let mut found = false;
+    let search = Search { is_kept, found: &mut found };
+    // It fails where the search ends, and if the input is a text.
+    let _ = serde_json::Deserializer::from_str(body.input.get()).deserialize_seq(search);
+    found
+}
+
+/// Searches a list of items.
+struct Search<'f, F> {
+    is_kept: F,
+    found: &'f mut bool,
+}
+
+impl<'de, F: Fn(&str) -> bool> Visitor<'de> for Search<'_, F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("a list of items")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        while let Some(item) = items.next_element::<Item>()? {
+            if item.reference().is_some_and(&self.is_kept) {
+                *self.found = true;
+                return Err(de::Error::custom("found"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An item of the input, as far as it shows whether it is a reference.
+#[derive(Deserialize)]
+struct Item<'a> {
+    #[serde(rename = "type", borrow, default)]
+    kind: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    id: Option<Text<'a>>,
+    #[serde(default)]
+    role: Option<IgnoredAny>,
+}
+
+/// A text that is borrowed if it has no escapes. (serde copies a plain `Option<Cow<str>>`.)
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl Item<'_> {
+    /// The id of the item that it refers to. A reference may come without its type.
+    fn reference(&self) -> Option<&str> {
+        let is_reference = self.kind.as_ref().map_or(self.role.is_none(), |kind| kind.0 == "item_reference");
+        self.id.as_ref().filter(|_| is_reference).map(|id| &*id.0)
+    }
 }
 
 /// The answer to `DELETE /v1/responses/{id}`.
