@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -104,9 +104,16 @@ pub struct Original {
     pub body: Bytes,
     /// Its body if it is not JSON; it is streamed to the provider.
     pub upload: Option<Arc<Upload>>,
+    /// The body parsed in full, once a target needed that.
+    pub parsed: OnceLock<Arc<GenerateRequest>>,
 }
 
 impl Original {
+    /// A JSON body without headers.
+    pub fn new(dialect: Dialect, body: Bytes) -> Self {
+        Self { dialect, headers: HeaderMap::new(), body, upload: None, parsed: OnceLock::new() }
+    }
+
     /// Whether a part of it was sent and is gone: then no other deployment can be tried.
     pub fn is_spent(&self) -> bool {
         self.upload.as_ref().is_some_and(|upload| upload.is_spent())

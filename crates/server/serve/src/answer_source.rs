@@ -22,7 +22,7 @@ pub struct Facts {
 
 /// An answer in progress. Token counts arrive as [`octet_api::core::Event::Usage`]. Dropping it cancels the request.
 pub trait AnswerSource: Send + 'static {
-    /// The request that is answered.
+    /// The request that is answered. One that was read partly is complete from the first event on: the answer's form depends on it.
     fn request(&self) -> Arc<GenerateRequest>;
 
     /// Facts for its headers.

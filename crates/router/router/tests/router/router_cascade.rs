@@ -174,12 +174,10 @@ async fn unmeasurable_answers_are_kept() {
     assert_eq!(world.last().request.logprobs, None, "who does not tell is not asked");
     // Vectors have no tokens: the request stays what it is.
     world.nature("f", Nature::default());
-    let body = octet_router::Original {
-        upload: None,
-        dialect: octet_router::Dialect::OpenAiEmbeddings,
-        headers: http::HeaderMap::new(),
-        body: bytes::Bytes::from_static(br#"{"model": "auto", "input": "x"}"#),
-    };
+    let body = octet_router::Original::new(
+        octet_router::Dialect::OpenAiEmbeddings,
+        bytes::Bytes::from_static(br#"{"model": "auto", "input": "x"}"#),
+    );
     world.script("f", [says("f")]);
     let mut reply = router.send(Call { original: Some(body.into()), ..call("auto") });
     assert_eq!(read(&all(&mut reply).await).unwrap(), "f");

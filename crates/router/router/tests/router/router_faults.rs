@@ -293,12 +293,8 @@ fn configuration_errors_are_not_reported_as_the_clients() {
 }
 
 fn as_it_came(stream: bool) -> octet_router::Call {
-    let original = octet_router::Original {
-        dialect: octet_router::Dialect::OpenAiChat,
-        headers: http::HeaderMap::new(),
-        body: bytes::Bytes::from_static(b"{}"),
-        upload: None,
-    };
+    let original =
+        octet_router::Original::new(octet_router::Dialect::OpenAiChat, bytes::Bytes::from_static(b"{}"));
     octet_router::Call { original: Some(Arc::new(original)), ..octet_router::Call::new(request("m", stream)) }
 }
 

@@ -4,6 +4,7 @@
 //! know.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -255,6 +256,22 @@ pub fn shallow(model: String) -> GenerateRequest {
 /// prompt.
 pub fn is_shallow(request: &GenerateRequest) -> bool {
     matches!(&request.input, Input::Completion(c) if c.prompts.is_empty())
+}
+
+/// The request in full: if only a part of it was read, `original` is parsed, once for all targets.
+pub fn whole(
+    request: &Arc<GenerateRequest>,
+    original: Option<&Original>,
+) -> Result<Arc<GenerateRequest>, ApiError> {
+    let Some(original) = original.filter(|_| is_shallow(request)) else { return Ok(Arc::clone(request)) };
+    if let Some(parsed) = original.parsed.get() {
+        return Ok(Arc::clone(parsed));
+    }
+    let (model, stream) = (request.model.clone(), request.stream);
+    // Keep-alive affects all clients, and who sent the body is not known here.
+    let parsed =
+        GenerateRequest { model, stream, keep_alive: request.keep_alive, ..self::request(original)? };
+    Ok(Arc::clone(original.parsed.get_or_init(|| Arc::new(parsed))))
 }
 
 /// Parses a request for text.

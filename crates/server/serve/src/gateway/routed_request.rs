@@ -83,6 +83,8 @@ pub struct RoutedRequest {
     app: Arc<App>,
     trace: Trace,
     request: Arc<GenerateRequest>,
+    /// The client's bytes, with the request in full if a target parsed them.
+    original: Option<Arc<Original>>,
     reply: Reply<Target>,
     bill: Option<Bill>,
     /// Its answer is not parsed: only usage that the provider reports is billed.
@@ -213,12 +215,13 @@ impl RoutedRequest {
         if let Some(original) = &mut original {
             original.headers = traced(headers, traceparent.as_deref());
         }
+        let original = original.map(Arc::new);
         let tags = if gateway.store().is_some() { own.tags.clone() } else { Vec::new() };
         let call = Call {
             tags: own.tags,
             traceparent,
             request: Arc::clone(request),
-            original: original.map(Arc::new),
+            original: original.clone(),
             headers: routing_headers,
             key: owner.as_ref().map(ToString::to_string),
             timeout: own.timeout.into_iter().chain(app.options.timeout).min(),
@@ -228,6 +231,7 @@ impl RoutedRequest {
         Ok(Self {
             reply: gateway.router().send(call),
             request: Arc::clone(request),
+            original,
             app: Arc::clone(app),
             trace,
             bill,
@@ -330,14 +334,16 @@ impl RoutedRequest {
 
 impl AnswerSource for RoutedRequest {
     fn request(&self) -> Arc<GenerateRequest> {
-        Arc::clone(&self.request)
+        let parsed = self.original.as_ref().and_then(|original| original.parsed.get());
+        Arc::clone(parsed.unwrap_or(&self.request))
     }
 
     fn facts(&mut self) -> Facts {
         let who = |route: &Route| (route.answered.as_ref().map(|a| a.model.clone()), route.header());
         let (model, route) = self.reply.with_route(who);
         // A provider may support fields that Octet does not.
-        let warnings = if self.is_remote() { &[] } else { &self.request.warnings[..] };
+        let request = self.request();
+        let warnings = if self.is_remote() { &[] } else { &request.warnings[..] };
         let warnings = messages(warnings).map(str::to_string).collect();
         let response_cache = self.entry.take().map(|key| (key, false));
         Facts { model, route: Some(route), warnings, cache_miss: None, response_cache }

@@ -116,8 +116,8 @@ impl RemoteTarget {
         }
         let whole;
         let mut ask = ask;
-        if let Some(o) = foreign.filter(|o| read::is_shallow(ask.request) && read::generates(o.dialect)) {
-            whole = Arc::new(read::request(o).map_err(|e| from_api(&e))?);
+        if let Some(o) = foreign.filter(|o| read::generates(o.dialect)) {
+            whole = read::whole(ask.request, Some(o)).map_err(|e| from_api(&e))?;
             ask.request = &whole;
         }
         let answer = octet_router::Target::generate(&self.remote, ask).await?;
@@ -215,10 +215,7 @@ impl LocalTarget {
         request: &Arc<GenerateRequest>,
         original: Option<&Original>,
     ) -> Result<Answer, ApiError> {
-        let request = match original.filter(|_| read::is_shallow(request)) {
-            Some(original) => self.changed(&Arc::new(read::request(original)?)),
-            None => self.changed(request),
-        };
+        let request = self.changed(&read::whole(request, original)?);
         let share = uncounted(&request);
         let mut run = Run::start(app, &Trace::default(), self.index, (request, share), false).await?;
         let warnings = std::mem::take(&mut run.warnings);

@@ -217,18 +217,26 @@ pub async fn parse_of<T: Send + 'static>(
     len: usize,
     with: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    if len <= PARSE_INLINE_MAX {
-        memory_budget.take_values(share, &bytes)?;
-        return with(&bytes);
-    }
     let (memory_budget, mut own) = (memory_budget.clone(), std::mem::take(share));
-    let read = crate::blocking::spawn_blocking(move || {
+    let read = move || {
         let parsed = memory_budget.take_values(&mut own, &bytes).and_then(|()| with(&bytes));
         (parsed, own)
-    });
-    let (parsed, own) = read.await.map_err(|e| ApiError::new(ErrorKind::Internal, e.to_string()))?;
+    };
+    let (parsed, own) = read_where(len, read).await?;
     *share = own;
     parsed
+}
+
+/// Runs `read`, which reads `len` bytes: here, or on the blocking pool if they are many.
+pub async fn read_where<T: Send + 'static>(
+    len: usize,
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    if len <= PARSE_INLINE_MAX {
+        return Ok(read());
+    }
+    let done = crate::blocking::spawn_blocking(read).await;
+    done.map_err(|e| ApiError::new(ErrorKind::Internal, e.to_string()))
 }
 
 /// Middleware: if `answer` is ready before the whole request has arrived, the connection is closed after it.

@@ -13,7 +13,6 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::routing::{any, get, post};
 use http_body::{Body as HttpBody, Frame};
-use hyper::HeaderMap;
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use octet_api::{ApiError, ErrorKind, shortened};
 use octet_router::{Dialect as Wire, Original, Passed, Upload};
@@ -102,7 +101,7 @@ pub async fn json(c: Call, passed: Passed, path: &str) -> Result<Response, ApiEr
         });
     };
     let body = left.unwrap_or(bytes);
-    let original = Original { dialect, headers: HeaderMap::new(), body, upload: None };
+    let original = Original::new(dialect, body);
     routed::unread(&app, &gateway, sender.context(share, own), request, original).await
 }
 
@@ -148,12 +147,8 @@ async fn form(head: Head, request: Request, passed: Passed, boundary: &str) -> R
     let left = UPLOAD_BYTES_MAX.saturating_sub(beginning.len() as u64);
     let rest = (!rest.is_end_stream()).then_some(Rest { body: rest, finder: Some(finder), left });
     let upload = Upload::new(content_type, beginning.into(), rest, length).naming(place);
-    let original = Original {
-        dialect: Wire::Passed(passed),
-        headers: HeaderMap::new(),
-        body: Bytes::new(),
-        upload: Some(Arc::new(upload)),
-    };
+    let original =
+        Original { upload: Some(Arc::new(upload)), ..Original::new(Wire::Passed(passed), Bytes::new()) };
     let context = sender.context(share, Own::default());
     routed::unread(&app, &gateway, context, request, original).await
 }

@@ -131,6 +131,16 @@ struct Streaming<S> {
 }
 
 impl<S: AnswerSource> Streaming<S> {
+    /// Begins again, as only keep-alives were written, if the request has become complete.
+    fn update_request(&mut self) {
+        let request = self.source.request();
+        if !Arc::ptr_eq(&request, &self.request) {
+            self.writer = (self.form.writer)(&request);
+            self.answer = request.store.then(Answer::default);
+            self.request = request;
+        }
+    }
+
     fn write(&mut self, piece: &Piece, out: &mut Vec<u8>) {
         match piece {
             Piece::Raw(bytes) => {
@@ -192,9 +202,13 @@ impl<S: AnswerSource> Streaming<S> {
                     self.over = true;
                 }
                 Ok(Some(piece)) => {
+                    let is_first = !std::mem::replace(&mut self.began, true);
+                    if is_first && matches!(piece, Piece::Event(_)) {
+                        self.update_request();
+                    }
                     self.write(&piece, &mut out);
                     // The first piece is sent at once.
-                    if std::mem::replace(&mut self.began, true) {
+                    if !is_first {
                         self.gather(&mut out).await;
                     }
                     self.source.wrote(&out);

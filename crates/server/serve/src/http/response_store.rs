@@ -1,11 +1,12 @@
 //! Stored responses (unless `store` is false), in memory, the oldest evicted first. Used by `responses`.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use octet_api::ApiError;
 use octet_api::core::Message;
-use octet_api::openai::responses;
+use octet_api::openai::responses::{self, InputItems, PageQuery};
 use serde_json::Value;
 
 use crate::gateway::Caller;
@@ -18,13 +19,13 @@ const KEPT_BYTES_MAX: usize = 64 << 20;
 /// A stored response.
 #[derive(Debug)]
 pub struct KeptResponse {
-    id: String,
+    id: Arc<str>,
     /// The virtual key of its client; other keys cannot see it.
     owner: Option<Arc<str>>,
     /// The conversation so far, which a later request continues.
     pub conversation: Vec<Message>,
-    /// The number of its messages before the answer.
-    input_len: usize,
+    /// The items of its messages before the answer.
+    input: InputItems,
     /// The answer as it was sent.
     pub body: Vec<u8>,
     /// Approximate size of both in bytes.
@@ -67,23 +68,23 @@ impl ResponseStore {
         if bytes > KEPT_BYTES_MAX {
             return;
         }
+        let input = InputItems::new(conversation.get(..input_len).unwrap_or_default());
+        let id = bare(&id).into();
         let mut all = self.lock();
-        all.push_back(Arc::new(KeptResponse {
-            id: bare(&id).into(),
-            owner,
-            conversation,
-            input_len,
-            body,
-            bytes,
-        }));
+        all.push_back(Arc::new(KeptResponse { id, owner, conversation, input, body, bytes }));
         while all.len() > KEPT_MAX || all.iter().map(|r| r.bytes).sum::<usize>() > KEPT_BYTES_MAX {
             all.pop_front();
         }
     }
 
-    /// Size of all bodies in bytes.
+    /// Approximate size of all in bytes.
     pub fn bytes(&self) -> usize {
-        self.lock().iter().map(|r| r.body.len()).sum()
+        self.lock().iter().map(|r| r.bytes).sum()
+    }
+
+    /// The ids of all that `caller` may see.
+    pub fn ids(&self, caller: &Caller) -> KeptIds {
+        KeptIds(self.lock().iter().filter(|r| r.is_visible(caller)).map(|r| Arc::clone(&r.id)).collect())
     }
 
     /// A response by id, if `caller` may see it.
@@ -100,48 +101,66 @@ impl ResponseStore {
     }
 }
 
+/// Ids of stored responses.
+pub struct KeptIds(HashSet<Arc<str>>);
+
+impl KeptIds {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a response is among them.
+    pub fn contains(&self, id: &str) -> bool {
+        self.0.contains(bare(id))
+    }
+}
+
 impl KeptResponse {
-    /// The items that the answer follows.
-    pub fn input_items(&self) -> Vec<Value> {
-        responses::input_items(&self.id, self.conversation.get(..self.input_len).unwrap_or_default())
+    /// A page of the items that the answer follows.
+    pub fn input_page(&self, query: &PageQuery) -> Result<Value, ApiError> {
+        self.input.page(&self.id, &self.conversation, query)
     }
 
     /// Whether this response has that id and `caller` may see it.
     fn is(&self, id: &str, caller: &Caller) -> bool {
-        let is_theirs = match caller {
+        self.is_visible(caller) && *self.id == *bare(id)
+    }
+
+    fn is_visible(&self, caller: &Caller) -> bool {
+        match caller {
             Caller::Trusted => true,
             Caller::Key(key) => self.owner.as_ref() == Some(&key.id),
-        };
-        is_theirs && self.id == bare(id)
+        }
     }
 }
 
-/// The stored items that one request refers to, each at most once. Each response is read once, however many of its items are named.
+/// The stored items that one request refers to, each at most once. The answer of each response is parsed once; of its input only the
+/// items that are named are built.
 pub struct Referred<'a> {
     store: &'a ResponseStore,
     caller: &'a Caller,
-    /// The items not yet referred to, by the ids of their responses and their own.
-    unused: HashMap<String, HashMap<String, Value>>,
+    /// The responses by their ids, with the output items not yet referred to by theirs.
+    responses: HashMap<String, (Arc<KeptResponse>, HashMap<String, Value>)>,
     /// Size of those referred to, in bytes.
     pub bytes: usize,
 }
 
 impl<'a> Referred<'a> {
     pub fn new(store: &'a ResponseStore, caller: &'a Caller) -> Self {
-        Self { store, caller, unused: HashMap::new(), bytes: 0 }
+        Self { store, caller, responses: HashMap::new(), bytes: 0 }
     }
 
     /// An input or output item by its id, if the caller may see its response.
     pub fn item(&mut self, id: &str) -> Option<Value> {
         let response = responses::response_of(id)?;
-        if !self.unused.contains_key(response) {
+        if !self.responses.contains_key(response) {
             let kept = self.store.get(response, self.caller)?;
-            let mut items = responses::output_items(&kept.body);
-            let named = |item: Value| Some((item["id"].as_str()?.to_string(), item));
-            items.extend(kept.input_items().into_iter().filter_map(named));
-            self.unused.insert(response.to_string(), items);
+            let output = responses::output_items(&kept.body);
+            self.responses.insert(response.to_string(), (kept, output));
         }
-        let item = self.unused.get_mut(response)?.remove(id)?;
+        let (kept, output) = self.responses.get_mut(response)?;
+        let item = output.remove(id).or_else(|| kept.input.by_id(&kept.id, &kept.conversation, id))?;
         self.bytes += item.to_string().len();
         Some(item)
     }
@@ -197,7 +216,9 @@ mod tests {
             NewResponse { id: "resp_a".into(), body: body.to_vec(), conversation, input_len: 1, owner: None };
         kept.put(new);
         let mut referred = Referred::new(&kept, &Caller::Trusted);
-        assert_eq!(kept.bytes(), body.len());
+        assert!(kept.bytes() > body.len() + 2 * "Hi".len(), "conversations count");
+        let ids = kept.ids(&Caller::Trusted);
+        assert!(ids.contains("a") && ids.contains("resp_a") && !ids.contains("b"));
         assert_eq!(referred.item("fc_a_1").unwrap()["id"], "fc_a_1");
         assert_eq!(referred.item("fc_a_0").unwrap()["id"], "fc_a_0");
         assert_eq!(referred.bytes, 2 * br#"{"id":"fc_a_0"}"#.len());

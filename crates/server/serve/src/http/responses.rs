@@ -47,7 +47,7 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
         if let Some(gateway) = c.app.gateway().cloned() {
             (own, bytes) = split(bytes, Wire::OpenAiResponses);
             own.cached_as = Some((Wire::OpenAiResponses, bytes.clone()));
-            if passes(&c.app, &gateway, &c.sender.caller, &bytes) {
+            if passes(&c.app, &gateway, &c.sender.caller, &bytes).await? {
                 let context = c.sender.context(share, own);
                 return routed::passing(&c.app, &gateway, context, Wire::OpenAiResponses, bytes, FORM).await;
             }
@@ -74,7 +74,7 @@ pub async fn read(
         let parsed = responses::parse_with(bytes, &mut |id| referred.item(id))?;
         Ok((parsed, referred.bytes))
     };
-    // The stored bodies that a short request refers to may be long.
+    // The stored items that a short request refers to may be long.
     let len = bytes.len() + app.kept.bytes();
     let (mut parsed, referred_bytes) = body::parse_of(&app.memory_budget, share, bytes, len, parse).await?;
     app.memory_budget.take_kept(share, referred_bytes)?;
@@ -93,16 +93,23 @@ pub async fn read(
 
 /// Whether a request is forwarded unread to a provider that has the Responses API and stores them itself. One that refers to
 /// responses or items stored here is not: only this server knows them.
-fn passes(app: &App, gateway: &Gateway, caller: &Caller, body: &[u8]) -> bool {
+async fn passes(app: &App, gateway: &Arc<Gateway>, caller: &Caller, body: &Bytes) -> Result<bool, ApiError> {
     #[derive(serde::Deserialize)]
     struct Fields {
         model: String,
         #[serde(default)]
         previous_response_id: Option<String>,
     }
-    let Ok(asked) = serde_json::from_slice::<Fields>(body) else { return false };
-    let is_kept = |id: &str| app.kept.get(id, caller).is_some();
-    gateway.passes(gateway.name(&asked.model), Wire::OpenAiResponses)
-        && !asked.previous_response_id.is_some_and(|id| is_kept(&id))
-        && !responses::references(body, |item| responses::response_of(item).is_some_and(is_kept))
+    let (gateway, kept, body, len) = (Arc::clone(gateway), app.kept.ids(caller), body.clone(), body.len());
+    let read = move || {
+        let Ok(asked) = serde_json::from_slice::<Fields>(&body) else { return false };
+        let is_kept = |id: &str| kept.contains(id);
+        gateway.passes(gateway.name(&asked.model), Wire::OpenAiResponses)
+            && (kept.is_empty()
+                || !asked.previous_response_id.is_some_and(|id| is_kept(&id))
+                    && !responses::references(&body, |item| {
+                        responses::response_of(item).is_some_and(is_kept)
+                    }))
+    };
+    body::read_where(len, read).await
 }

@@ -89,7 +89,8 @@ pub async fn parsed(
             form.stream_type,
         )
     });
-    let mut routed_request = start(app, gateway, context, request, original.map(json_original))?;
+    let mut routed_request =
+        start(app, gateway, context, request, original.map(|(dialect, body)| Original::new(dialect, body)))?;
     if let Some(lookup) = lookup {
         if let Some(answer) = lookup.get().await {
             routed_request.answered_from_cache();
@@ -128,7 +129,7 @@ pub async fn bytes(
 ) -> Result<(Bytes, Facts), ApiError> {
     let Some(read::Peeked { request, own, body: left }) = read::peek(&body, dialect) else {
         // Parsed fully to report what is wrong.
-        let original = Original { dialect, headers: HeaderMap::new(), body, upload: None };
+        let original = Original::new(dialect, body);
         let request = read::check(&original);
         return Err(request.err().unwrap_or_else(|| ApiError::invalid("model", "'model' is missing")));
     };
@@ -142,7 +143,7 @@ pub async fn bytes(
         (dialect, &body),
         "",
     );
-    let mut routed_request = start(app, gateway, context, request, Some(json_original((dialect, body))))?;
+    let mut routed_request = start(app, gateway, context, request, Some(Original::new(dialect, body)))?;
     if let Some(lookup) = lookup {
         if let Some(answer) = lookup.get().await {
             routed_request.answered_from_cache();
@@ -169,11 +170,6 @@ pub async fn bytes(
 /// Facts about an answer from the response cache.
 fn from_cache(lookup: &Lookup) -> Facts {
     Facts { route: Some("cache".into()), response_cache: Some((lookup.key(), true)), ..Facts::default() }
-}
-
-/// A request's bytes, without its headers.
-fn json_original((dialect, body): (Wire, Bytes)) -> Original {
-    Original { dialect, headers: HeaderMap::new(), body, upload: None }
 }
 
 /// Forwards a request that cannot be parsed here, and streams the answer back unread.

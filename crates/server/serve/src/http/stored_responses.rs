@@ -5,14 +5,15 @@ use std::sync::Arc;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Query, Request, State};
 use axum::response::Response;
-use octet_api::openai::responses;
+use octet_api::openai::responses::{self, PageQuery};
 use octet_api::{ApiError, ErrorKind, shortened};
 
-use super::Dialect;
 use super::call::{caller, trace};
 use super::error::{json, named};
 use super::response_store::KeptResponse;
+use super::{Dialect, body};
 use crate::app::App;
+use crate::memory_budget::MemoryPermit;
 
 /// The path's id, or why it cannot be read.
 type Id = Result<Path<String>, PathRejection>;
@@ -48,12 +49,32 @@ pub async fn get(State(app): State<Arc<App>>, id: Id, request: Request) -> Respo
 
 /// `GET /v1/responses/{id}/input_items`
 pub async fn input_items(State(app): State<Arc<App>>, id: Id, request: Request) -> Response {
-    let page = kept(&app, id, &request).and_then(|kept| {
-        let Query(query) = Query::<Vec<(String, String)>>::try_from_uri(request.uri())
-            .map_err(|e| ApiError::new(ErrorKind::InvalidRequest, e.body_text()))?;
-        responses::input_page(kept.input_items(), &query)
-    });
-    answered(page.map(|page| json(200, page.to_string())), &request)
+    let asked = page_query(&request).and_then(|query| Ok((query, kept(&app, id, &request)?)));
+    let trace = trace(&request);
+    let page = match asked {
+        Ok((query, kept)) => page(&app, kept, query).await,
+        Err(e) => Err(e),
+    };
+    page.map_or_else(|e| Dialect::OpenAi.error(&e, Some(&trace)), |page| json(200, page))
+}
+
+fn page_query(request: &Request) -> Result<PageQuery, ApiError> {
+    let Query(query) = Query::<Vec<(String, String)>>::try_from_uri(request.uri())
+        .map_err(|e| ApiError::new(ErrorKind::InvalidRequest, e.body_text()))?;
+    PageQuery::parse(query)
+}
+
+/// A page of input items, within the memory budget: it may have most of the conversation.
+async fn page(app: &App, kept: Arc<KeptResponse>, query: PageQuery) -> Result<String, ApiError> {
+    let mut share = MemoryPermit::default();
+    app.memory_budget.take_kept(&mut share, kept.bytes)?;
+    let bytes = kept.bytes;
+    let write = move || {
+        let page = kept.input_page(&query).map(|page| page.to_string());
+        drop(share);
+        page
+    };
+    body::read_where(bytes, write).await?
 }
 
 /// `DELETE /v1/responses/{id}`

@@ -1,9 +1,9 @@
 //! One conversation with tools and thoughts, as clients of three APIs have it, through the router to five kinds of providers, streamed
 //! and whole: each provider is sent the same, and each client gets the same.
 
-use crate::common::Fixture;
 use crate::common::providers::{self, sent, text};
-use crate::common::upstream::Upstream;
+use crate::common::upstream::{Upstream, answer};
+use crate::common::{Fixture, with};
 use serde_json::{Value, json};
 
 /// What all answers mean: thoughts, text, the name and the arguments of the call, why it ended, tokens of the prompt and of the answer.
@@ -212,4 +212,38 @@ async fn three_clients_and_five_kinds_of_providers_mean_the_same() {
         }
     }
     assert_eq!(up.seen().len(), 30, "each once");
+}
+
+/// The group's provider gets the client's bytes unread; the one that answers in its place has another dialect.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_fallback_answers_have_the_form_that_the_request_asks_for() {
+    let refusal = json!({"error": {"message": "no"}});
+    let up = Upstream::start(move |seen| match providers::asked(seen) {
+        "down" => answer("503 Service Unavailable", &refusal),
+        _ => providers::answers(seen, &providers::calls()),
+    })
+    .await;
+    let f = Fixture::routed(&providers::routes(&up.base, &[("", "theirs"), ("-down", "down")])).await;
+    let legacy = json!({"functions": [{"name": "weather", "parameters": schema()}]});
+    let custom = json!({"tools": [{"type": "custom", "custom": {"name": "weather"}}]});
+    let path = "/v1/chat/completions";
+    for name in ["claude", "gemini", "llama"] {
+        let base = json!({
+            "model": "vllm-down", "messages": [{"role": "user", "content": "Weather?"}],
+            "fallbacks": [name], "num_retries": 0,
+        });
+        let whole = f.ok(path, &with(&base, legacy.clone())).await;
+        let choice = &whole["choices"][0];
+        let call = &choice["message"]["function_call"];
+        assert_eq!((&choice["finish_reason"], &call["name"]), (&json!("function_call"), &json!("weather")));
+        assert!(choice["message"].get("tool_calls").is_none(), "{name}: {whole}");
+        let stream = json!({"stream": true, "stream_options": {"include_usage": true}});
+        let events = f.events(path, &with(&with(&base, legacy.clone()), stream)).await;
+        let delta =
+            |key: &str| events.iter().filter(|(_, e)| e["choices"][0]["delta"].get(key).is_some()).count();
+        assert!(delta("function_call") > 0 && delta("tool_calls") == 0, "{name}: {events:?}");
+        assert!(events.iter().any(|(_, e)| e["usage"]["prompt_tokens"] == 10), "{name}: {events:?}");
+        let whole = f.ok(path, &with(&base, custom.clone())).await;
+        assert_eq!(whole["choices"][0]["message"]["tool_calls"][0]["type"], "custom", "{name}: {whole}");
+    }
 }

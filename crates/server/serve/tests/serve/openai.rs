@@ -253,6 +253,8 @@ async fn responses_are_streamed_stored_and_deleted() {
         page["data"].as_array().unwrap().iter().map(|i| &i["content"][0]["text"]).collect();
     assert_eq!(texts, [&json!("Hello"), &first["output"][0]["content"][0]["text"], &json!("More")]);
     assert_eq!(items("?limit=0").await.0, 400);
+    assert_eq!(f.get("/v1/responses/x/input_items?limit=0").await.0, 400, "before anything is looked up");
+    assert_eq!(f.get("/v1/responses/x/input_items").await.0, 404);
     let all: Vec<Value> = page["data"]
         .as_array()
         .unwrap()
