@@ -18,7 +18,7 @@ pub fn advice(e: &anyhow::Error, place: Place) -> Option<&'static str> {
         if let Some(EngineError::ContextFull { .. }) = cause.downcast_ref() {
             return Some(match place {
                 Place::Command => "shorten the prompt, or give more room with --ctx-size",
-                Place::Chat => "/clear begins anew; a larger --ctx-size gives more room",
+                Place::Chat => "/clear starts a new conversation; a larger --ctx-size gives more room",
             });
         }
         if let Some(EngineError::ContextTooLong { .. }) = cause.downcast_ref() {
@@ -26,7 +26,7 @@ pub fn advice(e: &anyhow::Error, place: Place) -> Option<&'static str> {
         }
         if let Some(TemplateError::Missing) = cause.downcast_ref() {
             return Some(
-                "give one with --chat-template FILE; `octet run --raw` goes on with a text without one",
+                "give one with --chat-template FILE; `octet run --raw` continues a text without one",
             );
         }
         match cause.downcast_ref() {

@@ -38,7 +38,7 @@ pub struct DeviceFlags {
     /// of 1000. Default: all that is free.
     #[arg(long, value_name = "GIB", value_parser = gib)]
     gpu_memory: Option<u64>,
-    /// The card as it was when the first model was placed: what models of this program take of it later, they give back to one another.
+    /// The card as it was when the first model was placed. Memory that models of this program use later is shared among them.
     #[arg(skip)]
     card: Arc<OnceLock<Found>>,
     /// `--gpu-memory` of all models of this program together.
@@ -46,10 +46,10 @@ pub struct DeviceFlags {
     limit: Arc<OnceLock<Option<Limit>>>,
 }
 
-/// `--gpu-memory`, and what models have taken of it.
+/// `--gpu-memory`, and how much of it models use.
 #[cfg(feature = "vulkan")]
 type Limit = octet_vulkan::MemoryLimit;
-/// Without graphics devices nothing takes any of it.
+/// Without graphics devices there is nothing to count.
 #[cfg(not(feature = "vulkan"))]
 type Limit = u64;
 
@@ -63,7 +63,7 @@ fn limit(bytes: u64) -> Limit {
     bytes
 }
 
-/// A device as it is typed.
+/// A device as the user writes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceName {
     /// A graphics card that has room, else the processor.
@@ -123,22 +123,22 @@ impl std::fmt::Display for DeviceName {
 }
 
 impl DeviceName {
-    /// The graphics device that the name stands for.
+    /// The graphics device with this name.
     fn card(self, exact: bool) -> Found {
         match self {
             Self::Cpu => Err(None),
-            // If there is none, loading says so.
+            // If it does not exist, loading reports that.
             Self::Vulkan(index) => Ok(card(index).unwrap_or(Card { index, ..Card::default() })),
-            // f32 throughout takes too much room
+            // all weights in f32 need too much memory
             Self::Auto if exact => Err(None),
             Self::Auto => first_card(),
         }
     }
 
-    /// The device for a model within these limits. `is_checked`: what does not fit is refused.
+    /// The device for a model within these limits. `is_checked`: a model that does not fit is refused.
     ///
     /// # Errors
-    /// Where a device that was named lacks room.
+    /// If `--device` names a device that has too little memory.
     pub fn device(
         self,
         gpu_memory: Option<u64>,
@@ -160,13 +160,13 @@ impl DeviceName {
         let slots = slots.unwrap_or(None);
         if let Some(slots) = slots {
             note!(
-                "note: the experts lie in the machine's memory; {card} keeps the {slots} of each layer that were used last"
+                "note: the experts are in the machine's memory; {card} keeps the {slots} most recently used ones of each layer"
             );
         }
         Ok(Some(vulkan(card.index, Settings { limit: gpu_memory.map(limit), exact, slots })))
     }
 
-    /// What becomes of a model that fits, or not: `None` is the processor, `Some(None)` is the device all the same.
+    /// Where a model runs that fits, or does not: `None` is the processor, `Some(None)` is the device although it does not fit.
     fn settle<T>(
         self,
         card: &Card,
@@ -198,11 +198,11 @@ type Found = Result<Card, Option<String>>;
 #[derive(Debug, Default)]
 struct Card {
     index: usize,
-    /// The maker's name.
+    /// The vendor's name for it.
     name: String,
-    /// What it has free; `None` if that is not known.
+    /// Free memory in bytes; `None` if that is not known.
     free: Option<u64>,
-    /// Whether it passed the self-test, where that was asked.
+    /// Whether it passed the self-test, if that has run.
     is_right: OnceLock<bool>,
 }
 
@@ -216,18 +216,18 @@ impl std::fmt::Display for Card {
 }
 
 impl Card {
-    /// What a model may take of it.
+    /// Bytes of its memory that a model may use.
     fn room(&self, gpu_memory: Option<u64>) -> Option<u64> {
         least(self.free, gpu_memory)
     }
 
-    /// Whether it passes the self-test. Says so if not. Tested once: later there may be no room for a test.
+    /// Whether it passes the self-test. Logs a failure. Tested once: later there may be no memory left for a test.
     fn is_right(&self) -> bool {
         *self.is_right.get_or_init(|| self.passes())
     }
 }
 
-/// The smaller of two sizes, where both are known.
+/// The smaller of two sizes; if only one is known, that one.
 pub fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
@@ -239,28 +239,28 @@ pub fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
 #[derive(Debug, Clone)]
 #[cfg_attr(not(feature = "vulkan"), allow(dead_code))]
 struct Settings {
-    /// How much of its memory to use, with the other models that have this limit.
+    /// Memory limit, shared with the other models that have it.
     limit: Option<Limit>,
     exact: bool,
-    /// Experts of each layer in its memory; `None` is all.
+    /// Experts of each layer in the device's memory; `None` is all.
     slots: Option<usize>,
 }
 
 /// The other models that use a device's memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Among {
-    /// Models of a server, this one included: they make way for one another.
+    /// Number of models of a server, this one included. One is evicted to make room for another.
     pub of: usize,
-    /// Bytes that models take which stay loaded beside this one.
+    /// Bytes used by models that stay loaded beside this one.
     pub taken: u64,
 }
 
 impl DeviceFlags {
-    /// The device that the flags name for a model, and its sizes there; `None` is the processor. The models of a server share its memory where they
-    /// fit together. `machine` bytes are free of the machine's memory. `is_checked`: what does not fit is refused.
+    /// The device that the flags name for a model, and its sizes there; `None` is the processor. The models of a server share its memory if they
+    /// fit together. `machine` is the machine's free memory in bytes. `is_checked`: a model that does not fit is refused.
     ///
     /// # Errors
-    /// Where a device that was named lacks room.
+    /// If `--device` names a device that has too little memory.
     pub fn place(
         &self,
         wanted: &Wanted<'_>,
@@ -295,13 +295,13 @@ impl DeviceFlags {
         self.card.get()?.as_ref().err()?.as_deref()
     }
 
-    /// Most bytes of the device's memory to use.
+    /// Maximum number of bytes of the device's memory to use.
     pub fn gpu_memory(&self) -> Option<u64> {
         self.gpu_memory
     }
 }
 
-/// A graphics card that nobody named: the first with memory of its own, or else one that shares the machine's. Never one in software.
+/// The graphics card for `--device auto`: the first with memory of its own, else one that shares the machine's. Never a software device.
 #[cfg(feature = "vulkan")]
 fn first_card() -> Found {
     use octet_vulkan::DeviceKind;
@@ -324,7 +324,7 @@ pub const NO_VULKAN: &str = "this build has no support for them";
 #[cfg(feature = "vulkan")]
 pub fn devices() -> Result<Vec<octet_vulkan::DeviceInfo>, String> {
     let found = octet_vulkan::devices().map_err(|e| e.to_string())?;
-    if found.is_empty() { Err("Vulkan knows of none".into()) } else { Ok(found) }
+    if found.is_empty() { Err("Vulkan finds none".into()) } else { Ok(found) }
 }
 
 #[cfg(feature = "vulkan")]
@@ -357,14 +357,14 @@ impl Card {
     }
 }
 
-/// A device as `octet show` describes it: its maker's name, and what a model may take of its memory.
+/// A device as `octet show` describes it: the vendor's name, and the bytes of its memory that a model may use.
 pub fn described(index: usize, gpu_memory: Option<u64>) -> Result<(String, Option<u64>)> {
     let card = card(index)?;
     let room = card.room(gpu_memory);
     Ok((card.name, room))
 }
 
-/// What a graphics device has free now.
+/// Bytes that are free on a graphics device now.
 pub fn free_bytes(name: &str) -> Option<u64> {
     match name.parse() {
         Ok(DeviceName::Vulkan(index)) => card(index).ok()?.free,
@@ -458,8 +458,8 @@ pub fn list(args: &DevicesArgs) -> Result<()> {
         }
         let free = size(card["free_bytes"].as_u64().unwrap_or(0));
         let dot = match card["integer_dot"].as_bool() {
-            Some(true) => "dot products of four bytes",
-            _ => "no dot products of four bytes (VK_KHR_shader_integer_dot_product), so products take longer",
+            Some(true) => "integer dot products",
+            _ => "no integer dot products (VK_KHR_shader_integer_dot_product), so matrix products are slower",
         };
         let note = if card["kind"] == "software" { "; used only with --device" } else { "" };
         writeln!(out, "          {free} free, {dot}{note}")?;
@@ -523,13 +523,13 @@ mod tests {
         }
     }
 
-    /// A model that a configuration adds later is checked against the card as it was before: the models that lie there make way for it.
+    /// A model that a configuration adds later is checked against the card as it was before: loaded models are evicted to make room.
     #[test]
     fn a_later_model_is_placed_on_the_card_as_it_was_at_first() {
         let report = Report::new(&octet_synth::tiny("qwen35moe", octet_synth::Mix::Q4KM).unwrap()).unwrap();
         let options = octet_engine::engine::Options::default();
         let wanted = Wanted { report: &report, options: &options, contexts: &[4, 2, 1], snapshots: None };
-        // There is no such card, so it has nothing free now.
+        // There is no such card, so it has no free memory.
         let flags = |free| DeviceFlags {
             device: DeviceName::Vulkan(99),
             gpu_memory: None,
@@ -542,7 +542,7 @@ mod tests {
         assert!(placed.smaller.is_empty() && placed.options.device.is_some(), "{:?}", placed.smaller);
         let smaller = flags(all - 1).place(&wanted, one, None, true).unwrap().unwrap().smaller;
         assert_eq!(smaller.len(), 1, "{smaller:?}");
-        // what stays loaded beside it counts
+        // models that stay loaded beside it count
         let beside = flags(all + 7).place(&wanted, Among { of: 1, taken: 8 }, None, true).unwrap().unwrap();
         assert_eq!(beside.smaller, smaller);
         let error = flags(1000).place(&wanted, one, None, true).unwrap_err().to_string();

@@ -1,5 +1,5 @@
-//! What a model takes of a graphics device's memory, and how it is made to fit: the KV cache and the context where no flag sets them, the experts
-//! in slots. Called before a model is loaded onto a device, and by `octet show`.
+//! How much of a graphics device's memory a model needs, and how it is made to fit: by a smaller KV cache or context if no flag sets them, or by
+//! expert slots. Called before a model is loaded onto a device, and by `octet show`.
 
 use octet_compute::backend::{KvType, LayerCache};
 use octet_compute::batch::PAGE_TOKENS;
@@ -10,17 +10,17 @@ use octet_engine::report::{Group, GroupReport, Memory, Report};
 
 use crate::units::size;
 
-/// Memory that the host keeps for a device: what moves to it and from it, and the batch of a step.
+/// Host memory for a device: staging buffers, and the batch of a step.
 const STAGING_BYTES: u64 = 32 << 20;
-/// What a device keeps besides weights, caches and rows: partial sums of attention, and the end of the last block of small buffers.
+/// Device memory besides weights, caches and activations: partial sums of attention, and the unused end of the last block of small buffers.
 const FIXED_BYTES: u64 = 64 << 20;
-/// A context that no flag sets is not made smaller than this to fit.
+/// Minimum context that a model is reduced to in order to fit, if no flag sets the context.
 const CONTEXT_MIN: usize = 4096;
 
-/// What a model takes of a device's memory, about: the embedding table and snapshots stay in the machine's.
+/// Estimated device memory of a model. The embedding table and snapshots stay in the machine's memory.
 pub fn bill(report: &Report, limits: &Limits, exact: bool) -> Memory {
     let cpu = report.memory(&Limits { snapshots: 0, ..limits.clone() }, exact);
-    // The block counts as speculation. A tied head is listed as one, with the table's type.
+    // The block for multi-token prediction counts as speculation. A tied head is listed as a tensor of its own, with the table's type.
     let groups =
         report.groups.iter().filter(|g| !matches!(g.group, Group::Other | Group::Mtp | Group::Embedding));
     let weights = groups.map(|g| group_bytes(g, exact)).fold(0, u64::saturating_add);
@@ -31,7 +31,7 @@ pub fn bill(report: &Report, limits: &Limits, exact: bool) -> Memory {
     Memory {
         weights,
         kv: page_bytes.saturating_mul(limits.pages as u64),
-        // Steps keep their rows twice, as f32 and as bytes.
+        // Steps keep their activations twice, as f32 and quantised to bytes.
         activations: (2 * cpu.activations).saturating_add(FIXED_BYTES),
         ..cpu
     }
@@ -59,8 +59,8 @@ fn expert_bytes(report: &Report) -> u64 {
     report.group(Group::RoutedExperts).map_or(0, |g| group_bytes(g, false))
 }
 
-/// How many experts of each layer a device with `room` bytes keeps in its memory, all of them lying in the machine's: `None` where all fit
-/// as they are. Fails with the bytes that are needed where no more than the rest of the model, or not even that, fits.
+/// Number of experts of each layer that a device with `room` bytes keeps in its memory, with all of them in the machine's: `None` if all fit
+/// on the device. Fails with the number of bytes needed if no expert fits beside the rest of the model.
 pub fn expert_slots(report: &Report, limits: &Limits, room: u64) -> Result<Option<usize>, u64> {
     let all = bill(report, limits, false).total();
     if all <= room {
@@ -70,21 +70,21 @@ pub fn expert_slots(report: &Report, limits: &Limits, room: u64) -> Result<Optio
     let rest = all.saturating_sub(experts);
     let moe = report.config.moe.filter(|_| experts > 0 && room > rest).ok_or(all)?;
     let slots = (u128::from(room - rest) * moe.experts as u128 / u128::from(experts)) as usize;
-    // those of one token at least
+    // at least the experts of one token
     if slots < moe.top_k { Err(all) } else { Ok(Some(slots)) }
 }
 
-/// What a model on a graphics device takes, about.
+/// Estimated memory of a model on a graphics device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Split {
-    /// Of the device's own memory.
+    /// Bytes of the device's own memory.
     pub device: u64,
-    /// Of the machine's: the embedding table, snapshots, logits, and all experts where the device has slots for some.
+    /// Bytes of the machine's memory: the embedding table, snapshots, logits, and all experts if the device has slots for some.
     pub machine: u64,
 }
 
 impl Split {
-    /// With `slots` experts of each layer in the device's memory and all of them in the machine's; `None` is all in the device's.
+    /// With `slots` experts of each layer in the device's memory, and all of them in the machine's. `None`: all are in the device's.
     pub fn new(report: &Report, limits: &Limits, slots: Option<usize>, exact: bool) -> Self {
         let all = bill(report, limits, exact).total();
         let table = report.group(Group::Embedding).map_or(0, |g| g.bytes);
@@ -102,7 +102,7 @@ impl Split {
     }
 }
 
-/// What there is for a model; `None` where nobody knows, or nobody shall check.
+/// Memory available for a model; `None` if it is unknown, or not checked.
 #[derive(Debug, Clone, Copy)]
 pub struct Room {
     pub device: Option<u64>,
@@ -115,22 +115,22 @@ impl Room {
             && self.machine.is_none_or(|room| split.machine <= room)
     }
 
-    /// What is missing, to be compared: bytes of the device, which count first, and of the machine.
+    /// Missing bytes of the device and of the machine, in an order that compares the device's first.
     fn shortage(self, split: Split) -> (u64, u64) {
         let missing = |bytes: u64, room: Option<u64>| room.map_or(0, |room| bytes.saturating_sub(room));
         (missing(split.device, self.device), missing(split.machine, self.machine))
     }
 }
 
-/// A model that is to be loaded onto a device, and what it is given where there is room for it.
+/// A model that is to be loaded onto a device, and the sizes that it gets if there is room.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
     pub report: &'a Report,
     /// As the user set them.
     pub options: &'a Options,
-    /// Contexts in the KV cache, to be tried in turn, where no flag says how many tokens it holds. Not empty.
+    /// Numbers of contexts in the KV cache to try in turn if no flag sets its tokens. Not empty.
     pub contexts: &'a [usize],
-    /// Bytes of snapshots where no flag sets them; `None` is what one conversation needs.
+    /// Bytes of snapshots if no flag sets them; `None` is what one conversation needs.
     pub snapshots: Option<u64>,
 }
 
@@ -141,11 +141,11 @@ pub struct Placement {
     pub limits: Limits,
     /// Experts of each layer in the device's memory; `None` is all.
     pub slots: Option<usize>,
-    /// All of it, with the draft model.
+    /// Memory of the model and the draft model.
     pub split: Split,
     /// The draft model's part.
     pub draft: Split,
-    /// What was made smaller to fit, for people. Empty if nothing was.
+    /// What was reduced to fit, as messages for the user. Empty if nothing was.
     pub smaller: Vec<String>,
 }
 
@@ -155,18 +155,18 @@ struct Size {
     context: usize,
     /// Contexts in the KV cache.
     contexts: usize,
-    /// With the block for multi-token prediction, if it was asked for.
+    /// With the block for multi-token prediction, if it was requested.
     with_block: bool,
-    /// Experts in slots: the least number of each layer.
+    /// With expert slots: the minimum number of each layer.
     slots_min: Option<usize>,
 }
 
 impl Wanted<'_> {
-    /// The largest sizes for which there is room. Fails with the least that it takes where there is none: of dense weights, experts
-    /// in slots, and the smallest context.
+    /// The largest sizes that fit. If none do, fails with the minimum that the model needs: dense weights, expert slots and the
+    /// smallest context.
     ///
-    /// Of what is short, first the KV cache gets smaller, then the block for multi-token prediction stays out, then experts lie in the machine's memory,
-    /// then the context gets smaller: nothing of that where a flag asks for it.
+    /// If memory is short, sizes are reduced in this order: a smaller KV cache, no block for multi-token prediction, experts in the
+    /// machine's memory, a smaller context. A size that a flag sets is kept.
     pub fn place(&self, room: Room) -> anyhow::Result<Result<Placement, Split>> {
         self.report.check_kv(self.options.kv)?;
         let draft = self.draft()?;
@@ -189,12 +189,12 @@ impl Wanted<'_> {
                 least = Some((short, placement.split));
             }
         }
-        let (_, least) = least.expect("one size at least was tried");
+        let (_, least) = least.expect("at least one size was tried");
         Ok(Err(least))
     }
 
-    /// The same for one of `of` models that use a device: its equal share, so that all stay there together, or all of `room`, if that gives it a
-    /// longer context or room for its experts.
+    /// The same for one of `of` models that use a device. It gets an equal share, so that all stay loaded together. It gets all of `room` if that
+    /// gives it a longer context or room for its experts.
     pub fn place_among(&self, room: Room, of: usize) -> anyhow::Result<Result<Placement, Split>> {
         let whole = self.place(room)?;
         if of < 2 {
@@ -211,13 +211,13 @@ impl Wanted<'_> {
         })
     }
 
-    /// The sizes as they are wanted, whatever there is room for.
+    /// The requested sizes, without a check.
     pub fn unchecked(&self) -> anyhow::Result<Placement> {
         let room = Room { device: None, machine: None };
-        self.place(room)?.map_err(|_| anyhow::anyhow!("there is always room where nobody looks"))
+        self.place(room)?.map_err(|_| anyhow::anyhow!("a model without a memory limit always fits"))
     }
 
-    /// The draft model, which lies on the same device.
+    /// The draft model, which is on the same device.
     fn draft(&self) -> anyhow::Result<Option<(&octet_weights::Model, Report)>> {
         let draft = self.options.draft_model();
         draft.map(|model| Ok((model, Report::new(model)?))).transpose()
@@ -231,7 +231,7 @@ impl Wanted<'_> {
         }
     }
 
-    /// What is tried, in turn.
+    /// The sizes to try, in turn.
     fn sizes(&self) -> Vec<Size> {
         let first = self.options.context_for(self.report.config.context_length);
         let smaller = |context: &usize| {
@@ -241,7 +241,7 @@ impl Wanted<'_> {
         // The block was not requested by name, so it may stay out.
         let is_optional = self.options.speculation.mode == Mode::Auto && self.report.config.mtp_layers > 0;
         let blocks: &[bool] = if is_optional { &[true, false] } else { &[true] };
-        // A device holds the experts of one token at least.
+        // A device holds at least the experts of one token.
         let moe = self.report.config.moe.filter(|m| !self.options.cpu.exact && m.top_k < m.experts);
         let few = &self.contexts[self.contexts.len() - 1..];
         let mut sizes = Vec::new();
@@ -282,7 +282,7 @@ impl Wanted<'_> {
         let made_for = self.report.config.context_length;
         let limits = options.limits(made_for, self.report.state_bytes())?;
         let draft = match draft {
-            // Its cache grows with the model's.
+            // The draft model's cache grows with the model's.
             Some((model, report)) => {
                 Split::new(report, &options.draft_limits(made_for, model)?, None, o.cpu.exact)
             }
@@ -294,12 +294,12 @@ impl Wanted<'_> {
         Ok(placement)
     }
 
-    /// No more contexts than answers at once.
+    /// No more contexts than concurrent requests.
     fn at_once(&self, contexts: usize) -> usize {
         contexts.min(self.options.max_seqs).max(1)
     }
 
-    /// What was made smaller, for people.
+    /// What was reduced, as messages for the user.
     fn smaller(&self, size: Size, slots: Option<usize>) -> Vec<String> {
         let mut out = Vec::new();
         let first = self.options.context_for(self.report.config.context_length);
@@ -315,18 +315,18 @@ impl Wanted<'_> {
             out.push(format!("the KV cache holds {holds} tokens instead of {wanted} (--kv-tokens sets it)"));
         }
         if !size.with_block {
-            out.push("the block for multi-token prediction stays out".into());
+            out.push("the block for multi-token prediction is not loaded".into());
         }
         if let (Some(slots), Some(moe)) = (slots, self.report.config.moe) {
             out.push(format!(
-                "the experts lie in the machine's memory, and on the device the {slots} of the {} of each layer that were used last",
+                "the experts are in the machine's memory, and the device keeps the {slots} most recently used ones of the {} of each layer",
                 moe.experts
             ));
         }
         out
     }
 
-    /// Snapshots lie in the machine's memory: as many as are wanted, within what is left there, and never less than one conversation needs.
+    /// Snapshots are in the machine's memory. They get the wanted bytes within what is left there, and never less than one conversation needs.
     fn add_snapshots(&self, placement: &mut Placement, room: Room) -> anyhow::Result<()> {
         let slot = self.report.state_bytes();
         let (None, Some(wanted), true) = (self.options.snapshot_memory, self.snapshots, slot > 0) else {
@@ -347,11 +347,11 @@ impl Wanted<'_> {
     }
 }
 
-/// Why a model does not fit on a device, for people: it takes at least `least`.
+/// Message for the user: why a model does not fit on a device. `least` is the minimum that it needs.
 pub fn shortage(device: &str, least: Split, room: Room, limit: Option<u64>) -> String {
     if let Some(free) = room.machine.filter(|free| *free < least.machine) {
         return format!(
-            "on {device} it takes at least {} of the machine's memory, for what does not lie on the device, and {} are free",
+            "on {device} it needs at least {} of the machine's memory, for the parts that are not on the device, and {} are free",
             size(least.machine),
             size(free)
         );
@@ -361,10 +361,10 @@ pub fn shortage(device: &str, least: Split, room: Room, limit: Option<u64>) -> S
         Some(limit) if limit <= free => format!("--gpu-memory allows {}", size(limit)),
         _ => format!("{} are free", size(free)),
     };
-    format!("it takes at least {} of the memory of {device}, and {free}", size(least.device))
+    format!("it needs at least {} of the memory of {device}, and {free}", size(least.device))
 }
 
-/// Bytes of this many weights on a device.
+/// Bytes of `values` weights on a device.
 #[cfg(feature = "vulkan")]
 fn weight_bytes(ty: octet_weights::GgmlType, values: u64) -> u64 {
     octet_vulkan::device_bytes(ty, values)

@@ -133,9 +133,7 @@ impl FromStr for When {
         }
         match text.parse()? {
             Period::Seconds(n) => Ok(Self::In(i64::from(n))),
-            _ => Err(octet_keys::Error::Invalid(format!(
-                "'{text}' is no time to end at; write 90d, or 2027-01-01"
-            ))),
+            _ => Err(octet_keys::Error::Invalid(format!("'{text}' is not a time; write 90d, or 2027-01-01"))),
         }
     }
 }
@@ -147,7 +145,7 @@ pub fn now() -> i64 {
 }
 
 impl LimitArgs {
-    /// Limits with what the flags say. A first budget lasts for `period` where they do not say.
+    /// Limits as set by the flags. A first budget lasts for `period` if they set no duration.
     fn apply(&self, to: Limits, period: Period) -> Result<Limits, Usage> {
         let mut limits = to;
         if let Some(models) = &self.models {

@@ -108,7 +108,7 @@ pub fn list(args: &ListArgs, settings: &Settings) -> anyhow::Result<()> {
     writeln!(out, "{:width$}  {:>10}  FETCHED", "NAME", "SIZE")?;
     writeln!(out, "{:width$}  {:>10}  built in", embedded::NAME, size(embedded::size()))?;
     for (model, name) in models.iter().zip(&names) {
-        let state = if model.complete { "" } else { "  unfinished: pull it again to go on" };
+        let state = if model.complete { "" } else { "  unfinished: pull it again to continue" };
         writeln!(out, "{name:width$}  {:>10}  {}{state}", size(model.size), ago(model.modified))?;
     }
     if models.is_empty() {

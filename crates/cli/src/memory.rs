@@ -42,7 +42,7 @@ pub fn shrink(report: &Report, options: &mut Options) -> anyhow::Result<()> {
     let mut less = options.clone();
     less.speculation.mode = Mode::Lookup;
     if needed(report, options)?.total() > free && needed(report, &less)?.total() <= free {
-        note!("note: the memory does not suffice for the block for multi-token prediction: it stays out");
+        note!("note: there is not enough memory for the block for multi-token prediction: it is not loaded");
         *options = less;
     }
     Ok(())
@@ -54,7 +54,7 @@ pub fn check(report: &Report, needs: &[Memory], context: usize, smaller: &str) -
     check_within(available(), report, needs, context, smaller)
 }
 
-/// The same where `free` bytes are free; `None` is no limit.
+/// The same if `free` bytes are free; `None` is no limit.
 pub fn check_within(
     free: Option<u64>,
     report: &Report,

@@ -21,9 +21,7 @@ pub struct Bar {
 }
 
 fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template)
-        .expect("a template that stands in this file")
-        .progress_chars("█▉▊▋▌▍▎▏ ")
+    ProgressStyle::with_template(template).expect("the template is valid").progress_chars("█▉▊▋▌▍▎▏ ")
 }
 
 impl Bar {

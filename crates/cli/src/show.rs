@@ -1,4 +1,4 @@
-//! `octet show`: what a model is made of, what a token reads, what memory it takes.
+//! `octet show`: a model's layers and parameters, the bytes read per token, the memory it needs.
 
 use std::io::Write;
 
@@ -23,21 +23,21 @@ Examples:
   octet show model.gguf --device vulkan:0 --gpu-memory 8
   octet show model.gguf --json | jq .active_parameters";
 
-/// Shows what a model is made of: layers, parameters, quantisation, bytes read per token, memory.
+/// Describes a model: layers, parameters, quantisation, bytes read per token, memory.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ShowArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Tokens of context to count the memory for; 0 is all that the model was made for. Default: the same, but at most 8192.
+    /// Context size in tokens for the memory estimate; 0 is the model's own. Default: the model's own, but at most 8192.
     #[arg(short, long, visible_alias = "max-model-len", value_name = "N", value_parser = count)]
     ctx_size: Option<usize>,
     #[command(flatten)]
     kv: KvArgs,
-    /// Show what the model takes on these devices too: cpu, vulkan:N as `octet devices` numbers them.
+    /// Also show the memory that the model needs on these devices: cpu, vulkan:N as `octet devices` numbers them.
     #[arg(long, value_name = "DEVICE,..", value_delimiter = ',')]
     device: Vec<DeviceName>,
-    /// Count with at most this much of each graphics device's memory, in GiB. Default: all that is free.
+    /// Maximum memory of each graphics device to use in the estimate, in GiB. Default: all that is free.
     #[arg(long, value_name = "GIB", value_parser = gib, requires = "device")]
     gpu_memory: Option<u64>,
     /// As JSON.
@@ -45,7 +45,7 @@ pub struct ShowArgs {
     json: bool,
 }
 
-/// Context that the memory is counted for where none is given.
+/// Default context size of the memory estimate.
 const CONTEXT: usize = 8192;
 
 pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
@@ -57,7 +57,7 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
         Some(0) => made_for,
         Some(tokens) => tokens,
     };
-    // with what `octet run` loads unasked
+    // with the parts that `octet run` loads by default
     let guesses = octet_engine::engine::speculation::Options::default();
     let limits = Limits {
         kv: args.kv.kv(),
@@ -169,7 +169,7 @@ struct Bill {
     /// With the context that the memory is counted for.
     memory: Memory,
     free: Option<u64>,
-    /// What `octet run` makes of it there, or why it cannot; `None` is the processor.
+    /// How `octet run` places it there, or why it cannot; `None` is the processor.
     placed: Option<Result<Placement, String>>,
 }
 

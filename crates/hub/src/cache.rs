@@ -5,7 +5,7 @@
 //!   blobs/<etag>                 the bytes; SHA-256 for large files
 //!   blobs/<etag>.incomplete      what an interrupted download left
 //!   snapshots/<commit>/<file>    link to ../../blobs/<etag>
-//!   refs/<branch>                the commit that the branch stood at
+//!   refs/<branch>                the commit that the branch was at
 //! .locks/models--user--repo/<etag>.lock
 //! ```
 //!
@@ -126,7 +126,7 @@ impl Entry {
         Ok(commits.into_iter().rev().map(|(_, name)| name).collect())
     }
 
-    /// The last known commit of a branch; a commit stands for itself.
+    /// The last known commit of a branch; for a commit, the commit itself.
     pub fn commit_of(&self, revision: &str) -> Option<String> {
         if !is_safe(revision) {
             return None;
@@ -295,7 +295,7 @@ impl Entry {
     }
 }
 
-/// A server's version as the name of a blob. Versions that are no plain file name are hashed.
+/// A server's version as the name of a blob. Versions that are not plain file names are hashed.
 pub(crate) fn blob_name(etag: &str) -> String {
     let tag = etag.trim().trim_start_matches("W/").trim_matches('"');
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
@@ -350,7 +350,7 @@ pub(crate) fn remove_file(path: &Path) -> Result<(), Error> {
 /// Replaces a file atomically: readers see the old or the new content, even with concurrent writers.
 fn write_whole(path: &Path, content: &[u8]) -> Result<(), Error> {
     let mut builder = tempfile::Builder::new();
-    // The umask decides who may read shared caches; `tempfile`'s own default is nobody else.
+    // The umask sets the permissions of shared caches; `tempfile`'s default is the owner only.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let write = || {

@@ -111,7 +111,7 @@ mod tests {
         for (i, k) in CATALOG.iter().enumerate() {
             assert_eq!(k.name.split(':').count(), 2, "{}", k.name);
             assert_eq!(k.repo.split('/').count(), 2, "{}", k.repo);
-            assert!(CATALOG[..i].iter().all(|o| o.name != k.name), "{} stands twice", k.name);
+            assert!(CATALOG[..i].iter().all(|o| o.name != k.name), "duplicate name {}", k.name);
             if let Some(p) = &k.pinned {
                 assert!(p.sha256.len() == 64 && p.revision.len() == 40, "{}", k.name);
             }

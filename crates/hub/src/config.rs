@@ -152,7 +152,7 @@ impl HubConfig {
             .or_else(|| hf_home.as_ref().map(|h| h.join("hub")))
             .ok_or_else(|| Error::Setting {
                 setting: "HF_HUB_CACHE".into(),
-                what: "there is no home folder to keep models in; set HF_HUB_CACHE to a folder".into(),
+                what: "there is no home folder for models; set HF_HUB_CACHE to a folder".into(),
             })?;
         let token_file = get("HF_TOKEN_PATH")
             .map(|p| expand(&p, home))
@@ -166,7 +166,7 @@ impl HubConfig {
         let mut patience = Patience::default();
         if let Some(seconds) = get("HF_HUB_DOWNLOAD_TIMEOUT") {
             let seconds = seconds.trim().parse::<u64>().ok().filter(|s| *s > 0).ok_or_else(|| {
-                setting("HF_HUB_DOWNLOAD_TIMEOUT", format!("'{seconds}' is no number of seconds above 0"))
+                setting("HF_HUB_DOWNLOAD_TIMEOUT", format!("'{seconds}' is not a number of seconds above 0"))
             })?;
             patience.stall = Duration::from_secs(seconds);
         }
@@ -193,7 +193,7 @@ fn setting(name: &str, what: String) -> Error {
 
 fn parse_endpoint(text: &str) -> Result<url::Url, Error> {
     let url = url::Url::parse(text.trim().trim_end_matches('/')).map_err(|e| {
-        setting("HF_ENDPOINT", format!("is no address: {e}; expected something like {HUGGING_FACE}"))
+        setting("HF_ENDPOINT", format!("is not a valid URL: {e}; expected something like {HUGGING_FACE}"))
     })?;
     if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
         return Err(setting(

@@ -225,7 +225,7 @@ impl Hub {
         };
         Err(Error::NotAModel {
             file: file.into(),
-            what: format!("is no GGUF file: {looks}; nothing was kept"),
+            what: format!("is not a GGUF file: {looks}; nothing was kept"),
         })
     }
 }

@@ -64,7 +64,7 @@ fn listing(hub: &Hub, reference: &HubRef, progress: &dyn Progress) -> Result<(St
     let text = answer.text(LISTING_BYTES_MAX)?;
     let odd = |what: &str| Error::fetch(&url, format!("the list of files {what}"), Class::Permanent);
     let json: serde_json::Value =
-        serde_json::from_str(&text).map_err(|e| odd(&format!("is no JSON: {e}")))?;
+        serde_json::from_str(&text).map_err(|e| odd(&format!("is not JSON: {e}")))?;
     let commit = json["sha"]
         .as_str()
         .filter(|c| is_safe(c) && !c.contains('/'))
@@ -94,7 +94,7 @@ fn describe(
     let size = answer.header("x-linked-size").and_then(|s| s.parse().ok());
     let size = size.or_else(|| answer.content_length().filter(|_| !redirected));
     let is_sha = blob.len() == 64 && blob.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-    // A tag that was not a plain file name was hashed by us, and is no hash of the file.
+    // A tag that was not a plain file name was hashed by us, and is not a hash of the file.
     let is_sha = is_sha && etag.contains(&blob);
     Ok(Remote { name: name.into(), url, sha256: is_sha.then(|| blob.clone()), blob, size })
 }
@@ -146,7 +146,7 @@ fn address(hub: &Hub, path: &str) -> Result<Url, Error> {
         Err(()) => {
             return Err(Error::Setting {
                 setting: "HF_ENDPOINT".into(),
-                what: "is no address to add a path to".into(),
+                what: "is not a URL that a path can be added to".into(),
             });
         }
     };

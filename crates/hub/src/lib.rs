@@ -1,8 +1,8 @@
 //! Fetches model files and keeps them: `octet pull`, `list`, `rm`, and the first half of `run`.
 //!
 //! A model is named by a [`Reference`]: a short name of the [`catalog`] (`smollm2:135m`), a repository on Hugging
-//! Face (`hf:user/repo:Q4_K_M`), an address of a GGUF file, or a path. Files lie in the Hugging Face hub's own cache
-//! layout (`cache.rs` draws it), so other tools find them there and the other way round; downloads are resumed,
+//! Face (`hf:user/repo:Q4_K_M`), a URL of a GGUF file, or a path. Files are stored in the Hugging Face hub's own cache
+//! layout (`cache.rs` draws it), so other tools find them there and vice versa; downloads are resumed,
 //! verified by SHA-256 wherever a hash is known, and safe to run twice at once.
 //!
 //! ```no_run

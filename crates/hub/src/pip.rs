@@ -145,7 +145,7 @@ fn files(get: &impl Fn(&str) -> Option<String>, home: Option<&Path>) -> Vec<Path
 }
 
 /// Python's INI dialect: `[section]`, `key = value` or `key: value`, comments in lines of their own, and a value
-/// that goes on in indented lines.
+/// that continues in indented lines.
 fn parse(text: &str) -> Options {
     let mut options = Options::new();
     let mut section = String::new();
@@ -177,7 +177,7 @@ fn parse(text: &str) -> Options {
 mod tests {
     use super::*;
 
-    /// Home folder with files (path, text) in it, plus variables; `~` in a value stands for the home folder.
+    /// Home folder with files (path, text) in it, plus variables; `~` in a value is the home folder.
     fn config(files: &[(&str, &str)], vars: &[(&str, &str)]) -> PipConfig {
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path().to_str().unwrap();
@@ -226,7 +226,7 @@ mod tests {
                 &[DEFAULT_INDEX, "https://a/s", "https://b/s"],
             ),
             (&[], &[("PIP_NO_INDEX", "1")], &[]),
-            // A section of the command wins over [global], wherever it stands.
+            // A section of the command wins over [global], wherever it is in the file.
             (&[("xdg/pip/pip.conf", "[install]\nindex-url = https://i/s\n"), user], &[], &["https://i/s"]),
         ] {
             assert_eq!(index(files, vars), expect, "{files:?} {vars:?}");

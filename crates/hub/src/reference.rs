@@ -105,14 +105,14 @@ impl HubRef {
         for name in [user, repo] {
             let fine = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
             if name.is_empty() || !name.chars().all(fine) || name.starts_with('.') || name.contains("--") {
-                return Err(wrong("is no name of a repository"));
+                return Err(wrong("is not a repository name"));
             }
         }
         let select = match (quant, file) {
             (Some(""), _) => return Err(wrong("names no quantisation after the colon")),
             (Some(quant), _) => Select::Quant(quant.to_string()),
             (None, Some(file)) if !file.to_ascii_lowercase().ends_with(".gguf") => {
-                return Err(wrong("names a file that is no .gguf"));
+                return Err(wrong("names a file that is not a .gguf"));
             }
             (None, Some(file)) if !is_safe(file) => {
                 return Err(wrong("names a file outside of the repository"));
@@ -122,7 +122,7 @@ impl HubRef {
         };
         let revision = revision.unwrap_or(MAIN);
         if !is_safe(revision) {
-            return Err(wrong("is no name of a revision"));
+            return Err(wrong("is not a revision name"));
         }
         Ok(Self { repo: format!("{user}/{repo}"), revision: revision.into(), select })
     }
@@ -176,7 +176,7 @@ pub(crate) fn is_safe(path: &str) -> bool {
 /// URLs of Hugging Face's pages are repositories; any other must be a GGUF file.
 fn parse_url(text: &str) -> Result<Reference, Error> {
     let wrong = |why: String| Error::Reference { given: redacted(text), why };
-    let url = Url::parse(text).map_err(|e| wrong(format!("is no address: {e}")))?;
+    let url = Url::parse(text).map_err(|e| wrong(format!("is not a valid URL: {e}")))?;
     if matches!(url.host_str(), Some("huggingface.co" | "hf.co" | "www.huggingface.co")) {
         let parts: Vec<&str> = url.path().trim_matches('/').split('/').collect();
         return match parts.as_slice() {
@@ -185,7 +185,7 @@ fn parse_url(text: &str) -> Result<Reference, Error> {
             [user, repo, "resolve" | "blob", revision, file @ ..] if !file.is_empty() => {
                 HubRef::parse(&format!("{user}/{repo}@{revision}/{}", file.join("/")))
             }
-            _ => Err(wrong("is no address of a model on Hugging Face".into())),
+            _ => Err(wrong("is not the URL of a model on Hugging Face".into())),
         }
         .map(Reference::Hub);
     }

@@ -51,7 +51,7 @@ type Link = (String, Option<String>, Option<String>);
 
 fn json(text: &str) -> Result<Vec<Link>, String> {
     let json: serde_json::Value =
-        serde_json::from_str(text).map_err(|e| format!("the page is no JSON: {e}"))?;
+        serde_json::from_str(text).map_err(|e| format!("the page is not JSON: {e}"))?;
     let files = json["files"].as_array().ok_or("the page lists no files")?;
     let text = |v: &serde_json::Value| v.as_str().map(str::to_string);
     Ok(files

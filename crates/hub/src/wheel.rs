@@ -106,7 +106,7 @@ fn find(hub: &Hub, pinned: &Pinned, progress: &dyn Progress) -> Result<Offer, Er
         let found = page(index, wheel.project)
             .map_err(|e| Error::Setting {
                 setting: "pip's index-url".into(),
-                what: format!("is no address: {e}"),
+                what: format!("is not a valid URL: {e}"),
             })
             .and_then(|url| project(hub, &url, progress));
         match found {

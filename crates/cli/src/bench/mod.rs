@@ -52,7 +52,7 @@ With --speculative or -f, answers are generated with guesses and without, in tur
 
 With --url a server is measured over HTTP, as its clients see it: time to the first token (TTFT), time
 per output token after it (TPOT), time between pieces of the stream (ITL), and throughput. Tokens are
-those that the server counts (usage); where it tells none, pieces count, and the table says so.";
+those that the server reports (usage); if it reports none, pieces count, and the table says so.";
 
 /// Measures how fast a model processes prompts and generates text.
 #[derive(Debug, Args)]

@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn information_is_that_of_the_textbook() {
-        // The same experts in both domains say nothing, others each time say which it was.
+        // The same experts in both domains carry no information; disjoint experts identify the domain.
         assert_eq!(only(&domains(&[&[3, 1, 0, 0], &[30, 10, 0, 0]])).information, 0.0);
         let apart = only(&domains(&[&[1, 1, 0, 0], &[0, 0, 7, 7]]));
         assert_eq!((apart.entropy, apart.information), (2.0, 1.0));

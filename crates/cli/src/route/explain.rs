@@ -102,7 +102,7 @@ pub fn run(args: &Explained<'_>, settings: &Settings) -> anyhow::Result<()> {
     }
     match chosen(&route) {
         Some(_) => Ok(()),
-        None => anyhow::bail!(nobody(&route, &router.table())),
+        None => anyhow::bail!(no_deployment(&route, &router.table())),
     }
 }
 
@@ -128,15 +128,15 @@ fn chosen(route: &Route) -> Option<&str> {
     })
 }
 
-/// Why there is none.
-fn nobody<T: Target>(route: &Route, table: &Table<T>) -> String {
-    let asked = printable(&route.asked);
+/// Why no deployment would answer.
+fn no_deployment<T: Target>(route: &Route, table: &Table<T>) -> String {
+    let name = printable(&route.requested_model);
     if route.steps.iter().any(|s| matches!(s, Step::Resolved { .. } | Step::Fallback { .. })) {
-        return format!("nobody would be asked for '{asked}'");
+        return format!("no deployment would answer '{name}'");
     }
-    match octet_config::near(&route.asked, table.names().iter().map(String::as_str))[..] {
-        [] => format!("no route has the name '{asked}'; there are: {}", printable(&table.known())),
-        ref near => format!("no route has the name '{asked}'; near it are: {}", printable(&near.join(", "))),
+    match octet_config::near(&route.requested_model, table.names().iter().map(String::as_str))[..] {
+        [] => format!("no route has the name '{name}'; there are: {}", printable(&table.known())),
+        ref near => format!("no route has the name '{name}'; near it are: {}", printable(&near.join(", "))),
     }
 }
 
@@ -148,11 +148,11 @@ fn fastrand_seed() -> u64 {
 
 /// One line per decision.
 fn text(route: &Route) -> String {
-    let mut out = format!("{}\n", printable(&route.asked));
+    let mut out = format!("{}\n", printable(&route.requested_model));
     for step in &route.steps {
         let line = match step {
             Step::Resolved { to, by } => {
-                format!("stands for {to} (by {})", format!("{by:?}").to_lowercase())
+                format!("resolves to {to} (by {})", format!("{by:?}").to_lowercase())
             }
             Step::Rule { rule, to } => format!("{rule} sends it to {to}"),
             Step::PassedOver { deployment, why } => format!("passes over {deployment}: {why:?}"),
@@ -186,16 +186,16 @@ fn text(route: &Route) -> String {
                 format!("it calls its answer right with probability {p:.3}: {verdict}")
             }
             Step::SelfCheck { probability: None, verdict } => {
-                format!("asked whether its answer is right it says neither yes nor no: {verdict}")
+                format!("its self-check says neither yes nor no: {verdict}")
             }
             other => format!("{other:?}"),
         };
         out += &format!("  {}\n", printable(&line));
     }
-    if let Some(who) = &route.answered {
-        out += &format!("{} answered\n", printable(&who.deployment));
-    } else if let Some(who) = chosen(route) {
-        out += &format!("{} would be asked\n", printable(who));
+    if let Some(answered) = &route.answered {
+        out += &format!("{} answered\n", printable(&answered.deployment));
+    } else if let Some(deployment) = chosen(route) {
+        out += &format!("{} would answer\n", printable(deployment));
     }
     out
 }

@@ -104,7 +104,7 @@ impl Chat {
                 if session.is_full(&reply) {
                     let context = session.engine.context();
                     note!(
-                        "note: the answer ends here because the context of {context} tokens is full; /clear begins anew"
+                        "note: the answer ends here because the context of {context} tokens is full; /clear starts a new conversation"
                     );
                 }
                 let a = &reply.answer;

@@ -29,7 +29,7 @@ const HELP: &str = "\
   /experts                a heat map of the experts that the last answer used; /experts all: since the start
   /bye                    leave; Ctrl-D does too
 Several lines: begin and end them with \"\"\", or press Alt-Enter for each new one. Ctrl-C stops an answer.
-A line that begins with a space is no command. Tab completes commands and file names.";
+A line that begins with a space is not a command. Tab completes commands and file names.";
 
 /// Their names, for completion.
 pub const NAMES: &[&str] =
@@ -91,9 +91,9 @@ fn save(path: &Path, conversation: &Value) -> anyhow::Result<()> {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     if let Ok(there) = std::fs::symlink_metadata(&path) {
         // Opening a file that is not regular could block forever.
-        ensure!(there.is_file(), "is no file");
+        ensure!(there.is_file(), "is not a file");
         let is_ours = read_json(&path).and_then(Conversation::load).is_ok();
-        ensure!(is_ours, "there is such a file, and it is no conversation; give another name");
+        ensure!(is_ours, "the file exists and is not a conversation; give another name");
     }
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // Its errors name the temporary file, which means nothing to the user.

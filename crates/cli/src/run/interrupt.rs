@@ -40,12 +40,12 @@ impl Interrupt {
         self.0.swap(IDLE, Ordering::SeqCst) == STOP
     }
 
-    /// Whether the answer should go on.
+    /// Whether the answer should continue.
     pub fn flow(&self) -> ControlFlow<()> {
         if self.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// True where the answer should stop.
+    /// True if the answer should stop.
     fn stopped(&self) -> bool {
         self.0.load(Ordering::SeqCst) == STOP
     }

@@ -130,7 +130,7 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
         chat.push("user", text);
     }
     let mut session = open(args, &model, chat, settings)?;
-    drop(model); // its weights are packed; what stays mapped is held by the engine
+    drop(model); // its weights are packed; the engine keeps the mappings that it still needs
     match task {
         Task::Answer { .. } => once(args, &mut session, &interrupt),
         Task::Chat => {

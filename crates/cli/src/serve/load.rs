@@ -43,7 +43,7 @@ pub struct Load {
     predict: Option<u32>,
     check: bool,
     memory_limit: Option<u64>,
-    /// The machine's free memory before any model was loaded: what models take of it later, they give back to one another.
+    /// The machine's free memory before any model was loaded. Models share it: one is unloaded to make room for another.
     free: Option<u64>,
 }
 
@@ -215,7 +215,9 @@ impl Load {
 }
 
 fn choice<T: ValueEnum>(key: &str, name: &str) -> anyhow::Result<T> {
-    T::from_str(name, true).map_err(|_| anyhow::anyhow!("'{name}' is no value")).context(key.to_string())
+    T::from_str(name, true)
+        .map_err(|_| anyhow::anyhow!("'{name}' is not a valid value"))
+        .context(key.to_string())
 }
 
 /// The model of an entry as on the command line: paths are relative to the configuration's folder.

@@ -1,4 +1,4 @@
-//! Plans the memory of a served model: sized to the free and allowed memory where the user sets no sizes, and printed before loading.
+//! Plans the memory of a served model: sized to the free and allowed memory if the user sets no sizes, and printed before loading.
 
 use octet_compute::batch::PAGE_TOKENS;
 use octet_engine::engine::Options;
@@ -9,11 +9,11 @@ use octet_engine::report::{Memory, Report};
 use crate::device_memory::{Placement, Split, Wanted, bill};
 use crate::units::{parameters, size};
 
-/// Sizes to try in turn where the user sets none: contexts in the KV cache, and bytes of snapshots. Finally snapshots get the rest, at
+/// Sizes to try in turn if the user sets none: contexts in the KV cache, and bytes of snapshots. Finally snapshots get the rest, at
 /// least what one conversation needs.
 const TRIED: [(usize, u64); 3] = [(4, 2 << 30), (2, 1 << 30), (1, 1 << 30)];
 
-/// What a model on a device is given where there is room for it.
+/// The sizes of a model on a device if there is room for them.
 pub fn wanted<'a>(report: &'a Report, options: &'a Options) -> Wanted<'a> {
     Wanted { report, options, contexts: &[TRIED[0].0, TRIED[1].0, TRIED[2].0], snapshots: Some(TRIED[0].1) }
 }
@@ -28,7 +28,7 @@ pub struct MemoryPlan {
     context: usize,
     /// The size it was reduced to, to fit.
     shrunk: Option<u64>,
-    /// What it takes on a device and beside it, and what was made smaller to fit there.
+    /// Memory that it needs on a device and on the machine, and what was reduced to fit.
     on_device: Option<(Split, Vec<String>)>,
 }
 
@@ -84,7 +84,7 @@ impl MemoryPlan {
         }
     }
 
-    /// What it takes on a device and beside it, if it runs on one.
+    /// Memory that it needs on a device and on the machine, if it runs on a device.
     pub fn split(&self) -> Option<Split> {
         self.on_device.as_ref().map(|(split, _)| *split)
     }
@@ -165,7 +165,7 @@ impl MemoryPlan {
         out
     }
 
-    /// Notes about a context beyond the model's, and about caches that were made smaller.
+    /// Notes about a context beyond the model's, and about caches that were reduced.
     fn notes(&self, report: &Report, out: &mut String) {
         let made_for = report.config.context_length;
         if self.context > made_for {
@@ -207,7 +207,7 @@ mod tests {
         let long = Options { context: Some(made_for + 1), ..options.clone() };
         let text = MemoryPlan::new(&report, &long, None).unwrap().text("tiny", &report);
         assert!(text.contains(&format!("made for {made_for} tokens")), "{text}");
-        // What is left is the snapshots'.
+        // The remaining memory is for snapshots.
         let least = tight.total(&report);
         let room = least + 10 * report.state_bytes() + 1;
         let some = bill(Some(room));

@@ -30,7 +30,7 @@ pub fn check(config: &Config, settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The model in this process that stands behind a name.
+/// The model in this process that a name refers to.
 fn local<'a>(config: &'a Config, name: &str) -> Option<&'a Local> {
     let alias = config.router.aliases.iter().find(|a| a.name == name);
     let name = alias.map_or(name, |a| a.group.as_str());
@@ -40,7 +40,7 @@ fn local<'a>(config: &'a Config, name: &str) -> Option<&'a Local> {
     })
 }
 
-/// How many numbers its embeddings have; nothing is fetched for that.
+/// The length of its embeddings; nothing is downloaded for that.
 fn width(local: &Local, settings: &Settings) -> Option<usize> {
     let name = model_name(&local.model, &local.base).ok()?;
     let place = if embedded::is(&name) {

@@ -41,7 +41,7 @@ fn one_line(file: &Path, problems: &Problems) -> String {
     }
 }
 
-/// The file's server settings, where no flag sets them.
+/// The file's server settings, unless a flag sets them.
 pub fn server(
     options: &mut Options,
     address: &mut SocketAddr,

@@ -1,4 +1,4 @@
-//! `octet route calibrate` and `octet route explain --send` with servers that answer by a script; and prerouters that do not fit.
+//! `octet route calibrate` and `octet route explain --send` with scripted servers; and prerouters of the wrong size.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,30 +9,30 @@ use std::sync::{Arc, Mutex};
 use crate::common::Place;
 use serde_json::{Value, json};
 
-/// A server whose models say what their names tell. Counts how often each is asked.
+/// A server whose models answer according to their names. Counts the requests of each.
 struct Scripted {
     base: String,
-    asked: Arc<Mutex<BTreeMap<String, usize>>>,
+    requests: Arc<Mutex<BTreeMap<String, usize>>>,
 }
 
 impl Scripted {
     fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let base = format!("http://{}/v1", listener.local_addr().unwrap());
-        let asked: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
-        let counts = Arc::clone(&asked);
+        let requests: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
+        let counts = Arc::clone(&requests);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let counts = Arc::clone(&counts);
-                // A client that goes away ends its connection's thread.
+                // A client that disconnects ends its connection's thread.
                 std::thread::spawn(move || serve(stream.unwrap(), &counts));
             }
         });
-        Self { base, asked }
+        Self { base, requests }
     }
 
-    fn asked(&self, model: &str) -> usize {
-        self.asked.lock().unwrap().get(model).copied().unwrap_or(0)
+    fn requests(&self, model: &str) -> usize {
+        self.requests.lock().unwrap().get(model).copied().unwrap_or(0)
     }
 
     /// A file with a cascade `auto` of two models, and a judge.
@@ -80,15 +80,15 @@ fn serve(mut stream: TcpStream, counts: &Mutex<BTreeMap<String, usize>>) -> Opti
     }
 }
 
-/// `small` is right about what is easy, and unsure elsewhere; `large` is always right; `judge` knows; `thinks` says nothing.
+/// `small` is right about easy questions, and unsure about others; `large` is always right; `judge` judges correctly; `thinks` gives no text.
 fn answer(model: &str, body: &Value) -> (&'static str, String) {
-    let asked = body["messages"].to_string();
-    let easy = asked.contains("easy");
+    let prompt = body["messages"].to_string();
+    let easy = prompt.contains("easy");
     let (words, probability): (&[&str], f64) = match model {
         "small" if easy => (&["right", " answer"], 0.95),
         "small" => (&["wrong", " answer"], 0.4),
         "large" => (&["right"], 0.9),
-        "judge" if asked.contains("right") => (&["Yes."], 0.9),
+        "judge" if prompt.contains("right") => (&["Yes."], 0.9),
         "judge" => (&["No."], 0.9),
         _ => (&[], 0.9),
     };
@@ -141,7 +141,7 @@ fn questions(place: &Place, before: &str) -> String {
 fn a_judge_says_which_answers_are_right() {
     let (place, server) = (Place::new(), Scripted::new());
     let config = server.file(&place, "small", "confidence: {window: 4, signal: top1.min, threshold: 0.1}");
-    // A byte order mark, as some editors write one, is no part of the first line.
+    // A byte order mark, as some editors write, is not part of the first line.
     let prompts = questions(&place, "\u{feff}");
     let calibrate =
         ["route", "calibrate", &prompts, "--config", &config, "--judge", "judge", "--quality", "0.99"];
@@ -150,21 +150,21 @@ fn a_judge_says_which_answers_are_right() {
     assert!(said.contains("24 by the judge"), "{said}");
     let row = said.lines().find(|line| line.starts_with("top1.min")).unwrap();
     assert!(row.contains("1.000"), "what is unsure is wrong: {row}");
-    // Half of the answers are dropped, and all are right then.
+    // Half of the answers are discarded; the rest are all right.
     assert!(said.contains("sends 50.0% to the strong model and is right on 100.0%"), "{said}");
-    assert_eq!([server.asked("small"), server.asked("large"), server.asked("judge")], [24, 24, 48]);
-    // The setting that it prints is one of a file, and does that.
+    assert_eq!([server.requests("small"), server.requests("large"), server.requests("judge")], [24, 24, 48]);
+    // The printed setting works in a configuration file.
     let setting = said.lines().find(|line| line.starts_with("confidence: {window: 4")).unwrap().to_string();
     let config = server.file(&place, "small", &setting);
-    for (kind, verdict, who) in [("easy", "kept", "small"), ("hard", "escalated", "large")] {
+    for (kind, verdict, model) in [("easy", "kept", "small"), ("hard", "escalated", "large")] {
         let body =
             json!({"model": "auto", "messages": [{"role": "user", "content": format!("an {kind} one")}]});
         place.write("request.json", &body.to_string());
         let explain = ["route", "explain", "request.json", "--config", &config, "--send"];
-        let before = server.asked(who);
+        let before = server.requests(model);
         let said = place.octet(&explain).ok().stdout;
         assert!(said.contains(&format!(": {verdict}")) && said.ends_with(" answered\n"), "{said}");
-        assert_eq!(server.asked(who), before + 1, "{said}");
+        assert_eq!(server.requests(model), before + 1, "{said}");
         let route: Value =
             serde_json::from_str(&place.octet(&[&explain[..], &["--json"]].concat()).ok().stdout).unwrap();
         let group = if kind == "easy" { "fast" } else { "strong" };

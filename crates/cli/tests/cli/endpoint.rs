@@ -1,4 +1,4 @@
-//! `octet bench --url` against endpoints made up here, good and bad ones.
+//! `octet bench --url` against mock endpoints, good and bad ones.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 use crate::common::Place;
 use serde_json::{Value, json};
 
-/// What an endpoint does with the n-th request for an answer, counted from 0 (the warm-up).
+/// How an endpoint answers the n-th request, counted from 0 (the warm-up).
 type Answer = fn(usize, &mut Reply) -> io::Result<()>;
 
-/// An endpoint on a port of its own.
+/// An endpoint on its own port.
 struct Mock {
     url: String,
     seen: Arc<Seen>,
 }
 
-/// What came to an endpoint.
+/// What an endpoint received.
 #[derive(Default)]
 struct Seen {
     bodies: Mutex<Vec<Value>>,
@@ -41,7 +41,7 @@ impl Mock {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let (seen, log) = (shared.clone(), log.clone());
-                // A client that goes away ends its connection's thread.
+                // A client that disconnects ends its connection's thread.
                 std::thread::spawn(move || serve(stream.unwrap(), &seen, name, &log, answer));
             }
         });
@@ -60,7 +60,7 @@ fn serve(
     log: &Mutex<Vec<&'static str>>,
     answer: Answer,
 ) -> io::Result<()> {
-    stream.set_nodelay(true)?; // pieces are on their way when they are written
+    stream.set_nodelay(true)?; // each piece is sent when it is written
     let mut reader = BufReader::new(stream.try_clone()?);
     loop {
         let mut head = String::new();
@@ -95,12 +95,12 @@ fn serve(
 /// The answer to one request.
 struct Reply<'a> {
     stream: &'a mut TcpStream,
-    /// All requests, while this one is among those that are being answered.
+    /// All requests; this one counts as running.
     seen: Option<&'a Seen>,
 }
 
 impl Reply<'_> {
-    /// Waits until this number of requests has been answered at a time; if they never are, the test that counts them says so.
+    /// Waits until this number of requests has run at once. If that never happens, the test that counts them fails.
     fn wait_for(&self, running: usize) {
         let began = Instant::now();
         let max = || self.seen.map_or(running, |s| s.running_max.load(Ordering::SeqCst));
@@ -109,7 +109,7 @@ impl Reply<'_> {
         }
     }
 
-    /// Before the last bytes go: its client may send another request at once.
+    /// Call this before the last bytes are sent: the client may send another request immediately.
     fn is_over(&mut self) {
         if let Some(seen) = self.seen.take() {
             seen.running.fetch_sub(1, Ordering::SeqCst);
@@ -131,7 +131,7 @@ impl Reply<'_> {
     }
 
     fn event(&mut self, data: &str) -> io::Result<()> {
-        // One write, so that it is one packet.
+        // A single write, for a single packet.
         self.stream.write_all(format!("{:x}\r\ndata: {data}\n\n\r\n", data.len() + 8).as_bytes())
     }
 
@@ -153,7 +153,7 @@ impl Reply<'_> {
 
 const STEP: Duration = Duration::from_millis(4);
 
-/// Five pieces, 4 ms before each, told to be ten tokens.
+/// Five pieces, 4 ms before each, reported as ten tokens.
 fn good(_: usize, reply: &mut Reply) -> io::Result<()> {
     reply.start()?;
     reply.event(r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#)?;
@@ -174,7 +174,7 @@ fn records(stdout: &str) -> Vec<Value> {
 #[test]
 fn an_endpoint_is_measured() {
     let mock = Mock::new(|n, reply| {
-        // The first three of those that come three at a time wait for each other.
+        // The first three concurrent requests wait for each other.
         if (9..12).contains(&n) {
             reply.wait_for(3);
         }
@@ -194,7 +194,7 @@ fn an_endpoint_is_measured() {
         );
         assert_eq!((&row["prompt_tokens_mean"], &row["cached_tokens_mean"]), (&json!(60.0), &json!(6.0)));
         let ms = |key: &str| row[key].as_f64().unwrap();
-        // One sleep lies before the first piece and four between it and the last, however late they are seen. Ten tokens
+        // One sleep is before the first piece and four between it and the last, however late they are read. Ten tokens
         // are nine gaps.
         let last = ms("ttft_ms_mean") + ms("itl_ms_mean") * 4.0;
         assert!(ms("ttft_ms_median") >= 4.0 && ms("itl_ms_mean") > 0.0 && last >= 20.0, "{row}");
@@ -203,7 +203,7 @@ fn an_endpoint_is_measured() {
         let rate = 10.0 * f64::from(requests) / ms("duration_s");
         assert!((ms("output_tokens_per_second") - rate).abs() < 1e-6, "{row}");
     }
-    assert_eq!(mock.seen.running_max.load(Ordering::SeqCst), 3, "never more than asked for, and as many");
+    assert_eq!(mock.seen.running_max.load(Ordering::SeqCst), 3, "exactly the requested concurrency");
     let bodies = mock.bodies();
     assert_eq!(bodies.len(), 1 + 8 + 12, "with the warm-up");
     let mut prompts: Vec<String> = bodies.iter().map(|b| b["messages"][0]["content"].to_string()).collect();
@@ -291,8 +291,8 @@ fn failures_are_counted_and_reported() {
         "2/12",
         "2 requests failed: 429 Too Many Requests: queue is full",
         "2 requests failed: the stream broke",
-        "the answer is no stream but a web page: Log in",
-        "the stream tells an error: out of \\u{1b}[31mmemory",
+        "the answer is not a stream but a web page: Log in",
+        "the stream reports an error: out of \\u{1b}[31mmemory",
         "500 Internal Server Error: oh no",
     ] {
         assert!(ran.stdout.contains(words), "no '{words}' in:\n{}", ran.stdout);
@@ -302,7 +302,7 @@ fn failures_are_counted_and_reported() {
 #[test]
 fn bench_fails_if_no_request_succeeds() {
     let place = Place::new();
-    // Nobody listens there; a port that was free a moment ago may be somebody's by now.
+    // Nothing listens on port 9. A port that was free a moment ago may be in use by now.
     let url = "http://127.0.0.1:9/v1".to_string();
     place.octet(&["bench", "--url", &url]).fails(1, &[&url, "no connection", "--model"]);
     place.octet(&["bench", "--url", &url, "-m", "x"]).fails(1, &[&url, "no connection", "--no-warmup"]);

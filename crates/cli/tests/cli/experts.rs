@@ -1,4 +1,4 @@
-//! `octet experts` with the model inside, whose experts have specialised, and what it refuses.
+//! `octet experts` with the built-in model, whose experts have specialised, and its errors.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! The model inside the program (`models/fox`): found without a name, a network or a cache; trained, so its answers make sense.
+//! The built-in model (`models/fox`): found without a name, a network or a cache; trained, so its answers make sense.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;

@@ -86,7 +86,7 @@ fn usage_is_summed_as_asked_for() {
     let none = place.octet(&usage(&["--until", "2020-01-01"]).split(' ').collect::<Vec<_>>()).ok();
     assert_eq!(none.stdout, "");
     assert!(none.stderr.contains("no key was used since"), "{}", none.stderr);
-    // A budget for all requests counts those of the server's own key too.
+    // The total budget also counts requests with the server's own key.
     let store = Store::open(&db).unwrap();
     store.set_total(octet_keys::budget(100.0, None).unwrap()).unwrap();
     store
@@ -119,7 +119,7 @@ fn a_configuration_sets_the_key_database_and_defaults() {
     );
     assert_eq!((&made["budget_usd"], &made["budget_period"]), (&5.0.into(), &"1d".into()), "{made}");
     assert_eq!(made["max_parallel"], 3, "{made}");
-    // The limits are made a moment before the key is, which may be the next second, or with a slow disk some later.
+    // The limits are created shortly before the key: its time may be the next second, or later with a slow disk.
     let more = made["created"].as_i64().unwrap() + 90 * 86_400 - made["expires"].as_i64().unwrap();
     assert!((0..3600).contains(&more), "{made}");
     assert_eq!(json(&place, &["keys", "list", "--config", &file])[0]["name"], "alice");

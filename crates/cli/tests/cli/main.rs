@@ -1,4 +1,4 @@
-//! The tests of the command, in one program: each program is linked by itself.
+//! The tests of the command, in one program: each test program is linked separately.
 
 mod cascade;
 mod common;

@@ -35,7 +35,7 @@ fn keys_and_values_take_the_memory_of_their_types() {
     };
     assert_eq!(kv(&["-ctk", "f32", "-ctv", "f32"]), 2 * kv(&[]));
     assert_eq!(kv(&["--kv-cache-dtype", "f32"]), 2 * kv(&["--kv-cache-dtype=auto"]));
-    // 34 bytes for 32 values, and each flag for itself
+    // 34 bytes for 32 values; each flag alone
     let f16 = kv(&[]);
     assert_eq!(kv(&["--kv-cache-dtype", "q8_0"]), f16 / 64 * 34);
     assert_eq!(kv(&["-ctk", "q8_0", "-ctv", "q8_0"]), f16 / 64 * 34);
@@ -60,7 +60,7 @@ fn guesses_have_a_line_in_the_bill_and_change_no_answer() {
         json["groups"].as_array().unwrap().iter().find(|g| g["name"] == "multi-token prediction").unwrap();
     assert!(json["memory"]["speculation"].as_u64() > block["bytes"].as_u64(), "{json:#}");
 
-    // llama-server's and vLLM's ways to say it
+    // llama-server's and vLLM's flags
     let run = |flags: &[&str]| {
         let text = ["run", "model.gguf", "--raw", "t1 t2 t3 t1 t2 t3 t1 t2", "-n", "24", "--temp", "0"];
         place.octet(&[&text[..], flags].concat())
@@ -271,7 +271,7 @@ fn doctor_checks_the_processor() {
     place.octet(&["doctor", "--device", "vulkan:99"]).fails(1, &["vulkan"]);
 }
 
-/// What a graphics device changes in each command.
+/// The effect of a graphics device on each command.
 #[test]
 fn a_graphics_device_by_its_name() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
@@ -313,7 +313,7 @@ fn a_graphics_device_by_its_name() {
     assert!(rows[0]["barriers_per_step"].is_null() && rows[3]["barriers_per_step"].as_u64().unwrap() > 10);
 }
 
-/// What no flag sets is sized to the device's memory, and nothing that is loaded takes more than was said.
+/// Sizes that no flag sets are fitted to the device's memory, and no loaded model uses more than was reported.
 #[test]
 fn a_model_is_made_to_fit_a_graphics_device() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
@@ -334,7 +334,8 @@ fn a_model_is_made_to_fit_a_graphics_device() {
         let bytes = show(&flags)["device_bytes"].as_u64().unwrap();
         let enough = run(&gib(bytes + 1000), &flags).ok();
         assert!(enough.stderr.contains("context of 100000 tokens"), "{}", enough.stderr);
-        let smaller = |text: &str| text.contains("stays out") || text.contains("lie in the machine's memory");
+        let smaller =
+            |text: &str| text.contains("is not loaded") || text.contains("are in the machine's memory");
         assert!(!smaller(&enough.stderr), "{}", enough.stderr);
         let less = run(&gib(bytes - (1 << 20)), &flags).ok();
         assert!(smaller(&less.stderr), "{}", less.stderr);
@@ -342,7 +343,7 @@ fn a_model_is_made_to_fit_a_graphics_device() {
         run(&gib(bytes / 2), &flags)
             .fails(1, &["does not fit", &device, "--gpu-memory allows", "--ctx-size"]);
     }
-    // `show` says the same beforehand
+    // `show` reports the same without loading
     let little = show(&["-c", "100000", "--gpu-memory", "0.05"]);
     assert_eq!((&little["fits"], &little["expert_slots"]), (&false.into(), &Value::Null));
     let text =
@@ -350,7 +351,7 @@ fn a_model_is_made_to_fit_a_graphics_device() {
     assert!(text.ok().stdout.contains("cannot load it there"));
 }
 
-/// The built-in model says the same on a device as on the processor, until two tokens are as likely as each other.
+/// The built-in model generates the same text on a device as on the processor, until two tokens are equally probable.
 #[test]
 fn the_built_in_model_answers_alike_on_a_graphics_device() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
@@ -375,7 +376,7 @@ fn the_built_in_model_answers_alike_on_a_graphics_device() {
     }
 }
 
-/// No loader, no driver, a file of a driver that cannot be read: each is an error for a named device, and a word for `auto`, which runs on the
+/// No loader, no driver, an unreadable driver file: each is an error for a named device, and a note for `auto`, which runs on the
 /// processor.
 #[test]
 fn a_broken_driver_is_named_and_the_processor_goes_on() {

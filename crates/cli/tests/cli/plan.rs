@@ -1,4 +1,4 @@
-//! `octet plan`: the sizes of published files, and what fits where.
+//! `octet plan`: the sizes of published files, and which models fit.
 
 use crate::common::Place;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! `octet serve --config` and `octet route`: what is wrong is said before anything is served, and decisions are shown.
+//! `octet serve --config` and `octet route`: errors are reported before the server starts, and decisions are explained.
 
 use crate::common::Place;
 
@@ -44,9 +44,9 @@ fn explain_shows_decisions() {
     );
     place.write("none.json", r#"{"model": "other", "messages": [{"role": "user", "content": "Hi"}]}"#);
     let said = place.octet(&["route", "explain", "tools.json", "--config", "octet.yaml"]).ok().stdout;
-    assert!(said.contains("stands for auto (by alias)") && said.contains("sends it to strong"), "{said}");
+    assert!(said.contains("resolves to auto (by alias)") && said.contains("sends it to strong"), "{said}");
     let said = place.octet(&["route", "explain", "plain.json", "--config", "octet.yaml"]).ok().stdout;
-    assert!(said.contains(" of fast: ") && said.ends_with("would be asked\n"), "{said}");
+    assert!(said.contains(" of fast: ") && said.ends_with("would answer\n"), "{said}");
     let red =
         ["route", "explain", "plain.json", "--config", "octet.yaml", "--header", "X-Team: red", "--json"];
     let said: serde_json::Value = serde_json::from_str(&place.octet(&red).ok().stdout).unwrap();
@@ -75,12 +75,12 @@ fn explain_says_why_no_deployment_is_available() {
     assert_eq!(serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap()["asked"], "fsat");
     let ran = explain("\\u001b[2Jx\\ny\\u202e", &[]).fails(1, &["'\\u{1b}[2Jx\\ny\\u{202e}'"]);
     assert!(!(ran.stdout + &ran.stderr).contains(['\u{1b}', '\u{202e}']));
-    // Of a name that is known, why nobody is left.
+    // For a known name, why no deployment is left.
     place.write(
         "octet.yaml",
         "model_list:\n- {model_name: a, litellm_params: {model: ollama/x}}\n- {model_name: cloud, litellm_params: {model: groq/x}}\n",
     );
-    let ran = explain("cloud", &[]).fails(1, &["nobody would be asked for 'cloud'"]);
+    let ran = explain("cloud", &[]).fails(1, &["no deployment would answer 'cloud'"]);
     assert!(ran.stdout.contains("the environment variable GROQ_API_KEY is not set"), "{}", ran.stdout);
     place.write("prompts.jsonl", "{\"prompt\": \"Hi\"}\n");
     place

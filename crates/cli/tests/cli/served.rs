@@ -1,4 +1,4 @@
-//! `octet serve` as a process: what it does with signals, and where nobody reads its log.
+//! `octet serve` as a process: signals, and a log that is not read.
 #![cfg(unix)]
 
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::Place;
 
-/// Longest time for anything here, on a machine that has other work.
+/// Timeout of every wait here, on a busy machine.
 const TIME_MAX: Duration = Duration::from_secs(120);
 
 /// A server, which ends with the test.
@@ -48,7 +48,7 @@ impl Served {
         Some(stream)
     }
 
-    /// What it answers; nothing where it does not.
+    /// The whole response; empty if it does not answer.
     fn ask(&self, request: &str) -> String {
         let mut out = String::new();
         if let Some(mut stream) = self.connect(request) {
@@ -73,7 +73,7 @@ impl Served {
         assert!(killed.unwrap().success());
     }
 
-    /// Waits for its end; its exit code.
+    /// Waits until it ends, and returns its exit code.
     fn ended(&mut self) -> Option<i32> {
         soon("it ends", || self.process.try_wait().unwrap().is_some());
         self.process.wait().unwrap().code()
@@ -105,7 +105,7 @@ fn completion(more: &str) -> String {
     )
 }
 
-/// Whoever read its log has gone, before it has written the first line.
+/// The reader of its log has closed the pipe before the first line.
 #[test]
 fn the_built_in_model_is_as_old_as_the_program() {
     let served = Served::start_model(&Place::new(), "fox", Stdio::null);
@@ -129,7 +129,7 @@ fn unread_logs_do_not_block() {
     assert_eq!(served.ended(), Some(0));
 }
 
-/// One line for a request that is refused, with the reason; what the client sent stays out.
+/// One line for a refused request, with the reason; the request's content is not logged.
 #[test]
 fn the_log_says_why_a_request_was_refused() {
     let place = Place::with_model("qwen3", "q8_0");
@@ -160,7 +160,7 @@ fn an_interrupted_answer_ends_with_an_error() {
     let mut served = Served::start(&place, || std::fs::File::create(&log).unwrap().into());
     let streams: Vec<TcpStream> = (0..4)
         .map(|i| {
-            // one waits for a whole answer
+            // one request is not streamed
             let request = completion(&format!("\"max_tokens\": 16000, \"stream\": {}", i > 0));
             let mut stream = served.connect(&request).unwrap();
             if i > 0 {
@@ -169,10 +169,10 @@ fn an_interrupted_answer_ends_with_an_error() {
             stream
         })
         .collect();
-    // Nothing tells of the one that waits for a whole answer but this.
+    // Only this shows that the request without streaming is running.
     soon("all four are being answered", || served.running() == 4.0);
     served.terminate();
-    // Two signals that come together are one.
+    // Two signals at the same time count as one.
     soon("it drains", || std::fs::read_to_string(&log).unwrap().contains("press Ctrl-C again to quit now"));
     served.terminate();
     for (i, mut stream) in streams.into_iter().enumerate() {

@@ -22,7 +22,7 @@ struct Window {
     keyboard: File,
     output: Receiver<Vec<u8>>,
     screen: vt100::Parser,
-    /// All that came, to the byte.
+    /// All received bytes.
     raw: Vec<u8>,
 }
 
@@ -39,7 +39,7 @@ impl Window {
         let (send, output) = channel();
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // Reading fails when the last one closes the other end.
+            // Reading fails when the last process closes the other end.
             while let Ok(n @ 1..) = reader.read(&mut bytes) {
                 if send.send(bytes[..n].to_vec()).is_err() {
                     break;
@@ -49,12 +49,12 @@ impl Window {
         Self { child, keyboard, output, screen: vt100::Parser::new(60, columns, 2000), raw: Vec::new() }
     }
 
-    /// The text of the screen; lines that the terminal broke are one.
+    /// The text of the screen, with wrapped lines joined.
     fn text(&self) -> String {
         self.screen.screen().contents()
     }
 
-    /// Waits until the screen is as it should be.
+    /// Waits until the screen is as expected.
     #[track_caller]
     fn until(&mut self, what: &str, is: impl Fn(&str) -> bool) -> String {
         let end = Instant::now() + PATIENCE;
@@ -81,7 +81,7 @@ impl Window {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Types a line, and waits until the next prompt comes after what it printed.
+    /// Types a line, and waits for its output and the next prompt.
     #[track_caller]
     fn enter(&mut self, line: &str) -> String {
         self.types("\x0c"); // an empty screen

@@ -4,7 +4,7 @@ use crate::common::Place;
 use octet_weights::{Metadata, Value as Meta};
 use serde_json::{Value, json};
 
-/// Flags that make answers short and always the same.
+/// Flags for short, reproducible answers.
 const GREEDY: &[&str] = &["--temp", "0", "-n", "12", "-t", "1", "-c", "512"];
 
 fn run(place: &Place, more: &[&str]) -> crate::common::Ran {
@@ -99,7 +99,7 @@ fn a_chat_keeps_and_saves_what_was_said() {
     ] {
         assert!(ran.stderr.contains(word), "no '{word}' in {}", ran.stderr);
     }
-    // The first answer of a chat is what a single question gets.
+    // The first answer of a chat is the same as that of a single question.
     let once = run(&place, &["--system", "Be brief.", "Hello"]).ok().stdout;
     assert!(ran.stdout.starts_with(&once), "{once:?} {:?}", ran.stdout);
 
@@ -127,7 +127,7 @@ fn messages(place: &Place, file: &str) -> Value {
     json_of(&std::fs::read_to_string(place.path(file)).unwrap())["messages"].clone()
 }
 
-/// A chat in which `typed` is typed.
+/// A chat with `typed` as its input.
 fn chat(place: &Place, args: &[&str], typed: &str) -> crate::common::Ran {
     let args = [&["run", "model.gguf", "-i", "-t", "1", "--temp", "0", "-n", "2"], args].concat();
     place.octet_with(&args, typed, &[]).ok()
@@ -237,7 +237,7 @@ fn a_conversation_that_ends_with_a_question_needs_no_prompt() {
     assert_eq!(run(&place, &["--messages", "asks.json"]).ok().stdout, answer);
     chat(&place, &["--messages", "asks.json", "-c", "512"], "/save chat.json\n");
     assert_eq!(messages(&place, "chat.json").as_array().unwrap().len(), 2);
-    // One that ends with an answer does.
+    // A conversation that ends with an answer needs a prompt.
     run(&place, &["--messages", "chat.json"]).fails(2, &["prompt is empty"]);
     let more = run(&place, &["--messages", "chat.json", "And?"]).ok().stdout;
     assert!(!more.is_empty());
@@ -261,7 +261,7 @@ fn several_files_are_one_prompt() {
     let both = run(&place, &["-f", "a.txt", "-f", "b.txt", "--json"]).ok().stdout;
     let typed = run(&place, &["one\n\ntwo", "--json"]).ok().stdout;
     assert_eq!(json_of(&both)["content"], json_of(&typed)["content"]);
-    // What is piped in follows the prompt: `git diff | octet run MODEL 'Review this.'`
+    // Standard input follows the prompt: `git diff | octet run MODEL 'Review this.'`
     let with = |more: &[&'static str]| [&["run", "model.gguf"], GREEDY, &["--json"], more].concat();
     let piped = place.octet_with(&with(&["one"]), "two\n", &[]).ok().stdout;
     assert_eq!(json_of(&piped)["content"], json_of(&typed)["content"]);
@@ -392,14 +392,14 @@ fn without_a_recommendation_sampling_is_moderate() {
 #[test]
 fn reasoning_is_no_part_of_a_piped_answer() {
     let place = Place::with_model("qwen3", "q8_0");
-    // Whatever the model says after this prompt, it thinks.
+    // Everything that the model generates after this prompt is reasoning.
     place
         .write("thinks.jinja", "{{ messages[0].content }}{% if add_generation_prompt %}<think>\n{% endif %}");
     let thinks = ["--chat-template", "thinks.jinja"];
     let out = json_of(&run(&place, &[&thinks[..], &["--json", "Hello"]].concat()).ok().stdout);
     assert_eq!(out["content"], "");
     assert!(!out["reasoning_content"].as_str().unwrap().is_empty());
-    // Who pipes an answer wants the answer alone.
+    // A piped answer contains the answer alone.
     let piped = run(&place, &[&thinks[..], &["Hello"]].concat()).ok();
     assert_eq!(piped.stdout, "");
     assert!(!piped.stderr.contains(out["reasoning_content"].as_str().unwrap()), "{}", piped.stderr);
@@ -474,7 +474,7 @@ fn templates_are_rendered() {
     place.write("chat.json", &chat.to_string());
     let from_file = place.octet(&["template", "model.gguf", "--messages", "chat.json"]).ok().stdout;
     assert_eq!(from_file, place.octet(&["template", "model.gguf", "-sys", "A", "-u", "B"]).ok().stdout);
-    // What a user types never becomes structure.
+    // The user's text never becomes control tokens.
     let tokens = place.octet(&["template", "model.gguf", "-u", "<|im_end|>", "--tokens"]).ok().stdout;
     let ends = tokens.lines().filter(|l| l.ends_with("\"<|im_end|>\"")).count();
     assert_eq!(ends, 1, "{tokens}");
@@ -505,7 +505,7 @@ fn templates_are_rendered() {
 
 #[test]
 fn a_context_without_room_is_refused() {
-    // One with BOS, for which a window of nothing remains, and one without.
+    // One model with BOS, for which no token fits into the window, and one without.
     for architecture in ["llama", "qwen3"] {
         let place = Place::with_model(architecture, "q8_0");
         place.write("text.txt", "The quick brown fox");

@@ -1,4 +1,4 @@
-//! What a user is told when something is wrong, and the commands around models on this machine.
+//! Errors for the user, and the commands for models on this machine.
 
 use crate::common::Place;
 
@@ -64,7 +64,7 @@ fn flags_take_precedence_over_the_environment() {
     assert_eq!(context(&[], &[("OCTET_CTX_SIZE", "512")]), 512);
     assert_eq!(context(&["-c", "256"], &[("OCTET_CTX_SIZE", "512")]), 256);
     assert_eq!(context(&["--max-model-len", "128"], &[]), 128);
-    // llama.cpp's 0: all that the model was made for.
+    // llama.cpp's 0: the model's own context size.
     assert_eq!(context(&["-c", "0"], &[]), context(&[], &[("OCTET_CTX_SIZE", "0")]));
     assert_eq!(context(&[], &[("OCTET_CTX_SIZE", "")]), context(&[], &[]), "an empty variable is none");
     let wrong = place.octet_with(&["show", "model.gguf"], "", &[("OCTET_CTX_SIZE", "many")]);
@@ -74,7 +74,7 @@ fn flags_take_precedence_over_the_environment() {
 #[test]
 fn flags_of_one_command_are_refused_by_others() {
     let place = Place::new();
-    // `--output` is a form to `octet bench`, and a file to `octet synth`; --json is as good as nowhere wanted always.
+    // `--output` is a format for `octet bench`, and a file for `octet synth`; `--json` makes sense for few commands.
     let variables = [("OCTET_OUTPUT", "json"), ("OCTET_JSON", "1"), ("OCTET_FORCE", "1")];
     let synth = ["synth", "tiny-llama", "--quant", "q8_0"];
     place.octet_with(&synth, "", &variables).fails(2, &["--output"]);
@@ -145,7 +145,7 @@ fn models_in_the_cache_are_listed_and_removed() {
     assert_eq!(json[0]["complete"], true);
     let shown = place.octet(&["show", "-hf", "me/tiny-GGUF:Q8_0"]).ok().stdout;
     assert!(shown.contains("llama"), "{shown}");
-    // All names are looked at before the first one goes.
+    // All names are checked before the first model is removed.
     for wrong in ["smollm2:135m", "hf:me/tiny-GGUF:Q4_0", "hf:me/other", "nothing-like-this"] {
         place.octet(&["rm", "hf:me/tiny-GGUF:Q8_0", wrong]).fails(1, &[wrong]);
         assert!(place.cached().exists(), "{wrong}");
@@ -195,7 +195,7 @@ fn counts_are_bounded() {
     }
 }
 
-/// A standard error that breaks: the reading end of a pipe is closed.
+/// A closed standard error: the reading end of the pipe is closed.
 #[cfg(unix)]
 #[test]
 fn unread_notes_do_not_block() {
@@ -235,7 +235,7 @@ fn an_empty_key_does_not_open_the_server() {
     for key in [" secret", "secret\n", "sec\nret"] {
         flag(key).fails(2, &["--api-key", "no client can send"]);
     }
-    // Who sets a variable believes that there is a key.
+    // An empty variable is an error: its user expects a key.
     for name in ["OCTET_API_KEY", "OCTET_API_KEY_FILE"] {
         place.octet_with(&serve, "", &[(name, "")]).fails(2, &[name, "to nothing", "unset it"]);
     }

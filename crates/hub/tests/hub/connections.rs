@@ -1,4 +1,4 @@
-//! What lies between us and a server: proxies, and connections that are used again.
+//! Proxies, and reused connections.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -18,7 +18,7 @@ fn a_proxy_is_asked_for_plain_addresses_and_to_connect_for_others() {
     let address = proxy.url.replace("http://", "http://us%3Aer:secret@");
     let mut config = config(dir.path());
     config.proxies.http = Some(address.clone());
-    // Without a scheme, as some write it.
+    // Without a scheme, as some users write it.
     config.proxies.https = Some(address.replace("http://", ""));
     let hub = Hub::new(config);
 
@@ -80,7 +80,7 @@ fn a_redirect_that_leaves_http_is_refused() {
     assert!(e.contains(said), "{e}");
 }
 
-/// Answers `per_connection` requests on each connection, then closes it without a word. Counts the connections.
+/// Answers `per_connection` requests on each connection, then closes it without notice. Counts the connections.
 fn serve(per_connection: usize) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/x.gguf", listener.local_addr().unwrap());
@@ -113,7 +113,7 @@ fn serve(per_connection: usize) -> (String, Arc<AtomicUsize>) {
     (url, connections)
 }
 
-/// Pulls a file from such a server, and says over how many connections.
+/// Pulls a file from such a server, and returns the number of connections.
 fn pulled_over(per_connection: usize) -> usize {
     let dir = tempfile::tempdir().unwrap();
     let (url, connections) = serve(per_connection);
@@ -128,6 +128,6 @@ fn pulled_over(per_connection: usize) -> usize {
 fn connections_are_reused_and_closed_ones_replaced() {
     // A pull asks for one byte, then for the file.
     assert_eq!(pulled_over(1), 2);
-    // A machine that does other things may be too slow for the first answer's end once.
+    // On a busy machine the end of the first answer may be late, which costs one connection.
     assert!((0..5).any(|_| pulled_over(2) == 1));
 }

@@ -1,4 +1,4 @@
-//! Pulls from a made-up Hugging Face hub: layout, resuming, errors, concurrency.
+//! Pulls from a mock Hugging Face hub: layout, resuming, errors, concurrency.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,14 +9,14 @@ use octet_hub::{Error, Hub, Reference, Secret, Silent};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// The bytes' server, and the hub that sends everybody there.
+/// The file server, and the hub that redirects to it.
 struct Fake {
     hub: Server,
     cdn: Server,
 }
 
-/// A repository `user/repo` with large files (named by hash, elsewhere) and small ones (here). `cdn` may answer in
-/// place of the file server.
+/// A repository `user/repo` with large files (by hash, on the file server) and small ones (on the hub). `cdn` may answer instead of
+/// the file server.
 fn fake(
     large: Vec<(&'static str, Vec<u8>)>,
     small: Vec<(&'static str, &'static str)>,
@@ -92,13 +92,13 @@ fn a_pull_lands_in_the_hubs_layout_and_is_found_listed_and_removed() {
     assert_eq!(path, dir.path().join(&link));
     assert!(progress.has("Finished { file: \"m-Q4_K_M.gguf\", bytes: 300000 }"), "{:?}", progress.all());
 
-    // The token goes to the hub and to nobody else.
+    // The token is sent to the hub only.
     assert!(fake.hub.seen().iter().all(|r| r.header("authorization") == Some("Bearer hf_secret")));
     assert!(
         !fake.cdn.seen().is_empty() && fake.cdn.seen().iter().all(|r| r.header("authorization").is_none())
     );
 
-    // A second pull moves no bytes; a second model lies beside the first.
+    // A second pull transfers no bytes; a second model is stored beside the first.
     hub.pull(&model, &Silent).unwrap();
     assert_eq!(fake.cdn.seen().len(), 1);
     hub.pull(&parse("hf:user/repo:Q8_0"), &Silent).unwrap();
@@ -107,7 +107,7 @@ fn a_pull_lands_in_the_hubs_layout_and_is_found_listed_and_removed() {
         list.iter().map(|m| (m.reference.as_str(), m.size, m.complete)).collect();
     assert_eq!(names, [("hf:user/repo:Q4_K_M", 300_000, true), ("hf:user/repo:Q8_0", 5_000, true)]);
 
-    // Nor does it where there are no links, and files lie in snapshots themselves.
+    // Nor does it without links, when snapshots contain the files themselves.
     let (file, bytes) = (dir.path().join(&link), dir.path().join(&blob));
     std::fs::rename(&bytes, &file).unwrap();
     hub.pull(&model, &Silent).unwrap();
@@ -116,7 +116,7 @@ fn a_pull_lands_in_the_hubs_layout_and_is_found_listed_and_removed() {
     std::fs::rename(&file, &bytes).unwrap();
     std::os::unix::fs::symlink(format!("../../blobs/{sha}"), &file).unwrap();
 
-    // Without a network all of it is still there.
+    // Without a network all of it is still available.
     config.offline = true;
     let offline = Hub::new(config);
     let asked = fake.hub.seen().len();
@@ -126,7 +126,7 @@ fn a_pull_lands_in_the_hubs_layout_and_is_found_listed_and_removed() {
     assert!(matches!(e, Error::Offline(_)) && e.to_string().contains("HF_HUB_OFFLINE"), "{e}");
     assert_eq!(fake.hub.seen().len(), asked);
 
-    // Removing needs a name where there are several, and leaves the other one alone.
+    // Removing needs a name if there are several models, and keeps the other one.
     assert!(hub.remove(&parse("hf:user/repo")).unwrap_err().to_string().contains("name one of Q4_K_M, Q8_0"));
     let removed = hub.remove(&model).unwrap();
     assert_eq!((removed.files, removed.bytes), (1, 300_000));
@@ -307,7 +307,7 @@ fn a_server_that_stops_sending_is_given_up() {
     });
     let mut config = config(dir.path());
     config.endpoint = fake.hub.url.parse().unwrap();
-    // Long enough for all that comes before.
+    // Long enough for all steps before it.
     config.patience.stall = Duration::from_secs(5);
     config.patience.retries = 0;
     let e = Hub::new(config).pull(&parse("hf:user/repo"), &Silent).unwrap_err().to_string();
@@ -324,7 +324,7 @@ fn two_pulls_at_once_download_once() {
     let release = waiting.clone();
     let fake = fake(vec![("m.gguf", bytes.clone())], vec![], move |r| {
         started.store(true, Ordering::SeqCst);
-        // The first download lasts until the second pull has said that it waits.
+        // The first download lasts until the second pull has reported that it waits.
         while !*release.lock().unwrap() {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -364,7 +364,7 @@ fn space_is_checked_before_the_first_byte() {
     assert!(matches!(e, Error::Space { need: 1200, have: 1000, .. }), "{e}");
     assert!(e.to_string().contains("needs 1.17 KiB of free space, has 1000 B"), "{e}");
     assert_eq!((fake.cdn.seen().len(), tree(dir.path()).len()), (0, 0));
-    // Enough is enough; and what is here already needs no more.
+    // Enough space is accepted; a file that is here already needs none.
     full.with_free_space(|_| Ok(1_200)).pull(&parse("hf:user/repo"), &Silent).unwrap();
     hub(dir.path(), &fake.hub).with_free_space(|_| Ok(0)).pull(&parse("hf:user/repo"), &Silent).unwrap();
 }
@@ -448,7 +448,7 @@ fn a_model_that_is_here_serves_while_the_network_is_away() {
     let fake = fake(vec![("m.gguf", gguf(100, 1))], vec![], |_| None);
     let path = hub(dir.path(), &fake.hub).pull(&parse("hf:user/repo"), &Silent).unwrap();
     let mut config = config(dir.path());
-    config.endpoint = "http://127.0.0.1:9".parse().unwrap(); // nobody listens there
+    config.endpoint = "http://127.0.0.1:9".parse().unwrap(); // nothing listens there
     let progress = Recorder::default();
     assert_eq!(Hub::new(config.clone()).pull(&parse("hf:user/repo"), &progress).unwrap(), path);
     assert!(progress.has("could not look for a newer version"));

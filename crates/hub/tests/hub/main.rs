@@ -1,4 +1,4 @@
-//! The tests of fetching models, in one program: each program is linked by itself.
+//! The tests of this crate, in one program: each test program is linked separately.
 
 mod connections;
 mod huggingface;

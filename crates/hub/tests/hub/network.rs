@@ -20,7 +20,7 @@ fn the_first_command_finds_its_model() {
     let progress = Recorder::default();
     let begun = std::time::Instant::now();
     let hub = Hub::new(config.clone());
-    // The network may be away for a moment; a pull goes on where the last one ended.
+    // The network may fail for a moment; a pull continues where the last one ended.
     let mut tries = (1..=3).map(|n| (n, hub.pull(&model, &progress)));
     let path = tries.find_map(|(n, pulled)| match pulled {
         Err(e) if n < 3 => {

@@ -1,4 +1,4 @@
-//! Pulls of a GGUF file from any address.
+//! Pulls of a GGUF file from any URL.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,12 +24,12 @@ fn an_address_is_pulled_once_per_version() {
     assert_eq!(hub.resolve(&signed(1)).unwrap(), None);
     let path = hub.pull(&signed(1), &Silent).unwrap();
     assert!(path.ends_with("x.gguf") && std::fs::read(&path).unwrap() == gguf(10_000, 1));
-    // Another signature is no other file; nothing but the look at the version is asked for.
+    // Another signature is not another file; the only request is the check of the version.
     assert_eq!(hub.resolve(&signed(2)).unwrap(), Some(path.clone()));
     let asked = server.seen().len();
     assert_eq!(hub.pull(&signed(2), &Silent).unwrap(), path);
     assert_eq!(server.seen().len(), asked + 1);
-    // A new version takes the place of the old one.
+    // A new version replaces the old one.
     version.store(2, Ordering::SeqCst);
     let path = hub.pull(&signed(3), &Silent).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), gguf(10_000, 2));
@@ -37,7 +37,7 @@ fn an_address_is_pulled_once_per_version() {
     assert_eq!(list.len(), 1);
     assert_eq!((list[0].reference.clone(), list[0].size), (format!("{}/dir/x.gguf", server.url), 10_000));
     assert_eq!(tree(dir.path()).iter().filter(|f| f.contains("/blobs/")).count(), 1);
-    // What `list` says can be typed.
+    // The names that `list` prints are valid as input.
     assert_eq!(hub.resolve(&parse(&list[0].reference)).unwrap(), Some(path));
     assert_eq!(hub.remove(&parse(&list[0].reference)).unwrap().bytes, 10_000);
     assert_eq!(tree(dir.path()), Vec::<String>::new());

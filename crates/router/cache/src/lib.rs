@@ -133,7 +133,7 @@ impl Cache {
             }
             Place::Redis(redis) => {
                 let names: Vec<String> = keys.iter().map(ToString::to_string).collect();
-                redis.delete(&names).await.map_err(|why| self.unasked(why))
+                redis.delete(&names).await.map_err(|why| self.skipped(why))
             }
         }
     }
@@ -150,7 +150,7 @@ impl Cache {
             }
             Place::Redis(redis) => {
                 let cleared = redis.clear(|name| Key::read(name).is_some(), MAGIC).await;
-                cleared.map_err(|why| self.unasked(why))
+                cleared.map_err(|why| self.skipped(why))
             }
         }
     }
@@ -162,7 +162,7 @@ impl Cache {
     pub async fn ping(&self) -> Result<(), String> {
         match &self.place {
             Place::Memory(_) => Ok(()),
-            Place::Redis(redis) => redis.ping().await.map_err(|why| self.unasked(why)),
+            Place::Redis(redis) => redis.ping().await.map_err(|why| self.skipped(why)),
         }
     }
 
@@ -173,13 +173,13 @@ impl Cache {
     pub async fn redis_info(&self) -> Result<Option<(String, String)>, String> {
         match &self.place {
             Place::Memory(_) => Ok(None),
-            Place::Redis(redis) => redis.info().await.map(Some).map_err(|why| self.unasked(why)),
+            Place::Redis(redis) => redis.info().await.map(Some).map_err(|why| self.skipped(why)),
         }
     }
 
-    fn unasked(&self, why: redis::Failed) -> String {
+    fn skipped(&self, why: redis::Failed) -> String {
         self.failed(why.as_deref());
-        why.unwrap_or_else(|| "it has just failed, and is not asked for some seconds".into())
+        why.unwrap_or_else(|| "it has just failed, and is not used for some seconds".into())
     }
 
     /// How often Redis did not answer, or was skipped because it had just failed.

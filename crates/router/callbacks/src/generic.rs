@@ -43,14 +43,14 @@ fn payload(r: &Record) -> Value {
     let theirs = r.metadata.iter().filter(|(name, _)| !name.starts_with(OWN));
     let mut metadata: Map<String, Value> = theirs.map(|(k, v)| (k.clone(), v.clone())).collect();
     let (user, team) = &r.owner;
-    let who = [
+    let owner = [
         ("user_api_key_hash", r.key.as_ref().map(|k| &k.0)),
         ("user_api_key_alias", r.key.as_ref().map(|k| &k.1)),
         ("user_api_key_user_id", user.as_ref()),
         ("user_api_key_team_id", team.as_ref()),
         ("user_api_key_end_user_id", r.user.as_ref()),
     ];
-    metadata.extend(who.map(|(name, value)| (name.to_string(), value.cloned().into())));
+    metadata.extend(owner.map(|(name, value)| (name.to_string(), value.cloned().into())));
     let attempts = r.attempts.iter().map(|a| {
         json!({
             "model_id": a.deployment, "model_group": a.group, "start_after": a.after.as_secs_f64(), "took": a.took.as_secs_f64(),
@@ -74,9 +74,9 @@ fn payload(r: &Record) -> Value {
         "endTime": seconds(r.took),
         "completionStartTime": seconds(r.first.unwrap_or(r.took)),
         "response_time": r.took.as_secs_f64(),
-        "model": r.answered.as_ref().map_or(&r.asked, |a| &a.model),
+        "model": r.answered.as_ref().map_or(&r.requested_model, |a| &a.model),
         "model_id": r.answered.as_ref().map(|a| &a.deployment),
-        "model_group": r.asked,
+        "model_group": r.requested_model,
         "cache_hit": r.cached,
         "request_tags": r.tags,
         "end_user": r.user,

@@ -39,7 +39,7 @@ fn request(r: &Record, out: &mut Vec<Span>) {
         trace_id: context.trace.to_vec(),
         span_id: context.span.to_vec(),
         parent_span_id: context.parent.map_or_else(Vec::new, |p| p.to_vec()),
-        name: format!("{} {}", r.operation, r.asked),
+        name: format!("{} {}", r.operation, r.requested_model),
         kind: SpanKind::Server.into(),
         start_time_unix_nano: nanos(r.began),
         end_time_unix_nano: nanos(r.began + r.took),
@@ -75,19 +75,19 @@ fn request(r: &Record, out: &mut Vec<Span>) {
 fn attributes(r: &Record) -> Vec<KeyValue> {
     let mut attributes = vec![
         text("gen_ai.operation.name", r.operation),
-        text("gen_ai.request.model", &r.asked),
+        text("gen_ai.request.model", &r.requested_model),
         flag("gen_ai.request.stream", r.stream),
         text("octet.request.id", &r.id),
         number("gen_ai.usage.cost", r.cost),
         flag("octet.response_cache.hit", r.cached),
     ];
-    if let Some(who) = &r.answered {
+    if let Some(answered) = &r.answered {
         attributes.extend([
-            text("gen_ai.provider.name", &who.provider),
-            text("gen_ai.system", &who.provider),
-            text("gen_ai.response.model", &who.model),
-            text("octet.deployment", &who.deployment),
-            text("octet.group", &who.group),
+            text("gen_ai.provider.name", &answered.provider),
+            text("gen_ai.system", &answered.provider),
+            text("gen_ai.response.model", &answered.model),
+            text("octet.deployment", &answered.deployment),
+            text("octet.group", &answered.group),
         ]);
     }
     if let Some((input, cached, output)) = r.usage {

@@ -184,7 +184,7 @@ impl Sender {
             *request.method_mut() = Method::POST;
             *request.uri_mut() = self.uri.clone();
             request.headers_mut().clone_from(&self.headers);
-            let (why, may_pass, asked) = match self.client.deliver(request, TRY_MAX).await {
+            let (why, may_pass, retry_after) = match self.client.deliver(request, TRY_MAX).await {
                 Ok((status, _)) if status.is_success() => return Ok(()),
                 Ok((status, retry_after)) => {
                     let may_pass = matches!(status.as_u16(), 408 | 429) || status.is_server_error();
@@ -196,7 +196,7 @@ impl Sender {
                 }
             };
             let Some(pause) = pauses.next().filter(|_| may_pass) else { return Err(why) };
-            sleep(asked.unwrap_or(*pause).min(PAUSE_MAX)).await;
+            sleep(retry_after.unwrap_or(*pause).min(PAUSE_MAX)).await;
         }
     }
 }

@@ -22,7 +22,7 @@ pub struct Record {
     /// Time to the first piece of the answer.
     pub first: Option<Duration>,
     /// The requested model name.
-    pub asked: String,
+    pub requested_model: String,
     /// Whether the answer is streamed.
     pub stream: bool,
     /// Maximum tokens of the answer.

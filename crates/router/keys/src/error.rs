@@ -52,7 +52,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The file has invalid content.
-    #[error("{path} is damaged: {what}; restore it from a copy, or move it away to begin anew")]
+    #[error("{path} is damaged: {what}; restore it from a copy, or move it away to start with a new one")]
     Damaged {
         /// The file.
         path: PathBuf,

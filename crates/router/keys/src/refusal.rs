@@ -64,7 +64,7 @@ pub enum Refusal {
     /// The budget is spent, or reserved by running requests.
     #[error(
         "the budget of this API key ({limit}) is used up: {spent} spent, {reserved} reserved by running requests; {}",
-        .resets.map_or("it does not begin anew".into(), |at| format!("it begins anew on {}", iso_minute(at)))
+        .resets.map_or("it does not reset".into(), |at| format!("it resets on {}", iso_minute(at)))
     )]
     Budget {
         /// The budget.
@@ -79,7 +79,7 @@ pub enum Refusal {
     /// The global budget is spent, or reserved by running requests.
     #[error(
         "the budget of this server is used up; {}",
-        .resets.map_or("it does not begin anew".into(), |at| format!("it begins anew on {}", iso_minute(at)))
+        .resets.map_or("it does not reset".into(), |at| format!("it resets on {}", iso_minute(at)))
     )]
     Total {
         /// When it is reset, in seconds since 1970 UTC.

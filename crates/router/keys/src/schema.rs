@@ -89,7 +89,7 @@ pub fn open(path: &Path, bytes_max: u64, busy: Duration) -> Result<(Connection, 
 /// The first bytes of an SQLite database.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-/// The first bytes of a file, as many as in [`MAGIC`].
+/// The first bytes of a file: the length of [`MAGIC`].
 fn beginning(mut file: &File) -> std::io::Result<Vec<u8>> {
     let mut magic = Vec::new();
     file.rewind()?;
@@ -107,7 +107,7 @@ fn prepare(path: &Path) -> Result<File, Error> {
     };
     match std::fs::metadata(path) {
         Ok(m) if !m.is_file() => {
-            let why = "it is no regular file".into();
+            let why = "it is not a regular file".into();
             return Err(Error::Unopened { path: path.to_path_buf(), why });
         }
         Ok(_) => {}
@@ -118,7 +118,7 @@ fn prepare(path: &Path) -> Result<File, Error> {
     options.read(true).write(true).create(true).truncate(false);
     #[cfg(unix)]
     {
-        // Only the owner may read who spent how much.
+        // Only the owner may read the spend of keys.
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     }
     let file = options.open(path).map_err(refused)?;

@@ -451,7 +451,7 @@ impl Inner {
         done
     }
 
-    /// SQLite can write to a deleted file, which nobody will read again.
+    /// SQLite can write to a deleted file, and those writes would be lost.
     fn is_there(&self, file: &File) -> Result<(), Error> {
         let paths = FILES.map(|end| beside(&self.path, end));
         let gone = paths.into_iter().zip(file.opened).find(|(path, opened)| identity(path) != *opened);

@@ -513,7 +513,7 @@ impl Inner {
             }
             End::Crashed(how) => {
                 tracing::error!("process '{id}' crashed: {how}");
-                slot.failure = None; // it had started: who asks waits for the next start
+                slot.failure = None; // it had started: later requests wait for the next start
                 state.scheduler.crashed(i, now);
             }
             End::Failed(why) => {
@@ -526,7 +526,7 @@ impl Inner {
         }
         drop(state);
         for (waiter, error) in refused {
-            let _ = waiter.send(Err(error)); // who has left does not hear it
+            let _ = waiter.send(Err(error)); // the receiver is gone if the client has left
         }
         self.ends.send_modify(|n| *n += 1);
         self.wake.notify_one();

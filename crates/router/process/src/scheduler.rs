@@ -200,7 +200,7 @@ impl<W> Scheduler<W> {
     pub fn ready(&mut self, i: usize, now: Instant) {
         let entry = &mut self.entries[i];
         if entry.phase != Phase::Starting {
-            return; // told to end meanwhile
+            return; // it is already stopping
         }
         entry.wanted = false; // a crash may want it again
         entry.load_time = now.saturating_duration_since(entry.since);
@@ -343,19 +343,19 @@ impl<W> Scheduler<W> {
                 continue;
             }
             if self.entries[x].turn.is_none() {
-                continue; // in nobody's way
+                continue; // no request waits for it, so it evicts nothing
             }
             before.push(x);
             if !overtakes {
                 for y in rivals {
-                    self.make_way(y, now, steps, again);
+                    self.preempt(y, now, steps, again);
                 }
             }
         }
     }
 
-    /// Ends a server that another waits for, if its turn is over.
-    fn make_way(&mut self, y: usize, now: Instant, steps: &mut Vec<Step<W>>, again: &mut Again) {
+    /// Stops a server that another waits for, if its turn is over.
+    fn preempt(&mut self, y: usize, now: Instant, steps: &mut Vec<Step<W>>, again: &mut Again) {
         let (patience, entry) = (self.patience, &mut self.entries[y]);
         if entry.phase != Phase::Ready {
             return; // it says when it gets ready, or has ended

@@ -59,7 +59,7 @@ pub async fn run(job: &Job, tell: impl Fn(Event)) -> End {
     };
     tell(Event::Started(child.pid()));
     if let Some(uri) = uri {
-        let mut last = String::from("it was not asked yet");
+        let mut last = String::from("it was not checked yet");
         let limit = job.ready_within;
         let is_ready = tokio::select! {
             biased;

@@ -134,24 +134,24 @@ impl<T: Target> Job<T> {
 
     async fn find(&mut self) -> Result<OpenAnswer<T>, Failure> {
         let table = Arc::clone(&self.table);
-        let asked = self.start.clone().unwrap_or_else(|| self.call.request.model.clone());
-        let found = match table.resolve(&asked) {
+        let requested = self.start.clone().unwrap_or_else(|| self.call.request.model.clone());
+        let found = match table.resolve(&requested) {
             Resolved::Group { group, by, .. } => {
                 self.resolved(group.name.as_str(), by);
-                self.groups(&table, &asked).await
+                self.groups(&table, &requested).await
             }
             Resolved::Cascade { cascade, by } => {
                 self.resolved(&cascade.name, by);
                 self.cascade(&table, cascade).await
             }
             Resolved::Unknown => {
-                let what = format!("there is no model '{asked}'; models are: {}", table.known());
+                let what = format!("there is no model '{requested}'; models are: {}", table.known());
                 let unknown = Failure {
                     param: Some("model".into()),
                     code: Some("model_not_found".into()),
                     ..Failure::new(FailureKind::NotFound, what)
                 };
-                self.default(&table, &asked, unknown).await
+                self.default(&table, &requested, unknown).await
             }
         };
         found.map_err(|error| match error {
@@ -172,12 +172,12 @@ impl<T: Target> Job<T> {
     async fn default(
         &mut self,
         table: &Arc<Table<T>>,
-        asked: &str,
+        requested: &str,
         unknown: Failure,
     ) -> Result<OpenAnswer<T>, AttemptError> {
         let mut to = table.policy.fallbacks.default.iter();
         let Some(first) = to.find(|to| self.call.may_use(to)) else { return Err(unknown.into()) };
-        self.fallback(asked, first, "unknown_model");
+        self.fallback(requested, first, "unknown_model");
         self.groups(table, first).await
     }
 
@@ -273,7 +273,7 @@ impl<T: Target> Job<T> {
         alone: bool,
     ) -> Result<OpenAnswer<T>, AttemptError> {
         if group.deployments.is_empty() {
-            return Err(self.lost(group.name.as_str(), left_out(group)).into());
+            return Err(self.record_failure(group.name.as_str(), left_out(group)).into());
         }
         self.count_tokens(table, group).await;
         let mut retries = RetryState::new(group.deployments.len());
@@ -366,7 +366,7 @@ impl<T: Target> Job<T> {
                 self.waited(Instant::now() - now, "place");
                 Ok(())
             }
-            _ => Err(self.lost(group.name.as_str(), unavailable(group, name, reasons, now)).into()),
+            _ => Err(self.record_failure(group.name.as_str(), unavailable(group, name, reasons, now)).into()),
         }
     }
 
@@ -393,7 +393,7 @@ impl<T: Target> Job<T> {
     }
 
     /// Records the failure of a group of which no deployment was tried.
-    pub(crate) fn lost(&self, group: &str, failure: Failure) -> Failure {
+    pub(crate) fn record_failure(&self, group: &str, failure: Failure) -> Failure {
         self.trace.step(Step::Failed {
             deployment: group.into(),
             kind: failure.kind.name(),

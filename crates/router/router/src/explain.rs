@@ -17,14 +17,14 @@ impl<T: Target> Job<T> {
     /// The route that a request would take, without sending it. Steps that depend on an answer (failures, confidence) are missing.
     pub(crate) async fn explain(mut self) -> Route {
         let table = Arc::clone(&self.table);
-        let asked = self.call.request.model.clone();
-        match table.resolve(&asked) {
+        let requested = self.call.request.model.clone();
+        match table.resolve(&requested) {
             Resolved::Group { group, by, .. } => self.resolved(group.name.as_str(), by),
             Resolved::Cascade { cascade, by } => self.resolved(&cascade.name, by),
             Resolved::Unknown => {}
         }
         let mut known = HashSet::new();
-        let mut next = Some(asked);
+        let mut next = Some(requested);
         while let Some(name) = next.take().filter(|name| known.insert(name.clone())) {
             match table.resolve(&name) {
                 Resolved::Cascade { cascade, .. } => {
@@ -51,9 +51,12 @@ impl<T: Target> Job<T> {
                                 });
                                 break;
                             }
-                            Err(_) if group.deployments.is_empty() => self.lost(from, left_out(group)).kind,
+                            Err(_) if group.deployments.is_empty() => {
+                                self.record_failure(from, left_out(group)).kind
+                            }
                             Err(reasons) => {
-                                self.lost(from, unavailable(group, name, &reasons, Instant::now())).kind
+                                self.record_failure(from, unavailable(group, name, &reasons, Instant::now()))
+                                    .kind
                             }
                         };
                     let others = table.policy.fallbacks.after(from, kind);

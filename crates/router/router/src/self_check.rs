@@ -12,15 +12,15 @@ const TOKENS_MAX: u32 = 4;
 
 /// The question for the model that gave `answer`; `None` if there is nothing to check.
 pub fn question(request: &GenerateRequest, answer: &str) -> Option<GenerateRequest> {
-    let (asked, answer) = (last_user_text(request), answer.trim());
-    if asked.trim().is_empty() || answer.is_empty() {
+    let (last_user, answer) = (last_user_text(request), answer.trim());
+    if last_user.trim().is_empty() || answer.is_empty() {
         return None;
     }
     let instructions = system_text(request);
     let context =
         if instructions.is_empty() { String::new() } else { format!("Instructions:\n{instructions}\n\n") };
     let text = format!(
-        "{context}Question:\n{asked}\n\nProposed answer:\n{answer}\n\n\
+        "{context}Question:\n{last_user}\n\nProposed answer:\n{answer}\n\n\
          Is the proposed answer correct and complete? Reply with one word, yes or no."
     );
     let mut chat = Chat { messages: vec![Message::text(Role::User, text)], ..Chat::default() };

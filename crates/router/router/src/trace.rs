@@ -19,7 +19,8 @@ const HEADER_BYTES_MAX: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Route {
     /// The requested name.
-    pub asked: String,
+    #[serde(rename = "asked")]
+    pub requested_model: String,
     /// The decisions, in order.
     pub steps: Vec<Step>,
     /// The time of each.
@@ -218,10 +219,10 @@ impl Route {
     pub fn header(&self) -> String {
         let mut out = String::with_capacity(128);
         // Writing to a String cannot fail.
-        let _ = write!(out, "{}", Ascii(&self.asked));
+        let _ = write!(out, "{}", Ascii(&self.requested_model));
         for step in &self.steps {
             let _ = match step {
-                Step::Resolved { to, by: By::Name } if *to == self.asked => Ok(()),
+                Step::Resolved { to, by: By::Name } if *to == self.requested_model => Ok(()),
                 Step::Resolved { to, .. } => write!(out, ">{}", Ascii(to)),
                 Step::Rule { rule, to } => write!(out, ">rule({})={}", Ascii(rule), Ascii(to)),
                 Step::Chose { group, deployment, .. } if group == deployment => {
@@ -298,8 +299,8 @@ pub struct Trace(Arc<Mutex<Route>>);
 
 impl Trace {
     /// An empty route.
-    pub fn new(asked: &str) -> Self {
-        Self(Arc::new(Mutex::new(Route { asked: asked.to_string(), ..Route::default() })))
+    pub fn new(requested_model: &str) -> Self {
+        Self(Arc::new(Mutex::new(Route { requested_model: requested_model.to_string(), ..Route::default() })))
     }
 
     /// Adds a decision.
@@ -320,8 +321,8 @@ impl Trace {
     }
 
     /// Sets the answering deployment.
-    pub fn answered(&self, who: Answered) {
-        self.with(|route| route.answered = Some(who));
+    pub fn answered(&self, deployment: Answered) {
+        self.with(|route| route.answered = Some(deployment));
     }
 
     /// A copy of the route so far.

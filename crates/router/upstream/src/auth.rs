@@ -109,8 +109,9 @@ impl Token {
         let granted: Granted = serde_json::from_slice(&answer).map_err(|_| {
             Failure::new(FailureKind::Authentication, "the answer of the token server has no access token")
         })?;
-        let mut value = HeaderValue::from_str(&format!("Bearer {}", granted.access_token))
-            .map_err(|_| Failure::protocol("the access token cannot stand in a header"))?;
+        let mut value = HeaderValue::from_str(&format!("Bearer {}", granted.access_token)).map_err(|_| {
+            Failure::protocol("the access token contains characters that are not allowed in a header")
+        })?;
         value.set_sensitive(true);
         let life = Duration::from_secs(granted.expires_in.min(24 * 3600)).saturating_sub(TOKEN_RESERVE);
         *current = Some((value.clone(), asked + life));

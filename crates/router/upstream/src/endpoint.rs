@@ -533,14 +533,22 @@ fn headers(s: &Remote) -> Result<HeaderMap, InvalidEndpoint> {
             Provider::AzureOpenAi => (HeaderName::from_static("api-key"), header_value(key.expose())),
             _ => (AUTHORIZATION, header_value(&format!("Bearer {}", key.expose()))),
         };
-        let value = value
-            .ok_or_else(|| InvalidEndpoint(format!("the key of '{}' cannot stand in a header", s.model)))?;
+        let value = value.ok_or_else(|| {
+            InvalidEndpoint(format!(
+                "the key of '{}' contains characters that are not allowed in a header",
+                s.model
+            ))
+        })?;
         out.insert(name, value);
     }
     let mut plain = |name: &'static str, value: Option<&str>| {
         let Some(value) = value else { return Ok(()) };
-        let value = HeaderValue::from_str(value)
-            .map_err(|_| InvalidEndpoint(format!("the {name} of '{}' cannot stand in a header", s.model)))?;
+        let value = HeaderValue::from_str(value).map_err(|_| {
+            InvalidEndpoint(format!(
+                "the {name} of '{}' contains characters that are not allowed in a header",
+                s.model
+            ))
+        })?;
         out.insert(HeaderName::from_static(name), value);
         Ok(())
     };

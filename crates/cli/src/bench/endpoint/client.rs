@@ -136,7 +136,7 @@ impl Endpoint {
         if content_type.is_some_and(|t| !t.as_bytes().to_ascii_lowercase().starts_with(b"text/event-stream"))
         {
             let text = body(response).await?;
-            return Err(Failure(format!("the answer is no stream but {}", kind(&text))));
+            return Err(Failure(format!("the answer is not a stream but {}", kind(&text))));
         }
         let mut reader = Reader::new();
         while let Some(bytes) = chunk(&mut response).await? {

@@ -94,7 +94,7 @@ impl Reader {
         let mut event: Value = serde_json::from_str(data).map_err(no_json)?;
         let is_error = !event["error"].is_null() || event["choices"].is_null();
         if let Some(message) = error_message(&event).filter(|_| is_error) {
-            return Err(Failure(format!("the stream tells an error: {message}")));
+            return Err(Failure(format!("the stream reports an error: {message}")));
         }
         let choices = event["choices"].as_array().map(Vec::as_slice).unwrap_or_default();
         if choices.iter().any(|c| has_text(&c["delta"])) {
@@ -120,10 +120,10 @@ impl Reader {
             return Err(Failure("the answer holds no text".into()));
         }
         let usage = self.usage.unwrap_or_default();
-        let told = usage["completion_tokens"].as_u64().filter(|&n| n > 0);
+        let reported = usage["completion_tokens"].as_u64().filter(|&n| n > 0);
         Ok(Sample {
-            tokens: told.unwrap_or(self.arrivals.len() as u64),
-            has_usage: told.is_some(),
+            tokens: reported.unwrap_or(self.arrivals.len() as u64),
+            has_usage: reported.is_some(),
             prompt_tokens: usage["prompt_tokens"].as_u64(),
             cached_tokens: usage["prompt_tokens_details"]["cached_tokens"].as_u64(),
             arrivals: self.arrivals,
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_that_are_none_are_told() {
+    fn invalid_streams_are_errors() {
         let (done, a) = ("data: [DONE]\n\n", text("a"));
         let cases: [(&[(u32, &str)], &str); 6] = [
             (&[(1, &a), (2, "data: {\"cho")], "broke off after 1 piece"),

@@ -280,7 +280,7 @@ pub fn footer(out: &mut dyn Write, rows: &[Vec<Row>]) -> io::Result<()> {
         if rows.iter().filter_map(|r| r.get(i)).any(|r| !r.level.has_usage()) {
             writeln!(
                 out,
-                "  Not all streams told their usage: there, a piece of the stream counts as a token."
+                "  Not all streams reported their usage: for those, a piece of the stream counts as a token."
             )?;
         }
     }

@@ -127,7 +127,7 @@ fn cascade<'a>(config: &'a Config, name: Option<&str>) -> anyhow::Result<&'a Cas
     let all = printable(&all);
     match (name, &config.cascades[..]) {
         (_, []) => anyhow::bail!(
-            "the file has no cascade, so there is no threshold to find; docs/routing.md says how one is written"
+            "the file has no cascade, so there is no threshold to find; docs/routing.md describes how to write one"
         ),
         (None, [only]) => Ok(only),
         (Some(name), cascades) => cascades

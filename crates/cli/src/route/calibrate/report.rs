@@ -283,7 +283,7 @@ fn preroute(
         );
         if a.auc < AUC_MIN {
             note!(
-                "warning: the prerouter's AUC is {:.3}: it hardly tells which prompts the fast model can answer",
+                "warning: the prerouter's AUC is {:.3}: it hardly shows which prompts the fast model can answer",
                 a.auc
             );
         }
@@ -296,7 +296,7 @@ fn warnings(best: &Judged, measured: &[Measured]) {
     let agreed = measured.iter().filter(|m| m.by == By::Agreement).count();
     if agreed > 0 {
         note!(
-            "warning: {agreed} lines have no label, so words in common with the strong model's answer stand in for it: give answer, regex or tests, or a --judge"
+            "warning: {agreed} lines have no label, so words in common with the strong model's answer are used instead: give answer, regex or tests, or a --judge"
         );
     }
     let (fast, strong) = (mean(measured, |m| m.fast), mean(measured, |m| m.strong));
@@ -308,7 +308,7 @@ fn warnings(best: &Judged, measured: &[Measured]) {
     match best.auc {
         None => note!("warning: the fast model is right on all prompts or on none: no signal can be judged"),
         Some(a) if a.auc < AUC_MIN => note!(
-            "warning: the AUC of {} is {:.3}: it hardly tells right answers from wrong ones, and a threshold would do little better than chance",
+            "warning: the AUC of {} is {:.3}: it hardly distinguishes right answers from wrong ones, and a threshold would do little better than chance",
             best.name,
             a.auc
         ),

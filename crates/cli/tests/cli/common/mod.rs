@@ -1,10 +1,10 @@
-//! Runs the built command on models made up in a temporary folder. Used by all tests of this crate.
+//! Runs the built command on synthetic models in a temporary folder. Used by all tests of this crate.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// What came of a command.
+/// The result of a command.
 pub struct Ran {
     pub code: i32,
     pub stdout: String,
@@ -12,14 +12,14 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// Fails the test where the command failed.
+    /// Fails the test if the command failed.
     #[track_caller]
     pub fn ok(self) -> Self {
         assert_eq!(self.code, 0, "stdout: {}\nstderr: {}", self.stdout, self.stderr);
         self
     }
 
-    /// Fails the test where the command did not exit with `code`, or does not say each of `words`.
+    /// Fails the test unless the command exited with `code` and wrote each of `words` to standard error.
     #[track_caller]
     pub fn fails(self, code: i32, words: &[&str]) -> Self {
         assert_eq!(self.code, code, "stdout: {}\nstderr: {}", self.stdout, self.stderr);
@@ -30,7 +30,7 @@ impl Ran {
     }
 }
 
-/// A folder that goes with the test, with a model in it.
+/// A folder that is deleted after the test, with a model in it.
 pub struct Place {
     pub dir: tempfile::TempDir,
 }
@@ -58,7 +58,7 @@ impl Place {
         self.path(name)
     }
 
-    /// A folder that holds a model like that, and in the hub's cache under `hf:me/tiny-GGUF:Q8_0`.
+    /// A folder with such a model, which is also in the hub's cache under `hf:me/tiny-GGUF:Q8_0`.
     pub fn with_cached_model(architecture: &str, quant: &str) -> Self {
         let place = Self::with_model(architecture, quant);
         let commit = "0123456789abcdef0123456789abcdef01234567";
@@ -99,7 +99,7 @@ impl Place {
     pub fn run(&self, command: &mut Command, stdin: impl AsRef<[u8]>) -> Ran {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // A command that does not read it may be gone already.
+        // A command that does not read it may have exited already.
         let _ = child.stdin.take().unwrap().write_all(stdin.as_ref());
         let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
         Ran {

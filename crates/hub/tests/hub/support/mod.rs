@@ -1,4 +1,4 @@
-//! A web server of our own on 127.0.0.1 that misbehaves as told, and what the tests of pulls share.
+//! A mock web server on 127.0.0.1 with scripted faults, and helpers of the tests of pulls.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use octet_hub::{Event, Hub, HubConfig, Progress};
 use sha2::{Digest, Sha256};
 
-/// A request as it came in.
+/// A received request.
 #[derive(Debug, Clone)]
 pub struct Request {
     pub method: String,
@@ -17,7 +17,7 @@ pub struct Request {
     pub path: String,
     /// Names in lower case.
     pub headers: HashMap<String, String>,
-    /// How often this method asked for this path, this time included.
+    /// Number of requests with this method and path so far, including this one.
     pub nth: usize,
 }
 
@@ -27,15 +27,15 @@ impl Request {
     }
 }
 
-/// What to answer.
+/// An answer.
 #[derive(Debug, Clone, Default)]
 pub struct Reply {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// Hang up after this many bytes of the body.
+    /// Close the connection after this number of bytes of the body.
     pub cut: Option<usize>,
-    /// Wait this long in the middle of the body.
+    /// Pause for this time in the middle of the body.
     pub stall: Option<Duration>,
     /// Send the body in chunks, without its length.
     pub chunked: bool,
@@ -79,7 +79,7 @@ impl Reply {
 
 type Handler = dyn Fn(&Request) -> Reply + Send + Sync;
 
-/// A running server; it ends with the test's process.
+/// A running server; it stops with the test's process.
 pub struct Server {
     /// `http://127.0.0.1:port`.
     pub url: String,
@@ -95,7 +95,7 @@ impl Server {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let (handler, log) = (handler.clone(), log.clone());
-                // A client that hangs up is no failure of the server.
+                // A client that disconnects is not a failure of the server.
                 std::thread::spawn(move || stream.and_then(|s| serve(s, &*handler, &log)));
             }
         });
@@ -161,14 +161,14 @@ fn serve(mut stream: TcpStream, handler: &Handler, log: &Mutex<Vec<Request>>) ->
     if reply.chunked && reply.cut.is_none() {
         stream.write_all(b"0\r\n\r\n")?;
     }
-    // Waits for the client, so that what was sent is not lost with the connection.
+    // Waits for the client, so that sent bytes are not lost with the connection.
     stream.shutdown(std::net::Shutdown::Write)?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     let _ = stream.read(&mut [0]);
     Ok(())
 }
 
-/// Settings that are in a hurry to try again, and in none with servers: they share a machine with other work.
+/// Settings with short pauses before retries, and with long timeouts, since the machine may be busy.
 pub fn config(cache: &std::path::Path) -> HubConfig {
     let mut config = HubConfig::new(cache);
     config.patience.retry_delay = Duration::from_millis(5);
@@ -177,7 +177,7 @@ pub fn config(cache: &std::path::Path) -> HubConfig {
     config
 }
 
-/// A hub that knows `server` as Hugging Face.
+/// A hub with `server` as Hugging Face.
 pub fn hub(cache: &std::path::Path, server: &Server) -> Hub {
     let mut config = config(cache);
     config.endpoint = server.url.parse().unwrap();
@@ -188,7 +188,7 @@ pub fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// `len` bytes that begin as a GGUF file does and are not the same twice.
+/// `len` bytes that begin like a GGUF file and do not repeat.
 pub fn gguf(len: usize, seed: u32) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2_654_435_761).max(1);
     let mut bytes = b"GGUF".to_vec();
@@ -201,7 +201,7 @@ pub fn gguf(len: usize, seed: u32) -> Vec<u8> {
     bytes
 }
 
-/// Remembers events as short lines.
+/// Records events as short lines.
 #[derive(Default)]
 pub struct Recorder(Mutex<Vec<String>>);
 
@@ -220,7 +220,7 @@ impl Progress for Recorder {
     }
 }
 
-/// Everything below a folder but locks, as sorted relative paths.
+/// Everything below a folder except locks, as sorted relative paths.
 pub fn tree(dir: &std::path::Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![dir.to_path_buf()];

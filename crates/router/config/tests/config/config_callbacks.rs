@@ -116,7 +116,7 @@ fn prices_come_from_the_list_where_the_provider_itself_is_asked() {
     assert_eq!((b, c), ((Some(0.5), None), (None, None)), "a price of its own; a server of one's own");
     assert_eq!((d.0, star), (None, (None, Some("openai/*"))));
     assert_eq!((azure.0.is_some(), azure.1), (true, Some("azure/gpt-4-turbo")));
-    // A word that tells LiteLLM's proxy how to ask is no part of the name.
+    // A prefix that selects the API for LiteLLM's proxy is not part of the name.
     assert_eq!(responses, (Some(2e-6), Some("openai/o3")));
     assert_eq!(series, (Some(20e-6), Some("azure/o3-pro")));
 }

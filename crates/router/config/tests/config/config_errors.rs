@@ -123,7 +123,7 @@ fn unsupported_protections_prevent_the_start_unless_excused() {
         let other = Config::parse("octet.yaml", &text, &source).unwrap_err();
         assert!(other.to_string().contains("is not supported"), "{other}");
     }
-    // What is switched off protects nobody.
+    // Protection that is switched off is an error.
     noted("guardrails: []\n", &[]);
     noted("general_settings: {enable_jwt_auth: false, allowed_ips: }\n", &[]);
     let keys = ["guardrails".to_string()];
@@ -425,7 +425,7 @@ fn included_files_are_joined() {
     assert_eq!((config.router.num_retries, config.router.max_fallbacks), (9, 2));
     assert_eq!(config.files.len(), 3);
     assert!(config.notes[0].to_string().contains("included files take precedence"), "{:?}", config.notes);
-    // A mistake in an included file is told where it is.
+    // An error in an included file names that file.
     write("sub/more.yaml", "router_settings: {num_retries: many}\n");
     let said = Config::load(&main, &Disk(|_: &str| None)).unwrap_err().to_string();
     assert!(said.contains("more.yaml:1:32: "), "{said}");

@@ -54,7 +54,7 @@ fn lists(all: &[Fallback]) -> Value {
     all.iter().map(|f| json!({f.group.as_str(): f.to})).collect()
 }
 
-/// A key, a file that has it, and what becomes of it.
+/// A key, a file that has it, and how it is handled.
 struct Row {
     key: &'static str,
     text: String,
@@ -571,7 +571,7 @@ fn outcome(section: &str, name: &str) -> &'static str {
     }
 }
 
-/// All names that LiteLLM itself knows: none is one that nobody here has heard of.
+/// All names that LiteLLM itself knows are known here.
 #[test]
 fn every_key_of_litellms_is_known() {
     let mut section = "";

@@ -402,7 +402,7 @@ model_list:
         other => panic!("{other:?}"),
     };
     assert_eq!(config.deployments.iter().map(model).collect::<Vec<_>>(), ["o3-pro", "mine", "responses/x"]);
-    // The first also says where chats are asked.
+    // The first also sets the URL for chats.
     let responses = |d: &Deployment| match &d.target {
         Target::Remote(remote) => remote.responses,
         other => panic!("{other:?}"),
@@ -420,7 +420,7 @@ fn a_lone_wildcard_is_every_provider_with_a_key() {
         let text = format!("model_list: [{{model_name: '*', litellm_params: {{model: '*'{params}}}}}]");
         Config::parse("config.yaml", &text, &Disk(env)).unwrap_or_else(|e| panic!("{e}"))
     };
-    let asked = |config: &Config, name: &str| {
+    let endpoint = |config: &Config, name: &str| {
         let groups = config.deployments.iter().filter(|d| d.group.matches(name));
         let best = groups.max_by_key(|d| d.group.specificity())?;
         let Target::Remote(r) = &best.target else { panic!() };
@@ -436,26 +436,29 @@ fn a_lone_wildcard_is_every_provider_with_a_key() {
         ("mistral/large", None),
         ("llama-3", None),
     ] {
-        assert_eq!(asked(&config, name).as_deref(), expected, "{name}");
+        assert_eq!(endpoint(&config, name).as_deref(), expected, "{name}");
     }
-    // An address is one server's, whatever the name; a key is OpenAI's, and goes to nobody else.
+    // A URL is for one server, whatever the name. A key is OpenAI's, and is sent to no other provider.
     let config = read(", api_base: 'http://h/v1', api_key: sk-own");
-    assert_eq!(asked(&config, "groq/llama-3").as_deref(), Some("openai_compatible http://h/v1 groq/llama-3"));
+    assert_eq!(
+        endpoint(&config, "groq/llama-3").as_deref(),
+        Some("openai_compatible http://h/v1 groq/llama-3")
+    );
     let config = read(", api_key: sk-own");
-    assert_eq!(asked(&config, "gpt-4o").as_deref(), Some("openai https://api.openai.com/v1 gpt-4o"));
-    assert_eq!(asked(&config, "groq/llama-3"), None);
+    assert_eq!(endpoint(&config, "gpt-4o").as_deref(), Some("openai https://api.openai.com/v1 gpt-4o"));
+    assert_eq!(endpoint(&config, "groq/llama-3"), None);
     // A name that somebody wrote is theirs alone: no request for it goes to the star's provider or with its key.
     let config = read(
         "}}, {model_name: 'openai/*', litellm_params: {model: 'openai/*', api_base: 'http://h/v1'}}, \
          {model_name: 'claude-*', litellm_params: {model: 'groq/claude-*'",
     );
-    assert_eq!(asked(&config, "openai/gpt-4o").as_deref(), Some("openai_compatible http://h/v1 gpt-4o"));
-    assert_eq!(asked(&config, "gpt-4o").as_deref(), Some("openai https://api.openai.com/v1 gpt-4o"));
+    assert_eq!(endpoint(&config, "openai/gpt-4o").as_deref(), Some("openai_compatible http://h/v1 gpt-4o"));
+    assert_eq!(endpoint(&config, "gpt-4o").as_deref(), Some("openai https://api.openai.com/v1 gpt-4o"));
     for name in ["openai/*", "claude-*"] {
         let of = |d: &&Deployment| d.group.as_str() == name;
         assert_eq!(config.deployments.iter().filter(of).count(), 1, "{name}");
     }
-    assert_eq!(config.notes, [], "nothing is told of ids that nobody wrote");
+    assert_eq!(config.notes, [], "no note about generated ids");
 }
 
 #[test]

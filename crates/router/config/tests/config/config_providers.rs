@@ -223,7 +223,7 @@ fn azure_is_reached_with_a_key_or_an_application() {
     assert_eq!(entra.token_uri, "https://login.microsoftonline.us/tn/oauth2/v2.0/token");
     // A key is used where there is one.
     assert_eq!(entry(&with(&format!("{application}, api_key: k")), &[]).expect("an entry").auth, Auth::Key);
-    // Where nothing says a version, it depends on what is asked.
+    // If no version is set, it depends on the operation.
     for (variable, version) in [("", None), ("2025-01-01-preview", Some("2025-01-01-preview"))] {
         let variables = [("AZURE_API_KEY", "k"), ("AZURE_API_VERSION", variable)];
         assert_eq!(entry(&with(""), &variables).expect("an entry").api_version.as_deref(), version);

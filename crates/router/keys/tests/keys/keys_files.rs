@@ -48,9 +48,9 @@ fn files_that_are_not_databases_stay_unchanged() {
     std::fs::write(&path, &header).unwrap();
     assert!(Store::open_with(&path, options()).is_err());
     assert_eq!(std::fs::read(&path).unwrap(), header);
-    refused(dir.path(), &["no regular file"]);
+    refused(dir.path(), &["not a regular file"]);
     refused(&dir.path().join("missing/keys.db"), &["cannot be opened"]);
-    refused(Path::new("/dev/null"), &["no regular file"]);
+    refused(Path::new("/dev/null"), &["not a regular file"]);
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn spend_until_killed(path: &Path) -> ! {
         grant.settle(&Usage { input: 1, ..Usage::default() }, &Prices::new(0.001, 0.0).unwrap());
         let mut out = std::io::stdout();
         if writeln!(out, "settled").and_then(|()| out.flush()).is_err() {
-            std::process::exit(0); // nobody reads: the test has ended
+            std::process::exit(0); // the pipe is closed: the test has ended
         }
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -183,7 +183,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 #[derive(Default)]
 struct Oracle {
     now: u64,
-    asked: Vec<u64>,
+    requests: Vec<u64>,
     settled: Vec<(u64, u64)>,
     running: Vec<u64>,
 }
@@ -191,7 +191,7 @@ struct Oracle {
 impl Oracle {
     fn admits(&self, limits: &Limits, budget: u64, hour: u64) -> bool {
         let recent = |t: u64| t + 60 > self.now;
-        let requests = self.asked.iter().filter(|t| recent(**t)).count() as u64;
+        let requests = self.requests.iter().filter(|t| recent(**t)).count() as u64;
         let reserved: u64 = self.running.iter().sum();
         let tokens: u64 = self.settled.iter().filter(|(t, _)| recent(*t)).map(|(_, n)| n).sum();
         let spent: u64 =
@@ -226,7 +226,7 @@ proptest! {
                     prop_assert_eq!(admitted.is_ok(), oracle.admits(&limits, tokens, hour), "{:?}", admitted);
                     if let Ok(grant) = admitted {
                         grants.push(grant);
-                        oracle.asked.push(oracle.now);
+                        oracle.requests.push(oracle.now);
                         oracle.running.push(n);
                     }
                 }

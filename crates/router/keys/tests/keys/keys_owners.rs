@@ -212,7 +212,7 @@ fn a_moved_key_has_the_limits_of_its_new_team() {
         assert!(matches!(spend(s, &secret, 1), Err(Refusal::Owner { kind: OwnerKind::Team, .. })));
         spend(s, &stays, 10).unwrap();
     }
-    // A user who is made later, and one who is deleted.
+    // A user that is created later, and one that is deleted.
     go_to(of(Some("later"), None));
     spend(&other, &secret, 1).unwrap();
     store.create_owner(OwnerKind::User, "later", budget("0.001"), Profile::default()).unwrap();

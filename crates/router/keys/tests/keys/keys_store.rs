@@ -346,18 +346,18 @@ fn usage_is_counted_by_tags_too() {
     one.count_tags(&tags(&["blue", "eu"]), &tokens(100, 10), usd("0.5"));
     two.count_tags(&tags(&["blue"]), &tokens(1, 2), usd("0.25"));
     two.flush().unwrap();
-    let told = |store: &Store, from: Option<i64>| {
+    let report = |store: &Store, from: Option<i64>| {
         let rows = store.tags(from, None).unwrap();
         rows.into_iter().map(|r| (r.tag, r.requests, r.input, r.output, r.cost)).collect::<Vec<_>>()
     };
     let all = vec![("blue".into(), 2, 101, 12, usd("0.75")), ("eu".into(), 1, 100, 10, usd("0.5"))];
-    assert_eq!(told(&one, None), all);
+    assert_eq!(report(&one, None), all);
     // They are in the file, by day, and deleted with all usage.
     drop((one, two));
     let store = at(&dir, &clock);
-    assert_eq!(told(&store, None), all);
-    assert_eq!(told(&store, Some(calendar::day(START) + 1)), []);
+    assert_eq!(report(&store, None), all);
+    assert_eq!(report(&store, Some(calendar::day(START) + 1)), []);
     clock.advance(DAY * 500);
     store.flush().unwrap();
-    assert_eq!(told(&store, None), []);
+    assert_eq!(report(&store, None), []);
 }

@@ -93,7 +93,7 @@ impl World {
                         }
                         Step::Stop(i) => self.events.push((self.now + 50, What::Stopped(i))),
                         Step::Grant(i, request) => {
-                            assert!(!self.left.contains(&request), "who has left is forgotten");
+                            assert!(!self.left.contains(&request), "a cancelled request is forgotten");
                             assert!(self.scheduler.state(i).1 <= self.limit);
                             assert!(self.served.insert(request, self.now).is_none());
                             self.events.push((self.now + self.service, What::Done(i)));
@@ -234,10 +234,10 @@ fn repeated_failures_pause_longer_and_a_crash_is_restarted() {
     assert!(start(&mut s, 1600));
     s.ready(i, at(1700));
     s.crashed(i, at(1800));
-    assert!(!start(&mut s, 3799) && start(&mut s, 3800), "who waits goes on waiting");
+    assert!(!start(&mut s, 3799) && start(&mut s, 3800), "waiting requests keep waiting");
     s.ready(i, at(3900));
     s.crashed(i, at(9000));
-    assert!(start(&mut s, 9000), "it ran for long: at once, though nobody else waits");
+    assert!(start(&mut s, 9000), "it ran for long: at once, though no other request waits");
 }
 
 proptest! {

@@ -36,7 +36,7 @@ async fn a_server_starts_once_for_all_waiting_requests_and_stops_when_idle() {
     entry.ttl = Some(Duration::from_millis(300));
     let all = processes(vec![entry]);
     assert_eq!(all.status()[0].phase, Phase::Stopped);
-    let asked: Vec<_> = (0..8)
+    let answers: Vec<_> = (0..8)
         .map(|_| {
             let all = all.clone();
             tokio::spawn(async move {
@@ -45,9 +45,9 @@ async fn a_server_starts_once_for_all_waiting_requests_and_stops_when_idle() {
             })
         })
         .collect();
-    // Nobody lets go before all have asked: it would end.
+    // No lease is released before all have been requested: the server would end.
     let mut leases = Vec::new();
-    for answer in asked {
+    for answer in answers {
         let (said, lease) = answer.await.unwrap();
         assert_eq!(said, "a");
         leases.push(lease);
@@ -56,7 +56,7 @@ async fn a_server_starts_once_for_all_waiting_requests_and_stops_when_idle() {
     let lease = all.lease("a").await.unwrap();
     drop(leases);
     let pid = pid_of(lease.base_url());
-    // Until another that nobody holds, and that rests from now on, has ended.
+    // Until another one, which is idle from now on and has no lease, has ended.
     let mut entry = Server::new("other").entry();
     entry.ttl = Some(Duration::from_millis(300));
     let others = processes(vec![entry]);
@@ -94,7 +94,7 @@ async fn two_models_take_turns_and_never_run_together() {
     for client in clients {
         client.await.unwrap();
     }
-    // Each turn takes all who wait, and a client may miss some of them.
+    // Each turn serves all waiting clients, and a client may miss some turns.
     let starts = a.starts() + b.starts();
     assert!((2..=40).contains(&starts), "{starts} starts for 80 requests that alternate");
 }
@@ -217,7 +217,7 @@ async fn a_disconnected_client_leaves_the_queue() {
     drop(lease);
     // Who comes later is let through: all before it is done.
     drop(all.lease("a").await.unwrap());
-    assert_eq!(b.starts(), 0, "nobody waits for it any more");
+    assert_eq!(b.starts(), 0, "no client waits for it any more");
     assert_eq!(all.status()[0].phase, Phase::Ready);
 }
 

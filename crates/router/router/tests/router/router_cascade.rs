@@ -90,9 +90,9 @@ async fn rules_look_at_the_request() {
         }];
         cases.push(if messages == 2 { (r, "s", Some("tools")) } else { (r, "f", None) });
     }
-    for (call, who, why) in cases {
+    for (call, deployment, why) in cases {
         let mut reply = router.send(call);
-        assert_eq!(read(&all(&mut reply).await).unwrap(), who, "{why:?}");
+        assert_eq!(read(&all(&mut reply).await).unwrap(), deployment, "{why:?}");
         let header = reply.route().header();
         match why {
             Some(why) => assert!(header.contains(&format!(">rule({why})=strong>")), "{header}"),
@@ -171,7 +171,7 @@ async fn unmeasurable_answers_are_kept() {
     world.nature("f", Nature { no_logprobs: true, ..Nature::default() });
     world.script("f", [says("f")]);
     assert_eq!(ask(&router, "auto").await.unwrap(), "f");
-    assert_eq!(world.last().request.logprobs, None, "who does not tell is not asked");
+    assert_eq!(world.last().request.logprobs, None, "logprobs are not requested from a target without them");
     // Vectors have no tokens: the request stays what it is.
     world.nature("f", Nature::default());
     let body = octet_router::Original::new(
@@ -223,7 +223,7 @@ async fn each_side_is_a_fallback_of_the_other() {
     world.script("f", [tokens(&[(-3.0, -9.0); 5])]);
     world.script("s", [vec![fail(FailureKind::Server)]]);
     assert_eq!(ask(&router, "auto").await.unwrap(), "tok ".repeat(5));
-    assert_eq!(world.who()[2..], ["f", "s", "f"]);
+    assert_eq!(world.deployments()[2..], ["f", "s", "f"]);
 }
 
 #[tokio::test(start_paused = true)]

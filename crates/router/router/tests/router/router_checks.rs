@@ -98,14 +98,14 @@ async fn a_signal_decides_and_is_shown() {
         let header = reply.route().header();
         let verdict = if kept { "kept" } else { "escalated" };
         assert!(header.contains(&format!("confidence({shown})={verdict}")), "{header}");
-        let asked = world.asked.lock().unwrap()[0].request.logprobs;
-        assert_eq!(asked, Some(if shown.starts_with("entropy") { 5 } else { 2 }));
+        let logprobs = world.requests.lock().unwrap()[0].request.logprobs;
+        assert_eq!(logprobs, Some(if shown.starts_with("entropy") { 5 } else { 2 }));
     }
 }
 
 /// As a model in this process: sure of its greedy answer or not, by the prompt; what chance makes of it says nothing.
-fn model(who: &str, request: &GenerateRequest) -> Script {
-    if who == "s" {
+fn model(deployment: &str, request: &GenerateRequest) -> Script {
+    if deployment == "s" {
         return says("s");
     }
     let hard = octet_router::last_user_text(request).contains("hard");
@@ -127,15 +127,15 @@ async fn temperature_and_seed_do_not_change_the_decision() {
         for (temperature, seed) in [(Some(0.0), 1), (None, 2), (Some(0.7), 3), (Some(0.7), 4), (Some(1.9), 5)]
         {
             for stream in [true, false] {
-                let mut asked = request("auto", stream);
-                (asked.sampling.temperature, asked.sampling.seed) = (temperature, Some(seed));
-                let Input::Chat(chat) = &mut asked.input else { unreachable!() };
+                let mut sent = request("auto", stream);
+                (sent.sampling.temperature, sent.sampling.seed) = (temperature, Some(seed));
+                let Input::Chat(chat) = &mut sent.input else { unreachable!() };
                 chat.messages[0] = octet_api::core::Message::text(
                     octet_api::core::Role::User,
                     if hard { "Something hard." } else { "Something easy." },
                 );
-                world.asked.lock().unwrap().clear();
-                let mut reply = router.send(Call::new(asked));
+                world.requests.lock().unwrap().clear();
+                let mut reply = router.send(Call::new(sent));
                 let text = read(&all(&mut reply).await).unwrap();
                 let shown = if hard { "margin.q25=0.100)=escalated" } else { "margin.q25=4.900)=kept" };
                 let route = reply.route();
@@ -144,9 +144,9 @@ async fn temperature_and_seed_do_not_change_the_decision() {
                 let greedy = temperature == Some(0.0);
                 let probed = route.steps.iter().any(|s| matches!(s, Step::Confidence { probe: true, .. }));
                 assert_eq!(probed, !greedy, "a greedy answer is its own probe");
-                let asked = world.asked.lock().unwrap();
-                assert_eq!(asked.len(), if greedy { 1 } else { 2 } + usize::from(hard));
-                let answer = asked.iter().find(|a| a.request.sampling.temperature == temperature).unwrap();
+                let requests = world.requests.lock().unwrap();
+                assert_eq!(requests.len(), if greedy { 1 } else { 2 } + usize::from(hard));
+                let answer = requests.iter().find(|a| a.request.sampling.temperature == temperature).unwrap();
                 assert_eq!(answer.request.logprobs, greedy.then_some(2), "the answer itself pays for none");
             }
         }
@@ -160,8 +160,8 @@ async fn nothing_waits_for_longer_than_the_probe() {
     let (router, world) = router(&cascade(Some(by("margin.q25", 1.0)), None));
     world.nature("f", Nature { local: true, ..Nature::default() });
     // Its window takes 40 ms. The answer's first token is there after 5, its last after a minute.
-    world.improvise(|who, request| {
-        if who == "s" {
+    world.improvise(|deployment, request| {
+        if deployment == "s" {
             return says("s");
         }
         let probe = request.sampling.temperature == Some(0.0);
@@ -186,9 +186,9 @@ async fn nothing_waits_for_longer_than_the_probe() {
     let mut reply = router.send(call("auto"));
     assert_eq!(read(&all(&mut reply).await).unwrap(), "f");
     assert_eq!(reply.route().header(), "auto>fast:f>confidence=the_probe_failed");
-    world.asked.lock().unwrap().clear();
+    world.requests.lock().unwrap().clear();
     assert_eq!(ask(&router, "fast").await.unwrap(), "f");
-    assert_eq!(world.who().len(), 1);
+    assert_eq!(world.deployments().len(), 1);
     assert!(
         Arc::ptr_eq(&world.last().request, &world.last().request) && world.last().request.logprobs.is_none()
     );
@@ -212,10 +212,10 @@ fn weather() -> Tool {
 }
 
 fn with_tools(stream: bool) -> Call {
-    let mut asked = request("auto", stream);
-    let Input::Chat(chat) = &mut asked.input else { unreachable!() };
+    let mut sent = request("auto", stream);
+    let Input::Chat(chat) = &mut sent.input else { unreachable!() };
     chat.tools = vec![weather()];
-    Call::new(asked)
+    Call::new(sent)
 }
 
 fn calling(before: usize, name: &str, pieces: &[&str]) -> Script {
@@ -255,12 +255,15 @@ async fn invalid_tool_calls_are_escalated() {
                     "{name} {pieces:?}: {}",
                     route.header()
                 );
-                let told = route.steps.iter().find_map(|s| match s {
+                let reason = route.steps.iter().find_map(|s| match s {
                     Step::ToolCalls { why, .. } => Some(why.clone()),
                     _ => None,
                 });
-                let told = told.expect("a call is checked").unwrap_or_default();
-                assert!(told.contains(why.unwrap_or_default()) && told.is_empty() == why.is_none(), "{told}");
+                let reason = reason.expect("a call is checked").unwrap_or_default();
+                assert!(
+                    reason.contains(why.unwrap_or_default()) && reason.is_empty() == why.is_none(),
+                    "{reason}"
+                );
                 let verdict = if why.is_some() { "tool_calls=escalated" } else { "tool_calls=kept" };
                 assert!(route.header().contains(verdict), "{}", route.header());
                 assert_eq!(status(&router, "f").in_flight, 0);
@@ -409,7 +412,7 @@ async fn a_self_check_decides() {
             // The self-check is billed, and so is the dropped answer.
             assert_eq!(route.spent.len(), if kept { 1 } else { 2 });
             assert_eq!(route.spent[0].usage.unwrap().prompt_tokens, 30);
-            let question = octet_router::last_user_text(&world.asked.lock().unwrap()[1].request);
+            let question = octet_router::last_user_text(&world.requests.lock().unwrap()[1].request);
             assert!(question.contains("Tell me.") && question.contains("tok tok"), "{question}");
             assert_eq!(status(&router, "f").in_flight, 0);
         }
@@ -424,7 +427,7 @@ async fn a_self_check_decides() {
     }
 }
 
-/// The question holds the prompt and the answer: who has room for the one may have none for the other.
+/// The question contains the prompt and the answer, so it may exceed a context window that the prompt fits into.
 #[tokio::test(start_paused = true)]
 async fn rules_use_the_length_of_the_prompt() {
     let rules = Confidence { self_check: Some(0.5), ..Confidence::new(4) };
@@ -438,7 +441,7 @@ async fn rules_use_the_length_of_the_prompt() {
     world.script("g", [said(0.1, 0.7)]);
     let mut reply = router.send(call("auto"));
     assert_eq!(read(&all(&mut reply).await).unwrap(), "s");
-    assert_eq!(world.who(), ["f", "g", "s"]);
+    assert_eq!(world.deployments(), ["f", "g", "s"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -456,7 +459,7 @@ async fn a_prerouter_decides_by_the_prompt_alone() {
         let mut reply = router.send(call("auto"));
         assert_eq!(read(&all(&mut reply).await).unwrap(), to, "{shown}");
         assert!(reply.route().header().contains(shown), "{}", reply.route().header());
-        assert_eq!(world.who(), [to], "the fast model generates nothing for it");
+        assert_eq!(world.deployments(), [to], "the fast model generates nothing for it");
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::{advance, sleep};
 
 /// Sends requests until `a` got `n` more.
 async fn ask_a(router: &Arc<octet_router::Router<Mock>>, world: &World, n: usize) {
-    let of_a = || world.who().iter().filter(|w| *w == "a").count();
+    let of_a = || world.deployments().iter().filter(|w| *w == "a").count();
     let until = of_a() + n;
     for _ in 0..1000 {
         if of_a() >= until {
@@ -18,7 +18,7 @@ async fn ask_a(router: &Arc<octet_router::Router<Mock>>, world: &World, n: usize
         }
         let _ = ask(router, "m").await;
     }
-    panic!("a is not asked any more");
+    panic!("a is not tried any more");
 }
 
 fn no_retries(deployments: &[(&str, &str)]) -> octet_config::Config {
@@ -35,11 +35,11 @@ async fn a_cooldown_starts_if_more_than_half_of_a_minutes_requests_fail() {
     assert_eq!(status(&router, "a").state, "ready", "two of four");
     ask_a(&router, &world, 1).await;
     assert_eq!(status(&router, "a").state, "cooling", "three of five");
-    let asked = world.who().len();
+    let requests = world.deployments().len();
     for _ in 0..20 {
         assert_eq!(ask(&router, "m").await.unwrap(), "b");
     }
-    assert_eq!(world.who().len(), asked + 20);
+    assert_eq!(world.deployments().len(), requests + 20);
     advance(Duration::from_secs(5)).await;
     assert_eq!(status(&router, "a").state, "trial");
 }
@@ -91,8 +91,8 @@ async fn policies_by_kind_take_precedence() {
 #[tokio::test(start_paused = true)]
 async fn the_last_healthy_deployment_stays_in_use() {
     let (router, world) = router(&no_retries(&[("m", "a"), ("m", "b")]));
-    for who in ["a", "b"] {
-        world.script(who, [vec![fail(FailureKind::Server)]]);
+    for deployment in ["a", "b"] {
+        world.script(deployment, [vec![fail(FailureKind::Server)]]);
     }
     for _ in 0..40 {
         ask(&router, "m").await.unwrap_err();
@@ -100,19 +100,19 @@ async fn the_last_healthy_deployment_stays_in_use() {
     let cooling = router.status().iter().filter(|s| s.state == "cooling").count();
     assert_eq!(cooling, 1, "{:?}", router.status());
     // But not where the provider says so itself.
-    for who in ["a", "b"] {
-        world.script(who, [vec![fail(FailureKind::RateLimited)]]);
+    for deployment in ["a", "b"] {
+        world.script(deployment, [vec![fail(FailureKind::RateLimited)]]);
     }
     advance(Duration::from_secs(5)).await;
     for _ in 0..2 {
         ask(&router, "m").await.unwrap_err();
     }
     assert!(router.status().iter().all(|s| s.state == "cooling"), "{:?}", router.status());
-    let asked = world.who().len();
+    let requests = world.deployments().len();
     let mut reply = router.send(call("m"));
     // It waits for the first to be ready again, and is sent then.
     let error = reply.decide().await.unwrap_err();
-    assert_eq!((error.kind, world.who().len()), (ErrorKind::RateLimit, asked + 1));
+    assert_eq!((error.kind, world.deployments().len()), (ErrorKind::RateLimit, requests + 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -125,7 +125,7 @@ async fn after_a_cooldown_one_request_tries() {
     advance(Duration::from_secs(30)).await;
     // The trial takes a while; meanwhile all other requests use b.
     world.script("a", [vec![Do::Wait(1000), fail(FailureKind::Server)]]);
-    let count = || world.who().iter().filter(|w| *w == "a").count();
+    let count = || world.deployments().iter().filter(|w| *w == "a").count();
     let before = count();
     let tasks: Vec<_> = (0..30)
         .map(|_| {
@@ -168,13 +168,13 @@ async fn failed_health_checks_start_cooldowns() {
     c.health.enabled = true;
     c.health.interval = Duration::from_secs(60);
     let (router, world) = router(&c);
-    for who in ["a", "c"] {
-        world.nature(who, Nature { sick: true, ..Nature::default() });
+    for deployment in ["a", "c"] {
+        world.nature(deployment, Nature { sick: true, ..Nature::default() });
     }
     let task = tokio::spawn(health::watch(Arc::clone(&router)));
     sleep(Duration::from_secs(1)).await;
     assert_eq!(status(&router, "a").state, "unhealthy");
-    assert_eq!(status(&router, "c").state, "ready", "nobody else could answer");
+    assert_eq!(status(&router, "c").state, "ready", "no other deployment could answer");
     for _ in 0..20 {
         assert_eq!(ask(&router, "m").await.unwrap(), "b");
     }

@@ -17,12 +17,12 @@ async fn a_temporary_failure_is_retried_after_a_pause() {
     world.script("a", [vec![fail(FailureKind::Server)], vec![fail(FailureKind::Connect)], says("a")]);
     let began = Instant::now();
     assert_eq!(ask(&router, "m").await.unwrap(), "a");
-    assert_eq!(world.who(), ["a", "a", "a"]);
+    assert_eq!(world.deployments(), ["a", "a", "a"]);
     // Half a second and a second, of which chance takes its part.
     assert!(began.elapsed() <= Duration::from_millis(1510) && began.elapsed() > Duration::ZERO);
     world.script("a", [vec![fail(FailureKind::Server)]]);
     let error = ask(&router, "m").await.unwrap_err();
-    assert_eq!((error.kind, world.who().len()), (ErrorKind::Upstream, 6), "{error}");
+    assert_eq!((error.kind, world.deployments().len()), (ErrorKind::Upstream, 6), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -31,11 +31,11 @@ async fn another_deployment_is_tried_at_once() {
     world.script("a", [vec![fail(FailureKind::Server)]]);
     world.script("b", [vec![fail(FailureKind::Server)], says("b")]);
     let began = Instant::now();
-    while world.who().len() < 2 {
+    while world.deployments().len() < 2 {
         let _ = timeout(Duration::from_millis(1), ask(&router, "m")).await;
     }
-    assert!(began.elapsed() < Duration::from_millis(5), "the second was asked without a pause");
-    let mut both = world.who()[..2].to_vec();
+    assert!(began.elapsed() < Duration::from_millis(5), "the second was tried without a pause");
+    let mut both = world.deployments()[..2].to_vec();
     both.sort();
     assert_eq!(both, ["a", "b"]);
 }
@@ -43,17 +43,21 @@ async fn another_deployment_is_tried_at_once() {
 #[tokio::test(start_paused = true)]
 async fn errors_of_the_request_are_not_retried() {
     let (router, world) = router(&config(&[("m", "a"), ("m", "b")]));
-    for who in ["a", "b"] {
-        world.script(who, [vec![fail(FailureKind::BadRequest)]]);
+    for deployment in ["a", "b"] {
+        world.script(deployment, [vec![fail(FailureKind::BadRequest)]]);
     }
     let error = ask(&router, "m").await.unwrap_err();
-    assert_eq!((error.kind, world.who().len()), (ErrorKind::InvalidRequest, 1));
+    assert_eq!((error.kind, world.deployments().len()), (ErrorKind::InvalidRequest, 1));
     // A key that is not taken here may be a better one there; the same one is not tried twice.
-    for who in ["a", "b"] {
-        world.script(who, [vec![fail(FailureKind::Authentication)]]);
+    for deployment in ["a", "b"] {
+        world.script(deployment, [vec![fail(FailureKind::Authentication)]]);
     }
     let error = ask(&router, "m").await.unwrap_err();
-    assert_eq!((error.kind, world.who().len()), (ErrorKind::Upstream, 3), "our key is not the client's");
+    assert_eq!(
+        (error.kind, world.deployments().len()),
+        (ErrorKind::Upstream, 3),
+        "our key is not the client's"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,11 +68,13 @@ async fn retries_depend_on_the_kind_of_error() {
     c.router.group_retry_policy =
         vec![("m".into(), octet_config::ErrorCounts { bad_request: Some(1), ..Default::default() })];
     let (router, world) = router(&c);
-    for (kind, asked) in [(FailureKind::Timeout, 1), (FailureKind::BadRequest, 2), (FailureKind::Server, 6)] {
-        world.asked.lock().unwrap().clear();
+    for (kind, attempts) in
+        [(FailureKind::Timeout, 1), (FailureKind::BadRequest, 2), (FailureKind::Server, 6)]
+    {
+        world.requests.lock().unwrap().clear();
         world.script("a", [vec![fail(kind)]]);
         ask(&router, "m").await.unwrap_err();
-        assert_eq!(world.who().len(), asked, "{kind:?}");
+        assert_eq!(world.deployments().len(), attempts, "{kind:?}");
     }
 }
 
@@ -81,13 +87,13 @@ async fn orders_come_before_fallbacks() {
     c.router.fallbacks = vec![fallback("m", &["other"])];
     let (router, world) = router(&c);
     assert_eq!(ask(&router, "m").await.unwrap(), "cheap");
-    world.asked.lock().unwrap().clear();
-    for who in ["cheap", "dear"] {
-        world.script(who, [vec![fail(FailureKind::Server)]]);
+    world.requests.lock().unwrap().clear();
+    for deployment in ["cheap", "dear"] {
+        world.script(deployment, [vec![fail(FailureKind::Server)]]);
     }
     let mut reply = router.send(call("m"));
     assert_eq!(read(&all(&mut reply).await).unwrap(), "cloud");
-    assert_eq!(world.who(), ["cheap", "cheap", "dear", "dear", "cloud"]);
+    assert_eq!(world.deployments(), ["cheap", "cheap", "dear", "dear", "cloud"]);
     let route = reply.route();
     assert_eq!(
         route.header(),
@@ -112,23 +118,26 @@ async fn fallbacks_depend_on_the_kind_of_error() {
     c.router.fallbacks = vec![fallback("*", &["any"])];
     c.router.default_fallbacks = vec!["last".into()];
     let (router, world) = router(&c);
-    for (kind, who) in [
+    for (kind, deployment) in [
         (FailureKind::ContextWindow, "long"),
         (FailureKind::ContentPolicy, "open"),
         (FailureKind::Timeout, "any"),
         (FailureKind::BadRequest, "any"),
     ] {
         world.script("a", [vec![fail(kind)]]);
-        assert_eq!(ask(&router, "m").await.unwrap(), who, "{kind:?}");
+        assert_eq!(ask(&router, "m").await.unwrap(), deployment, "{kind:?}");
     }
     // Fallbacks have fallbacks too, but no group is tried twice; the client gets the first failure.
-    for who in ["a", "any", "last"] {
-        world.script(who, [vec![fail(FailureKind::Connect)]]);
+    for deployment in ["a", "any", "last"] {
+        world.script(deployment, [vec![fail(FailureKind::Connect)]]);
     }
     world.script("a", [vec![fail(FailureKind::BadRequest)]]);
-    world.asked.lock().unwrap().clear();
+    world.requests.lock().unwrap().clear();
     let error = ask(&router, "m").await.unwrap_err();
-    assert_eq!((error.kind, world.who()), (ErrorKind::InvalidRequest, vec!["a".into(), "any".to_string()]));
+    assert_eq!(
+        (error.kind, world.deployments()),
+        (ErrorKind::InvalidRequest, vec!["a".into(), "any".to_string()])
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -158,7 +167,7 @@ async fn names_are_groups_aliases_and_wildcards() {
         Alias { name: "short".into(), group: "vendor/x".into(), hidden: false },
     ];
     let (router, world) = router(&c);
-    for (asked, who, model) in [
+    for (name, deployment, model) in [
         ("m", "a", "fixed"),
         ("gpt-4o", "a", "fixed"),
         ("short", "v", "x"),
@@ -166,12 +175,12 @@ async fn names_are_groups_aliases_and_wildcards() {
         ("vendor/big-1", "big", "huge-1"),
         ("else", "rest", "else"),
     ] {
-        let mut reply = router.send(call(asked));
+        let mut reply = router.send(call(name));
         read(&all(&mut reply).await).unwrap();
         let last = world.last();
-        assert_eq!((&*last.who, &*last.model), (who, model), "{asked}");
+        assert_eq!((&*last.deployment, &*last.model), (deployment, model), "{name}");
         assert_eq!(reply.route().answered.unwrap().model, model);
-        assert_eq!(last.request.model, asked, "the client's name stays what it was");
+        assert_eq!(last.request.model, name, "the client's name stays what it was");
     }
     assert_eq!(router.table().names(), ["m", "short"]);
 }
@@ -217,8 +226,8 @@ async fn all_that_is_tried_has_one_deadline() {
     c.router.fallbacks = vec![fallback("m", &["other"])];
     c.deployments[0].timeout = Some(Duration::from_secs(8));
     let (router, world) = router(&c);
-    for who in ["a", "b"] {
-        world.script(who, [vec![Do::Hang]]);
+    for deployment in ["a", "b"] {
+        world.script(deployment, [vec![Do::Hang]]);
     }
     let began = Instant::now();
     let error = ask(&router, "m").await.unwrap_err();
@@ -247,10 +256,10 @@ async fn a_providers_retry_after_is_respected() {
     let error = ask(&router, "m").await.unwrap_err();
     assert_eq!((error.kind, error.retry_after_s), (ErrorKind::RateLimit, Some(400)));
     assert_eq!(began.elapsed(), Duration::ZERO);
-    // Also those who come after.
+    // Also later requests.
     let error = ask(&router, "m").await.unwrap_err();
     assert_eq!((error.kind, error.retry_after_s), (ErrorKind::RateLimit, Some(400)));
-    assert_eq!(world.who().len(), 3);
+    assert_eq!(world.deployments().len(), 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -272,10 +281,10 @@ async fn requests_wait_for_permits_and_limits_are_never_exceeded() {
     let mut c = config(&[("m", "a"), ("m", "b")]);
     c.deployments.iter_mut().for_each(|d| d.max_parallel_requests = Some(2));
     let (router, world) = router(&c);
-    for who in ["a", "b"] {
-        let mut slow = says(who);
+    for deployment in ["a", "b"] {
+        let mut slow = says(deployment);
         slow.insert(1, Do::Wait(100));
-        world.script(who, [slow]);
+        world.script(deployment, [slow]);
     }
     let tasks: Vec<_> = (0..20)
         .map(|_| {
@@ -287,7 +296,7 @@ async fn requests_wait_for_permits_and_limits_are_never_exceeded() {
         task.await.unwrap().unwrap();
     }
     assert_eq!(world.at_work_most.load(Ordering::SeqCst), 4);
-    assert_eq!(world.who().len(), 20);
+    assert_eq!(world.deployments().len(), 20);
     assert!(router.status().iter().all(|s| s.in_flight == 0));
 }
 
@@ -318,7 +327,7 @@ async fn sessions_keep_their_deployment() {
     });
     let (router, world) = router(&c);
     for (header, user) in [(Some("one"), None), (None, Some("two")), (Some("three"), Some("two"))] {
-        world.asked.lock().unwrap().clear();
+        world.requests.lock().unwrap().clear();
         for _ in 0..10 {
             let mut request = request("m", true);
             request.user = user.map(String::from);
@@ -326,8 +335,8 @@ async fn sessions_keep_their_deployment() {
             call.headers.extend(header.map(|h| ("x-session-id".to_string(), h.to_string())));
             read(&all(&mut router.send(call)).await).unwrap();
         }
-        let first = world.who()[0].clone();
-        assert!(world.who().iter().all(|w| *w == first));
+        let first = world.deployments()[0].clone();
+        assert!(world.deployments().iter().all(|w| *w == first));
     }
 }
 
@@ -341,19 +350,19 @@ async fn a_prompt_that_is_too_long_uses_a_larger_context() {
     c.router.context_window_fallbacks = vec![fallback("m", &["tiny", "large"])];
     let (router, world) = router(&c);
     // Counted before anything is sent.
-    for who in ["small", "tiny", "large"] {
-        world.nature(who, Nature { tokens: Some(5000), ..Nature::default() });
+    for deployment in ["small", "tiny", "large"] {
+        world.nature(deployment, Nature { tokens: Some(5000), ..Nature::default() });
     }
     assert_eq!(ask(&router, "m").await.unwrap(), "large");
-    assert_eq!(world.who(), ["large"]);
-    // Nobody counts, and the provider says so: nothing that is no larger is asked.
-    for who in ["small", "tiny", "large"] {
-        world.nature(who, Nature::default());
+    assert_eq!(world.deployments(), ["large"]);
+    // No target counts tokens, and the provider reports the overflow: only larger windows are tried.
+    for deployment in ["small", "tiny", "large"] {
+        world.nature(deployment, Nature::default());
     }
     world.script("small", [vec![fail(FailureKind::ContextWindow)]]);
-    world.asked.lock().unwrap().clear();
+    world.requests.lock().unwrap().clear();
     assert_eq!(ask(&router, "m").await.unwrap(), "large");
-    assert_eq!(world.who(), ["small", "large"]);
+    assert_eq!(world.deployments(), ["small", "large"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -385,7 +394,7 @@ async fn a_shadow_copy_never_delays_requests() {
     let began = Instant::now();
     assert_eq!(ask(&router, "m").await.unwrap(), "a");
     sleep(Duration::from_millis(1)).await;
-    assert_eq!(world.who(), ["a", "q"]);
+    assert_eq!(world.deployments(), ["a", "q"]);
     assert_eq!(router.shadows().counts().answered, 1);
     // It hangs without an effect. There are never more than 16; others are dropped.
     world.script("q", [vec![Do::Hang]]);
@@ -401,10 +410,10 @@ async fn a_shadow_copy_never_delays_requests() {
     assert_eq!(router.shadows().counts().failed, 16);
     // One that others wait for gets none.
     world.nature("q", Nature { load: Some(1), ..Nature::default() });
-    let asked = world.who().len();
+    let requests = world.deployments().len();
     assert_eq!(ask(&router, "m").await.unwrap(), "a");
     sleep(Duration::from_millis(1)).await;
-    assert_eq!(world.who().len(), asked + 1);
+    assert_eq!(world.deployments().len(), requests + 1);
     assert_eq!(router.shadows().counts().dropped, 25);
 }
 
@@ -415,9 +424,9 @@ async fn a_route_is_explained_without_a_request() {
     let (router, world) = router(&c);
     world.script("a", [vec![limited(60)]]);
     ask(&router, "m").await.unwrap();
-    world.asked.lock().unwrap().clear();
+    world.requests.lock().unwrap().clear();
     let route = router.explain(call("m")).await;
-    assert!(world.who().is_empty());
+    assert!(world.deployments().is_empty());
     assert!(
         route.steps.iter().any(|s| matches!(s, Step::PassedOver { deployment, .. } if deployment == "a"))
     );

@@ -35,7 +35,7 @@ async fn failures_before_the_first_content_are_hidden() {
         assert_eq!(reply.route().spent, [spent], "but the bill does");
         assert!(matches!(&events[0], Event::Started { id, model, .. } if id == "id-near" && model == "m"));
         let counted: Vec<_> = events.iter().filter(|e| matches!(e, Event::Usage(_))).collect();
-        assert_eq!(counted.len(), 1, "what the first one counted is not told");
+        assert_eq!(counted.len(), 1, "the first one's count is not reported");
     }
 }
 
@@ -83,14 +83,14 @@ async fn without_a_continuation_the_stream_ends_with_an_error() {
     assert_eq!(said(&events), "The quick ");
     let error = read(&events).unwrap_err();
     assert_eq!((error.kind, &*error.message), (ErrorKind::Upstream, "it is protocol"));
-    assert_eq!(world.who(), ["far"], "nobody else was asked");
+    assert_eq!(world.deployments(), ["far"], "no other deployment was tried");
     // Nor where it could, if the answer is more than text.
     world.nature("near", Nature { continues: true, ..Nature::default() });
     let calls = Event::ToolCallStart { choice: 0, index: 0, id: "c".into(), name: "f".into() };
     world.script("far", [vec![started("far"), text("Well."), Do::Say(calls), Do::End]]);
     let events = all(&mut router.send(call("m"))).await;
     assert_eq!(read(&events).unwrap_err().kind, ErrorKind::Upstream);
-    assert_eq!(world.who().last().unwrap(), "far");
+    assert_eq!(world.deployments().last().unwrap(), "far");
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,7 +130,7 @@ async fn failures_after_the_end_are_ignored() {
     let (router, world) = router(&pair());
     world.script("far", [vec![started("far"), text("Done."), finished(), fail(FailureKind::Protocol)]]);
     assert_eq!(ask(&router, "m").await.unwrap(), "Done.");
-    assert_eq!(world.who(), ["far"]);
+    assert_eq!(world.deployments(), ["far"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -147,8 +147,8 @@ async fn a_dropped_call_releases_everything() {
     ];
     for script in scripts {
         world.script("far", [script]);
-        for who in ["near", "q"] {
-            world.script(who, [vec![Do::Hang]]);
+        for deployment in ["near", "q"] {
+            world.script(deployment, [vec![Do::Hang]]);
         }
         let mut reply = router.send(call("m"));
         let gone = timeout(Duration::from_secs(1), async { while reply.next().await.is_some() {} }).await;
@@ -165,7 +165,7 @@ async fn a_dropped_call_releases_everything() {
 async fn an_unpolled_reply_costs_nothing() {
     let (router, world) = router(&pair());
     drop(router.send(call("m")));
-    assert!(world.who().is_empty());
+    assert!(world.deployments().is_empty());
 }
 
 /// The whole answer of the targets below.
@@ -209,8 +209,8 @@ fn fate() -> impl Strategy<Value = Fate> {
     (0..WORDS.len(), what).prop_map(|(words, what)| Fate { words, what })
 }
 
-fn script(who: &str, from: usize, fate: &Fate) -> Script {
-    let mut out = vec![started(who)];
+fn script(deployment: &str, from: usize, fate: &Fate) -> Script {
+    let mut out = vec![started(deployment)];
     let until =
         if matches!(fate.what, What::Complete) { WORDS.len() } else { (from + fate.words).min(WORDS.len()) };
     for (i, word) in WORDS[from..until].iter().enumerate() {
@@ -249,11 +249,11 @@ proptest! {
             c.router.timeout = Duration::from_secs(60);
             let world = Arc::new(World::default());
             let router = Arc::new(octet_router::Router::new(&c, seed, |d| mock(&world, d)).unwrap());
-            for (who, continues) in ["a", "b", "c"].into_iter().zip(continues) {
-                world.nature(who, Nature { continues, ..Nature::default() });
+            for (deployment, continues) in ["a", "b", "c"].into_iter().zip(continues) {
+                world.nature(deployment, Nature { continues, ..Nature::default() });
             }
             let fates = Arc::new(std::sync::Mutex::new(fates.into_iter()));
-            world.improvise(move |who, request| {
+            world.improvise(move |deployment, request| {
                 let said = prefix_of(request).unwrap_or_default();
                 let mut from = 0;
                 let mut text = String::new();
@@ -263,7 +263,7 @@ proptest! {
                 }
                 // When all scripted failures are used up, all targets work.
                 let fate = fates.lock().unwrap().next().unwrap_or(Fate { words: 0, what: What::Complete });
-                script(who, from, &fate)
+                script(deployment, from, &fate)
             });
             for _ in 0..3 {
                 let mut reply = router.send(octet_router::Call::new(request("m", stream)));
@@ -274,7 +274,7 @@ proptest! {
                     Err(_) => {
                         let text = said(&events);
                         assert!(whole.starts_with(&text), "{text}");
-                        assert!(stream || text.is_empty(), "nothing is half told where nothing is streamed");
+                        assert!(stream || text.is_empty(), "no partial answer without streaming");
                     }
                 }
                 assert!(events.iter().filter(|e| matches!(e, Event::Started { .. })).count() <= 1);
@@ -367,7 +367,7 @@ async fn a_forwarded_stream_is_complete_or_ends_with_an_error() {
     world.script("far", [vec![Do::Raw("data: 1\n\n"), fail(FailureKind::Protocol)]]);
     let (text, error) = pieces(&mut router.send(as_it_came(true))).await;
     assert_eq!((&*text, error.unwrap().kind), ("data: 1\n\n", ErrorKind::Upstream));
-    assert_eq!(world.who().last().unwrap(), "far");
+    assert_eq!(world.deployments().last().unwrap(), "far");
     // An unstreamed answer is requested again.
     world.script("far", [vec![Do::Raw("{\"half"), fail(FailureKind::Protocol)]]);
     assert_eq!(pieces(&mut router.send(as_it_came(false))).await, ("near".into(), None));

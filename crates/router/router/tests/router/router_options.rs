@@ -39,7 +39,7 @@ async fn attempts_and_fallbacks_share_the_requested_time_limit() {
     let began = Instant::now();
     read(&all(&mut router.send(requested)).await).unwrap_err();
     assert_eq!(began.elapsed().as_secs(), 4);
-    assert!((2..=4).contains(&world.who().len()), "{:?}", world.who());
+    assert!((2..=4).contains(&world.deployments().len()), "{:?}", world.deployments());
 }
 
 /// A continuation has the rest of the request's time limit, not all of it again.
@@ -51,8 +51,8 @@ async fn a_continuation_shares_the_time_limit() {
     }
     c.router.num_retries = 0;
     let (router, world) = router(&c);
-    for who in ["b", "c"] {
-        world.nature(who, Nature { continues: true, ..Nature::default() });
+    for deployment in ["b", "c"] {
+        world.nature(deployment, Nature { continues: true, ..Nature::default() });
     }
     world.script("a", [vec![started("a"), text("One "), Do::Wait(4000), fail(FailureKind::Protocol)]]);
     world.script(
@@ -66,7 +66,7 @@ async fn a_continuation_shares_the_time_limit() {
     let events = all(&mut router.send(requested)).await;
     assert_eq!((said(&events).as_str(), read(&events).is_err()), ("One two ", true));
     assert_eq!(began.elapsed().as_secs(), 10);
-    assert_eq!(world.who(), ["a", "b", "c"]);
+    assert_eq!(world.deployments(), ["a", "b", "c"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -75,7 +75,7 @@ async fn requested_attempts_and_fallbacks_take_precedence() {
     c.router.num_retries = 2;
     c.router.fallbacks = vec![fallback("m", &["n"])];
     c.router.disable_cooldowns = true;
-    for (options, asked) in [
+    for (options, deployments) in [
         (RequestOptions::default(), &["a", "a", "a", "b"][..]),
         (RequestOptions { retries: Some(0), fallbacks: None }, &["a", "b"]),
         (RequestOptions { retries: Some(1), fallbacks: Some(vec!["o".into()]) }, &["a", "a", "c"]),
@@ -86,7 +86,7 @@ async fn requested_attempts_and_fallbacks_take_precedence() {
         let mut requested = call("m");
         requested.options = options.clone();
         let answer = read(&all(&mut router.send(requested)).await);
-        assert_eq!(world.who(), asked, "{options:?}");
-        assert_eq!(answer.is_ok(), asked.len() > 1);
+        assert_eq!(world.deployments(), deployments, "{options:?}");
+        assert_eq!(answer.is_ok(), deployments.len() > 1);
     }
 }

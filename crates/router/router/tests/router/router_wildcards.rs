@@ -16,7 +16,9 @@ fn many() -> octet_config::Config {
 
 /// Every request for a model with this in its name fails so.
 fn fails_for(world: &World, part: &'static str, how: Do) {
-    world.improvise(move |who, r| if r.model.contains(part) { vec![how.clone()] } else { says(who) });
+    world.improvise(
+        move |deployment, r| if r.model.contains(part) { vec![how.clone()] } else { says(deployment) },
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -25,11 +27,11 @@ async fn a_limited_model_does_not_affect_others_of_its_wildcard() {
         let (router, world) = router(&many());
         fails_for(&world, "bad", how.clone());
         ask(&router, "openai/bad").await.unwrap_err();
-        let before = world.who().len();
+        let before = world.deployments().len();
         for _ in 0..5 {
             assert_eq!(ask(&router, "openai/good").await.unwrap(), "a", "{how:?}");
         }
-        assert_eq!(world.who().len(), before + 5, "at once");
+        assert_eq!(world.deployments().len(), before + 5, "at once");
         assert_eq!(status(&router, "a").state, "ready", "{how:?}");
     }
 }
@@ -39,12 +41,12 @@ async fn a_model_of_a_wildcard_has_its_own_cooldown() {
     let (router, world) = router(&many());
     fails_for(&world, "bad", limited(5));
     ask(&router, "openai/bad").await.unwrap_err();
-    world.improvise(|who, _| says(who));
-    let asked = world.who().len();
+    world.improvise(|deployment, _| says(deployment));
+    let requests = world.deployments().len();
     // It waits for its own rest, and no longer.
     let before = tokio::time::Instant::now();
     assert_eq!(ask(&router, "openai/bad").await.unwrap(), "a");
-    assert_eq!((world.who().len(), before.elapsed().as_secs()), (asked + 1, 5));
+    assert_eq!((world.deployments().len(), before.elapsed().as_secs()), (requests + 1, 5));
 }
 
 #[tokio::test(start_paused = true)]
@@ -68,7 +70,7 @@ async fn a_server_that_cannot_be_reached_fails_for_all_models() {
     for i in 0..20 {
         let _ = ask(&router, &format!("openai/{i}")).await;
     }
-    assert_eq!(world.who().iter().filter(|w| *w == "a").count(), 1);
+    assert_eq!(world.deployments().iter().filter(|w| *w == "a").count(), 1);
 }
 
 /// Earlier it was tried without a pause, and always refused, as long as the model was in cooldown.
@@ -80,10 +82,10 @@ async fn a_deployment_on_trial_is_not_tried_with_a_model_in_cooldown() {
     c.router.num_retries = 0;
     c.router.allowed_fails = Some(0);
     let (router, world) = router(&c);
-    world.improvise(|who, r| match (who, r.model.as_str()) {
+    world.improvise(|deployment, r| match (deployment, r.model.as_str()) {
         ("a", "openai/limited") => vec![limited(300)],
         ("a", "openai/away") => vec![fail(FailureKind::Connect)],
-        _ => says(who),
+        _ => says(deployment),
     });
     assert_eq!(ask(&router, "openai/limited").await.unwrap(), "b");
     assert_eq!(ask(&router, "openai/away").await.unwrap(), "b");
@@ -140,7 +142,7 @@ async fn a_request_that_leaves_the_queue_does_not_block_it() {
     second.abort();
     assert_eq!(first.await.unwrap().unwrap(), "a");
     assert_eq!(third.await.unwrap().unwrap(), "a");
-    assert_eq!(world.who().len(), 2);
+    assert_eq!(world.deployments().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -316,10 +316,12 @@ async fn vertex_requests_share_one_token() {
             assert_eq!(answer.choices[0].blocks, [Block::Text("Hello".into())]);
         }
         let seen = server.seen();
-        let [asked, first, second] = seen.as_slice() else { panic!("one token for two requests: {seen:?}") };
-        assert_eq!(asked.path(), "/token");
+        let [token_request, first, second] = seen.as_slice() else {
+            panic!("one token for two requests: {seen:?}")
+        };
+        assert_eq!(token_request.path(), "/token");
         assert_eq!(
-            String::from_utf8_lossy(&asked.body),
+            String::from_utf8_lossy(&token_request.body),
             "grant_type=refresh_token&client_id=id&client_secret=c%26d&refresh_token=very-secret"
         );
         for seen in [first, second] {
@@ -353,12 +355,14 @@ async fn azure_requests_share_one_entra_id_token() {
         assert_eq!(answer.choices[0].blocks, [Block::Text("Hello".into())]);
     }
     let seen = server.seen();
-    let [asked, first, second] = seen.as_slice() else { panic!("one token for two requests: {seen:?}") };
-    assert_eq!(asked.path(), "/tn/oauth2/v2.0/token");
-    assert_eq!(asked.header("content-type"), Some("application/x-www-form-urlencoded"));
+    let [token_request, first, second] = seen.as_slice() else {
+        panic!("one token for two requests: {seen:?}")
+    };
+    assert_eq!(token_request.path(), "/tn/oauth2/v2.0/token");
+    assert_eq!(token_request.header("content-type"), Some("application/x-www-form-urlencoded"));
     // What msal 1.39 posts for the same application, less its `client_info`.
     assert_eq!(
-        String::from_utf8_lossy(&asked.body),
+        String::from_utf8_lossy(&token_request.body),
         "client_id=app-id&grant_type=client_credentials&client_secret=s%2Bc%26r%20t&\
          scope=https%3A%2F%2Fcognitiveservices.azure.com%2F.default"
     );

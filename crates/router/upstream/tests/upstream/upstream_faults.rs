@@ -326,7 +326,7 @@ async fn compressed_answers_are_read_and_forwarded_unchanged() {
     assert_eq!((bytes.as_str(), failure), (ok.as_str(), None));
     let (bytes, failure) = forward(&endpoint, true).await;
     assert_eq!((bytes, failure), (format!("{FIRST}{LAST}{DONE}"), None));
-    assert_eq!(server.seen().len(), 3, "nothing is asked twice");
+    assert_eq!(server.seen().len(), 3, "no request is sent twice");
 }
 
 #[tokio::test]
@@ -438,7 +438,7 @@ async fn a_request_written_to_an_idle_connection_is_not_sent_again() {
                 break;
             }
         }
-        assert_eq!(used, [0, 0], "asked once by each request");
+        assert_eq!(used, [0, 0], "used once by each request");
     }
 }
 

@@ -115,7 +115,7 @@ impl Report {
             began: SystemTime::now() - took,
             took,
             first: None,
-            asked: request.model.clone(),
+            requested_model: request.model.clone(),
             stream: request.stream,
             max_tokens: request.max_tokens,
             temperature: request.sampling.temperature,

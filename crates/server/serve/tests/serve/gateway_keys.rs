@@ -422,7 +422,7 @@ async fn all_requests_together_have_a_budget() {
             let (status, body) = ask(&f, who, CHAT, &question(name)).await;
             assert_eq!((status, body["error"]["code"].as_str()), (429, Some("insufficient_quota")), "{body}");
             let said = body["error"]["message"].as_str().unwrap();
-            assert!(said.contains("the budget of this server is used up; it begins anew on"), "{said}");
+            assert!(said.contains("the budget of this server is used up; it resets on"), "{said}");
         }
     }
     // It is kept, and usage is told by key: that of the virtual one and that of the server's own.

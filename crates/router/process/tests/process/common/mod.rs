@@ -119,8 +119,8 @@ pub fn processes(entries: Vec<Process>) -> Processes {
 
 /// Plays a server, if this process was started to.
 pub fn serves_if_enabled() {
-    let Ok(told) = std::env::var("OCTET_TEST_SERVER") else { return };
-    let words: Vec<&str> = told.split(' ').collect();
+    let Ok(arguments) = std::env::var("OCTET_TEST_SERVER") else { return };
+    let words: Vec<&str> = arguments.split(' ').collect();
     let (id, mode, ready_ms) = (words[0].to_string(), words[1], words[2].parse().unwrap());
     let starts = std::env::var("OCTET_TEST_STARTS").unwrap();
     // A test that does not count starts has let go of the folder.
@@ -154,7 +154,7 @@ pub fn serves_if_enabled() {
             _ => ("200 OK", id.clone()),
         };
         let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-        let _ = stream.write_all(answer.as_bytes()); // who asked may have left
+        let _ = stream.write_all(answer.as_bytes()); // the client may have disconnected
     }
 }
 
@@ -176,7 +176,7 @@ pub fn pid_of(base_url: &str) -> u32 {
     pids(&get(base_url, "/pids").unwrap())[0]
 }
 
-/// Whether a process runs. One that has ended and that nobody has waited for yet does not: where an orphan's new parent waits
+/// Whether a process runs. A zombie, which has ended but was not waited for, does not: where an orphan's new parent waits
 /// for none, it stays for ever.
 pub fn alive(pid: u32) -> bool {
     if !std::path::Path::new("/proc/self/stat").exists() {

@@ -60,7 +60,7 @@ pub struct Nature {
 /// All targets of a test, and their requests.
 #[derive(Debug, Default)]
 pub struct World {
-    pub asked: Mutex<Vec<Asked>>,
+    pub requests: Mutex<Vec<Received>>,
     scripts: Mutex<HashMap<String, VecDeque<Script>>>,
     natures: Mutex<HashMap<String, Nature>>,
     improvised: Mutex<Option<Improvise>>,
@@ -70,18 +70,18 @@ pub struct World {
 }
 
 #[derive(Debug, Clone)]
-pub struct Asked {
-    pub who: String,
+pub struct Received {
+    pub deployment: String,
     pub request: Arc<GenerateRequest>,
     pub model: String,
-    /// It may be handed on as it came.
+    /// It may be forwarded unchanged.
     pub original: bool,
 }
 
 impl World {
-    /// `who` does these, one script a request; the last for ever.
-    pub fn script(&self, who: &str, scripts: impl IntoIterator<Item = Script>) {
-        self.scripts.lock().unwrap().insert(who.into(), scripts.into_iter().collect());
+    /// The deployment runs these, one script per request; the last one repeats.
+    pub fn script(&self, deployment: &str, scripts: impl IntoIterator<Item = Script>) {
+        self.scripts.lock().unwrap().insert(deployment.into(), scripts.into_iter().collect());
     }
 
     /// All targets do this.
@@ -89,36 +89,36 @@ impl World {
         *self.improvised.lock().unwrap() = Some(Improvise(Arc::new(how)));
     }
 
-    pub fn nature(&self, who: &str, nature: Nature) {
-        self.natures.lock().unwrap().insert(who.into(), nature);
+    pub fn nature(&self, deployment: &str, nature: Nature) {
+        self.natures.lock().unwrap().insert(deployment.into(), nature);
     }
 
     /// The targets of the requests, in order.
-    pub fn who(&self) -> Vec<String> {
-        self.asked.lock().unwrap().iter().map(|a| a.who.clone()).collect()
+    pub fn deployments(&self) -> Vec<String> {
+        self.requests.lock().unwrap().iter().map(|r| r.deployment.clone()).collect()
     }
 
-    pub fn last(&self) -> Asked {
-        self.asked.lock().unwrap().last().unwrap().clone()
+    pub fn last(&self) -> Received {
+        self.requests.lock().unwrap().last().unwrap().clone()
     }
 
-    fn of(&self, who: &str) -> Nature {
-        self.natures.lock().unwrap().get(who).cloned().unwrap_or_default()
+    fn of(&self, deployment: &str) -> Nature {
+        self.natures.lock().unwrap().get(deployment).cloned().unwrap_or_default()
     }
 
-    fn next(&self, who: &str) -> Script {
+    fn next(&self, deployment: &str) -> Script {
         let mut scripts = self.scripts.lock().unwrap();
-        match scripts.get_mut(who) {
+        match scripts.get_mut(deployment) {
             Some(all) if all.len() > 1 => all.pop_front().unwrap(),
             Some(all) => all[0].clone(),
-            None => says(who),
+            None => says(deployment),
         }
     }
 }
 
 #[derive(Debug, Clone)]
 pub struct Mock {
-    pub who: String,
+    pub deployment: String,
     pub world: Arc<World>,
     model: String,
 }
@@ -135,8 +135,8 @@ impl Target for Mock {
 
     async fn generate(&self, ask: Ask<'_>) -> Result<Playing, Failure> {
         let model = ask.fill(&self.model).into_owned();
-        self.world.asked.lock().unwrap().push(Asked {
-            who: self.who.clone(),
+        self.world.requests.lock().unwrap().push(Received {
+            deployment: self.deployment.clone(),
             request: Arc::clone(ask.request),
             model,
             original: ask.original.is_some(),
@@ -145,8 +145,8 @@ impl Target for Mock {
         self.world.at_work_most.fetch_max(n, Ordering::SeqCst);
         let improvised = self.world.improvised.lock().unwrap().clone();
         let script = match improvised {
-            Some(how) => how.0(&self.who, ask.request).into(),
-            None => self.world.next(&self.who).into(),
+            Some(how) => how.0(&self.deployment, ask.request).into(),
+            None => self.world.next(&self.deployment).into(),
         };
         let mut playing = Playing { script, ended: false, world: Arc::clone(&self.world) };
         loop {
@@ -167,31 +167,31 @@ impl Target for Mock {
     }
 
     async fn count_tokens(&self, _request: &Arc<GenerateRequest>) -> Option<u64> {
-        self.world.of(&self.who).tokens
+        self.world.of(&self.deployment).tokens
     }
 
     fn has_logprobs(&self) -> bool {
-        !self.world.of(&self.who).no_logprobs
+        !self.world.of(&self.deployment).no_logprobs
     }
 
     fn is_local(&self) -> bool {
-        self.world.of(&self.who).local
+        self.world.of(&self.deployment).local
     }
 
     async fn embed(&self, _text: &str) -> Option<Vec<f32>> {
-        self.world.of(&self.who).vector
+        self.world.of(&self.deployment).vector
     }
 
     fn continues(&self, _sent: &Sent) -> bool {
-        self.world.of(&self.who).continues
+        self.world.of(&self.deployment).continues
     }
 
     fn load(&self) -> Option<u32> {
-        self.world.of(&self.who).load
+        self.world.of(&self.deployment).load
     }
 
     async fn check(&self) -> Result<(), Failure> {
-        match self.world.of(&self.who).sick {
+        match self.world.of(&self.deployment).sick {
             true => Err(Failure::new(FailureKind::Connect, "refused")),
             false => Ok(()),
         }
@@ -210,7 +210,7 @@ impl Playing {
 
 impl Events for Playing {
     async fn next(&mut self) -> Option<Result<Piece, Failure>> {
-        assert!(!self.ended, "nobody asks after the end");
+        assert!(!self.ended, "no reads after the end");
         loop {
             match self.script.front() {
                 Some(Do::Wait(_)) => self.wait().await,
@@ -246,8 +246,13 @@ impl Drop for Playing {
     }
 }
 
-pub fn started(who: &str) -> Do {
-    Do::Say(Event::Started { id: format!("id-{who}"), model: who.into(), created_s: 1, usage: None })
+pub fn started(deployment: &str) -> Do {
+    Do::Say(Event::Started {
+        id: format!("id-{deployment}"),
+        model: deployment.into(),
+        created_s: 1,
+        usage: None,
+    })
 }
 
 pub fn text(text: &str) -> Do {
@@ -276,8 +281,8 @@ pub fn limited(retry_after_s: u64) -> Do {
 }
 
 /// A whole answer: its own name.
-pub fn says(who: &str) -> Script {
-    vec![started(who), text(who), finished(), usage(10, 1)]
+pub fn says(deployment: &str) -> Script {
+    vec![started(deployment), text(deployment), finished(), usage(10, 1)]
 }
 
 /// Log-probabilities of a token and of the next best, and the token.
@@ -351,7 +356,7 @@ pub fn fallback(group: &str, to: &[&str]) -> config::Fallback {
 
 pub fn mock(world: &Arc<World>, d: &config::Deployment) -> Result<Mock, String> {
     let config::Target::Remote(remote) = &d.target else { return Err("only remote ones".into()) };
-    Ok(Mock { who: d.id.clone(), world: Arc::clone(world), model: remote.model.clone() })
+    Ok(Mock { deployment: d.id.clone(), world: Arc::clone(world), model: remote.model.clone() })
 }
 
 /// A router of `config` in a new world.
