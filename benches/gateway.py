@@ -201,7 +201,7 @@ def main():
         table(name, cells[name])
     print()
     for name in names:
-        print(f"Memory of {name} behind each round: {spread(memory[name], 0)} MiB.")
+        print(f"Memory of {name} after each round: {spread(memory[name], 0)} MiB.")
     print(f"\nMemory of octet over {args.requests} requests, MiB after each tenth: " + " ".join(f"{s:.1f}" for s in samples) + ".")
 
 
