@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn wrong_kernels_are_named() {
         let check = |difference, is_stable| Check { name: "moe".into(), difference, limit: 0.1, is_stable };
         assert!(check(0.1, true).passed());
         for (wrong, word) in [

@@ -30,7 +30,7 @@ fn pages_are_blocks_of_their_types() {
 }
 
 #[test]
-fn heads_that_are_no_whole_blocks_are_refused() {
+fn heads_of_partial_blocks_are_refused() {
     let q8_0 = KvTypes::from(KvType::Q8_0);
     for (head_dim, kv, what) in [
         (48, q8_0, Some("keys of type q8_0 need heads of a multiple of 32 values, and this model's have 48")),

@@ -66,7 +66,7 @@ proptest! {
     }
 
     #[test]
-    fn does_not_depend_on_the_batch_or_the_cut(shape in shapes(), n in 2..150usize, cut in 1..149usize) {
+    fn does_not_depend_on_the_batch_or_the_split(shape in shapes(), n in 2..150usize, cut in 1..149usize) {
         let cut = cut.min(n - 1);
         let all = tokens(0, n);
         for isa in isas() {
@@ -103,7 +103,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
-    fn guesses_leave_no_trace(
+    fn rejected_guesses_leave_no_trace(
         shape in shapes(),
         n in 2..60usize,
         certain in 1..30usize,
@@ -157,7 +157,7 @@ fn experts_are_counted_as_the_router_chooses() {
 
 /// A context of several chunks is shared out among threads in decode and not in prefill.
 #[test]
-fn a_long_context_gives_the_same_bits_shared_out_or_not() {
+fn a_long_context_gives_the_same_bits_with_any_number_of_threads() {
     for (isa, ty) in isas().flat_map(|isa| [(isa, KvType::F16), (isa, KvType::Q8_0)]) {
         let shape = Shape { head_dim: 32, kv: ty.into(), ..plain_shape() };
         let n = 1200;

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_divergence_is_that_of_the_probabilities() {
+    fn divergence_matches_the_probabilities() {
         // p = 1/2, 1/4, 1/4 and q = 1/4, 1/4, 1/2: 1/2 ln 2 - 1/4 ln 2.
         let (p, q) = ([2f32.ln() + 5.0, 5.0, 5.0], [-3.0, -3.0, 2f32.ln() - 3.0]);
         let d = Divergence::between(&p, &q, 2);

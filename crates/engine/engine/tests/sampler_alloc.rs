@@ -45,7 +45,7 @@ fn mirostat(version: MirostatVersion) -> Mirostat {
 }
 
 #[test]
-fn a_step_takes_no_memory() {
+fn a_step_allocates_nothing() {
     const ROWS: usize = 20_000;
     let logits: Vec<Vec<f32>> = (0..8u32)
         .map(|step| {

@@ -120,7 +120,7 @@ mod tests {
     use crate::known;
 
     #[test]
-    fn keys_are_those_of_the_contract() {
+    fn keys_are_those_of_the_specification() {
         let shape = known::shape("qwen3.6-35b-a3b").unwrap();
         let m = metadata(&shape, Mix::Q4KM, "x");
         let numbers = [

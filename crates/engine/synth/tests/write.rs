@@ -97,7 +97,7 @@ fn nothing_is_left_behind_when_writing_fails() {
 
 #[cfg(unix)]
 #[test]
-fn what_is_no_file_is_never_replaced() {
+fn only_regular_files_are_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let _listener = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();

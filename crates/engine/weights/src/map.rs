@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_file_is_said() {
+    fn a_path_that_is_not_a_file_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let said = Mapped::open(dir.path()).err().unwrap().to_string();
         assert!(said.contains("is not a regular file"), "{said}");

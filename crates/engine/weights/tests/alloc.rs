@@ -41,7 +41,7 @@ const BYTES_MAX: usize = 256 << 10;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
     #[test]
-    fn no_allocation_by_a_stated_count(
+    fn allocations_do_not_follow_stated_counts(
         hf in any::<bool>(),
         edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_apart() {
+    fn lines_are_split() {
         let got = decode(b"{\"a\":1}\r\n\n  \n{}\n[1]", &[]).unwrap();
         assert_eq!(got, [&b"{\"a\":1}"[..], b"{}", b"[1]"]);
         assert!(decode(&[b'x'; 101], &[]).is_err());
@@ -127,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn cuts_do_not_matter(
+        fn results_do_not_depend_on_chunks(
             stream in "[ab{}\r\n]{0,80}",
             mut cuts in prop::collection::vec(0usize..100, 0..20),
         ) {

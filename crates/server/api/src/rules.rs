@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_the_answer_is_refused() {
+    fn fields_that_change_the_answer_are_refused() {
         for (text, param, message) in [
             (r#"{"audio": {"voice": "x"}}"#, "audio", "'audio' is not supported: answers are text"),
             (r#"{"best_of": 2}"#, "best_of", "Leave it out or send 1"),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn neutral_values_pass_in_silence_and_the_rest_with_a_warning() {
+    fn neutral_values_pass_and_tuning_fields_get_a_warning() {
         let o =
             body(r#"{"audio": {}, "best_of": 1.0, "verbosity": "medium", "annotations": [1], "new": null}"#);
         let warnings = o.warnings();

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn length_is_bounded_over_lines_and_within_one() {
+    fn the_length_of_lines_and_events_is_bounded() {
         let too_long = Err(SseError::TooLong { limit_bytes: 1000 });
         for stream in [vec![b'x'; 1001], b"data: abcdefgh\n".repeat(200), vec![b':'; 5000]] {
             assert_eq!(decode_in_pieces(&stream, &[]), too_long);
@@ -285,14 +285,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_text_is_refused() {
+    fn invalid_utf_8_is_refused() {
         assert_eq!(decode_in_pieces(b"data: \xff\n\n", &[]), Err(SseError::NotUtf8));
         assert_eq!(decode_in_pieces(b"junk: \xff\ndata: a\n\n", &[]).unwrap().len(), 1);
     }
 
     proptest! {
         #[test]
-        fn cuts_do_not_matter(
+        fn results_do_not_depend_on_chunks(
             pieces in prop::collection::vec(
                 prop::sample::select(vec!["data: a", "data:é", "event: n", ":c", "\n", "\r", "\r\n", "\n\n", "\u{feff}", "x", ":"]),
                 0..40,
@@ -308,7 +308,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read(
+        fn written_values_parse_back(
             events in prop::collection::vec(("[a-z_.]{0,8}", "[^\r]{0,30}"), 0..8),
             mut cuts in prop::collection::vec(0usize..300, 0..10),
         ) {

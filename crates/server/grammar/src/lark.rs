@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_placed() {
+    fn errors_have_a_position() {
         let said = |s: &str| check(s).unwrap_err().to_string();
         assert!(
             said("start: a\na: %json {\"not\": {}}").contains("line 2"),

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn anchors_at_the_edges_are_taken_off() {
+    fn anchors_at_the_edges_are_removed() {
         assert_eq!(whole("a/b").unwrap(), "a\\/b");
         for pattern in ["^ab$", "^ab", "ab$", "^^ab$$", "(^ab$)", "^(?:ab)$"] {
             assert_eq!(whole(pattern).unwrap(), "(?:ab)", "{pattern}");

@@ -133,7 +133,7 @@ mod tests {
     const TIME_MAX: Duration = Duration::from_secs(60);
 
     #[test]
-    fn what_takes_too_long_is_cancelled() {
+    fn slow_work_is_cancelled() {
         let dog = Watchdog::new(Duration::from_millis(40)).unwrap();
         let slow = CancellationHandle::default();
         let watch = dog.watch(slow.clone());

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn each_type_takes_what_it_spells() {
+    fn each_type_parses_its_own_notation() {
         for (kind, text, want) in [
             ("string", " 5 ", "\" 5 \""),
             ("string", "{\"a\": 1}", "\"{\\\"a\\\": 1}\""),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn several_types_take_the_one_that_fits() {
+    fn a_value_gets_the_type_that_fits() {
         let optional = json!({"anyOf": [{"type": "string"}, {"type": "null"}]});
         let listed = json!({"type": ["string", "null"]});
         let nullable = json!({"type": "string", "nullable": true});
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_parameters_are_what_they_spell() {
+    fn unknown_parameters_are_parsed_by_their_notation() {
         let root = json!({"type": "object", "properties": {"known": {"description": "no type"}}});
         for key in ["known", "unknown"] {
             for (text, want) in [

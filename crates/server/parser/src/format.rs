@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn other_families_calls_are_not_taken_for_ours() {
+    fn other_families_calls_are_not_parsed() {
         let of = |t: &str| Format::detect(t).tools;
         assert_eq!(of("{{ '<function=' + name + '>' }}{\"name\": 1}</function>"), ToolSyntax::None);
         assert_eq!(of("<tool_call>{{ tc.name }}\n<arg_key>{{ \"arguments\" }}</arg_key>"), ToolSyntax::None);

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_say_what_messages_are() {
+    fn headers_give_the_kind_of_messages() {
         let call = Kind::Call("get_weather".into());
         for (head, want) in [
             ("<|channel|>analysis", Kind::Reasoning),

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_is_known_early() {
+    fn invalid_json_is_detected_early() {
         for (text, at) in [
             ("x", 1),
             ("\"a\"", 1),
@@ -211,7 +211,7 @@ mod tests {
         }
 
         #[test]
-        fn no_beginning_of_json_is_refused(text in r#"[\[{][\[\]{}",: 01e.\\untrfalse-]{0,24}"#) {
+        fn no_prefix_of_json_is_refused(text in r#"[\[{][\[\]{}",: 01e.\\untrfalse-]{0,24}"#) {
             let (end, at) = scan(&text);
             let mut values = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
             match values.next() {

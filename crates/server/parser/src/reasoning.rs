@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_stand_around_reasoning() {
+    fn tags_enclose_reasoning() {
         let around = |before: &str, behind: &str| {
             let tags = ReasoningTags::around(&format!("hi{before}zq{behind}"), "zq")?;
             Some((tags.open, tags.close))

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_end_a_key_whatever_white_space_is_in_them() {
+    fn tags_with_white_space_end_a_key() {
         let middle = "</arg_key>\n<arg_value>";
         assert_eq!(before_end("city</arg_key><arg_value>", middle), Some(4));
         assert_eq!(before_end("city</arg_key>\n\n<arg_value>", middle), Some(4));

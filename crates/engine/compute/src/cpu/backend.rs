@@ -346,7 +346,7 @@ mod tests {
     use crate::cpu::CpuOptions;
 
     #[test]
-    fn work_is_shared_out_once_each() {
+    fn each_item_is_computed_once() {
         let options = CpuOptions { threads: Some(3), pin: false, ..CpuOptions::default() };
         let mut cpu = Cpu::new(&options).expect("a CPU");
         let buf = cpu.vector(&[1.0, 2.0, 3.0]).expect("memory");

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_zeroed_aligned_and_exactly_as_long_as_asked() {
+    fn is_zeroed_aligned_and_of_the_requested_length() {
         for len in [0, 1, 4096, HUGE_BYTES - 1, HUGE_BYTES, 3 * HUGE_BYTES + 17] {
             let mut v = HugeVec::zeroed(len).unwrap();
             assert_eq!(v.len(), len);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_comes_back_as_an_error() {
+    fn more_memory_than_available_is_an_error() {
         assert!(HugeVec::zeroed(usize::MAX).is_err());
         assert!(HugeVec::zeroed(usize::MAX / 2).is_err());
     }

@@ -137,7 +137,7 @@ mod tests {
     use crate::cpu::CpuOptions;
 
     #[test]
-    fn what_is_measured_is_a_rate() {
+    fn measurements_are_rates() {
         let mut cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
         let speed = cpu.measure_kernel(GgmlType::Q8_0, &[1, 4], 1 << 20).unwrap();
         assert_eq!(speed.cached.len(), 2);

@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn others_take_what_a_thread_does_not_come_to() {
+    fn unfinished_items_are_stolen() {
         let mut team = Team::new(2, &[]).unwrap();
         let (begun, done) = (AtomicBool::new(false), AtomicUsize::new(0));
         let order = std::sync::Mutex::new(Vec::new());
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_went_to_sleep_wake_up() {
+    fn sleeping_threads_wake_up() {
         let mut team = Team::new(2, &[]).unwrap();
         for _ in 0..3 {
             std::thread::sleep(std::time::Duration::from_millis(20));
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_the_caller_and_not_a_deadlock() {
+    fn a_panic_reaches_the_caller_without_a_deadlock() {
         for who in [0, 1] {
             let mut team = Team::new(2, &[]).unwrap();
             let result = std::panic::catch_unwind(AssertUnwindSafe(|| {

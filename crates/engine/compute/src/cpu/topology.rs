@@ -127,7 +127,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_thread_gets_its_processors_back() {
+    fn a_threads_affinity_is_restored() {
         let before = Topology::of_this_thread();
         for &cpu in before.cpus() {
             let pinned = Pinned::to(cpu);

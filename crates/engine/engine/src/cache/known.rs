@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hash_holds_for_the_file_as_it_was() {
+    fn a_hash_is_valid_for_an_unchanged_file() {
         let dir = tempfile::tempdir().unwrap();
         let model = dir.path().join("model.gguf");
         std::fs::write(&model, "weights").unwrap();

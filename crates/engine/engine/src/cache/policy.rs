@@ -115,7 +115,7 @@ mod tests {
     use super::checkpoints;
 
     #[test]
-    fn the_last_the_first_and_where_prompts_part() {
+    fn positions_are_the_last_the_first_and_branches() {
         assert_eq!(checkpoints(0, 0, &[100, 130, 160, 900], 1000), [900, 160, 130, 100]);
         // the end of the tools, and of the instructions
         assert_eq!(checkpoints(0, 0, &[700, 800, 2000], 2010), [2000, 800, 700]);

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn checkpoints_and_scores_hold_a_prompt_back() {
+    fn checkpoints_and_scores_limit_a_prompts_step() {
         let mut plan = Plan::default();
         plan.wants.extend([
             Want { tokens: 900, most: 40, scored: false },

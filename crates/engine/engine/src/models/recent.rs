@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_often_stays() {
+    fn frequent_tokens_stay() {
         let mut recent = Recent::new(1000, &[], 4);
         for i in 0..500 {
             recent.note(7);

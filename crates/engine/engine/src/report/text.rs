@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_fill_up() {
+    fn bars_show_shares() {
         assert_eq!([0.0, 0.5, 1.0].map(|s| bar(s).chars().count()), [0, BAR_COLUMNS / 2, BAR_COLUMNS]);
         assert_eq!(bar(1.0 / (8 * BAR_COLUMNS) as f64), "▏");
     }

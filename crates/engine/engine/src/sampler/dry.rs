@@ -178,7 +178,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn suffixes_that_stand_elsewhere() {
+    fn repeated_suffixes_are_found() {
         // a b c c b c y a b c
         let seen = [1, 2, 3, 3, 2, 3, 9, 1, 2, 3];
         let mut lengths = Vec::new();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_breaker_ends_what_may_repeat() {
+    fn a_breaker_ends_a_repetition() {
         let one = |head, tail: &[u32]| (head, tail.to_vec());
         assert_eq!(unbroken(&[1, 2, 3, 4], &[]), 4);
         assert_eq!(unbroken(&[1, 2, 3, 4], &[one(2, &[])]), 2);
@@ -197,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn linear_time_gives_what_plain_loops_give(seen in prop::collection::vec(0u32..4, 0..60)) {
+        fn the_linear_algorithm_equals_plain_loops(seen in prop::collection::vec(0u32..4, 0..60)) {
             let mut lengths = Vec::new();
             suffixes(&seen, &mut lengths);
             for k in 1..seen.len() {

@@ -162,21 +162,21 @@ mod tests {
     }
 
     #[test]
-    fn held_text_goes_out_at_the_end() {
+    fn held_text_is_emitted_at_the_end() {
         let (after, out, matched) = run(&["\n\nUser:".to_string()], &["yes\n", "\nUse"]);
         assert_eq!(after, ["yes", "yes"]);
         assert_eq!((out.as_str(), matched), ("yes\n\nUse", None));
     }
 
     #[test]
-    fn the_first_to_be_complete_wins() {
+    fn the_first_complete_stop_string_wins() {
         let stops = ["abcd", "bc", "c"].map(String::from);
         let (_, out, matched) = run(&stops, &["xabcd"]);
         assert_eq!((out.as_str(), matched.as_deref()), ("xa", Some("bc")));
     }
 
     #[test]
-    fn none_holds_nothing_and_empty_is_refused() {
+    fn no_stop_string_holds_no_text_and_an_empty_one_is_refused() {
         let mut m = StopStrings::new(vec![]).unwrap();
         assert_eq!(m.push("text"), Match { emit: "text", stopped: false });
         let e = StopStrings::new(vec!["x".into(), String::new()]).unwrap_err().to_string();
@@ -186,7 +186,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
         #[test]
-        fn as_the_naive_search_however_cut(
+        fn equals_a_naive_search_for_any_split(
             text in "[abé€😀]{0,40}",
             stops in prop::collection::vec("[abé€😀]{1,5}", 0..4),
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),

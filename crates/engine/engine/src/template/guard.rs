@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_stand_behind_the_first_character() {
+    fn marks_follow_the_first_character() {
         assert_eq!(marked(&["<e>"], &["<t>"], "a<e><t>b"), "a<^e><^t>b");
         assert_eq!(marked(&["<e>", "e>x"], &[], "<e>x"), "<^e^>x", "overlapping tokens are marked both");
         assert_eq!(marked(&["<|im|>"], &[], "x <|im \n"), "x <^|im \n", "the beginning of one");
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_mark_is_found_or_not() {
+    fn an_unused_mark_is_found_or_not() {
         let mut used = Used::default();
         used.value(&serde_json::json!({"\u{fdd0}": ["\u{fdd1}"]}));
         assert_eq!(used.free(), Some('\u{fdd2}'));

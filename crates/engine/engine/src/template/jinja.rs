@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn stripping_is_pythons() {
+    fn strip_is_pythons() {
         assert_eq!(strip("\u{1c}\u{a0} a\u{85}\n", None, true, true), "a");
         assert_eq!(strip("xxaxx", Some("x"), false, true), "xxa");
     }

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_barred_match_hides_nothing_behind_it() {
+    fn a_rejected_match_hides_no_later_match() {
         let f = finder(&[("<<x", ""), ("<x", "")]);
         assert_eq!(ids(&f, "<<x"), [(0, 3, 0)]);
         let hits = f.find("<<x", |a, b| a < 1 && 1 < b);

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_cut_is_not() {
+    fn indivisible_text_is_not_cut() {
         let text = "aaaa bbbb cccc";
         let cut = |word_max, found: &[Found], ends: bool| end(text, 0, 2, word_max, found, |_, _, _| ends);
         assert_eq!(cut(14, &[], false), Ok(14));

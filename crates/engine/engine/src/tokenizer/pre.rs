@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_builds_and_stands_once() {
+    fn every_name_builds_and_is_unique() {
         let mut seen = std::collections::HashSet::new();
         for p in KNOWN {
             p.build().unwrap();

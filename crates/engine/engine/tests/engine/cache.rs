@@ -25,7 +25,7 @@ fn states(n: u64) -> u64 {
 }
 
 #[test]
-fn a_conversation_computes_what_is_new() {
+fn a_conversation_computes_only_new_tokens() {
     for architecture in HYBRID_AND_PLAIN {
         let mut e = engine(architecture, &options());
         let mut history = prompt(100, 7);
@@ -54,7 +54,7 @@ fn a_conversation_computes_what_is_new() {
 }
 
 #[test]
-fn conversations_branch_where_messages_end() {
+fn conversations_branch_at_the_ends_of_messages() {
     for architecture in HYBRID_AND_PLAIN {
         let room = engine::Options { snapshot_memory: Some(states(20)), ..options() };
         let mut e = engine(architecture, &room);
@@ -75,7 +75,7 @@ fn conversations_branch_where_messages_end() {
 }
 
 #[test]
-fn a_branch_that_nobody_announced_is_found_the_third_time() {
+fn an_unannounced_branch_is_found_the_third_time() {
     let mut e = engine("qwen35moe", &engine::Options { snapshot_memory: Some(states(20)), ..options() });
     let shared = prompt(200, 7);
     let mut cached = vec![];
@@ -160,7 +160,7 @@ fn misses_are_explained() {
 }
 
 #[test]
-fn little_memory_costs_time_and_nothing_else() {
+fn little_memory_only_costs_time() {
     for architecture in HYBRID_AND_PLAIN {
         let small =
             engine::Options { kv_tokens: Some(7 * 64), snapshot_memory: Some(states(2)), ..options() };

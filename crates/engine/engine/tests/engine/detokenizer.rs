@@ -60,7 +60,7 @@ fn increments(t: &Arc<Tokenizer>, ids: &[u32], control: ControlTokens) -> String
 
 proptest! {
     #[test]
-    fn increments_are_the_whole(ids in prop::collection::vec(0u32..300, 0..40), show: bool) {
+    fn increments_sum_to_the_text(ids in prop::collection::vec(0u32..300, 0..40), show: bool) {
         let control = if show { ControlTokens::Show } else { ControlTokens::Hide };
         for t in [byte_level(), sentence_piece()] {
             prop_assert_eq!(increments(&t, &ids, control), decode(&t, &ids, control));
@@ -84,7 +84,7 @@ proptest! {
 }
 
 #[test]
-fn half_characters_wait() {
+fn incomplete_characters_are_held() {
     let t = byte_level();
     let mut d = Detokenizer::new(t.clone(), ControlTokens::Hide);
     let emoji = "🦀".as_bytes();

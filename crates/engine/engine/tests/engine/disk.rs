@@ -50,7 +50,7 @@ fn store(architecture: &str, dir: &Path) -> Vec<u32> {
 }
 
 #[test]
-fn a_conversation_goes_on_after_a_restart() {
+fn a_conversation_continues_after_a_restart() {
     for architecture in HYBRID_AND_PLAIN {
         let dir = tempfile::tempdir().expect("a folder");
         let next = store(architecture, dir.path());
@@ -75,7 +75,7 @@ fn a_conversation_goes_on_after_a_restart() {
 }
 
 #[test]
-fn what_makes_way_in_memory_comes_back() {
+fn entries_evicted_from_memory_are_read_back_from_disk() {
     let dir = tempfile::tempdir().expect("a folder");
     let mut probe = engine("qwen35moe", &options());
     answer(&mut probe, greedy(prompt(40, 1), 1));
@@ -178,7 +178,7 @@ fn damaged_files_are_misses() {
 }
 
 #[test]
-fn other_models_and_precisions_find_nothing() {
+fn other_models_and_precisions_have_no_hits() {
     let dir = tempfile::tempdir().expect("a folder");
     let next = store("qwen35moe", dir.path());
     let base = with_disk(dir.path(), PLENTY);
@@ -235,7 +235,7 @@ fn files_stay_within_their_budget() {
 }
 
 #[test]
-fn a_folder_that_can_not_be_used_is_named() {
+fn an_unusable_folder_is_named_in_the_error() {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("file");
     std::fs::write(&file, "").expect("a file");
@@ -245,7 +245,7 @@ fn a_folder_that_can_not_be_used_is_named() {
 }
 
 #[test]
-fn a_server_stores_when_it_drains() {
+fn draining_writes_entries_to_disk() {
     let dir = tempfile::tempdir().expect("a folder");
     let open = || {
         let file = tiny("qwen35moe", Mix::Q4KM).expect("a tiny model of a known architecture");

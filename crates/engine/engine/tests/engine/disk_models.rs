@@ -112,7 +112,7 @@ fn check(model: &Path) {
 }
 
 #[test]
-fn changed_weights_are_another_model() {
+fn changed_weights_have_another_fingerprint() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("tiny.gguf");
     let model = tiny("qwen3", Mix::Q4KM).expect("a tiny model of a known architecture");
@@ -121,7 +121,7 @@ fn changed_weights_are_another_model() {
 }
 
 #[test]
-fn changed_shards_are_another_model() {
+fn changed_shards_have_another_fingerprint() {
     let Some(from) = octet_testkit::shared("models/tiny-qwen3_5_moe") else { return };
     let dir = tempfile::tempdir().expect("a folder");
     for file in std::fs::read_dir(from).expect("a folder") {

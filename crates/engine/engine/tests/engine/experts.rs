@@ -50,7 +50,7 @@ fn counts_are_those_of_the_oracle() {
 }
 
 #[test]
-fn an_engine_tells_what_its_tokens_used() {
+fn an_engine_reports_the_experts_of_its_tokens() {
     let mut e = engine("qwen35moe", &options());
     let unused = e.experts().expect("a mixture of experts");
     assert_eq!((unused.per_token, unused.layers.len(), unused.experts()), (3, 4, 8));

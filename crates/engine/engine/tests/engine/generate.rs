@@ -84,7 +84,7 @@ fn a_reused_prefix_changes_nothing() {
 }
 
 #[test]
-fn a_prompt_can_be_cancelled_between_its_steps_and_goes_on_from_there() {
+fn a_prompt_cancelled_between_steps_resumes_there() {
     for architecture in ["qwen35moe", "llama"] {
         let mut e = engine(architecture);
         let p = prompt(100, 3); // four steps of up to 32 tokens
@@ -166,7 +166,7 @@ fn a_completion_keeps_its_first_space() {
 }
 
 #[test]
-fn a_context_beyond_all_bounds_is_refused() {
+fn a_too_large_context_is_refused() {
     let file = tiny("llama", Mix::Q4KM).expect("a tiny model of a known architecture");
     for context in [(1 << 28) + 1, usize::MAX] {
         let options = Options { context: Some(context), ..Options::default() };

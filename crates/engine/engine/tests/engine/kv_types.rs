@@ -104,7 +104,7 @@ fn golden_logits_are_near_with_quantised_keys_and_values() {
 }
 
 #[test]
-fn quantised_keys_and_values_do_not_depend_on_the_cut() {
+fn quantised_keys_and_values_do_not_depend_on_the_split() {
     let tokens = prompt(140, 3);
     for architecture in HYBRID_AND_PLAIN {
         let file = tiny(architecture, Mix::Q4KM).expect("a tiny model of a known architecture");
@@ -161,7 +161,7 @@ fn cold(architecture: &str, request: &Request) -> Bits {
 }
 
 #[test]
-fn quantised_answers_have_the_same_bits_in_company_and_out_of_the_cache() {
+fn quantised_answers_have_the_same_bits_in_batches_and_from_the_cache() {
     for architecture in HYBRID_AND_PLAIN {
         let mut e = opened(architecture, &quantised());
         // in company, and prompts in parts
@@ -221,7 +221,7 @@ fn quantised_pages_come_back_from_disk() {
 }
 
 #[test]
-fn quantised_sequences_that_were_put_back_go_on() {
+fn preempted_quantised_sequences_continue() {
     for architecture in HYBRID_AND_PLAIN {
         // four sequences of 390 tokens want 7 pages each, and there are 12
         let mut e = opened(architecture, &engine::Options { kv_tokens: Some(11 * 64), ..quantised() });
@@ -236,7 +236,7 @@ fn quantised_sequences_that_were_put_back_go_on() {
 }
 
 #[test]
-fn heads_that_q8_0_can_not_hold_are_named_before_anything_is_loaded() {
+fn heads_unsuitable_for_q8_0_are_named_before_loading() {
     let shape = Shape { head_dim: 48, rope_dims: 48, ..tiny_shape("qwen3").expect("a shape") };
     let file = synthetic(&shape, Mix::Of(GgmlType::F32), None, 0).expect("a made-up model");
     let open = |kv| Engine::open(&file, &engine::Options { kv, ..options() }, &mut |_, _| {});

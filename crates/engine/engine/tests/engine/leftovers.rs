@@ -59,7 +59,7 @@ fn tensors_without_a_use_are_refused() {
 }
 
 #[test]
-fn towers_and_prediction_blocks_are_left_alone() {
+fn vision_towers_and_prediction_blocks_are_ignored() {
     assert_eq!(load("llama", None, None), Ok(()));
     assert_eq!(load("qwen35", Some("v.blk.0.attn_q.weight"), None), Ok(()));
     assert_eq!(load("qwen35", Some("blk.4.nextn.embed_tokens.weight"), None), Ok(()));

@@ -44,7 +44,7 @@ fn keys_that_change_results_are_refused() {
 }
 
 #[test]
-fn keys_that_state_what_is_computed_anyway_are_taken() {
+fn neutral_keys_are_accepted() {
     let neutral = [
         ("llama.attention.scale", Value::F64(0.125)),
         ("llama.logit_scale", Value::F64(1.0)),
@@ -57,7 +57,7 @@ fn keys_that_state_what_is_computed_anyway_are_taken() {
 }
 
 #[test]
-fn a_sliding_window_ends_the_context() {
+fn a_sliding_window_limits_the_context() {
     let window = |w| load("llama", &[("llama.attention.sliding_window", Value::U64(w))]).unwrap();
     let whole = load("llama", &[]).unwrap();
     assert_eq!(window(16), 16);

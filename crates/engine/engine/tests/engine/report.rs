@@ -138,7 +138,7 @@ fn every_tensor_of_every_architecture_has_a_group() {
 }
 
 #[test]
-fn the_text_says_it_all_in_columns() {
+fn the_text_report_has_all_values_in_columns() {
     let r = report("qwen3.6-35b-a3b", Mix::Q4KM, Some(8));
     assert_eq!(r.tokenizer.tokens, Some(248_077));
     assert_eq!(r.tokenizer.eos, [TokenReport { id: 248_046, text: Some("<|im_end|>".into()) }]);

@@ -133,7 +133,7 @@ fn draws_follow_the_distribution() {
 }
 
 #[test]
-fn greedy_takes_the_lowest_of_equal_ids() {
+fn greedy_breaks_ties_by_the_lowest_id() {
     let mut logits = vec![0.0; 1000];
     (logits[700], logits[300], logits[301]) = (2.5, 2.5, 2.5);
     let mut sampler = new(SamplerParams::greedy(), 1000);
@@ -153,7 +153,7 @@ fn greedy_takes_the_lowest_of_equal_ids() {
 }
 
 #[test]
-fn truncation_at_its_edges() {
+fn truncation_at_its_limits() {
     let logits = logits(300);
     let best = (0..300).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap();
     for params in [
@@ -408,7 +408,7 @@ proptest! {
 
     /// Counting as tokens come and go gives what counting the window anew gives.
     #[test]
-    fn penalties_see_the_window(
+    fn penalties_cover_the_window(
         history in prop::collection::vec(0u32..24, 0..200),
         last_n in prop_oneof![Just(usize::MAX), 0usize..40],
         (r, presence, frequency) in (0.5f32..2.0, -2f32..2.0, -2f32..2.0),
@@ -459,7 +459,7 @@ proptest! {
 }
 
 #[test]
-fn all_logits_are_asked_for_where_the_largest_do_not_suffice() {
+fn all_logits_are_read_if_the_largest_are_not_enough() {
     let few = SamplerParams { temperature: 0.7, top_k: 20, top_p: 0.8, ..SamplerParams::default() };
     let needs_few = |params: SamplerParams| {
         Sampler::new(params, 300, &bitset_below(300), 1).expect("good settings").needs_few()

@@ -104,7 +104,7 @@ fn the_same_tokens_are_left_as_in_llama_cpp() {
 
 /// Draws with and without a look at the distribution, which takes another way through the code.
 #[test]
-fn a_look_changes_no_text() {
+fn reported_probabilities_change_no_text() {
     let base = || SamplerParams { seed: Some(5), ..SamplerParams::default() };
     for params in [
         base(),
@@ -129,7 +129,7 @@ fn a_look_changes_no_text() {
 
 /// XTC has its turn as often as it is asked to, and takes no number from the stream of draws.
 #[test]
-fn chance_decides_about_xtc() {
+fn xtc_is_applied_with_its_probability() {
     let l = logits(60, 0);
     let xtc = |probability| SamplerParams {
         xtc: Xtc { probability, threshold: 0.05 },
@@ -148,7 +148,7 @@ fn chance_decides_about_xtc() {
 }
 
 #[test]
-fn breakers_are_all_ways_to_write_them() {
+fn breakers_match_every_tokenization() {
     let mut meta = Metadata::new("m.gguf");
     let tokens = ["<unk>", "<s>", "</s>", "a", "b", "c", "ab", "bc", "xa", "abc", "\u{2581}"];
     let strings = tokens.iter().map(|t| (*t).to_string()).collect();

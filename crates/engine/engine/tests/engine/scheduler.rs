@@ -46,7 +46,7 @@ fn hold(handle: &Handle, request: Request) -> (Receiver<Event>, Sender<()>) {
 }
 
 #[test]
-fn many_at_once_get_what_each_would_get_alone() {
+fn concurrent_requests_get_the_same_answers_as_alone() {
     for architecture in ["qwen35moe", "llama"] {
         // sixteen at once
         let handle = open(architecture, engine::Options { max_seqs: 16, ..options() });
@@ -98,7 +98,7 @@ impl EventSink for Leaving {
 }
 
 #[test]
-fn who_goes_away_makes_room() {
+fn a_cancelled_request_frees_its_place() {
     let handle = open("qwen35", engine::Options { max_seqs: 1, ..options() });
     let gone = Arc::new(AtomicBool::new(false));
     let listen = || {
@@ -124,7 +124,7 @@ fn who_goes_away_makes_room() {
 }
 
 #[test]
-fn the_queue_is_bounded_and_stopping_tells_everyone() {
+fn the_queue_is_bounded_and_stopping_notifies_all_requests() {
     let handle = open("qwen3", engine::Options { max_seqs: 1, ..options() });
     let (first, go) = hold(&handle, greedy(prompt(30, 1), 350));
     let mut running = vec![first];
@@ -145,7 +145,7 @@ fn the_queue_is_bounded_and_stopping_tells_everyone() {
 }
 
 #[test]
-fn a_burst_finds_all_places() {
+fn a_burst_uses_all_places() {
     let handle = open("qwen3", engine::Options { max_seqs: 4, ..options() });
     let (first, go) = hold(&handle, greedy(prompt(30, 1), 350));
     let mut taken = vec![first];
@@ -172,7 +172,7 @@ fn a_burst_finds_all_places() {
 }
 
 #[test]
-fn what_can_never_be_served_is_refused_with_the_numbers() {
+fn impossible_requests_are_refused_with_the_numbers() {
     let handle = open("qwen35moe", options());
     let refuse = |r: Request| handle.submit(r).expect_err("it cannot be served").to_string();
     let long = refuse(greedy(prompt(CONTEXT, 1), 1));
@@ -189,7 +189,7 @@ fn what_can_never_be_served_is_refused_with_the_numbers() {
 }
 
 #[test]
-fn pages_run_out_and_nobody_notices() {
+fn preemption_changes_no_answer() {
     for architecture in ["qwen35moe", "qwen3"] {
         // four sequences of 390 tokens want 7 pages each, and there are 12
         let small = engine::Options { kv_tokens: Some(11 * 64), ..options() };
@@ -206,7 +206,7 @@ fn pages_run_out_and_nobody_notices() {
 }
 
 #[test]
-fn a_prompt_that_waits_is_looked_at_when_something_has_changed() {
+fn a_waiting_prompt_is_retried_only_after_a_change() {
     for architecture in ["qwen35moe", "qwen3"] {
         // room for one of them
         let small = engine::Options { kv_tokens: Some(7 * 64), ..options() };
@@ -272,7 +272,7 @@ fn constraints_hold_for_every_choice() {
 }
 
 #[test]
-fn thoughts_end_when_their_budget_does() {
+fn reasoning_ends_with_its_budget() {
     let handle = open("qwen35moe", options());
     let plain = collect(&handle.submit(greedy(prompt(40, 3), 12)).unwrap()).unwrap()[&0].tokens.clone();
     let end = vec![400, 401, 402];
@@ -292,7 +292,7 @@ fn thoughts_end_when_their_budget_does() {
 }
 
 #[test]
-fn ends_come_no_sooner_than_min_tokens() {
+fn answers_have_at_least_min_tokens() {
     let handle = open("qwen35", options());
     let plain = collect(&handle.submit(greedy(prompt(40, 3), 12)).unwrap()).unwrap()[&0].tokens.clone();
     let stop_token_ids = vec![plain[2]];
@@ -304,7 +304,7 @@ fn ends_come_no_sooner_than_min_tokens() {
 }
 
 #[test]
-fn prompts_are_scored_and_pooled_the_same_however_cut() {
+fn scores_and_pooling_do_not_depend_on_the_split() {
     for architecture in ["qwen35moe", "llama"] {
         let p = prompt(130, 5);
         let score = |score_tokens: usize, crowd: bool| {
@@ -391,7 +391,7 @@ fn a_short_prompt_does_not_wait_for_a_long_one_nor_an_answer_for_either() {
 }
 
 #[test]
-fn what_is_cancelled_is_gone_after_one_step() {
+fn a_cancelled_request_is_removed_after_one_step() {
     for architecture in ["qwen35moe", "qwen3"] {
         let mut e = engine(architecture, &options());
         let at_first = e.stats().cache;
@@ -426,7 +426,7 @@ impl EventSink for Faulty {
 }
 
 #[test]
-fn a_panic_is_told_to_everyone() {
+fn a_panic_is_reported_to_all_requests() {
     let handle = open("llama", options());
     let (events, go) = hold(&handle, greedy(prompt(20, 1), 350));
     handle.submit_to(greedy(prompt(5, 2), 5), Box::new(Faulty)).expect("there is room");
@@ -438,7 +438,7 @@ fn a_panic_is_told_to_everyone() {
 }
 
 #[test]
-fn draining_finishes_what_was_accepted_and_takes_no_more() {
+fn draining_finishes_accepted_requests_and_accepts_no_more() {
     let file = tiny("qwen35moe", Mix::Q4KM).expect("a tiny model of a known architecture");
     let handle = Handle::open(file, &Options { engine: options(), queue: 16 }, |_, _| {}).expect("it opens");
     let all: Vec<_> =
@@ -451,7 +451,7 @@ fn draining_finishes_what_was_accepted_and_takes_no_more() {
 
 /// What was accepted is answered, however late its prompt is made.
 #[test]
-fn a_place_that_was_given_is_waited_for() {
+fn draining_waits_for_reserved_places() {
     let handle = open("qwen3", options());
     let place = handle.reserve().expect("there is room");
     let unused = handle.reserve().expect("there is room");
@@ -478,7 +478,7 @@ impl EventSink for Endless {
 
 /// Between the engine's last look at what was submitted and its end, nothing gets lost.
 #[test]
-fn what_is_submitted_while_it_ends_hears_of_it() {
+fn a_submission_during_shutdown_gets_a_result() {
     for round in 0..30 {
         let handle = open("llama", options());
         let how = if round % 2 == 0 { Shutdown::Now } else { Shutdown::Drain };
@@ -516,7 +516,7 @@ fn what_is_submitted_while_it_ends_hears_of_it() {
 }
 
 #[test]
-fn a_late_cancel_hits_nobody_else() {
+fn a_late_cancel_affects_no_other_request() {
     let mut e = engine("qwen3", &options());
     let (first, events) = submit(&mut e, greedy(prompt(20, 1), 3));
     finish(&mut e);

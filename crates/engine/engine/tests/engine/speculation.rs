@@ -314,7 +314,7 @@ fn tokens_of_the_text_are_guessed_however_rare() {
 }
 
 #[test]
-fn a_small_model_may_guess() {
+fn a_draft_model_may_guess() {
     let fox = || octet_weights::Model::open(FOX).expect("the model inside opens");
     let (file, small) = (fox(), Arc::new(fox()));
     let requests = || vec![greedy(vec![5, 6, 7, 8, 9], 60), greedy(prompt(90, 4), 40)];
@@ -335,7 +335,7 @@ fn a_small_model_may_guess() {
 }
 
 #[test]
-fn a_model_without_the_block_is_refused_where_it_is_asked_for() {
+fn mtp_is_refused_for_a_model_without_the_block() {
     let file = tiny("llama", Mix::Q4KM).expect("a tiny model");
     let options = Options { speculation: always(Mode::Mtp, None), ..options() };
     match Engine::open(&file, &options, &mut |_, _| {}) {
@@ -345,7 +345,7 @@ fn a_model_without_the_block_is_refused_where_it_is_asked_for() {
 }
 
 #[test]
-fn sequences_that_make_way_and_come_back_say_the_same() {
+fn preempted_sequences_give_the_same_text() {
     for architecture in [KINDS[0], KINDS[2]] {
         let file = tiny(architecture, Mix::Q4KM).expect("a tiny model of a known architecture");
         // more than the room for an answer that admission asks for
@@ -362,7 +362,7 @@ fn sequences_that_make_way_and_come_back_say_the_same() {
 }
 
 #[test]
-fn conversations_go_on_from_what_is_kept() {
+fn conversations_continue_from_the_cache() {
     for architecture in [KINDS[0], KINDS[2]] {
         let file = tiny(architecture, Mix::Q4KM).expect("a tiny model of a known architecture");
         let mut off = open(&file, Speculation::off(), |_| {});

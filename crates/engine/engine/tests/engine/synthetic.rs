@@ -90,7 +90,7 @@ fn mixed_types_run() {
 
 /// Made-up vocabularies are real ones to the tokenizer: text comes back, and every row but padding may be sampled.
 #[test]
-fn made_up_vocabularies_tokenize() {
+fn synthetic_vocabularies_tokenize() {
     let large = known::shape("qwen3.6-35b-a3b").expect("a known shape");
     let large = synthetic(&large, Mix::Q4KM, Some(2), 0).expect("a made-up model");
     let tiny = TINY_ARCHITECTURES.iter().map(|a| tiny(a, Mix::Q4KM).expect("a tiny model can be made"));

@@ -63,7 +63,7 @@ fn deep_templates_are_refused_or_done() {
 }
 
 #[test]
-fn lists_within_lists_come_down() {
+fn deeply_nested_lists_run_out_of_steps() {
     let e = render(
         "{% set ns = namespace(x=0) %}{% for i in range(99999) %}{% for j in range(99999) %}{% set ns.x = [ns.x] %}\
          {% endfor %}{% endfor %}",
@@ -137,7 +137,7 @@ fn what_grows_with_each_step_is_refused() {
 
 /// A list that holds another twice, and so on: small itself, but not to whoever looks through it.
 #[test]
-fn nested_lists_are_not_looked_through_for_ever() {
+fn nested_lists_are_searched_within_bounds() {
     let mut all = Vec::new();
     for look in [
         "ns.x == ns.y",
@@ -156,7 +156,7 @@ fn nested_lists_are_not_looked_through_for_ever() {
 
 /// Work that one step does, again and again.
 #[test]
-fn large_values_are_not_looked_through_for_ever() {
+fn large_values_are_searched_within_bounds() {
     let mut all = Vec::new();
     let large = "{% set a = 'a' * 10000000 %}{% set b = a ~ '' %}{% set l = [1] * 200000 %}{% for i in range(99999) %}{% for j in range(99) %}";
     for each in
@@ -223,7 +223,7 @@ fn operators_are_pythons() {
 
 /// Expectations from jinja2 3.1.
 #[test]
-fn within_bounds_nothing_changes() {
+fn nothing_changes_within_the_limits() {
     for (template, want) in [
         ("{{ [1,2,3]|slice(2)|list }}", "[[1, 2], [3]]"),
         ("{{ [1,2,3]|batch(2, 0)|list }}", "[[1, 2], [3, 0]]"),

@@ -132,7 +132,7 @@ fn chat(messages: Json) -> ChatInput {
 }
 
 #[test]
-fn messages_can_not_write_structure() {
+fn messages_cannot_inject_control_tokens() {
     let Some((m, t)) = qwen() else { return };
     let qwen36 = template("qwen3_6", &m, &t);
     let harmless = added(&t, &chat(json!([{"role": "user", "content": "hello"}])), &qwen36);
@@ -166,7 +166,7 @@ fn messages_can_not_write_structure() {
 }
 
 #[test]
-fn templates_that_look_for_tags_still_find_them() {
+fn templates_that_search_for_tags_find_them() {
     let Some((m, t)) = qwen() else { return };
     let qwen36 = template("qwen3_6", &m, &t);
     // The model's own thinking, inline: taken apart by the template.
@@ -213,7 +213,7 @@ fn bad_input_is_named() {
 }
 
 #[test]
-fn hostile_templates_end() {
+fn hostile_templates_are_stopped() {
     let (m, t) = bare();
     let c = chat(json!([{"role": "user", "content": "x"}]));
     let run =

@@ -22,7 +22,7 @@ fn template(source: &str) -> ChatTemplate {
 }
 
 #[test]
-fn what_a_template_does_not_mention_is_named_with_what_it_takes() {
+fn unknown_template_variables_are_named_with_the_known_ones() {
     let template = template(SOURCE);
     assert_eq!(template.check_variable("enable_thinking"), Ok(()));
     assert_eq!(template.check_variable("style"), Ok(()));
@@ -40,13 +40,13 @@ fn what_a_template_does_not_mention_is_named_with_what_it_takes() {
 }
 
 #[test]
-fn there_may_be_none() {
+fn a_template_may_have_no_variables() {
     let template = template("{% for m in messages %}{{ m.content }}{% endfor %}");
     assert!(template.check_variable("enable_thinking").unwrap_err().ends_with("which has none"));
 }
 
 #[test]
-fn content_takes_the_form_that_the_template_renders() {
+fn content_has_the_form_that_the_template_renders() {
     let parts = || json!([{"type": "text", "text": "One."}, {"type": "text", "text": "Two."}]);
     let of = |source: &str| {
         let template = template(source);
@@ -73,7 +73,7 @@ fn content_takes_the_form_that_the_template_renders() {
 }
 
 #[test]
-fn arguments_take_the_form_that_the_template_renders() {
+fn arguments_have_the_form_that_the_template_renders() {
     let calls = "{% for m in messages %}{% for c in m.tool_calls or [] %}[ARGS]{% endfor %}{% endfor %}";
     for (args, form) in [
         ("{{ c.function.arguments|tojson }}", ArgumentsForm::Object),

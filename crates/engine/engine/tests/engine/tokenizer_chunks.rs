@@ -187,14 +187,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn cut_into_pieces_a_text_is_the_same_tokens(text in texts(), chunk in 1usize..60, barrier in 0usize..200) {
+    fn tokens_do_not_depend_on_chunks(text in texts(), chunk in 1usize..60, barrier in 0usize..200) {
         same_in_pieces(&text, chunk, barrier)?;
     }
 }
 
 /// A place to cut may be next to an added token that may not be one here.
 #[test]
-fn barriers_stand_beside_places_to_cut() {
+fn barriers_may_be_beside_chunk_boundaries() {
     for barrier in 0..10 {
         same_in_pieces("\n\nword\nthe word,", 1, barrier).unwrap();
     }
@@ -205,7 +205,7 @@ fn qwen() -> Tokenizer {
 }
 
 #[test]
-fn the_work_ends_soon_after_the_bound() {
+fn tokenizing_stops_soon_after_the_limit() {
     let t = qwen();
     let text = "some words, and 123 more. ".repeat(40_000);
     let bound = Bounds { tokens_max: 100, ..bounds(CHUNK_BYTES) };
@@ -220,7 +220,7 @@ fn the_work_ends_soon_after_the_bound() {
 }
 
 #[test]
-fn words_without_end_are_refused() {
+fn unbounded_words_are_refused() {
     let t = qwen();
     for (what, lead) in [("x", ""), (" ", "x"), ("中", "a b "), ("\n", "12 ")] {
         let text = format!("{lead}{}", what.repeat(WORD_BYTES_MAX / what.len() + 200));

@@ -450,7 +450,7 @@ fn parts_that_do_not_fit() {
 }
 
 #[test]
-fn what_lies_at_a_path() {
+fn paths_open_models_or_are_errors() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let said = refusal(Model::open(dir.path()));

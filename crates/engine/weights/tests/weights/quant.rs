@@ -194,7 +194,7 @@ fn error_bounds(ty: T) -> Option<(f32, f32)> {
 }
 
 #[test]
-fn quantisers_lose_little_on_weights() {
+fn quantisers_have_small_errors_on_weights() {
     let x = weights(1, 1 << 16);
     for &ty in T::ALL {
         let Some((_, bound)) = error_bounds(ty) else { continue };

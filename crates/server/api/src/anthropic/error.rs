@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_values_parse_back() {
         for (kind, name) in TYPES {
             let e = ApiError::new(kind, "m");
             let v = body(&e, Some("req_1"));

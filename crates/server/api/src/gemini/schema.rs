@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_openapi_become_those_of_json_schema() {
+    fn openapi_keywords_become_json_schema_keywords() {
         let theirs = json!({
             "type": "OBJECT", "propertyOrdering": ["b", "a"], "required": ["a"],
             "properties": {

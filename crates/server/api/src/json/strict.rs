@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_stands_once() {
+    fn duplicate_keys_are_refused() {
         for (body, path) in [
             (r#"{"max_tokens": 1, "model": "m", "max_tokens": 2}"#, "max_tokens"),
             (r#"{"a": [{"b": 1}, {"b": {"c": 1, "c": 1}}]}"#, "a[1].b.c"),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_from_its_first_byte_is_named() {
+    fn bodies_that_are_not_json_are_named() {
         let why = |body: &[u8]| value(body).unwrap_err().message;
         assert_eq!(why(b" \n"), "the body is empty; send a JSON object");
         for body in [&b"\xef\xbb\xbf{}"[..], b"\xff\xfe{\0}\0"] {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_character_is_named() {
+    fn an_incomplete_character_is_named() {
         for (text, half) in [
             (r"\ud83d", r"\ud83d"),
             (r"x\uDE00y", r"\uDE00"),

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_of_time_are_go_s() {
+    fn durations_are_in_gos_format() {
         for (text, seconds) in [
             ("5m", Some(300.0)),
             ("1h30m", Some(5400.0)),

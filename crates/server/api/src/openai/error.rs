@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_values_parse_back() {
         let e = ApiError { param: Some("n".into()), ..ApiError::new(ErrorKind::ContextLength, "too long") };
         let read = parse(e.status(), body(&e).to_string().as_bytes());
         assert_eq!(read, ApiError { code: Some("context_length_exceeded".into()), ..e });

@@ -39,7 +39,7 @@ fn pairs(turns: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn instructions_may_stand_anywhere_in_all_dialects() {
+fn system_messages_may_be_anywhere_in_all_dialects() {
     let all =
         [("system", "A"), ("system", "B"), ("user", "C"), ("assistant", "D"), ("system", "E"), ("user", "F")];
     let list: Vec<Value> = all.iter().map(|(role, text)| json!({"role": role, "content": text})).collect();
@@ -67,7 +67,7 @@ fn instructions_may_stand_anywhere_in_all_dialects() {
 }
 
 #[test]
-fn a_longer_conversation_begins_as_the_shorter_one() {
+fn a_longer_conversation_keeps_its_prefix() {
     let list = [
         ("system", "A"),
         ("user", "B"),
@@ -287,7 +287,7 @@ fn history_of_other_servers_is_read() {
 }
 
 #[test]
-fn other_clients_words_for_the_same_are_read() {
+fn other_clients_names_of_fields_are_read() {
     // llama-server's clients, Mistral's, those that send an empty name.
     let tool = json!({"type": "function", "function": {"name": "f"}});
     let r = chat(
@@ -346,7 +346,7 @@ fn ollama_fills_the_middle() {
 }
 
 #[test]
-fn images_end_no_session() {
+fn images_do_not_end_a_session() {
     let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}});
     let user = |parts: Value| json!({"role": "user", "content": parts});
     let earlier = chat(json!({"model": "m", "messages": [

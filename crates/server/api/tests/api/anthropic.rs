@@ -60,7 +60,7 @@ fn images_are_refused_where_a_template_needs_them() {
 }
 
 #[test]
-fn a_line_for_billing_is_no_instruction() {
+fn the_billing_header_is_not_an_instruction() {
     let system = |system: Value| {
         let r = parse(with(json!({"system": system})).to_string().as_bytes()).unwrap();
         let first = r.chat().unwrap().messages[0].clone();
@@ -202,7 +202,7 @@ fn failures_end_a_stream_with_an_error() {
 }
 
 #[test]
-fn a_client_s_request_survives_the_way_to_a_provider() {
+fn a_request_round_trips_through_a_provider() {
     for text in [
         include_str!("../clients/anthropic_stream.json"),
         include_str!("../clients/anthropic_tools.json"),
@@ -246,7 +246,7 @@ fn comparable(answer: Answer) -> Answer {
 }
 
 #[test]
-fn a_stream_may_be_cut_anywhere() {
+fn a_stream_may_be_split_anywhere() {
     let stream = write(MessageWriter::new(&request()), &everything());
     let whole = read(MessageReader::new(), stream.as_bytes(), usize::MAX);
     assert_eq!(comparable(Answer::from_events(&whole)), comparable(Answer::from_events(&everything())));
@@ -263,7 +263,7 @@ fn a_stream_may_be_cut_anywhere() {
 
 proptest! {
     #[test]
-    fn answers_survive_the_way_from_a_provider(choice in any_choice(0), piece in 1usize..50) {
+    fn answers_round_trip_through_the_dialect(choice in any_choice(0), piece in 1usize..50) {
         let all = script(choice);
         let expected = comparable(Answer::from_events(&all));
         let stream = write(MessageWriter::new(&request()), &all);
@@ -276,7 +276,7 @@ proptest! {
     }
 
     #[test]
-    fn blocks_open_and_close_in_turn(choice in any_choice(0)) {
+    fn blocks_open_and_close_in_order(choice in any_choice(0)) {
         let mut open = None;
         let mut blocks = 0;
         for e in data(&write(MessageWriter::new(&request()), &script(choice))) {

@@ -89,7 +89,7 @@ fn all_are_read_and_an_unknown_field_is_warned_about() {
 }
 
 #[test]
-fn openai_s_mean_what_they_say() {
+fn openai_bodies_are_parsed() {
     let r = openai::chat::parse(body("openai_chat_stream").as_bytes()).unwrap();
     assert!(r.stream && r.include_usage);
     assert_eq!(
@@ -118,7 +118,7 @@ fn openai_s_mean_what_they_say() {
 }
 
 #[test]
-fn anthropic_s_mean_what_they_say() {
+fn anthropic_bodies_are_parsed() {
     let r = anthropic::messages::parse(body("anthropic_stream").as_bytes()).unwrap();
     let chat = r.chat().unwrap();
     assert_eq!((chat.reasoning.enabled, chat.reasoning.budget_tokens), (Some(true), Some(1024)));
@@ -134,7 +134,7 @@ fn anthropic_s_mean_what_they_say() {
 }
 
 #[test]
-fn ollama_s_mean_what_they_say() {
+fn ollama_bodies_are_parsed() {
     let r = ollama(ollama::chat::parse(body("ollama_chat").as_bytes()));
     let chat = r.chat().unwrap();
     assert_eq!((r.max_tokens, r.context_length, r.stream), (Some(64), Some(8192), true));
@@ -181,7 +181,7 @@ fn replace(v: &mut Value, n: &mut usize, with: &Value) -> bool {
 proptest! {
     /// Whatever stands anywhere in a body: it is read or refused in words, with the place.
     #[test]
-    fn mistakes_are_named(
+    fn errors_are_named(
         which in 0..BODIES.len(),
         at in 1usize..80,
         junk in prop::sample::select(vec![

@@ -97,7 +97,7 @@ fn settings_are_read() {
 }
 
 #[test]
-fn forms_are_read() {
+fn formats_are_read() {
     let form = |config: Value| {
         let r = parse(json!({"contents": "a", "generationConfig": config}));
         (r.response_format, r.response_format_field)
@@ -114,7 +114,7 @@ fn forms_are_read() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_by_name() {
+fn unsupported_fields_are_refused_by_name() {
     for (body, expected) in [
         (json!({"contents": []}), "'contents' must have at least one content"),
         (
@@ -217,7 +217,7 @@ fn an_answer_is_the_same_whole_in_events_and_in_an_array() {
 }
 
 #[test]
-fn what_breaks_off_ends_with_an_error() {
+fn an_interrupted_stream_ends_with_an_error() {
     let broken = &events()[..5];
     let text = written(ContentWriter::events(&shown()), broken);
     let last = text.trim_end().rsplit("\n\n").next().expect("a last event");

@@ -102,7 +102,7 @@ fn whole_answers_have_the_same_shape() {
 }
 
 #[test]
-fn nothing_of_a_broken_call_is_lost() {
+fn the_text_of_a_broken_call_is_kept() {
     let events = script([
         Event::ToolCallStart { choice: 0, index: 0, id: "1".into(), name: "f".into() },
         Event::ToolCallArguments { choice: 0, index: 0, text: "{\"a\":".into() },

@@ -312,7 +312,7 @@ fn images_are_data_until_a_template_needs_them() {
 }
 
 #[test]
-fn templates_get_what_they_know() {
+fn templates_get_the_whole_conversation() {
     let r = parsed(json!({
         "model": "m", "reasoning_effort": "high", "chat_template_kwargs": {"x": 1},
         "messages": [

@@ -69,7 +69,7 @@ fn stream(deltas: &[Value], end: &str) -> Vec<Event> {
 }
 
 #[test]
-fn quirks_of_servers_are_understood() {
+fn server_quirks_are_handled() {
     let stop = chunk(json!([{"index": 0, "delta": {}, "finish_reason": "stop"}]));
     // Calls without numbers, arguments as an object, `stop` instead of `tool_calls`, no [DONE].
     let call = |name: &str, args: Value| json!({"tool_calls": [{"id": "", "function": {"name": name, "arguments": args}}]});
@@ -328,7 +328,7 @@ fn any_request() -> impl Strategy<Value = GenerateRequest> {
 
 proptest! {
     #[test]
-    fn requests_survive_the_way_to_a_provider(request in any_request()) {
+    fn requests_round_trip_through_the_dialect(request in any_request()) {
         let sent = body(&request, "m", Flavor::Extended).unwrap();
         prop_assert!(sent.dropped.is_empty());
         let text = Value::from(sent.json).to_string();
@@ -339,7 +339,7 @@ proptest! {
     }
 
     #[test]
-    fn answers_survive_the_way_from_a_provider(
+    fn answers_round_trip_through_the_dialect(
         a in any_choice(0), b in any_choice(3), piece in 1usize..50, counts in any::<bool>(),
     ) {
         let mut all = vec![started()];

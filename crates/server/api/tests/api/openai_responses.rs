@@ -273,7 +273,7 @@ fn a_stored_conversation_is_continued() {
 
 proptest! {
     #[test]
-    fn items_open_and_close_in_turn(choice in any_choice(0)) {
+    fn items_open_and_close_in_order(choice in any_choice(0)) {
         let all = script(choice);
         let events = data(&write(ResponseWriter::new(&request()), &all));
         let mut open: Option<(u64, String)> = None;

@@ -62,7 +62,7 @@ fn a_chat_becomes_items() {
 }
 
 #[test]
-fn fields_of_other_apis_mean_other_things() {
+fn fields_of_other_apis_are_not_mixed_up() {
     let message = json!([{"role": "user", "content": "A"}]);
     let theirs =
         json!({"model": "m", "max_tokens": 20, "service_tier": "standard_only", "messages": message});
@@ -76,7 +76,7 @@ fn fields_of_other_apis_mean_other_things() {
 }
 
 #[test]
-fn notes_are_kept_with_what_is_stored() {
+fn metadata_is_stored_with_a_response() {
     let mut chat =
         json!({"model": "m", "metadata": {"k": "v"}, "messages": [{"role": "user", "content": "A"}]});
     let (sent, dropped) = provider(&chat);
@@ -102,7 +102,7 @@ fn carried(answer: Answer) -> Answer {
 }
 
 #[test]
-fn a_response_is_read_as_it_was_written() {
+fn a_response_parses_to_itself() {
     let sent = everything();
     let wanted = carried(Answer::from_events(&sent));
     let got = |events: &[Event]| {

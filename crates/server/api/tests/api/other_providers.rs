@@ -26,7 +26,7 @@ fn plain(events: Vec<Event>) -> Answer {
 
 proptest! {
     #[test]
-    fn answers_survive_ollama_s_dialect(choice in any_choice(0), piece in 1usize..50) {
+    fn answers_round_trip_through_ollama(choice in any_choice(0), piece in 1usize..50) {
         let all = script(choice);
         let expected = plain(all.clone());
         let stream = write(ollama::chat::writer(&request()), &all);
@@ -53,7 +53,7 @@ proptest! {
     }
 
     #[test]
-    fn vectors_survive(vectors in prop::collection::vec(prop::collection::vec(-1e3f32..1e3, 3), 1..4), base64: bool) {
+    fn vectors_round_trip(vectors in prop::collection::vec(prop::collection::vec(-1e3f32..1e3, 3), 1..4), base64: bool) {
         let request = EmbedRequest {
             model: "m".into(),
             inputs: vec![Prompt::Text("a".into()); vectors.len()],

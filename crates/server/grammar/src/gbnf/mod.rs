@@ -167,7 +167,7 @@ mod tests {
 
     /// Each would take years, or all memory, written out.
     #[test]
-    fn a_short_grammar_of_very_much_is_translated() {
+    fn short_grammars_of_long_texts_are_translated() {
         let doubled = |end: &str| {
             let rules = (0..40).map(|i| format!("a{i} ::= a{} a{}\n", i + 1, i + 1));
             format!("root ::= a0 a0\n{}a40 ::= {end}\n", rules.collect::<String>())
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_placed() {
+    fn grammar_errors_have_a_position() {
         for (text, said) in [
             ("root ::= [a", "line 1"),
             ("root ::= \"a", "line 1"),

@@ -129,7 +129,7 @@ fn one_of_becomes_any_of_where_that_says_the_same() {
 }
 
 #[test]
-fn tools_take_only_what_they_list() {
+fn tools_accept_only_listed_properties() {
     let open = json!({"type": "object", "properties": {"a": {}}});
     let closed = prepare(&open, "the tool", Policy::Relax, true).unwrap();
     assert_eq!(closed.schema["additionalProperties"], json!(false));
@@ -142,7 +142,7 @@ fn tools_take_only_what_they_list() {
 }
 
 #[test]
-fn what_is_too_large_is_refused() {
+fn too_large_schemas_are_refused() {
     let nested = (0..=SCHEMA_DEPTH_MAX).fold(json!({}), |inner, _| json!({"items": inner}));
     let wide: Map<String, Value> = (0..=PROPERTIES_MAX).map(|i| (format!("p{i}"), json!({}))).collect();
     let values: Vec<usize> = (0..=ENUM_VALUES_MAX).collect();
@@ -173,7 +173,7 @@ fn what_is_too_large_is_refused() {
 }
 
 #[test]
-fn circles_are_no_trouble_to_walk() {
+fn recursive_references_end() {
     for schema in [
         json!({"$ref": "#"}),
         json!({"anyOf": [{"$ref": "#"}, {"type": "null"}]}),

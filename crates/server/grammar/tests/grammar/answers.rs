@@ -16,7 +16,7 @@ fn allowed(matcher: &mut octet_grammar::Matcher) -> Vec<u32> {
 }
 
 #[test]
-fn choices_are_taken_and_nothing_else() {
+fn only_the_choices_are_accepted() {
     let grammar = matcher(&bytes(), choice(&["yes", "yes, really", "no \"quotes\\\n", "é"]));
     for text in ["yes", "yes, really", "no \"quotes\\\n", "é"] {
         assert!(takes(&grammar, &ids_of(text)), "{text}");
@@ -141,7 +141,7 @@ fn errors_name_the_field() {
 }
 
 #[test]
-fn the_grammar_begins_behind_the_thoughts() {
+fn the_grammar_begins_after_the_reasoning() {
     for spec in [
         choice(&["{}"]),
         GrammarSpec::JsonObject,
@@ -165,7 +165,7 @@ fn the_grammar_begins_behind_the_thoughts() {
 
 /// A vocabulary in which `</think>` is no token of its own.
 #[test]
-fn thoughts_may_end_with_plain_text() {
+fn reasoning_may_end_with_plain_text() {
     let tokens = (0..=255).map(|b| octet_grammar::Token::Text(vec![b]));
     let all = tokens.chain([octet_grammar::Token::Special("<|im_end|>".into())]);
     let vocabulary =
@@ -177,7 +177,7 @@ fn thoughts_may_end_with_plain_text() {
 }
 
 #[test]
-fn a_finished_answer_can_only_end() {
+fn a_complete_answer_must_end() {
     let mut m = matcher(&bytes(), choice(&["ab"]));
     assert!(!m.is_finished() && allowed(&mut m) == [97]);
     assert!(matches!(m.accept(98), Err(Error::Token { id: 98, .. })), "a refusal");
@@ -205,7 +205,7 @@ fn clones_advance_independently() {
 }
 
 #[test]
-fn vocabularies_that_can_not_be_used_are_refused() {
+fn unusable_vocabularies_are_refused() {
     use octet_grammar::{Token, Vocabulary};
     let text = || Token::Text(b"a".to_vec());
     for (tokens, eos, part) in [

@@ -138,7 +138,7 @@ fn json_may_be_indented_and_has_no_long_runs_of_space() {
 }
 
 #[test]
-fn documents_are_taken_as_a_validator_takes_them() {
+fn documents_are_accepted_as_by_a_validator() {
     let vocabulary = bytes();
     for (schema, yes, no) in schemas() {
         let (grammar, validator) = (matcher(&vocabulary, spec(&schema)), validator(&schema));
@@ -154,7 +154,7 @@ fn documents_are_taken_as_a_validator_takes_them() {
 }
 
 #[test]
-fn whatever_is_drawn_is_valid() {
+fn sampled_documents_are_valid() {
     let vocabulary = bytes();
     for (schema, ..) in schemas() {
         let (grammar, validator) = (matcher(&vocabulary, spec(&schema)), validator(&schema));
@@ -184,7 +184,7 @@ fn any_object_is_an_object() {
 }
 
 #[test]
-fn strict_schemas_are_held_to_the_rules() {
+fn strict_schemas_must_follow_the_rules() {
     let strict = |schema: Value| compile(&bytes(), GrammarSpec::JsonSchema { schema, strict: true }, false);
     let (good, ..) = schemas().swap_remove(0);
     assert!(strict(good).is_ok());
@@ -313,7 +313,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn random_documents_are_taken_by_their_schemas(
+    fn random_documents_are_accepted_by_their_schemas(
         document in document(),
         narrow in prop::collection::vec(any::<u8>(), 16),
         change in prop::collection::vec(any::<u8>(), 8),

@@ -223,7 +223,7 @@ const CALL: &str = "<tool_call>\n<function=get_weather>\n<parameter=unit>\ncelsi
 const HERMES: &str = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"unit\": \"celsius\"}}\n</tool_call>";
 
 #[test]
-fn calls_as_templates_write_them_are_taken() {
+fn calls_in_the_templates_form_are_accepted() {
     for (syntax, call) in [(&ToolSyntax::Qwen3Coder, CALL), (&ToolSyntax::Hermes, HERMES)] {
         let grammar = matcher(&bytes(), spec(syntax, ToolMode::Required, true));
         assert!(takes(&grammar, &ids_of(call)), "{call}");
@@ -269,7 +269,7 @@ fn with_auto_text_is_free_and_calls_are_not() {
 }
 
 #[test]
-fn thoughts_come_before_calls() {
+fn reasoning_precedes_calls() {
     for (syntax, call) in [(&ToolSyntax::Qwen3Coder, CALL), (&ToolSyntax::Hermes, HERMES)] {
         let grammar = compile(&bytes(), spec(syntax, ToolMode::Required, true), true).unwrap().matcher();
         for lead in ["Well…\n</think>\n\n", "</think>\n\n", "</think>", "A call in the thoughts ends them:\n"]
@@ -330,7 +330,7 @@ proptest! {
 
     /// Text in tags is taken if and only if the parser reads it back as it was.
     #[test]
-    fn bare_text_is_taken_if_it_is_read_back(
+    fn bare_text_is_used_if_it_can_be_parsed_again(
         pieces in prop::collection::vec(prop_oneof![
             "[a-zé<>/= \n]{0,4}", Just("</parameter>".into()), Just("</function>".into()), Just("</parameter".into()),
             Just("<function=".into()), Just("<parameter=".into()), Just("<tool".into()), Just("{\"a\": 1}".into()),

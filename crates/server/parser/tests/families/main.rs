@@ -220,7 +220,7 @@ fn templates(folders: &[PathBuf]) -> Vec<PathBuf> {
 const NOT_DERIVED: [&str; 4] = ["Kimi-K3", "MiniMax-M3", "glimmer", "functionary-medium-v3.2"];
 
 #[test]
-fn calls_of_real_templates_are_read_back() {
+fn calls_of_real_templates_parse_to_themselves() {
     let Some(python) =
         python::python("templates", &["jinja2==3.1.6", "trl==1.16.0", "--no-deps", "MarkupSafe"])
     else {

@@ -20,7 +20,7 @@ fn one_call() -> Options {
 }
 
 #[test]
-fn answers_mean_what_they_say() {
+fn answers_parse_as_expected() {
     for a in ANSWERS {
         let call = |(index, (name, arguments)): (usize, &(&str, &str))| ToolCall {
             index,
@@ -37,7 +37,7 @@ fn answers_mean_what_they_say() {
 }
 
 #[test]
-fn cuts_do_not_matter() {
+fn results_do_not_depend_on_chunks() {
     for a in ANSWERS {
         for options in [Options::default(), all_in_content(), one_call()] {
             let want = whole(a, options);
@@ -50,7 +50,7 @@ fn cuts_do_not_matter() {
 }
 
 #[test]
-fn every_beginning_of_an_answer_is_an_answer() {
+fn every_prefix_of_an_answer_parses() {
     // Of messages in channels a head alone is nothing.
     for a in ANSWERS.iter().filter(|a| a.syntax != ToolSyntax::Harmony) {
         for (end, _) in a.text.char_indices() {
@@ -85,7 +85,7 @@ fn without_tools_calls_are_text() {
 }
 
 #[test]
-fn without_parallel_calls_the_first_is_the_last() {
+fn without_parallel_calls_there_is_one_call() {
     let call = "<tool_call>\n<function=now>\n</function>\n</tool_call>";
     let got =
         feed(parser(ToolSyntax::Qwen3Coder, false, one_call()), [format!("A\n\n{call}\n{call}\n").as_str()]);
@@ -106,7 +106,7 @@ fn reasoning_may_stay_in_the_content() {
 }
 
 #[test]
-fn reasoning_may_be_left_out() {
+fn reasoning_may_be_omitted() {
     let hidden = Options { reasoning: ReasoningFormat::Hidden, ..Options::default() };
     for a in ANSWERS {
         let want = Message { reasoning: String::new(), ..whole(a, Options::default()) };
@@ -132,7 +132,7 @@ fn deltas(syntax: ToolSyntax, in_reasoning: bool, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn text_comes_as_soon_as_it_is_certain() {
+fn text_is_emitted_as_soon_as_it_is_certain() {
     let q = ToolSyntax::Qwen3Coder;
     assert_eq!(deltas(q.clone(), false, "a <b\n\n\nc"), ["a", " ", "", "<b", "", "", "\n", "\n\nc"]);
     assert_eq!(deltas(q.clone(), true, "a\n\n</b"), ["a", "", "", "", "", "\n\n</b"]);
@@ -156,7 +156,7 @@ fn text_comes_as_soon_as_it_is_certain() {
 }
 
 #[test]
-fn the_parser_knows_whether_the_model_thinks() {
+fn the_parser_tracks_whether_the_model_is_reasoning() {
     let mut p = parser(ToolSyntax::Qwen3Coder, true, Options::default());
     let mut seen = Vec::new();
     for piece in ["a", "</thi", "nk>", "b"] {
@@ -226,7 +226,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn random_cuts_do_not_matter(
+    fn results_do_not_depend_on_random_chunks(
         text in answer(), syntax in syntax(), in_reasoning: bool, split: bool, parallel: bool,
         at in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
     ) {
@@ -322,7 +322,7 @@ proptest! {
 
 /// What becomes of an answer that is cut behind each of its characters: no half of a call is text.
 #[test]
-fn a_call_that_is_cut_is_no_text() {
+fn a_truncated_call_is_not_text() {
     let call = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
     let xml = "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n</tool_call>";
     for (syntax, call) in [(ToolSyntax::Hermes, call), (ToolSyntax::Qwen3Coder, xml)] {
@@ -350,7 +350,7 @@ fn a_call_that_is_cut_is_no_text() {
 }
 
 #[test]
-fn a_head_that_is_cut_is_no_text() {
+fn a_truncated_header_is_not_text() {
     let text = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather \
                 <|constrain|>json<|message|>{}<|call|><|start|>assistant<|channel|>final<|message|>Yes.<|end|>";
     for (at, _) in text.char_indices() {

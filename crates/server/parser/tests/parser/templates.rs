@@ -60,7 +60,7 @@ fn parse_turn(format: Format, tools: &[Tool], turn: &str) -> Message {
 }
 
 #[test]
-fn formats_are_read_off_templates() {
+fn formats_are_derived_from_templates() {
     for name in TEMPLATES {
         let Some(source) = source(name) else { return };
         let tools = if name == "qwen3" { ToolSyntax::Hermes } else { ToolSyntax::Qwen3Coder };
@@ -73,7 +73,7 @@ fn formats_are_read_off_templates() {
 }
 
 #[test]
-fn golden_turns_are_the_messages_that_they_were() {
+fn golden_turns_parse_to_their_messages() {
     let Some(path) = octet_testkit::shared("golden/chat/chat_golden.json") else { return };
     let golden: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let (mut seen, mut calls) = (0, 0);
@@ -185,7 +185,7 @@ proptest! {
 
     /// What a model writes exactly as its template would is read as the message that it was, which renders the same.
     #[test]
-    fn rendered_messages_come_back(
+    fn rendered_messages_parse_to_themselves(
         reasoning in prop::option::of(words()),
         content in prop::option::of(words()),
         calls in prop::collection::vec(arguments(), 0..3),

@@ -222,7 +222,7 @@ fn scale_bytes(ty: GgmlType, i: usize) -> usize {
 }
 
 #[test]
-fn a_nan_comes_through() {
+fn a_nan_is_kept() {
     let m = random_matrix(GgmlType::Q8_0, 1, 64, 3);
     let packed = Packed::pack(&m).unwrap();
     for kernels in all_kernels() {

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_is_said_once_and_failures_are_retried_ever_later() {
+    fn each_kind_is_logged_once_and_retries_back_off() {
         let mut faults = DiskFaults::new("/some/where".into());
         let full = || io::Error::from(ErrorKind::StorageFull);
         let mut now = Instant::now();

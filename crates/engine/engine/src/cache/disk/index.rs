@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_longest_stays_longest() {
+    fn entries_with_dependents_are_evicted_last() {
         let mut index = Index::default();
         for item in [page(1, 0, 0), page(2, 1, 1), state(3, 2, 2), page(4, 1, 1), state(5, 4, 2)] {
             assert!(index.insert(item, 10));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_back_and_others_are_not() {
+    fn only_own_file_names_are_parsed() {
         for item in [page(0xa7, 1, 12), state(3, 0xff, 0)] {
             assert_eq!(Item::parse(&item.file()), Some(item));
         }
@@ -240,7 +240,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn leaves_are_what_nothing_follows(
+        fn leaves_have_no_children(
             steps in prop::collection::vec((0u8..4, 1u8..30, 0u8..30), 1..200),
         ) {
             let mut index = Index::default();

@@ -49,7 +49,7 @@ fn small(path: &Path, key: &Key, parts: &[Arc<Vec<u8>>]) -> std::io::Result<()> 
 }
 
 #[test]
-fn on_a_full_disk_the_least_used_makes_way() {
+fn a_full_disk_evicts_the_least_used_entry() {
     let dir = tempfile::tempdir().unwrap();
     let mut disk = open(dir.path(), 1 << 30, small).unwrap();
     for n in 0..3 {
@@ -81,7 +81,7 @@ fn on_a_full_disk_the_least_used_makes_way() {
 }
 
 #[test]
-fn a_folder_that_can_not_be_written_to_is_refused() {
+fn an_unwritable_folder_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     for kind in [std::io::ErrorKind::ReadOnlyFilesystem, std::io::ErrorKind::PermissionDenied] {
         let writer: Writer = match kind {
@@ -99,7 +99,7 @@ fn a_folder_that_can_not_be_written_to_is_refused() {
 }
 
 #[test]
-fn a_folder_that_fails_later_is_left_alone_for_a_while() {
+fn a_failing_folder_is_retried_after_a_pause() {
     static WRITES: AtomicUsize = AtomicUsize::new(0);
     let dir = tempfile::tempdir().unwrap();
     let mut disk = open(dir.path(), 1 << 30, |path, key, parts| {
@@ -124,7 +124,7 @@ fn a_folder_that_fails_later_is_left_alone_for_a_while() {
 }
 
 #[test]
-fn what_can_not_be_read_is_forgotten() {
+fn unreadable_entries_are_removed() {
     let dir = tempfile::tempdir().unwrap();
     let mut disk = open(dir.path(), 1 << 30, file::write).unwrap();
     (0..3).for_each(|n| assert!(store(&mut disk, n)));
@@ -142,7 +142,7 @@ fn what_can_not_be_read_is_forgotten() {
 }
 
 #[test]
-fn a_folder_that_is_removed_is_made_again() {
+fn a_removed_folder_is_created_again() {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("cache");
     let mut disk = open(&dir, 1 << 30, file::write).unwrap();

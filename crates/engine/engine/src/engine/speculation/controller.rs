@@ -427,7 +427,7 @@ mod tests {
     const FREE: Drafter = Drafter { pass: 0.0, fill: 0.0 };
 
     #[test]
-    fn guesses_that_pay_are_made() {
+    fn worthwhile_guesses_are_made() {
         let (with, without) = run(0.8, 1, 4000, |n| 1.0 + 0.3 * (n - 1) as f64, FREE);
         assert!(with > 1.34 * without, "{with} {without}");
         let (with, without) = run(0.9, 8, 4000, |n| 1.0 + 0.02 * (n - 1) as f64, FREE);
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn guesses_that_do_not_pay_cost_next_to_nothing() {
+    fn guesses_without_a_gain_cost_almost_nothing() {
         // Each token costs as much as the first: nothing pays.
         for (chance, slope) in [(0.8, 1.0), (0.0, 0.3), (0.2, 0.4), (0.95, 1.2), (0.3, 0.05), (0.0, 0.02)] {
             for most in [1, 4, 8] {
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_cannot_pay_is_known_by_its_costs() {
+    fn a_block_without_a_gain_is_detected_by_its_costs() {
         let block = |two: f64, draft: f64, fill: f64| {
             let mut c = Controller::new(false);
             c.record_step(1, Duration::from_secs_f64(1.0));
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_is_weighed_against_drafts() {
+    fn free_guesses_are_compared_with_drafts() {
         let mut c = Controller::new(false);
         for (n, time) in [(1, 1.0), (2, 1.3), (3, 1.6)] {
             c.record_step(n, Duration::from_secs_f64(time));
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn times_between_and_beyond_those_that_are_known_follow_them() {
+    fn times_are_interpolated_and_extrapolated() {
         let mut costs = Costs { times: [None; STEP_MAX + 1] };
         assert!(costs.estimate(2) > costs.estimate(1));
         costs.record(1, 1.0);

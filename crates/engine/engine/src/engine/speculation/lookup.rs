@@ -114,7 +114,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_last_place_is_found() {
+    fn the_last_occurrence_is_found() {
         let mut lookup = Lookup::new(100);
         let text = [1, 2, 3, 4, 9, 2, 3, 4, 5, 7, 2, 3, 4];
         assert_eq!(lookup.find(&text[..4]), None);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repetition_goes_on() {
+    fn a_repetition_is_continued() {
         let text: Vec<u32> = [5, 6].repeat(10);
         let found = Lookup::new(10).find(&text).unwrap();
         let mut guesses = Vec::new();
@@ -141,7 +141,7 @@ mod tests {
     proptest! {
         /// Incrementally or in one call, it finds what a search of the whole text finds, unless another sequence collided.
         #[test]
-        fn what_is_found_is_there(text in prop::collection::vec(0u32..5, 0..400), step in 1usize..9) {
+        fn matches_occur_in_the_text(text in prop::collection::vec(0u32..5, 0..400), step in 1usize..9) {
             let mut lookup = Lookup::new(400);
             let mut end = 0;
             while end < text.len() {

@@ -233,7 +233,7 @@ fn check(c: &Case) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn a_query_gives_the_same_bits_alone_and_in_company(
+    fn a_query_gives_the_same_bits_alone_and_in_a_batch(
         kv_heads in 1usize..3,
         group in 1usize..6,
         head_dim in prop_oneof![Just(32usize), Just(64), 1usize..100],
