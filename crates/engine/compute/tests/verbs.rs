@@ -1,5 +1,5 @@
 //! The CPU backend against the scalar oracle, verb by verb, on random shapes; and against itself: a token's result may
-//! not depend, to the bit, on what else is in the batch or on how the prompt was cut.
+//! not depend, to the bit, on the rest of the batch or on how the prompt was split.
 
 use octet_compute::backend::*;
 use octet_compute::batch::Batch;
@@ -45,7 +45,7 @@ proptest! {
                     compared += same.iter().filter(|s| **s).count();
                     all += same.len();
                     for (part, (all_got, all_want)) in parts.iter_mut().enumerate() {
-                        // from the experts on, a token that went to others is another token
+                        // a token routed to other experts differs from here on
                         let keep = if part < MOE { vec![true; same.len()] } else { same.clone() };
                         all_got.extend(rows(&got[part], &keep));
                         all_want.extend(rows(&want[part], &keep));
@@ -79,7 +79,7 @@ proptest! {
             let mut parts = Vec::new();
             for (from, to) in [(0, cut), (cut, n)] {
                 let mut batch = Batch::default();
-                // another sequence goes first in the batch
+                // another sequence is first in the batch
                 batch.push(&tokens(1, 3), 0, 1, &pages(1), 0);
                 batch.push(&all[from..to], from, 0, &pages(0), to - from);
                 parts.extend(be.logits(&batch));

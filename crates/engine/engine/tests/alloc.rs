@@ -125,7 +125,7 @@ fn decode() {
                 rows.from.push_row(n.start - past);
                 rows.batch.push(&[5], n.start, seq.slot, &seq.pages, 1);
             }
-            // tokens that have a place, and tokens that need one
+            // tokens that already have a row, and tokens that need one
             model.note(&seq.tokens[past - 40..]);
             rare = (rare + 1) % vocab;
             model.note(&[rare]);

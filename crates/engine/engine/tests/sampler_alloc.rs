@@ -1,4 +1,4 @@
-//! A step of the sampler takes no memory. Alone in its binary, because it counts every allocation of the process.
+//! A step of the sampler allocates nothing. Alone in its binary, because it counts every allocation of the process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -15,7 +15,7 @@ thread_local! {
 }
 
 fn count() {
-    // A thread that ends allocates after its locals are gone, and is none of ours.
+    // An ending thread allocates after its locals are dropped; it is not one of ours.
     let _ = COUNT.try_with(|c| c.set(c.get() + 1));
 }
 

@@ -1,4 +1,4 @@
-//! Written files hold what was made up, and nothing is lost or left behind when they cannot be written.
+//! Written files contain the synthetic model. If writing fails, existing files stay and no temporary ones are left.
 
 use std::fs;
 use std::path::Path;

@@ -59,7 +59,7 @@ impl<'a> Input<'a> {
 
     /// The rows that this thread reads, in a region after the one that wrote them.
     pub fn view(&self, w: &Worker) -> ActView<'a> {
-        // SAFETY: the region has ended, and nobody writes in this one.
+        // SAFETY: the region has ended, and no thread writes in this one.
         unsafe { self.of(w).view() }
     }
 

@@ -100,7 +100,7 @@ impl<'a> Step<'a> {
         team.run(|w| {
             linear::prefetch(w, kernels, [&m.router]);
             let own = self.own(w);
-            // SAFETY: nobody writes `h` in this region.
+            // SAFETY: no thread writes `h` in this region.
             let x = unsafe { self.out.read(0, n * hidden) };
             let view = input.write(w, kernels, |t, put| {
                 norm.row(x, t, own, &|row| {

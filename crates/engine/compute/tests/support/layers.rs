@@ -7,7 +7,7 @@ use octet_compute::batch::{Batch, PAGE_TOKENS, Redo};
 use octet_weights::{GgmlType, Matrix, quant};
 use proptest::prelude::*;
 
-/// Random numbers that both backends are given.
+/// Random inputs for both backends.
 pub struct Random(u64);
 
 impl Random {
@@ -21,7 +21,7 @@ impl Random {
     pub fn near_one(&mut self, n: usize) -> Vec<f32> {
         (0..n).map(|_| 1.0 + 0.2 * self.next()).collect()
     }
-    /// Rows of length 1 or so, of another type where they are not whole blocks of `ty`.
+    /// Rows of norm about 1, of another type if they are not whole blocks of `ty`.
     pub fn matrix(&mut self, ty: GgmlType, rows: usize, cols: usize) -> Matrix {
         let ty = if cols.is_multiple_of(ty.block_len()) { ty } else { GgmlType::Q8_0 };
         let mut data = vec![0; rows * cols / ty.block_len() * ty.block_bytes()];
@@ -144,7 +144,7 @@ pub fn layers<B: Backend>(mut be: B, s: &Shape) -> Layers<B> {
             head_dim: s.head_dim,
             gated: s.gated,
             qk_norm: s.qk_norm.then(|| {
-                // All heads together, or each by itself.
+                // All heads together, or each separately.
                 let heads = if s.whole_norm { [heads, s.kv_heads] } else { [1, 1] };
                 let [q, k] = heads.map(|n| r.near_one(n * s.head_dim));
                 (be.vector(&q).unwrap(), be.vector(&k).unwrap())
@@ -217,7 +217,7 @@ impl<B: Backend> Layers<B> {
         self.pass(batch, false)
     }
 
-    /// The same as one step, in which nothing is read; the logits.
+    /// The same as one step without reading intermediate results; returns the logits.
     pub fn step(&mut self, batch: &Batch) -> Vec<f32> {
         self.pass(batch, true).pop().expect("logits are read after it")
     }
@@ -316,7 +316,7 @@ impl<B: Backend> Layers<B> {
         self.run(batch).pop().expect("logits come last")
     }
 
-    /// Brings the state of a slot up to guesses that were right.
+    /// Advances the state of a slot to the accepted guesses.
     pub fn redo(&mut self, slot: usize, redo: Redo) {
         let mut none = || self.be.buf(1).expect("memory for a value");
         let (qkv, z, b, alpha, mut out) = (none(), none(), none(), none(), none());
@@ -410,7 +410,7 @@ pub fn relative(a: &[f32], b: &[f32]) -> f32 {
     (square(&mut a.iter().zip(b).map(|(x, y)| x - y)) / square(&mut b.iter().copied())).sqrt()
 }
 
-/// Three sequences: a long one, a short one, a single token; then each goes on by one token.
+/// Three sequences: a long one, a short one, a single token; then each continues by one token.
 pub fn two_steps(long: usize) -> [Batch; 2] {
     let (mut first, mut second) = (Batch::default(), Batch::default());
     for (s, n) in [long, 9, 1].into_iter().enumerate() {
@@ -472,7 +472,7 @@ pub fn survives_saving<B: Backend>(mut m: Layers<B>) {
     for (i, p) in saved.iter_mut().enumerate() {
         m.be.save_page(&m.cache, pages(0)[i] as usize, p);
     }
-    // copied aside before the sequence goes on
+    // copied before the sequence continues
     m.be.copy_slot(&mut m.cache, 0, 3);
     m.be.copy_page(&mut m.cache, pages(0)[0] as usize, 1);
     m.be.copy_page(&mut m.cache, pages(0)[1] as usize, 4);
@@ -508,7 +508,7 @@ pub fn goes_back<B: Backend>(m: &mut Layers<B>, n: usize, certain: usize, accept
         );
     };
     while at < n {
-        // a prompt's part now and then, one token otherwise
+        // sometimes a part of a prompt, otherwise one token
         let sure = if step % 3 == 0 { certain.min(n - at) } else { 1 };
         let right = accepted[step % accepted.len()].min(n - at - sure);
         let guesses = (right + step % 3).min(GUESSES);
@@ -525,7 +525,7 @@ pub fn goes_back<B: Backend>(m: &mut Layers<B>, n: usize, certain: usize, accept
         at += sure + right;
         redo = Redo { first: 0, len: right };
         if step % 4 == 3 && right > 0 {
-            // in two parts, as a state that is saved in between asks for
+            // in two parts, so that a state is saved in between
             let half = right / 2;
             m.redo(0, Redo { first: 0, len: half });
             redo = Redo { first: half, len: right - half };

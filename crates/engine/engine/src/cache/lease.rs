@@ -91,7 +91,7 @@ impl Cache {
         }
         let mut ok = true;
         if let Some((from, _)) = found.host.and_then(|h| self.tree.nodes[h].page) {
-            self.pool.retain(from); // it must not make way for its own copy
+            self.pool.retain(from); // it must not be evicted for its own copy
             let page = self.page(model);
             if let Some(to) = page {
                 model.copy_page(from as usize, to as usize);

@@ -258,7 +258,7 @@ impl Handle {
         lock(&self.shared.ended).is_over
     }
 
-    /// Why the engine's device is lost, if it is: set before any request's sink is told. The engine then ends.
+    /// Why the engine's device is lost, if it is: set before any request's sink is notified. The engine then ends.
     pub fn lost(&self) -> Option<&str> {
         self.shared.lost.get().map(String::as_str)
     }

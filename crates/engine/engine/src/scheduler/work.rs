@@ -17,7 +17,7 @@ pub enum Command {
     Wake,
 }
 
-/// A request on its way to the engine. If it is dropped before it arrives, its sink is told that it was stopped; otherwise its client
+/// A request on its way to the engine. If it is dropped before it arrives, its sink is notified that it was stopped; otherwise its client
 /// would wait forever.
 pub struct Submission(Option<(Box<Prepared>, Box<dyn EventSink>, QueueSlot)>);
 
@@ -45,7 +45,7 @@ const QUIET: Duration = Duration::from_secs(3);
 /// Pause between parts of storing, and between checks for draining.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Runs until shutdown, or until all handles are dropped and all requests are finished. If the engine panics, all sinks are told
+/// Runs until shutdown, or until all handles are dropped and all requests are finished. If the engine panics, all sinks are notified
 /// before the thread panics, too.
 pub(super) fn work(engine: &mut Engine, commands: &Receiver<Command>, shared: &Shared) {
     let result = catch_unwind(AssertUnwindSafe(|| run(engine, commands, shared)));
@@ -88,7 +88,7 @@ fn run(engine: &mut Engine, commands: &Receiver<Command>, shared: &Shared) {
         }
         let step = engine.step();
         if engine.is_broken() {
-            // The owner of the model opens it again, with the device in its new state. Waiting requests are told that it was stopped.
+            // The owner of the model opens it again, with the device in its new state. Waiting requests are notified that it was stopped.
             engine.stop();
             shared.publish_at_rest(&engine.stats());
             return;

@@ -1,5 +1,5 @@
-//! The prefix cache under the engine: what is found is never anything else than what would have been computed, and
-//! conversations pay for what is new only.
+//! The prefix cache in the engine: cached states equal computed ones, and
+//! conversations only compute their new tokens.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use proptest::prelude::*;
 /// A model with recurrent layers, and one without.
 const HYBRID_AND_PLAIN: [&str; 2] = ["qwen35moe", "qwen3"];
 
-/// Bytes of so many states of the tiny model.
+/// Bytes of `n` states of the tiny model.
 fn states(n: u64) -> u64 {
     let mut e = engine("qwen35moe", &engine::Options { kv: KvType::F16.into(), ..options() });
     answer(&mut e, greedy(prompt(40, 1), 1));
@@ -190,10 +190,10 @@ struct Open {
     gone: Arc<AtomicBool>,
 }
 
-/// What a made-up user does.
+/// An action of a simulated user.
 #[derive(Debug, Clone)]
 enum Action {
-    /// A prompt out of a family: so many tokens of a common beginning, so many of one's own, and how many to generate.
+    /// A prompt of a family: number of common tokens at its beginning, number of its own tokens, number to generate.
     Submit {
         common: usize,
         own: usize,
@@ -221,8 +221,8 @@ fn action() -> impl Strategy<Value = Action> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, max_shrink_iters: 40, ..ProptestConfig::default() })]
 
-    /// Requests come, go and vanish at random, with little room: pages and slots always add up, and every answer is the
-    /// one that its request would have got alone.
+    /// Requests start, end and are cancelled at random, with little memory: pages and slots always add up, and every answer is the
+    /// same as if its request had run alone.
     #[test]
     fn nothing_leaks_and_nothing_changes(
         hybrid in any::<bool>(), on_disk in any::<bool>(), actions in prop::collection::vec(action(), 10..40),

@@ -1,4 +1,4 @@
-//! A graphics device that is lost in the middle of answers: everybody hears why, the engine ends, and another one opens the device again.
+//! A graphics device is lost in the middle of answers: all requests get the reason, the engine ends, and another one opens the device again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -37,7 +37,7 @@ fn a_lost_device_ends_the_engine_and_can_be_opened_again() {
     handle.join().expect("the thread ends well");
     assert!(
         handle.is_finished() && handle.submit(greedy(prompt(5, 3), 1)).is_err(),
-        "nobody is left waiting"
+        "no request is left waiting"
     );
 
     let handle = open("llama", options);

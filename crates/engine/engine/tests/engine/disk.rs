@@ -1,5 +1,5 @@
-//! The cache's files: they survive a restart, stay within their budget, and whatever happens to them, answers are those
-//! of a cold engine.
+//! The cache's files: they survive a restart and stay within their budget. Whatever happens to them, answers are those
+//! of an engine without a cache.
 
 use std::path::{Path, PathBuf};
 
@@ -92,7 +92,7 @@ fn entries_evicted_from_memory_are_read_back_from_disk() {
             let cold = alone("qwen35moe", &greedy(c.clone(), 20));
             let (tokens, cached) = answer(&mut e, greedy(c.clone(), 20));
             assert_eq!(tokens, cold);
-            // what a disk that stands still for a while did not take is counted, and no matter here
+            // entries that a stalled disk did not accept are counted, and do not matter here
             if e.stats().cache.disk.dropped == 0 {
                 assert_eq!(cached, if round == 0 { 0 } else { c.len() - 10 }, "round {round}");
             }
@@ -105,7 +105,7 @@ fn entries_evicted_from_memory_are_read_back_from_disk() {
     assert!(stats.disk.hits >= 6 || stats.disk.dropped > 0, "{stats:?}");
 }
 
-/// Every way to spoil a file.
+/// Every way to damage a file.
 const DAMAGES: [fn(&mut Vec<u8>); 6] = [
     |f| f.truncate(f.len() / 2),
     |f| f.clear(),
@@ -151,7 +151,7 @@ fn damaged_files_are_misses() {
                 assert_eq!(tokens, cold, "{architecture}: damage {i}");
                 let errors = e.stats().cache.disk.errors;
                 drop(e);
-                // what was read is gone, or whole again; what was not needed is still there
+                // entries that were read are gone, or complete again; those that were not needed still exist
                 let now = std::fs::read(file).ok();
                 assert!(errors == 0 || now != Some(spoilt), "{architecture}: damage {i}");
             }
@@ -265,7 +265,7 @@ fn draining_writes_entries_to_disk() {
         })
         .collect();
     first.join().expect("the thread ends well");
-    // all go on at once, beside one that is new
+    // all continue at once, beside a new one
     next.push(greedy(prompt(90, 77), 20));
     let second = open();
     let events: Vec<_> = next.iter().map(|r| second.submit(r.clone()).expect("there is room")).collect();

@@ -1,4 +1,4 @@
-//! What the cache's files know a model by: all bytes of its files, read once.
+//! The identity of a model in the cache's files: a hash of all bytes of its files, read once.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ fn some_rows(model: &Path) -> (PathBuf, usize, Vec<u8>) {
     (mapped.stamp.clone().expect("a file has one").path, at, rows.to_vec())
 }
 
-/// Writes bytes into a file that then says it was changed when it said before.
+/// Writes bytes into a file and restores its modification time.
 fn change(file: &Path, at: usize, bytes: &[u8]) {
     use std::io::{Seek, SeekFrom, Write};
     let mut file = std::fs::File::options().write(true).open(file).expect("a file");
@@ -94,7 +94,7 @@ fn check(model: &Path) {
     assert!(cached >= 192 && tokens == before, "{cached}");
     drop(e);
 
-    // Other weights: nothing that was stored is theirs.
+    // Other weights: none of the stored entries match.
     let (file, at, rows) = some_rows(model);
     let changed: Vec<u8> = rows.iter().map(|b| b ^ 1).collect();
     change(&file, at, &changed);

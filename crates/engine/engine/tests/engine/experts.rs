@@ -59,7 +59,7 @@ fn an_engine_reports_the_experts_of_its_tokens() {
     let first = e.experts().expect("a mixture of experts");
     // the answer's last token was not fed
     assert!(first.layers.iter().all(|l| first.tokens(l) == 119));
-    // what comes from the cache is not counted again
+    // tokens from the cache are not counted again
     answer(&mut e, greedy([&prompt(100, 1)[..], &said, &[1, 2, 3]].concat(), 1));
     let second = e.experts().expect("a mixture of experts");
     let computed = e.stats().computed_tokens + 19;
@@ -67,7 +67,7 @@ fn an_engine_reports_the_experts_of_its_tokens() {
     assert_eq!(engine("qwen3", &options()).experts(), None);
 }
 
-/// Others read while the engine's thread counts: what they see never goes back, and in the end nothing is missing.
+/// Other threads read while the engine's thread counts: counts never decrease, and in the end all are there.
 #[test]
 fn counts_are_read_while_they_grow() {
     let file = tiny("qwen3moe", Mix::Q4KM).expect("a tiny model of a known architecture");
@@ -92,7 +92,7 @@ fn counts_are_read_while_they_grow() {
     assert!(usage.layers.iter().all(|l| usage.tokens(l) == fed), "{fed}: {usage:?}");
 }
 
-/// Quantised activations may choose others, but none too many.
+/// With quantised activations some choices may differ, within a limit.
 #[test]
 fn every_token_is_counted_on_every_instruction_set() {
     let tokens = prompt(90, 2);
@@ -108,7 +108,7 @@ fn every_token_is_counted_on_every_instruction_set() {
     }
 }
 
-/// Where the tokens of an answer went, as its events say.
+/// The experts of an answer's tokens, from its events.
 fn routes(events: &std::sync::mpsc::Receiver<Event>) -> Vec<Option<TokenRoutes>> {
     let routes = |e| if let Event::Token { routes, .. } = e { Some(routes.map(|r| *r)) } else { None };
     events.try_iter().filter_map(routes).collect()
@@ -142,7 +142,7 @@ fn the_routes_of_an_answer_are_what_was_counted() {
     assert!(routes(&events).iter().all(Option::is_none), "it has no experts");
 }
 
-/// Neither guesses nor what else is in the batch nor the cache change them.
+/// Guesses, the rest of the batch and the cache do not change them.
 #[test]
 fn routes_are_the_same_in_every_batch_and_with_guesses() {
     // it repeats itself, so lookup guesses right

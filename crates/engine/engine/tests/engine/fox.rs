@@ -1,4 +1,4 @@
-//! The model inside (`models/fox`): trained weights of Qwen3.5's architecture in Q8_0, against transformers' greedy answers and
+//! The built-in model (`models/fox`): trained weights of Qwen3.5's architecture in Q8_0, against transformers' greedy answers and
 //! log-probabilities for the same weights (`models/fox/golden.py`). Needs nothing but the repository.
 
 use crate::common::{On, Run, argmax, exact_backends, limits, load, log_softmax};

@@ -1,4 +1,4 @@
-//! Generation on tiny made-up models: what is reused from a prompt before never changes an answer, and requests that
+//! Generation on tiny synthetic models: a reused prefix never changes an answer, and requests that
 //! cannot be served are refused with the numbers.
 
 use std::ops::ControlFlow;
@@ -230,7 +230,7 @@ fn requests_that_can_not_be_served_are_refused() {
     assert!(long.contains("400") && long.contains("300"), "{long}");
     let sampling = SamplerParams { top_p: 7.0, ..SamplerParams::default() };
     assert!(refuse(&[1], &Request { sampling, ..greedy(1) }).contains("top_p"));
-    // and the engine goes on working
+    // and the engine keeps working
     assert_eq!(run(&mut e, &prompt(5, 1), 0, &greedy(3)).tokens.len(), 3);
     assert!(matches!(
         e.generate(with(&greedy(50), &prompt(299, 1), 0), &mut |_| ControlFlow::Continue(())),

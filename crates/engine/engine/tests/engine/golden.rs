@@ -46,7 +46,7 @@ fn check_on(model: &str, golden: &str, on: On) {
             assert_eq!(got, want, "{model} on {on:?}: greedy continuation of prompt {p}");
         }
 
-        // however the prompt is cut, to the bit
+        // however the prompt is split, to the bit
         for cut in [1, 2, 3, ids.len() / 2, 64, ids.len() - 1] {
             if cut == 0 || cut >= ids.len() {
                 continue;

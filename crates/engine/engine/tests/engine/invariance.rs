@@ -1,5 +1,5 @@
 //! Batch invariance: the greedy tokens of a request alone are those that it gets beside 15 others, after a cache hit, after a
-//! restore from disk, and when it had to give way and go on later; with guesses and without.
+//! restore from disk, and after it was preempted and resumed; with guesses and without.
 
 use std::path::Path;
 
@@ -66,7 +66,7 @@ fn after_giving_way(architecture: &str, options: engine::Options) -> Vec<u32> {
     // two sequences of 7 pages each, and 13 pages
     let mut e = engine(architecture, &engine::Options { kv_tokens: Some(12 * PAGE_TOKENS), ..options });
     let (_, other) = submit(&mut e, greedy(prompt(100, 50), CONTEXT - 110));
-    // the one admitted last gives way
+    // the one admitted last is preempted
     let (_, events) = submit(&mut e, request());
     finish(&mut e);
     assert!(e.stats().preemptions > 0, "{architecture}: {:?}", e.stats());
@@ -76,7 +76,7 @@ fn after_giving_way(architecture: &str, options: engine::Options) -> Vec<u32> {
 
 #[test]
 fn batch_invariance() {
-    // all that can guess, whether it pays or not
+    // all sources of guesses, whether they are worthwhile or not
     let guesses = Speculation { mode: Mode::Auto, draft_max: 3, always: true, ..Speculation::default() };
     for architecture in ARCHITECTURES {
         let want = alone(architecture, &request());

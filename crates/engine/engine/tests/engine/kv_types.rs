@@ -1,5 +1,5 @@
-//! Keys and values in q8_0: near f16's logits and transformers', and the same bits however a token is computed: cut,
-//! batched, out of the cache, off the disk, after it was put back.
+//! Keys and values in q8_0: logits near f16's and transformers', and the same bits however a token is computed: split,
+//! batched, from the cache, from the disk, after a preemption.
 
 use std::ops::ControlFlow;
 use std::sync::mpsc::Receiver;
@@ -22,7 +22,7 @@ const HYBRID_AND_PLAIN: [&str; 2] = ["qwen35moe", "qwen3"];
 /// Largest difference of all logits together from those with exact keys and values, as a share of their size, and largest
 /// mean divergence of the next token's probabilities, in nats.
 const BOUNDS: (f64, f64) = (0.012, 4e-4);
-/// The same where a token went to other experts: in models as small as these that is another token.
+/// The same if a token was routed to other experts: in such small models its logits differ.
 const BOUNDS_OTHER_EXPERTS: (f64, f64) = (0.08, 1e-2);
 
 fn with_kv(kv: KvTypes) -> Limits {
@@ -73,7 +73,7 @@ fn logits_are_near_those_of_exact_keys_and_values() {
     }
 }
 
-/// Against numbers that none of this made.
+/// Against transformers' numbers.
 #[test]
 fn golden_logits_are_near_with_quantised_keys_and_values() {
     for name in ["tiny-qwen3_5_moe", "tiny-qwen3_5", "tiny-qwen3_moe"] {
@@ -164,14 +164,14 @@ fn cold(architecture: &str, request: &Request) -> Bits {
 fn quantised_answers_have_the_same_bits_in_batches_and_from_the_cache() {
     for architecture in HYBRID_AND_PLAIN {
         let mut e = opened(architecture, &quantised());
-        // in company, and prompts in parts
+        // in a batch, and with prompts in parts
         let first: Vec<Request> = (0..4).map(|i| with_logprobs(prompt(90 + 7 * i, i as u32), 20)).collect();
         let events: Vec<_> = first.iter().map(|r| submit(&mut e, r.clone()).1).collect();
         finish(&mut e);
         for (request, events) in first.iter().zip(&events) {
             let got = bits(events);
             assert_eq!(got.len(), 20);
-            assert!(got == cold(architecture, request), "{architecture}: in company");
+            assert!(got == cold(architecture, request), "{architecture}: in a batch");
             // the conversation goes on
             let said = got.iter().map(|(id, _)| *id);
             let next = request.prompt.iter().copied().chain(said).chain([1, 2, 3]).collect();
@@ -223,7 +223,7 @@ fn quantised_pages_come_back_from_disk() {
 #[test]
 fn preempted_quantised_sequences_continue() {
     for architecture in HYBRID_AND_PLAIN {
-        // four sequences of 390 tokens want 7 pages each, and there are 12
+        // four sequences of 390 tokens need 7 pages each, and there are 12
         let mut e = opened(architecture, &engine::Options { kv_tokens: Some(11 * 64), ..quantised() });
         let requests: Vec<Request> = (0..4).map(|i| with_logprobs(prompt(30, i), 360)).collect();
         let events: Vec<_> = requests.iter().map(|r| submit(&mut e, r.clone()).1).collect();

@@ -1,4 +1,4 @@
-//! A file with tensors that the engine computes nothing with is refused, and the tensor named.
+//! A file with tensors that the engine does not use is refused, and the error names the tensor.
 
 use bytes::Bytes;
 use octet_compute::reference::Reference;
@@ -6,7 +6,7 @@ use octet_engine::models;
 use octet_synth::{Mix, tiny};
 use octet_weights::{GgmlType, Model, Source, TensorInfo};
 
-/// A made-up model with one more tensor.
+/// A synthetic model with one more tensor.
 struct WithExtra {
     inner: Model,
     tensors: Vec<TensorInfo>,
@@ -36,7 +36,7 @@ fn load(arch: &str, extra: Option<&str>, ignored: Option<&str>) -> Result<(), St
     tensors.extend(extra.map(|name| TensorInfo { name: name.into(), ty: GgmlType::F32, shape: vec![64] }));
     let ignored = ignored.map(str::to_string).into_iter().collect();
     let file = Model::new("made.gguf".into(), metadata, Box::new(WithExtra { inner, tensors, ignored }));
-    let file = file.expect("no name stands twice");
+    let file = file.expect("names are unique");
     let limits = models::Limits { mtp: true, ..crate::common::limits() };
     models::load(&file, Reference, limits, &mut |_, _| {}).map(|_| ()).map_err(|e| e.to_string())
 }

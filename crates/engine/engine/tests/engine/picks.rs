@@ -1,4 +1,4 @@
-//! Logits that stay on a graphics device, whose largest ones suffice for the choice of a token: answers are those that are chosen from all of them.
+//! Logits stay on a graphics device if the largest ones are enough to choose a token: answers are the same as from all logits.
 
 use std::sync::mpsc::channel;
 
@@ -70,7 +70,7 @@ fn answers_are_the_same_whether_all_logits_are_read_or_not() {
         let (all, read) = answers(index, architecture, requests(Some(0)));
         assert_eq!(few, all, "{architecture}");
         assert!(picked >= 12 && read == 0, "{architecture}: {picked} steps and {read}");
-        // one that needs all has them read for everybody
+        // if one request needs all logits, they are read for all requests
         let mut mixed = requests(None);
         mixed[0].sampling.logprobs = Some(0);
         assert_eq!(answers(index, architecture, mixed).0, all, "{architecture}, mixed");

@@ -1,4 +1,4 @@
-//! Files whose metadata asks for another computation than ours, or whose weights give no numbers, are refused by name.
+//! Files whose metadata requires another computation than ours, or whose weights give NaN, are refused by name.
 
 use bytes::Bytes;
 use octet_compute::cpu::{Cpu, CpuOptions};
@@ -53,7 +53,7 @@ fn neutral_keys_are_accepted() {
         ("llama.final_logit_softcapping", Value::F64(0.0)),
         ("llama.attention.key_length", Value::U64(64)),
     ];
-    load("llama", &neutral).expect("nothing is asked for");
+    load("llama", &neutral).expect("neutral values load");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_first_token_outside_of_the_vocabulary_is_refused() {
     assert!(e.contains("bos_token_id") && e.contains("1000000"), "{e}");
 }
 
-/// A made-up model whose last norm is NaN.
+/// A synthetic model whose last norm is NaN.
 struct NotANumber(Model);
 
 impl Source for NotANumber {

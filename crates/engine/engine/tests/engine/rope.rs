@@ -1,4 +1,4 @@
-//! Scaling of the rotary embedding against transformers' numbers, and which of a file's keys are heard.
+//! Scaling of the rotary embedding against transformers' numbers, and which of a file's keys are used.
 
 use crate::common::{Run, exact_backends, limits, load};
 use octet_engine::models::config::Config;

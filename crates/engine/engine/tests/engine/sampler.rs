@@ -141,7 +141,7 @@ fn greedy_breaks_ties_by_the_lowest_id() {
     logits.fill(-0.0);
     logits[9] = 0.0;
     assert_eq!(sampler.sample(&logits, None).unwrap().id, 0);
-    // Biases, penalties and masks hold for it too.
+    // Biases, penalties and masks apply to it, too.
     logits[9] = 1.0;
     let mut banned = new(SamplerParams { logit_bias: vec![(9, -100.0)], ..SamplerParams::greedy() }, 1000);
     assert_eq!(banned.sample(&logits, None).unwrap().id, 0);
@@ -201,7 +201,7 @@ fn broken_logits_are_errors() {
         let mut s =
             Sampler::new(SamplerParams { logprobs: Some(2), ..params }, 200, &bitset_below(190), 0).unwrap();
         let mut l = logits(200);
-        l[199] = f32::NAN; // padding may hold anything
+        l[199] = f32::NAN; // padding may have any value
         assert!(s.sample(&l, None).is_ok());
         l[150] = f32::INFINITY;
         let inf = s.sample(&l, None).unwrap_err();
@@ -367,7 +367,7 @@ const ROWS: usize = 333;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
-    /// Masked ids never come, whatever the settings; what comes is what the oracle deems possible; greedy is its best.
+    /// Masked ids are never chosen, whatever the settings. Chosen ids are possible by the oracle; greedy chooses its best.
     #[test]
     fn masks_are_never_violated(
         params in any_params(ROWS),
@@ -389,7 +389,7 @@ proptest! {
                 }
                 Ok(s) => {
                     prop_assert!(possible && may(s.id as usize), "{} is masked", s.id);
-                    // The oracle computes in f64, so what lies on an edge may fall to either side.
+                    // The oracle computes in f64, so a token at a limit may be on either side.
                     let loose = SamplerParams {
                         top_p: (params.top_p * 1.001 + 1e-5).min(1.0),
                         min_p: params.min_p * 0.99,
@@ -406,7 +406,7 @@ proptest! {
         }
     }
 
-    /// Counting as tokens come and go gives what counting the window anew gives.
+    /// Incremental counts equal counts of the whole window.
     #[test]
     fn penalties_cover_the_window(
         history in prop::collection::vec(0u32..24, 0..200),
@@ -433,7 +433,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// From the largest logits of a row, which a device finds, the sampler chooses what it chooses from all of them, as often as it is asked.
+    /// From the largest logits of a row, which a device finds, the sampler chooses the same tokens as from all of them.
     #[test]
     fn the_largest_logits_are_enough(
         levels in prop::collection::vec(-40i32..40, 1..400),

@@ -94,7 +94,7 @@ fn the_same_tokens_are_left_as_in_llama_cpp() {
                 );
             }
             assert!(ids.contains(&drawn.id));
-            // Mirostat goes by what was taken; the others are asked about the same text again.
+            // Mirostat depends on the chosen token; the others sample for the same text again.
             if let Some(id) = expected.get("drawn") {
                 sampler.accept(id.as_u64().unwrap() as u32);
             }
@@ -102,7 +102,7 @@ fn the_same_tokens_are_left_as_in_llama_cpp() {
     }
 }
 
-/// Draws with and without a look at the distribution, which takes another way through the code.
+/// Draws with and without reported probabilities, which use another code path.
 #[test]
 fn reported_probabilities_change_no_text() {
     let base = || SamplerParams { seed: Some(5), ..SamplerParams::default() };
@@ -127,7 +127,7 @@ fn reported_probabilities_change_no_text() {
     }
 }
 
-/// XTC has its turn as often as it is asked to, and takes no number from the stream of draws.
+/// XTC is applied with its probability, and uses no number of the draws' random stream.
 #[test]
 fn xtc_is_applied_with_its_probability() {
     let l = logits(60, 0);
@@ -158,7 +158,7 @@ fn breakers_match_every_tokenization() {
     meta.insert("tokenizer.ggml.scores", Meta::Floats(scores));
     let tokenizer = Tokenizer::from_metadata(&meta).unwrap();
     let all = dry_breakers(&tokenizer, "abc");
-    // "abc" itself; what ends with "a" or "ab" goes on with the rest. ("bc" is one token.)
+    // "abc" itself; tokens that end with "a" or "ab", followed by the rest. ("bc" is one token.)
     for expected in [vec![9], vec![3, 7], vec![8, 7], vec![6, 5]] {
         assert!(all.contains(&expected), "{expected:?} of {all:?}");
     }

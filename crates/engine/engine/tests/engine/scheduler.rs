@@ -1,5 +1,5 @@
-//! The engine on its thread: many requests at once, each with the tokens that it would have got alone; those that vanish,
-//! those that cannot be served, and the end.
+//! The engine on its thread: concurrent requests get the same tokens as alone; cancelled requests,
+//! requests that cannot be served, and shutdown.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,8 +16,7 @@ use octet_engine::sampler::SamplerParams;
 use octet_engine::scheduler::{Handle, Options, Shutdown, SubmitError};
 use octet_synth::{Mix, tiny};
 
-/// A listener that says when its first token comes, and keeps the engine there for as long as somebody holds the other end
-/// of `until`.
+/// A sink that reports its first token, and blocks the engine there until the other end of `until` is dropped.
 struct Held {
     events: Sender<Event>,
     stands: Sender<()>,
@@ -27,15 +26,15 @@ struct Held {
 impl EventSink for Held {
     fn send(&mut self, event: Event) -> ControlFlow<()> {
         if matches!(event, Event::Token { .. }) {
-            let _ = self.stands.send(()); // only the first one is waited for
+            let _ = self.stands.send(()); // only the first one is awaited
             let _ = self.until.recv(); // nothing is ever sent
         }
         EventSink::send(&mut self.events, event)
     }
 }
 
-/// Submits a request at which the engine stands until what comes with its events is dropped: so nothing is taken in or
-/// finished meanwhile, however long this thread waits for its turn.
+/// Submits a request that blocks the engine until the value returned with its events is dropped. So no request is accepted or
+/// finished meanwhile, however long this thread waits for a processor.
 fn hold(handle: &Handle, request: Request) -> (Receiver<Event>, Sender<()>) {
     let (events, receive) = channel();
     let (go, until) = channel();
@@ -53,7 +52,7 @@ fn concurrent_requests_get_the_same_answers_as_alone() {
         let shared = prompt(150, 9);
         let mut requests: Vec<Request> =
             (0..16).map(|i| greedy(prompt(25 + i % 12 * 20, i as u32), 10 + i)).collect();
-        // some share a beginning, in turn with those that do not
+        // requests with and without a shared prefix alternate
         for (i, r) in requests.iter_mut().enumerate().skip(6) {
             r.prompt = [&shared[..], &r.prompt[..20]].concat();
             r.checkpoints = vec![150];
@@ -82,7 +81,7 @@ fn concurrent_requests_get_the_same_answers_as_alone() {
     }
 }
 
-/// A listener that goes away at its first token.
+/// A sink that closes at its first token.
 struct Leaving(Listener);
 
 impl EventSink for Leaving {
@@ -105,7 +104,7 @@ fn a_cancelled_request_frees_its_place() {
         let (events, receive) = channel();
         (Listener { events, gone: Arc::clone(&gone) }, receive)
     };
-    // one that would run for long, and two behind it
+    // a long request, and two queued ones
     let (long, events) = listen();
     handle.submit_to(greedy(prompt(20, 1), 300), Box::new(Leaving(long))).expect("there is room");
     let (second, second_events) = listen();
@@ -151,7 +150,7 @@ fn a_burst_uses_all_places() {
     let mut taken = vec![first];
     let mut places = Vec::new();
     for i in 0..30 {
-        // half of them make their prompts later
+        // half of them submit their prompts later
         if i % 2 == 0 {
             places.extend(handle.reserve());
         } else {
@@ -191,7 +190,7 @@ fn impossible_requests_are_refused_with_the_numbers() {
 #[test]
 fn preemption_changes_no_answer() {
     for architecture in ["qwen35moe", "qwen3"] {
-        // four sequences of 390 tokens want 7 pages each, and there are 12
+        // four sequences of 390 tokens need 7 pages each, and there are 12
         let small = engine::Options { kv_tokens: Some(11 * 64), ..options() };
         let mut e = engine(architecture, &small);
         let requests: Vec<Request> = (0..4).map(|i| greedy(prompt(30, i), 360)).collect();
@@ -263,7 +262,7 @@ fn constraints_hold_for_every_choice() {
         assert!(got.tokens.iter().zip(&list).all(|(id, allowed)| allowed.contains(id)));
         assert_eq!(got.tokens, got.tokens);
     }
-    // one that fails takes nobody with it
+    // a failing request affects no other
     let broken = Some(Box::new(Steps { list: vec![], at: 1 }) as Box<dyn Constraint>);
     let other = handle.submit(greedy(prompt(20, 1), 20)).unwrap();
     let e = collect(&handle.submit(Request { constraint: broken, ..greedy(prompt(9, 3), 5) }).unwrap());
@@ -284,7 +283,7 @@ fn reasoning_ends_with_its_budget() {
         assert_eq!(got[n..n + 3], end[..]);
         assert_eq!(got.len(), 12);
     }
-    // thoughts that end by themselves are left alone
+    // reasoning that ends by itself is not changed
     let close = plain[3];
     let thinking = Some(ThinkingBudget { max_tokens: 6, close, end: vec![close] });
     let got = collect(&handle.submit(Request { thinking, ..greedy(prompt(40, 3), 12) }).unwrap()).unwrap();
@@ -354,7 +353,7 @@ fn a_prompt_is_pooled_the_same_though_its_beginning_is_cached() {
     }
 }
 
-/// Tokens that have come since the last look.
+/// Tokens that have arrived since the last call.
 fn tokens(events: &Receiver<Event>) -> usize {
     events.try_iter().filter(|e| matches!(e, Event::Token { .. })).count()
 }
@@ -416,7 +415,7 @@ fn a_cancelled_request_is_removed_after_one_step() {
     }
 }
 
-/// A listener that panics when it is told something.
+/// A sink that panics at its first event.
 struct Faulty;
 
 impl EventSink for Faulty {
@@ -449,7 +448,7 @@ fn draining_finishes_accepted_requests_and_accepts_no_more() {
     handle.join().expect("the thread ends well");
 }
 
-/// What was accepted is answered, however late its prompt is made.
+/// Accepted requests are answered, however late their prompt is submitted.
 #[test]
 fn draining_waits_for_reserved_places() {
     let handle = open("qwen3", options());
@@ -464,7 +463,7 @@ fn draining_waits_for_reserved_places() {
     handle.join().expect("the thread ends well");
 }
 
-/// Keeps its channel open from both ends, as a server's does: only an event tells that it is over.
+/// Keeps its channel open at both ends, like a server's: only an event ends it.
 struct Endless(Sender<Event>);
 
 impl EventSink for Endless {
@@ -476,7 +475,7 @@ impl EventSink for Endless {
     }
 }
 
-/// Between the engine's last look at what was submitted and its end, nothing gets lost.
+/// No submission is lost between the engine's last check of its queue and its end.
 #[test]
 fn a_submission_during_shutdown_gets_a_result() {
     for round in 0..30 {
@@ -502,7 +501,7 @@ fn a_submission_during_shutdown_gets_a_result() {
             handle.shutdown(how);
             for (_open, events) in submitting.join().expect("it ends") {
                 let last = loop {
-                    let event = events.recv_timeout(wait).expect("it is told");
+                    let event = events.recv_timeout(wait).expect("an event arrives");
                     if matches!(event, Event::Done { .. } | Event::Failed(_)) {
                         break event;
                     }

@@ -1,5 +1,5 @@
-//! Several tokens a step change nothing but the time: texts, probabilities and random numbers are those of a run without guesses, whoever
-//! guesses and however often it is right, in any batch, with grammars, stop strings, the cache, and sequences that make way.
+//! Speculation only changes the time: texts, probabilities and random numbers are those of a run without guesses, for any source and quality
+//! of guesses, in any batch, with grammars, stop strings, the cache, and preempted sequences.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn seen(events: &Receiver<Event>) -> BTreeMap<u32, Seen> {
     all
 }
 
-/// Allows three tokens in turn, which the text so far decides; one of four times only one of them. Ends after 20 tokens.
+/// Allows three tokens at a time, depending on the text so far; every fourth time only one of them. Ends after 20 tokens.
 struct Turns(Vec<u32>);
 
 impl Turns {
@@ -127,7 +127,7 @@ fn open(file: &octet_weights::Model, speculation: Speculation, change: impl FnOn
     Engine::open(file, &options, &mut |_, _| {}).expect("a small model opens")
 }
 
-/// All requests, so many at a time.
+/// All requests, `n` at a time.
 fn run(engine: &mut Engine, requests: Vec<Request>, together: usize) -> Vec<BTreeMap<u32, Seen>> {
     let mut all = Vec::new();
     let mut left = requests.into_iter().peekable();
@@ -224,7 +224,7 @@ fn the_trained_block_guesses_well() {
     }
 }
 
-/// What llama.cpp makes of the block: how many guesses, and how many were right (`models/fox/drafts.py`).
+/// llama.cpp's results with the block: the number of guesses, and of correct ones (`models/fox/drafts.py`).
 #[derive(serde::Deserialize)]
 struct Drafts {
     by: String,
@@ -367,7 +367,7 @@ fn conversations_continue_from_the_cache() {
         let file = tiny(architecture, Mix::Q4KM).expect("a tiny model of a known architecture");
         let mut off = open(&file, Speculation::off(), |_| {});
         let mut on = open(&file, always(Mode::Lookup, Some(0.8)), |_| {});
-        // The second time an oracle knows what comes; states are kept in the middle of steps with guesses.
+        // In the second run the oracle knows the answer; states are saved in the middle of steps with guesses.
         for round in 0..2 {
             let mut text = prompt(70, 9);
             for turn in 0..3 {

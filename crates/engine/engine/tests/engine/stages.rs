@@ -1,5 +1,5 @@
-//! How many barriers a decode step has on a graphics device: what limits models of many small kernels. Not more than were counted. And how many
-//! bytes the steps read.
+//! The number of barriers of a decode step on a graphics device, which limits models with many small kernels: it must not grow. And the
+//! bytes that steps read.
 
 use crate::common::{On, Run, load};
 use octet_compute::cpu::isa::Isa;

@@ -1,5 +1,5 @@
-//! Made-up tiny models on every backend, without reference data: each architecture against what llama.cpp makes of the
-//! same file, and types mixed.
+//! Tiny synthetic models on every backend, without reference data: each architecture against llama.cpp's text for the
+//! same file, and mixed types.
 
 use crate::common::{Run, exact_backends, limits, load};
 use octet_engine::tokenizer::{Special, Tokenizer};
@@ -66,7 +66,7 @@ fn greedy_text_is_llama_cpps_with_yarn() {
     }
 }
 
-/// Logits of random weights are of a size that softmax can tell apart, however the prompt is cut.
+/// Logits of random weights are large enough for softmax to distinguish, however the prompt is split.
 #[test]
 fn mixed_types_run() {
     let tokens: Vec<u32> = (0..9).map(|i| i * 37 % 500).collect();
@@ -88,7 +88,7 @@ fn mixed_types_run() {
     }
 }
 
-/// Made-up vocabularies are real ones to the tokenizer: text comes back, and every row but padding may be sampled.
+/// Synthetic vocabularies work in the tokenizer: text round-trips, and every row except padding may be sampled.
 #[test]
 fn synthetic_vocabularies_tokenize() {
     let large = known::shape("qwen3.6-35b-a3b").expect("a known shape");

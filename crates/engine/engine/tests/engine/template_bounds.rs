@@ -1,4 +1,4 @@
-//! Templates made to use up the stack, the memory or the time of whoever renders them: each is refused, and in words.
+//! Templates that try to exhaust the stack, the memory or the time: each is refused with an error.
 
 use octet_engine::template::{ChatInput, ChatTemplate};
 use octet_engine::tokenizer::Tokenizer;
@@ -26,7 +26,7 @@ fn render(source: &str) -> Result<String, String> {
     template.render(&input).map(|p| p.text).map_err(|e| e.to_string())
 }
 
-/// Every way to make the parser, or what walks its tree, go deeper; `n` levels of it.
+/// Every construct that nests in the parser or its tree; `n` levels of it.
 fn deep(n: usize) -> Vec<String> {
     let around = |before: &str, link: &str, after: &str| format!("{before}{}{after}", link.repeat(n));
     vec![
@@ -56,7 +56,7 @@ fn deep_templates_are_refused_or_done() {
         let e = render(&template).unwrap_err();
         assert!(e.contains("at most") || e.contains("recursion"), "{}: {e}", &template[..40]);
     }
-    // As deep as is let through: what comes of it does not matter, as long as it comes.
+    // The deepest accepted nesting: the result does not matter, as long as rendering ends.
     for template in deep(9_000) {
         let _ = render(&template);
     }
@@ -100,7 +100,7 @@ fn long_texts_are_refused_before_they_are_made() {
     }
 }
 
-/// Each of these would take all memory, or all time, if only steps were counted.
+/// Each of these would exhaust memory or time if only steps were counted.
 #[test]
 fn what_grows_with_each_step_is_refused() {
     let loops = |before: &str, each: &str| {
@@ -135,7 +135,7 @@ fn what_grows_with_each_step_is_refused() {
     all_refused(&all);
 }
 
-/// A list that holds another twice, and so on: small itself, but not to whoever looks through it.
+/// A list that contains another one twice, and so on: small in memory, but large when it is traversed.
 #[test]
 fn nested_lists_are_searched_within_bounds() {
     let mut all = Vec::new();
@@ -154,7 +154,7 @@ fn nested_lists_are_searched_within_bounds() {
     all_refused(&all);
 }
 
-/// Work that one step does, again and again.
+/// Expensive single steps, repeated.
 #[test]
 fn large_values_are_searched_within_bounds() {
     let mut all = Vec::new();

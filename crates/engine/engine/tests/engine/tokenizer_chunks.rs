@@ -1,4 +1,4 @@
-//! Long texts: cut into pieces they become the same tokens, the work ends soon after the bound, and whoever gives up is heeded.
+//! Long texts: split into chunks they become the same tokens, the work stops soon after the limit, and it can be cancelled.
 
 use std::sync::atomic::AtomicBool;
 
@@ -118,7 +118,7 @@ fn tokenizers() -> Vec<Tokenizer> {
     all
 }
 
-/// Texts of what tokenizers treat in ways of their own.
+/// Texts of characters that tokenizers handle specially.
 fn texts() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         Just("the"),
@@ -157,11 +157,11 @@ fn texts() -> impl Strategy<Value = String> {
     proptest::collection::vec(part, 0..80).prop_map(|parts| parts.concat())
 }
 
-/// In whatever pieces, `text` is the tokens that it is as a whole; also where no added token may span byte `barrier` of it.
+/// In any chunks, `text` becomes the same tokens as a whole, also if no added token may span its byte `barrier`.
 fn same_in_pieces(text: &str, chunk: usize, barrier: usize) -> Result<(), TestCaseError> {
     for (i, t) in tokenizers().iter().enumerate() {
         for special in [Special::Text, Special::Parse] {
-            // What a vocabulary cannot spell, it cannot in pieces either.
+            // Text that cannot be encoded as a whole cannot be encoded in chunks either.
             let whole = t.encode(text, special);
             let cut = t.encode_within(text, special, bounds(chunk));
             prop_assert_eq!(whole.is_err(), cut.is_err(), "tokenizer {}", i);
@@ -192,7 +192,7 @@ proptest! {
     }
 }
 
-/// A place to cut may be next to an added token that may not be one here.
+/// A chunk boundary may be next to an added token that is not allowed there.
 #[test]
 fn barriers_may_be_beside_chunk_boundaries() {
     for barrier in 0..10 {

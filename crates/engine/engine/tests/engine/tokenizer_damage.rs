@@ -6,7 +6,7 @@ use octet_weights::{Metadata, Value};
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
-/// A small byte-level tokenizer.json in which every part that is read stands.
+/// A small byte-level tokenizer.json with every part that is read.
 fn small() -> Json {
     json!({
         "added_tokens": [
@@ -133,7 +133,7 @@ fn replace(v: &mut Json, n: &mut usize, with: &Json) {
 }
 
 proptest! {
-    /// Whatever part of the file holds whatever value: it is refused, or it works on any text.
+    /// Any value in any part of the file: the file is refused, or it works on any text.
     #[test]
     fn random_damage_never_panics(
         n in 0usize..90,

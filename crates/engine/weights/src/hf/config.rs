@@ -204,7 +204,7 @@ fn attention(text: &Fields, keys: &mut Keys) -> Result<u32, Error> {
     };
     keys.put_u32("embedding_length", hidden);
     keys.put_u32("attention.head_count", heads);
-    // Absent in configs from before grouped-query attention: as many as query heads.
+    // Absent in configs from before grouped-query attention: the number of query heads.
     keys.put_u32("attention.head_count_kv", text.opt_u32("num_key_value_heads")?.unwrap_or(heads));
     keys.put_u32("attention.key_length", head_dim);
     keys.put_u32("attention.value_length", head_dim);

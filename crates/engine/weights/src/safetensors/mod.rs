@@ -4,7 +4,7 @@
 //! range in the data), the data, of which every byte belongs to one tensor.
 //! <https://github.com/huggingface/safetensors#format>
 //!
-//! The crate `safetensors` is not used for reading: its errors do not name the tensor, a name that stands twice goes
+//! The crate `safetensors` is not used for reading: its errors do not name the tensor, a duplicate name goes
 //! unseen, and sums of stated sizes can overflow. It writes the files that this parser is tested with.
 
 mod index;
@@ -71,7 +71,7 @@ impl Entry {
     }
 }
 
-/// A JSON object as pairs in order; a name that stands twice is an error. Errors carry the name.
+/// A JSON object as pairs in order; a duplicate name is an error. Errors carry the name.
 pub(crate) struct Pairs<T>(pub Vec<(String, T)>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Pairs<T> {

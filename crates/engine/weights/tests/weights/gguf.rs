@@ -1,5 +1,5 @@
-//! The GGUF reader and writer: what is written is read back, and what is damaged is refused with a message that says
-//! where. `alloc.rs` holds the reader's memory against the file's size.
+//! The GGUF reader and writer: written files are read back, and damaged ones are refused with a message that says
+//! where. `alloc.rs` compares the reader's memory with the file's size.
 
 use crate::support::*;
 use octet_weights::gguf::{Writer, from_bytes};
@@ -277,7 +277,7 @@ fn truncated_anywhere() {
         let said = refusal(from_bytes("m.gguf", bytes.slice(..len)));
         let subject = match len {
             0..24 => "header",
-            24..32 => "header declares 2 tensors", // counts are held against the length before anything else
+            24..32 => "header declares 2 tensors", // counts are compared with the length before anything else
             _ if len < head => "",
             _ => "tensor '",
         };

@@ -344,7 +344,7 @@ fn tokenizer_and_generation() {
         assert_eq!(m.metadata.get(k), Some(&want), "{k}");
     }
 
-    // config.json's ids go before the named token's; greedy models have no sampling defaults.
+    // config.json's ids take precedence over the named token's; greedy models have no sampling defaults.
     let mut fewer =
         with(files.clone(), "generation_config.json", r#"{"do_sample": false, "temperature": 1}"#);
     fewer.insert("config.json".into(), config(json!({"eos_token_id": 9}))["config.json"].clone());
@@ -355,7 +355,7 @@ fn tokenizer_and_generation() {
     named.remove("generation_config.json");
     assert_eq!(open(named).unwrap().metadata.u32("tokenizer.ggml.eos_token_id").unwrap(), 3);
 
-    // A template's own file goes first.
+    // A template's own file takes precedence.
     let m = open(with(files.clone(), "chat_template.json", r#"{"chat_template": "P"}"#)).unwrap();
     assert_eq!(m.metadata.str("tokenizer.chat_template").unwrap(), "P");
     let m = open(with(files.clone(), "chat_template.jinja", "J")).unwrap();
@@ -476,7 +476,7 @@ fn tensors_that_are_refused() {
         let said = refusal(open(files));
         assert!(said.starts_with(&format!("dir/model.safetensors: {want}")), "{said}");
     }
-    // What is not looked at may be of any type.
+    // Unused tensors may have any type.
     let m = open(one("position_ids", "I64", &[4], 32)).unwrap();
     assert_eq!((m.tensors().len(), m.ignored()), (0, &["position_ids".to_string()][..]));
     // BF16 and F16 stay as they are.

@@ -116,7 +116,7 @@ fn tensors_equal_their_conversion() {
                 assert!(ours == want, "{name}: {}", t.name);
             }
         }
-        // As many values in all, so nothing of ours is left over.
+        // The same number of values in all, so none is missing.
         let count = |m: &Model| m.tensors().iter().map(|t| t.len()).sum::<usize>();
         assert_eq!(count(&hf), count(&gguf), "{name}");
     }

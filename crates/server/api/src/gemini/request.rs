@@ -32,8 +32,8 @@ const CONFIG: Rules = &[
     ("mediaResolution", tuning("this server looks at what a provider's model sees")),
     ("enableEnhancedCivicAnswers", tuning("it is for a provider")),
     ("audioTimestamp", tuning("this server hears nothing")),
-    ("routingConfig", tuning("the model's name selects who answers")),
-    ("modelSelectionConfig", tuning("the model's name selects who answers")),
+    ("routingConfig", tuning("the model's name selects the deployment")),
+    ("modelSelectionConfig", tuning("the model's name selects the deployment")),
 ];
 
 /// Fields of a function declaration.

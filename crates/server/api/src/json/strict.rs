@@ -117,7 +117,7 @@ pub(super) fn value(body: &[u8]) -> Result<Value> {
 fn refused(place: &Place, body: &[u8], e: &serde_json::Error) -> ApiError {
     let path = place.path();
     let message = if place.twice {
-        format!("'{path}' is there twice in one object; say it once")
+        format!("'{path}' is a duplicate key in its object; give it once")
     } else if let Some(half) = half_of_a_pair(body).filter(|_| e.to_string().contains("hex escape")) {
         format!(
             "'{path}' has a lone surrogate, {half}: half of a character. Cut texts between characters, not between \

@@ -1,5 +1,5 @@
-//! What real programs send and no template, or no server but the provider's, knows: read with a warning, and shown to the model in a form that
-//! templates take.
+//! Fields of real programs that only the provider's server, and no template, supports: they are read with a warning, and the model gets them in a form that
+//! templates accept.
 
 use crate::common::*;
 use octet_api::core::*;
@@ -327,7 +327,7 @@ fn reasoning_in_parts_and_calls_without_ids_are_read() {
     assert_eq!(t.messages[4]["tool_calls"][0]["function"]["name"], "f");
     assert_eq!(t.messages[5]["content"], "G");
     assert!(r.warnings.is_empty(), "{:?}", r.warnings);
-    // A model wrote it: Anthropic's clients keep what is no object.
+    // A model wrote it: Anthropic's clients keep arguments that are not an object.
     let r = messages(json!({"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "Hi"},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": "{bad"}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "no"}]}]}));

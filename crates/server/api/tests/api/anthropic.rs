@@ -72,7 +72,7 @@ fn the_billing_header_is_not_an_instruction() {
     assert_eq!(system(json!([block(line), block("Be brief.")])), be_brief);
     assert_eq!(system(json!(format!("{line}\n\nBe brief."))), be_brief);
     assert_eq!(system(json!([block(line)])).0, Role::User);
-    // Behind other words it is one of them.
+    // After other words it is ordinary text.
     let later = json!([block("Be brief."), block(line)]);
     assert_eq!(system(later), (Role::System, format!("Be brief.|{line}")));
 }
@@ -125,7 +125,7 @@ fn a_stream_in_order() {
     assert_eq!(shape(&stream), expected);
     for (line, next) in stream.lines().zip(stream.lines().skip(1)).filter(|(l, _)| l.starts_with("event: ")) {
         let v: Value = serde_json::from_str(next.strip_prefix("data: ").unwrap()).unwrap();
-        assert_eq!(v["type"], line["event: ".len()..], "the name stands twice");
+        assert_eq!(v["type"], line["event: ".len()..], "the event's name equals its type");
     }
     let events = data(&stream);
     assert_eq!(events[0]["message"]["usage"]["input_tokens"], 4);
@@ -153,7 +153,7 @@ fn a_whole_answer() {
     assert_eq!((&v["stop_reason"], &v["id"]), (&json!("tool_use"), &json!("msg_abc")));
 }
 
-/// A client's library ends with an error of its own where the input of a `tool_use` is no object.
+/// A client's library fails if the input of a `tool_use` is not an object.
 #[test]
 fn a_call_without_an_object_is_text() {
     let call = |index: u32, parts: &[&str]| {
@@ -232,7 +232,7 @@ fn models_are_listed() {
     );
 }
 
-/// Without what this dialect has no place for.
+/// Without the parts that this dialect does not have.
 fn comparable(answer: Answer) -> Answer {
     without(answer, |a| {
         a.created_s = 0;

@@ -28,7 +28,7 @@ const OLLAMA_EMBED: Parser = |b| ollama::embed::parse(b).map(|r| r.warnings);
 const OLLAMA_EMBED_OLD: Parser = |b| ollama::embed::parse_old(b).map(|r| r.warnings);
 const OLLAMA_SHOW: Parser = |b| ollama::models::parse_show(b).map(|_| Vec::new());
 
-/// Requests that generate nothing, which nobody is warned about.
+/// Requests that generate nothing, and give no warning.
 const LENIENT: [&str; 2] = ["ollama_unload", "ollama_show"];
 
 macro_rules! bodies {
@@ -179,7 +179,7 @@ fn replace(v: &mut Value, n: &mut usize, with: &Value) -> bool {
 }
 
 proptest! {
-    /// Whatever stands anywhere in a body: it is read or refused in words, with the place.
+    /// Any value anywhere in a body is read, or refused with an error that names the place.
     #[test]
     fn errors_are_named(
         which in 0..BODIES.len(),

@@ -1,4 +1,4 @@
-//! The tests of the dialects, in one program: each program is linked by itself.
+//! The tests of the dialects, in one program: each test program is linked separately.
 
 mod accepted;
 mod anthropic;

@@ -1,5 +1,5 @@
-//! OpenAI's chat dialect towards providers: what is sent, what is made of their answers, and that nothing is lost on the
-//! way there and back.
+//! OpenAI's chat dialect towards providers: requests, answers, and round trips
+//! without losses.
 
 use crate::common::*;
 use octet_api::core::*;
@@ -128,7 +128,7 @@ fn broken_streams_end_in_one_error() {
     assert_eq!(got.last(), Some(&finished(FinishReason::Stop)), "nothing counts after the end");
 }
 
-/// What OpenAI's dialect cannot say.
+/// Fields that OpenAI's dialect does not have.
 fn comparable(mut a: Answer) -> Answer {
     a.id = a.id.trim_start_matches("chatcmpl-").into();
     if let Some(t) = &mut a.timings {

@@ -86,7 +86,7 @@ fn metadata_is_stored_with_a_response() {
     assert_eq!((&sent["metadata"], dropped), (&json!({"k": "v"}), vec![]));
 }
 
-/// Without what responses have no place for.
+/// Without the parts that responses do not have.
 fn carried(answer: Answer) -> Answer {
     without(answer, |a| {
         a.timings = None;
@@ -196,7 +196,7 @@ fn completed() -> Value {
     json!({"type": "response.completed", "response": {"id": "r", "model": "m", "status": "completed"}})
 }
 
-/// Items whose announcements overlap: each is said once, and whole.
+/// Items whose events overlap: each is emitted once, and complete.
 #[test]
 fn parallel_items_are_emitted_once() {
     let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "f", "arguments": format!("{{\"{id}\":1}}")});
@@ -252,7 +252,7 @@ fn parallel_items_are_emitted_once() {
     assert_eq!(answer(&bare).1, both);
 }
 
-/// What we do not know may have fields of the same names, with other things in them.
+/// Unknown items may have fields of the same names with other contents.
 #[test]
 fn unknown_items_and_events_are_skipped() {
     let message = json!({"type": "message", "content": [
@@ -273,7 +273,7 @@ fn unknown_items_and_events_are_skipped() {
         assert_eq!((answer.choices[0].text().as_str(), answer.choices[0].tool_calls().count()), ("X", 0));
         assert_eq!(answer.choices[0].finish, Some(FinishReason::Stop));
     }
-    // What we know has to be what it says.
+    // Known items must have their own shape.
     let wrong = json!({"status": "completed", "output": [{"type": "message", "content": "text"}]});
     assert!(events_of(&wrong.to_string()).contains("cannot be read"));
 }

@@ -1,4 +1,4 @@
-//! What a request may bring to make a server work for ever: it is refused, or it compiles and each of its masks comes in time.
+//! Requests that try to keep a server busy for ever: each is refused, or compiles and has each mask in time.
 
 use std::time::{Duration, Instant};
 

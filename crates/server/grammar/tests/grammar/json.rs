@@ -1,4 +1,4 @@
-//! Answers in JSON: what a schema's grammar lets through is what an independent validator takes, and the other way round.
+//! Answers in JSON: a schema's grammar accepts the same documents as an independent validator.
 
 use crate::support::{bytes, compile, ids_of, matcher, takes, text_of, walk};
 use octet_grammar::GrammarSpec;
@@ -103,7 +103,7 @@ fn schemas() -> Vec<(Value, Vec<Value>, Vec<Value>)> {
     ]
 }
 
-/// What was drawn; `None` for JSON with numbers beyond 64-bit floats, which serde_json does not read.
+/// The sampled document; `None` for JSON with numbers beyond 64-bit floats, which serde_json does not read.
 fn parsed(text: &str) -> Option<Value> {
     match serde_json::from_str(text) {
         Ok(document) => Some(document),

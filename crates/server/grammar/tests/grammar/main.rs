@@ -1,4 +1,4 @@
-//! The tests of structured output, in one program: each program is linked by itself.
+//! The tests of structured output, in one program: each test program is linked separately.
 
 #[path = "../support/mod.rs"]
 mod support;

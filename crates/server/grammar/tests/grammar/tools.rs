@@ -1,4 +1,4 @@
-//! Calls of tools: whatever a grammar lets through, the parser of answers reads as calls of these tools with valid arguments.
+//! Tool calls: the parser of answers reads every text that a grammar accepts as calls of these tools with valid arguments.
 
 use crate::support::{bytes, compile, ids_of, matcher, takes, text_of, walk_to};
 use octet_grammar::{Error, GrammarSpec, Tool, ToolMode, ToolSyntax};
@@ -114,7 +114,7 @@ fn spec(syntax: &ToolSyntax, mode: ToolMode, parallel: bool) -> GrammarSpec {
     GrammarSpec::ToolCalls { syntax: syntax.clone(), tools: tools(), mode, parallel }
 }
 
-/// What ends a text that has no quotation marks. No text of JSON holds it, for it has a new line.
+/// The end of a text without quotation marks. It contains a line break, so no JSON string contains it.
 fn text_end(syntax: &ToolSyntax) -> &'static str {
     match syntax {
         ToolSyntax::Harmony { .. } => "\n<|end|>",

@@ -13,12 +13,12 @@ const SPECIAL: [&str; 5] = ["<|im_end|>", "<tool_call>", "</tool_call>", "<think
 
 /// The 256 bytes by their own numbers, then special tokens: 256 `<|im_end|>` (the end of an answer) and so on.
 ///
-/// What is common is let take its time: the tests share a machine with other work.
+/// Common cases have generous time limits: the machine may be busy.
 pub fn bytes() -> Arc<Vocabulary> {
     bytes_within(PATIENT)
 }
 
-/// Far more than anything common takes.
+/// Far more than any common case takes.
 const PATIENT: TimeLimits = TimeLimits { compile: Duration::from_secs(300), step: Duration::from_secs(60) };
 
 /// The same with these limits of time.
@@ -138,7 +138,7 @@ pub fn takes(matcher: &Matcher, ids: &[u32]) -> bool {
     matcher.may_end().unwrap()
 }
 
-/// What brings an answer to its end, the soonest first: the end itself, the end of a text in tags, the ends of JSON.
+/// Tokens that lead to the end of an answer, the fastest first: the end itself, the end of a text in tags, the ends of JSON.
 fn ends(text_end: &str) -> [Vec<u32>; 6] {
     [vec![EOS], ids_of(text_end), ids_of("\""), ids_of("'"), ids_of("]"), ids_of("}")]
 }

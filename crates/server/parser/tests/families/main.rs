@@ -1,5 +1,5 @@
-//! The syntaxes of calls that are read off real chat templates, which jinja2 renders as transformers does: what a template writes of calls
-//! is read back as the same calls, whole and by characters. The templates come from packages of PyPI; none is in this repository.
+//! The syntaxes of calls derived from real chat templates, which jinja2 renders as in transformers: calls as a template renders them
+//! parse to the same calls, whole and by characters. The templates come from packages of PyPI; none is in this repository.
 
 #[allow(dead_code)]
 #[path = "../../../serve/tests/common/python.rs"]
@@ -198,7 +198,7 @@ fn reasons(
     Some(Ok(()))
 }
 
-/// Where trl lies, which has the templates of the families that it trains.
+/// The path of trl, which has the templates of the families that it trains.
 fn package(python: &Path) -> PathBuf {
     let find = "import importlib.util as u; print(u.find_spec('trl').submodule_search_locations[0])";
     let output = Command::new(python).args(["-c", find]).output().expect("python can be run");

@@ -1,4 +1,4 @@
-//! What answers mean, and that it does not depend on how they are cut.
+//! The parsed form of answers, which does not depend on how they are split.
 
 use crate::support::answers::{ANSWERS, Answer};
 use crate::support::{cuts, feed, parser};
@@ -136,19 +136,19 @@ fn text_is_emitted_as_soon_as_it_is_certain() {
     let q = ToolSyntax::Qwen3Coder;
     assert_eq!(deltas(q.clone(), false, "a <b\n\n\nc"), ["a", " ", "", "<b", "", "", "\n", "\n\nc"]);
     assert_eq!(deltas(q.clone(), true, "a\n\n</b"), ["a", "", "", "", "", "\n\n</b"]);
-    // Without tools nothing is held but what may become a tag.
+    // Without tools only a possible tag is held.
     let none = ToolSyntax::None;
     assert_eq!(
         deltas(none, false, " \na\n <think>"),
         ["", "", " \na", "\n", " ", "<", "t", "h", "i", "n", "k", ">"]
     );
-    // What cannot become a call any more is handed out at once, and so are the values of a call without a tool.
+    // Text that cannot become a call any more is emitted at once, and so are the values of a call without a tool.
     let said = deltas(q.clone(), false, "<tool_call> {");
     assert_eq!(said.last().unwrap(), "<tool_call> {");
     let quoted = "<tool_call>\n<function=other>\n<parameter=a>";
     let said = deltas(q.clone(), false, &format!("{quoted}\nvalue"));
     assert_eq!(said[quoted.len() - 1..], [quoted, "", "\nv", "a", "l", "u", "e"].map(String::from));
-    // A call is handed out with its last character.
+    // A call is emitted with its last character.
     let call = "<tool_call>\n<function=now>\n</function>\n</tool_call>";
     let said = deltas(q.clone(), false, call);
     assert!(said[..call.len() - 1].iter().all(String::is_empty));
@@ -202,7 +202,7 @@ fn answer() -> impl Strategy<Value = String> {
     prop::collection::vec(fragment(), 0..24).prop_map(|f| f.concat())
 }
 
-/// A list of objects between tags, whose arguments are handed out as they come.
+/// A list of objects between tags, whose arguments are emitted as they arrive.
 fn listed() -> ToolSyntax {
     let text = |t: &str| vec![Piece::Text(t.into())];
     let mut call = text("{\"name\": \"");
@@ -239,7 +239,7 @@ proptest! {
         for (i, call) in want.tool_calls.iter().enumerate() {
             prop_assert_eq!(call.index, i);
             let arguments: Result<serde_json::Value, _> = serde_json::from_str(&call.arguments);
-            // Those that are handed out as they come may break off.
+            // Those that are emitted as they arrive may be incomplete.
             let streams = matches!(syntax, ToolSyntax::Native(_) | ToolSyntax::Harmony);
             prop_assert!(streams || arguments.is_ok_and(|a| a.is_object()));
         }
@@ -252,7 +252,7 @@ proptest! {
         prop_assert_eq!(&feed(new(), cuts(&text).pop().unwrap()), &want);
     }
 
-    /// What no call holds comes out again: all of it with the tags in the content, and all but tags and the newlines
+    /// Text outside of calls is kept: all of it with the tags in the content, and all but tags and the newlines
     /// next to them without.
     #[test]
     fn nothing_is_lost(text in answer(), syntax in syntax(), in_reasoning: bool) {
@@ -320,7 +320,7 @@ proptest! {
     }
 }
 
-/// What becomes of an answer that is cut behind each of its characters: no half of a call is text.
+/// An answer truncated after each of its characters: no part of a call is text.
 #[test]
 fn a_truncated_call_is_not_text() {
     let call = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
@@ -340,7 +340,7 @@ fn a_truncated_call_is_not_text() {
                 );
             }
         }
-        // What is no call stays what it is.
+        // Text that is not a call stays text.
         let mut parser = parser(syntax, false, Options::default());
         let mut message = Message::default();
         parser.push("a < b and <br", &mut |delta| message.add(delta));

@@ -1,4 +1,4 @@
-//! The tests of the parser of answers, in one program: each program is linked by itself.
+//! The tests of the parser of answers, in one program: each test program is linked separately.
 
 mod answers;
 mod support;

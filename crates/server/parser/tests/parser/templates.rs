@@ -183,7 +183,7 @@ fn schema() -> Value {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// What a model writes exactly as its template would is read as the message that it was, which renders the same.
+    /// Text exactly as the template renders it parses to the original message, which renders the same.
     #[test]
     fn rendered_messages_parse_to_themselves(
         reasoning in prop::option::of(words()),

@@ -47,7 +47,7 @@ fn acts(kernels: &Kernels, tokens: usize, cols: usize, x: &[f32]) -> Activations
 }
 
 fn view(acts: &mut Activations, tokens: usize, cols: usize) -> ActView<'_> {
-    // SAFETY: nobody writes them any more.
+    // SAFETY: no thread writes them any more.
     unsafe { acts.rows(tokens, cols).view() }
 }
 
@@ -90,7 +90,7 @@ fn check(kernels: &Kernels, m: &Matrix, view: &ActView<'_>, tokens: &[u32]) -> R
             let terms = w.iter().zip(&x).map(|(&w, x)| f64::from(w) * x);
             let (sum, size) = terms.fold((0.0, 0.0), |(s, a), v| (s + v, a + v.abs()));
             let got = f64::from(got[i * m.rows + r]);
-            // Minimums are large beside the values they make: hence not the last bits.
+            // Minimums are large compared with the values, so the last bits may differ.
             let tolerance = 4e-6 * size + 1e-30;
             prop_assert!(
                 (got - sum).abs() <= tolerance,
@@ -162,14 +162,14 @@ proptest! {
         let blocks = 256 / ty.block_len();
         let mut m = random_matrix(ty, 17, 256, 1);
         if ty.block_len() > 1 {
-            // All bits of each block the same, but for the scales, which stay sane where the result stays finite.
+            // All bits of each block are equal, except those of the scales, which must keep the result finite.
             let mut data = m.data.to_vec();
             let sane = data.clone();
             let mut values = vec![0.0; ty.block_len()];
             for (b, (block, sane)) in data.chunks_mut(ty.block_bytes()).zip(sane.chunks(ty.block_bytes())).enumerate() {
                 block.fill(fill);
                 for i in 0..block.len() {
-                    // Keep as many bytes filled as possible: take a sane byte back when the block is not finite.
+                    // Fill as many bytes as possible: restore a valid byte if the block is not finite.
                     ty.dequantize(block, &mut values);
                     if values.iter().all(|v| v.is_finite() && v.abs() < 1e4) { break; }
                     let at = scale_bytes(ty, i);
@@ -211,7 +211,7 @@ proptest! {
     }
 }
 
-/// The `i`th byte of a block that may belong to a scale: `d` stands at the start or at the end.
+/// The `i`th byte of a block that may belong to a scale: `d` is at the start or at the end.
 fn scale_bytes(ty: GgmlType, i: usize) -> usize {
     let n = ty.block_bytes();
     match i {

@@ -77,7 +77,7 @@ impl DiskFaults {
         let kind = Kind::of(e);
         let todo = match kind {
             Kind::Full => {
-                "what was used least makes way for now; make room on that disk, or give the cache less of it \
+                "the least used entries are deleted for now; free space on that disk, or give the cache less of it \
                  (--cache-disk-size)"
             }
             Kind::Denied => "make it writable for this user, or give another folder (--cache-disk)",

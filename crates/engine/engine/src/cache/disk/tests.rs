@@ -153,11 +153,7 @@ fn a_removed_folder_is_created_again() {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        assert_eq!(
-            dir.metadata().unwrap().permissions().mode() & 0o777,
-            0o700,
-            "nobody else may look into it"
-        );
+        assert_eq!(dir.metadata().unwrap().permissions().mode() & 0o777, 0o700, "only its owner may read it");
     }
     // Its entries are removed when they are requested.
     assert!(read(&mut disk, 0).is_err() && !disk.has(&key(0)));

@@ -16,7 +16,7 @@ use octet_synth::{Mix, tiny};
 
 pub const CONTEXT: usize = 400;
 
-/// A listener that hangs up when told to, or when its receiver goes.
+/// A sink that closes when its test closes it, or when its receiver is dropped.
 pub struct Listener {
     pub events: Sender<Event>,
     pub gone: Arc<AtomicBool>,
@@ -67,7 +67,7 @@ pub fn greedy(prompt: Vec<u32>, max_tokens: usize) -> Request {
     }
 }
 
-/// What came of one choice.
+/// The result of one choice.
 #[derive(Debug, Default, PartialEq)]
 pub struct Got {
     pub tokens: Vec<u32>,

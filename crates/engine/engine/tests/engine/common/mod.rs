@@ -1,4 +1,4 @@
-//! What the engine's tests share: opening tiny models on every backend, and running prompts through them.
+//! Helpers of the engine's tests: opening tiny models on every backend, and running prompts through them.
 
 pub mod drive;
 
@@ -18,7 +18,7 @@ pub enum On {
     Reference,
     /// The CPU backend with f32 weights and activations.
     Exact(Isa),
-    /// The CPU backend as it runs for users.
+    /// The CPU backend with its default settings.
     Cpu(Isa),
     /// The Vulkan backend on the device of this number.
     Vulkan(usize),

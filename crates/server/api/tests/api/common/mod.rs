@@ -1,4 +1,4 @@
-//! What the tests of all dialects share: scripts of events, driving writers and readers, generators.
+//! Helpers of the tests of all dialects: scripts of events, driving writers and readers, generators.
 
 use octet_api::ApiError;
 use octet_api::core::Timings;
@@ -122,7 +122,7 @@ pub fn data(stream: &str) -> Vec<serde_json::Value> {
     lines.map(|l| serde_json::from_str(l).expect("data is JSON")).collect()
 }
 
-/// An answer without what a dialect has no place for.
+/// An answer without the parts that a dialect does not have.
 pub fn without(mut answer: Answer, strip: impl Fn(&mut Answer)) -> Answer {
     strip(&mut answer);
     answer

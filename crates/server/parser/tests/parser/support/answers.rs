@@ -347,7 +347,7 @@ pub const ANSWERS: &[Answer] = &[
         calls: &[],
     },
     thought("thinks of half a call", Hermes, "<tool_call>\n{\"name\": \"now\", "),
-    // What is no call is text.
+    // Text that is not a call.
     plain(
         "a tool that there is not",
         Qwen3Coder,
@@ -370,7 +370,7 @@ pub const ANSWERS: &[Answer] = &[
         "<tool_call>{\"name\": \"now\", \"arguments\": [1]}</tool_call><tool_call>{\"name\": \"now\", \"arguments\": \"[1]\"}</tool_call>",
     ),
     plain(
-        "arguments that nobody can read",
+        "arguments that cannot be parsed",
         Hermes,
         r#"<tool_call>{"name": "now", "arguments": {"a": "\ud800", "b": 1e999}}</tool_call>"#,
     ),

@@ -39,7 +39,7 @@ pub fn parser(syntax: ToolSyntax, in_reasoning: bool, options: Options) -> Parse
     Parser::new(format, Start { in_reasoning }, tools(), options)
 }
 
-/// What becomes of an answer that comes in these pieces.
+/// The parsed form of an answer in these pieces.
 pub fn feed<'a>(mut parser: Parser, pieces: impl IntoIterator<Item = &'a str>) -> Message {
     let mut message = Message::default();
     for piece in pieces {
@@ -49,7 +49,7 @@ pub fn feed<'a>(mut parser: Parser, pieces: impl IntoIterator<Item = &'a str>) -
     message
 }
 
-/// Every way to cut `text` in two, and its characters one by one.
+/// Every split of `text` in two, and its characters one by one.
 pub fn cuts(text: &str) -> Vec<Vec<&str>> {
     let at = text.char_indices().map(|(i, _)| i);
     let mut all: Vec<Vec<&str>> = at.clone().map(|i| vec![&text[..i], &text[i..]]).collect();

@@ -12,7 +12,7 @@ use crate::cpu::vector::{
     CHUNK, KvData, KvPages, QueryTile, VectorKernels, attend_chunks, attend_scratch_len, partial_len,
 };
 
-/// A sequence's queries and its cache; what lies in its pages past its length is NaN.
+/// A sequence's queries and its cache. The rest of its pages, past its length, is NaN.
 #[derive(Debug)]
 struct Case {
     heads: usize,
@@ -24,14 +24,14 @@ struct Case {
     tokens: usize,
     q: Vec<f32>,
     table: Vec<u32>,
-    /// Of these the oracle makes use: what can be read back from the data.
+    /// The values that the oracle uses, as decoded from the data.
     keys: Vec<f32>,
     values: Vec<f32>,
     key_data: Data,
     value_data: Data,
 }
 
-/// Keys or values as the cache has them.
+/// Keys or values in the cache's format.
 #[derive(Debug)]
 enum Data {
     F32(Vec<f32>),
@@ -40,7 +40,7 @@ enum Data {
 }
 
 impl Data {
-    /// Encodes `x`, whole blocks, and makes it what can be read back.
+    /// Encodes `x` (whole blocks), and replaces it by the decoded values.
     fn new(ty: KvType, x: &mut [f32]) -> Self {
         match ty {
             KvType::F32 => Self::F32(x.to_vec()),

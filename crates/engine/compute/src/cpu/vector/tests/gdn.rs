@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::{Values, all, bits, close, silu, wide};
 use crate::cpu::vector::{Conv, GdnColumns, VectorKernels, gdn_scratch_len};
 
-/// One span's input of the convolution and what came before it.
+/// One span's input of the convolution, and the inputs before it.
 #[derive(Debug, Clone)]
 struct ConvCase {
     taps: usize,
@@ -125,7 +125,7 @@ impl Recurrence {
         for &kept in spans {
             let guesses = guesses.min(self.tokens - first - kept);
             let tokens = kept + guesses;
-            // what the guesses' outputs overwrite
+            // overwritten by the guesses' outputs
             let values = self.v[first * self.v_dim..(first + tokens) * self.v_dim].to_vec();
             v[first * self.v_dim..][..values.len()].copy_from_slice(&values);
             for c in (0..self.v_dim).step_by(width) {

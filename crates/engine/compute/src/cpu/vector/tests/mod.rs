@@ -1,4 +1,4 @@
-//! Every kernel on every instruction set of this machine against a plain f64 computation, and the promises about bits.
+//! Every kernel on every instruction set of this machine against a plain f64 computation, and the guarantees of equal bits.
 
 mod attention;
 mod gdn;
