@@ -4,7 +4,7 @@ use crate::common::Place;
 use serde_json::Value;
 
 #[test]
-fn check_draws_what_names_route_to() {
+fn check_shows_what_names_route_to() {
     let place = Place::new();
     place.write("octet.yaml", "model_list:\n- {model_name: a, litellm_params: {model: openai/x, api_key: os.environ/A_KEY}}\ngeneral_settings: {database_url: x}\n");
     let ran = place.octet_with(&["config", "check", "octet.yaml"], "", &[("A_KEY", "sk-hidden")]).ok();

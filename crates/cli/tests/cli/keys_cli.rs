@@ -61,7 +61,7 @@ fn impossible_settings_are_refused() {
 }
 
 #[test]
-fn usage_is_summed_as_asked_for() {
+fn usage_is_grouped_as_requested() {
     let place = Place::new();
     let db = place.path("keys.db");
     let store = Store::open(&db).unwrap();

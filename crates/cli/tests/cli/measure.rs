@@ -174,7 +174,7 @@ fn cells(line: &str) -> Vec<String> {
 }
 
 #[test]
-fn synth_writes_what_bench_would_make_up() {
+fn synth_writes_the_model_that_bench_makes() {
     let place = Place::new();
     let ran = place.octet(&["synth", "tiny-qwen35moe", "--quant", "q4_k_m", "-o", "made.gguf"]).ok();
     assert!(ran.stdout.starts_with("made.gguf: ") && ran.stderr.is_empty());
@@ -244,7 +244,7 @@ fn a_name_from_a_file_is_a_cell_of_the_table() {
 }
 
 #[test]
-fn a_model_goes_to_a_file() {
+fn a_model_is_written_to_a_file() {
     let place = Place::new();
     let synth = |output: &str| place.octet(&["synth", "tiny-llama", "-o", output, "--force"]);
     synth("-").fails(2, &["standard output"]);
@@ -379,7 +379,7 @@ fn the_built_in_model_answers_alike_on_a_graphics_device() {
 /// No loader, no driver, an unreadable driver file: each is an error for a named device, and a note for `auto`, which runs on the
 /// processor.
 #[test]
-fn a_broken_driver_is_named_and_the_processor_goes_on() {
+fn a_broken_driver_is_named_and_the_processor_is_used() {
     let place = Place::new();
     let damaged = place.write("damaged.json", "{");
     let lost = place.write(

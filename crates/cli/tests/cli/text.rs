@@ -112,7 +112,7 @@ fn a_chat_keeps_and_saves_what_was_said() {
 }
 
 #[test]
-fn a_question_too_long_is_taken_back_and_the_chat_goes_on() {
+fn a_too_long_question_is_removed_and_the_chat_continues() {
     let place = Place::with_model("qwen2", "q8_0");
     let typed = format!("{}\nHi\n/save chat.json\n", "long ".repeat(400));
     let args = ["run", "model.gguf", "-i", "-c", "128", "-n", "2", "--temp", "0", "-t", "1"];
@@ -164,7 +164,7 @@ fn a_file_that_can_not_be_loaded_changes_nothing() {
 }
 
 #[test]
-fn a_conversation_takes_its_system_message_tools_and_variables_along() {
+fn a_conversation_keeps_its_system_message_tools_and_variables() {
     let place = Place::with_model("qwen3", "q8_0");
     place.write(
         "with.json",
@@ -188,7 +188,7 @@ fn a_conversation_takes_its_system_message_tools_and_variables_along() {
 }
 
 #[test]
-fn saving_takes_the_place_of_conversations_only() {
+fn saving_replaces_conversations_only() {
     let place = Place::with_model("qwen3", "q8_0");
     place.write("notes.txt", "precious");
     place.write("data.json", "{\"precious\": 1}");
@@ -365,7 +365,7 @@ fn sentence_piece(place: &Place) {
 }
 
 #[test]
-fn a_text_that_goes_on_keeps_its_first_space() {
+fn a_continued_text_keeps_its_first_space() {
     let place = Place::new();
     sentence_piece(&place);
     let text = run(&place, &["--raw", "--logit-bias", "300=100", "-n", "2", "Hello"]).ok().stdout;

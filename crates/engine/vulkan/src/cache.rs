@@ -60,7 +60,7 @@ impl Cache {
 }
 
 impl LayerStore {
-    /// The cache of a layer. `zeroed` allocates buffers of so many bytes.
+    /// The cache of a layer. `zeroed` allocates buffers of this size in bytes.
     pub(crate) fn new(
         layer: &LayerCache,
         shape: &CacheShape,

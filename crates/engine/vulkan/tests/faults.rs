@@ -86,7 +86,7 @@ fn a_lost_device_ends_the_step_with_an_error_and_not_the_process() {
     be.be.read(&be.norm, &mut out);
     assert!(
         be.be.step(Pass::Other, &batch, |_| {}).is_err(),
-        "what failed in between is told by the next step"
+        "the next step reports an earlier failure"
     );
 }
 

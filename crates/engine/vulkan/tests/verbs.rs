@@ -329,7 +329,7 @@ fn picks_of_a_large_vocabulary_and_of_what_is_no_number() {
     logits[2 * vocab + 9] = f32::INFINITY;
     sampleable[5000 / 32] |= 1 << (5000 % 32);
     sampleable[0] |= 1 << 9;
-    // one that nobody may sample does not matter
+    // one that may not be sampled does not matter
     logits[3 * vocab + 77] = f32::NAN;
     sampleable[77 / 32] &= !(1 << (77 % 32));
     let got = picked(&mut be, &logits, vocab, &sampleable);

@@ -9,7 +9,7 @@ use crate::support::{Reply, Server, config, gguf};
 use octet_hub::{Hub, Reference, Silent};
 
 #[test]
-fn a_proxy_is_asked_for_plain_addresses_and_to_connect_for_others() {
+fn a_proxy_forwards_http_and_tunnels_https() {
     let dir = tempfile::tempdir().unwrap();
     let proxy = Server::start(|r| match r.method.as_str() {
         "CONNECT" => Reply::status(403),

@@ -171,7 +171,7 @@ fn a_broken_connection_is_resumed_at_once_and_by_the_next_pull() {
 }
 
 #[test]
-fn a_file_that_lost_its_end_is_fetched_again() {
+fn a_truncated_file_is_fetched_again() {
     let dir = tempfile::tempdir().unwrap();
     let bytes = gguf(10_000, 3);
     let fake = fake(vec![("m.gguf", bytes.clone())], vec![], |_| None);

