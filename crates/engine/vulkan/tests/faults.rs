@@ -84,10 +84,7 @@ fn a_lost_device_ends_the_step_with_an_error_and_not_the_process() {
     let error = buf.expect_err("the device is lost").to_string();
     assert!(error.contains("lost"), "{error}");
     be.be.read(&be.norm, &mut out);
-    assert!(
-        be.be.step(Pass::Other, &batch, |_| {}).is_err(),
-        "the next step reports an earlier failure"
-    );
+    assert!(be.be.step(Pass::Other, &batch, |_| {}).is_err(), "the next step reports an earlier failure");
 }
 
 /// `--device auto` runs the self-test at every start.
