@@ -19,7 +19,7 @@ Examples:
   octet pull hf:unsloth/Qwen3.6-35B-A3B-GGUF:Q4_K_M
   octet pull https://example.com/model.gguf
 
-Interrupted downloads go on where they stopped. HF_TOKEN opens gated repositories; HF_HUB_CACHE says
+Interrupted downloads are resumed. HF_TOKEN opens gated repositories; HF_HUB_CACHE says
 where models are kept, in the layout that other tools of Hugging Face share.";
 
 /// Downloads a model, or its newest version.

@@ -67,7 +67,7 @@ impl FromStr for Since {
         }
         match text.parse() {
             Ok(Period::Seconds(n)) => Ok(Self::Back(i64::from(n) / calendar::DAY_S)),
-            _ => Err("write a date, 2026-11-01, or a length of time, 7d".into()),
+            _ => Err("write a date, 2026-11-01, or a duration, 7d".into()),
         }
     }
 }

@@ -21,10 +21,10 @@ const HELP: &str = "\
   /set think on|off       let the model think before it answers
   /set kwargs JSON        variables of the chat template
   /model                  the model in use
-  /model NAME             go on with another model; conversation and changed settings stay
+  /model NAME             continue with another model; conversation and changed settings stay
   /regenerate             answer once more
   /clear                  forget the conversation; the system message stays
-  /save FILE, /load FILE  keep the conversation as JSON, go on with one
+  /save FILE, /load FILE  save the conversation as JSON, continue a saved one
   /stats                  tokens, speed, cache and memory
   /experts                a heat map of the experts that the last answer used; /experts all: since the start
   /bye                    leave; Ctrl-D does too

@@ -33,7 +33,7 @@ use session::Session;
 
 const EXAMPLES: &str = "\
 Examples:
-  octet run 'Tell me a story about a fox.'               the tiny model inside; a text with a space in it is no model
+  octet run 'Tell me a story about a fox.'               the built-in model; a text with a space is not a model name
   octet run smollm2:135m 'Why is the sky blue?'
   octet run model.gguf                                   a chat; /help lists what it can do
   octet run model.gguf -f notes.txt 'Summarise this.'

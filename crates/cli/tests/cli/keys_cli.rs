@@ -57,7 +57,7 @@ fn impossible_settings_are_refused() {
     create(&["--rpm", "0"]).fails(1, &["rpm"]);
     create(&["--db", "missing.txt", "--models", ""]).fails(1, &["1 to 512 bytes"]);
     let notes = place.write("notes.txt", "remember the milk");
-    create(&["--db", crate::common::str(&notes)]).fails(1, &["notes.txt", "no SQLite database"]);
+    create(&["--db", crate::common::str(&notes)]).fails(1, &["notes.txt", "not an SQLite database"]);
 }
 
 #[test]

@@ -193,7 +193,7 @@ impl Cache {
         if let Some(why) = why {
             let seconds = redis::RETRY_AFTER.as_secs();
             tracing::warn!(
-                "the response cache cannot be used for {seconds} s; requests go on without it: {why}"
+                "the response cache cannot be used for {seconds} s; requests continue without it: {why}"
             );
         }
     }

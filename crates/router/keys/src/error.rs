@@ -61,7 +61,7 @@ pub enum Error {
     },
     /// The file was deleted or replaced.
     #[error(
-        "{path} was deleted or replaced while it was in use: put it back, or start the server anew with the new one"
+        "{path} was deleted or replaced while it was in use: put it back, or restart the server with the new one"
     )]
     Gone {
         /// The file.
@@ -133,7 +133,7 @@ pub enum Error {
 pub(crate) fn from_sqlite(path: &Path, bytes_max: u64, e: rusqlite::Error) -> Error {
     let path = path.to_path_buf();
     match e.sqlite_error_code() {
-        Some(ErrorCode::NotADatabase) => Error::NotOurs { path, why: "it is no SQLite database".into() },
+        Some(ErrorCode::NotADatabase) => Error::NotOurs { path, why: "it is not an SQLite database".into() },
         Some(ErrorCode::ReadOnly) => Error::ReadOnly { path },
         Some(ErrorCode::DiskFull) => Error::Full { path, bytes_max },
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::Locked { path },

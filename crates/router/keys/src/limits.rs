@@ -165,7 +165,7 @@ impl FromStr for Period {
         match seconds {
             Some(n) if n > 0 => Ok(Self::Seconds(n)),
             _ => Err(Error::Invalid(format!(
-                "'{text}' is no length of time; write 30d, 1w, 12h, 45m, 90s, 1mo (by the calendar) or ever"
+                "'{text}' is not a duration; write 30d, 1w, 12h, 45m, 90s, 1mo (by the calendar) or ever"
             ))),
         }
     }

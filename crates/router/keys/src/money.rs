@@ -36,7 +36,7 @@ impl Usd {
         if (0.0..=NANOS_MAX as f64).contains(&nanos) {
             return Ok(Self(nanos as u64));
         }
-        Err(Error::Invalid(format!("{dollars} is no amount of US dollars from 0 to a thousand million")))
+        Err(Error::Invalid(format!("{dollars} is not an amount of US dollars from 0 to a thousand million")))
     }
 
     /// As a number of dollars, for reports.
@@ -71,7 +71,7 @@ impl FromStr for Usd {
 
     /// `12.50`, with or without a dollar sign.
     fn from_str(text: &str) -> Result<Self, Error> {
-        let wrong = |why: &str| Error::Invalid(format!("'{text}' is no amount of US dollars: {why}"));
+        let wrong = |why: &str| Error::Invalid(format!("'{text}' is not an amount of US dollars: {why}"));
         let digits = text.trim().trim_start_matches('$');
         let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
         let all_digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());

@@ -126,7 +126,7 @@ fn prepare(path: &Path) -> Result<File, Error> {
     if magic.is_empty() || magic == MAGIC {
         return Ok(file);
     }
-    Err(Error::NotOurs { path: path.to_path_buf(), why: "it is no SQLite database".into() })
+    Err(Error::NotOurs { path: path.to_path_buf(), why: "it is not an SQLite database".into() })
 }
 
 enum Failed {
@@ -197,7 +197,7 @@ pub fn damage_on_disk(path: &Path, file: &File, busy: Duration) -> Option<String
     let look = || {
         let db = guarded(path, OpenFlags::SQLITE_OPEN_READ_ONLY, busy)?;
         match owned_version(&db)? {
-            None => Ok(Some("it is no database of keys any more".into())),
+            None => Ok(Some("it is no longer a key database".into())),
             Some(_) => damage(&db),
         }
     };

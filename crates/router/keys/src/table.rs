@@ -134,7 +134,8 @@ fn key(row: &Row<'_>, id: &str) -> Result<KeyRow, Unread> {
     };
     let models: String = row.get("models")?;
     let limits = Limits {
-        models: serde_json::from_str(&models).map_err(|e| wrong(format!("its models are no list: {e}")))?,
+        models: serde_json::from_str(&models)
+            .map_err(|e| wrong(format!("its models are not a list: {e}")))?,
         rpm: at_least_0("rpm")?,
         tpm: at_least_0("tpm")?,
         max_parallel: at_least_0("max_parallel")?,
@@ -375,7 +376,9 @@ pub fn usage(db: &Connection, filter: &Filter) -> Result<Vec<UsageRow>, Unread> 
         let key: String = row.get("key")?;
         all.push(UsageRow {
             day: row.get("day")?,
-            key: key.parse().map_err(|_| Unread::Damaged(format!("usage: '{key}' is no key's id")))?,
+            key: key
+                .parse()
+                .map_err(|_| Unread::Damaged(format!("usage: '{key}' is not the id of a key")))?,
             model: row.get("model")?,
             requests: at_least_0("requests")?,
             usage: Usage {

@@ -191,8 +191,8 @@ fn statement(
     now: SystemTime,
 ) -> Result<String, &'static str> {
     let der = PrivatePkcs8KeyDer::from_pem_slice(private_key.as_bytes())
-        .map_err(|_| "private_key is no key in PEM ('-----BEGIN PRIVATE KEY-----')")?;
-    let key = RsaKeyPair::from_pkcs8(der.secret_pkcs8_der()).map_err(|_| "private_key is no RSA key")?;
+        .map_err(|_| "private_key is not a key in PEM ('-----BEGIN PRIVATE KEY-----')")?;
+    let key = RsaKeyPair::from_pkcs8(der.secret_pkcs8_der()).map_err(|_| "private_key is not an RSA key")?;
     let now = now.duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
     let mut header = json!({"alg": "RS256", "typ": "JWT"});
     if let Some(id) = key_id {

@@ -232,7 +232,7 @@ fn fields(body: &[u8]) -> Result<Vec<Field<'_>>, String> {
                 .map_err(|_| scan.wrong("the name of a field is not UTF-8"))?;
             let name = if name.contains('\\') {
                 let text: String = serde_json::from_slice(&body[key.clone()])
-                    .map_err(|_| scan.wrong("the name of a field is no JSON string"))?;
+                    .map_err(|_| scan.wrong("the name of a field is not a JSON string"))?;
                 text.into()
             } else {
                 name.into()

@@ -302,7 +302,7 @@ fn warnings(best: &Judged, measured: &[Measured]) {
     let (fast, strong) = (mean(measured, |m| m.fast), mean(measured, |m| m.strong));
     if strong <= fast {
         note!(
-            "warning: the strong model is no better than the fast one on these prompts: a cascade cannot help"
+            "warning: the strong model is not better than the fast one on these prompts: a cascade cannot help"
         );
     }
     match best.auc {

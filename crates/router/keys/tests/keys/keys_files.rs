@@ -41,7 +41,7 @@ fn files_that_are_not_databases_stay_unchanged() {
     let path = dir.path().join("notes.txt");
     for text in ["x", "remember the milk", &"a longer text ".repeat(1000)] {
         std::fs::write(&path, text).unwrap();
-        refused(&path, &["no SQLite database"]);
+        refused(&path, &["not an SQLite database"]);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "not written over");
     }
     let header = [b"SQLite format 3\0".as_slice(), &[0xff; 5000]].concat();

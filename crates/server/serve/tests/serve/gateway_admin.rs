@@ -124,7 +124,7 @@ async fn keys_are_created_as_requested_or_refused() {
         (json!({"model_rpm_limit": {"m": 1}}), "'model_rpm_limit' is not supported"),
         (json!({"budget_id": "b"}), "'budget_id' is not supported"),
         (json!({"key": "sk-mine"}), "'key' is not supported"),
-        (json!({"duration": "soon"}), "'soon' is no length of time"),
+        (json!({"duration": "soon"}), "'soon' is not a duration"),
         (json!({"rpm_limit": 0}), "rpm is a number from 1"),
         (json!({"max_budget": -1}), "max_budget"),
         (json!({"models": "m"}), "'models': invalid type"),
