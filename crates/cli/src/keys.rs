@@ -190,7 +190,7 @@ impl FileArgs {
     fn path(&self, settings: &Settings) -> anyhow::Result<PathBuf> {
         if let (None, Some(config), Some(file)) = (&self.db, self.config()?, &self.config) {
             let none =
-                || Usage(format!("{} names no file of keys: write keys: {{database: FILE}}", file.display()));
+                || Usage(format!("{} names no key database: write keys: {{database: FILE}}", file.display()));
             return Ok(config.keys.database.ok_or_else(none)?);
         }
         match (&self.db, &settings.data) {

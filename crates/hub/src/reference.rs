@@ -290,11 +290,11 @@ mod tests {
             ("hf:user", "hf:user/repo:QUANT"),
             ("hf:user/repo:", "no quantisation"),
             ("hf:user/repo/file.txt", "no .gguf"),
-            ("hf:../repo", "no name of a repository"),
+            ("hf:../repo", "not a repository name"),
             ("hf:user/repo/../../x.gguf", "outside"),
             ("hf:user/repo@..:Q4", "revision"),
             ("https://host/page.html", ".gguf"),
-            ("https://huggingface.co/docs", "no address of a model"),
+            ("https://huggingface.co/docs", "not the URL of a model"),
         ] {
             let e = Reference::parse(given).expect_err(given).to_string();
             assert!(e.contains(part), "{given}: {e}");

@@ -187,7 +187,7 @@ mod tests {
             ],
         );
         let base = Url::parse("https://i/").unwrap();
-        assert!(offers(&base, "application/json", "<html>").unwrap_err().contains("no JSON"));
+        assert!(offers(&base, "application/json", "<html>").unwrap_err().contains("not JSON"));
         assert!(offers(&base, "application/json", "{}").unwrap_err().contains("no files"));
     }
 

@@ -132,7 +132,7 @@ fn a_configuration_sets_the_key_database_and_defaults() {
     let bare = place.write("bare.yaml", "model_list: [{model_name: m, litellm_params: {model: ollama/m}}]\n");
     place
         .octet(&["keys", "list", "--config", crate::common::str(&bare)])
-        .fails(2, &["names no file of keys"]);
+        .fails(2, &["names no key database"]);
     let store = Store::open(file.replace("octet.yaml", "here.db")).unwrap();
     store.set_total(octet_keys::budget(100.0, Some(86_400)).unwrap()).unwrap();
     drop(store);
