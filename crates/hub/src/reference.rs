@@ -289,7 +289,7 @@ mod tests {
             ("user/repo", "hf:user/repo"),
             ("hf:user", "hf:user/repo:QUANT"),
             ("hf:user/repo:", "no quantisation"),
-            ("hf:user/repo/file.txt", "no .gguf"),
+            ("hf:user/repo/file.txt", "not a .gguf"),
             ("hf:../repo", "not a repository name"),
             ("hf:user/repo/../../x.gguf", "outside"),
             ("hf:user/repo@..:Q4", "revision"),
