@@ -101,7 +101,7 @@ pub fn routes(config: Config, file: &Path, args: &ServeArgs, settings: &Settings
     let memory = args.server.memory_limit.or(config.server.memory_limit);
     let (load, settings, file) =
         (Load::of(args, settings)?.limited(memory), settings.clone(), file.to_path_buf());
-    let again_settings = settings.clone();
+    let reload_settings = settings.clone();
     // The models of the file that was read last.
     let count = Arc::new(AtomicUsize::new(models(&config)));
     let of = Arc::clone(&count);
@@ -116,7 +116,7 @@ pub fn routes(config: Config, file: &Path, args: &ServeArgs, settings: &Settings
         made().map_err(|e: anyhow::Error| crate::described(&e).into())
     };
     Ok(Routes {
-        reload: again(file, args.unsupported.keys.clone(), again_settings, count),
+        reload: reload(file, args.unsupported.keys.clone(), reload_settings, count),
         local: Arc::new(local),
         watch: Some(WATCH),
         config,
@@ -135,8 +135,8 @@ fn models(config: &Config) -> usize {
     all.len()
 }
 
-/// Reads the file again, and counts its models.
-fn again(
+/// The function that reads the file again and counts its models.
+fn reload(
     file: PathBuf,
     ignored: Vec<String>,
     settings: Settings,

@@ -142,7 +142,7 @@ impl Account {
     }
 
     /// Counts a request and makes its reservation.
-    pub fn take(&mut self, now: Now, ask: &Ask) -> Reserved {
+    pub fn admit(&mut self, now: Now, ask: &Ask) -> Reserved {
         let reserved = Reserved::of(ask);
         self.running += 1;
         self.requests.add(now.second, 1);

@@ -176,9 +176,9 @@ impl Store {
                 theirs.push(account);
             }
             for account in &mut theirs {
-                account.take(now, ask);
+                account.admit(now, ask);
             }
-            account.take(now, ask)
+            account.admit(now, ask)
         };
         let (store, more) = (self.inner.clone(), Counts::default());
         Ok(Grant { store, entry, owners, model: Some(model.into()), reserved: Some(reserved), more })

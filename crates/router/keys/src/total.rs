@@ -68,7 +68,7 @@ impl Store {
             Refusal::Unwritable { why } => Refusal::TotalUnwritable { why },
             other => other,
         })?;
-        let reserved = Some(account.take(now, ask));
+        let reserved = Some(account.admit(now, ask));
         drop(account);
         let (store, more) = (self.inner.clone(), Counts::default());
         Ok(Grant { store, entry, owners: Vec::new(), model: None, reserved, more })

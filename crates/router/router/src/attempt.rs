@@ -312,7 +312,7 @@ async fn hold<T: Target>(
                     (Some(meter), Piece::Event(event)) => meter.observe(event) == Verdict::Escalated,
                     _ => false,
                 };
-                begun.take(piece)?;
+                begun.record(piece)?;
                 if unsure {
                     return Err(AttemptError::Unsure);
                 }
@@ -333,7 +333,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn take(&mut self, piece: Piece) -> Result<(), Failure> {
+    fn record(&mut self, piece: Piece) -> Result<(), Failure> {
         if is_content(&piece) {
             self.first.get_or_insert_with(Instant::now);
             self.pieces += 1;

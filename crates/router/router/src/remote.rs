@@ -63,7 +63,7 @@ pub struct Continued {
 impl Continued {
     async fn next(&mut self) -> Option<Result<Piece, Failure>> {
         loop {
-            match self.events.next().await?.and_then(|event| self.rest.take(event)) {
+            match self.events.next().await?.and_then(|event| self.rest.process(event)) {
                 Ok(Some(event)) => return Some(Ok(event.into())),
                 Ok(None) => {}
                 Err(failure) => return Some(Err(failure)),

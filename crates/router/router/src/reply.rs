@@ -123,7 +123,7 @@ impl<T: Target> Reply<T> {
                             }
                         }
                     };
-                    if let Some(piece) = self.take(got) {
+                    if let Some(piece) = self.process(got) {
                         return Some(piece);
                     }
                 }
@@ -144,7 +144,7 @@ impl<T: Target> Reply<T> {
                     opened.begun.tally.check(Some(got))
                 }
             };
-            if let Some(piece) = self.take(got) {
+            if let Some(piece) = self.process(got) {
                 return Some(piece);
             }
         }
@@ -179,7 +179,7 @@ impl<T: Target> Reply<T> {
     }
 
     /// A piece of the target, for the client; `None` if the client does not get it, or the answer is over.
-    fn take(&mut self, got: Option<Result<Piece, Failure>>) -> Option<Piece> {
+    fn process(&mut self, got: Option<Result<Piece, Failure>>) -> Option<Piece> {
         match got {
             Some(Ok(Piece::Event(event))) => self.hand_out(event).map(Piece::Event),
             Some(Ok(raw)) => {
@@ -195,7 +195,7 @@ impl<T: Target> Reply<T> {
                     opened.settle(whole);
                 }
                 if let Some(following) = self.job.as_mut().and_then(|j| j.following.as_mut()) {
-                    following.let_go();
+                    following.release();
                 }
                 None
             }

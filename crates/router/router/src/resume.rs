@@ -35,7 +35,7 @@ impl Rest {
     ///
     /// # Errors
     /// Reasoning: the server has misread the answer's beginning, and what follows does not continue it.
-    pub fn take(&mut self, event: Event) -> Result<Option<Event>, Failure> {
+    pub fn process(&mut self, event: Event) -> Result<Option<Event>, Failure> {
         match event {
             Event::Text { choice, text } => {
                 let text = self.cut(text);
@@ -88,7 +88,7 @@ mod tests {
         let mut out = said.to_string();
         for piece in pieces {
             let event = Event::Text { choice: 0, text: piece.to_string() };
-            if let Some(Event::Text { text, .. }) = rest.take(event).unwrap() {
+            if let Some(Event::Text { text, .. }) = rest.process(event).unwrap() {
                 assert!(!text.is_empty());
                 out += &text;
             }
@@ -117,8 +117,8 @@ mod tests {
     fn thoughts_are_no_rest_of_an_answer() {
         let (_, mut rest) = rest("One");
         let thought = |text: &str| Event::Reasoning { choice: 0, text: text.into() };
-        assert_eq!(rest.take(thought("")).unwrap(), Some(thought("")));
-        assert_eq!(rest.take(thought("Hm")).unwrap_err().kind, FailureKind::Protocol);
+        assert_eq!(rest.process(thought("")).unwrap(), Some(thought("")));
+        assert_eq!(rest.process(thought("Hm")).unwrap_err().kind, FailureKind::Protocol);
     }
 
     proptest! {

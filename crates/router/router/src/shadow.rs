@@ -53,7 +53,7 @@ pub struct CopyGuard(Option<AbortHandle>);
 
 impl CopyGuard {
     /// The request is answered: the copy may continue.
-    pub fn let_go(&mut self) {
+    pub fn release(&mut self) {
         self.0 = None;
     }
 }

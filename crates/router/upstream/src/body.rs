@@ -126,7 +126,7 @@ impl Body {
                 }
                 Poll::Ready(Some(Err(e))) => return Poll::Ready(Some(Err(broken(&e)))),
                 Poll::Ready(Some(Ok(frame))) => match Frame::into_data(frame) {
-                    Ok(bytes) => return Poll::Ready(Some(self.take(bytes))),
+                    Ok(bytes) => return Poll::Ready(Some(self.decode(bytes))),
                     Err(_trailers) => {}
                 },
                 Poll::Pending => return self.poll_alarm(cx).map(|e| Some(Err(e))),
@@ -134,7 +134,7 @@ impl Body {
         }
     }
 
-    fn take(&mut self, bytes: Bytes) -> Result<Bytes, Failure> {
+    fn decode(&mut self, bytes: Bytes) -> Result<Bytes, Failure> {
         self.last = Some(Instant::now());
         let bytes = self.encoding.decode(bytes, self.bytes_left)?;
         match self.bytes_left.checked_sub(bytes.len() as u64) {

@@ -43,7 +43,7 @@ impl std::fmt::Debug for Events {
 impl Events {
     pub(crate) fn whole(events: Vec<Event>, endpoint: &Endpoint) -> Self {
         let mut this = Self::new(Source::Done, endpoint);
-        this.take(events);
+        this.process(events);
         this
     }
 
@@ -67,7 +67,7 @@ impl Events {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }
 
-    fn take(&mut self, events: Vec<Event>) -> Vec<Event> {
+    fn process(&mut self, events: Vec<Event>) -> Vec<Event> {
         let mut events = events;
         for event in events.drain(..) {
             match event {
@@ -117,7 +117,7 @@ impl Events {
                     return Poll::Pending;
                 }
             }
-            self.scratch = self.take(events);
+            self.scratch = self.process(events);
         }
     }
 }

@@ -133,17 +133,17 @@ impl Reader {
 
 /// Whether a delta has text of the answer, of reasoning, or of a call.
 fn has_text(delta: &Value) -> bool {
-    let said = |v: &Value| v.as_str().is_some_and(|s| !s.is_empty());
-    let called = |c: &Value| said(&c["function"]["arguments"]) || said(&c["function"]["name"]);
-    ["content", "reasoning_content", "reasoning", "refusal"].iter().any(|&key| said(&delta[key]))
+    let has_text = |v: &Value| v.as_str().is_some_and(|s| !s.is_empty());
+    let called = |c: &Value| has_text(&c["function"]["arguments"]) || has_text(&c["function"]["name"]);
+    ["content", "reasoning_content", "reasoning", "refusal"].iter().any(|&key| has_text(&delta[key]))
         || delta["tool_calls"].as_array().is_some_and(|calls| calls.iter().any(called))
 }
 
 /// The error message in a JSON body, in the forms of OpenAI, Ollama and FastAPI.
 pub fn error_message(body: &Value) -> Option<String> {
     let candidates = [&body["error"]["message"], &body["error"], &body["message"], &body["detail"]];
-    let said = candidates.into_iter().find(|v| !v.is_null())?;
-    Some(line(&said.as_str().map_or_else(|| said.to_string(), String::from)))
+    let value = candidates.into_iter().find(|v| !v.is_null())?;
+    Some(line(&value.as_str().map_or_else(|| value.to_string(), String::from)))
 }
 
 /// Untrusted text as one short line without terminal control sequences.

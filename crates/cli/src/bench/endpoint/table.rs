@@ -137,8 +137,8 @@ impl Row<'_> {
 
 /// Mean over the samples that report a value.
 fn mean(level: &Level, of: fn(&super::stream::Sample) -> Option<u64>) -> Option<f64> {
-    let told: Option<Vec<f64>> = level.samples.iter().map(|s| of(s).map(|n| n as f64)).collect();
-    Summary::of(told?).map(|s| s.mean)
+    let counts: Option<Vec<f64>> = level.samples.iter().map(|s| of(s).map(|n| n as f64)).collect();
+    Summary::of(counts?).map(|s| s.mean)
 }
 
 /// Prints rows as they are measured: all endpoints at one concurrency together.
