@@ -46,7 +46,7 @@ impl Engine {
                 && r.lease.computed + 1 == choice.tokens.len()
                 && choice.is_chosen_by_device()
                 && choice.checkpoints.last().is_none_or(|at| *at <= r.lease.computed)
-                && !(snapshots && !choice.snapshot_before.is_empty())
+                && (!snapshots || choice.snapshot_before.is_empty())
                 && !(snapshots && last.is_some_and(|id| choice.snapshot_after.contains(id)))
                 && !(job.closed || job.routes || job.prompt_logprobs.is_some() || job.pooling.is_some())
         };
