@@ -26,6 +26,10 @@ struct Chain {
 }
 
 type Buf = <Vulkan as Backend>::Buf;
+/// Picks of each row of each step.
+type Picked = Vec<Vec<Vec<Pick>>>;
+/// Tokens of each expert of each layer.
+type Counted = Vec<Vec<u64>>;
 
 impl Chain {
     fn new(device: Vulkan, table: GgmlType, expert_slots: bool) -> Self {
@@ -137,7 +141,7 @@ fn device(expert_slots: Option<usize>) -> Option<Vulkan> {
 }
 
 /// Picks of steps whose tokens the host chooses, and how often each expert was used.
-fn one_by_one(chain: &mut Chain, steps: usize) -> (Vec<Vec<Vec<Pick>>>, Vec<Vec<u64>>) {
+fn one_by_one(chain: &mut Chain, steps: usize) -> (Picked, Counted) {
     let mut tokens = vec![1, 2, 3];
     let mut all = Vec::new();
     for i in 0..steps {
@@ -150,7 +154,7 @@ fn one_by_one(chain: &mut Chain, steps: usize) -> (Vec<Vec<Vec<Pick>>>, Vec<Vec<
 }
 
 /// The same of steps that are submitted ahead, and bytes of the device's memory after each.
-fn ahead(chain: &mut Chain, steps: usize) -> (Vec<Vec<Vec<Pick>>>, Vec<Vec<u64>>, Vec<u64>) {
+fn ahead(chain: &mut Chain, steps: usize) -> (Picked, Counted, Vec<u64>) {
     assert!(chain.m.be.runs_ahead(ROWS));
     let (mut all, mut memory) = (Vec::new(), Vec::new());
     chain.submit(&batch(&[1, 2, 3], 0), false).expect("it is submitted");
@@ -266,4 +270,33 @@ fn validation_finds_nothing_in_a_chain() {
         assert!(out.status.success() && text.contains("the chain ends"), "{text}");
         assert!(!["Validation Error", "VUID-", "SYNC-HAZARD"].iter().any(|m| text.contains(m)), "{text}");
     }
+}
+
+/// Bytes of this process in memory.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a Linux system");
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("the process has memory");
+    1024 * line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number")
+}
+
+/// Takes minutes: `cargo test -p octet-vulkan --test ahead -- --ignored`.
+#[test]
+#[ignore = "takes minutes"]
+fn many_steps_ahead_take_no_more_memory() {
+    let Some(device) = device(None) else { return };
+    let mut chain = Chain::new(device, GgmlType::Q4_K, false);
+    let bytes = |chain: &Chain| (chain.m.be.memory_bytes(), resident_bytes());
+    let want = ahead(&mut chain, 100).0;
+    let mut before = (0, 0);
+    for round in 0..100 {
+        chain.m.reset();
+        assert!(ahead(&mut chain, 100).0 == want, "round {round}");
+        if round == 10 {
+            before = bytes(&chain);
+        }
+    }
+    let after = bytes(&chain);
+    println!("after 1,100 and 10,000 steps: {before:?}, {after:?} bytes on the device and of the process");
+    assert_eq!(before.0, after.0);
+    assert!(after.1 < before.1 + (4 << 20), "{before:?} and then {after:?}");
 }
