@@ -255,8 +255,8 @@ mod tests {
     #[test]
     fn keys_that_are_none_are_named_without_being_shown() {
         for (key, expected) in [
-            ("-----BEGIN X", "no key in PEM"),
-            ("-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n", "no RSA key"),
+            ("-----BEGIN X", "not a key in PEM"),
+            ("-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n", "not an RSA key"),
         ] {
             let account = Google::Service {
                 email: "a@b".into(),
