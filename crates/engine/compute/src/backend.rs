@@ -416,29 +416,6 @@ pub trait Backend: Send + Sized + 'static {
     /// If the device failed in this step or before it: the step's results are undefined.
     fn step(&mut self, pass: Pass, batch: &Batch, body: impl FnOnce(&mut Self)) -> Result<(), Error>;
 
-    /// Whether a step of `rows` tokens can be submitted behind one that picked as many rows ([`Backend::submit`]).
-    fn runs_ahead(&self, _rows: usize) -> bool {
-        false
-    }
-    /// Submits a step of [`Pass::Trunk`], whose results are there after [`Backend::wait`]. If it `follows`, the step before may still run:
-    /// its token `i` is the one with the largest logit (the lower id of equal ones) that [`Backend::pick`] finds in row `i` of that step,
-    /// and the tokens in `batch` do not count. No more than two steps are submitted and not waited for. Only where
-    /// [`Backend::runs_ahead`].
-    ///
-    /// # Errors
-    /// As [`Backend::step`]. No submitted step is then left.
-    fn submit(&mut self, batch: &Batch, _follows: bool, body: impl FnOnce(&mut Self)) -> Result<(), Error> {
-        self.step(Pass::Trunk, batch, body)
-    }
-    /// Waits for the oldest submitted step. Until the next call, [`Backend::picks`] and [`Backend::count_experts`] are about it; what else a step
-    /// leaves is the newest one's.
-    ///
-    /// # Errors
-    /// As [`Backend::step`]. No submitted step is then left.
-    fn wait(&mut self) -> Result<(), Error> {
-        Ok(())
-    }
-
     /// Compiles the kernels that `steps` uses, so that no step waits for that later. `steps` calls [`Backend::step`] as for real steps, but nothing
     /// is computed, and what is in caches and buffers stays. Called once, when all is loaded. Does nothing in a backend without kernels.
     ///
@@ -473,8 +450,8 @@ pub trait Backend: Send + Sized + 'static {
     /// A verb of a step: finds the largest logits of each of the first `rows` rows, as [`crate::picks::picks`] does. Does nothing for more
     /// rows than were prepared.
     fn pick(&mut self, _rows: usize, _logits: &Self::Buf) {}
-    /// Copies what [`Backend::pick`] found in a row of the last step, in the order of the ids. If a logit is NaN or +inf, copies only the first of
-    /// these, and returns false.
+    /// Copies what [`Backend::pick`] found in a row of the last step, in the order of the ids. Returns false if the whole row has to be read:
+    /// a logit is NaN or +inf.
     fn picks(&mut self, _row: usize, _out: &mut Vec<Pick>) -> bool {
         false
     }

@@ -21,7 +21,7 @@ use crate::memory::{Buffer, Memory, MemoryLimit, Place};
 use crate::pace::Pace;
 use crate::picks::Picker;
 use crate::record::Recorder;
-use crate::steps::{Flight, REPLAY_TOKENS_MAX, Step};
+use crate::steps::{Step, StepKey};
 use crate::traffic::Traffic;
 use crate::transfer::STAGING_BYTES;
 use crate::verbs::Scratch;
@@ -71,8 +71,6 @@ pub struct Weight {
 /// An embedding table. It stays in the host's memory, and the host reads its rows.
 pub struct Embedding {
     pub(crate) table: Arc<Matrix>,
-    /// Its bytes where the device can read them, too: for tokens that the device picked.
-    pub(crate) shared: Option<Arc<Buffer>>,
 }
 
 /// Work of the host before a recorded step is replayed.
@@ -89,8 +87,7 @@ pub struct Vulkan {
     pub(crate) memory: Memory,
     pub(crate) recorder: Recorder,
     pub(crate) scratch: Option<Scratch>,
-    /// Of the steps of either side.
-    pub(crate) blocks: Option<[Block; 2]>,
+    pub(crate) block: Option<Block>,
     pub(crate) picker: Option<Picker>,
     pub(crate) dummy: Arc<Buffer>,
     pub(crate) staging: Arc<Buffer>,
@@ -105,17 +102,6 @@ pub struct Vulkan {
     /// The step was submitted in parts, so it cannot be replayed.
     pub(crate) is_split: bool,
     pub(crate) steps: VecDeque<Step>,
-    /// Which blocks, picks and counts the last submitted step uses; and the last one that has ended.
-    pub(crate) side: usize,
-    pub(crate) read_side: usize,
-    /// The step being recorded takes its tokens from the picks of the step before.
-    pub(crate) follows: bool,
-    /// Submitted steps that nobody has waited for, in their order.
-    pub(crate) flights: VecDeque<Flight>,
-    /// Type of the embedding table, if the device can read it.
-    pub(crate) table: Option<u32>,
-    /// Steps may be submitted ahead.
-    pub(crate) is_ahead_allowed: bool,
     /// Which steps are submitted stage by stage.
     pub(crate) pace: Pace,
     /// The first failure since the last step. This step or the next one returns it.
@@ -170,7 +156,7 @@ impl Vulkan {
             memory,
             recorder,
             scratch: None,
-            blocks: None,
+            block: None,
             picker: None,
             prologue: Vec::new(),
             rows_used: 0,
@@ -178,12 +164,6 @@ impl Vulkan {
             in_step: false,
             is_split: false,
             steps: VecDeque::new(),
-            side: 0,
-            read_side: 0,
-            follows: false,
-            flights: VecDeque::new(),
-            table: None,
-            is_ahead_allowed: true,
             pace: Pace::default(),
             fault: None,
             embed_cols: 1,
@@ -300,7 +280,7 @@ impl Backend for Vulkan {
     }
     fn embedding(&mut self, m: &Matrix) -> Result<Embedding, Error> {
         self.embed_cols = self.embed_cols.max(m.cols);
-        Ok(Embedding { table: Arc::new(m.clone()), shared: self.shared_table(m) })
+        Ok(Embedding { table: Arc::new(m.clone()) })
     }
     fn cache(&mut self, shape: &CacheShape, step: StepShape) -> Result<Cache, Error> {
         shape.check()?;
@@ -310,9 +290,7 @@ impl Backend for Vulkan {
         let pairs = |l: &LayerCache| if let LayerCache::Kv { head_dim, .. } = l { head_dim / 2 } else { 1 };
         let pairs = shape.layers.iter().map(pairs).max().unwrap_or(1).max(1);
         let tables = shape.pages * shape.slots.max(1);
-        // Steps that are submitted ahead are small.
-        let block = |tokens| Block::new(&self.memory, tokens, tables, pairs, self.embed_cols);
-        self.blocks = Some([block(step.tokens)?, block(step.tokens.min(REPLAY_TOKENS_MAX))?]);
+        self.block = Some(Block::new(&self.memory, step.tokens, tables, pairs, self.embed_cols)?);
         let v_heads = |l: &LayerCache| if let LayerCache::Gdn { v_heads, .. } = l { *v_heads } else { 0 };
         let v_heads = shape.layers.iter().map(v_heads).max().unwrap_or(0);
         let scratch = Scratch::new(&self.memory, &step, self.cols_max, shape.layers.len(), v_heads)?;
@@ -415,25 +393,20 @@ impl Backend for Vulkan {
             return Ok(());
         }
         if let Some(e) = self.fault.take() {
-            self.abandon_flights();
             return Err(e);
         }
-        self.land()?;
-        self.side = 0;
-        let flight = self.start(pass, batch, body)?;
-        self.end(flight)
-    }
-
-    fn runs_ahead(&self, rows: usize) -> bool {
-        Vulkan::runs_ahead(self, rows)
-    }
-
-    fn submit(&mut self, batch: &Batch, follows: bool, body: impl FnOnce(&mut Self)) -> Result<(), Error> {
-        self.submit_step(batch, follows, body)
-    }
-
-    fn wait(&mut self) -> Result<(), Error> {
-        self.wait_for_step()
+        self.tokens = batch.len();
+        let key = StepKey {
+            pass,
+            tokens: batch.len(),
+            spans: batch.spans().len(),
+            outputs: batch.outputs().len(),
+            chunks: chunks(batch),
+        };
+        match self.steps.iter().position(|s| s.key == key) {
+            Some(i) => self.replay(i, batch),
+            None => self.record_step(key, batch, body),
+        }
     }
 
     fn compile_kernels(&mut self, steps: impl FnOnce(&mut Self)) -> Result<(), Error> {

@@ -2,7 +2,6 @@
 //!
 //! Kernels are GLSL in `shaders/`; the SPIR-V that is built from them lies in `spirv/`, so a build needs no shader compiler.
 
-mod ahead;
 pub mod backend;
 mod block;
 mod cache;

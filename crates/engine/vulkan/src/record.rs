@@ -18,8 +18,6 @@ const SETS_PER_POOL: u32 = 256;
 /// Maximum seconds of a submission. They are counted one by one: if the process is suspended for a while, the device does not count as lost.
 const TIME_MAX_S: u32 = 60;
 const SECOND_NS: u64 = 1_000_000_000;
-/// Maximum number of submissions that have not ended.
-const FENCES: usize = 4;
 
 /// The recorded commands of a step, which can be submitted any number of times, and everything that they use.
 pub(crate) struct Recording {
@@ -49,15 +47,11 @@ pub(crate) struct Dispatch {
     pub(crate) groups: [u32; 3],
 }
 
-/// Records and runs commands on a device's queue. Submissions run in their order.
+/// Records and runs commands on a device's queue, one submission at a time.
 pub(crate) struct Recorder {
     device: Arc<Device>,
     pool: vk::CommandPool,
-    /// Submission `n` signals fence `n % FENCES`.
-    fences: [vk::Fence; FENCES],
-    /// Number of submissions, and of those that ended.
-    submitted: u64,
-    finished: u64,
+    fence: vk::Fence,
     pub(crate) pipelines: Pipelines,
     /// Command buffers and pools of descriptor sets that no recording uses.
     free: Vec<vk::CommandBuffer>,
@@ -93,12 +87,12 @@ pub(crate) struct Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        // SAFETY: after the wait nothing runs; pools and fences belong to this recorder. A lost device needs no wait.
+        // SAFETY: after the wait nothing runs; pools and fence belong to this recorder. A lost device needs no wait.
         unsafe {
             let _ = self.device.raw.device_wait_idle();
             self.device.raw.destroy_command_pool(self.pool, None);
             self.all_pools.iter().for_each(|p| self.device.raw.destroy_descriptor_pool(*p, None));
-            self.fences.iter().for_each(|f| self.device.raw.destroy_fence(*f, None));
+            self.device.raw.destroy_fence(self.fence, None);
         }
     }
 }
@@ -125,15 +119,20 @@ impl Recorder {
             .queue_family_index(device.queue_family)
             .flags(vk::CommandPoolCreateFlags::RESET_COMMAND_BUFFER);
         // SAFETY: the device is alive; what is made is destroyed by `drop`.
-        let pool =
-            unsafe { device.raw.create_command_pool(&info, None) }.map_err(|e| failed("starting", e))?;
+        let (pool, fence) = unsafe {
+            let pool = device.raw.create_command_pool(&info, None).map_err(|e| failed("starting", e))?;
+            (pool, device.raw.create_fence(&vk::FenceCreateInfo::default(), None))
+        };
         let pipelines = Pipelines::new(device.clone(), cached);
-        let mut recorder = Self {
+        let fence = fence.map_err(|e| {
+            // SAFETY: the pool is not used yet.
+            unsafe { device.raw.destroy_command_pool(pool, None) };
+            failed("starting", e)
+        })?;
+        Ok(Self {
             device,
             pool,
-            fences: [vk::Fence::null(); FENCES],
-            submitted: 0,
-            finished: 0,
+            fence,
             pipelines,
             free: Vec::new(),
             free_pools: Vec::new(),
@@ -151,13 +150,7 @@ impl Recorder {
             is_lost: false,
             lose_after: None,
             faults: None,
-        };
-        for fence in &mut recorder.fences {
-            // SAFETY: the device is alive; `drop` destroys the fences, also the null ones if this fails.
-            *fence = unsafe { recorder.device.raw.create_fence(&vk::FenceCreateInfo::default(), None) }
-                .map_err(|e| failed("starting", e))?;
-        }
-        Ok(recorder)
+        })
     }
 
     /// The open recording; begins one if there is none.
@@ -446,14 +439,6 @@ impl Recorder {
 
     /// Submits a recording and waits for its end.
     pub(crate) fn run(&mut self, recording: &Recording) -> Result<(), Error> {
-        let start = Instant::now();
-        let done = self.submit(recording).and_then(|number| self.wait_for(number));
-        self.spent += start.elapsed();
-        done
-    }
-
-    /// Submits a recording, which must not be running. Returns the submission's number, for [`Recorder::wait_for`].
-    pub(crate) fn submit(&mut self, recording: &Recording) -> Result<u64, Error> {
         if let Some(left) = &mut self.lose_after {
             if *left == 0 {
                 self.is_lost = true;
@@ -461,57 +446,36 @@ impl Recorder {
             }
             *left -= 1;
         }
-        self.injected_fault()?;
-        if self.is_dry {
-            return Ok(self.finished);
+        if let Some(fault) = self.faults.as_ref().and_then(|f| f.take()) {
+            self.is_lost |= fault == vk::Result::ERROR_DEVICE_LOST;
+            return Err(failed("computing", fault));
         }
-        if self.submitted - self.finished == FENCES as u64 {
-            self.wait_for(self.finished + 1)?;
+        if self.is_dry {
+            return Ok(());
         }
         let d = &self.device.raw;
         let commands = [recording.commands];
         let submit = [vk::SubmitInfo::default().command_buffers(&commands)];
-        let fence = self.fences[(self.submitted % FENCES as u64) as usize];
-        // SAFETY: the commands were ended, and do not run; the submission that used this fence before has ended.
-        let sent = unsafe {
-            d.reset_fences(&[fence]).and_then(|()| d.queue_submit(self.device.queue, &submit, fence))
+        let fence = [self.fence];
+        let start = Instant::now();
+        // SAFETY: the commands were ended; nothing runs, because every run waits for its end.
+        let done = unsafe {
+            d.reset_fences(&fence)
+                .and_then(|()| d.queue_submit(self.device.queue, &submit, self.fence))
+                .and_then(|()| {
+                    let mut done = Err(vk::Result::TIMEOUT);
+                    for _ in 0..TIME_MAX_S {
+                        done = d.wait_for_fences(&fence, true, SECOND_NS);
+                        if done != Err(vk::Result::TIMEOUT) {
+                            break;
+                        }
+                    }
+                    done
+                })
         };
-        self.is_lost |= sent == Err(vk::Result::ERROR_DEVICE_LOST);
-        sent.map_err(|e| failed("computing", e))?;
-        self.submitted += 1;
-        Ok(self.submitted)
-    }
-
-    /// Waits until the submission with this number has ended, and those before it.
-    pub(crate) fn wait_for(&mut self, number: u64) -> Result<(), Error> {
-        while self.finished < number {
-            let fence = [self.fences[(self.finished % FENCES as u64) as usize]];
-            let mut done = Err(vk::Result::TIMEOUT);
-            for _ in 0..TIME_MAX_S {
-                // SAFETY: the fence is alive, and its submission was made.
-                done = unsafe { self.device.raw.wait_for_fences(&fence, true, SECOND_NS) };
-                if done != Err(vk::Result::TIMEOUT) {
-                    break;
-                }
-            }
-            self.finished += 1;
-            self.is_lost |= matches!(done, Err(vk::Result::ERROR_DEVICE_LOST | vk::Result::TIMEOUT));
-            done.map_err(|e| failed("computing", e))?;
-            self.injected_fault()?;
-        }
-        Ok(())
-    }
-
-    /// Waits until all submissions have ended.
-    pub(crate) fn wait_for_all(&mut self) -> Result<(), Error> {
-        self.wait_for(self.submitted)
-    }
-
-    /// The fault that a test wants to see here.
-    fn injected_fault(&mut self) -> Result<(), Error> {
-        let Some(fault) = self.faults.as_ref().and_then(|f| f.take()) else { return Ok(()) };
-        self.is_lost |= fault == vk::Result::ERROR_DEVICE_LOST;
-        Err(failed("computing", fault))
+        self.spent += start.elapsed();
+        self.is_lost |= matches!(done, Err(vk::Result::ERROR_DEVICE_LOST | vk::Result::TIMEOUT));
+        done.map_err(|e| failed("computing", e))
     }
 
     /// Frees a recording's command buffer and descriptor sets for other recordings.
@@ -521,8 +485,8 @@ impl Recorder {
             return;
         }
         for pool in recording.pools {
-            // SAFETY: the caller has waited for the end; if it was not seen, the device is marked as lost. So the recording does not run
-            // any more, and none of the pool's sets is in use.
+            // SAFETY: `run` waits for the end, and marks the device as lost if it does not see it. So the recording does not run any
+            // more, and none of the pool's sets is in use.
             let reset =
                 unsafe { self.device.raw.reset_descriptor_pool(pool, vk::DescriptorPoolResetFlags::empty()) };
             if reset.is_ok() {

@@ -195,16 +195,6 @@ impl Choice {
         self.masked.is_none() && self.generated() >= self.min_tokens && self.sampler.needs_few()
     }
 
-    /// Whether the next token, and the one after it, are those with the largest logits, and at least the first does not end the answer
-    /// by its number.
-    pub fn is_chosen_by_device(&self) -> bool {
-        self.needs_few()
-            && self.sampler.is_plainly_greedy()
-            && self.forced.is_empty()
-            && self.thinking.is_none()
-            && (1..self.limit.saturating_sub(1)).contains(&self.generated())
-    }
-
     fn choose(&mut self, logits: Logits<'_>) -> Result<(u32, Option<f32>), Error> {
         if let Some(id) = self.forced.pop_front() {
             let logprob = match (self.sampler.params().logprobs, logits) {

@@ -303,8 +303,7 @@ impl Engine {
         let r = &mut self.running[i];
         r.done = true;
         // A snapshot for a few more tokens is not worth it; pages alone cost nothing.
-        let is_worth_it = |r: &Running| r.lease.computed >= r.lease.kept + TOKENS_MIN;
-        if r.land() && (is_worth_it(r) || !self.cache.is_recurrent()) {
+        if r.lease.computed >= r.lease.kept + TOKENS_MIN || !self.cache.is_recurrent() {
             self.cache.keep(&mut *self.model, &mut r.lease, &r.choice.tokens);
         }
         let choice = &r.choice;

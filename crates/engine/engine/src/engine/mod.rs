@@ -7,7 +7,6 @@
 //! prompt was split, and whatever was cached.
 
 mod admit;
-mod ahead;
 mod choice;
 mod event;
 mod finish;
@@ -116,8 +115,6 @@ struct Running {
     past: usize,
     fresh: usize,
     done: bool,
-    /// The step in flight computes its last token.
-    is_ahead: bool,
 }
 
 impl Running {
@@ -135,7 +132,6 @@ impl Running {
             first: 0,
             fresh: 0,
             done: false,
-            is_ahead: false,
         }
     }
 
@@ -159,11 +155,6 @@ pub struct Engine {
     /// The state in which nothing more could be admitted.
     admission_blocked: Option<admit::AdmissionState>,
     batch: Batch,
-    /// The step behind it, which is in flight if `is_ahead`.
-    next: Batch,
-    is_ahead: bool,
-    /// End of the last step.
-    step_ended: Instant,
     plan: plan::Plan,
     speculation: speculation::Speculation,
     /// A span's tokens with its guesses.
@@ -246,9 +237,6 @@ impl Engine {
         let table = context.div_ceil(PAGE_TOKENS);
         Ok(Self {
             batch: Batch::with_capacity(model.limits().batch_tokens, max_seqs, max_seqs * table),
-            next: Batch::with_capacity(model.limits().batch_tokens, max_seqs, max_seqs * table),
-            is_ahead: false,
-            step_ended: Instant::now(),
             rules: Arc::new(Rules {
                 sampleable,
                 tokenizer,
@@ -379,40 +367,29 @@ impl Engine {
     /// Runs one step.
     pub fn step(&mut self) -> Step {
         self.drop_closed();
-        let is_in_flight = self.take_next();
-        if !is_in_flight {
-            if self.is_broken() {
-                return Step::Worked;
-            }
-            self.admit();
-            if self.running.is_empty() {
-                return Step::Idle;
-            }
-            self.take_arrivals();
-            self.plan_step();
-            if self.batch.is_empty() {
-                return Step::Worked;
-            }
+        self.admit();
+        if self.running.is_empty() {
+            return Step::Idle;
+        }
+        self.take_arrivals();
+        self.plan_step();
+        if self.batch.is_empty() {
+            return Step::Worked;
         }
         // Before the masks are computed elsewhere: a choice whose constraint is away looks as if it had none.
-        let needs_few = is_in_flight || self.needs_few();
+        let needs_few = self.needs_few();
         self.masks.send(&mut self.running);
         let routes = self.running.iter().any(|r| self.jobs[r.job].routes);
         self.model.expert_counts().trace(routes);
-        // The device began a step in flight when the one before ended.
-        let start = if is_in_flight { self.step_ended } else { Instant::now() };
-        let goes_ahead = needs_few && self.plan_next();
+        let start = Instant::now();
         let computed = if needs_few {
-            self.model.step_picking(&self.batch, goes_ahead.then_some(&self.next))
+            self.model.step_picking(&self.batch)
         } else {
             self.model.step(&self.batch).map(|_| false)
         };
         self.is_picked = matches!(computed, Ok(true));
         self.stats.picked_steps += u64::from(self.is_picked);
-        self.set_ahead(goes_ahead && computed.is_ok());
-        self.stats.steps_ahead += u64::from(self.is_ahead);
-        self.step_ended = Instant::now();
-        let time = self.step_ended - start;
+        let time = start.elapsed();
         self.stats.step_bytes = self.model.backend().bytes_read().unwrap_or(0);
         let (failed, masks) = self.masks.receive(&mut self.running);
         for (id, e) in failed {
@@ -529,8 +506,7 @@ impl Engine {
             if self.jobs[self.running[i].job].closed {
                 let mut r = self.running.remove(i);
                 let failed = self.jobs[r.job].failed;
-                let is_known = r.land() || !self.cache.is_recurrent();
-                if is_known && !failed && r.lease.computed >= r.lease.kept + TOKENS_MIN {
+                if !failed && r.lease.computed >= r.lease.kept + TOKENS_MIN {
                     self.cache.keep(&mut *self.model, &mut r.lease, &r.choice.tokens);
                 }
                 self.cache.release(r.lease);

@@ -48,8 +48,6 @@ pub struct Stats {
     pub decode_step_time_max: Duration,
     /// Number of steps that read back only the largest logits of each row.
     pub picked_steps: u64,
-    /// Number of steps that were submitted before the step before had ended.
-    pub steps_ahead: u64,
     /// Steps with constrained answers, and their total time including masks.
     pub masked_steps: u64,
     /// See `masked_steps`.

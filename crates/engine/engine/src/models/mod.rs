@@ -94,21 +94,8 @@ pub trait Model: Send {
         Ok(())
     }
     /// Like `step`. If [`Model::picks`] has the largest logits of each row, it leaves the logits on the device and returns true.
-    ///
-    /// `next` is a step behind this one that needs nothing of the host: of one token for each row of this one, namely the one with the
-    /// largest logit, whatever the batch says. It is submitted at once, so that the device goes on while the host processes this step's
-    /// results. The next call has to be for it, or [`Model::drop_next`]. Until then the device changes the states of its slots. Only where
-    /// [`Model::runs_ahead`].
-    fn step_picking(&mut self, batch: &Batch, _next: Option<&Batch>) -> Result<bool, Error> {
+    fn step_picking(&mut self, batch: &Batch) -> Result<bool, Error> {
         self.step(batch).map(|_| false)
-    }
-    /// Whether a step behind one of `rows` rows can be submitted ahead.
-    fn runs_ahead(&self, _rows: usize) -> bool {
-        false
-    }
-    /// Waits for the step that was submitted ahead, and drops its results.
-    fn drop_next(&mut self) -> Result<(), Error> {
-        Ok(())
     }
     /// The [`PICKS`] largest logits of a row in the order of their ids, if the last step picked.
     fn picks(&mut self, _row: usize, _out: &mut Vec<Pick>) {}
@@ -225,7 +212,6 @@ pub fn load<B: Backend + Inspect>(
         mtp,
         redo: Batch::with_capacity(0, 1, 0),
         picked: Vec::with_capacity(PICKS),
-        is_ahead: false,
         normed: None,
         logits,
         states: Vec::new(),
@@ -259,8 +245,6 @@ struct Loaded<B: Backend> {
     tokens: usize,
     /// Scratch: the picks of a row.
     picked: Vec<Pick>,
-    /// The next step is submitted.
-    is_ahead: bool,
     /// For [`Model::hidden`]: a buffer `[batch_tokens, hidden]`, its copy, and whether it is of the last step.
     normed: Option<B::Buf>,
     states: Vec<f32>,
@@ -282,37 +266,11 @@ impl<B: Backend + Inspect> Loaded<B> {
 
     /// Runs one step whose logits stay on the device.
     fn compute(&mut self, batch: &Batch) -> Result<(), Error> {
-        self.is_ahead = false;
         let Self { be, decoder, cache, scratch, counts, .. } = self;
         be.step(Pass::Trunk, batch, |be| {
             decoder.forward(be, scratch, cache, counts, batch, &mut |_, _, _| {});
         })?;
         be.count_experts(counts);
-        Ok(())
-    }
-
-    /// Submits a step whose logits stay on the device.
-    fn submit(&mut self, batch: &Batch, follows: bool) -> Result<(), Error> {
-        self.check(batch);
-        let Self { be, decoder, cache, scratch, counts, .. } = self;
-        Ok(be.submit(batch, follows, |be| {
-            decoder.forward(be, scratch, cache, counts, batch, &mut |_, _, _| {});
-        })?)
-    }
-
-    /// Runs `batch`, or waits for it if it was submitted ahead, and submits `next`.
-    fn compute_ahead(&mut self, batch: &Batch, next: Option<&Batch>) -> Result<(), Error> {
-        if !std::mem::take(&mut self.is_ahead) {
-            self.submit(batch, false)?;
-        }
-        if let Some(next) = next {
-            self.submit(next, true)?;
-        }
-        self.be.wait()?;
-        self.be.count_experts(&self.counts);
-        (self.outputs, self.tokens, self.states_current) = (0, batch.len(), false);
-        self.check_failure()?;
-        self.is_ahead = next.is_some();
         Ok(())
     }
 
@@ -363,23 +321,7 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
         Ok(())
     }
 
-    fn runs_ahead(&self, rows: usize) -> bool {
-        self.decoder.picks && self.be.runs_ahead(rows)
-    }
-
-    fn drop_next(&mut self) -> Result<(), Error> {
-        if std::mem::take(&mut self.is_ahead) {
-            self.be.wait()?;
-            self.be.count_experts(&self.counts);
-        }
-        self.check_failure()
-    }
-
-    fn step_picking(&mut self, batch: &Batch, next: Option<&Batch>) -> Result<bool, Error> {
-        if self.is_ahead || next.is_some() {
-            // A row with a logit that is no number has that as its only pick, so all rows are chosen from without their logits.
-            return self.compute_ahead(batch, next).map(|()| true);
-        }
+    fn step_picking(&mut self, batch: &Batch) -> Result<bool, Error> {
         let rows = batch.outputs().len();
         if !self.decoder.picks || rows > PICKED_ROWS_MAX {
             return self.step(batch).map(|_| false);

@@ -213,9 +213,6 @@ impl Sampler {
         self.top.extend(largest.iter().map(|p| Candidate::new(p.id, p.logit)));
         self.top.sort_unstable();
         let best = *self.top.first().ok_or(SamplerError::NothingAllowed)?;
-        if !best.logit().is_finite() {
-            return Err(SamplerError::NotFinite { id: best.id(), value: best.logit() });
-        }
         if self.params.temperature == 0.0 {
             return Ok(Sampled { id: best.id(), logprob: None });
         }
@@ -225,11 +222,6 @@ impl Sampler {
         let kept = nucleus_of_top(&self.params, weigh, &self.top);
         let id = draw(kept, weigh, random).ok_or(SamplerError::NothingAllowed)?;
         Ok(Sampled { id, logprob: None })
-    }
-
-    /// Whether the token with the largest logit is chosen, the lower id of equal ones, and nothing else than those logits counts.
-    pub fn is_plainly_greedy(&self) -> bool {
-        self.params.temperature == 0.0 && self.needs_few()
     }
 
     fn weigh(&self, max: f32) -> SoftmaxWeight {
