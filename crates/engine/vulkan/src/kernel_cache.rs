@@ -79,17 +79,12 @@ impl KernelCache {
         }
         let folder = self.path.parent().unwrap_or(Path::new("."));
         std::fs::create_dir_all(folder)?;
-        // Another process may write the same file.
-        let temporary = self.path.with_extension(format!("{}.tmp", std::process::id()));
-        let written = std::fs::File::create(&temporary).and_then(|mut file| {
-            file.write_all(self.hash(data).as_bytes())?;
-            file.write_all(data)
-        });
-        let saved = written.and_then(|()| std::fs::rename(&temporary, &self.path));
-        if saved.is_err() {
-            let _ = std::fs::remove_file(&temporary);
-        }
-        saved
+        // Another model or process may write the same file now.
+        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        file.write_all(self.hash(data).as_bytes())?;
+        file.write_all(data)?;
+        file.persist(&self.path).map_err(|e| e.error)?;
+        Ok(())
     }
 }
 
@@ -99,7 +94,8 @@ mod tests {
 
     #[test]
     fn only_what_was_saved_for_this_device_comes_back() {
-        let folder = std::env::temp_dir().join(format!("octet-kernel-cache-{}", std::process::id()));
+        let temporary = tempfile::tempdir().expect("a folder");
+        let folder = temporary.path().join("cache");
         let open = |device: &str, id| KernelCache::new(&folder.join("new"), device, [id; 16]);
         let load = |cache: &KernelCache| cache.load().expect("it is readable");
         let (cache, data) = (open("card, driver 1", 7), vec![1, 2, 3]);
@@ -138,15 +134,29 @@ mod tests {
         // A file where the folder should be.
         std::fs::write(&folder, "").expect("it is written");
         assert!(open("card, driver 1", 7).save(&data).is_err());
-        std::fs::remove_file(&folder).expect("it was there");
+    }
+
+    /// Models that are loaded at the same time save their kernels to the same file.
+    #[test]
+    fn many_threads_can_save_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = KernelCache::new(folder.path(), "card", [7; 16]);
+        std::thread::scope(|scope| {
+            for i in 0..8u8 {
+                let cache = &cache;
+                scope.spawn(move || (0..50).for_each(|j| cache.save(&[i, j]).expect("it is written")));
+            }
+        });
+        assert_eq!(cache.load().expect("it is readable").len(), 2);
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1, "nothing is left over");
     }
 
     /// What is not a file is an error, and a pipe without a writer is not waited for.
     #[cfg(unix)]
     #[test]
     fn what_is_not_a_file_is_not_read() {
-        let folder = std::env::temp_dir().join(format!("octet-kernel-cache-kinds-{}", std::process::id()));
-        let cache = KernelCache::new(&folder, "card", [7; 16]);
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = KernelCache::new(folder.path(), "card", [7; 16]);
         std::fs::create_dir_all(cache.path()).expect("a folder at its place");
         assert_eq!(cache.load().expect_err("a folder").to_string(), "not a regular file");
         assert!(cache.save(&[1]).is_err());
@@ -156,6 +166,5 @@ mod tests {
         assert_eq!(cache.load().expect_err("a pipe").to_string(), "not a regular file");
         cache.save(&[1]).expect("it is replaced");
         assert_eq!(cache.load().expect("a file"), [1]);
-        std::fs::remove_dir_all(&folder).expect("it was there");
     }
 }
