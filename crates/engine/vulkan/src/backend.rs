@@ -149,7 +149,7 @@ impl Vulkan {
         });
         let cached =
             kernel_cache.as_ref().map(|cache| cache.load_or_report(options.notice)).unwrap_or_default();
-        let recorder = Recorder::new(device.clone(), &cached)?;
+        let recorder = Recorder::new(device.clone(), device.queue, &cached)?;
         Ok(Self {
             dummy: memory.buffer(16, Place::Device)?,
             staging: memory.buffer(STAGING_BYTES, Place::Host)?,

@@ -140,7 +140,7 @@ impl Instance {
         if p.limits.max_per_stage_descriptor_storage_buffers < BUFFERS_MAX as u32 {
             missing.push(format!("kernels that read {BUFFERS_MAX} buffers"));
         }
-        if self.queue_family(device).is_none() {
+        if self.queue_families(device).compute.is_none() {
             missing.push("a compute queue".to_string());
         }
         DeviceInfo {
@@ -187,11 +187,11 @@ impl Instance {
         }
     }
 
-    fn queue_family(&self, device: vk::PhysicalDevice) -> Option<u32> {
+    fn queue_families(&self, device: vk::PhysicalDevice) -> QueueFamilies {
         // SAFETY: the device belongs to this instance.
         let families = unsafe { self.instance.get_physical_device_queue_family_properties(device) };
-        let compute = |f: &vk::QueueFamilyProperties| f.queue_flags.contains(vk::QueueFlags::COMPUTE);
-        families.iter().position(compute).map(|i| i as u32)
+        let flags: Vec<_> = families.iter().map(|f| f.queue_flags).collect();
+        QueueFamilies::choose(&flags)
     }
 
     fn has_extension(&self, device: vk::PhysicalDevice, name: &CStr) -> bool {
@@ -222,11 +222,64 @@ pub fn devices() -> Result<Vec<DeviceInfo>, Error> {
     Ok(all.into_iter().enumerate().map(|(i, d)| instance.info(i, d)).collect())
 }
 
-/// An open device with one compute queue.
+/// Which families of queues to use.
+#[derive(Debug, PartialEq, Eq)]
+struct QueueFamilies {
+    /// For kernels, and for copies between them.
+    compute: Option<u32>,
+    /// For copies beside a running step: the card's copy engine. Many integrated and software devices have none.
+    copies: Option<u32>,
+}
+
+impl QueueFamilies {
+    /// The first family with kernels, and the first one that does nothing but copies.
+    fn choose(families: &[vk::QueueFlags]) -> Self {
+        let compute = families.iter().position(|f| f.contains(vk::QueueFlags::COMPUTE));
+        // Queues with kernels can copy, too, but share the processors of the running step. NVIDIA's queues for video copy as well.
+        let no_more_than =
+            vk::QueueFlags::TRANSFER | vk::QueueFlags::SPARSE_BINDING | vk::QueueFlags::PROTECTED;
+        let copies = families
+            .iter()
+            .position(|f| f.contains(vk::QueueFlags::TRANSFER) && (*f & !no_more_than).is_empty());
+        Self { compute: compute.map(|i| i as u32), copies: copies.map(|i| i as u32) }
+    }
+}
+
+/// A queue of an open device.
+#[derive(Clone, Copy)]
+pub(crate) struct Queue {
+    pub(crate) raw: vk::Queue,
+    pub(crate) family: u32,
+    /// What its commands may wait for: kernels and copies, or copies alone.
+    pub(crate) stages: vk::PipelineStageFlags,
+}
+
+impl Queue {
+    /// Whether it runs kernels.
+    fn has_kernels(&self) -> bool {
+        self.stages.contains(vk::PipelineStageFlags::COMPUTE_SHADER)
+    }
+
+    /// How its commands read.
+    pub(crate) fn reads(&self) -> vk::AccessFlags {
+        let kernels =
+            if self.has_kernels() { vk::AccessFlags::SHADER_READ } else { vk::AccessFlags::empty() };
+        kernels | vk::AccessFlags::TRANSFER_READ
+    }
+
+    /// How its commands write.
+    pub(crate) fn writes(&self) -> vk::AccessFlags {
+        let kernels =
+            if self.has_kernels() { vk::AccessFlags::SHADER_WRITE } else { vk::AccessFlags::empty() };
+        kernels | vk::AccessFlags::TRANSFER_WRITE
+    }
+}
+
+/// An open device with a compute queue, and a queue for copies if it has one.
 pub(crate) struct Device {
     pub(crate) raw: ash::Device,
-    pub(crate) queue: vk::Queue,
-    pub(crate) queue_family: u32,
+    pub(crate) queue: Queue,
+    pub(crate) copy_queue: Option<Queue>,
     pub(crate) memory: vk::PhysicalDeviceMemoryProperties,
     /// Maximum size of a buffer that a kernel can bind, in bytes.
     pub(crate) buffer_bytes_max: u64,
@@ -245,6 +298,11 @@ impl Drop for Device {
 }
 
 impl Device {
+    /// The families of its queues.
+    pub(crate) fn families(&self) -> Vec<u32> {
+        std::iter::once(self.queue).chain(self.copy_queue).map(|q| q.family).collect()
+    }
+
     /// Bytes of its own memory that may be allocated now.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.instance.free_bytes(self.physical)
@@ -264,7 +322,8 @@ impl Device {
         if !info.missing.is_empty() {
             return Err(Error(format!("vulkan:{index} ({}) lacks {}", info.name, info.missing.join(", "))));
         }
-        let family = instance.queue_family(physical).expect("checked by `info`");
+        let families = instance.queue_families(physical);
+        let family = families.compute.expect("checked by `info`");
         let mut names = Vec::new();
         let mut dot =
             vk::PhysicalDeviceShaderIntegerDotProductFeatures::default().shader_integer_dot_product(true);
@@ -273,28 +332,33 @@ impl Device {
             names.push(portability.as_ptr());
         }
         let priorities = [1.0];
-        let queues =
-            [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities)];
+        let queue_of = |family: u32| {
+            vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities)
+        };
+        let queues: Vec<_> = std::iter::once(family).chain(families.copies).map(queue_of).collect();
         let mut create = vk::DeviceCreateInfo::default().queue_create_infos(&queues);
         if info.integer_dot {
             names.push(ash::khr::shader_integer_dot_product::NAME.as_ptr());
             create = create.push_next(&mut dot);
         }
         create = create.enabled_extension_names(&names);
-        // SAFETY: the device belongs to the instance; `create` and what it points to outlive the calls; the queue family
-        // exists and has one queue.
+        // SAFETY: the device belongs to the instance; `create` and what it points to outlive the calls; the queue families
+        // exist, differ, and have one queue each.
         unsafe {
             let raw = instance
                 .instance
                 .create_device(physical, &create, None)
                 .map_err(|e| Error(format!("vulkan:{index} ({}) cannot be opened: {e}", info.name)))?;
-            let queue = raw.get_device_queue(family, 0);
+            let copies = vk::PipelineStageFlags::TRANSFER;
+            let queue_of = |family, stages| Queue { raw: raw.get_device_queue(family, 0), family, stages };
+            let queue = queue_of(family, copies | vk::PipelineStageFlags::COMPUTE_SHADER);
+            let copy_queue = families.copies.map(|family| queue_of(family, copies));
             let memory = instance.instance.get_physical_device_memory_properties(physical);
             let properties = instance.instance.get_physical_device_properties(physical);
             Ok(Arc::new(Self {
                 raw,
                 queue,
-                queue_family: family,
+                copy_queue,
                 memory,
                 buffer_bytes_max: u64::from(properties.limits.max_storage_buffer_range),
                 kernels_id: properties.pipeline_cache_uuid,
@@ -303,5 +367,34 @@ impl Device {
                 instance,
             }))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Families in the order in which the makers' drivers list them.
+    #[test]
+    fn copies_get_the_cards_copy_engine() {
+        use vk::QueueFlags as F;
+        let all = F::GRAPHICS | F::COMPUTE | F::TRANSFER | F::SPARSE_BINDING;
+        let compute = F::COMPUTE | F::TRANSFER | F::SPARSE_BINDING;
+        let copies = F::TRANSFER | F::SPARSE_BINDING;
+        let video = F::TRANSFER | F::SPARSE_BINDING | F::VIDEO_DECODE_KHR;
+        let choose = |families: &[F]| {
+            let chosen = QueueFamilies::choose(families);
+            (chosen.compute, chosen.copies)
+        };
+        assert_eq!(choose(&[all, copies, compute, video]), (Some(0), Some(1)), "NVIDIA");
+        assert_eq!(choose(&[compute, copies]), (Some(0), Some(1)), "NVIDIA's cards without graphics");
+        assert_eq!(
+            choose(&[all, compute, F::VIDEO_DECODE_KHR | F::TRANSFER, F::SPARSE_BINDING]),
+            (Some(0), None),
+            "AMD"
+        );
+        assert_eq!(choose(&[all, compute, copies]), (Some(0), Some(2)), "AMD with a copy engine");
+        assert_eq!(choose(&[F::GRAPHICS | F::COMPUTE | F::TRANSFER]), (Some(0), None), "Intel, lavapipe");
+        assert_eq!(choose(&[F::GRAPHICS, copies]), (None, Some(1)), "no kernels");
     }
 }

@@ -215,8 +215,17 @@ impl Memory {
         let usage = vk::BufferUsageFlags::STORAGE_BUFFER
             | vk::BufferUsageFlags::TRANSFER_SRC
             | vk::BufferUsageFlags::TRANSFER_DST;
-        let info =
-            vk::BufferCreateInfo::default().size(bytes).usage(usage).sharing_mode(vk::SharingMode::EXCLUSIVE);
+        let families = self.device.families();
+        // With one family, sharing needs no list. Cards store shared buffers as any others.
+        let sharing = match families.len() {
+            1 => vk::SharingMode::EXCLUSIVE,
+            _ => vk::SharingMode::CONCURRENT,
+        };
+        let info = vk::BufferCreateInfo::default()
+            .size(bytes)
+            .usage(usage)
+            .sharing_mode(sharing)
+            .queue_family_indices(&families);
         let raw_device = &self.device.raw;
         // SAFETY: the device is alive; the buffer is destroyed by `Buffer` or right here.
         unsafe {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ash::vk;
 use octet_compute::Error;
 
-use crate::device::Device;
+use crate::device::{Device, Queue};
 use crate::faults::Faults;
 use crate::kernel::{BUFFERS_MAX, Kernel};
 use crate::memory::Buffer;
@@ -47,9 +47,10 @@ pub(crate) struct Dispatch {
     pub(crate) groups: [u32; 3],
 }
 
-/// Records and runs commands on a device's queue, one submission at a time.
+/// Records and runs commands on one of a device's queues, one submission at a time.
 pub(crate) struct Recorder {
     device: Arc<Device>,
+    queue: Queue,
     pool: vk::CommandPool,
     fence: vk::Fence,
     pub(crate) pipelines: Pipelines,
@@ -113,10 +114,10 @@ fn failed(what: &str, e: vk::Result) -> Error {
 }
 
 impl Recorder {
-    /// `cached`: see [`Pipelines::new`].
-    pub(crate) fn new(device: Arc<Device>, cached: &[u8]) -> Result<Self, Error> {
+    /// For this queue of the device. `cached`: see [`Pipelines::new`].
+    pub(crate) fn new(device: Arc<Device>, queue: Queue, cached: &[u8]) -> Result<Self, Error> {
         let info = vk::CommandPoolCreateInfo::default()
-            .queue_family_index(device.queue_family)
+            .queue_family_index(queue.family)
             .flags(vk::CommandPoolCreateFlags::RESET_COMMAND_BUFFER);
         // SAFETY: the device is alive; what is made is destroyed by `drop`.
         let (pool, fence) = unsafe {
@@ -131,6 +132,7 @@ impl Recorder {
         })?;
         Ok(Self {
             device,
+            queue,
             pool,
             fence,
             pipelines,
@@ -190,11 +192,7 @@ impl Recorder {
     /// Records a barrier. `more`: accesses before it, besides those of kernels and copies.
     fn barrier_now(&mut self, more: vk::AccessFlags) {
         let Some(open) = &mut self.open else { return };
-        let stages = vk::PipelineStageFlags::COMPUTE_SHADER | vk::PipelineStageFlags::TRANSFER;
-        let access = vk::AccessFlags::SHADER_READ
-            | vk::AccessFlags::SHADER_WRITE
-            | vk::AccessFlags::TRANSFER_READ
-            | vk::AccessFlags::TRANSFER_WRITE;
+        let (stages, access) = (self.queue.stages, self.queue.reads() | self.queue.writes());
         let barrier = [vk::MemoryBarrier::default().src_access_mask(access | more).dst_access_mask(access)];
         let from = if more.is_empty() { stages } else { stages | vk::PipelineStageFlags::HOST };
         // SAFETY: the command buffer is being recorded.
@@ -413,14 +411,13 @@ impl Recorder {
         }
         let Some(recording) = self.open.take() else { return Ok(None) };
         let barrier = [vk::MemoryBarrier::default()
-            .src_access_mask(vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE)
+            .src_access_mask(self.queue.writes())
             .dst_access_mask(vk::AccessFlags::HOST_READ)];
-        let stages = vk::PipelineStageFlags::COMPUTE_SHADER | vk::PipelineStageFlags::TRANSFER;
         // SAFETY: the command buffer is being recorded, and ended here.
         let ended = unsafe {
             self.device.raw.cmd_pipeline_barrier(
                 recording.commands,
-                stages,
+                self.queue.stages,
                 vk::PipelineStageFlags::HOST,
                 vk::DependencyFlags::empty(),
                 &barrier,
@@ -461,7 +458,7 @@ impl Recorder {
         // SAFETY: the commands were ended; nothing runs, because every run waits for its end.
         let done = unsafe {
             d.reset_fences(&fence)
-                .and_then(|()| d.queue_submit(self.device.queue, &submit, self.fence))
+                .and_then(|()| d.queue_submit(self.queue.raw, &submit, self.fence))
                 .and_then(|()| {
                     let mut done = Err(vk::Result::TIMEOUT);
                     for _ in 0..TIME_MAX_S {
