@@ -498,8 +498,8 @@ pub trait Backend: Send + Sized + 'static {
         out: &mut Self::Buf,
     );
 
-    /// Convolution, delta rule and gated norm of a Gated DeltaNet layer. Advances the state of each span's slot by the kept inputs of
-    /// [`crate::batch::Span::redo`], then by its tokens up to its guesses. Also computes the guesses' outputs, and keeps their inputs (rows of
+    /// Convolution, delta rule and gated norm of a Gated DeltaNet layer. Each span starts with the state of its slot
+    /// [`crate::batch::Span::from`], and writes that of its own slot, advanced by the kept inputs of [`crate::batch::Span::redo`], then by its tokens up to its guesses. Also computes the guesses' outputs, and keeps their inputs (rows of
     /// `qkv`, `b`, `alpha`) for a later step. A span without tokens only processes `redo`.
     /// `qkv` is `[n, channels]` (q heads | k heads | v heads), `z` `[n, v_heads, v_dim]`, `b` and `alpha`
     /// `[n, v_heads]`, `out` `[n, v_heads, v_dim]`. With `y = silu(conv(qkv))`, per value head:

@@ -15,6 +15,8 @@ pub struct Span {
     pub past: usize,
     /// State slot of the sequence (Gated DeltaNet layers).
     pub slot: usize,
+    /// The slot whose state the span starts with: [`Span::slot`], or another one, which stays as it is. See [`Batch::start_from`].
+    pub from: usize,
     /// Where the sequence's page numbers start in [`Batch::pages`]. Page `p` holds positions
     /// `p * PAGE_TOKENS ..` and the table covers `past + len` positions.
     pub pages: usize,
@@ -45,8 +47,8 @@ pub struct Redo {
 /// One step's input. Its vectors keep their capacity from step to step: filling it allocates nothing.
 ///
 /// Threads write to slots and pages of one batch at the same time, each to those of its own spans or tokens. That is sound
-/// because no two spans of a batch share a slot, and no two write to the same page: [`Batch::push`] checks this, and nothing
-/// else changes a batch.
+/// because no span reads or writes the slot that another one writes, and no two write to the same page: [`Batch::push`] and
+/// [`Batch::start_from`] check this, and nothing else changes a batch.
 #[derive(Debug, Default)]
 pub struct Batch {
     tokens: Vec<u32>,
@@ -106,6 +108,11 @@ impl Batch {
         self.spans.iter().find(|s| s.slot == slot).map(|s| s.start)
     }
 
+    /// Whether no span reads or writes this slot.
+    fn is_free(&self, slot: usize) -> bool {
+        self.spans.iter().all(|s| s.slot != slot && s.from != slot)
+    }
+
     /// Number of tokens.
     pub fn len(&self) -> usize {
         self.tokens.len()
@@ -137,7 +144,7 @@ impl Batch {
         let end = past + tokens.len();
         assert!(end <= u32::MAX as usize, "position {end} is not counted");
         assert!(pages.len() * PAGE_TOKENS >= end, "{} pages for {end} positions", pages.len());
-        assert!(self.first_token(slot).is_none(), "slot {slot} is another sequence's in this batch");
+        assert!(self.is_free(slot), "slot {slot} is another sequence's in this batch");
         for &page in &pages[past / PAGE_TOKENS..end.div_ceil(PAGE_TOKENS)] {
             assert!(!self.written.contains(&page), "page {page} is written to twice in this batch");
             self.written.push(page);
@@ -145,7 +152,8 @@ impl Batch {
         let start = self.tokens.len();
         let pages_start = self.pages.len();
         let redo = Redo::default();
-        self.spans.push(Span { start, len: tokens.len(), past, slot, pages: pages_start, guesses: 0, redo });
+        let len = tokens.len();
+        self.spans.push(Span { start, len, past, slot, from: slot, pages: pages_start, guesses: 0, redo });
         self.tokens.extend_from_slice(tokens);
         self.positions.extend((past..end).map(|p| p as u32));
         self.pages.extend_from_slice(pages);
@@ -163,14 +171,27 @@ impl Batch {
         (span.guesses, span.redo) = (guesses, redo);
     }
 
+    /// The newest span starts with the state of slot `from`, and with the inputs of guesses that are kept there. Its own slot gets the new
+    /// state; `from` stays as it is.
+    ///
+    /// # Panics
+    /// If another span has that slot.
+    pub fn start_from(&mut self, from: usize) {
+        let span = self.spans.last_mut().expect("a span was added");
+        span.from = from;
+        let own = span.slot;
+        let is_free = from == own || self.first_token(from).is_none();
+        assert!(is_free, "slot {from} is another sequence's in this batch");
+    }
+
     /// Adds a span without tokens: recurrent layers add the accepted guesses of the last step to the state of `slot`.
     ///
     /// # Panics
     /// If another span has this slot.
     pub fn push_redo(&mut self, slot: usize, redo: Redo) {
-        assert!(self.first_token(slot).is_none(), "slot {slot} is another sequence's in this batch");
+        assert!(self.is_free(slot), "slot {slot} is another sequence's in this batch");
         let (start, pages) = (self.tokens.len(), self.pages.len());
-        self.spans.push(Span { start, len: 0, past: 0, slot, pages, guesses: 0, redo });
+        self.spans.push(Span { start, len: 0, past: 0, slot, from: slot, pages, guesses: 0, redo });
     }
 
     /// Adds a row of an earlier step to the outputs: for [`crate::Backend::norm_outputs`], of a batch without tokens.
@@ -183,7 +204,7 @@ impl Batch {
         let end = past + len;
         len > 0
             && pages.len() * PAGE_TOKENS >= end
-            && self.first_token(slot).is_none()
+            && self.is_free(slot)
             && !pages[past / PAGE_TOKENS..end.div_ceil(PAGE_TOKENS)].iter().any(|p| self.written.contains(p))
     }
 
@@ -218,5 +239,23 @@ mod tests {
         assert!(!fits(2, 63, 1, &[7, 5]));
         assert!(!fits(2, 63, 1, &[7]), "too few pages");
         assert!(!fits(0, 0, 1, &[7]), "no tokens");
+    }
+
+    #[test]
+    fn no_span_starts_in_a_slot_that_another_one_changes() {
+        let starts = |from: usize, next: usize| {
+            let mut batch = Batch::default();
+            batch.push(&[1], 0, 0, &[5], 1);
+            batch.push(&[1], 0, 1, &[6], 1);
+            let all = AssertUnwindSafe(|| {
+                batch.start_from(from);
+                batch.push(&[1], 0, next, &[7], 1);
+            });
+            catch_unwind(all).is_ok()
+        };
+        assert!(starts(1, 2), "its own slot");
+        assert!(starts(3, 2));
+        assert!(!starts(0, 2), "the slot of the span before");
+        assert!(!starts(3, 3), "the slot of the span behind");
     }
 }

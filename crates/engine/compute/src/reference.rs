@@ -434,6 +434,9 @@ impl Backend for Reference {
         };
         let (c, heads) = (g.channels(), g.v_heads);
         for span in batch.spans() {
+            conv.copy_within(span.from * *conv_len..(span.from + 1) * *conv_len, span.slot * *conv_len);
+            state.copy_within(span.from * *state_len..(span.from + 1) * *state_len, span.slot * *state_len);
+            kept[span.slot] = kept[span.from].clone();
             let conv = &mut conv[span.slot * *conv_len..][..*conv_len];
             let state = &mut state[span.slot * *state_len..][..*state_len];
             let kept = &mut kept[span.slot];

@@ -11,6 +11,8 @@ use proptest::prelude::*;
 
 #[path = "support/layers.rs"]
 mod layers;
+#[path = "support/slots.rs"]
+mod slots;
 
 use layers::*;
 
@@ -112,6 +114,14 @@ proptest! {
         goes_back(&mut layers(Reference, &shape), n, certain, &accepted);
         for isa in isas() {
             goes_back(&mut layers(cpu(isa, 2, false), &shape), n, certain, &accepted);
+        }
+    }
+
+    #[test]
+    fn a_state_may_start_in_another_slot(shape in shapes(), steps in slots::steps()) {
+        slots::starts_in_another_slot(&mut layers(Reference, &shape), &steps);
+        for isa in isas() {
+            slots::starts_in_another_slot(&mut layers(cpu(isa, 2, false), &shape), &steps);
         }
     }
 }

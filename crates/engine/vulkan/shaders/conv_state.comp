@@ -1,6 +1,6 @@
 #version 450
 // Advances the states of the convolution: the last `kernel - 1` inputs before each span's guesses. Keeps the inputs of the guesses. A thread has one channel (or
-// beta or decay of one head), and goes from the oldest row to the newest, so that it reads each row before it writes it. Runs after gdn.comp.
+// beta or decay of one head), and goes from the oldest row to the newest, so that it reads each row before it writes it. A span may start with the rows of another slot. Runs after gdn.comp.
 layout(local_size_x = 64) in;
 
 layout(binding = 0, std430) readonly buffer Qkv { float qkv[]; };
@@ -17,15 +17,16 @@ void main() {
     uint c = gl_WorkGroupID.x * 64u + gl_LocalInvocationID.x, span = gl_WorkGroupID.y;
     uint width = p.channels + 2u * p.v_heads;
     if (c >= width) { return; }
-    uint start = block[p.spans + 4u * span], len = block[p.spans + 4u * span + 1u], slot = block[p.spans + 4u * span + 2u];
+    uint start = block[p.spans + 4u * span], len = block[p.spans + 4u * span + 1u], slots = block[p.spans + 4u * span + 2u];
+    uint slot = slots & 0xffffu, from = slots >> 16;
     uint guessed = block[p.spans + 4u * span + 3u], guesses = guessed & 255u, first = (guessed >> 8) & 255u, redo = guessed >> 16;
     uint certain = len - guesses;
     if (c < p.channels) {
         for (uint r = 0u; r < p.rows; r++) {
             uint at = r + redo + certain;  // in the window of carried rows, those to redo, then the span's tokens
             float x;
-            if (at < p.rows) { x = conv[(slot * p.rows + at) * p.channels + c]; }
-            else if (at - p.rows < redo) { x = kept[(slot * p.kept_rows + first + at - p.rows) * width + c]; }
+            if (at < p.rows) { x = conv[(from * p.rows + at) * p.channels + c]; }
+            else if (at - p.rows < redo) { x = kept[(from * p.kept_rows + first + at - p.rows) * width + c]; }
             else { x = qkv[(start + at - p.rows - redo) * p.channels + c]; }
             conv[(slot * p.rows + r) * p.channels + c] = x;
         }

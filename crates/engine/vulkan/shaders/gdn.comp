@@ -28,7 +28,7 @@ layout(binding = 15, std430) coherent buffer Tickets { uint tickets[]; };
 
 layout(push_constant) uniform Push {
     uint k_heads, v_heads, k_dim, v_dim, channels, kernel;
-    uint spans;  // in the block: (start, len, slot, guesses | first << 8 | redo << 16) of each span
+    uint spans;  // in the block: (start, len, slot | from << 16, guesses | first << 8 | redo << 16) of each span
     uint slices; // of 32 columns
     float scale; // k_dim^-0.5
     uint kept_rows; // of a slot
@@ -81,30 +81,32 @@ float inverse_norm(float x, uint me) {
 void main() {
     uint span = gl_WorkGroupID.y, h = gl_WorkGroupID.x / p.slices, slice = gl_WorkGroupID.x % p.slices, me = gl_LocalInvocationID.x;
     uint column = slice * 32u + (me & 31u), stripe = me >> 5, first = stripe * ROWS;
-    uint start = block[p.spans + 4u * span], len = block[p.spans + 4u * span + 1u], slot = block[p.spans + 4u * span + 2u];
-    uint guessed = block[p.spans + 4u * span + 3u], guesses = guessed & 255u, from = (guessed >> 8) & 255u, redo = guessed >> 16;
+    uint start = block[p.spans + 4u * span], len = block[p.spans + 4u * span + 1u], slots = block[p.spans + 4u * span + 2u];
+    uint slot = slots & 0xffffu, from = slots >> 16;  // the state's place, and that of the one to start with
+    uint guessed = block[p.spans + 4u * span + 3u], guesses = guessed & 255u, again_from = (guessed >> 8) & 255u, redo = guessed >> 16;
     uint certain = redo + len - guesses;
     uint key_head = TILED == 1u ? h % p.k_heads : h / (p.v_heads / p.k_heads);
     bool inside = column < p.v_dim;
-    uint base = (slot * p.v_heads + h) * p.k_dim * p.v_dim + column;
+    uint head_at = h * p.k_dim * p.v_dim + column, size = p.v_heads * p.k_dim * p.v_dim;
+    uint base = slot * size + head_at, base_from = from * size + head_at;
     float s[ROWS];
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-        s[r] = inside && first + r < p.k_dim ? state[base + (first + r) * p.v_dim] : 0.0;
+        s[r] = inside && first + r < p.k_dim ? state[base_from + (first + r) * p.v_dim] : 0.0;
     }
     for (uint i = 0u; i < redo + len; i++) {
         uint t = start + i - redo;  // meaningless for what is redone
-        uint again = kept_at(slot, from + i) + p.channels;  // for that alone
+        uint again = kept_at(from, again_from + i) + p.channels;  // for that alone
         precise float q2 = 0.0;
         precise float k2 = 0.0;
         for (uint c = me; c < p.k_dim; c += 256u) {
-            float qc = convolve(start, i, slot, from, redo, key_head * p.k_dim + c);
-            float kc = convolve(start, i, slot, from, redo, (p.k_heads + key_head) * p.k_dim + c);
+            float qc = convolve(start, i, from, again_from, redo, key_head * p.k_dim + c);
+            float kc = convolve(start, i, from, again_from, redo, (p.k_heads + key_head) * p.k_dim + c);
             query[c] = qc;
             key[c] = kc;
             q2 = q2 + qc * qc;
             k2 = k2 + kc * kc;
         }
-        if (me < 32u && inside) { v[me] = convolve(start, i, slot, from, redo, 2u * p.k_heads * p.k_dim + h * p.v_dim + column); }
+        if (me < 32u && inside) { v[me] = convolve(start, i, from, again_from, redo, 2u * p.k_heads * p.k_dim + h * p.v_dim + column); }
         float qn = inverse_norm(q2, me), kn = inverse_norm(k2, me);
         for (uint c = me; c < p.k_dim; c += 256u) {
             precise float qc = (query[c] * qn) * p.scale;

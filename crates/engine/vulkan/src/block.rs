@@ -21,7 +21,7 @@ pub(crate) struct Block {
     pub(crate) tables: u32,
     /// `page * 64 + row` of each token.
     pub(crate) places: u32,
-    /// `(start, len, slot, guesses | redo.first << 8 | redo.len << 16)` of each span.
+    /// `(start, len, slot | from << 16, guesses | redo.first << 8 | redo.len << 16)` of each span.
     pub(crate) spans: u32,
     /// Tokens whose logits are requested.
     pub(crate) outputs: u32,
@@ -76,7 +76,8 @@ impl Block {
                 self.staged[at(self.places, t)] = (page * PAGE_TOKENS + row) as u32;
             }
             let guessed = span.guesses | span.redo.first << 8 | span.redo.len << 16;
-            let words = [span.start as u32, span.len as u32, span.slot as u32, guessed as u32];
+            let slots = span.slot | span.from << 16;
+            let words = [span.start as u32, span.len as u32, slots as u32, guessed as u32];
             self.staged[at(self.spans, 4 * s)..][..4].copy_from_slice(&words);
         }
         let outputs = self.outputs as usize;

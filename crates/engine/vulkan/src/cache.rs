@@ -12,6 +12,8 @@ use crate::memory::Buffer;
 const HEAD_DIM_MAX: usize = 512;
 /// Guesses of a step at most: `block` stores them in a byte.
 const GUESSES_MAX: usize = 255;
+/// A span has two numbers of slots of 16 bits each.
+const SLOTS_MAX: usize = 1 << 16;
 
 /// Caches of one layer.
 pub(crate) enum LayerStore {
@@ -92,6 +94,12 @@ impl LayerStore {
                     return Err(Error(format!(
                         "{} guesses per step are not supported on this device: it takes up to {GUESSES_MAX}",
                         shape.guesses
+                    )));
+                }
+                if shape.slots > SLOTS_MAX {
+                    return Err(Error(format!(
+                        "{} recurrent states are not supported on this device: it takes up to {SLOTS_MAX}",
+                        shape.slots
                     )));
                 }
                 let conv_bytes = (4 * conv_rows * channels) as u64;

@@ -3,6 +3,8 @@
 
 #[path = "../../compute/tests/support/layers.rs"]
 mod layers;
+#[path = "../../compute/tests/support/slots.rs"]
+mod slots;
 
 use layers::*;
 use octet_compute::backend::*;
@@ -125,6 +127,12 @@ proptest! {
         let shape = Shape { whole_norm: false, ..shape }; // refused
         let Some(be) = vulkan() else { return Ok(()) };
         goes_back(&mut layers(be, &shape), n, certain, &accepted);
+    }
+
+    #[test]
+    fn a_state_may_start_in_another_slot(shape in shapes(), steps in slots::steps()) {
+        let Some(be) = vulkan() else { return Ok(()) };
+        slots::starts_in_another_slot(&mut layers(be, &shape), &steps);
     }
 }
 

@@ -35,6 +35,13 @@ pub(super) fn gdn(
     };
     let shape = StoreShape { conv_len: *conv_len, state_len: *state_len, kept_rows: *kept_rows };
     check_shapes(batch, g, shape, inputs);
+    for span in batch.spans().iter().filter(|s| s.from != s.slot) {
+        copy_slot(conv, *conv_len, span);
+        copy_slot(state, *state_len, span);
+        if span.redo.len > 0 {
+            copy_slot(kept, *kept_rows * (g.channels() + 2 * g.v_heads), span);
+        }
+    }
     let s = &mut scratch.delta;
     let tokens = s.place_spans(batch);
     assert!(
@@ -77,6 +84,11 @@ pub(super) fn gdn(
     });
 }
 
+/// Copies the `len` values of the slot that a span starts from to its own.
+fn copy_slot(values: &mut [f32], len: usize, span: &Span) {
+    values.copy_within(span.from * len..(span.from + 1) * len, span.slot * len);
+}
+
 /// Sizes of a layer's store, in values and rows.
 #[derive(Clone, Copy)]
 struct StoreShape {
@@ -88,7 +100,7 @@ struct StoreShape {
     kept_rows: usize,
 }
 
-/// Checks what the pointers of [`Call`] rely on. It also relies on each span having a slot of its own: `Batch::push` checks that.
+/// Checks what the pointers of [`Call`] rely on. It also relies on each span having a slot of its own, which no other span reads: `Batch` checks that.
 fn check_shapes(batch: &Batch, g: &Gdn<Cpu>, shape: StoreShape, inputs: &Inputs) {
     let (channels, taps) = (g.channels(), g.conv_kernel);
     assert!(
