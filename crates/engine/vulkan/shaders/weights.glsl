@@ -3,6 +3,7 @@
 // `(row * steps + step) * 8 + lane`, so that the 8 lanes of a row read 128 bytes side by side.
 
 const uint F32 = 0u, F16 = 1u, BF16 = 2u, Q8_0 = 3u, I8 = 4u, Q4_K = 5u, Q5_K = 6u, Q6_K = 7u;
+const uint Q3_K = 8u, IQ4 = 9u, MXFP4 = 10u, Q4_0 = 11u;
 
 layout(constant_id = 0) const uint TYPE = 3u;
 layout(constant_id = 2) const uint EXPERTS = 0u;  // 1: tiles of experts; 2: the same, and some experts lie in the host's memory
@@ -41,6 +42,26 @@ uint scale_at(uint i) { return EXPERTS == 2u && in_host ? host_scales[i] : scale
 // Spreads 4 bits to the lowest bits of 4 bytes.
 uint spread(uint bits) { return ((bits & 15u) * 0x00204081u) & 0x01010101u; }
 
+// The signed bytes that 4-bit indices stand for, 4 in a word: of IQ4_NL and IQ4_XS, and of MXFP4 (twice the values).
+const uvec4 IQ4_LEVELS = uvec4(0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u);
+const uvec4 MXFP4_LEVELS = uvec4(0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu);
+
+// The levels of four indices, one in each byte.
+uint levels(uint indices) {
+    if (TYPE == Q4_0) { return ((indices | 0x80808080u) - 0x08080808u) ^ 0x80808080u; }  // minus 8, byte by byte
+    // Word by word: Mesa 22.3 chooses wrongly between two constant vectors.
+    uint x = TYPE == IQ4 ? IQ4_LEVELS.x : MXFP4_LEVELS.x, y = TYPE == IQ4 ? IQ4_LEVELS.y : MXFP4_LEVELS.y;
+    uint z = TYPE == IQ4 ? IQ4_LEVELS.z : MXFP4_LEVELS.z, w = TYPE == IQ4 ? IQ4_LEVELS.w : MXFP4_LEVELS.w;
+    uint bytes = 0u;
+    [[unroll]] for (uint shift = 0u; shift < 32u; shift += 8u) {
+        uint i = indices >> shift;
+        uint low = (i & 4u) == 0u ? x : y, high = (i & 4u) == 0u ? z : w;
+        uint four = (i & 8u) == 0u ? low : high;
+        bytes |= ((four >> (8u * (i & 3u))) & 255u) << shift;
+    }
+    return bytes;
+}
+
 struct Block {
     uint q[8];  // 32 signed bytes, in the order of the columns
     float d0, d1, m;  // scales of the two halves, and the minimum (subtracted)
@@ -77,12 +98,19 @@ Block load_block(uint at, uint row, uint block, uint blocks) {
         b.q[w] = n[w] & 0x0f0f0f0fu;
         b.q[4u + w] = (n[w] >> 4) & 0x0f0f0f0fu;
     }
-    if (TYPE == Q6_K) {
+    if (TYPE >= IQ4) {
+        [[unroll]] for (uint w = 0u; w < 8u; w++) { b.q[w] = levels(b.q[w]); }
+        b.d0 = uintBitsToFloat(scale_at(row * blocks + block));
+        b.d1 = b.d0;
+        return b;
+    }
+    if (TYPE == Q6_K || TYPE == Q3_K) {
         [[unroll]] for (uint h = 0u; h < 2u; h++) {
-            uint two = high_at(2u * at + h);
+            uint two = TYPE == Q6_K ? high_at(2u * at + h) : 0u;
+            uint middle = TYPE == Q6_K ? 0x20202020u : 0x04040404u;  // minus 32 or 4, byte by byte
             [[unroll]] for (uint w = 0u; w < 4u; w++) {
                 uint q = b.q[4u * h + w] | (((two >> (2u * w)) & 0x03030303u) << 4);
-                b.q[4u * h + w] = ((q | 0x80808080u) - 0x20202020u) ^ 0x80808080u;  // minus 32, byte by byte
+                b.q[4u * h + w] = ((q | 0x80808080u) - middle) ^ 0x80808080u;
             }
         }
         uint base = 5u * index, pair = scale_at(base + (sub >> 1)) >> (16u * (sub & 1u));
@@ -109,7 +137,7 @@ float block_term(Block b, uvec4 x0, uvec4 x1, float dx, float sum) {
     int lo = dot4(b.q[0], x0.x) + dot4(b.q[1], x0.y) + dot4(b.q[2], x0.z) + dot4(b.q[3], x0.w);
     int hi = dot4(b.q[4], x1.x) + dot4(b.q[5], x1.y) + dot4(b.q[6], x1.z) + dot4(b.q[7], x1.w);
     precise float term;
-    if (TYPE == Q6_K) {
+    if (TYPE == Q6_K || TYPE == Q3_K) {
         precise float a = (b.d0 * dx) * float(lo);
         term = a + (b.d1 * dx) * float(hi);
     } else {

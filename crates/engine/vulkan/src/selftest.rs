@@ -3,6 +3,7 @@
 
 use octet_compute::Error;
 use octet_compute::selftest::Check;
+use octet_weights::quant::{iq4, mxfp4};
 use octet_weights::{GgmlType, Matrix, quant};
 
 use crate::backend::{Vulkan, Weight};
@@ -18,7 +19,7 @@ const TOKENS: [usize; 7] = [1, 2, 4, 8, 11, 33, 260];
 const ALL_TOKENS_MAX: usize = 11;
 
 /// Types that have a kernel of their own.
-const TYPES: [GgmlType; 7] = [
+const TYPES: [GgmlType; 11] = [
     GgmlType::Q8_0,
     GgmlType::Q4_0,
     GgmlType::Q4_1,
@@ -26,6 +27,10 @@ const TYPES: [GgmlType; 7] = [
     GgmlType::Q4_K,
     GgmlType::Q5_K,
     GgmlType::Q6_K,
+    GgmlType::Q3_K,
+    GgmlType::IQ4_NL,
+    GgmlType::IQ4_XS,
+    GgmlType::MXFP4,
 ];
 
 /// Quantised activations: bytes, and the scale and the sum of each block of 32.
@@ -55,17 +60,26 @@ fn block(m: &Matrix, row: usize, block: usize) -> ([f32; 2], f32, [i32; 32]) {
     let byte = |word: u32, i: usize| (word >> (8 * (i % 4))) as u8;
     use crate::weights::Scale;
     match scale {
+        Scale::Word(d) => {
+            let level = |i: u8| match m.ty {
+                GgmlType::MXFP4 => mxfp4::LEVELS[usize::from(i)],
+                GgmlType::Q4_0 => i as i8 - 8,
+                _ => iq4::LEVELS[usize::from(i)],
+            };
+            ([f32::from_bits(d); 2], 0.0, values.map(|i| i32::from(level(i))))
+        }
         Scale::Half(bits) => ([half(bits); 2], 0.0, values.map(|v| i32::from(v as i8))),
         Scale::Words([d, m]) => {
             ([f32::from_bits(d); 2], f32::from_bits(m), values.map(|v| i32::from(v as i8)))
         }
-        Scale::Superblock(words) if m.ty == GgmlType::Q6_K => {
+        Scale::Superblock(words) if matches!(m.ty, GgmlType::Q6_K | GgmlType::Q3_K) => {
             let d = half(words[4]);
             let scales = [0, 1].map(|h| {
                 let i = 2 * (block % 8) + h;
                 d * f32::from(byte(words[i / 4], i) as i8)
             });
-            (scales, 0.0, values.map(|v| i32::from(v) - 32))
+            let middle = if m.ty == GgmlType::Q6_K { 32 } else { 4 };
+            (scales, 0.0, values.map(|v| i32::from(v) - middle))
         }
         Scale::Superblock(words) => {
             // 6-bit scales and minimums as ggml packs them into 12 bytes
@@ -96,7 +110,7 @@ fn product(m: &Matrix, row: usize, x: &Activations, token: usize) -> f32 {
             let dot = |r: std::ops::Range<usize>| r.map(|i| w[i] * i32::from(q[i])).sum::<i32>();
             let (low, high) = (dot(0..16), dot(16..32));
             let mut term = match ty {
-                DeviceType::Q6_K => (d[0] * dx) * low as f32 + (d[1] * dx) * high as f32,
+                DeviceType::Q6_K | DeviceType::Q3_K => (d[0] * dx) * low as f32 + (d[1] * dx) * high as f32,
                 _ => (d[0] * dx) * (low + high) as f32,
             };
             if matches!(ty, DeviceType::Q4_K | DeviceType::Q5_K | DeviceType::I8) {

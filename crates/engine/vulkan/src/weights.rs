@@ -1,7 +1,7 @@
 //! Weights in the device's layout: rows split into 8 stripes of blocks, so that the lanes of a row read adjacent words.
 //! `shaders/weights.glsl` reads this layout. Called at load.
 
-use octet_weights::quant::{q4_k, q5_k, q6_k};
+use octet_weights::quant::{iq4, mxfp4, q3_k, q4_k, q5_k, q6_k};
 use octet_weights::{GgmlType, Matrix};
 
 /// Lanes of a row: its stripes.
@@ -21,16 +21,28 @@ pub(crate) enum DeviceType {
     Q4_K = 5,
     Q5_K = 6,
     Q6_K = 7,
+    /// Like `Q6_K`, without high bits.
+    Q3_K = 8,
+    /// 4-bit indices of `iq4::LEVELS`, with an f32 scale per 32. So have the next two, with other levels.
+    Iq4 = 9,
+    /// Of `mxfp4::LEVELS`.
+    Mxfp4 = 10,
+    /// Of -8 to 7.
+    Q4_0 = 11,
 }
 
 impl DeviceType {
-    /// The device's type for a file's type. Types without blocks of 32 integer values become f32: correct, but large.
+    /// The device's type for a file's type. Types without a kernel of their own become f32: correct, but large.
     pub(crate) fn of(ty: GgmlType) -> Self {
         match ty {
             GgmlType::F16 => Self::F16,
             GgmlType::BF16 => Self::Bf16,
             GgmlType::Q8_0 => Self::Q8_0,
-            GgmlType::Q4_0 | GgmlType::Q4_1 | GgmlType::Q5_0 | GgmlType::Q5_1 => Self::I8,
+            GgmlType::Q4_0 => Self::Q4_0,
+            GgmlType::Q4_1 | GgmlType::Q5_0 | GgmlType::Q5_1 => Self::I8,
+            GgmlType::Q3_K => Self::Q3_K,
+            GgmlType::IQ4_NL | GgmlType::IQ4_XS => Self::Iq4,
+            GgmlType::MXFP4 => Self::Mxfp4,
             GgmlType::Q4_K => Self::Q4_K,
             GgmlType::Q5_K => Self::Q5_K,
             GgmlType::Q6_K => Self::Q6_K,
@@ -54,6 +66,8 @@ pub fn device_bytes(ty: GgmlType, values: u64) -> u64 {
         DeviceType::Q4_K => 144,
         DeviceType::Q5_K => 176,
         DeviceType::Q6_K => 212,
+        DeviceType::Q3_K => 148,
+        DeviceType::Iq4 | DeviceType::Mxfp4 | DeviceType::Q4_0 => 160,
     };
     values.div_ceil(256).saturating_mul(per_256)
 }
@@ -118,6 +132,7 @@ pub(crate) fn pack(m: &Matrix, ty: DeviceType) -> Planes {
                     planes.scales.resize(index / 2 + 1, 0);
                     planes.scales[index / 2] |= bits << (16 * (index % 2));
                 }
+                Scale::Word(word) => planes.scales.push(word),
                 Scale::Words(words) => planes.scales.extend(words),
                 Scale::Superblock(words) if block % 8 == 0 => planes.scales.extend(words),
                 Scale::Superblock(_) => {}
@@ -139,6 +154,8 @@ pub(crate) fn row_bytes(ty: DeviceType, cols: usize) -> [u64; 3] {
         DeviceType::Q4_K => [4 * pieces, 0, blocks / 8 * 4],
         DeviceType::Q5_K => [4 * pieces, pieces, blocks / 8 * 4],
         DeviceType::Q6_K => [4 * pieces, 2 * pieces, blocks / 8 * 5],
+        DeviceType::Q3_K => [4 * pieces, 0, blocks / 8 * 5],
+        DeviceType::Iq4 | DeviceType::Mxfp4 | DeviceType::Q4_0 => [4 * pieces, 0, blocks],
     };
     words.map(|n| 4 * n as u64)
 }
@@ -163,13 +180,16 @@ fn pack_floats(m: &Matrix, ty: DeviceType, planes: &mut Planes) {
 pub(crate) enum Scale {
     /// One f16.
     Half(u32),
-    /// Words of its own.
+    /// One f32.
+    Word(u32),
+    /// A scale and a minimum in f32.
     Words([u32; 2]),
     /// Words that 8 blocks share.
     Superblock(Vec<u32>),
 }
 
-/// The 32 values of a block as bytes, and its scales. Bytes of types that become [`DeviceType::I8`] are signed.
+/// The 32 values of a block as bytes, and its scales. Bytes of types that become [`DeviceType::I8`] are signed; of types with levels they are
+/// indices.
 pub(crate) fn unpack(ty: GgmlType, row: &[u8], block: usize) -> ([u8; 32], Scale) {
     let of = |bytes: usize| &row[block * bytes..][..bytes];
     let superblock = |bytes: usize| &row[block / 8 * bytes..][..bytes];
@@ -179,7 +199,17 @@ pub(crate) fn unpack(ty: GgmlType, row: &[u8], block: usize) -> ([u8; 32], Scale
             values.copy_from_slice(&of(34)[2..]);
             (values, Scale::Half(f16_bits(of(34))))
         }
-        GgmlType::Q4_0 => unpack_legacy(of(18), false, false),
+        GgmlType::Q4_0 => indices(&of(18)[2..], half(of(18))),
+        GgmlType::IQ4_NL => indices(&of(iq4::BYTES_NL)[iq4::QS_NL], half(of(iq4::BYTES_NL))),
+        GgmlType::IQ4_XS => {
+            let b: &[u8; iq4::BYTES_XS] = superblock(iq4::BYTES_XS).try_into().expect("a whole superblock");
+            let scale = half(b) * f32::from(iq4::unpack_scales_xs(b)[block % 8]);
+            indices(&b[iq4::QS_XS][16 * (block % 8)..][..16], scale)
+        }
+        GgmlType::MXFP4 => {
+            let b = of(mxfp4::BYTES);
+            indices(&b[mxfp4::QS], mxfp4::half_scale(b[mxfp4::E]))
+        }
         GgmlType::Q4_1 => unpack_legacy(of(20), false, true),
         GgmlType::Q5_0 => unpack_legacy(of(22), true, false),
         GgmlType::Q5_1 => unpack_legacy(of(24), true, true),
@@ -193,15 +223,26 @@ pub(crate) fn unpack(ty: GgmlType, row: &[u8], block: usize) -> ([u8; 32], Scale
             values.iter_mut().zip(&b[q5_k::QH]).for_each(|(v, high)| *v |= (high >> sub & 1) << 4);
             (values, scales_and_mins(b))
         }
+        GgmlType::Q3_K => unpack_q3_k(superblock(q3_k::BYTES), block % 8),
         GgmlType::Q6_K => unpack_q6_k(superblock(q6_k::BYTES), block % 8),
         _ => unreachable!("{ty} is packed as f32"),
     }
 }
 
-/// A block of `Q4_0`, `Q4_1`, `Q5_0` or `Q5_1`: scale, minimum, high bits, nibbles, as `octet_weights::quant::legacy` documents them. Values
+/// The f16 at the start of a block.
+fn half(b: &[u8]) -> f32 {
+    half::f16::from_le_bytes([b[0], b[1]]).to_f32()
+}
+
+/// A block of 4-bit indices under one scale. Of the 16 bytes, the low nibbles are 16 values and the high nibbles the next 16.
+fn indices(quants: &[u8], scale: f32) -> ([u8; 32], Scale) {
+    let value = |i: usize| quants[i % 16] >> (4 * (i / 16)) & 15;
+    (std::array::from_fn(value), Scale::Word(scale.to_bits()))
+}
+
+/// A block of `Q4_1`, `Q5_0` or `Q5_1`: scale, minimum, high bits, nibbles, as `octet_weights::quant::legacy` documents them. Values
 /// without a minimum are signed.
 fn unpack_legacy(b: &[u8], has_high: bool, has_min: bool) -> ([u8; 32], Scale) {
-    let half = |b: &[u8]| half::f16::from_le_bytes([b[0], b[1]]).to_f32();
     let (scale, rest) = b.split_at(2);
     let (min, rest) = rest.split_at(if has_min { 2 } else { 0 });
     let (high, nibbles) = rest.split_at(if has_high { 4 } else { 0 });
@@ -212,7 +253,7 @@ fn unpack_legacy(b: &[u8], has_high: bool, has_min: bool) -> ([u8; 32], Scale) {
         v[16 + i] = (q >> 4) | ((high >> (16 + i) & 1) as u8) << 4;
     }
     if !has_min {
-        v.iter_mut().for_each(|q| *q = q.wrapping_sub(if has_high { 16 } else { 8 }));
+        v.iter_mut().for_each(|q| *q = q.wrapping_sub(16));
     }
     let min = if has_min { -half(min) } else { 0.0 };
     (v, Scale::Words([half(scale).to_bits(), min.to_bits()]))
@@ -227,6 +268,18 @@ fn sub_nibbles(quants: &[u8], sub: usize) -> [u8; 32] {
 /// The first 16 bytes of a superblock of `Q4_K` or `Q5_K`: two f16, and twelve bytes with 6-bit scales and minimums.
 fn scales_and_mins(superblock: &[u8]) -> Scale {
     Scale::Superblock(superblock[..16].chunks_exact(4).map(word).collect())
+}
+
+/// Block `sub` of a superblock. The scales are unpacked as those of `Q6_K` are: 16 signed bytes, and an f16.
+fn unpack_q3_k(b: &[u8], sub: usize) -> ([u8; 32], Scale) {
+    let quants = &b[q3_k::QS][32 * (sub / 4)..];
+    let values =
+        std::array::from_fn(|i| (quants[i] >> (2 * (sub % 4)) & 3) | (b[q3_k::HMASK][i] >> sub & 1) << 2);
+    let packed = b[q3_k::SCALES].try_into().expect("12 bytes of scales");
+    let scales = q3_k::unpack_scales(packed).map(|s| s as u8);
+    let mut words: Vec<u32> = scales.chunks_exact(4).map(word).collect();
+    words.push(f16_bits(&b[q3_k::D..]));
+    (values, Scale::Superblock(words))
 }
 
 /// Block `sub` of a superblock.

@@ -161,7 +161,9 @@ fn a_prompt_in_many_submissions_gives_the_same_bits() {
 #[test]
 fn every_type_of_weights_equals_the_oracle() {
     use GgmlType::*;
-    for ty in [F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, Q2_K, IQ4_XS, MXFP4] {
+    for ty in
+        [F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, Q3_K, Q2_K, IQ4_NL, IQ4_XS, MXFP4]
+    {
         let Some(be) = vulkan() else { return };
         let shape = Shape { ty, head_dim: 32, gdn_dim: 32, ..plain_shape() };
         for (part, (_, d)) in differences(&shape, 20, be).into_iter().enumerate() {
@@ -173,7 +175,9 @@ fn every_type_of_weights_equals_the_oracle() {
 /// A device that has no instruction for the product of four bytes computes the same integers. Many tokens, few, and one.
 #[test]
 fn products_without_the_instruction_give_the_same_bits() {
-    for ty in [GgmlType::Q4_K, GgmlType::Q5_K, GgmlType::Q6_K, GgmlType::Q8_0] {
+    for ty in
+        [GgmlType::Q4_K, GgmlType::Q5_K, GgmlType::Q6_K, GgmlType::Q8_0, GgmlType::Q3_K, GgmlType::IQ4_XS]
+    {
         let run = |forgoes: bool| -> Option<Vec<Vec<f32>>> {
             let mut be = vulkan()?;
             if forgoes {
