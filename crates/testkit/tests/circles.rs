@@ -65,7 +65,7 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
     ("synth", &["error", "known", "mix", "shape", "tiny"], "errors list the names that are known"),
     (
         "vulkan",
-        &["backend", "experts", "picks", "steps", "traffic", "transfer"],
+        &["ahead", "backend", "experts", "picks", "steps", "traffic", "transfer"],
         "parts of one backend, each with methods on it",
     ),
 ];

@@ -416,6 +416,40 @@ pub trait Backend: Send + Sized + 'static {
     /// If the device failed in this step or before it: the step's results are undefined.
     fn step(&mut self, pass: Pass, batch: &Batch, body: impl FnOnce(&mut Self)) -> Result<(), Error>;
 
+    // ---- steps that are submitted before the one before has ended
+
+    /// Whether there are such steps. They need [`Backend::can_follow`], too.
+    const RUNS_AHEAD: bool = false;
+    /// Whether a step of `rows` tokens can follow one that picked as many rows. The first time, copies the table to where the device reads it; if
+    /// the machine lacks the memory for that, says so once.
+    fn can_follow(&mut self, _table: &mut Self::Embedding, _rows: usize) -> bool {
+        false
+    }
+    /// Submits a step of [`Pass::Trunk`], whose results are there after [`Backend::wait`]. If it `follows`, the step before may still run: its token
+    /// `i` is the one with the largest logit (the lower id of equal ones) that [`Backend::pick`] finds in row `i` of that step, and the tokens in
+    /// `batch` do not count. At most two steps are submitted and not waited for. Only where [`Backend::can_follow`].
+    ///
+    /// # Errors
+    /// As [`Backend::step`]. The steps before are not affected, unless the device is lost.
+    fn submit(&mut self, batch: &Batch, _follows: bool, body: impl FnOnce(&mut Self)) -> Result<(), Error> {
+        self.step(Pass::Trunk, batch, body)
+    }
+    /// Waits for the oldest submitted step, and returns whether it was still running. Until the next call, [`Backend::picks`] and
+    /// [`Backend::count_experts`] are about this step; what else a step leaves is the newest one's.
+    ///
+    /// # Errors
+    /// As [`Backend::step`]. No submitted step is then left.
+    fn wait(&mut self) -> Result<bool, Error> {
+        Ok(true)
+    }
+    /// Waits for all submitted steps. Their results, counts of experts and failures are dropped. [`Backend::step`] does this, too.
+    ///
+    /// # Errors
+    /// If the device is lost.
+    fn discard(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Compiles the kernels that `steps` uses, so that no step waits for that later. `steps` calls [`Backend::step`] as for real steps, but nothing
     /// is computed, and what is in caches and buffers stays. Called once, when all is loaded. Does nothing in a backend without kernels.
     ///
@@ -450,8 +484,8 @@ pub trait Backend: Send + Sized + 'static {
     /// A verb of a step: finds the largest logits of each of the first `rows` rows, as [`crate::picks::picks`] does. Does nothing for more
     /// rows than were prepared.
     fn pick(&mut self, _rows: usize, _logits: &Self::Buf) {}
-    /// Copies what [`Backend::pick`] found in a row of the last step, in the order of the ids. Returns false if the whole row has to be read:
-    /// a logit is NaN or +inf.
+    /// Copies what [`Backend::pick`] found in a row of the last step, in the order of the ids. If a logit is NaN or +inf, copies only the first of
+    /// these, and returns false.
     fn picks(&mut self, _row: usize, _out: &mut Vec<Pick>) -> bool {
         false
     }

@@ -13,6 +13,20 @@ pub struct Pick {
     pub logit: f32,
 }
 
+/// The token with the largest logit, the lower id of equal ones, of picks in the order of their ids. `None` if there are none, or one is not a number.
+pub fn best(picks: &[Pick]) -> Option<u32> {
+    let mut best: Option<&Pick> = None;
+    for p in picks {
+        if p.logit.is_nan() {
+            return None;
+        }
+        if best.is_none_or(|b| p.logit > b.logit) {
+            best = Some(p);
+        }
+    }
+    best.map(|p| p.id)
+}
+
 /// The oracle: the [`PICKS`] largest of `logits` whose bit is set in `sampleable`, bit `i % 32` of word `i / 32` (missing words count as
 /// zero). Of equal logits the lower id wins. They are in the order of their ids, without -inf. `None` if one of them is NaN or +inf.
 pub fn picks(logits: &[f32], sampleable: &[u32]) -> Option<Vec<Pick>> {

@@ -6,12 +6,13 @@
 layout(local_size_x = 256) in;
 
 const uint PICKS = 64u, EACH = 16u, CHUNK = 256u * EACH;
-const uint STRIDE = PICKS + 1u;  // of a workgroup in `found`: (key, id) each, at last whether a logit cannot be chosen from
+const uint STRIDE = PICKS + 1u;  // of a workgroup in `found`: (key, id) each, at last `bad`
 
 layout(binding = 0, std430) readonly buffer Logits { float logits[]; };       // [rows, vocab]
 layout(binding = 1, std430) readonly buffer Sampleable { uint sampleable[]; };  // a bit for each id
 layout(binding = 2, std430) coherent buffer Found { uvec2 found[]; };         // [rows, workgroups, STRIDE]
-layout(binding = 3, std430) writeonly buffer Picks { uint picks[]; };         // of each row: number, whether it is to be read as a whole, (id, logit) each by id
+// Of each row: number, whether a logit is no number, (id, logit) each by id. If one is no number, the first pair is that one, the lowest id of several.
+layout(binding = 3, std430) writeonly buffer Picks { uint picks[]; };
 layout(binding = 4, std430) coherent buffer Tickets { uint tickets[]; };
 
 layout(push_constant) uniform Push { uint vocab; } p;
@@ -23,7 +24,7 @@ shared uint keys[CHUNK + CHUNK / EACH];
 shared uint bins[256];
 shared uint sums[16];
 shared uint state[3];  // bits of the threshold so far, how many more are wanted, a bin's place
-shared uint is_bad;
+shared uint bad;  // the inverse of the lowest id whose logit cannot be chosen from; 0 without one
 
 uint place(uint i) { return i + i / EACH; }
 
@@ -86,14 +87,14 @@ void find_threshold() {
 void main() {
     uint me = gl_LocalInvocationID.x, groups = gl_NumWorkGroups.x, group = gl_WorkGroupID.x, row = gl_WorkGroupID.y;
     uint base = (row * groups + group) * STRIDE;
-    if (me == 0u) { is_bad = 0u; }
+    if (me == 0u) { bad = 0u; }
     barrier();
     for (uint i = me; i < CHUNK; i += 256u) {
         uint id = group * CHUNK + i, key = 0u;
         if (id < p.vocab && ((sampleable[id >> 5] >> (id & 31u)) & 1u) == 1u) {
             uint bits = floatBitsToUint(logits[row * p.vocab + id]);
             bool is_infinite = (bits & 0x7fffffffu) == 0x7f800000u;
-            if ((bits & 0x7fffffffu) > 0x7f800000u || bits == 0x7f800000u) { is_bad = 1u; }
+            if ((bits & 0x7fffffffu) > 0x7f800000u || bits == 0x7f800000u) { atomicMax(bad, ~id); }
             bits = bits == 0x80000000u ? 0u : bits;  // -0 is 0
             key = is_infinite ? 0u : (bits >> 31) == 1u ? ~bits : bits | 0x80000000u;
         }
@@ -121,8 +122,10 @@ void main() {
                 found[to + at] = uvec2(key, group * CHUNK + index);
             } else {
                 uint id = found[(row * groups + index / PICKS) * STRIDE + index % PICKS].y;
-                picks[to + 2u + 2u * at] = id;
-                picks[to + 3u + 2u * at] = floatBitsToUint(logits[row * p.vocab + id]);
+                if (at > 0u || bad == 0u) {
+                    picks[to + 2u + 2u * at] = id;
+                    picks[to + 3u + 2u * at] = floatBitsToUint(logits[row * p.vocab + id]);
+                }
             }
             at++;
         }
@@ -131,16 +134,20 @@ void main() {
         barrier();
         all = state[2];
         if (round == 1u) {
-            if (me == 0u) { picks[to] = all; picks[to + 1u] = is_bad; }
+            if (me == 0u) { picks[to] = all; picks[to + 1u] = bad == 0u ? 0u : 1u; }
+            if (me == 0u && bad != 0u) {
+                picks[to + 2u] = ~bad;
+                picks[to + 3u] = floatBitsToUint(logits[row * p.vocab + ~bad]);
+            }
             return;
         }
         for (uint i = all + me; i < PICKS; i += 256u) { found[to + i] = uvec2(0u); }
-        if (me == 0u) { found[to + PICKS] = uvec2(is_bad, 0u); }
+        if (me == 0u) { found[to + PICKS] = uvec2(bad, 0u); }
         if (!is_last(row, groups)) { return; }
         for (uint i = me; i < CHUNK; i += 256u) {
             uint g = i / PICKS;
             keys[place(i)] = g < groups ? found[(row * groups + g) * STRIDE + i % PICKS].x : 0u;
-            if (g < groups && i % PICKS == 0u && found[(row * groups + g) * STRIDE + PICKS].x != 0u) { is_bad = 1u; }
+            if (g < groups && i % PICKS == 0u) { atomicMax(bad, found[(row * groups + g) * STRIDE + PICKS].x); }
         }
         barrier();
     }

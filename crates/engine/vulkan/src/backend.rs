@@ -10,6 +10,7 @@ use octet_compute::picks::Pick;
 use octet_compute::{Error, ExpertCounts};
 use octet_weights::Matrix;
 
+use crate::ahead::Shared;
 use crate::block::Block;
 pub use crate::cache::Cache;
 pub(crate) use crate::cache::LayerStore;
@@ -21,7 +22,7 @@ use crate::memory::{Buffer, Memory, MemoryLimit, Place};
 use crate::pace::Pace;
 use crate::picks::Picker;
 use crate::record::Recorder;
-use crate::steps::{Step, StepKey};
+use crate::steps::{Flight, REPLAY_TOKENS_MAX, Step};
 use crate::traffic::Traffic;
 use crate::transfer::STAGING_BYTES;
 use crate::verbs::Scratch;
@@ -45,6 +46,8 @@ pub struct VulkanOptions {
     pub kernel_cache: Option<PathBuf>,
     /// Called with messages for people, such as that compiling takes long.
     pub notice: Option<fn(&str)>,
+    /// Bytes of the machine's memory that are free, if known: asked before steps are first submitted ahead, which takes a copy of the embedding table.
+    pub free_memory: Option<fn() -> Option<u64>>,
 }
 
 /// f32 values on the device.
@@ -71,6 +74,8 @@ pub struct Weight {
 /// An embedding table. It stays in the host's memory, and the host reads its rows.
 pub struct Embedding {
     pub(crate) table: Arc<Matrix>,
+    /// Its bytes where the device can read them, too: for tokens that the device picked.
+    pub(crate) shared: Shared,
 }
 
 /// Work of the host before a recorded step is replayed.
@@ -87,7 +92,8 @@ pub struct Vulkan {
     pub(crate) memory: Memory,
     pub(crate) recorder: Recorder,
     pub(crate) scratch: Option<Scratch>,
-    pub(crate) block: Option<Block>,
+    /// Of the steps of either side.
+    pub(crate) blocks: Option<[Block; 2]>,
     pub(crate) picker: Option<Picker>,
     pub(crate) dummy: Arc<Buffer>,
     pub(crate) staging: Arc<Buffer>,
@@ -102,6 +108,15 @@ pub struct Vulkan {
     /// The step was submitted in parts, so it cannot be replayed.
     pub(crate) is_split: bool,
     pub(crate) steps: VecDeque<Step>,
+    /// Which blocks, picks and counts the last submitted step uses; and the last one that has ended.
+    pub(crate) side: usize,
+    pub(crate) read_side: usize,
+    /// The step being recorded takes its tokens from the picks of the step before.
+    pub(crate) follows: bool,
+    /// Submitted steps that nobody has waited for, in their order.
+    pub(crate) flights: VecDeque<Flight>,
+    /// Steps may be submitted ahead.
+    pub(crate) is_ahead_allowed: bool,
     /// Which steps are submitted stage by stage.
     pub(crate) pace: Pace,
     /// The first failure since the last step. This step or the next one returns it.
@@ -126,6 +141,7 @@ pub struct Vulkan {
     lazy_kernels: bool,
     pub(crate) kernel_cache: Option<KernelCache>,
     pub(crate) notice: Option<fn(&str)>,
+    pub(crate) free_memory: Option<fn() -> Option<u64>>,
     pub(crate) device: Arc<Device>,
 }
 
@@ -156,7 +172,7 @@ impl Vulkan {
             memory,
             recorder,
             scratch: None,
-            block: None,
+            blocks: None,
             picker: None,
             prologue: Vec::new(),
             rows_used: 0,
@@ -164,6 +180,11 @@ impl Vulkan {
             in_step: false,
             is_split: false,
             steps: VecDeque::new(),
+            side: 0,
+            read_side: 0,
+            follows: false,
+            flights: VecDeque::new(),
+            is_ahead_allowed: true,
             pace: Pace::default(),
             fault: None,
             embed_cols: 1,
@@ -178,6 +199,7 @@ impl Vulkan {
             lazy_kernels: options.lazy_kernels,
             kernel_cache,
             notice: options.notice,
+            free_memory: options.free_memory,
             device,
         })
     }
@@ -260,6 +282,7 @@ impl Backend for Vulkan {
     type Experts = Weight;
     type Embedding = Embedding;
     type Cache = Cache;
+    const RUNS_AHEAD: bool = true;
 
     fn buf(&mut self, len: usize) -> Result<Buf, Error> {
         Ok(Buf { buffer: self.zeroed(4 * len as u64)?, len, host: None })
@@ -280,7 +303,7 @@ impl Backend for Vulkan {
     }
     fn embedding(&mut self, m: &Matrix) -> Result<Embedding, Error> {
         self.embed_cols = self.embed_cols.max(m.cols);
-        Ok(Embedding { table: Arc::new(m.clone()) })
+        Ok(Embedding { table: Arc::new(m.clone()), shared: Shared::Untried })
     }
     fn cache(&mut self, shape: &CacheShape, step: StepShape) -> Result<Cache, Error> {
         shape.check()?;
@@ -290,7 +313,9 @@ impl Backend for Vulkan {
         let pairs = |l: &LayerCache| if let LayerCache::Kv { head_dim, .. } = l { head_dim / 2 } else { 1 };
         let pairs = shape.layers.iter().map(pairs).max().unwrap_or(1).max(1);
         let tables = shape.pages * shape.slots.max(1);
-        self.block = Some(Block::new(&self.memory, step.tokens, tables, pairs, self.embed_cols)?);
+        // Steps that are submitted ahead are small.
+        let block = |tokens| Block::new(&self.memory, tokens, tables, pairs, self.embed_cols);
+        self.blocks = Some([block(step.tokens)?, block(step.tokens.min(REPLAY_TOKENS_MAX))?]);
         let v_heads = |l: &LayerCache| if let LayerCache::Gdn { v_heads, .. } = l { *v_heads } else { 0 };
         let v_heads = shape.layers.iter().map(v_heads).max().unwrap_or(0);
         let scratch = Scratch::new(&self.memory, &step, self.cols_max, shape.layers.len(), v_heads)?;
@@ -392,21 +417,35 @@ impl Backend for Vulkan {
             self.note_kernels(body);
             return Ok(());
         }
+        self.discard_steps()?;
         if let Some(e) = self.fault.take() {
             return Err(e);
         }
-        self.tokens = batch.len();
-        let key = StepKey {
-            pass,
-            tokens: batch.len(),
-            spans: batch.spans().len(),
-            outputs: batch.outputs().len(),
-            chunks: chunks(batch),
-        };
-        match self.steps.iter().position(|s| s.key == key) {
-            Some(i) => self.replay(i, batch),
-            None => self.record_step(key, batch, body),
+        self.side = 0;
+        let flight = self.start(pass, batch, body)?;
+        self.end(flight).map(|_| ())
+    }
+
+    fn can_follow(&mut self, table: &mut Embedding, rows: usize) -> bool {
+        Vulkan::can_follow(self, table, rows)
+    }
+
+    fn submit(&mut self, batch: &Batch, follows: bool, body: impl FnOnce(&mut Self)) -> Result<(), Error> {
+        if self.is_noting_kernels() {
+            self.follows = follows;
+            self.note_kernels(body);
+            self.follows = false;
+            return Ok(());
         }
+        self.submit_step(batch, follows, body)
+    }
+
+    fn wait(&mut self) -> Result<bool, Error> {
+        self.wait_for_step()
+    }
+
+    fn discard(&mut self) -> Result<(), Error> {
+        self.discard_steps()
     }
 
     fn compile_kernels(&mut self, steps: impl FnOnce(&mut Self)) -> Result<(), Error> {

@@ -336,7 +336,9 @@ impl Device {
             vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities)
         };
         let queues: Vec<_> = std::iter::once(family).chain(families.copies).map(queue_of).collect();
-        let mut create = vk::DeviceCreateInfo::default().queue_create_infos(&queues);
+        // Vulkan 1.2 devices have these.
+        let mut timeline = vk::PhysicalDeviceTimelineSemaphoreFeatures::default().timeline_semaphore(true);
+        let mut create = vk::DeviceCreateInfo::default().queue_create_infos(&queues).push_next(&mut timeline);
         if info.integer_dot {
             names.push(ash::khr::shader_integer_dot_product::NAME.as_ptr());
             create = create.push_next(&mut dot);

@@ -54,6 +54,12 @@ impl Vulkan {
         self.recorder.lose_after = Some(submissions);
     }
 
+    /// Submits no step before the one before has ended.
+    #[doc(hidden)]
+    pub fn never_run_ahead(&mut self) {
+        self.is_ahead_allowed = false;
+    }
+
     /// Takes the faults of later submissions from `faults`.
     #[doc(hidden)]
     pub fn inject_faults(&mut self, faults: Arc<Faults>) {

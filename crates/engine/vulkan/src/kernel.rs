@@ -80,6 +80,8 @@ kernels! {
     ConvState, "conv_state", 6;
     /// The largest logits of each row.
     Pick, "pick", 5;
+    /// Rows of the embedding table of the tokens that `Pick` found before; constants: type of the table.
+    Embed, "embed", 3;
     /// Reads memory.
     Bandwidth, "bandwidth", 2;
 }

@@ -2,6 +2,7 @@
 //!
 //! Kernels are GLSL in `shaders/`; the SPIR-V that is built from them lies in `spirv/`, so a build needs no shader compiler.
 
+mod ahead;
 pub mod backend;
 mod block;
 mod cache;

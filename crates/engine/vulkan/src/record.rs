@@ -47,12 +47,16 @@ pub(crate) struct Dispatch {
     pub(crate) groups: [u32; 3],
 }
 
-/// Records and runs commands on one of a device's queues, one submission at a time.
+/// Records and runs commands on one of a device's queues. Submissions run in their order; each recording waits for all before it.
 pub(crate) struct Recorder {
     device: Arc<Device>,
     queue: Queue,
     pool: vk::CommandPool,
-    fence: vk::Fence,
+    /// A timeline semaphore: the number of the last submission that has ended.
+    ended: vk::Semaphore,
+    /// Number of the last submission, and of the last one that was waited for.
+    submitted: u64,
+    waited: u64,
     pub(crate) pipelines: Pipelines,
     /// Command buffers and pools of descriptor sets that no recording uses.
     free: Vec<vk::CommandBuffer>,
@@ -88,12 +92,12 @@ pub(crate) struct Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        // SAFETY: after the wait nothing runs; pools and fence belong to this recorder. A lost device needs no wait.
+        // SAFETY: after the wait nothing runs; pools and semaphore belong to this recorder. A lost device needs no wait.
         unsafe {
             let _ = self.device.raw.device_wait_idle();
             self.device.raw.destroy_command_pool(self.pool, None);
             self.all_pools.iter().for_each(|p| self.device.raw.destroy_descriptor_pool(*p, None));
-            self.device.raw.destroy_fence(self.fence, None);
+            self.device.raw.destroy_semaphore(self.ended, None);
         }
     }
 }
@@ -120,12 +124,14 @@ impl Recorder {
             .queue_family_index(queue.family)
             .flags(vk::CommandPoolCreateFlags::RESET_COMMAND_BUFFER);
         // SAFETY: the device is alive; what is made is destroyed by `drop`.
-        let (pool, fence) = unsafe {
+        let (pool, ended) = unsafe {
             let pool = device.raw.create_command_pool(&info, None).map_err(|e| failed("starting", e))?;
-            (pool, device.raw.create_fence(&vk::FenceCreateInfo::default(), None))
+            let mut kind = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
+            let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
+            (pool, device.raw.create_semaphore(&info, None))
         };
         let pipelines = Pipelines::new(device.clone(), cached);
-        let fence = fence.map_err(|e| {
+        let ended = ended.map_err(|e| {
             // SAFETY: the pool is not used yet.
             unsafe { device.raw.destroy_command_pool(pool, None) };
             failed("starting", e)
@@ -134,7 +140,9 @@ impl Recorder {
             device,
             queue,
             pool,
-            fence,
+            ended,
+            submitted: 0,
+            waited: 0,
             pipelines,
             free: Vec::new(),
             free_pools: Vec::new(),
@@ -436,6 +444,14 @@ impl Recorder {
 
     /// Submits a recording and waits for its end.
     pub(crate) fn run(&mut self, recording: &Recording) -> Result<(), Error> {
+        let start = Instant::now();
+        let done = self.submit(recording).and_then(|number| self.wait_for(number));
+        self.spent += start.elapsed();
+        done.map(|_| ())
+    }
+
+    /// Submits a recording, which must not be running. Returns the submission's number, for [`Recorder::wait_for`].
+    pub(crate) fn submit(&mut self, recording: &Recording) -> Result<u64, Error> {
         if let Some(left) = &mut self.lose_after {
             if *left == 0 {
                 self.is_lost = true;
@@ -443,36 +459,59 @@ impl Recorder {
             }
             *left -= 1;
         }
-        if let Some(fault) = self.faults.as_ref().and_then(|f| f.take()) {
-            self.is_lost |= fault == vk::Result::ERROR_DEVICE_LOST;
-            return Err(failed("computing", fault));
-        }
+        self.injected_fault()?;
         if self.is_dry {
-            return Ok(());
+            return Ok(self.submitted);
         }
-        let d = &self.device.raw;
-        let commands = [recording.commands];
-        let submit = [vk::SubmitInfo::default().command_buffers(&commands)];
-        let fence = [self.fence];
-        let start = Instant::now();
-        // SAFETY: the commands were ended; nothing runs, because every run waits for its end.
-        let done = unsafe {
-            d.reset_fences(&fence)
-                .and_then(|()| d.queue_submit(self.queue.raw, &submit, self.fence))
-                .and_then(|()| {
-                    let mut done = Err(vk::Result::TIMEOUT);
-                    for _ in 0..TIME_MAX_S {
-                        done = d.wait_for_fences(&fence, true, SECOND_NS);
-                        if done != Err(vk::Result::TIMEOUT) {
-                            break;
-                        }
-                    }
-                    done
-                })
-        };
-        self.spent += start.elapsed();
-        self.is_lost |= matches!(done, Err(vk::Result::ERROR_DEVICE_LOST | vk::Result::TIMEOUT));
-        done.map_err(|e| failed("computing", e))
+        let (commands, ended, number) = ([recording.commands], [self.ended], [self.submitted + 1]);
+        let mut values = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&number);
+        let submit = vk::SubmitInfo::default()
+            .command_buffers(&commands)
+            .signal_semaphores(&ended)
+            .push_next(&mut values);
+        // SAFETY: the commands were ended, and do not run; each submission signals a larger number than the one before.
+        let sent = unsafe { self.device.raw.queue_submit(self.queue.raw, &[submit], vk::Fence::null()) };
+        self.is_lost |= sent == Err(vk::Result::ERROR_DEVICE_LOST);
+        sent.map_err(|e| failed("computing", e))?;
+        self.submitted += 1;
+        Ok(self.submitted)
+    }
+
+    /// Waits until the submission with this number has ended, and those before it. Returns whether it was still running.
+    pub(crate) fn wait_for(&mut self, number: u64) -> Result<bool, Error> {
+        if number <= self.waited {
+            return Ok(false);
+        }
+        let (ended, numbers) = ([self.ended], [number]);
+        let wait = vk::SemaphoreWaitInfo::default().semaphores(&ended).values(&numbers);
+        // SAFETY: the semaphore is alive, and a submission signals this number.
+        let waits = |ns: u64| unsafe { self.device.raw.wait_semaphores(&wait, ns) };
+        let mut done = waits(0);
+        let was_running = done == Err(vk::Result::TIMEOUT);
+        for _ in 0..TIME_MAX_S {
+            if done != Err(vk::Result::TIMEOUT) {
+                break;
+            }
+            done = waits(SECOND_NS);
+        }
+        self.waited = number;
+        // Whatever the reason, the commands may still run.
+        self.is_lost |= done.is_err();
+        done.map_err(|e| failed("computing", e))?;
+        self.injected_fault()?;
+        Ok(was_running)
+    }
+
+    /// Waits until all submissions have ended.
+    pub(crate) fn wait_for_all(&mut self) -> Result<(), Error> {
+        self.wait_for(self.submitted).map(|_| ())
+    }
+
+    /// The fault that a test wants to see here.
+    fn injected_fault(&mut self) -> Result<(), Error> {
+        let Some(fault) = self.faults.as_ref().and_then(|f| f.take()) else { return Ok(()) };
+        self.is_lost |= fault == vk::Result::ERROR_DEVICE_LOST;
+        Err(failed("computing", fault))
     }
 
     /// Frees a recording's command buffer and descriptor sets for other recordings.
@@ -482,8 +521,8 @@ impl Recorder {
             return;
         }
         for pool in recording.pools {
-            // SAFETY: `run` waits for the end, and marks the device as lost if it does not see it. So the recording does not run any
-            // more, and none of the pool's sets is in use.
+            // SAFETY: the caller has waited for the end; if it was not seen, the device is marked as lost. So the recording does not run
+            // any more, and none of the pool's sets is in use.
             let reset =
                 unsafe { self.device.raw.reset_descriptor_pool(pool, vk::DescriptorPoolResetFlags::empty()) };
             if reset.is_ok() {

@@ -7,16 +7,16 @@ use octet_compute::batch::Batch;
 use octet_compute::{Error, ExpertCounts};
 use octet_weights::Matrix;
 
-use crate::backend::{Prologue, Vulkan};
+use crate::backend::{Prologue, Vulkan, chunks};
 use crate::block::Block;
 use crate::record::Recording;
 use crate::traffic::Traffic;
 use crate::verbs::Scratch;
 
 /// Maximum number of recordings to keep.
-const RECORDINGS_MAX: usize = 32;
+const RECORDINGS_MAX: usize = 64;
 /// Larger steps are recorded each time: recording takes little time compared with them.
-const REPLAY_TOKENS_MAX: usize = 16;
+pub(crate) const REPLAY_TOKENS_MAX: usize = 16;
 
 /// A recorded step.
 pub(crate) struct Step {
@@ -34,6 +34,18 @@ pub(crate) struct StepKey {
     pub(crate) spans: usize,
     pub(crate) outputs: usize,
     pub(crate) chunks: usize,
+    /// Which blocks, picks and counts it uses, and whether its tokens are those that the step before picked.
+    pub(crate) side: usize,
+    pub(crate) follows: bool,
+}
+
+/// A submitted step.
+pub(crate) struct Flight {
+    /// Its submission.
+    pub(crate) number: u64,
+    pub(crate) side: usize,
+    /// Bytes that it reads.
+    pub(crate) bytes: u64,
 }
 
 /// Writes the embeddings of `tokens` into the block, from row `first` on.
@@ -65,7 +77,7 @@ impl Vulkan {
         if self.in_step {
             return Ok(());
         }
-        self.recorder.flush()?;
+        self.before_host_write()?;
         self.block_mut()?.fill(batch)
     }
 
@@ -74,16 +86,22 @@ impl Vulkan {
     }
 
     pub(crate) fn block(&self) -> Result<&Block, Error> {
-        self.block.as_ref().ok_or_else(|| Error("a step needs a cache first".into()))
+        let blocks = self.blocks.as_ref().ok_or_else(|| Error("a step needs a cache first".into()))?;
+        Ok(&blocks[self.side])
     }
 
     fn block_mut(&mut self) -> Result<&mut Block, Error> {
-        self.block.as_mut().ok_or_else(|| Error("a step needs a cache first".into()))
+        let blocks = self.blocks.as_mut().ok_or_else(|| Error("a step needs a cache first".into()))?;
+        Ok(&mut blocks[self.side])
     }
 
-    /// Called before the host writes into the block outside of a step: submits commands that would read it.
+    /// Called before the host writes into the block outside of a step: submits commands that would read it, and waits for their end.
     pub(crate) fn before_host_write(&mut self) -> Result<(), Error> {
-        if self.in_step { Ok(()) } else { self.recorder.flush() }
+        if self.in_step {
+            return Ok(());
+        }
+        self.recorder.flush()?;
+        self.recorder.wait_for_all()
     }
 
     /// Submits the commands of a layer, if the step is long: drivers reset a device that computes for seconds without a pause.
@@ -109,13 +127,36 @@ impl Vulkan {
         Ok(())
     }
 
-    /// Records a step and runs it. Keeps the recording if the step can be replayed.
-    pub(crate) fn record_step(
+    /// Submits a step: a recording, if there is one for its shape. What was recorded before runs first.
+    pub(crate) fn start(
+        &mut self,
+        pass: Pass,
+        batch: &Batch,
+        body: impl FnOnce(&mut Self),
+    ) -> Result<Flight, Error> {
+        self.tokens = batch.len();
+        let key = StepKey {
+            pass,
+            tokens: batch.len(),
+            spans: batch.spans().len(),
+            outputs: batch.outputs().len(),
+            chunks: chunks(batch),
+            side: self.side,
+            follows: self.follows,
+        };
+        match self.steps.iter().position(|s| s.key == key) {
+            Some(i) => self.replay(i, batch),
+            None => self.record_step(key, batch, body),
+        }
+    }
+
+    /// Records a step and submits it. Keeps the recording if the step can be replayed.
+    fn record_step(
         &mut self,
         key: StepKey,
         batch: &Batch,
         body: impl FnOnce(&mut Self),
-    ) -> Result<(), Error> {
+    ) -> Result<Flight, Error> {
         self.recorder.flush()?;
         if !batch.spans().is_empty() {
             self.block_mut()?.fill(batch)?;
@@ -135,12 +176,12 @@ impl Vulkan {
             return Err(e);
         }
         let traffic = self.traffic;
-        self.bytes_read += traffic.of(batch);
-        let Some(recording) = self.recorder.finish()? else { return Ok(()) };
+        let mut flight = Flight { number: 0, side: key.side, bytes: traffic.of(batch) };
+        let Some(recording) = self.recorder.finish()? else { return Ok(flight) };
         self.last_step = (recording.barriers, recording.dispatches);
-        let done = self.recorder.run(&recording);
+        let mut sent = self.recorder.submit(&recording);
         let keep = !self.is_split && key.pass == Pass::Trunk && key.tokens <= REPLAY_TOKENS_MAX;
-        if keep && done.is_ok() {
+        if keep && sent.is_ok() {
             if self.steps.len() == RECORDINGS_MAX
                 && let Some(old) = self.steps.pop_front()
             {
@@ -149,13 +190,17 @@ impl Vulkan {
             let prologue = self.prologue.clone();
             self.steps.push_back(Step { key, recording, prologue, traffic });
         } else {
+            if let Ok(number) = sent {
+                sent = self.recorder.wait_for(number).map(|_| number);
+            }
             self.recorder.recycle(recording);
         }
-        done
+        flight.number = sent?;
+        Ok(flight)
     }
 
-    /// Runs the recording with this index with another batch.
-    pub(crate) fn replay(&mut self, index: usize, batch: &Batch) -> Result<(), Error> {
+    /// Submits the recording with this index with another batch.
+    fn replay(&mut self, index: usize, batch: &Batch) -> Result<Flight, Error> {
         self.recorder.flush()?;
         self.block_mut()?.fill(batch)?;
         // The least recently used recording is dropped first.
@@ -165,10 +210,10 @@ impl Vulkan {
             done = done.and_then(|()| self.prepare(p, batch));
         }
         self.last_step = (step.recording.barriers, step.recording.dispatches);
-        self.bytes_read += step.traffic.of(batch);
-        let done = done.and_then(|()| self.recorder.run(&step.recording));
+        let bytes = step.traffic.of(batch);
+        let sent = done.and_then(|()| self.recorder.submit(&step.recording));
         self.steps.push_back(step);
-        done
+        Ok(Flight { number: sent?, side: self.side, bytes })
     }
 
     /// Adds the counts of experts since the last call to `counts`.
@@ -180,7 +225,8 @@ impl Vulkan {
             return Ok(());
         }
         let mut bytes = vec![0; 4 * layers * experts];
-        scratch.counts.read(0, &mut bytes);
+        let counted = &scratch.counts[self.read_side];
+        counted.read(0, &mut bytes);
         for (i, b) in bytes.as_chunks::<4>().0.iter().enumerate() {
             match u32::from_le_bytes(*b) {
                 0 => {}
@@ -194,7 +240,7 @@ impl Vulkan {
             let stride = 4 * (top_k + 1);
             let mut routes = vec![0; self.tokens * stride];
             for layer in 0..layers {
-                scratch.counts.read((bytes.len() + layer * tokens * stride) as u64, &mut routes);
+                counted.read((bytes.len() + layer * tokens * stride) as u64, &mut routes);
                 for (token, route) in routes.chunks_exact(stride).enumerate() {
                     let word = |i: usize| u32::from_le_bytes(route.as_chunks::<4>().0[i]);
                     let experts = (0..top_k).map(|k| word(k) as usize);
@@ -202,8 +248,14 @@ impl Vulkan {
                 }
             }
         }
-        bytes.fill(0);
-        scratch.counts.write(0, &bytes);
+        self.clear_counts(self.read_side)
+    }
+
+    /// Sets the counts of experts of a side to zero. Its step has ended.
+    pub(crate) fn clear_counts(&mut self, side: usize) -> Result<(), Error> {
+        let scratch = self.scratch()?;
+        let [layers, experts, ..] = scratch.counted;
+        scratch.counts[side].write(0, &vec![0; 4 * layers * experts]);
         Ok(())
     }
 }

@@ -233,9 +233,12 @@ impl Vulkan {
     }
 
     pub(crate) fn embed_rows(&mut self, table: &Embedding, tokens: &[u32], out: &Buf) -> Result<(), Error> {
+        self.traffic.add((tokens.len() * table.table.row_bytes()) as u64);
+        if self.follows {
+            return self.embed_picked(table, tokens.len(), out);
+        }
         self.before_host_write()?;
         let cols = table.table.cols;
-        self.traffic.add((tokens.len() * table.table.row_bytes()) as u64);
         let first = self.rows_used;
         let rows = self.block()?.rows.clone();
         // one step embeds its tokens, and those of multi-token prediction

@@ -55,8 +55,8 @@ pub(crate) struct Scratch {
     pub(crate) tiles: Arc<Buffer>,
     pub(crate) pairs: Arc<Buffer>,
     /// Number of tokens that each expert of each layer got since the counts were last read. Then the routes of the last step: the experts of each
-    /// layer and token, the most probable first, and the gate of the shared expert.
-    pub(crate) counts: Arc<Buffer>,
+    /// layer and token, the most probable first, and the gate of the shared expert. Of the steps of either side.
+    pub(crate) counts: [Arc<Buffer>; 2],
     /// The dimensions of `counts`: layers, experts of a layer, tokens of a step, experts of a token.
     pub(crate) counted: [usize; 4],
     /// Slots of experts: [`crate::experts`] has the layout; and those that a step fills.
@@ -99,8 +99,12 @@ impl Scratch {
         let pairs = t * step.top_k;
         let floats = |len: usize| memory.buffer(4 * len as u64, Place::Device);
         let words = layers * (step.experts + if step.experts > 0 { t * (step.top_k + 1) } else { 0 });
-        let counts = memory.buffer(4 * words as u64, Place::Host)?;
-        counts.write(0, &vec![0; counts.bytes as usize]);
+        let counts = || {
+            let counts = memory.buffer(4 * words as u64, Place::Host)?;
+            counts.write(0, &vec![0; counts.bytes as usize]);
+            Ok::<_, Error>(counts)
+        };
+        let counts = [counts()?, counts()?];
         let counts_dummy = floats(1)?; // `slot_tables` has better ones where experts are paged
         let partial = if step.heads == 0 { 16 } else { PARTIAL_BYTES };
         let attention_tickets = HEAD_TICKETS as usize + HEAD_TAIL_TOKENS_MAX * v_heads;

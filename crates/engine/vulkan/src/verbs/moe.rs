@@ -103,8 +103,9 @@ impl Vulkan {
             (s.router.clone(), s.tiles.clone(), s.pairs.clone(), s.tickets.clone());
         let [layers, experts, tokens, _] = s.counted;
         let shared_router = m.shared.as_ref().map_or(&dummy, |s| &s.router.buffer);
-        let choice = [&s.chosen, &s.share, &input.floats, shared_router, &s.shared_gate, &s.counts]
-            .map(|b| (*b).clone());
+        let choice =
+            [&s.chosen, &s.share, &input.floats, shared_router, &s.shared_gate, &s.counts[self.side]]
+                .map(|b| (*b).clone());
         let push = [
             m.experts as u32,
             m.top_k as u32,
