@@ -24,7 +24,7 @@ use crate::picks::Picker;
 use crate::record::Recorder;
 use crate::steps::{Flight, REPLAY_TOKENS_MAX, Step};
 use crate::traffic::Traffic;
-use crate::transfer::STAGING_BYTES;
+use crate::transfer::{Copies, STAGING_BYTES};
 use crate::verbs::Scratch;
 use crate::weights::{self, DeviceType};
 
@@ -97,6 +97,8 @@ pub struct Vulkan {
     pub(crate) picker: Option<Picker>,
     pub(crate) dummy: Arc<Buffer>,
     pub(crate) staging: Arc<Buffer>,
+    /// A second queue, if the device has one for copies.
+    pub(crate) copies: Option<Copies>,
     /// Prologue of the step that is being recorded.
     pub(crate) prologue: Vec<Prologue>,
     /// Number of embedding rows in the block that this step uses so far.
@@ -165,10 +167,12 @@ impl Vulkan {
         });
         let cached =
             kernel_cache.as_ref().map(|cache| cache.load_or_report(options.notice)).unwrap_or_default();
+        let copies = device.copy_queue.map(|queue| Copies::new(&device, &memory, queue)).transpose()?;
         let recorder = Recorder::new(device.clone(), device.queue, &cached)?;
         Ok(Self {
             dummy: memory.buffer(16, Place::Device)?,
             staging: memory.buffer(STAGING_BYTES, Place::Host)?,
+            copies,
             memory,
             recorder,
             scratch: None,

@@ -255,6 +255,11 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
+    /// The same queue, for copies alone.
+    pub(crate) fn for_copies(self) -> Self {
+        Self { stages: vk::PipelineStageFlags::TRANSFER, ..self }
+    }
+
     /// Whether it runs kernels.
     fn has_kernels(&self) -> bool {
         self.stages.contains(vk::PipelineStageFlags::COMPUTE_SHADER)

@@ -18,6 +18,17 @@ impl Vulkan {
         self.recorder.is_dry = true;
     }
 
+    /// Copies states and pages as on a card with a queue for copies. The software device has one queue, which is both.
+    ///
+    /// # Errors
+    /// If the device has no memory left.
+    #[doc(hidden)]
+    pub fn use_copy_queue(&mut self) -> Result<(), octet_compute::Error> {
+        let queue = self.device.queue.for_copies();
+        self.copies = Some(crate::transfer::Copies::new(&self.device, &self.memory, queue)?);
+        Ok(())
+    }
+
     /// Submits long steps stage by stage, as if layers took too long.
     #[doc(hidden)]
     pub fn submit_by_stage(&mut self) {

@@ -31,7 +31,7 @@ fn page_part((buffer, ty, rows, dim): &PagePart, page: usize) -> Part {
 
 impl Vulkan {
     pub(crate) fn download_slot(&mut self, cache: &Cache, slot: usize, out: &mut [u8]) -> Result<(), Error> {
-        self.download_parts(&slot_parts(cache, slot), out)
+        self.save_parts(&slot_parts(cache, slot), out)
     }
 
     pub(crate) fn upload_slot(&mut self, cache: &Cache, slot: usize, data: &[u8]) -> Result<(), Error> {
@@ -42,7 +42,7 @@ impl Vulkan {
         let all = page_parts(cache);
         let parts: Vec<Part> = all.iter().map(|p| page_part(p, page)).collect();
         let mut bytes = vec![0; parts.iter().map(|p| p.bytes).sum()];
-        self.download_parts(&parts, &mut bytes)?;
+        self.save_parts(&parts, &mut bytes)?;
         let (mut from, mut to) = (&bytes[..], out);
         for (_, ty, rows, dim) in &all {
             let (device, own) = (device_row_bytes(*ty, *dim), ty.row_bytes(*dim));

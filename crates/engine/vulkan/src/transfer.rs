@@ -1,11 +1,13 @@
-//! Copies bytes between the host and the device, through one staging buffer. Called by `backend`.
+//! Copies bytes between the host and the device, through staging buffers. Called by `backend`.
 
 use std::sync::Arc;
 
 use octet_compute::Error;
 
 use crate::backend::Vulkan;
-use crate::memory::{Buffer, Place};
+use crate::device::{Device, Queue};
+use crate::memory::{Buffer, Memory, Place};
+use crate::record::Recorder;
 
 /// Maximum number of bytes that a submission copies.
 pub(crate) const STAGING_BYTES: u64 = 16 << 20;
@@ -47,7 +49,52 @@ fn submissions(parts: &[Part]) -> Vec<Vec<Piece<'_>>> {
     all
 }
 
+/// Copies parts of buffers to the host, one after the other, after all that was recorded.
+fn download(
+    recorder: &mut Recorder,
+    staging: &Arc<Buffer>,
+    parts: &[Part],
+    out: &mut [u8],
+) -> Result<(), Error> {
+    recorder.barrier()?;
+    let mut rest = out;
+    for pieces in submissions(parts) {
+        for piece in &pieces {
+            recorder.copy((piece.buffer, piece.at), (staging, piece.staged_at), piece.bytes)?;
+        }
+        recorder.flush()?;
+        let bytes = pieces.iter().map(|piece| piece.bytes as usize).sum();
+        let (now, later) = rest.split_at_mut(bytes);
+        staging.read(0, now);
+        rest = later;
+    }
+    Ok(())
+}
+
+/// Copies to the host on a queue of their own: by the card's copy engine, beside a step that runs.
+pub(crate) struct Copies {
+    recorder: Recorder,
+    staging: Arc<Buffer>,
+}
+
+impl Copies {
+    pub(crate) fn new(device: &Arc<Device>, memory: &Memory, queue: Queue) -> Result<Self, Error> {
+        let recorder = Recorder::new(device.clone(), queue, &[])?;
+        Ok(Self { recorder, staging: memory.buffer(STAGING_BYTES, Place::Host)? })
+    }
+}
+
 impl Vulkan {
+    /// Copies parts of buffers that no running step writes to, one after the other: beside that step if the card has a queue for copies, or
+    /// after it.
+    pub(crate) fn save_parts(&mut self, parts: &[Part], out: &mut [u8]) -> Result<(), Error> {
+        self.recorder.flush()?;
+        let Some(copies) = &mut self.copies else { return self.download_parts(parts, out) };
+        let done = download(&mut copies.recorder, &copies.staging, parts, out);
+        self.recorder.is_lost |= copies.recorder.is_lost;
+        done
+    }
+
     /// Copies bytes into parts of buffers, one after the other.
     pub(crate) fn upload_parts(&mut self, parts: &[Part], data: &[u8]) -> Result<(), Error> {
         self.recorder.flush()?;
@@ -76,21 +123,7 @@ impl Vulkan {
         if self.in_step {
             self.is_split = true;
         }
-        self.recorder.barrier()?;
-        let staging = self.staging.clone();
-        let mut rest = out;
-        for pieces in submissions(parts) {
-            for piece in &pieces {
-                let to = (&staging, piece.staged_at);
-                self.recorder.copy((piece.buffer, piece.at), to, piece.bytes)?;
-            }
-            self.recorder.flush()?;
-            let bytes = pieces.iter().map(|piece| piece.bytes as usize).sum();
-            let (now, later) = rest.split_at_mut(bytes);
-            staging.read(0, now);
-            rest = later;
-        }
-        Ok(())
+        download(&mut self.recorder, &self.staging, parts, out)
     }
 
     pub(crate) fn words(&mut self, words: &[u32]) -> Result<Arc<Buffer>, Error> {

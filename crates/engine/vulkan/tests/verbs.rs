@@ -194,8 +194,13 @@ fn products_without_the_instruction_give_the_same_bits() {
 fn states_and_pages_survive_saving_and_loading() {
     let mixed = KvTypes { keys: KvType::Q8_0, values: KvType::F32 };
     for kv in [KvType::F16.into(), KvType::Q8_0.into(), mixed] {
-        let Some(be) = vulkan() else { return };
-        survives_saving(layers(be, &Shape { head_dim: 32, kv, ..plain_shape() }));
+        for has_copy_queue in [false, true] {
+            let Some(mut be) = vulkan() else { return };
+            if has_copy_queue {
+                be.use_copy_queue().expect("it has memory");
+            }
+            survives_saving(layers(be, &Shape { head_dim: 32, kv, ..plain_shape() }));
+        }
     }
 }
 
