@@ -56,6 +56,8 @@ pub(crate) struct Recorder {
     ended: vk::Semaphore,
     /// Number of the last submission, and of the last one that was waited for.
     submitted: u64,
+    /// A semaphore of another queue, and the number that submissions wait for.
+    after: Option<(vk::Semaphore, u64)>,
     waited: u64,
     pub(crate) pipelines: Pipelines,
     /// Command buffers and pools of descriptor sets that no recording uses.
@@ -142,6 +144,7 @@ impl Recorder {
             pool,
             ended,
             submitted: 0,
+            after: None,
             waited: 0,
             pipelines,
             free: Vec::new(),
@@ -442,6 +445,11 @@ impl Recorder {
         Ok(Some(recording))
     }
 
+    /// Later submissions see what those of `other`, on another queue, have written that ended and were waited for.
+    pub(crate) fn follow(&mut self, other: &Self) {
+        self.after = Some((other.ended, other.waited));
+    }
+
     /// Submits a recording and waits for its end.
     pub(crate) fn run(&mut self, recording: &Recording) -> Result<(), Error> {
         let start = Instant::now();
@@ -464,9 +472,16 @@ impl Recorder {
             return Ok(self.submitted);
         }
         let (commands, ended, number) = ([recording.commands], [self.ended], [self.submitted + 1]);
-        let mut values = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&number);
+        let (other, other_number) = self.after.unzip();
+        let (stages, count) = ([self.queue.stages], usize::from(other.is_some()));
+        let (other, other_number) = ([other.unwrap_or_default()], [other_number.unwrap_or_default()]);
+        let mut values = vk::TimelineSemaphoreSubmitInfo::default()
+            .wait_semaphore_values(&other_number[..count])
+            .signal_semaphore_values(&number);
         let submit = vk::SubmitInfo::default()
             .command_buffers(&commands)
+            .wait_semaphores(&other[..count])
+            .wait_dst_stage_mask(&stages[..count])
             .signal_semaphores(&ended)
             .push_next(&mut values);
         // SAFETY: the commands were ended, and do not run; each submission signals a larger number than the one before.

@@ -1,13 +1,16 @@
 //! The kernel that most of the time goes to, checked to the bit against plain code: products of quantised rows are integers and a few f32
 //! operations in one order, which every device that keeps Vulkan's rules computes alike. Called by `octet doctor`.
 
+use std::sync::Arc;
+
 use octet_compute::Error;
 use octet_compute::selftest::Check;
 use octet_weights::quant::{iq4, mxfp4};
 use octet_weights::{GgmlType, Matrix, quant};
 
 use crate::backend::{Vulkan, Weight};
-use crate::memory::Place;
+use crate::memory::{Buffer, Place};
+use crate::transfer::Part;
 use crate::verbs::Rows;
 use crate::weights::DeviceType;
 
@@ -134,13 +137,19 @@ impl Vulkan {
         for ty in TYPES {
             checks.push(self.check_product(ty, &x)?);
         }
+        checks.push(self.check_saving(&x)?);
         checks.extend(octet_compute::selftest::verbs(self)?);
         // `--device auto` runs it at every start.
         self.save_kernels();
         Ok(checks)
     }
 
-    fn check_product(&mut self, ty: GgmlType, x: &Activations) -> Result<Check, Error> {
+    /// Matrix, weights and activations of a product on the device, and room for its results.
+    fn product_of(
+        &mut self,
+        ty: GgmlType,
+        x: &Activations,
+    ) -> Result<(Matrix, Weight, Rows, Arc<Buffer>), Error> {
         let mut data = vec![0; ROWS * COLS / ty.block_len() * ty.block_bytes()];
         quant::random_blocks(ty, &mut 5, 0.02, &mut data);
         let m = Matrix { ty, rows: ROWS, cols: COLS, data: data.into() };
@@ -152,6 +161,25 @@ impl Vulkan {
         let rows =
             Rows { quants: self.words(&words)?, scales: self.floats(&scales)?, floats: self.dummy.clone() };
         let out = self.memory.buffer(4 * (TOKENS[TOKENS.len() - 1] * ROWS) as u64, Place::Device)?;
+        Ok((m, w, rows, out))
+    }
+
+    /// Whether what kernels have written is saved as it is, on the queue for copies if the card has one.
+    fn check_saving(&mut self, x: &Activations) -> Result<Check, Error> {
+        let (_, w, rows, out) = self.product_of(GgmlType::Q8_0, x)?;
+        let n = TOKENS[TOKENS.len() - 1];
+        self.recorder.barrier()?;
+        self.project(n, &rows, &w, &out, None)?;
+        let [mut saved, mut read] = [(); 2].map(|()| vec![0; 4 * n * ROWS]);
+        self.save_parts(&[Part { buffer: out.clone(), at: 0, bytes: saved.len() }], &mut saved)?;
+        self.download(&out, 0, &mut read)?;
+        let wrong = saved.iter().zip(&read).filter(|(a, b)| a != b).count();
+        let difference = wrong as f32 / read.len() as f32;
+        Ok(Check { name: "snapshots, to the bit".into(), difference, limit: 0.0, is_stable: true })
+    }
+
+    fn check_product(&mut self, ty: GgmlType, x: &Activations) -> Result<Check, Error> {
+        let (m, w, rows, out) = self.product_of(ty, x)?;
         let (mut wrong, mut all) = (0, 0);
         for n in TOKENS {
             self.recorder.barrier()?;

@@ -89,7 +89,11 @@ impl Vulkan {
     /// after it.
     pub(crate) fn save_parts(&mut self, parts: &[Part], out: &mut [u8]) -> Result<(), Error> {
         self.recorder.flush()?;
-        let Some(copies) = &mut self.copies else { return self.download_parts(parts, out) };
+        // On a lost device the queues do not wait for each other.
+        let Some(copies) = self.copies.as_mut().filter(|_| !self.recorder.is_lost) else {
+            return self.download_parts(parts, out);
+        };
+        copies.recorder.follow(&self.recorder);
         let done = download(&mut copies.recorder, &copies.staging, parts, out);
         self.recorder.is_lost |= copies.recorder.is_lost;
         done

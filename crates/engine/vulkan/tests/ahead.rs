@@ -249,11 +249,19 @@ fn a_discarded_step_leaves_no_trace() {
     }
 }
 
-/// States and pages that are saved while a step runs are those before it.
+/// States that are saved while a step runs are those before it.
 #[test]
 fn what_is_saved_beside_a_step_is_what_was_there_before() {
-    let Some(device) = device(None) else { return };
-    let mut chain = Chain::new(device, GgmlType::Q4_K, false);
+    for has_copy_queue in [false, true] {
+        let Some(mut device) = device(None) else { return };
+        if has_copy_queue {
+            device.use_copy_queue().expect("it has memory");
+        }
+        saves_beside_a_step(Chain::new(device, GgmlType::Q4_K, false));
+    }
+}
+
+fn saves_beside_a_step(mut chain: Chain) {
     assert!(chain.can_follow());
     let mut states = [false, true].map(|ahead| {
         chain.m.reset();
@@ -388,7 +396,9 @@ fn a_chain_of_steps() {
     let Some(device) = device(None) else { return };
     let mut chain = Chain::new(device, GgmlType::Q6_K, false);
     chain.m.be.skip_barrier(std::env::var(SKIP).ok().map(|n| n.parse().expect("a number")));
+    chain.m.be.use_copy_queue().expect("it has memory");
     ahead(&mut chain, 6);
+    chain.m.be.save_slot(&chain.m.cache, 1, &mut vec![0; chain.slot_bytes()]);
     println!("the chain ends");
 }
 
