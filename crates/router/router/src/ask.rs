@@ -35,7 +35,7 @@ impl<T: Target> Job<T> {
         let original = self.call.original.clone().filter(|_| same && !read);
         let params = AttemptParams {
             request: &request,
-            original: original.as_deref(),
+            original: original.as_ref(),
             traceparent: self.call.traceparent.as_deref(),
             resumed: self.broken.is_some(),
             name,

@@ -24,7 +24,7 @@ pub struct AttemptParams<'a, T> {
     /// The request.
     pub request: &'a Arc<GenerateRequest>,
     /// The client's bytes, if nothing of them was changed.
-    pub original: Option<&'a Original>,
+    pub original: Option<&'a Arc<Original>>,
     /// Its W3C trace header.
     pub traceparent: Option<&'a str>,
     /// It continues an answer that broke off.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use octet_api::core::{Event, GenerateRequest};
 use octet_config::{Cascade, Condition, Confidence, Rule, Side};
+use octet_upstream::blocking::{INLINE_BYTES_MAX, spawn_blocking};
 use tokio::time::{Instant, timeout_at};
 
 use crate::attempt::{AttemptError, OpenAnswer};
@@ -59,9 +60,9 @@ fn counts_tokens(cascade: &Cascade) -> bool {
     all.any(|c| matches!(c, Condition::MinTokens(_) | Condition::MaxTokens(_)))
 }
 
-/// The first rule whose conditions all hold.
-fn rule<'a>(cascade: &'a Cascade, look: &Look<'_>) -> Option<&'a Rule> {
-    cascade.rules.iter().find(|r| !r.when.is_empty() && r.when.iter().all(|c| look.holds(c)))
+/// The first rule whose conditions all hold, by its index.
+fn rule(rules: &[Rule], look: &Look<'_>) -> Option<usize> {
+    rules.iter().position(|r| !r.when.is_empty() && r.when.iter().all(|c| look.holds(c)))
 }
 
 impl<T: Target> Job<T> {
@@ -220,10 +221,20 @@ impl<T: Target> Job<T> {
                 self.counts.insert(d.id().to_string(), n);
             }
         }
-        let (request, headers) = (&*self.call.request, &self.call.headers[..]);
-        let Some(rule) = rule(cascade, &Look { request, size: self.size, tokens, headers }) else {
-            return (Side::Fast, true);
+        let (size, rules) = (self.size, &cascade.rules);
+        let found = if size.bytes <= INLINE_BYTES_MAX as u64 {
+            rule(rules, &Look { request: &self.call.request, size, tokens, headers: &self.call.headers })
+        } else {
+            // Patterns take long on long texts.
+            let (rules, call) = (rules.clone(), self.call.clone());
+            let find =
+                move || rule(&rules, &Look { request: &call.request, size, tokens, headers: &call.headers });
+            spawn_blocking(find).await.unwrap_or_else(|e| {
+                tracing::error!(cascade = cascade.name, "its rules could not be applied: {e}");
+                None
+            })
         };
+        let Some(rule) = found.map(|at| &rules[at]) else { return (Side::Fast, true) };
         let to = if rule.to == Side::Fast { &cascade.fast } else { &cascade.strong };
         self.trace.step(Step::Rule { rule: rule.name.clone(), to: to.clone() });
         (rule.to, rule.check)

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use http::HeaderMap;
@@ -11,6 +12,7 @@ use octet_upstream::{Client, Dialect, Endpoint, Forward, Raw};
 
 use crate::failure::{Failure, FailureKind};
 use crate::resume::{self, Rest};
+use crate::size::bytes_with_images;
 use crate::target::{Ask, Events, Piece, Sent, Target};
 
 /// A model at a provider.
@@ -85,19 +87,21 @@ impl Target for Remote {
         }
         if ask.resumed {
             let (request, rest) = resume::of(ask.request);
-            let events = self.client.generate_in(endpoint, &request, ask.traceparent).await?;
+            let (request, bytes) = (Arc::new(request), bytes_with_images(ask.request));
+            let events = self.client.generate_in(endpoint, &request, bytes, ask.traceparent).await?;
             return Ok(Answer::Rest(Continued { events, rest }));
         }
         match ask.original.filter(|o| endpoint.speaks(o.dialect)) {
             Some(o) => {
-                let (headers, body) = (&o.headers, &o.body[..]);
+                let (headers, body) = (&o.headers, &o.body);
                 let stream = ask.request.stream;
                 let upload = o.upload.as_ref();
                 let forward = Forward { dialect: o.dialect, headers, body, upload, stream, usage: true };
                 self.client.forward(endpoint, forward).await.map(Answer::Raw)
             }
             None => {
-                let answer = self.client.generate_in(endpoint, ask.request, ask.traceparent);
+                let bytes = bytes_with_images(ask.request);
+                let answer = self.client.generate_in(endpoint, ask.request, bytes, ask.traceparent);
                 answer.await.map(Answer::Events)
             }
         }

@@ -1,6 +1,6 @@
 //! Features of a request: its length and content. Used for limits, by the rules of cascades, and for prefix affinity.
 
-use octet_api::core::{GenerateRequest, Input, Message, Part, Prompt, PromptPart, ReasoningPart, Role};
+use octet_api::core::{GenerateRequest, ImageSource, Input, Message, Part, Prompt, ReasoningPart, Role};
 use serde_json::Value;
 
 use crate::hash;
@@ -9,13 +9,6 @@ use crate::hash;
 const BYTES_PER_TOKEN: u64 = 4;
 /// Upper bound of bytes per token.
 const BYTES_PER_TOKEN_MAX: u64 = 16;
-
-fn mixed_bytes(part: &PromptPart) -> usize {
-    match part {
-        PromptPart::Text(text) => text.len(),
-        PromptPart::Token(_) => BYTES_PER_TOKEN as usize,
-    }
-}
 
 /// A request's size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,14 +28,7 @@ impl Size {
                 });
                 chat.messages.iter().map(message_bytes).sum::<usize>() + tools.sum::<usize>()
             }
-            Input::Completion(completion) => {
-                let prompt = |p: &Prompt| match p {
-                    Prompt::Text(text) => text.len(),
-                    Prompt::Tokens(ids) => ids.len() * BYTES_PER_TOKEN as usize,
-                    Prompt::Mixed(parts) => parts.iter().map(mixed_bytes).sum(),
-                };
-                completion.prompts.iter().map(prompt).sum()
-            }
+            Input::Completion(completion) => completion.prompts.iter().map(Prompt::bytes).sum(),
         };
         Self { bytes: bytes as u64 }
     }
@@ -129,21 +115,43 @@ pub fn has_code(request: &GenerateRequest) -> bool {
     }
 }
 
+/// Its size in bytes with its images: what reading or writing it takes, not what a model makes of it.
+pub fn bytes_with_images(request: &GenerateRequest) -> usize {
+    let messages = request.chat().map_or(&[][..], |c| &c.messages);
+    let images = messages.iter().flat_map(|m| &m.content).map(|part| match part {
+        Part::Image { image, .. } => match &image.source {
+            ImageSource::Base64 { data, .. } => data.len(),
+            ImageSource::Url(url) => url.len(),
+        },
+        Part::Text { .. } => 0,
+    });
+    images.sum::<usize>().saturating_add(usize::try_from(Size::of(request).bytes).unwrap_or(usize::MAX))
+}
+
 /// Whether it has images.
 pub fn has_images(request: &GenerateRequest) -> bool {
     let messages = request.chat().map_or(&[][..], |c| &c.messages);
     messages.iter().flat_map(|m| &m.content).any(|part| matches!(part, Part::Image { .. }))
 }
 
-/// Identifies the beginning of the prompt: tools, instructions and the first question stay the same during a conversation. `None` if it is
-/// empty.
+/// Bytes of one text that are hashed: at 1 GB/s, and while other requests wait.
+const PREFIX_BYTES_MAX: usize = 64 << 10;
+
+fn beginning(text: &str, bytes_max: usize) -> &[u8] {
+    &text.as_bytes()[..text.len().min(bytes_max)]
+}
+
+/// Identifies the beginning of the prompt: tools, instructions and the first question stay the same during a conversation. Of each long
+/// text, the beginning. `None` if it is empty.
 pub fn prefix(request: &GenerateRequest) -> Option<u64> {
     let mut parts: Vec<&[u8]> = Vec::new();
     match &request.input {
         Input::Chat(chat) => {
             parts.extend(chat.tools.iter().map(|t| t.name.as_bytes()));
             for message in &chat.messages {
-                parts.extend(message.content.iter().filter_map(text).map(str::as_bytes));
+                parts.extend(
+                    message.content.iter().filter_map(text).map(|text| beginning(text, PREFIX_BYTES_MAX)),
+                );
                 if message.role == Role::User {
                     break;
                 }
@@ -151,7 +159,7 @@ pub fn prefix(request: &GenerateRequest) -> Option<u64> {
         }
         Input::Completion(c) => {
             if let Some(Prompt::Text(text)) = c.prompts.first() {
-                parts.push(&text.as_bytes()[..text.len().min(512)]);
+                parts.push(beginning(text, 512));
             }
         }
     }

@@ -86,7 +86,7 @@ pub struct Ask<'a> {
     /// The group's name.
     pub group: &'a GroupName,
     /// The client's bytes, if a target that speaks its dialect may forward them.
-    pub original: Option<&'a Original>,
+    pub original: Option<&'a Arc<Original>>,
     /// The W3C `traceparent` header, for targets over HTTP.
     pub traceparent: Option<&'a str>,
     /// The client already has the beginning of the answer, which is the request's last message.

@@ -228,7 +228,7 @@ impl Client {
             let (head, incoming) = self.direct(request).await?.into_parts();
             let clock = Clock::start(Timeouts::default(), false);
             let body = Body::new(incoming, clock, ERROR_BYTES_MAX).whole().await?;
-            Ok((head.status, body))
+            Ok::<_, Failure>((head.status, body))
         };
         let answer = tokio::time::timeout(FETCH_TIMEOUT, sending).await;
         let late = |_| {

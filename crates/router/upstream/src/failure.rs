@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use http::HeaderMap;
 use http::header::RETRY_AFTER;
 use octet_api::{ApiError, ErrorKind};
+use tokio::task::JoinError;
 
 /// Upper bound of the pause that a provider may ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
@@ -54,6 +55,13 @@ pub enum FailureKind {
     Protocol,
     /// The client disconnected. Never created here (a dropped call just ends); used by the router's metrics.
     Cancelled,
+}
+
+impl From<JoinError> for Failure {
+    /// The failure of a request whose writing panicked: another attempt would, too.
+    fn from(e: JoinError) -> Self {
+        Self::new(FailureKind::BadRequest, format!("the request could not be written for the provider: {e}"))
+    }
 }
 
 impl FailureKind {

@@ -12,11 +12,12 @@ use http::{HeaderMap, HeaderValue, Method, Uri};
 use octet_api::core::Usage;
 use octet_config::Provider;
 
+use crate::blocking::run_sized;
 use crate::body::Body;
 use crate::client::{Client, Sending};
 use crate::endpoint::{Dialect, Endpoint, Operation};
 use crate::failure::{Failure, FailureKind};
-use crate::rewrite::Rewrite;
+use crate::rewrite::{Rewrite, Rewritten};
 use crate::upload::{Outgoing, Upload};
 use crate::watch::{self, Watch};
 
@@ -28,7 +29,7 @@ pub struct Forward<'a> {
     /// Its headers. Only those for providers are forwarded (`anthropic-beta`, `traceparent`, ...).
     pub headers: &'a HeaderMap,
     /// Its JSON body.
-    pub body: &'a [u8],
+    pub body: &'a Bytes,
     /// Its body if it is not JSON; it is streamed to the provider.
     pub upload: Option<&'a Arc<Upload>>,
     /// Whether the answer is a stream, as the body says.
@@ -78,6 +79,37 @@ fn passing(headers: &HeaderMap) -> HeaderMap {
     out
 }
 
+/// The body with the endpoint's model and changes. `count`: the stream must report its token count.
+fn rewritten(endpoint: &Endpoint, dialect: Dialect, body: &[u8], count: bool) -> Result<Rewritten, Failure> {
+    let changes = &endpoint.settings().remote.changes;
+    let strict = matches!(endpoint.provider(), Provider::OpenAi | Provider::AzureOpenAi);
+    let in_address = matches!(dialect, Dialect::Gemini | Dialect::GeminiCountTokens);
+    let rewrite = Rewrite {
+        model: (!in_address).then(|| endpoint.model()),
+        changes,
+        defaults: &endpoint.settings().params,
+        unknown: match dialect {
+            _ if in_address => &["stream"],
+            _ if strict && changes.drop_params => NOT_OPENAI,
+            _ => &[],
+        },
+        count,
+    };
+    rewrite.apply(body).map_err(|what| Failure::new(FailureKind::BadRequest, what))
+}
+
+/// The body with the endpoint's model alone.
+fn renamed(endpoint: &Endpoint, body: &[u8]) -> Result<Rewritten, Failure> {
+    let rewrite = Rewrite {
+        model: Some(endpoint.model()),
+        changes: &octet_config::Changes::default(),
+        defaults: &serde_json::Map::new(),
+        unknown: &[],
+        count: false,
+    };
+    rewrite.apply(body).map_err(|what| Failure::new(FailureKind::BadRequest, what))
+}
+
 impl Client {
     /// Forwards a client's request with the endpoint's model and changes. Returns when the answer has begun; a complete
     /// answer was read by then, and is JSON.
@@ -94,22 +126,9 @@ impl Client {
         if matches!(dialect, Dialect::Passed(_)) {
             return self.pass(endpoint, request).await;
         }
-        let changes = &endpoint.settings().remote.changes;
-        let strict = matches!(endpoint.provider(), Provider::OpenAi | Provider::AzureOpenAi);
         let chunks = matches!(dialect, Dialect::OpenAiChat | Dialect::OpenAiCompletions);
-        let in_address = matches!(dialect, Dialect::Gemini | Dialect::GeminiCountTokens);
-        let rewrite = Rewrite {
-            model: (!in_address).then(|| endpoint.model()),
-            changes,
-            defaults: &endpoint.settings().params,
-            unknown: match dialect {
-                _ if in_address => &["stream"],
-                _ if strict && changes.drop_params => NOT_OPENAI,
-                _ => &[],
-            },
-            count: stream && usage && chunks,
-        };
-        let sent = rewrite.apply(body).map_err(|what| Failure::new(FailureKind::BadRequest, what))?;
+        let (to, json, count) = (endpoint.clone(), body.clone(), stream && usage && chunks);
+        let sent = run_sized(body.len(), move || rewritten(&to, dialect, &json, count)).await??;
         let operation = match dialect {
             Dialect::Gemini => Operation::GenerateContent { stream },
             Dialect::GeminiCountTokens => Operation::CountTokens,
@@ -149,14 +168,8 @@ impl Client {
                 (upload.body(endpoint.model()).ok_or_else(gone)?, Some(upload.content_type().clone()))
             }
             None => {
-                let rewrite = Rewrite {
-                    model: Some(endpoint.model()),
-                    changes: &octet_config::Changes::default(),
-                    defaults: &serde_json::Map::new(),
-                    unknown: &[],
-                    count: false,
-                };
-                let sent = rewrite.apply(body).map_err(|what| Failure::new(FailureKind::BadRequest, what))?;
+                let (to, json) = (endpoint.clone(), body.clone());
+                let sent = run_sized(body.len(), move || renamed(&to, &json)).await??;
                 (Bytes::from(sent.json).into(), None)
             }
         };

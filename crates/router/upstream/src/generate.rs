@@ -1,6 +1,8 @@
 //! Translates a neutral request for any provider. Called by the router if client and provider have different dialects, or if
 //! it must read the answer.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use octet_api::anthropic::messages::{self, MessageReader};
@@ -15,6 +17,7 @@ use octet_api::{ApiError, ErrorKind};
 use octet_config::{Changes, Provider};
 use serde_json::{Map, Value};
 
+use crate::blocking::run_sized;
 use crate::client::Client;
 use crate::edit;
 use crate::endpoint::{Dialect, Endpoint, Operation};
@@ -29,20 +32,24 @@ impl Client {
     /// # Errors
     /// All failures before that: see [`FailureKind`](crate::FailureKind).
     pub async fn generate(&self, endpoint: &Endpoint, request: &GenerateRequest) -> Result<Events, Failure> {
-        self.generate_in(endpoint, request, None).await
+        self.generate_in(endpoint, &Arc::new(request.clone()), 0, None).await
     }
 
-    /// The same within a trace, by the header `traceparent`.
+    /// The same for a request of about `bytes` bytes, within a trace (by the header `traceparent`). Long requests are translated on a
+    /// blocking thread.
     ///
     /// # Errors
     /// As [`Client::generate`].
     pub async fn generate_in(
         &self,
         endpoint: &Endpoint,
-        request: &GenerateRequest,
+        request: &Arc<GenerateRequest>,
+        bytes: usize,
         traceparent: Option<&str>,
     ) -> Result<Events, Failure> {
-        let (operation, body) = write(endpoint, request).map_err(|e| e.without_keys(endpoint))?;
+        let (to, asked) = (endpoint.clone(), Arc::clone(request));
+        let written = run_sized(bytes, move || write(&to, &asked)).await?;
+        let (operation, body) = written.map_err(|e| e.without_keys(endpoint))?;
         let mut headers = HeaderMap::new();
         if let Some(value) = traceparent.and_then(|t| HeaderValue::from_str(t).ok()) {
             headers.insert("traceparent", value);

@@ -12,6 +12,7 @@
 //! Keys appear only in headers: no error, log or `Debug` output shows one, and no redirect is followed with one.
 
 mod auth;
+pub mod blocking;
 mod body;
 mod client;
 mod connect;

@@ -1,15 +1,17 @@
 //! Requests besides answers: embeddings, model lists, health checks. Called by the router and its health checks.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use octet_api::ApiError;
-use octet_api::core::{EmbedRequest, Embeddings};
+use octet_api::core::{EmbedRequest, Embeddings, Prompt};
 use octet_api::{bedrock, gemini, ollama, openai};
 use octet_config::Provider;
 use serde::Deserialize;
-use serde_json::{Map, Value};
 use tokio::task::JoinSet;
 
+use crate::blocking::run_sized;
 use crate::client::Client;
 use crate::edit;
 use crate::endpoint::{Dialect, Endpoint, Operation};
@@ -19,14 +21,12 @@ use crate::generate::to_bytes;
 /// Maximum concurrent requests for embeddings, if several are necessary.
 const BESIDE_MAX: usize = 8;
 
-/// A request for embeddings, and the number of requests that it takes.
-fn write(
-    endpoint: &Endpoint,
-    request: &EmbedRequest,
-) -> Result<(Operation, Vec<Map<String, Value>>), ApiError> {
+/// The bodies of a request for embeddings: several if the provider limits the texts of one.
+fn write(endpoint: &Endpoint, request: &EmbedRequest) -> Result<(Operation, Vec<Bytes>), ApiError> {
+    let settings = endpoint.settings();
     let model = endpoint.model();
     let usual = Operation::Dialect(Dialect::OpenAiEmbeddings);
-    Ok(match endpoint.provider() {
+    let (operation, bodies) = match endpoint.provider() {
         Provider::OpenAi | Provider::OpenAiCompatible | Provider::AzureOpenAi => {
             (usual, vec![openai::embeddings::body(request, model)])
         }
@@ -38,7 +38,12 @@ fn write(
             let what = format!("embeddings of {} are not supported", other.name());
             return Err(ApiError::invalid("model", what));
         }
-    })
+    };
+    let changed = bodies.into_iter().map(|mut body| {
+        edit::apply(&settings.remote.changes, &settings.params, &mut body);
+        to_bytes(body)
+    });
+    Ok((operation, changed.collect()))
 }
 
 /// A model in a provider's list.
@@ -55,16 +60,21 @@ impl Client {
     ///
     /// # Errors
     /// See [`FailureKind`].
-    pub async fn embed(&self, endpoint: &Endpoint, request: &EmbedRequest) -> Result<Embeddings, Failure> {
-        let (operation, bodies) = write(endpoint, request).map_err(|e| Failure::said(e, None))?;
-        let settings = endpoint.settings();
+    pub async fn embed(
+        &self,
+        endpoint: &Endpoint,
+        request: &Arc<EmbedRequest>,
+    ) -> Result<Embeddings, Failure> {
+        let bytes = request.inputs.iter().map(Prompt::bytes).sum();
+        let (to, asked) = (endpoint.clone(), Arc::clone(request));
+        let written = run_sized(bytes, move || write(&to, &asked)).await?;
+        let (operation, bodies) = written.map_err(|e| Failure::said(e, None))?;
         let mut vectors = Embeddings::default();
         let mut bodies = bodies.into_iter();
         // Several requests are necessary only if a provider limits the texts of one. Some of them run concurrently.
         loop {
             let mut asking = JoinSet::new();
-            for (at, mut body) in bodies.by_ref().take(BESIDE_MAX).enumerate() {
-                edit::apply(&settings.remote.changes, &settings.params, &mut body);
+            for (at, body) in bodies.by_ref().take(BESIDE_MAX).enumerate() {
                 let (client, endpoint) = (self.clone(), endpoint.clone());
                 asking.spawn(async move { (at, client.embed_once(&endpoint, operation, body).await) });
             }
@@ -94,9 +104,9 @@ impl Client {
         &self,
         endpoint: &Endpoint,
         operation: Operation,
-        body: Map<String, Value>,
+        body: Bytes,
     ) -> Result<Embeddings, Failure> {
-        let answer = self.send(endpoint, operation, Some(to_bytes(body)), false).await?;
+        let answer = self.send(endpoint, operation, Some(body), false).await?;
         answer.check_content_type()?;
         let counted = answer.headers.get("x-amzn-bedrock-input-token-count");
         let counted = counted.and_then(|v| v.to_str().ok()?.parse::<u64>().ok());

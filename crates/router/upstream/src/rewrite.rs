@@ -37,6 +37,8 @@ pub(crate) struct Rewritten {
 }
 
 const OPTIONS: &str = "stream_options";
+/// Maximum number of outermost fields: a list of them takes memory.
+const FIELDS_MAX: usize = 4096;
 
 impl Rewrite<'_> {
     /// # Errors
@@ -242,6 +244,9 @@ fn fields(body: &[u8]) -> Result<Vec<Field<'_>>, String> {
             scan.space();
             let start = scan.at;
             scan.value()?;
+            if out.len() == FIELDS_MAX {
+                return Err(format!("the body has more than {FIELDS_MAX} fields"));
+            }
             out.push(Field { name, key, value: start..scan.at });
             scan.space();
             match scan.peek() {
@@ -392,6 +397,14 @@ mod tests {
             assert_eq!(sent["stream_options"]["include_usage"], true, "{options}");
             assert_eq!(sent["stream_options"].get("x"), options.get("x"));
         }
+    }
+
+    #[test]
+    fn too_many_fields_are_refused() {
+        let body = |n: usize| format!("{{{}\"b\":1}}", "\"a\":1,".repeat(n - 1));
+        assert!(rewrite(&body(FIELDS_MAX), &Changes::default(), json!({}), false).is_ok());
+        let refused = rewrite(&body(FIELDS_MAX + 1), &Changes::default(), json!({}), false).unwrap_err();
+        assert_eq!(refused, "the body has more than 4096 fields");
     }
 
     #[test]

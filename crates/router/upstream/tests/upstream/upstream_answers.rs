@@ -1,6 +1,8 @@
 //! What each provider answers, in the shapes of their public documentation, and that what our own server writes in each dialect
 //! is read back the same.
 
+use std::sync::Arc;
+
 use crate::common::*;
 use octet_api::core::{Answer, Block, Event, FinishReason, Prompt, Timings, Usage};
 use octet_api::dialect::StreamWriter;
@@ -294,6 +296,7 @@ async fn vectors_and_lists() {
         extra: serde_json::Map::new(),
         warnings: Vec::new(),
     };
+    let embed = Arc::new(embed);
     let openai_answer = json!({"object": "list", "data": [
         {"object": "embedding", "index": 1, "embedding": [3.0, 4.0]},
         {"object": "embedding", "index": 0, "embedding": "AACAPwAAAEA="},

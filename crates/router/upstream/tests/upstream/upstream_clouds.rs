@@ -1,5 +1,7 @@
 //! Models at clouds that host them: addresses, bodies, signatures, tokens, and the frames in which Bedrock's streams come.
 
+use std::sync::Arc;
+
 use aws_smithy_eventstream::frame::write_message_to;
 use aws_smithy_types::event_stream::{Header, HeaderValue, Message};
 use octet_api::core::{
@@ -404,6 +406,7 @@ async fn no_error_repeats_a_clouds_secrets() {
 async fn vectors_of_the_clouds() {
     let body = json!({"model": "ours", "input": ["a", "b"], "dimensions": 256, "input_type": "search_query"});
     let request = octet_api::openai::embeddings::parse(body.to_string().as_bytes()).expect("a request");
+    let request = Arc::new(request);
     let two = vec![vec![1.0, 2.0], vec![3.0, 4.0]];
 
     // One text at a time, in whatever order they are answered.

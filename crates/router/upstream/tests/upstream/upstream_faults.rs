@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::common::*;
+use bytes::Bytes;
 use http::HeaderMap;
 use octet_api::core::Event;
 use octet_config::Provider;
@@ -461,7 +462,7 @@ async fn connections_are_used_again_after_streams_and_errors() {
     // The end comes some time after the last event, as servers write it.
     with_end.insert(with_end.len() - 1, Step::Sleep(30));
     let error = vec![send(answer("429 Too Many Requests", "application/json", "{}"))];
-    let body = br#"{"messages":[],"stream":true}"#;
+    let body = &Bytes::from_static(br#"{"messages":[],"stream":true}"#);
     let call = Forward {
         upload: None,
         dialect: Dialect::OpenAiChat,

@@ -2,6 +2,7 @@
 //! on the side, and streams in pieces of any size.
 
 use crate::common::*;
+use bytes::Bytes;
 use http::HeaderMap;
 use octet_api::core::Usage;
 use octet_config::{Edits, Provider};
@@ -29,7 +30,7 @@ async fn pass(
         upload: None,
         dialect,
         headers: &HeaderMap::new(),
-        body: body.as_bytes(),
+        body: &body.as_bytes().to_vec().into(),
         stream,
         usage: true,
     };
@@ -115,7 +116,7 @@ async fn anthropic_passes_to_anthropic() {
         upload: None,
         dialect: Dialect::AnthropicMessages,
         headers: &HeaderMap::new(),
-        body: body.as_bytes(),
+        body: &body.as_bytes().to_vec().into(),
         stream: true,
         usage: false,
     };
@@ -145,7 +146,7 @@ async fn only_headers_for_providers_are_forwarded() {
         upload: None,
         dialect: Dialect::AnthropicMessages,
         headers: &headers,
-        body: b"{}",
+        body: &Bytes::from_static(b"{}"),
         stream: false,
         usage: false,
     };
@@ -213,6 +214,7 @@ async fn a_configuration_changes_forwarded_requests() {
     changes.extra_body = map(json!({"metadata": {"a": 1}}));
     let endpoint = Endpoint::new(settings).unwrap();
     let body = br#"{"model":"ours","user":"me","max_tokens":7,"temperature":1,"top_k":3,"metadata":{"b":2},"seed":9}"#;
+    let body = &Bytes::from_static(body);
     let request = Forward {
         upload: None,
         dialect: Dialect::OpenAiChat,
@@ -255,7 +257,7 @@ async fn unsupported_requests_are_refused_before_sending() {
             upload: None,
             dialect,
             headers: &HeaderMap::new(),
-            body: body.as_bytes(),
+            body: &body.as_bytes().to_vec().into(),
             stream: false,
             usage: false,
         };
@@ -282,7 +284,7 @@ async fn a_stream_without_done_is_complete_if_all_choices_ended() {
         upload: None,
         dialect: Dialect::OpenAiChat,
         headers: &HeaderMap::new(),
-        body: br#"{"n":3}"#,
+        body: &Bytes::from_static(br#"{"n":3}"#),
         stream: true,
         usage: false,
     };

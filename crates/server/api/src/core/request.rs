@@ -210,6 +210,20 @@ pub enum Prompt {
     Mixed(Vec<PromptPart>),
 }
 
+/// Bytes that a token stands for, about.
+const TOKEN_BYTES: usize = 4;
+
+impl Prompt {
+    /// Its size in bytes; each token counts as four.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Tokens(ids) => ids.len() * TOKEN_BYTES,
+            Self::Mixed(parts) => parts.iter().map(PromptPart::bytes).sum(),
+        }
+    }
+}
+
 /// A part of a mixed prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PromptPart {
@@ -220,6 +234,13 @@ pub enum PromptPart {
 }
 
 impl PromptPart {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Token(_) => TOKEN_BYTES,
+        }
+    }
+
     /// The prompt as clients write it.
     pub fn to_json(&self) -> Value {
         match self {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use hyper::HeaderMap;
+use octet_api::ApiError;
 use octet_api::core::GenerateRequest;
 use octet_cache::{Cache, ENTRY_BYTES_MAX, Key, KeyMaker};
 use octet_config::{CachedCalls, Condition, Config, ResponseCache};
@@ -17,7 +17,9 @@ use serde_json::{Value, json};
 
 use super::Gateway;
 use super::caller::Caller;
-use super::read::Own;
+use super::routed_request::RequestContext;
+use crate::blocking::run_sized;
+use crate::memory_budget::{MemoryBudget, MemoryPermit};
 
 /// Maximum length of a request's namespace.
 const NAMESPACE_BYTES_MAX: usize = 256;
@@ -109,6 +111,14 @@ impl CacheFields<'_> {
     }
 }
 
+/// Whether the fields of a body allow that its answer is cached.
+fn uses_cache(body: &[u8], dialect: Dialect, messages_max: Option<usize>) -> bool {
+    let Ok(fields) = serde_json::from_slice::<CacheFields<'_>>(body) else { return false };
+    // A stored response has its own id, by which the client continues it.
+    let is_stored = dialect == Dialect::OpenAiResponses && fields.store != Some(false);
+    !is_stored && messages_max.is_none_or(|most| fields.messages(dialect) <= most)
+}
+
 fn seconds(s: Option<f64>) -> Option<Duration> {
     s.and_then(|s| Duration::try_from_secs_f64(s.max(0.0)).ok())
 }
@@ -132,28 +142,29 @@ impl Gateway {
     /// An answer depends on the dialect, the body, the deployments that may answer, the headers that are forwarded or that routing uses, and
     /// the caller: each virtual key has its own entries unless the configuration shares them. `stream_type` is the content type of a
     /// streamed answer.
-    pub fn lookup(
+    pub async fn lookup(
         &self,
-        caller: &Caller,
-        headers: &HeaderMap,
+        memory_budget: &MemoryBudget,
+        context: &RequestContext,
         request: &GenerateRequest,
-        own: &Own,
         (dialect, body): (Dialect, &Bytes),
         stream_type: &str,
-    ) -> Option<Lookup> {
-        let responses = self.responses()?;
+    ) -> Result<Option<Lookup>, ApiError> {
+        let Some(responses) = self.responses() else { return Ok(None) };
+        let (caller, headers, own) = (&context.sender.caller, &context.sender.headers, &context.own);
         let settings = &responses.settings;
         let control = &own.cache;
         let (may_get, may_put) = (control.no_cache != Some(true), control.no_store != Some(true));
         let is_wanted = !settings.opt_in || control.use_cache == Some(true);
-        if !is_cached(settings.calls, dialect) || !is_wanted || !(may_get || may_put) {
-            return None;
-        }
-        let fields: CacheFields<'_> = serde_json::from_slice(body).ok()?;
-        // A stored response has its own id, by which the client continues it.
-        let keeps = dialect == Dialect::OpenAiResponses && fields.store != Some(false);
-        if keeps || settings.messages_max.is_some_and(|most| fields.messages(dialect) > most) {
-            return None;
+        let namespace = control.namespace.as_deref().or(settings.namespace.as_deref());
+        let namespace = namespace.filter(|n| !n.is_empty());
+        let is_namespace = |n: &str| n.len() <= NAMESPACE_BYTES_MAX && !n.contains(char::is_control);
+        if !is_cached(settings.calls, dialect)
+            || !is_wanted
+            || !(may_get || may_put)
+            || !namespace.is_none_or(is_namespace)
+        {
+            return Ok(None);
         }
         let mut maker = KeyMaker::new();
         maker.text(match caller {
@@ -175,16 +186,19 @@ impl Gateway {
             maker.text(name);
             maker.text(&String::from_utf8_lossy(value.as_bytes()));
         }
-        let namespace = control.namespace.as_deref().or(settings.namespace.as_deref());
-        let namespace = namespace.filter(|n| !n.is_empty());
-        if namespace.is_some_and(|n| n.len() > NAMESPACE_BYTES_MAX || n.contains(char::is_control))
-            || !maker.json(body)
-        {
-            return None;
-        }
+        let (messages_max, json, budget) = (settings.messages_max, body.clone(), memory_budget.clone());
+        let add = move || {
+            // The memory of the parsed body is taken only meanwhile.
+            let mut share = MemoryPermit::default();
+            let is_added = uses_cache(&json, dialect, messages_max)
+                && budget.take_values(&mut share, &json).is_ok()
+                && maker.json(&json);
+            is_added.then_some(maker)
+        };
+        let Some(maker) = run_sized(body.len(), add).await? else { return Ok(None) };
         let key = maker.key(namespace.map(Into::into));
         let (age_max, ttl) = (seconds(control.s_maxage), seconds(control.ttl));
-        Some(Lookup { responses, key, may_get, may_put, age_max, ttl })
+        Ok(Some(Lookup { responses, key, may_get, may_put, age_max, ttl }))
     }
 
     /// Adds the deployments that may answer for `name` to the key: another configuration may answer differently.

@@ -18,6 +18,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use crate::blocking::run_sized;
+
 /// Whether a request in this dialect is for text.
 pub fn generates(dialect: Dialect) -> bool {
     !is_embedding(dialect) && !is_count(dialect) && !matches!(dialect, Dialect::Passed(_))
@@ -130,6 +132,9 @@ pub struct Own {
 /// The names of these fields.
 const OWN: [&str; 6] = ["num_retries", "fallbacks", "timeout", "tags", "cache", "litellm_metadata"];
 
+/// Maximum number of outermost fields of a body from which some are removed: a list of them takes memory.
+const FIELDS_MAX: usize = 4096;
+
 /// A body without the router's fields. The other fields keep their bytes and order, so that prefixes in a provider's cache stay the same.
 fn without_own(body: &[u8], dialect: Dialect) -> Option<Bytes> {
     struct Fields<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
@@ -147,6 +152,9 @@ fn without_own(body: &[u8], dialect: Dialect) -> Option<Bytes> {
                 ) -> Result<Fields<'de>, A::Error> {
                     let mut out = Vec::new();
                     while let Some(entry) = map.next_entry()? {
+                        if out.len() == FIELDS_MAX {
+                            return Err(serde::de::Error::custom("too many fields"));
+                        }
                         out.push(entry);
                     }
                     Ok(Fields(out))
@@ -239,14 +247,6 @@ pub fn peek(body: &[u8], dialect: Dialect) -> Option<Peeked> {
     (!out.model.is_empty()).then_some(Peeked { request: out, own, body: left })
 }
 
-/// The router's fields of a body, and the body without them.
-pub fn split(body: Bytes, dialect: Dialect) -> (Own, Bytes) {
-    match peek(&body, dialect) {
-        Some(Peeked { own, body: Some(left), .. }) => (own, left),
-        _ => (Own::default(), body),
-    }
-}
-
 /// A request of which only the model is known.
 pub fn shallow(model: String) -> GenerateRequest {
     GenerateRequest::new(model, Input::Completion(Completion::default()))
@@ -259,19 +259,28 @@ pub fn is_shallow(request: &GenerateRequest) -> bool {
 }
 
 /// The request in full: if only a part of it was read, `original` is parsed, once for all targets.
-pub fn whole(
+pub async fn whole(
     request: &Arc<GenerateRequest>,
-    original: Option<&Original>,
+    original: Option<&Arc<Original>>,
 ) -> Result<Arc<GenerateRequest>, ApiError> {
     let Some(original) = original.filter(|_| is_shallow(request)) else { return Ok(Arc::clone(request)) };
     if let Some(parsed) = original.parsed.get() {
         return Ok(Arc::clone(parsed));
     }
     let (model, stream) = (request.model.clone(), request.stream);
+    let parsed = parse(original, self::request).await?;
     // Keep-alive affects all clients, and who sent the body is not known here.
-    let parsed =
-        GenerateRequest { model, stream, keep_alive: request.keep_alive, ..self::request(original)? };
+    let parsed = GenerateRequest { model, stream, keep_alive: request.keep_alive, ..parsed };
     Ok(Arc::clone(original.parsed.get_or_init(|| Arc::new(parsed))))
+}
+
+/// Parses a client's body by one of the functions below: on a blocking thread if it is long.
+pub async fn parse<T: Send + 'static>(
+    original: &Arc<Original>,
+    parse: fn(&Original) -> Result<T, ApiError>,
+) -> Result<T, ApiError> {
+    let shared = Arc::clone(original);
+    run_sized(original.body.len(), move || parse(&shared)).await?
 }
 
 /// Parses a request for text.

@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 use super::read;
 use super::servers::{Lease, Servers};
 use crate::app::App;
+use crate::blocking::run_sized;
 use crate::memory_budget::MemoryPermit;
 use crate::models::Registry;
 use crate::ops::Trace;
@@ -104,20 +105,20 @@ impl RemoteTarget {
             return self.embed(ask, o).await;
         }
         if let Some(o) = foreign.filter(|o| read::is_count(o.dialect)) {
-            let request = read::to_count(o).map_err(|e| from_api(&e))?;
+            let request = read::parse(o, read::to_count).await.map_err(|e| from_api(&e))?;
             // This provider has no endpoint that counts tokens.
             let mut counted = read::counted(o.dialect, Size::of(&request).tokens());
             counted["estimated"] = true.into();
             return Ok(Answer::Ready(Some(counted.to_string().into()), None));
         }
-        if let Some(Original { dialect: Dialect::Passed(passed), .. }) = foreign {
+        if let Some(Dialect::Passed(passed)) = foreign.map(|o| o.dialect) {
             let what = format!("{} has no {}", self.endpoint.provider().name(), passed.path());
             return Err(Failure::new(FailureKind::BadRequest, what));
         }
         let whole;
         let mut ask = ask;
         if let Some(o) = foreign.filter(|o| read::generates(o.dialect)) {
-            whole = read::whole(ask.request, Some(o)).map_err(|e| from_api(&e))?;
+            whole = read::whole(ask.request, Some(o)).await.map_err(|e| from_api(&e))?;
             ask.request = &whole;
         }
         let answer = octet_router::Target::generate(&self.remote, ask).await?;
@@ -125,8 +126,9 @@ impl RemoteTarget {
     }
 
     /// Embeddings for a request in another dialect.
-    async fn embed(&self, ask: Ask<'_>, original: &Original) -> Result<Answer, Failure> {
-        let request = read::embedding(original).map_err(|e| from_api(&e))?;
+    async fn embed(&self, ask: Ask<'_>, original: &Arc<Original>) -> Result<Answer, Failure> {
+        let request = read::parse(original, read::embedding).await.map_err(|e| from_api(&e))?;
+        let request = Arc::new(request);
         let endpoint = self.endpoint.with_model(ask.fill(self.endpoint.model()).into_owned());
         let mut vectors = self.client.embed(&endpoint, &request).await?;
         vectors.model.clone_from(&request.model);
@@ -161,8 +163,12 @@ fn ending() -> Failure {
 /// A permit that only states the request's size: the `RoutedRequest` holds its memory.
 fn uncounted(request: &GenerateRequest) -> MemoryPermit {
     let mut share = MemoryPermit::default();
-    share.body_bytes = usize::try_from(Size::of(request).bytes).unwrap_or(usize::MAX);
+    share.body_bytes = size_bytes(request);
     share
+}
+
+fn size_bytes(request: &GenerateRequest) -> usize {
+    usize::try_from(Size::of(request).bytes).unwrap_or(usize::MAX)
 }
 
 impl LocalTarget {
@@ -185,19 +191,23 @@ impl LocalTarget {
     }
 
     /// The request with the configuration's changes.
-    fn changed(&self, request: &Arc<GenerateRequest>) -> Arc<GenerateRequest> {
+    async fn changed(&self, request: &Arc<GenerateRequest>) -> Result<Arc<GenerateRequest>, ApiError> {
         if self.ours.is_nothing() {
-            return Arc::clone(request);
+            return Ok(Arc::clone(request));
         }
-        let mut changed = (**request).clone();
-        self.ours.apply(&mut changed);
-        Arc::new(changed)
+        let (ours, request) = (Arc::clone(&self.ours), Arc::clone(request));
+        run_sized(size_bytes(&request), move || {
+            let mut changed = (*request).clone();
+            ours.apply(&mut changed);
+            Arc::new(changed)
+        })
+        .await
     }
 
     async fn generate(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
         let app = self.app.upgrade().ok_or_else(ending)?;
         let answer = match ask.original {
-            Some(Original { dialect: Dialect::Passed(passed), .. }) => {
+            Some(o) if let Dialect::Passed(passed) = o.dialect => {
                 let what =
                     format!("'{}' is a model in this process, which has no {}", self.name, passed.path());
                 Err(ApiError::invalid("model", what))
@@ -213,9 +223,9 @@ impl LocalTarget {
         &self,
         app: &Arc<App>,
         request: &Arc<GenerateRequest>,
-        original: Option<&Original>,
+        original: Option<&Arc<Original>>,
     ) -> Result<Answer, ApiError> {
-        let request = self.changed(&read::whole(request, original)?);
+        let request = self.changed(&read::whole(request, original).await?).await?;
         let share = uncounted(&request);
         let mut run = Run::start(app, &Trace::default(), self.index, (request, share), false).await?;
         let warnings = std::mem::take(&mut run.warnings);
@@ -225,8 +235,8 @@ impl LocalTarget {
         Ok(Answer::LocalTarget(Box::new(run)))
     }
 
-    async fn embed(&self, app: &Arc<App>, original: &Original) -> Result<Answer, ApiError> {
-        let request = read::embedding(original)?;
+    async fn embed(&self, app: &Arc<App>, original: &Arc<Original>) -> Result<Answer, ApiError> {
+        let request = read::parse(original, read::embedding).await?;
         // The caller is not known here. If there are virtual keys, requests cannot change how long a model stays loaded.
         let own = app.gateway().is_none_or(|g| !g.has_virtual_keys());
         let request = Arc::new(EmbedRequest { keep_alive: request.keep_alive.filter(|_| own), ..request });
@@ -258,15 +268,16 @@ impl LocalTarget {
         }
     }
 
-    async fn count(&self, app: &Arc<App>, original: &Original) -> Result<Answer, ApiError> {
-        let tokens = self.tokens(app, &Arc::new(read::to_count(original)?)).await?;
+    async fn count(&self, app: &Arc<App>, original: &Arc<Original>) -> Result<Answer, ApiError> {
+        let request = read::parse(original, read::to_count).await?;
+        let tokens = self.tokens(app, &Arc::new(request)).await?;
         Ok(Answer::Ready(Some(read::counted(original.dialect, tokens).to_string().into()), None))
     }
 
     /// The exact number of tokens of a conversation's prompt.
     async fn tokens(&self, app: &Arc<App>, request: &Arc<GenerateRequest>) -> Result<u64, ApiError> {
         let lease = acquire_at(app, self.index, None, None).await?;
-        let (model, request) = (Arc::clone(lease.model()), self.changed(request));
+        let (model, request) = (Arc::clone(lease.model()), self.changed(request).await?);
         let counted = app.blocking_pool.run_unqueued(uncounted(&request), move |gone| match request.chat() {
             Some(chat) => Ok(chat_prompt(&model, chat, Job { purpose: Purpose::Count, gone })?.tokens.len()),
             None => Err(ApiError::new(ErrorKind::InvalidRequest, "'messages' is missing")),

@@ -21,6 +21,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::error::UNSUPPORTED_MEDIA_TYPE;
+use crate::blocking::run_sized;
 use crate::connections::{Activity, BodyError};
 use crate::memory_budget::{MemoryBudget, MemoryPermit};
 use crate::observed::observed;
@@ -29,8 +30,6 @@ use crate::observed::observed;
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// `Retry-After` for a client whose connection was evicted.
 const RETRY_S: u64 = 1;
-/// Longer bodies are parsed on the blocking pool.
-const PARSE_INLINE_MAX: usize = 256 << 10;
 
 /// A model named by the path; it takes precedence over the body's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,64 +38,60 @@ pub struct PathModel(pub String);
 /// A complete body, with its memory permit.
 #[derive(Debug)]
 pub struct BufferedBody {
-    bytes: Vec<u8>,
+    bytes: Bytes,
     share: MemoryPermit,
     memory_budget: MemoryBudget,
 }
 
 impl BufferedBody {
     /// Whether the JSON object has this field.
-    pub fn has(&self, field: &str) -> bool {
-        serde_json::from_slice::<HashMap<Cow<'_, str>, &RawValue>>(&self.bytes)
-            .is_ok_and(|o| o.contains_key(field))
+    pub async fn has(&mut self, field: &'static str) -> Result<bool, ApiError> {
+        let has = move |bytes: &Bytes| {
+            serde_json::from_slice::<HashMap<Cow<'_, str>, &RawValue>>(bytes)
+                .is_ok_and(|o| o.contains_key(field))
+        };
+        read_bytes(&mut self.share, &self.bytes, has).await
     }
 
     /// The value of the field `model`.
-    pub fn model(&self) -> Option<String> {
+    pub async fn model(&mut self) -> Result<Option<String>, ApiError> {
         #[derive(serde::Deserialize)]
         struct Named {
             model: String,
         }
-        serde_json::from_slice::<Named>(&self.bytes).ok().map(|named| named.model)
+        let model = |bytes: &Bytes| serde_json::from_slice::<Named>(bytes).ok().map(|named| named.model);
+        read_bytes(&mut self.share, &self.bytes, model).await
     }
 
     /// The bytes and their memory permit, which must live as long as they do.
     pub fn into_parts(self) -> (Bytes, MemoryPermit) {
-        (self.bytes.into(), self.share)
+        (self.bytes, self.share)
     }
 
     /// The same body with the path's model.
-    pub fn with_model(self, model: &PathModel) -> Self {
-        self.with_fields(&[("model", model.0.as_str().into())])
+    pub async fn with_model(self, model: PathModel) -> Result<Self, ApiError> {
+        self.with_fields(vec![("model", model.0.into())]).await
     }
 
     /// The same body with these fields set.
-    pub fn with_fields(self, fields: &[(&str, Value)]) -> Self {
-        Self { bytes: insert_fields(self.bytes, fields), ..self }
-    }
-
-    fn push(&mut self, data: &[u8], bytes_max: usize) -> Result<(), ApiError> {
-        let len = self.bytes.len() + data.len();
-        if len > bytes_max {
-            return Err(too_large(bytes_max));
+    pub async fn with_fields(mut self, fields: Vec<(&'static str, Value)>) -> Result<Self, ApiError> {
+        let insert = move |bytes: &Bytes| insert_fields(bytes, &fields);
+        if let Some(bytes) = read_bytes(&mut self.share, &self.bytes, insert).await? {
+            self.bytes = bytes.into();
         }
-        self.memory_budget.take_body(&mut self.share, len)?;
-        self.bytes.extend_from_slice(data);
-        Ok(())
+        Ok(self)
     }
 }
 
-/// Sets fields of a body. A body that is not an object is returned as it is: the endpoint refuses it.
-fn insert_fields(body: Vec<u8>, added: &[(&str, Value)]) -> Vec<u8> {
-    let Ok(mut fields) = serde_json::from_slice::<BTreeMap<String, &RawValue>>(&body) else {
-        return body;
-    };
+/// A body with these fields set. `None` for a body that is not an object: the endpoint refuses it.
+fn insert_fields(body: &[u8], added: &[(&str, Value)]) -> Option<Vec<u8>> {
+    let mut fields = serde_json::from_slice::<BTreeMap<String, &RawValue>>(body).ok()?;
     let raw = |value: &Value| serde_json::value::to_raw_value(value).ok();
     let values: Vec<_> = added.iter().filter_map(|(name, value)| Some((*name, raw(value)?))).collect();
     for (name, value) in &values {
         fields.insert((*name).into(), value);
     }
-    serde_json::to_vec(&fields).unwrap_or_else(|_| body.clone())
+    serde_json::to_vec(&fields).ok()
 }
 
 /// Reads the body of a request.
@@ -119,19 +114,20 @@ async fn gather(
     bytes_max: usize,
     memory_budget: &MemoryBudget,
 ) -> Result<BufferedBody, ApiError> {
-    let mut held = BufferedBody {
-        bytes: Vec::new(),
-        share: MemoryPermit::default(),
-        memory_budget: memory_budget.clone(),
-    };
+    let (mut bytes, mut share) = (Vec::new(), MemoryPermit::default());
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
         let frame = frame.map_err(|e| broken(&e))?;
         // Trailers are ignored.
         if let Ok(data) = frame.into_data() {
-            held.push(&data, bytes_max)?;
+            let len = bytes.len() + data.len();
+            if len > bytes_max {
+                return Err(too_large(bytes_max));
+            }
+            memory_budget.take_body(&mut share, len)?;
+            bytes.extend_from_slice(&data);
         }
     }
-    Ok(held)
+    Ok(BufferedBody { bytes: bytes.into(), share, memory_budget: memory_budget.clone() })
 }
 
 /// The error for a body that could not be read to its end.
@@ -195,7 +191,7 @@ pub async fn parse<T: Send + 'static>(
     with: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<(T, MemoryPermit), ApiError> {
     let BufferedBody { bytes, mut share, memory_budget } = body;
-    Ok((parse_bytes(&memory_budget, &mut share, bytes.into(), with).await?, share))
+    Ok((parse_bytes(&memory_budget, &mut share, bytes, with).await?, share))
 }
 
 /// The same for bytes that are kept beside the result, with their permit.
@@ -217,26 +213,39 @@ pub async fn parse_of<T: Send + 'static>(
     len: usize,
     with: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let (memory_budget, mut own) = (memory_budget.clone(), std::mem::take(share));
-    let read = move || {
-        let parsed = memory_budget.take_values(&mut own, &bytes).and_then(|()| with(&bytes));
-        (parsed, own)
-    };
-    let (parsed, own) = read_where(len, read).await?;
-    *share = own;
-    parsed
+    let memory_budget = memory_budget.clone();
+    read_with(share, len, move |share| {
+        memory_budget.take_values(share, &bytes)?;
+        with(&bytes)
+    })
+    .await?
 }
 
-/// Runs `read`, which reads `len` bytes: here, or on the blocking pool if they are many.
-pub async fn read_where<T: Send + 'static>(
-    len: usize,
-    read: impl FnOnce() -> T + Send + 'static,
+/// Reads a body that is kept beside the result.
+pub async fn read_bytes<T: Send + 'static>(
+    share: &mut MemoryPermit,
+    bytes: &Bytes,
+    read: impl FnOnce(&Bytes) -> T + Send + 'static,
 ) -> Result<T, ApiError> {
-    if len <= PARSE_INLINE_MAX {
-        return Ok(read());
-    }
-    let done = crate::blocking::spawn_blocking(read).await;
-    done.map_err(|e| ApiError::new(ErrorKind::Internal, e.to_string()))
+    let bytes = bytes.clone();
+    read_with(share, bytes.len(), move |_| read(&bytes)).await
+}
+
+/// Runs `read`, which reads `len` bytes: here, or on a blocking thread if they are many. That keeps the memory permit until it is done,
+/// even if the client disconnects.
+async fn read_with<T: Send + 'static>(
+    share: &mut MemoryPermit,
+    len: usize,
+    read: impl FnOnce(&mut MemoryPermit) -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    let mut own = std::mem::take(share);
+    let read = move || {
+        let out = read(&mut own);
+        (out, own)
+    };
+    let (out, own) = run_sized(len, read).await?;
+    *share = own;
+    Ok(out)
 }
 
 /// Middleware: if `answer` is ready before the whole request has arrived, the connection is closed after it.
@@ -265,9 +274,9 @@ mod tests {
 
     #[test]
     fn the_path_s_model_beats_the_body_s() {
-        let with =
-            |body: &str| String::from_utf8(insert_fields(body.into(), &[("model", "m\"".into())])).unwrap();
-        assert_eq!(with(r#"{"a": 1.0,"model":"x"}"#), r#"{"a":1.0,"model":"m\""}"#);
-        assert_eq!(with("[1]"), "[1]");
+        let with = |body: &str| insert_fields(body.as_bytes(), &[("model", "m\"".into())]);
+        let expected = br#"{"a":1.0,"model":"m\""}"#;
+        assert_eq!(with(r#"{"a": 1.0,"model":"x"}"#).as_deref(), Some(&expected[..]));
+        assert_eq!(with("[1]"), None);
     }
 }

@@ -49,11 +49,15 @@ async fn read_and_answer(
     let sender = Sender::of(&request);
     let trace = sender.trace.clone();
     let model = request.extensions().get::<PathModel>().cloned();
-    let result = match body::read(request, app.options.body_bytes_max, &app.memory_budget).await {
-        Ok(body) => {
-            let body = if let Some(model) = &model { body.with_model(model) } else { body };
-            answer(Call { app, sender, body }).await
-        }
+    let body = match body::read(request, app.options.body_bytes_max, &app.memory_budget).await {
+        Ok(body) => match model {
+            Some(model) => body.with_model(model).await,
+            None => Ok(body),
+        },
+        Err(e) => Err(e),
+    };
+    let result = match body {
+        Ok(body) => answer(Call { app, sender, body }).await,
         Err(e) => Err(e),
     };
     result.unwrap_or_else(|e| dialect.error(&e, Some(&trace)))

@@ -98,9 +98,11 @@ async fn of_model(
         _ => ARRAY,
     };
     call(app, request, move |mut c: Call| async move {
-        let said = [("model", Value::from(model)), ("stream", Value::from(method == Method::Stream))];
-        let said = if matches!(method, Method::Generate | Method::Stream) { &said[..] } else { &said[..1] };
-        c.body = c.body.with_fields(said);
+        let mut of_path = vec![("model", Value::from(model))];
+        if matches!(method, Method::Generate | Method::Stream) {
+            of_path.push(("stream", Value::from(method == Method::Stream)));
+        }
+        c.body = c.body.with_fields(of_path).await?;
         match method {
             Method::Generate | Method::Stream => {
                 answer(c, TextEndpoint { dialect: Wire::Gemini, parse: gemini::parse, form }).await

@@ -13,7 +13,7 @@ use octet_api::{ApiError, ErrorKind};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::body::PathModel;
+use super::body::{self, PathModel};
 use super::call::{Call, call, caller};
 use super::error::json as json_response;
 use crate::app::App;
@@ -158,9 +158,12 @@ struct TokenCounterRequest {
 /// `POST /utils/token_counter`: the number of tokens of a prompt; `tokenizer_type` says whether it is estimated.
 pub async fn token_counter(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
-        let (body, _share) = c.body.into_parts();
-        let asked: TokenCounterRequest = serde_json::from_slice(&body)
-            .map_err(|e| ApiError::new(ErrorKind::InvalidRequest, format!("the body cannot be read: {e}")))?;
+        let read = |body: &[u8]| {
+            serde_json::from_slice::<TokenCounterRequest>(body).map_err(|e| {
+                ApiError::new(ErrorKind::InvalidRequest, format!("the body cannot be read: {e}"))
+            })
+        };
+        let (asked, _share) = body::parse(c.body, read).await?;
         if let Some(gateway) = c.app.gateway() {
             gateway.permit(&c.sender.caller, gateway.name(&asked.model))?;
         }

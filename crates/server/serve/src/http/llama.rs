@@ -39,8 +39,8 @@ pub async fn completion(State(app): State<Arc<App>>, request: Request) -> Respon
 
 /// `POST /completions`: llama-server's endpoint, and OpenAI's without `/v1`. A body with a model and without `n_predict` is OpenAI's.
 pub async fn completions(State(app): State<Arc<App>>, request: Request) -> Response {
-    call(app, request, |c: Call| async move {
-        let is_native = c.body.has("n_predict") || !c.body.has("model");
+    call(app, request, |mut c: Call| async move {
+        let is_native = c.body.has("n_predict").await? || !c.body.has("model").await?;
         if is_native { answer(c, llama::completion).await } else { openai_http::complete(c).await }
     })
     .await
@@ -70,8 +70,8 @@ pub async fn embedding(State(app): State<Arc<App>>, request: Request) -> Respons
 
 /// `POST /embeddings`: llama-server's endpoint, and OpenAI's without `/v1`. Only llama-server's has `content`.
 pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Response {
-    call(app, request, |c: Call| async move {
-        if c.body.has("content") { vectors(c).await } else { openai_http::embed_inputs(c).await }
+    call(app, request, |mut c: Call| async move {
+        if c.body.has("content").await? { vectors(c).await } else { openai_http::embed_inputs(c).await }
     })
     .await
 }
@@ -96,9 +96,9 @@ async fn vectors(c: Call) -> Result<Response, ApiError> {
 /// `POST /rerank`, `/v1/rerank`, `/v2/rerank`, `/reranking`, `/v1/reranking`
 pub async fn reranking(State(app): State<Arc<App>>, request: Request) -> Response {
     let path = request.uri().path().to_string();
-    call(app, request, |c: Call| async move {
+    call(app, request, |mut c: Call| async move {
         if let Some(gateway) = c.app.gateway()
-            && c.body.model().is_some_and(|name| gateway.is_elsewhere(&name))
+            && c.body.model().await?.is_some_and(|name| gateway.is_elsewhere(&name))
         {
             return passthrough::json(c, Passed::Rerank, &path).await;
         }

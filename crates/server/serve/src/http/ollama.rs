@@ -18,7 +18,7 @@ use super::reply::{Form, NDJSON};
 use super::routed;
 use crate::app::App;
 use crate::gateway::Caller;
-use crate::gateway::read::{Own, split};
+use crate::gateway::read::Own;
 use crate::pipeline::{acquire_at, embed};
 use crate::warnings::{add_header, messages};
 
@@ -56,8 +56,14 @@ async fn answer(
     wire: Wire,
     form: Form,
 ) -> Result<Response, ApiError> {
-    let (bytes, mut share) = c.body.into_parts();
-    let (own, bytes) = if c.app.gateway().is_some() { split(bytes, wire) } else { (Own::default(), bytes) };
+    let (mut bytes, mut share) = c.body.into_parts();
+    let mut own = Own::default();
+    if c.app.gateway().is_some()
+        && let Some(peeked) = routed::peek(&mut share, &bytes, wire).await?
+    {
+        own = peeked.own;
+        bytes = peeked.body.unwrap_or(bytes);
+    }
     let parsed = match body::parse_bytes(&c.app.memory_budget, &mut share, bytes.clone(), parse).await? {
         Asked::Generate(parsed) => *parsed,
         Asked::Load(load) => {

@@ -16,6 +16,7 @@ use http_body::{Body as HttpBody, Frame};
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use octet_api::{ApiError, ErrorKind, shortened};
 use octet_router::{Dialect as Wire, Original, Passed, Upload};
+use serde::de::IgnoredAny;
 
 use super::call::{Call, call, trace};
 use super::multipart::{ModelFinder, boundary};
@@ -92,14 +93,15 @@ pub async fn json(c: Call, passed: Passed, path: &str) -> Result<Response, ApiEr
         let request = Request::new(Body::empty());
         return Err(Head::of(&app, &request, path).err().unwrap_or_else(missing));
     };
-    let (bytes, share) = body.into_parts();
+    let (bytes, mut share) = body.into_parts();
     let dialect = Wire::Passed(passed);
-    let Some(read::Peeked { request, own, body: left }) = read::peek(&bytes, dialect) else {
-        return Err(match serde_json::from_slice::<serde_json::Value>(&bytes) {
+    let peek = move |bytes: &Bytes| {
+        read::peek(bytes, dialect).ok_or_else(|| match serde_json::from_slice::<IgnoredAny>(bytes) {
             Ok(_) => missing(),
-            Err(e) => ApiError::new(ErrorKind::InvalidRequest, format!("the body is no JSON: {e}")),
-        });
+            Err(e) => ApiError::new(ErrorKind::InvalidRequest, format!("the body is not JSON: {e}")),
+        })
     };
+    let read::Peeked { request, own, body: left } = body::read_bytes(&mut share, &bytes, peek).await??;
     let body = left.unwrap_or(bytes);
     let original = Original::new(dialect, body);
     routed::unread(&app, &gateway, sender.context(share, own), request, original).await

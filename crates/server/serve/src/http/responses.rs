@@ -16,8 +16,8 @@ use super::reply::{Form, SSE};
 use super::response_store::{NewResponse, Referred};
 use super::{body, routed};
 use crate::app::App;
-use crate::gateway::read::{Own, split};
-use crate::gateway::{Caller, Gateway};
+use crate::gateway::Caller;
+use crate::gateway::read::Own;
 use crate::memory_budget::MemoryPermit;
 
 const FORM: Form = Form {
@@ -45,11 +45,19 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
         let (mut bytes, mut share) = c.body.into_parts();
         let mut own = Own::default();
         if let Some(gateway) = c.app.gateway().cloned() {
-            (own, bytes) = split(bytes, Wire::OpenAiResponses);
-            own.cached_as = Some((Wire::OpenAiResponses, bytes.clone()));
-            if passes(&c.app, &gateway, &c.sender.caller, &bytes).await? {
+            let wire = Wire::OpenAiResponses;
+            let mut request = None;
+            if let Some(peeked) = routed::peek(&mut share, &bytes, wire).await? {
+                own = peeked.own;
+                bytes = peeked.body.unwrap_or(bytes);
+                request = Some(peeked.request).filter(|r| gateway.passes(gateway.name(&r.model), wire));
+            }
+            own.cached_as = Some((wire, bytes.clone()));
+            if let Some(request) = request
+                && !refers_to_stored(&c.app, &c.sender.caller, &mut share, &bytes).await?
+            {
                 let context = c.sender.context(share, own);
-                return routed::passing(&c.app, &gateway, context, Wire::OpenAiResponses, bytes, FORM).await;
+                return routed::parsed(&c.app, &gateway, context, request, Some((wire, bytes)), FORM).await;
             }
         }
         let parsed = read(&c.app, &c.sender.caller, &mut share, bytes).await?;
@@ -91,25 +99,29 @@ pub async fn read(
     Ok(parsed)
 }
 
-/// Whether a request is forwarded unread to a provider that has the Responses API and stores them itself. One that refers to
-/// responses or items stored here is not: only this server knows them.
-async fn passes(app: &App, gateway: &Arc<Gateway>, caller: &Caller, body: &Bytes) -> Result<bool, ApiError> {
+/// Whether a request refers to responses or items stored here: then it is not forwarded unread to a provider that has the Responses API
+/// and stores its own, because only this server knows these.
+async fn refers_to_stored(
+    app: &App,
+    caller: &Caller,
+    share: &mut MemoryPermit,
+    body: &Bytes,
+) -> Result<bool, ApiError> {
     #[derive(serde::Deserialize)]
     struct Fields {
-        model: String,
         #[serde(default)]
         previous_response_id: Option<String>,
     }
-    let (gateway, kept, body, len) = (Arc::clone(gateway), app.kept.ids(caller), body.clone(), body.len());
-    let read = move || {
-        let Ok(asked) = serde_json::from_slice::<Fields>(&body) else { return false };
+    let kept = app.kept.ids(caller);
+    if kept.is_empty() {
+        return Ok(false);
+    }
+    let refers = move |body: &Bytes| {
         let is_kept = |id: &str| kept.contains(id);
-        gateway.passes(gateway.name(&asked.model), Wire::OpenAiResponses)
-            && (kept.is_empty()
-                || !asked.previous_response_id.is_some_and(|id| is_kept(&id))
-                    && !responses::references(&body, |item| {
-                        responses::response_of(item).is_some_and(is_kept)
-                    }))
+        // A body that cannot be read here is the provider's to refuse.
+        let fields = serde_json::from_slice::<Fields>(body);
+        fields.is_ok_and(|f| f.previous_response_id.is_some_and(|id| is_kept(&id)))
+            || responses::references(body, |item| responses::response_of(item).is_some_and(is_kept))
     };
-    body::read_where(len, read).await
+    body::read_bytes(share, body, refers).await
 }

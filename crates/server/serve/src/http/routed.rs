@@ -19,6 +19,7 @@ use crate::answer_source::{AnswerSource, Facts};
 use crate::app::App;
 use crate::gateway::read::{self, Own};
 use crate::gateway::{Caller, Gateway, Lookup, RequestContext, RoutedRequest};
+use crate::memory_budget::MemoryPermit;
 
 /// An endpoint that generates text.
 pub struct TextEndpoint {
@@ -36,7 +37,7 @@ pub async fn generate(gateway: &Arc<Gateway>, c: Call, endpoint: TextEndpoint) -
     let Call { app, sender, body } = c;
     let (mut bytes, mut share) = body.into_parts();
     let mut own = Own::default();
-    let peeked = read::peek(&bytes, dialect).map(|peeked| {
+    let peeked = peek(&mut share, &bytes, dialect).await?.map(|peeked| {
         own = peeked.own;
         bytes = peeked.body.unwrap_or_else(|| bytes.clone());
         peeked.request
@@ -53,19 +54,13 @@ pub async fn generate(gateway: &Arc<Gateway>, c: Call, endpoint: TextEndpoint) -
     parsed(&app, gateway, sender.context(share, own), request, Some((dialect, bytes)), form).await
 }
 
-/// Forwards a request for text unchanged, if the model's providers speak its dialect.
-pub async fn passing(
-    app: &Arc<App>,
-    gateway: &Arc<Gateway>,
-    context: RequestContext,
+/// Reads the fields of a body that routing needs; `None` if they are invalid.
+pub async fn peek(
+    share: &mut MemoryPermit,
+    bytes: &Bytes,
     dialect: Wire,
-    body: Bytes,
-    form: Form,
-) -> Result<Response, ApiError> {
-    let Some(read::Peeked { request, .. }) = read::peek(&body, dialect) else {
-        return Err(ApiError::invalid("model", "'model' is missing"));
-    };
-    parsed(app, gateway, context, request, Some((dialect, body)), form).await
+) -> Result<Option<read::Peeked>, ApiError> {
+    body::read_bytes(share, bytes, move |bytes| read::peek(bytes, dialect)).await
 }
 
 /// Answers a parsed request for text. `original` has its bytes, if they may be forwarded unchanged.
@@ -79,16 +74,13 @@ pub async fn parsed(
 ) -> Result<Response, ApiError> {
     let context = context.with_tags();
     let cached_as = context.own.cached_as.as_ref().or(original.as_ref());
-    let lookup = cached_as.and_then(|(dialect, body)| {
-        gateway.lookup(
-            &context.sender.caller,
-            &context.sender.headers,
-            &request,
-            &context.own,
-            (*dialect, body),
-            form.stream_type,
-        )
-    });
+    let lookup = match cached_as {
+        Some((dialect, body)) => {
+            let body = (*dialect, body);
+            gateway.lookup(&app.memory_budget, &context, &request, body, form.stream_type).await?
+        }
+        None => None,
+    };
     let mut routed_request =
         start(app, gateway, context, request, original.map(|(dialect, body)| Original::new(dialect, body)))?;
     if let Some(lookup) = lookup {
@@ -123,26 +115,20 @@ pub async fn ready(gateway: &Arc<Gateway>, c: Call, dialect: Wire) -> Result<Res
 pub async fn bytes(
     app: &Arc<App>,
     gateway: &Arc<Gateway>,
-    context: RequestContext,
+    mut context: RequestContext,
     dialect: Wire,
     body: Bytes,
 ) -> Result<(Bytes, Facts), ApiError> {
-    let Some(read::Peeked { request, own, body: left }) = read::peek(&body, dialect) else {
+    let peeked = peek(&mut context.share, &body, dialect).await?;
+    let Some(read::Peeked { request, own, body: left }) = peeked else {
         // Parsed fully to report what is wrong.
-        let original = Original::new(dialect, body);
-        let request = read::check(&original);
+        let original = Arc::new(Original::new(dialect, body));
+        let request = read::parse(&original, read::check).await;
         return Err(request.err().unwrap_or_else(|| ApiError::invalid("model", "'model' is missing")));
     };
     let request = GenerateRequest { stream: false, ..request };
     let (context, body) = (RequestContext { own, ..context }.with_tags(), left.unwrap_or(body));
-    let lookup = gateway.lookup(
-        &context.sender.caller,
-        &context.sender.headers,
-        &request,
-        &context.own,
-        (dialect, &body),
-        "",
-    );
+    let lookup = gateway.lookup(&app.memory_budget, &context, &request, (dialect, &body), "").await?;
     let mut routed_request = start(app, gateway, context, request, Some(Original::new(dialect, body)))?;
     if let Some(lookup) = lookup {
         if let Some(answer) = lookup.get().await {

@@ -8,11 +8,12 @@ use axum::response::Response;
 use octet_api::openai::responses::{self, PageQuery};
 use octet_api::{ApiError, ErrorKind, shortened};
 
+use super::Dialect;
 use super::call::{caller, trace};
 use super::error::{json, named};
 use super::response_store::KeptResponse;
-use super::{Dialect, body};
 use crate::app::App;
+use crate::blocking::run_sized;
 use crate::memory_budget::MemoryPermit;
 
 /// The path's id, or why it cannot be read.
@@ -74,7 +75,7 @@ async fn page(app: &App, kept: Arc<KeptResponse>, query: PageQuery) -> Result<St
         drop(share);
         page
     };
-    body::read_where(bytes, write).await?
+    run_sized(bytes, write).await?
 }
 
 /// `DELETE /v1/responses/{id}`

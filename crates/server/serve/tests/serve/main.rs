@@ -13,6 +13,7 @@ mod gateway_callbacks;
 mod gateway_changes;
 mod gateway_keys;
 mod gateway_litellm;
+mod gateway_long_bodies;
 mod gateway_matrix;
 mod gateway_passed;
 mod gateway_resume;

@@ -270,7 +270,7 @@ pub async fn forward(e: &Endpoint, stream: bool) -> (String, Option<Failure>) {
         upload: None,
         dialect: Dialect::OpenAiChat,
         headers: &HeaderMap::new(),
-        body: body.as_bytes(),
+        body: &body.as_bytes().to_vec().into(),
         stream,
         usage: true,
     };
