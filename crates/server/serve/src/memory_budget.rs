@@ -62,8 +62,19 @@ impl MemoryBudget {
         self.acquire_up_to(share, bytes)
     }
 
-    /// Acquires memory for a stored conversation that precedes a body.
+    /// Acquires memory for stored responses that precede a body.
     pub fn take_kept(&self, share: &mut MemoryPermit, bytes: usize) -> Result<(), ApiError> {
+        let all = share.bytes.saturating_add(bytes);
+        if all.saturating_sub(UNCOUNTED_BYTES) > self.bytes_max {
+            let what = format!(
+                "the stored responses that the request refers to take about {bytes} bytes in memory, {all} with the request; the \
+                 server has {} for requests, eight times its --max-body of {} bytes: send only the items that are needed, or start \
+                 the server with a larger --max-body",
+                self.bytes_max,
+                self.bytes_max / LONGEST_AT_ONCE,
+            );
+            return Err(ApiError::new(ErrorKind::TooLarge, what));
+        }
         share.body_bytes += bytes;
         self.acquire_up_to(share, share.bytes + bytes)
     }
@@ -141,6 +152,8 @@ mod tests {
         assert_eq!(share.bytes, before);
         room.take_kept(&mut share, 1000).unwrap();
         assert_eq!((share.bytes, share.body_bytes), (before + 1000, 1000));
+        let never = room.take_kept(&mut share, 9 << 20).unwrap_err();
+        assert_eq!((never.kind, share.body_bytes), (ErrorKind::TooLarge, 1000), "{never}");
         let full = room.take_values(&mut MemoryPermit::default(), many(30_000).as_bytes()).unwrap_err();
         assert_eq!((full.kind, full.retry_after_s), (ErrorKind::Overloaded, Some(RETRY_S)));
         drop(share);

@@ -175,7 +175,13 @@ def ollama():
     schema = {"type": "object", "additionalProperties": False, "required": ["on"], "properties": {"on": {"type": "boolean"}}}
     formatted = client.chat(**plain | {"options": options | {"num_predict": 100}}, format=schema)
     assert isinstance(json.loads(formatted.message.content)["on"], bool)
-    assert client.generate(MODEL, "Hello", options=options, think=False).response == whole.message.content
+    generated = client.generate(MODEL, "Hello", options=options, think=False)
+    assert generated.response == whole.message.content
+    again = client.generate(MODEL, "Go on", context=generated.context, options=options, think=False)
+    history = HELLO + [{"role": "assistant", "content": generated.response}, {"role": "user", "content": "Go on"}]
+    assert again.response == client.chat(**plain | {"messages": history}).message.content
+    *_, last = client.generate(MODEL, "Hello", options=options, think=False, stream=True)
+    assert list(last.context) == list(generated.context)
     thought = client.chat(**plain | {"think": True})
     assert thought.message.thinking
     assert len(client.embed(MODEL, ["one", "two"]).embeddings) == 2

@@ -250,7 +250,7 @@ impl PromptPart {
     }
 }
 
-/// Further reports besides the answer, as requested by llama.cpp's clients.
+/// Further reports besides the answer, as llama.cpp's and Ollama's clients get them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reporting {
     /// Progress of prompt processing.
@@ -267,6 +267,8 @@ pub struct Reporting {
     pub post_sampling: bool,
     /// The prompts and settings as applied.
     pub applied: bool,
+    /// The conversation with the answer at its end, for the next request (Ollama's `context`).
+    pub conversation: bool,
     /// Paths of the wanted answer fields (`timings/predicted_n`); empty for all.
     pub fields: Vec<String>,
 }

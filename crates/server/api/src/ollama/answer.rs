@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::context::History;
 use crate::core::{Answer, Block, Choice, FinishReason, GenerateRequest, Timings, Usage, arguments_object};
 use crate::openai::Token;
 use crate::time::rfc3339;
@@ -17,6 +18,9 @@ pub(super) struct Reply<'a> {
     pub done: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub done_reason: Option<&'static str>,
+    /// The conversation, for the next request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context: Option<Vec<u32>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<Vec<Token>>,
     #[serde(flatten)]
@@ -140,6 +144,10 @@ pub(super) fn response(request: &GenerateRequest, answer: &Answer, chat: bool) -
         }
     }
     let thinking = choice.reasoning().filter(|_| request.shows_reasoning());
+    let context = History::of(request).map(|mut history| {
+        history.push(&text);
+        history.encode()
+    });
     let finish = choice.finish.as_ref().unwrap_or(&FinishReason::Length);
     crate::json::to_bytes(&Reply {
         model: &answer.model,
@@ -147,6 +155,7 @@ pub(super) fn response(request: &GenerateRequest, answer: &Answer, chat: bool) -
         content: Content::new(chat, &text, thinking.as_deref(), calls),
         done: true,
         done_reason: Some(done_name(finish)),
+        context,
         logprobs: request.logprobs.map(|_| choice.logprobs.iter().map(Token::new).collect()),
         counts: Some(Counts::new(answer.usage, answer.timings)),
     })

@@ -1,6 +1,6 @@
 //! `/api/generate`. Called by the server and the gateway.
 
-use super::{Call, LineWriter, Load, answer, fields, messages};
+use super::{Call, LineWriter, Load, answer, context, fields, messages};
 use crate::ApiError;
 use crate::core::{
     Answer, Chat, Completion, Family, GenerateRequest, Infill, Input, Message, Part, Prompt, Role,
@@ -12,14 +12,13 @@ const RULES: Rules = &[
     ("messages", refused("they belong to /api/chat; send 'prompt'")),
     ("tools", refused("they belong to /api/chat")),
     ("template", refused("set it on the server with --chat-template")),
-    ("context", refused("send the conversation as messages to /api/chat")),
     ("width", only("[0]", "no pictures are made")),
     ("height", only("[0]", "no pictures are made")),
     ("steps", tuning("no pictures are made")),
 ];
 
 /// Parses the body of a `POST /api/generate`. Without a prompt it is a request to load or unload the model. The prompt is a user
-/// message for the chat template, unless `raw` is set.
+/// message for the chat template, unless `raw` is set; it follows the conversation in `context`.
 ///
 /// # Errors
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
@@ -31,6 +30,7 @@ pub fn parse(body: &[u8]) -> Result<Call> {
     let images = messages::images(&mut o)?;
     let raw = o.read("raw", Field::bool)?.unwrap_or(false);
     let suffix = o.read("suffix", Field::string)?.filter(|s| !s.is_empty());
+    let mut earlier = o.read("context", context::messages)?.unwrap_or_default();
     let mut chat = Chat::default();
     fields::think(&mut o, &mut chat)?;
     let keep_alive = fields::keep_alive(&mut o)?;
@@ -43,19 +43,26 @@ pub fn parse(body: &[u8]) -> Result<Call> {
     r.keep_alive = keep_alive;
     r.origin = Family::Ollama;
     r.input = if raw || suffix.is_some() {
-        if system.is_some() || !images.is_empty() {
-            let what = if images.is_empty() { "system" } else { "images" };
+        let chat_only =
+            [("context", !earlier.is_empty()), ("images", !images.is_empty()), ("system", system.is_some())];
+        if let Some((what, _)) = chat_only.iter().find(|(_, is_set)| *is_set) {
             let other = if raw { "raw" } else { "suffix" };
-            return Err(ApiError::invalid(what, format!("'{what}' and '{other}' exclude each other")));
+            return Err(ApiError::invalid(*what, format!("'{what}' and '{other}' exclude each other")));
         }
         let infill = suffix.map(|suffix| Infill { suffix, files: Vec::new() });
         Input::Completion(Completion { prompts: vec![Prompt::Text(prompt)], infill, ..Completion::default() })
     } else {
+        // Clients send the instructions with each prompt; they are in the earlier conversation already.
+        if system.is_some() {
+            earlier.retain(|m| m.role != Role::System);
+        }
         chat.messages.extend(system.map(|text| Message::text(Role::System, text)));
+        chat.messages.append(&mut earlier);
         let mut user = Message::empty(Role::User);
         user.content.extend((!prompt.is_empty()).then(|| Part::text(prompt)));
         user.content.extend(images);
         chat.messages.push(user);
+        r.report.conversation = true;
         Input::Chat(chat)
     };
     Ok(Call::Generate(Box::new(r)))

@@ -3,6 +3,7 @@
 mod answer;
 mod body;
 pub mod chat;
+mod context;
 pub mod embed;
 pub mod error;
 mod fields;

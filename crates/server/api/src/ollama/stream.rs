@@ -1,6 +1,7 @@
 //! Writes a chat or generate answer as a stream of lines. Driven by the server and the gateway through [`StreamWriter`].
 
 use super::answer::{Content, Counts, Reply, WireCall, call, done_name};
+use super::context::History;
 use super::error;
 use crate::ApiError;
 use crate::core::{Event, FinishReason, GenerateRequest, Timings, TokenLogprob, Usage};
@@ -24,6 +25,8 @@ pub struct LineWriter {
     finish: Option<FinishReason>,
     usage: Option<Usage>,
     timings: Option<Timings>,
+    /// The conversation with the answer so far, if the last line has it.
+    history: Option<History>,
     failed: bool,
 }
 
@@ -49,6 +52,7 @@ impl LineWriter {
             finish: None,
             usage: None,
             timings: None,
+            history: History::of(request),
             failed: false,
         }
     }
@@ -61,6 +65,7 @@ impl LineWriter {
             content: Content::new(self.chat, text, thinking, calls),
             done: false,
             done_reason: None,
+            context: None,
             logprobs: (!waiting.is_empty()).then(|| waiting.iter().map(Token::new).collect()),
             counts: None,
         };
@@ -98,6 +103,9 @@ impl StreamWriter for LineWriter {
             }
             Event::Text { choice: 0, text } => {
                 self.close(out);
+                if let Some(history) = &mut self.history {
+                    history.push(text);
+                }
                 self.line(text, None, Vec::new(), out);
             }
             Event::ToolCallStart { choice: 0, index, id, name } => {
@@ -139,6 +147,7 @@ impl StreamWriter for LineWriter {
             content: Content::new(self.chat, "", None, Vec::new()),
             done: true,
             done_reason: Some(done_name(&reason)),
+            context: self.history.take().map(History::encode),
             logprobs: (!waiting.is_empty()).then(|| waiting.iter().map(Token::new).collect()),
             counts: Some(Counts::new(self.usage, self.timings)),
         };

@@ -39,9 +39,6 @@ fn errors_name_the_field() {
     let middle = json!({"model": "m", "prompt": "a", "suffix": "b", "system": "c"});
     assert!(generated(middle).contains("'system' and 'suffix' exclude each other"));
     assert!(
-        generated(json!({"model": "m", "prompt": "a", "context": [1]})).contains("as messages to /api/chat")
-    );
-    assert!(
         generated(json!({"model": "m", "prompt": "a", "raw": true, "images": ["AA"]}))
             .contains("exclude each other")
     );
@@ -170,6 +167,109 @@ fn models_are_shown() {
     let show = models::show(&m);
     assert_eq!(show["capabilities"], json!(["completion", "tools"]));
     assert_eq!(show["model_info"]["qwen35moe.context_length"], 4096);
+}
+
+/// `base` with more fields.
+fn with(base: &Value, more: Value) -> Value {
+    let mut out = base.clone();
+    let (Value::Object(o), Value::Object(more)) = (&mut out, more) else { panic!("two objects") };
+    o.extend(more);
+    out
+}
+
+/// The last line of a generated answer `text` to this request, and the request.
+fn generated(fields: Value, text: &str) -> (GenerateRequest, Value) {
+    let body = with(&json!({"model": "m", "think": false}), fields).to_string();
+    let Ok(Call::Generate(request)) = generate::parse(body.as_bytes()) else { panic!("a request: {body}") };
+    let events = [
+        Event::Text { choice: 0, text: text.into() },
+        Event::Finished { choice: 0, reason: FinishReason::Stop },
+    ];
+    let whole: Value =
+        serde_json::from_slice(&generate::response(&request, &Answer::from_events(&events))).unwrap();
+    let streamed = lines(&write(generate::writer(&request), &events));
+    let last = streamed.last().unwrap();
+    assert_eq!(last.get("context"), whole.get("context"), "streams and whole answers agree");
+    assert!(streamed[..streamed.len() - 1].iter().all(|line| line.get("context").is_none()));
+    (*request, whole)
+}
+
+/// The roles and texts of a request's messages.
+fn turns(request: &GenerateRequest) -> Vec<(&'static str, String)> {
+    let text = |m: &Message| m.content.iter().filter_map(Part::as_text).collect();
+    request.chat().expect("a chat").messages.iter().map(|m| (m.role.name(), text(m))).collect()
+}
+
+#[test]
+fn a_context_continues_the_conversation() {
+    let (_, first) =
+        generated(json!({"prompt": "My name is Zoë.", "system": "Be brief."}), "Hello, Zoë \u{1f44b}");
+    let (request, second) = generated(json!({"prompt": "Who am I?", "context": first["context"]}), "Zoë.");
+    let before =
+        [("system", "Be brief."), ("user", "My name is Zoë."), ("assistant", "Hello, Zoë \u{1f44b}")];
+    let before = before.map(|(role, text)| (role, text.to_string()));
+    assert_eq!(turns(&request)[..3], before);
+    assert_eq!(turns(&request)[3..], [("user", "Who am I?".to_string())]);
+    // Clients send the instructions with each prompt.
+    let again = json!({"prompt": "Sure?", "context": second["context"], "system": "Be long."});
+    let (request, _) = generated(again, "Yes.");
+    let names: Vec<&str> = turns(&request).iter().map(|(role, _)| *role).collect();
+    assert_eq!(names, ["system", "user", "assistant", "user", "assistant", "user"]);
+    assert_eq!(turns(&request)[0].1, "Be long.");
+}
+
+#[test]
+fn only_a_context_of_this_server_is_accepted() {
+    for empty in [json!(null), json!([])] {
+        let (request, _) = generated(json!({"prompt": "a", "context": empty, "template": ""}), "b");
+        assert_eq!(turns(&request).len(), 1);
+    }
+    let (_, answer) = generated(json!({"prompt": "a"}), "b");
+    let ours = answer["context"].as_array().unwrap();
+    let cut = json!(ours[..ours.len() - 1]);
+    let changed: Vec<Value> =
+        ours.iter().enumerate().map(|(i, n)| if i == 3 { json!(0) } else { n.clone() }).collect();
+    let error = |fields: Value| {
+        let body = with(&json!({"model": "m", "prompt": "a"}), fields).to_string();
+        let e = generate::parse(body.as_bytes()).expect_err("refused");
+        (e.param.unwrap_or_default(), e.message)
+    };
+    for foreign in [json!([1, 2, 3]), json!([151_644, 8948, 198]), cut, json!(changed)] {
+        let (param, message) = error(json!({"context": foreign}));
+        assert_eq!(param, "context");
+        assert!(
+            message.contains("not returned by this server") && message.contains("/api/chat"),
+            "{message}"
+        );
+    }
+    assert_eq!(error(json!({"context": [1.5]})).0, "context[0]");
+    assert_eq!(error(json!({"context": "x"})).0, "context");
+    for (other, value) in [("raw", json!(true)), ("suffix", json!("x"))] {
+        let (param, message) = error(json!({"context": ours, other: value}));
+        assert_eq!(
+            (param.as_str(), message),
+            ("context", format!("'context' and '{other}' exclude each other"))
+        );
+    }
+    let (_, raw) = generated(json!({"prompt": "a", "raw": true}), "b");
+    assert_eq!(raw.get("context"), None, "a raw prompt has no turns");
+}
+
+#[test]
+fn a_template_is_refused_unless_it_is_empty() {
+    let chat = json!({"model": "m", "messages": [{"role": "user", "content": "a"}]});
+    let prompt = json!({"model": "m", "prompt": "a"});
+    for empty in [json!(null), json!("")] {
+        chat::parse(with(&chat, json!({"template": empty})).to_string().as_bytes()).expect("accepted");
+        generate::parse(with(&prompt, json!({"template": empty})).to_string().as_bytes()).expect("accepted");
+    }
+    let fields = json!({"template": "{{ .Prompt }}"});
+    let of_chat = chat::parse(with(&chat, fields.clone()).to_string().as_bytes()).expect_err("refused");
+    let of_prompt = generate::parse(with(&prompt, fields).to_string().as_bytes()).expect_err("refused");
+    for refused in [of_chat, of_prompt] {
+        assert_eq!(refused.param.as_deref(), Some("template"));
+        assert!(refused.message.contains("--chat-template"), "{}", refused.message);
+    }
 }
 
 #[test]

@@ -240,7 +240,7 @@ pub fn peek(body: &[u8], dialect: Dialect) -> Option<Peeked> {
     }
     let left = if ours { Some(without_own(body, dialect)?) } else { None };
     let mut out = shallow(peek.model.into_owned());
-    out.stream = peek.stream.unwrap_or(false);
+    out.stream = peek.stream.unwrap_or(matches!(dialect, Dialect::OllamaChat | Dialect::OllamaGenerate));
     let of_config = peek.generation_config.and_then(|c| c.max_output_tokens);
     out.max_tokens = peek.max_completion_tokens.or(peek.max_tokens).or(of_config);
     out.user = peek.user.or_else(|| own.metadata.get("user_id")?.as_str().map(str::to_string));

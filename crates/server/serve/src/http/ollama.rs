@@ -57,18 +57,23 @@ async fn answer(
     form: Form,
 ) -> Result<Response, ApiError> {
     let (mut bytes, mut share) = c.body.into_parts();
-    let mut own = Own::default();
-    if c.app.gateway().is_some()
-        && let Some(peeked) = routed::peek(&mut share, &bytes, wire).await?
+    let (mut own, mut peeked) = (Own::default(), None);
+    if let Some(gateway) = c.app.gateway()
+        && let Some(found) = routed::peek(&mut share, &bytes, wire).await?
     {
-        own = peeked.own;
-        bytes = peeked.body.unwrap_or(bytes);
+        own = found.own;
+        bytes = found.body.unwrap_or(bytes);
+        peeked = Some(found.request).filter(|r| gateway.passes(gateway.name(&r.model), wire));
     }
-    let parsed = match body::parse_bytes(&c.app.memory_budget, &mut share, bytes.clone(), parse).await? {
-        Asked::Generate(parsed) => *parsed,
-        Asked::Load(load) => {
+    let asked = body::parse_bytes(&c.app.memory_budget, &mut share, bytes.clone(), parse).await;
+    let parsed = match (asked, peeked) {
+        (Ok(Asked::Generate(parsed)), _) => *parsed,
+        (Ok(Asked::Load(load)), _) => {
             return load_model(&c.app, &c.sender.caller, &load, wire == Wire::OllamaChat).await;
         }
+        // The provider may understand what this server does not: the tokens in its own `context`.
+        (Err(_), Some(request)) => request,
+        (Err(e), None) => return Err(e),
     };
     if let Some(gateway) = c.app.gateway().cloned() {
         let context = c.sender.context(share, own);

@@ -57,7 +57,7 @@ pub struct Run {
     label: Model,
     /// The model's name as the client wrote it.
     name: String,
-    /// The request. Its messages and prompts are kept only if the answer is to be stored.
+    /// The request. Its messages and prompts are kept only if the answer is stored, or reports the conversation.
     pub request: Arc<GenerateRequest>,
     /// The memory permit of the kept messages.
     _share: MemoryPermit,
@@ -138,7 +138,7 @@ async fn planned(
         let (mut request, mut share) = (request, share);
         let rendered = render(&of, &request, gone)?;
         // The router keeps the request and its permit for other deployments.
-        if let Some(ours) = Arc::get_mut(&mut request).filter(|r| !r.store) {
+        if let Some(ours) = Arc::get_mut(&mut request).filter(|r| !r.store && !r.report.conversation) {
             forget_input(ours);
             share = MemoryPermit::default();
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::common::upstream::{STREAM_HEAD, Seen, Step, Upstream, answer, chunk, delta, event, says};
+use crate::common::upstream::{STREAM_HEAD, Seen, Step, Upstream, answer, chunk, delta, event, says, typed};
 use crate::common::{Fixture, chat, model, with};
 use octet_config::{Config, Disk};
 use octet_serve::{Options, Routes};
@@ -114,6 +114,22 @@ async fn bytes_pass_where_the_dialect_is_the_same() {
     // a model here reads all of it, and says what it does not know
     let (status, body) = f.post(CHAT, &with(&ask("local"), json!({"max_tokens": "many"}))).await;
     assert_eq!((status, body["error"]["param"].as_str()), (400, Some("max_tokens")), "{body}");
+}
+
+/// The tokens in Ollama's `context` mean something only to the server that returned them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_context_of_another_ollama_server_goes_back_to_it() {
+    let line = json!({"model": "theirs", "created_at": "2026-11-21T00:00:00Z", "response": "Hi", "done": true, "context": [1, 2, 3]});
+    let up = Upstream::start(move |_| typed("application/x-ndjson", &format!("{line}\n"))).await;
+    let deployments = [("llama", "ollama/theirs", up.base.as_str()), ("far", "hosted_vllm/theirs", &up.base)];
+    let f = Fixture::routed(&file(&deployments, "")).await;
+    let ask = |name: &str| json!({"model": name, "prompt": "Go on", "context": [1, 2, 3]});
+    let lines = f.lines("/api/generate", &ask("llama")).await;
+    assert_eq!((&lines[0]["response"], &lines[0]["context"]), (&json!("Hi"), &json!([1, 2, 3])));
+    assert_eq!((up.last().path.as_str(), &up.last().body["context"]), ("/api/generate", &json!([1, 2, 3])));
+    let (status, body) = f.post("/api/generate", &ask("far")).await;
+    assert_eq!(status, 400, "the provider has no such field: {body}");
+    assert_eq!(up.seen().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{Fixture, chat, model, with};
+use crate::common::upstream::{Upstream, answer};
+use crate::common::{Fixture, chat, model, routes, with};
 use octet_serve::Options;
 use serde_json::{Value, json};
 
@@ -15,6 +16,47 @@ const SOON: Duration = Duration::from_secs(240);
 
 fn message(body: &Value) -> &str {
     body["error"]["message"].as_str().unwrap_or_default()
+}
+
+/// A conversation that no request can continue is refused with the numbers, and not with "try again".
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stored_conversation_beyond_the_memory_is_refused_for_good() {
+    const BODY_BYTES_MAX: usize = 64 << 10;
+    let count = AtomicUsize::new(0);
+    let up = Upstream::start(move |_| {
+        let id = count.fetch_add(1, Ordering::Relaxed).to_string();
+        let message = json!({"role": "assistant", "content": "Hi"});
+        let choice = json!({"index": 0, "message": message, "finish_reason": "stop"});
+        answer("200 OK", &json!({"id": id, "object": "chat.completion", "created": 1, "model": "theirs", "choices": [choice]}))
+    })
+    .await;
+    let params = format!("{{model: hosted_vllm/theirs, api_base: \"{}/v1\", api_key: k}}", up.base);
+    let text = format!("model_list:\n- {{model_name: far, litellm_params: {params}}}\n");
+    let options =
+        Options { body_bytes_max: BODY_BYTES_MAX, routes: Some(routes(&text)), ..Options::new(Vec::new()) };
+    let f = Fixture::with(options).await;
+    let input = "word ".repeat(12_000);
+    let (mut last, mut turns) = (Value::Null, 0);
+    let (status, refused) = loop {
+        let body = json!({"model": "far", "input": input, "previous_response_id": last});
+        let (status, body) = f.post("/v1/responses", &body).await;
+        if status != 200 {
+            break (status, body);
+        }
+        (last, turns) = (body["id"].clone(), turns + 1);
+        assert!(turns < 32, "the conversation is far too long");
+    };
+    assert!(turns > 8, "{turns}");
+    assert_eq!((status, up.seen().len()), (413, turns), "{refused}");
+    let message = message(&refused);
+    for part in
+        ["stored responses", "has 524288 for requests", "--max-body of 65536 bytes", "send only the items"]
+    {
+        assert!(message.contains(part), "{message}");
+    }
+    // The conversation itself is still there.
+    let (status, _) = f.get(&format!("/v1/responses/{}", last.as_str().expect("an id"))).await;
+    assert_eq!(status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -38,6 +38,33 @@ async fn chats_are_streamed_as_lines_by_default() {
     assert!(value["ok"].is_boolean());
 }
 
+/// The model sees the same conversation as by `/api/chat`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_generated_answer_is_continued_by_its_context() {
+    let f = Fixture::start().await;
+    let ask = |more: Value| {
+        with(
+            &json!({"model": "tiny", "think": false, "stream": false, "options": {"temperature": 0, "num_predict": 10}}),
+            more,
+        )
+    };
+    let first = f.ok("/api/generate", &ask(json!({"prompt": "Hello"}))).await;
+    let second = f.ok("/api/generate", &ask(json!({"prompt": "Go on", "context": first["context"]}))).await;
+    let history = json!([
+        {"role": "user", "content": "Hello"}, {"role": "assistant", "content": first["response"]},
+        {"role": "user", "content": "Go on"},
+    ]);
+    let chat = f.ok("/api/chat", &ask(json!({"messages": history}))).await;
+    assert_eq!(second["response"], chat["message"]["content"]);
+    assert_eq!(second["prompt_eval_count"], chat["prompt_eval_count"]);
+    let lines = f.lines("/api/generate", &ask(json!({"prompt": "Hello", "stream": true}))).await;
+    assert_eq!(lines.last().unwrap()["context"], first["context"]);
+    let (status, body) =
+        f.post("/api/generate", &ask(json!({"prompt": "Go on", "context": [1, 2, 3]}))).await;
+    assert_eq!(status, 400, "{body}");
+    assert!(body["error"].as_str().unwrap().contains("'context' was not returned by this server"), "{body}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn models_are_listed_loaded_and_unloaded() {
     let f = Fixture::start().await;
