@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::Gateway;
 use super::caller::Caller;
-use super::routed_request::RequestContext;
+use super::request_context::RequestContext;
 use crate::blocking::run_sized;
 use crate::memory_budget::{MemoryBudget, MemoryPermit};
 

@@ -11,6 +11,7 @@
 //! | `relay` | files and batches of an account |
 //! | `model_info` | `/model/info` |
 //! | `overview` | the admin page's state of the router |
+//! | `request_context` | who sent a request, and its fields for the router |
 //! | `routed_request` | one request, from authorization to billing |
 //! | `report` | the report of a request to callbacks |
 //! | `watch` | reloads the configuration when its files change |
@@ -25,6 +26,7 @@ mod overview;
 pub mod read;
 mod relay;
 mod report;
+mod request_context;
 mod routed_request;
 mod servers;
 mod target;
@@ -53,7 +55,8 @@ use auth::Current;
 pub use cache::{Lookup, Responses};
 pub use caller::Caller;
 pub use check::check;
-pub use routed_request::{RequestContext, RoutedRequest, Sender};
+pub use request_context::{RequestContext, Sender};
+pub use routed_request::RoutedRequest;
 use servers::Servers;
 use target::{LocalTarget, OnDemandTarget, RemoteTarget, Target, ours};
 

@@ -15,8 +15,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::auth::{Bill, Current, counted};
 use super::cache::{Keep, Lookup};
 use super::read::Own;
-use super::read::add_tags;
 use super::report::{Outcome, Report};
+use super::request_context::{RequestContext, Sender};
 use super::target::Target;
 use super::{Caller, Gateway};
 use crate::answer_source::{AnswerSource, Facts};
@@ -29,37 +29,8 @@ use crate::warnings::messages;
 /// After how many seconds a request that was refused for lack of capacity may be tried again.
 const RETRY_S: u64 = 1;
 
-/// LiteLLM's header with tags, in addition to those in the body.
-const TAGS: HeaderName = HeaderName::from_static("x-litellm-tags");
 /// W3C trace context.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-
-/// Who sent a request.
-pub struct Sender {
-    /// The request's id and figures for the log.
-    pub trace: Trace,
-    /// The authenticated client.
-    pub caller: Caller,
-    /// The request's headers.
-    pub headers: HeaderMap,
-}
-
-impl Sender {
-    /// The context of a request that holds `share` of the memory budget.
-    pub fn context(self, share: MemoryPermit, own: Own) -> RequestContext {
-        RequestContext { sender: self, share, own }
-    }
-}
-
-/// What the router needs besides the request itself.
-pub struct RequestContext {
-    /// Who sent it.
-    pub sender: Sender,
-    /// The memory that it holds.
-    pub share: MemoryPermit,
-    /// The fields of its body that are for the router.
-    pub own: Own,
-}
 
 /// What has arrived of an answer.
 #[derive(Default)]
@@ -106,15 +77,6 @@ pub struct RoutedRequest {
     /// The request stays in memory, so that another deployment can be tried.
     _share: MemoryPermit,
     counted: Counted,
-}
-
-impl RequestContext {
-    /// Adds the tags in the request's header.
-    pub fn with_tags(mut self) -> Self {
-        let sent = self.sender.headers.get_all(TAGS).iter().filter_map(|v| v.to_str().ok());
-        add_tags(&mut self.own.tags, sent.flat_map(|v| v.split(',')).map(str::to_string));
-        self
-    }
 }
 
 /// The names that may be fallbacks for a virtual key: those that it may use itself.
