@@ -3,7 +3,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use octet_parser::{
-    Format, Message, Options, Parser, ReasoningFormat, ReasoningTags, Start, Tool, ToolSyntax, parse,
+    Arguments, CallSyntax, Format, Message, Options, Parser, Piece, ReasoningFormat, ReasoningTags, Start,
+    TextTags, Tool, ToolSyntax, parse,
 };
 use serde_json::{Value, json};
 
@@ -14,11 +15,15 @@ fuzz_target!(|data: &[u8]| {
     let syntax = match switches & 3 {
         0 => ToolSyntax::None,
         1 => ToolSyntax::Hermes,
+        2 => marks(),
         _ => ToolSyntax::Qwen3Coder,
     };
+    // Text has a header where calls are between marks.
+    let is_marked = switches & 3 == 2;
+    let header = TextTags { open: ">>>all\n".into(), ..TextTags::default() };
     let reasoning = (switches & 4 == 0).then(ReasoningTags::default);
-    let format = Format { reasoning, tools: syntax };
-    let start = Start { in_reasoning: switches & 8 != 0 };
+    let format = Format { reasoning, tools: syntax, text: is_marked.then_some(header) };
+    let start = Start { in_reasoning: switches & 8 != 0, header: usize::from(switches & 64 != 0) * 3 };
     let whole = switches & 16 != 0;
     let options = Options {
         reasoning: if whole { ReasoningFormat::None } else { ReasoningFormat::Deepseek },
@@ -38,6 +43,9 @@ fuzz_target!(|data: &[u8]| {
     parser.finish(&mut |delta| got.add(delta));
     assert_eq!(got, want);
 
+    if is_marked {
+        return; // arguments are emitted as they arrive, and may be incomplete
+    }
     for call in &want.tool_calls {
         let arguments: Value = serde_json::from_str(&call.arguments).expect("arguments are JSON");
         assert!(arguments.is_object());
@@ -46,3 +54,15 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(want.content, text);
     }
 });
+
+/// `>>>NAME` and JSON.
+fn marks() -> ToolSyntax {
+    let mark = || vec![Piece::Text(">>>".into())];
+    ToolSyntax::from(CallSyntax {
+        open: mark(),
+        call: vec![Piece::Name, Piece::Text("\n".into()), Piece::Arguments(Arguments::Json)],
+        separator: Some(mark()),
+        close: Vec::new(),
+        object: None,
+    })
+}

@@ -105,9 +105,8 @@ impl Session {
         &mut self,
         on_text: &mut dyn FnMut(Kind, &str) -> ControlFlow<()>,
     ) -> anyhow::Result<Reply> {
-        let (prompt, repeated, opened) = self.prompt()?;
+        let (prompt, repeated, start) = self.prompt()?;
         // No tools are called here: calls are shown as text.
-        let start = Start { in_reasoning: opened };
         let mut parser = Parser::new(self.format.clone(), start, [], Options::default());
         let (mut reasoning, mut content) = (String::new(), String::new());
         let mut emit = |delta: Delta<'_>| match delta {
@@ -165,15 +164,15 @@ impl Session {
         a.finish == Finish::Length && a.prompt_tokens + a.tokens.len() >= self.engine.context()
     }
 
-    /// The prompt's tokens; how many of them later turns repeat; and whether it ends within reasoning.
-    fn prompt(&self) -> anyhow::Result<(Vec<u32>, usize, bool)> {
+    /// The prompt's tokens; how many of them later turns repeat; and where its answer begins.
+    fn prompt(&self) -> anyhow::Result<(Vec<u32>, usize, Start)> {
         let tokenizer = self.engine.tokenizer();
         let Some(template) = &self.template else {
             let text: String = self.chat.messages.iter().filter_map(|m| m["content"].as_str()).collect();
             let mut ids: Vec<u32> = tokenizer.bos().into_iter().collect();
             ids.extend(tokenizer.encode(&text, Special::Parse)?);
             let all = ids.len();
-            return Ok((ids, all, false));
+            return Ok((ids, all, Start::default()));
         };
         let prompt = template.render(&self.chat.input(true))?;
         let ids = tokenizer.encode_prompt(&prompt)?;
@@ -181,8 +180,7 @@ impl Session {
         let without = template.render(&self.chat.input(false)).unwrap_or(Prompt::default());
         let repeated = tokenizer.encode_prompt(&without)?;
         let repeated = ids.iter().zip(&repeated).take_while(|(a, b)| a == b).count();
-        let opens = |r: &octet_parser::ReasoningTags| prompt.text.trim_end().ends_with(&r.open);
-        Ok((ids, repeated, self.format.reasoning.as_ref().is_some_and(opens)))
+        Ok((ids, repeated, self.format.start(&prompt.text)))
     }
 
     /// The conversation and its model, as a file.

@@ -12,8 +12,8 @@ use crate::gbnf::{self, Translated};
 use crate::limits::{CHOICE_BYTES_MAX, CHOICES_MAX, COMPILE_STACK_BYTES, COMPILING_MAX};
 use crate::matcher::{Free, Matcher, NOTHING};
 use crate::schema::{self, Policy};
-use crate::tools::Calls;
-use crate::{Constraint, Error, GrammarSpec, ToolMode, ToolSyntax, Vocabulary, lark, regex};
+use crate::tools::{Calls, header};
+use crate::{Constraint, Error, GrammarSpec, Header, ToolMode, ToolSyntax, Vocabulary, lark, regex};
 
 /// A compiled constraint: creates a [`Matcher`] for each answer. Reusable for many requests.
 pub struct Grammar {
@@ -98,7 +98,11 @@ impl Drop for Running {
 fn compile(vocabulary: &Arc<Vocabulary>, constraint: &Constraint) -> Result<Grammar, Error> {
     let free = free(vocabulary, constraint)?;
     let unfree = constraint.reasoning_end.as_deref().filter(|_| free.is_none());
-    let preamble = Preamble { reasoning: unfree, newlines: constraint.reasoning_end.is_some() };
+    let preamble = Preamble {
+        reasoning: unfree,
+        newlines: constraint.reasoning_end.is_some() && constraint.header.is_none(),
+        header: constraint.header.as_ref(),
+    };
     let mut first = Err(Error::TooComplex(String::new()));
     let mut relaxed = HashSet::new();
     // Tries again without tools that are not strict, if they were too complex.
@@ -129,16 +133,24 @@ struct Preamble<'a> {
     reasoning: Option<&'a str>,
     /// Up to two newlines after reasoning.
     newlines: bool,
+    /// The header before text.
+    header: Option<&'a Header>,
 }
 
 impl Preamble<'_> {
-    /// All of it; the constraint follows.
-    fn text(&self) -> String {
-        format!("{}{}", self.reasoning.unwrap_or_default(), if self.newlines { "\n\n" } else { "" })
+    /// All of it that the prompt has not written; the constraint follows.
+    fn tokens(&self, vocabulary: &Vocabulary, spec: &GrammarSpec) -> Vec<u32> {
+        let header = self.header.filter(|_| !matches!(spec, GrammarSpec::ToolCalls { .. }));
+        let header = header.and_then(|h| h.text.open.get(h.begun..)).unwrap_or_default();
+        let newlines = if self.newlines { "\n\n" } else { "" };
+        vocabulary.tokens(&format!("{}{newlines}{header}", self.reasoning.unwrap_or_default()))
     }
 
-    /// The rule `start`, for an answer that matches `body`.
-    fn start(&self, body: &str) -> String {
+    /// The rule `start`, for an answer that matches `body`, which is text unless it `calls`.
+    fn start(&self, vocabulary: &Vocabulary, body: &str, calls: bool) -> String {
+        if let Some(header) = self.header {
+            return header::start(vocabulary, header, self.reasoning, body, calls);
+        }
         let newlines = if self.newlines { "/\\n{1,2}/? " } else { "" };
         match self.reasoning {
             None => format!("start: {newlines}{body}\n"),
@@ -154,6 +166,9 @@ impl Preamble<'_> {
 
 /// The free part of an answer, if a token ends it.
 fn free(vocabulary: &Vocabulary, constraint: &Constraint) -> Result<Option<Free>, Error> {
+    if constraint.header.is_some() {
+        return Ok(None); // The grammar is for whole answers.
+    }
     let end = constraint.reasoning_end.as_deref().map(|end| {
         if end.is_empty() {
             Err(Error::Lark("the text that ends the reasoning is empty".into()))
@@ -191,7 +206,9 @@ fn source(
     relaxed: &HashSet<usize>,
 ) -> Result<Source, Error> {
     let with = |body: String, warnings| {
-        let grammar = TopLevelGrammar::from_lark(format!("{}{body}", preamble.start("body")));
+        let calls = matches!(spec, GrammarSpec::ToolCalls { .. });
+        let start = preamble.start(vocabulary, "body", calls);
+        let grammar = TopLevelGrammar::from_lark(format!("{start}{body}"));
         Ok(Source { grammar, plain: false, warnings })
     };
     let json =
@@ -213,8 +230,9 @@ fn source(
             let lark::Checked { text, plain, warnings } = lark::check(text)?;
             let user = GrammarWithLexer { name: Some("user".into()), ..GrammarWithLexer::from_lark(text) };
             let mut grammar = TopLevelGrammar::from_grammar(user);
-            if preamble.newlines {
-                grammar.grammars.insert(0, GrammarWithLexer::from_lark(preamble.start("@user")));
+            if preamble.newlines || preamble.header.is_some() {
+                let start = preamble.start(vocabulary, "@user", false);
+                grammar.grammars.insert(0, GrammarWithLexer::from_lark(start));
             }
             Ok(Source { grammar, plain, warnings })
         }
@@ -227,7 +245,8 @@ fn source(
         }
         GrammarSpec::Choice(choices) => with(choice(choices)?, Vec::new()),
         GrammarSpec::ToolCalls { syntax, tools, mode, parallel } => {
-            let calls = Calls { syntax, tools, mode, parallel: *parallel };
+            let header = preamble.header;
+            let calls = Calls { syntax, tools, mode, parallel: *parallel, header };
             let rules = calls.write(vocabulary, relaxed)?;
             with(rules.text, rules.warnings)
         }
@@ -294,7 +313,7 @@ fn check_first(
     spec: &GrammarSpec,
     fresh: &llguidance::Matcher,
     plain: bool,
-    preamble: &str,
+    preamble: &[u32],
 ) -> Result<(), Error> {
     let mut first = Matcher::new(vocabulary.clone(), fresh.deep_clone(), None, plain);
     let mut bits = vec![0; vocabulary.everything.len()];
@@ -306,7 +325,7 @@ fn check_first(
         Error::Step(said) => error(spec, &format!("behind {:?} {said}", String::from_utf8_lossy(text))),
         other => other,
     };
-    for id in vocabulary.factory.tok_env().tokenize(preamble) {
+    for &id in preamble {
         first.accept(id).map_err(|e| said(e, &[]))?;
     }
     loop {
@@ -343,7 +362,12 @@ fn build(
     if let Some(e) = matcher.get_error() {
         return Err(error(spec, &e));
     }
-    check_first(vocabulary, spec, &matcher, source.plain, &preamble.text())?;
+    if let Some(header) = preamble.header {
+        let begun = vocabulary.tokens(header.text.open.get(..header.begun).unwrap_or_default());
+        let taken = matcher.try_consume_tokens(&begun).map_err(|e| error(spec, &e.to_string()))?;
+        debug_assert_eq!(taken, begun.len(), "the answer begins with the header, or a call's");
+    }
+    check_first(vocabulary, spec, &matcher, source.plain, &preamble.tokens(vocabulary, spec))?;
     let mut warnings = source.warnings;
     warnings.extend(matcher.grammar_warnings());
     Ok((matcher, warnings))

@@ -14,7 +14,7 @@
 //! let vocabulary = Vocabulary::new(tokens, &[256], |text| Some(text.bytes().map(u32::from).collect()))?;
 //!
 //! let spec = GrammarSpec::Choice(vec!["yes".into(), "no".into()]);
-//! let grammar = Grammar::compile(&vocabulary, &Constraint { spec, reasoning_end: None })?;
+//! let grammar = Grammar::compile(&vocabulary, &Constraint { spec, reasoning_end: None, header: None })?;
 //! let mut matcher = grammar.matcher();
 //! let mut bits = vec![0; vocabulary.len().div_ceil(32)];
 //! matcher.mask(&mut bits)?;
@@ -46,5 +46,5 @@ mod watchdog;
 pub use compile::Grammar;
 pub use error::Error;
 pub use matcher::Matcher;
-pub use spec::{Constraint, GrammarSpec, Tool, ToolMode, ToolSyntax};
+pub use spec::{Constraint, GrammarSpec, Header, Tool, ToolMode, ToolSyntax};
 pub use vocabulary::{TimeLimits, Token, Vocabulary};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use octet_parser::CallSyntax;
+use octet_parser::{CallSyntax, ReasoningTags, TextTags};
 use serde_json::Value;
 
 use crate::Vocabulary;
@@ -15,6 +15,19 @@ pub struct Constraint {
     /// Where the answer begins in reasoning (the prompt ends with `<think>`): the text that ends it, `</think>`. Until then
     /// all is allowed but the end of the answer.
     pub reasoning_end: Option<String>,
+    /// The header before text, in families whose text has one.
+    pub header: Option<Header>,
+}
+
+/// The header before an answer's text. A constraint on the text begins after it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// The header, and what follows the text.
+    pub text: TextTags,
+    /// The tags around reasoning that may come first.
+    pub reasoning: Option<ReasoningTags>,
+    /// Number of bytes of the header that the prompt has written.
+    pub begun: usize,
 }
 
 /// What an answer must look like, from its first byte to its last.

@@ -151,6 +151,23 @@ impl Vocabulary {
         self.trie().token_id_at_bytes(&word)
     }
 
+    /// The tokens of a text, with its tags as special tokens.
+    pub(crate) fn tokens(&self, text: &str) -> Vec<u32> {
+        let env = self.factory.tok_env();
+        let (mut out, mut rest) = (Vec::new(), text);
+        let special = |rest: &str| {
+            octet_parser::tags(rest)
+                .find_map(|t| Some((t.as_ptr() as usize - rest.as_ptr() as usize, t.len(), self.special(t)?)))
+        };
+        while let Some((at, len, id)) = special(rest) {
+            out.extend(env.tokenize(&rest[..at]));
+            out.push(id);
+            rest = &rest[at + len..];
+        }
+        out.extend(env.tokenize(rest));
+        out
+    }
+
     fn trie(&self) -> &TokTrie {
         self.factory.tok_env().tok_trie()
     }

@@ -9,6 +9,7 @@ use crate::derive::Derived;
 use crate::derive::known::is_harmony;
 use crate::reasoning::ReasoningTags;
 use crate::syntax::{Arguments, CallSyntax, Piece, tags};
+use crate::text::{Start, TextTags};
 
 /// An unknown name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -114,7 +115,8 @@ impl ToolSyntax {
                 let separator = text(syntax.separator.as_deref()?);
                 let stop = format!("{end}{}", separator.trim_end());
                 // A list continues with a comma and a bracket.
-                Some((stop, end)).filter(|(stop, end)| stop.len() > end.len() && end.len() > 1)
+                let is_clear = end.len() > 1 || separator == text(&syntax.open);
+                Some((stop, end)).filter(|(stop, end)| stop.len() > end.len() && is_clear)
             }
         }
     }
@@ -176,6 +178,8 @@ pub struct Format {
     pub reasoning: Option<ReasoningTags>,
     /// The syntax of tool calls.
     pub tools: ToolSyntax,
+    /// The header before text, if it has one.
+    pub text: Option<TextTags>,
 }
 
 impl Format {
@@ -191,17 +195,17 @@ impl Format {
         } else {
             ToolSyntax::None // another family's call between the same tags
         };
-        Self { reasoning: ReasoningTags::named_in(template), tools }
+        Self { reasoning: ReasoningTags::named_in(template), tools, text: None }
     }
 }
 
 impl Format {
     /// Tags that must be visible in answers for parsing, even if they are control tokens: those of reasoning, and those of calls if
     /// there are `tools`.
-    /// there are `tools`.
     pub fn shown_tags(&self, with_tools: bool) -> Vec<&str> {
         let mut out: Vec<&str> =
             self.reasoning.iter().flat_map(|r| tags(&r.open).chain(tags(&r.close))).collect();
+        out.extend(self.text.iter().flat_map(|t| [&t.open, &t.close, &t.end]).flat_map(|t| tags(t)));
         match &self.tools {
             // Channels also separate reasoning.
             ToolSyntax::Harmony => {
@@ -213,15 +217,32 @@ impl Format {
         out
     }
 
+    /// The state at the beginning of an answer to this prompt.
+    pub fn start(&self, prompt: &str) -> Start {
+        let in_reasoning = self.reasoning.as_ref().is_some_and(|r| prompt.trim_end().ends_with(&r.open));
+        let header = self.text.as_ref().filter(|_| !in_reasoning).map_or(0, |t| t.begun(prompt));
+        Start { in_reasoning, header }
+    }
+
+    /// Whether a tag of reasoning or of text begins with this character.
+    pub(crate) fn begins_tag(&self, c: char) -> bool {
+        let text = |t: &TextTags| [&t.open, &t.close, &t.end].iter().any(|t| t.starts_with(c));
+        self.text.as_ref().is_some_and(text) || self.reasoning.as_ref().is_some_and(|r| r.begins_with(c))
+    }
+
     /// The derived syntax of a template, or the one whose tags it mentions.
     pub fn derived(template: &str, derived: &Derived) -> Self {
         if is_harmony(template) {
             // Its channels mark reasoning.
-            return Self { reasoning: Some(ReasoningTags::default()), tools: ToolSyntax::Harmony };
+            return Self {
+                reasoning: Some(ReasoningTags::default()),
+                tools: ToolSyntax::Harmony,
+                text: None,
+            };
         }
         let detected = Self { reasoning: derived.reasoning.clone(), ..Self::detect(template) };
         match &derived.calls {
-            Some(calls) => Self { tools: calls.clone().into(), ..detected },
+            Some(calls) => Self { tools: calls.clone().into(), text: derived.text.clone(), ..detected },
             None => detected,
         }
     }

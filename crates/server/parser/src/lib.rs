@@ -7,10 +7,10 @@
 //! use octet_parser::{Format, Message, Options, ReasoningTags, Start, Tool, parse};
 //! use serde_json::json;
 //!
-//! let format = Format { reasoning: Some(ReasoningTags::default()), tools: "qwen3_coder".parse()? };
+//! let format = Format { reasoning: Some(ReasoningTags::default()), tools: "qwen3_coder".parse()?, text: None };
 //! let tools = [Tool { name: "sum".into(), parameters: json!({"properties": {"n": {"type": "integer"}}}) }];
 //! let text = "Easy.\n</think>\n\n<tool_call>\n<function=sum>\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>";
-//! let message: Message = parse(format, Start { in_reasoning: true }, &tools[..], Options::default(), text);
+//! let message: Message = parse(format, Start { in_reasoning: true, header: 0 }, &tools[..], Options::default(), text);
 //! assert_eq!(message.reasoning, "Easy.");
 //! assert_eq!(message.tool_calls[0].arguments, r#"{"n": 3}"#);
 //! # Ok::<(), octet_parser::UnknownName>(())
@@ -49,6 +49,7 @@ mod reasoning;
 mod syntax;
 mod tagged;
 mod tags;
+mod text;
 mod types;
 mod written;
 mod xml;
@@ -56,7 +57,8 @@ mod xml;
 pub use derive::{Derived, History, Ids, ReasoningPlace, ToolsVariable, derive};
 pub use format::{Format, ReasoningFormat, ToolSyntax, UnknownName};
 pub use message::{Delta, Message, ToolCall};
-pub use parser::{Options, Parser, Start, Tool, parse};
+pub use parser::{Options, Parser, Tool, parse};
 pub use reasoning::ReasoningTags;
 pub use syntax::{Arguments, CallSyntax, JsonType, Keys, Piece, Tagged, tags};
+pub use text::{Start, TextTags};
 pub use types::Types;

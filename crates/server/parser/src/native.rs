@@ -214,7 +214,8 @@ impl Scan {
     pub fn step(&mut self, c: char, held: &str) -> Step {
         let (begun, end) = (held.len() - c.len_utf8(), held.len());
         // If a call breaks off within its arguments, all of it is text: parsing it again for each tag in it would not be linear.
-        let in_arguments = matches!(self.at, At::Json(_) | At::Object(_) | At::Tagged(_) | At::Written(_));
+        let in_arguments =
+            matches!(self.at, At::Json(Some(_)) | At::Object(_) | At::Tagged(_) | At::Written(_));
         let failed = Step::Text { end: if in_arguments { begun.max(self.opened) } else { self.opened } };
         // The character after a word or arguments belongs to the next part.
         loop {

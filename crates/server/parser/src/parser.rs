@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::format::{Format, ReasoningFormat, ToolSyntax};
 use crate::message::{Delta, Message};
 use crate::tags::{Found, Tag, Tags, Token};
+use crate::text::Start;
 use crate::{harmony, hermes, native, xml};
 
 /// A tool that the model may call.
@@ -21,13 +22,6 @@ pub struct Tool {
     pub name: String,
     /// JSON schema of its arguments; `null` if there is none.
     pub parameters: Value,
-}
-
-/// The state at the beginning of an answer.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Start {
-    /// The prompt ends with the tag that opens reasoning.
-    pub in_reasoning: bool,
 }
 
 /// How to parse an answer.
@@ -128,6 +122,8 @@ pub struct Parser {
     streamed: Streamed,
     /// The call names no given tool: it is scanned for its end only, and its values are emitted as they come.
     quoted: bool,
+    /// Number of characters to come that the prompt has written: the beginning of a header, if the answer does not continue it.
+    prompted: usize,
     /// The answer was cut.
     cut: bool,
     /// Texts to parse again, with positions; the last first.
@@ -139,9 +135,12 @@ pub struct Parser {
 
 /// A tag in this model's syntax.
 fn tag_text(format: &Format, tag: Tag) -> &str {
-    match (tag, &format.reasoning) {
-        (Tag::ThinkOpen, Some(tags)) => &tags.open,
-        (Tag::ThinkClose, Some(tags)) => &tags.close,
+    match (tag, &format.reasoning, &format.text) {
+        (Tag::ThinkOpen, Some(tags), _) => &tags.open,
+        (Tag::ThinkClose, Some(tags), _) => &tags.close,
+        (Tag::TextOpen, _, Some(tags)) => &tags.open,
+        (Tag::TextClose, _, Some(tags)) => &tags.close,
+        (Tag::AnswerClose, _, Some(tags)) => &tags.end,
         _ => tag.text(),
     }
 }
@@ -175,6 +174,7 @@ impl Parser {
             call: None,
             streamed: Streamed::Nothing,
             quoted: false,
+            prompted: 0,
             cut: false,
             again: Vec::new(),
             ready: Vec::new(),
@@ -182,6 +182,11 @@ impl Parser {
         };
         if start.in_reasoning {
             parser.enter(Zone::Reasoning);
+        }
+        let header = parser.format.text.as_ref().and_then(|t| t.open.get(..start.header)).map(str::to_string);
+        for c in header.unwrap_or_default().chars() {
+            parser.prompted += 1;
+            parser.char(c);
         }
         parser
     }
@@ -225,7 +230,9 @@ impl Parser {
         loop {
             if !self.part.is_empty() {
                 let part = std::mem::take(&mut self.part);
-                if cut && self.begins_call(&part) {
+                if self.format.text.as_ref().is_some_and(|t| t.open.trim_end() == part) {
+                    self.token(Token::Tag(Tag::TextOpen));
+                } else if cut && self.begins_call(&part) {
                     self.gap.clear();
                 } else {
                     self.no_tag(part);
@@ -306,29 +313,33 @@ impl Parser {
     fn char(&mut self, c: char) {
         self.steps += 1;
         let trigger = self.trigger();
-        let begins_tag = c == '<' || self.format.reasoning.as_ref().is_some_and(|r| r.begins_with(c));
+        let begins_tag = c == '<' || self.format.begins_tag(c);
         if self.part.is_empty() && !begins_tag && !trigger.is_some_and(|t| t.starts_with(c)) {
             return self.token(Token::Char(c));
         }
         self.part.push(c);
-        match self.trigger().filter(|t| t.starts_with(&self.part)) {
-            Some(trigger) if trigger == self.part => {
-                self.part.clear();
-                return self.begin_section();
-            }
-            Some(_) => return,
-            None => {}
-        }
+        // A tag may begin with the text that begins calls: the longer one counts.
         match self.wanted().find(&self.part, |tag| tag_text(&self.format, tag)) {
             Found::Part => {}
             Found::Tag(tag) => {
                 self.part.clear();
                 self.token(Token::Tag(tag));
             }
-            Found::Nothing => {
-                let part = std::mem::take(&mut self.part);
-                self.no_tag(part);
-            }
+            Found::Nothing => match self.trigger() {
+                Some(trigger) if self.part.starts_with(trigger) => {
+                    let rest = self.part.split_off(trigger.len());
+                    self.part.clear();
+                    if !rest.is_empty() {
+                        self.again.push((rest, 0));
+                    }
+                    self.begin_section();
+                }
+                Some(trigger) if trigger.starts_with(&self.part) => {}
+                _ => {
+                    let part = std::mem::take(&mut self.part);
+                    self.no_tag(part);
+                }
+            },
         }
     }
 
@@ -345,8 +356,8 @@ impl Parser {
     /// The text that begins a section of calls, in a syntax derived from a template.
     fn trigger(&self) -> Option<&str> {
         let plan = self.plan.as_ref()?;
-        let here =
-            !plan.at_start() || !self.in_reasoning() && !self.content && !self.started && self.calls == 0;
+        let begun = self.in_reasoning() || self.content || self.started || self.calls > 0;
+        let here = !begun || !plan.at_start() || self.format.text.is_some();
         (here && self.call.is_none() && self.takes_calls()).then_some(plan.trigger())
     }
 
@@ -364,10 +375,13 @@ impl Parser {
             None => {}
         }
         let mut tags = Tags::NONE;
-        if self.lead && self.format.reasoning.is_some() {
+        if (self.lead || self.format.text.is_some()) && self.format.reasoning.is_some() {
             tags = tags.with(Tag::ThinkOpen);
         }
-        if self.in_reasoning() || self.close_due {
+        if self.format.text.is_some() {
+            tags = tags.with(Tag::TextOpen).with(Tag::TextClose).with(Tag::AnswerClose);
+        }
+        if self.in_reasoning() || self.close_due || self.format.text.is_some() {
             tags = tags.with(Tag::ThinkClose);
         }
         if self.takes_calls() && self.plan.is_none() {
@@ -398,6 +412,14 @@ impl Parser {
                 self.tag_of_reasoning(Tag::ThinkClose, 1);
                 self.enter(Zone::Content);
             }
+            Token::Tag(Tag::TextOpen | Tag::TextClose | Tag::AnswerClose) => {
+                self.prompted = 0;
+                if self.started {
+                    self.emit_gap();
+                }
+                self.gap.clear();
+                self.enter(Zone::Content);
+            }
             Token::Tag(tag) => self.begin_call(tag),
         }
     }
@@ -408,7 +430,12 @@ impl Parser {
             self.emit_gap();
             let text = tag_text(&self.format, tag).to_string();
             text.chars().for_each(|c| self.emit(c));
-        } else if self.started {
+            self.prompted = 0;
+            self.gap.clear();
+            return;
+        }
+        self.prompted = 0;
+        if self.started {
             let kept = self.gap.len() - newlines.min(self.gap.len());
             self.gap.truncate(kept);
             self.emit_gap();
@@ -423,7 +450,7 @@ impl Parser {
         self.close_due = false;
         self.started = !split; // tags that stay in the content are content
         self.skip = match zone {
-            _ if !split => 0,
+            _ if !split || self.format.text.is_some() => 0,
             Zone::Reasoning => 1,
             Zone::Content => 2,
         };
@@ -431,7 +458,11 @@ impl Parser {
 
     /// Number of newlines that templates write between text and a call.
     fn newlines_before_call(&self) -> usize {
-        if self.format.tools == ToolSyntax::Hermes { 1 } else { 2 }
+        match self.format.tools {
+            _ if self.format.text.is_some() => 0,
+            ToolSyntax::Hermes => 1,
+            _ => 2,
+        }
     }
 
     /// A character of reasoning or content.
@@ -473,6 +504,10 @@ impl Parser {
     }
 
     fn emit(&mut self, c: char) {
+        if self.prompted > 0 {
+            self.prompted -= 1;
+            return;
+        }
         let zone = match self.options.reasoning {
             ReasoningFormat::Deepseek | ReasoningFormat::Hidden => self.zone,
             ReasoningFormat::None => Zone::Content,
@@ -486,113 +521,4 @@ impl Parser {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::reasoning::ReasoningTags;
-
-    /// Characters read, of a text that is fed by characters, per character.
-    fn work(tools: ToolSyntax, in_reasoning: bool, text: &str) -> f64 {
-        let tool = Tool { name: "f".into(), parameters: Value::Null };
-        let format = Format { reasoning: Some(ReasoningTags::default()), tools };
-        let mut parser = Parser::new(format, Start { in_reasoning }, [tool], Options::default());
-        for c in text.chars() {
-            parser.char(c);
-            parser.read_again();
-        }
-        if parser.call.is_some() {
-            parser.end_call();
-            parser.read_again();
-        }
-        parser.steps as f64 / text.chars().count() as f64
-    }
-
-    /// Names and JSON between tags, objects in a list, and an object alone.
-    fn native() -> [ToolSyntax; 3] {
-        use crate::syntax::{Arguments, CallSyntax, Keys, Piece};
-        let text = |t: &str| vec![Piece::Text(t.into())];
-        let json = || Piece::Arguments(Arguments::Json);
-        let keys = || Keys { name: "name".into(), arguments: "arguments".into() };
-        let mut object = text("{\"name\": \"");
-        object.extend([
-            Piece::Name,
-            Piece::Text("\", \"arguments\": ".into()),
-            json(),
-            Piece::Text("}".into()),
-        ]);
-        let named = CallSyntax {
-            open: text("<tool_call>"),
-            call: vec![Piece::Name, Piece::Text(">".into()), json(), Piece::Text("</tool_call>".into())],
-            separator: Some(text("<tool_call>")),
-            close: Vec::new(),
-            object: None,
-        };
-        let list = CallSyntax {
-            open: text("<tool_call>["),
-            call: object.clone(),
-            separator: Some(text(", ")),
-            close: text("]</tool_call>"),
-            object: Some(keys()),
-        };
-        let alone = CallSyntax {
-            open: Vec::new(),
-            call: object,
-            separator: None,
-            close: Vec::new(),
-            object: Some(keys()),
-        };
-        [named, list, alone].map(ToolSyntax::from)
-    }
-
-    #[test]
-    fn work_is_linear() {
-        let begun = "<tool_call>\n<function=f>\n<parameter=a>\n";
-        let ended = "\n</parameter>\n</function>\n</tool_call>";
-        for piece in [
-            "<",
-            "<tool_call>",
-            "<tool_call",
-            "<tool_call> \n",
-            "<tool_call><function=f",
-            "<tool_call><function=f>",
-            "<tool_call><function=f><parameter=",
-            "<tool_call><function=f></function>",
-            "<function=f>",
-            "<function=f><parameter=a>",
-            "<function=g><parameter=a>",
-            begun,
-            &begun.replace("=f", "=g"),
-            &format!("{begun}<function=x><parameter=y>"),
-            &format!("{begun}</parameter>"),
-            &format!("{begun}</function></parameter>"),
-            &format!("{begun}<function=x><parameter=y>{ended}"),
-            ended,
-            "<tool_call>{",
-            "<tool_call>{\"a\": \"",
-            "<tool_call>{\"<tool_call>\":[{",
-            "\"<tool_call>{\":",
-            "<think>",
-            "</think>",
-            "<tool_call> </think>",
-            "<tool_call>g>{\"",
-            "<tool_call>f>{\"<tool_call>f>{",
-            "<tool_call>[{\"name\": \"g\", \"arguments\": {\"<tool_call>[{",
-            "{\"name\": \"f\", \"arguments\": {",
-            "<|channel|>analysis<|message|>",
-            "<|message|><|end|><|",
-            "\n",
-            " ",
-        ] {
-            let text = piece.repeat(20_000 / piece.len());
-            let built_in =
-                [ToolSyntax::Qwen3Coder, ToolSyntax::Hermes, ToolSyntax::None, ToolSyntax::Harmony];
-            for syntax in built_in.into_iter().chain(native()) {
-                for (in_reasoning, text) in
-                    [(false, text.clone()), (true, text.clone()), (true, text.clone() + "</think>")]
-                {
-                    let work = work(syntax.clone(), in_reasoning, &text);
-                    assert!(work < 5.0, "{piece:?} {syntax:?} in reasoning {in_reasoning}: {work} times");
-                }
-            }
-        }
-    }
-}
+mod tests;

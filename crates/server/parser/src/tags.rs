@@ -5,6 +5,9 @@
 pub enum Tag {
     ThinkOpen,
     ThinkClose,
+    TextOpen,
+    TextClose,
+    AnswerClose,
     CallOpen,
     CallClose,
     FunctionOpen,
@@ -14,9 +17,12 @@ pub enum Tag {
 }
 
 impl Tag {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 11] = [
         Self::ThinkOpen,
         Self::ThinkClose,
+        Self::TextOpen,
+        Self::TextClose,
+        Self::AnswerClose,
         Self::CallOpen,
         Self::CallClose,
         Self::FunctionOpen,
@@ -25,11 +31,12 @@ impl Tag {
         Self::ParameterClose,
     ];
 
-    /// Its text, with the usual tags of reasoning.
+    /// Its text, with the usual tags of reasoning; most families have none around text.
     pub fn text(self) -> &'static str {
         match self {
             Self::ThinkOpen => "<think>",
             Self::ThinkClose => "</think>",
+            Self::TextOpen | Self::TextClose | Self::AnswerClose => "",
             Self::CallOpen => "<tool_call>",
             Self::CallClose => "</tool_call>",
             Self::FunctionOpen => "<function=",
@@ -42,7 +49,7 @@ impl Tag {
 
 /// The tags that are recognised in the current state; all others are text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tags(u8);
+pub struct Tags(u16);
 
 impl Tags {
     pub const NONE: Self = Self(0);

@@ -23,7 +23,7 @@ def check_arguments(arguments):
 
 
 def openai():
-    """Chats and responses, whole and streamed; tools, also in the syntaxes of seven families; custom tools; deprecated functions; text files; forms; stored responses and their items; plain completions with log-probabilities; embeddings; models; errors."""
+    """Chats and responses, whole and streamed; tools, also in the syntaxes of nine families; custom tools; deprecated functions; text files; forms; stored responses and their items; plain completions with log-probabilities; embeddings; models; errors."""
     import openai
     from pydantic import BaseModel
 
@@ -127,7 +127,7 @@ def openai():
 
 
 def anthropic():
-    """Messages, whole and streamed; tools and their results, also in the syntaxes of seven families; thinking; counting tokens; errors."""
+    """Messages, whole and streamed; tools and their results, also in the syntaxes of nine families; thinking; counting tokens; errors."""
     import anthropic
 
     client = anthropic.Anthropic(base_url=URL, api_key="none", max_retries=0)

@@ -1,5 +1,8 @@
 //! Unescaped text between tags: what it may contain, so that its end is unambiguous. Used by `xml`.
 
+use octet_parser::tags;
+
+use super::texts::text;
 use crate::{Vocabulary, lark};
 
 /// Whether a name can be part of a tag.
@@ -15,8 +18,8 @@ pub struct Bare {
     behind: String,
     /// The text after a value, in Lark.
     end: String,
-    /// The tag that ends a value, if it is a token: no text contains it then.
-    token: Option<u32>,
+    /// The end from its first tag, in Lark, if that is a token: no text contains it then.
+    token: Option<String>,
 }
 
 impl Bare {
@@ -29,9 +32,12 @@ impl Bare {
     /// A syntax in which `close` follows a value, with the Lark `end`; `None` if it has no recognisable tag.
     pub fn closed_by(vocabulary: &Vocabulary, close: &str, end: String) -> Option<Self> {
         let tag = close.trim();
+        let first = tags(tag).next().filter(|t| tag.starts_with(t) && vocabulary.special(t).is_some());
+        let token = first.map(|_| text(vocabulary, close.trim_start()));
+        let tag = first.unwrap_or(tag);
         let behind = close.trim_start().strip_prefix(tag)?.to_string();
         let is_clear = tag.starts_with('<') && tag.matches('<').count() == 1;
-        is_clear.then(|| Self { tags: vec![tag.into()], behind, end, token: vocabulary.special(tag) })
+        is_clear.then(|| Self { tags: vec![tag.into()], behind, end, token })
     }
 
     /// Whether a value can be written and parsed back.
@@ -44,8 +50,8 @@ impl Bare {
     /// It is split at each `<`, as `PLAIN ANGLE* TEXT_END`. A single regex with the tags subtracted would be equivalent; but
     /// llguidance computes masks quickly only for a plain repetition, and the splits keep it plain.
     pub fn rules(&self) -> String {
-        if let Some(id) = self.token {
-            return format!("text: /(?s:.*)/ {}{}\n", lark::token(id), self.literal_behind());
+        if let Some(end) = &self.token {
+            return format!("text: /(?s:.*)/ {end}\n");
         }
         let prefixes: Vec<&str> = {
             let mut all: Vec<&str> =
@@ -76,10 +82,6 @@ impl Bare {
             regex(format!("{begun}(?:{})[^<]*", angles.join("|"))),
             regex(format!("{begun}{}", regex_syntax::escape(&end).replace('\n', "\\n"))),
         )
-    }
-
-    fn literal_behind(&self) -> String {
-        if self.behind.is_empty() { String::new() } else { lark::literal(&self.behind) }
     }
 
     /// A terminal for text that each of these regexes matches as a whole, and that contains no tag.

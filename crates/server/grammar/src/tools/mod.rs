@@ -2,6 +2,7 @@
 
 mod bare;
 mod harmony;
+pub mod header;
 mod hermes;
 mod literal;
 mod native;
@@ -15,7 +16,7 @@ use serde_json::{Map, Value};
 
 use crate::limits::TOOLS_MAX;
 use crate::schema::Policy;
-use crate::{Error, Tool, ToolMode, ToolSyntax, Vocabulary, lark};
+use crate::{Error, Header, Tool, ToolMode, ToolSyntax, Vocabulary, lark};
 
 /// The tag that begins a call: a token of its own in models that can call tools.
 const CALL_OPEN: &str = "<tool_call>";
@@ -30,6 +31,8 @@ pub struct Calls<'a> {
     pub tools: &'a [Tool],
     pub mode: &'a ToolMode,
     pub parallel: bool,
+    /// The header before text.
+    pub header: Option<&'a Header>,
 }
 
 /// A grammar being written.
@@ -76,7 +79,9 @@ impl Calls<'_> {
         let several = self.parallel && !matches!(self.mode, ToolMode::Named(_));
         if let ToolSyntax::Native(syntax) = self.syntax {
             native::section(&mut rules, vocabulary, syntax, &calls, several);
-            if *self.mode == ToolMode::Auto && self.syntax.is_recognised_by_position(vocabulary) {
+            if let Some(header) = self.header {
+                header::body(&mut rules, vocabulary, header, syntax, *self.mode == ToolMode::Auto)?;
+            } else if *self.mode == ToolMode::Auto && self.syntax.is_recognised_by_position(vocabulary) {
                 native::or_text(&mut rules, syntax);
             }
             return Ok(rules);

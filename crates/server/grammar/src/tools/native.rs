@@ -1,6 +1,6 @@
 //! Calls in a syntax derived from a chat template. Called by `tools`.
 
-use octet_parser::{Arguments as Form, CallSyntax, JsonType, Piece, Tagged};
+use octet_parser::{Arguments as Form, CallSyntax, Piece, Tagged};
 use serde_json::Value;
 
 use super::bare::Bare;
@@ -36,7 +36,8 @@ pub(super) fn section(
     };
     rules.rule("one", &calls.join(" | "));
     let (open, close) = (pieces(vocabulary, &syntax.open), pieces(vocabulary, &syntax.close));
-    rules.rule("section", &format!("{open}one {more}{close}"));
+    rules.rule("calls", &format!("one {more}{close}"));
+    rules.rule("section", &format!("{open}calls"));
     rules.rule("body", "section");
 }
 
@@ -92,10 +93,18 @@ pub(super) fn write(
 fn form(vocabulary: &Vocabulary, tagged: &Tagged) -> Result<xml::Form, Error> {
     let bare = Bare::closed_by(vocabulary, &tagged.close, text(vocabulary, &tagged.close));
     let close = tagged.close.escape_debug();
+    // Each type may have a text of its own: a wrong one does not change the value.
+    let mut others: Vec<&str> = tagged.others.iter().map(|(_, t)| t.as_str()).collect();
+    others.dedup();
+    let others: Vec<String> = others.into_iter().map(|t| text(vocabulary, t)).collect();
     Ok(xml::Form {
         open: text(vocabulary, &tagged.open),
         text: text(vocabulary, &tagged.text),
-        other: text(vocabulary, tagged.middle(Some(JsonType::Number))),
+        other: match others.as_slice() {
+            [] => text(vocabulary, &tagged.text),
+            [one] => one.clone(),
+            several => format!("({}) ", several.join("| ")),
+        },
         bare: bare
             .ok_or_else(|| Error::Tools(format!("what ends a value, '{close}', cannot be enforced")))?,
     })

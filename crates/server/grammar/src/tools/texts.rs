@@ -31,8 +31,9 @@ pub(super) fn text(vocabulary: &Vocabulary, text: &str) -> String {
 
 /// Any text up to and including this tag.
 pub(super) fn any_text(rules: &mut Rules, vocabulary: &Vocabulary, tag: &str) -> String {
-    if let Some(id) = vocabulary.special(tag) {
-        return format!("/(?s:.*)/ {}", lark::token(id));
+    // No text contains a token.
+    if tags(tag).next().is_some_and(|t| tag.starts_with(t) && vocabulary.special(t).is_some()) {
+        return format!("/(?s:.*)/ {}", text(vocabulary, tag));
     }
     let rule = format!("any_text[suffix={}]", lark::literal(tag).trim_end());
     if !rules.text.lines().any(|line| line.starts_with(&rule)) {

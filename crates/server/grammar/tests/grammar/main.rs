@@ -4,6 +4,7 @@
 mod support;
 
 mod answers;
+mod headers;
 mod hostile;
 mod json;
 mod tools;

@@ -132,9 +132,9 @@ fn read(syntax: &ToolSyntax, thinking: bool, text: &str) -> parser::Message {
         ToolSyntax::Harmony { .. } => parser::ToolSyntax::Harmony,
         ToolSyntax::Native(syntax) => parser::ToolSyntax::Native(syntax.clone()),
     };
-    let format = parser::Format { reasoning: Some(parser::ReasoningTags::default()), tools };
+    let format = parser::Format { reasoning: Some(parser::ReasoningTags::default()), tools, text: None };
     let known = self::tools().into_iter().map(|t| parser::Tool { name: t.name, parameters: t.parameters });
-    let start = parser::Start { in_reasoning: thinking };
+    let start = parser::Start { in_reasoning: thinking, ..parser::Start::default() };
     parser::parse(format, start, known.collect::<Vec<_>>(), parser::Options::default(), text)
 }
 

@@ -120,7 +120,7 @@ pub fn compile(
     thinking: bool,
 ) -> Result<Grammar, octet_grammar::Error> {
     let reasoning_end = thinking.then(|| "</think>".to_string());
-    Grammar::compile(vocabulary, &Constraint { spec, reasoning_end })
+    Grammar::compile(vocabulary, &Constraint { spec, reasoning_end, header: None })
 }
 
 /// Whether a whole answer is allowed: each of its tokens both in the mask and taken, and the end behind it.

@@ -1,6 +1,8 @@
 //! The table of call syntaxes that rendering a template cannot show. Used by `derive`.
 
-use crate::syntax::{Arguments, CallSyntax, Keys, Piece};
+use crate::reasoning::ReasoningTags;
+use crate::syntax::{Arguments, CallSyntax, JsonType, Keys, Piece, Tagged};
+use crate::text::TextTags;
 
 fn text(text: &str) -> Piece {
     Piece::Text(text.into())
@@ -32,6 +34,44 @@ fn python(open: &str, close: &str) -> CallSyntax {
 /// Whether a text contains the tags of gpt-oss' messages.
 pub(crate) fn is_harmony(text: &str) -> bool {
     ["<|channel|>", "<|message|>", "<|call|>"].iter().all(|tag| text.contains(tag))
+}
+
+/// Kimi K3, whose answers are sections between tokens: reasoning, text, calls. All end alike, so comparing does not show where one does.
+pub(super) fn sections(template: &str) -> Option<(ReasoningTags, TextTags, CallSyntax)> {
+    if !["<|open|>", "<|close|>", "<|sep|>", "'argument'"].iter().all(|t| template.contains(t)) {
+        return None;
+    }
+    let open = |name: &str| format!("<|open|>{name}<|sep|>");
+    let close = |name: &str| format!("<|close|>{name}<|sep|>");
+    let middle = |of: &str| format!("\" type=\"{of}\"<|sep|>");
+    let others = [
+        (JsonType::Number, "number"),
+        (JsonType::Boolean, "boolean"),
+        (JsonType::Null, "null"),
+        (JsonType::Array, "array"),
+        (JsonType::Object, "object"),
+    ];
+    let arguments = Piece::Arguments(Arguments::Tagged(Tagged {
+        open: "<|open|>argument key=\"".into(),
+        text: middle("string"),
+        others: others.map(|(of, name)| (of, middle(name))).into(),
+        close: close("argument"),
+    }));
+    let index = [text("\" index=\""), Piece::Number(1), text("\"<|sep|>")];
+    let call = [text("<|open|>call tool=\""), Piece::Name].into_iter().chain(index);
+    let calls = CallSyntax {
+        open: vec![text(&open("tools"))],
+        call: call.chain([arguments, text(&close("call"))]).collect(),
+        separator: Some(Vec::new()),
+        close: vec![text(&close("tools"))],
+        object: None,
+    };
+    let reasoning = ReasoningTags { open: open("think"), close: close("think") };
+    Some((
+        reasoning,
+        TextTags { open: open("response"), close: close("response"), end: close("message") },
+        calls,
+    ))
 }
 
 /// Families whose templates mention the tags of calls but write no calls, or only by means that are not allowed here.

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::reasoning::ReasoningTags;
 use crate::syntax::{Arguments, CallSyntax, JsonType, Tagged};
+use crate::text::TextTags;
 
 /// The result for a template.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct Derived {
     pub tools: Option<ToolsVariable>,
     /// The tags around reasoning; `None` if the model does not reason, or uses no tags.
     pub reasoning: Option<ReasoningTags>,
+    /// The header before text; `None` if only calls have one.
+    pub text: Option<TextTags>,
     /// How earlier calls are passed to the template.
     pub history: History,
 }
@@ -113,6 +116,10 @@ pub fn derive(source: &str, render: Render<'_>, stops: &[&str]) -> Derived {
         reasoning_ends: None,
     };
     let (place, tags) = prober.reasoning();
+    if let Some((reasoning, text, calls)) = known::sections(source) {
+        let history = History { reasoning: place, ..History::default() };
+        return Derived { calls: Some(calls), tools, reasoning: Some(reasoning), text: Some(text), history };
+    }
     let reasoning = tags.or_else(|| ReasoningTags::named_in(source));
     prober.reasoning_ends = reasoning.as_ref().map(|r| r.close.clone());
     for ids in [Ids::Any, Ids::Numbered] {
@@ -125,7 +132,12 @@ pub fn derive(source: &str, render: Render<'_>, stops: &[&str]) -> Derived {
                     history.ids = Ids::Short;
                 }
                 history.reasoning = place;
-                return Derived { calls: Some(calls), tools, reasoning, history };
+                let (text, header) = prober.text_header().unzip();
+                let reasoning = match header {
+                    Some(header) => reasoning.or_else(|| prober.message_of_reasoning(&header, place)),
+                    None => reasoning,
+                };
+                return Derived { calls: Some(calls), tools, reasoning, text, history };
             }
         }
     }
@@ -133,7 +145,7 @@ pub fn derive(source: &str, render: Render<'_>, stops: &[&str]) -> Derived {
     let is_harmony = known::is_harmony(source);
     let history =
         History { as_text: !is_harmony, single: is_harmony, reasoning: place, ..History::default() };
-    Derived { calls: known::named_in(source), tools, reasoning, history }
+    Derived { calls: known::named_in(source), tools, reasoning, text: None, history }
 }
 
 // Words that no template contains and that are no single token.
@@ -160,6 +172,14 @@ fn tools() -> Vec<Value> {
 /// An argument of the made-up calls.
 fn argument(value: impl Into<Value>) -> Value {
     json!({KEYS[0]: value.into()})
+}
+
+/// What stands before a function's name at byte `at`, from the beginning of the line or the last tag.
+fn header(prompt: &str, at: usize) -> Option<&str> {
+    let before = prompt.get(..at).filter(|_| NAMES.iter().any(|n| prompt[at..].starts_with(n)))?;
+    let line = before.rfind('\n').map_or(0, |n| n + 1);
+    let from = before.rfind(['<', '[']).map_or(line, |tag| tag.max(line));
+    Some(&before[from..]).filter(|h| !h.is_empty())
 }
 
 struct Prober<'a> {
@@ -218,8 +238,8 @@ impl Prober<'_> {
         (shown.unwrap_or_default(), None)
     }
 
-    /// The model's text for these calls, trimmed.
-    fn region(&self, calls: &[Value]) -> Option<String> {
+    /// The prompts of an answer with text and of one with these calls, and where they begin to differ.
+    fn answers(&self, calls: &[Value]) -> Option<(String, String, usize)> {
         let text = self.prompt(json!({"role": "assistant", "content": TEXT}))?;
         let called = self.prompt(self.answer(calls, IDS))?;
         let same = text.bytes().zip(called.bytes()).take_while(|(a, b)| a == b).count();
@@ -230,6 +250,33 @@ impl Prober<'_> {
         {
             from = at;
         }
+        Some((text, called, from))
+    }
+
+    /// The header before text, and the part of it that calls have, too, followed by a function's name: `>>>all\n` and `>>>`.
+    fn text_header(&self) -> Option<(TextTags, String)> {
+        let (text, called, from) = self.answers(&[argument(VALUE)])?;
+        let same = header(&called, from)?;
+        let said = from + text.get(from..)?.find(TEXT)?;
+        let open = text[from - same.len()..said].to_string();
+        (said > from).then(|| (TextTags { open, ..TextTags::default() }, same.to_string()))
+    }
+
+    /// The tags around reasoning that is a message of its own, with this header.
+    fn message_of_reasoning(&self, header: &str, place: ReasoningPlace) -> Option<ReasoningTags> {
+        let mut answer = json!({"role": "assistant", "content": TEXT});
+        place.put(&mut answer, THOUGHT.into());
+        let prompt = self.prompt(answer)?;
+        let (before, behind) = prompt.split_once(THOUGHT)?;
+        let open = &before[before.rfind(header)?..];
+        let close = split::first_tags(behind).next().filter(|t| behind.starts_with(t))?;
+        Some(ReasoningTags { open: open.into(), close: close.into() })
+    }
+
+    /// The model's text for these calls, trimmed.
+    fn region(&self, calls: &[Value]) -> Option<String> {
+        let (text, called, mut from) = self.answers(calls)?;
+        from -= header(&called, from).map_or(0, str::len);
         let mut region = &called[from..];
         if let Some(end) = self.reasoning_ends.as_ref().and_then(|e| Some(region.find(e)? + e.len())) {
             region = &region[end..];

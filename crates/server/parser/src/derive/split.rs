@@ -100,13 +100,11 @@ fn call(text: &str, found: &Found, n: usize, arguments: &Arguments, end: &str) -
     let before = &text[found.whole.start..found.arguments.start];
     let behind = format!("{}{end}", &text[found.arguments.end..found.whole.end]);
     let mut out = Vec::new();
-    match before.split_once(NAMES[n]) {
-        Some((head, middle)) => {
-            out.extend(pieces(head));
+    for (i, part) in before.split(NAMES[n]).enumerate() {
+        if i > 0 {
             out.push(Piece::Name);
-            out.extend(pieces(middle));
         }
-        None => out.extend(pieces(before)),
+        out.extend(pieces(part));
     }
     out.push(Piece::Arguments(arguments.clone()));
     out.extend(pieces(&behind));

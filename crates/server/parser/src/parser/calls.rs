@@ -15,7 +15,8 @@ impl Parser {
         if self.call.is_some() {
             return !self.quoted; // of a tag within it
         }
-        section || is_tag(Tag::CallOpen) || is_tag(Tag::FunctionOpen)
+        // Where text has a header, all tags are headers or ends.
+        section || self.format.text.is_some() || is_tag(Tag::CallOpen) || is_tag(Tag::FunctionOpen)
     }
 
     pub(super) fn begin_section(&mut self) {
@@ -179,6 +180,7 @@ impl Parser {
     /// The emitted call ends at byte `end` of the held text; the rest is parsed again.
     fn end_of_call(&mut self, end: usize) {
         self.calls += 1;
+        self.prompted = 0;
         self.streamed = Streamed::Nothing;
         if self.in_reasoning() {
             self.zone = Zone::Content;

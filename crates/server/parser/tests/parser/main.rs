@@ -1,5 +1,6 @@
 //! The tests of the parser of answers, in one program: each test program is linked separately.
 
 mod answers;
+mod headers;
 mod support;
 mod templates;

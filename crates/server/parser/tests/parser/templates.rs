@@ -44,7 +44,8 @@ fn turns(prompt: &str) -> Vec<&str> {
 /// Parses a turn both as an answer to a prompt that opens the thoughts and to one that does not, whole and cut in two at
 /// every character.
 fn parse_turn(format: Format, tools: &[Tool], turn: &str) -> Message {
-    let opened = turn.strip_prefix("<think>\n").map(|rest| (Start { in_reasoning: true }, rest));
+    let opened =
+        turn.strip_prefix("<think>\n").map(|rest| (Start { in_reasoning: true, ..Start::default() }, rest));
     let whole = parse(format.clone(), Start::default(), tools, Options::default(), turn);
     for (start, text) in [(Start::default(), turn)].into_iter().chain(opened) {
         for (cut, _) in text.char_indices() {
@@ -66,7 +67,7 @@ fn formats_are_derived_from_templates() {
         let tools = if name == "qwen3" { ToolSyntax::Hermes } else { ToolSyntax::Qwen3Coder };
         assert_eq!(
             Format::detect(&source),
-            Format { reasoning: Some(ReasoningTags::default()), tools },
+            Format { reasoning: Some(ReasoningTags::default()), tools, text: None },
             "{name}"
         );
     }

@@ -103,7 +103,7 @@ impl Loaded {
         let (tools, format) = match &template {
             Ok(template) => Tools::of(template, tokenizer, &spec.template_kwargs, asked),
             Err(_) => {
-                (Tools::default(), Format { reasoning: None, tools: asked.cloned().unwrap_or_default() })
+                (Tools::default(), Format { tools: asked.cloned().unwrap_or_default(), ..Format::default() })
             }
         };
         let reasoning = format.reasoning.clone().unwrap_or_default();
@@ -128,7 +128,7 @@ impl Loaded {
     /// Whether a token distinguishes the beginning of a tool call from text.
     pub fn tells_calls(&self) -> bool {
         let by_place = match &self.format.tools {
-            ToolSyntax::Native(syntax) => syntax.at_start(),
+            ToolSyntax::Native(syntax) => syntax.at_start() || self.format.text.is_some(),
             ToolSyntax::Harmony => true,
             ToolSyntax::None | ToolSyntax::Qwen3Coder | ToolSyntax::Hermes => false,
         };

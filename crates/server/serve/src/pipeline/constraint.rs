@@ -8,7 +8,8 @@ use octet_api::{ApiError, ErrorKind};
 use octet_engine::detokenizer::{ControlTokens, decode};
 use octet_engine::engine::Constraint as Follow;
 use octet_engine::tokenizer::Tokenizer;
-use octet_grammar::{Constraint, Error, GrammarSpec, Matcher, Tool, ToolMode, ToolSyntax};
+use octet_grammar::{Constraint, Error, GrammarSpec, Header, Matcher, Tool, ToolMode, ToolSyntax};
+use octet_parser::{Format, Start};
 use serde_json::Value;
 
 use super::prompt::unable;
@@ -28,12 +29,12 @@ pub struct Form {
     pub param: Option<String>,
 }
 
-/// The constraint for the answers to `request`. `in_reasoning` is true if they begin with reasoning.
+/// The constraint for the answers to `request`, which begin at `start`.
 pub fn constraint(
     model: &Loaded,
     name: &str,
     request: &GenerateRequest,
-    in_reasoning: bool,
+    start: Start,
 ) -> Result<Form, ApiError> {
     let (format, field) = (response_format(&request.response_format), &*request.response_format_field);
     let mut unenforced = Vec::new();
@@ -41,9 +42,16 @@ pub fn constraint(
         Some(chat) => tool_calls(model, name, chat, format.is_some(), &mut unenforced)?,
         None => None,
     };
-    let reasoning_end = model.format.reasoning.as_ref().filter(|_| in_reasoning).map(|r| r.close.clone());
+    let Format { reasoning, text, .. } = &model.format;
+    let reasoning_end = reasoning.as_ref().filter(|_| start.in_reasoning).map(|r| r.close.clone());
+    // Completions have no headers.
+    let header = text.as_ref().zip(request.chat()).map(|(text, chat)| Header {
+        text: text.clone(),
+        reasoning: reasoning.clone().filter(|_| chat.reasoning.enabled != Some(false)),
+        begun: start.header,
+    });
     let mut matcher = |spec: GrammarSpec, param: &str| -> Result<Matcher, ApiError> {
-        let constraint = Constraint { spec, reasoning_end: reasoning_end.clone() };
+        let constraint = Constraint { spec, reasoning_end: reasoning_end.clone(), header: header.clone() };
         let (matcher, warnings) = model.matcher(&constraint).map_err(|e| refused(param, &e))?;
         unenforced.extend(warnings);
         Ok(matcher)

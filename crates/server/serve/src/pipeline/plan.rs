@@ -128,7 +128,8 @@ fn plan_input(
             } else {
                 Vec::new()
             };
-            let Form { follow, unenforced, param: form } = constraint(model, name, request, false)?;
+            let Form { follow, unenforced, param: form } =
+                constraint(model, name, request, Start::default())?;
             let requests = rendered.into_iter().map(|r| {
                 let mut out = engine_request(model, request, r, defaults);
                 out.constraint.clone_from(&follow);
@@ -210,14 +211,14 @@ fn plan_chat(
     let parallel = chat.parallel_tool_calls.unwrap_or(true);
     let reader = Reader {
         format: model.format.clone(),
-        start: Start { in_reasoning: rendered.in_reasoning },
+        start: rendered.start,
         options: Options { reasoning: defaults.reasoning, parallel_tool_calls: parallel },
         single_call: model.format.tools.end_of_one().filter(|_| !tools.is_empty() && !parallel),
         tools,
     };
     let prompt_tokens = rendered.tokens.len();
-    let Form { follow, unenforced, param: form } = constraint(model, name, request, rendered.in_reasoning)?;
-    let thinking = if rendered.in_reasoning { thinking(model, chat)? } else { None };
+    let Form { follow, unenforced, param: form } = constraint(model, name, request, rendered.start)?;
+    let thinking = if rendered.start.in_reasoning { thinking(model, chat)? } else { None };
     let mut out = engine_request(model, request, rendered, defaults);
     out.constraint = follow;
     out.thinking = thinking;

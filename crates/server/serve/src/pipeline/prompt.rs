@@ -8,6 +8,7 @@ use octet_api::{ApiError, ErrorKind, Warning, shortened};
 use octet_engine::detokenizer::{ControlTokens, decode};
 use octet_engine::template::{ChatInput, ChatTemplate, TemplateError};
 use octet_engine::tokenizer::{Bounds, CHUNK_BYTES, EncodeError, Encoded, Special, Tokenizer};
+use octet_parser::Start;
 use serde_json::json;
 
 use super::blocking_pool::given_up;
@@ -22,8 +23,8 @@ pub struct Rendered {
     pub tokens: Vec<u32>,
     /// Positions that later prompts probably share.
     pub checkpoints: Vec<usize>,
-    /// The prompt ends with the tag that opens reasoning, so the answer begins within it.
-    pub in_reasoning: bool,
+    /// Where the answer begins: within reasoning, or a header.
+    pub start: Start,
     /// Parts of the conversation that were left out.
     pub warnings: Vec<Warning>,
 }
@@ -151,6 +152,10 @@ pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiEr
     model.tools.shape(&mut from);
     let mut variables = model.template_kwargs.clone();
     variables.extend(from.variables);
+    // Kimi K3's, DeepSeek V3.1's and Granite's templates call it so.
+    if let Some(enabled) = variables.get("enable_thinking").cloned() {
+        variables.entry("thinking").or_insert(enabled);
+    }
     let input = ChatInput {
         messages: from.messages,
         tools: from.tools,
@@ -173,13 +178,7 @@ pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiEr
         checkpoints = ends_of_messages(tokenizer, &tokens);
         checkpoints.extend(end_of_tools(model, template, &input, &prompt.text, &tokens));
     }
-    Ok(Rendered {
-        checkpoints,
-        in_reasoning: model.format.reasoning.as_ref().is_some_and(|r| text.trim_end().ends_with(&r.open)),
-        text,
-        tokens,
-        warnings: from.warnings,
-    })
+    Ok(Rendered { checkpoints, start: model.format.start(&text), text, tokens, warnings: from.warnings })
 }
 
 /// Removes what the template writes after the last message, so that the answer continues that message.
@@ -277,7 +276,7 @@ pub fn plain(model: &Loaded, prompt: &Prompt, job: Job<'_>) -> Result<Rendered, 
         Prompt::Text(text) => text.clone(),
         Prompt::Tokens(_) | Prompt::Mixed(_) => decode(tokenizer, &tokens, ControlTokens::Show),
     };
-    Ok(Rendered { text, tokens, checkpoints: Vec::new(), in_reasoning: false, warnings: Vec::new() })
+    Ok(Rendered { text, tokens, ..Rendered::default() })
 }
 
 /// Checks that a client's token ids exist.
@@ -370,7 +369,7 @@ pub fn infill(
     tokens.extend(behind);
     tokens.push(fim.middle);
     let text = decode(tokenizer, &tokens, ControlTokens::Show);
-    Ok(Rendered { text, tokens, checkpoints: Vec::new(), in_reasoning: false, ..Rendered::default() })
+    Ok(Rendered { text, tokens, ..Rendered::default() })
 }
 
 /// The thinking budget for an effort level that the template does not know.

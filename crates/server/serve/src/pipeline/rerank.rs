@@ -165,8 +165,9 @@ fn tokens(
     let rendered = prompt::chat(model, &chat, job)?;
     let mut tokens = rendered.tokens;
     let octet_parser::ReasoningTags { open, close } = model.format.reasoning.clone().unwrap_or_default();
-    if rendered.in_reasoning || !rendered.text.trim_end().ends_with(&close) && model.think_end.is_some() {
-        let open = if rendered.in_reasoning { "" } else { &open };
+    if rendered.start.in_reasoning || !rendered.text.trim_end().ends_with(&close) && model.think_end.is_some()
+    {
+        let open = if rendered.start.in_reasoning { "" } else { &open };
         let empty = &format!("{open}\n\n{close}\n\n");
         tokens.extend(encode(empty, Special::Parse)?);
     }

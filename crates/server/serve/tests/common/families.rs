@@ -18,8 +18,31 @@ pub const HARMONY: &str = "{% if tools %}<|start|>developer<|message|>{{ tools |
     {% else %}<|start|>{{ m.role }}{% if m.role == 'assistant' %}<|channel|>final{% endif %}<|message|>{{ m.content }}<|end|>{% endif %}\
     {% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}";
 
-/// The name of a family, how its templates write calls, whether an answer has several, and how a call with these arguments begins.
-pub const FAMILIES: [(&str, &str, bool, &str); 7] = [
+/// Text and calls each after a mark, with which prompts end.
+pub const MARKS: &str = "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}{% for m in messages %}\
+    <|im_start|>{{ m.role }}\n{% if m.role != 'assistant' %}{{ m.content }}{% else %}{% if m.content %}>>>all\n{{ m.content }}\
+    {% endif %}{% for c in m.tool_calls or [] %}>>>{{ c.function.name }}\n{{ c.function.arguments }}{% endfor %}{% endif %}<|im_end|>\n\
+    {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n>>>{% endif %}";
+
+/// Messages to the model itself, to the user and to functions.
+pub const RECIPIENTS: &str = "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}{% for m in messages %}\
+    {% if m.role != 'assistant' %}<|im_start|>{{ m.role }}\n{{ m.content }}{% else %}\
+    {% if m.reasoning_content %}<|im_start|>assistant to=self<|message|>{{ m.reasoning_content }}<|eom|>{% endif %}\
+    {% if m.tool_calls %}{% for c in m.tool_calls %}<|im_start|>assistant to={{ c.function.name }}<|message|><call>\
+    {% for k, v in c.function.arguments.items() %}<arg name=\"{{ k }}\">{{ v if v is string else v | tojson }}</arg>{% endfor %}\
+    </call>{% if not loop.last %}<|eom|>{% endif %}{% endfor %}\
+    {% else %}<|im_start|>assistant to=user<|message|>{{ m.content }}{% endif %}{% endif %}<|im_end|>\n\
+    {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant{% endif %}";
+
+/// The name of a family, how its templates write calls, whether one message has several, and how a call with these arguments begins.
+pub const FAMILIES: [(&str, &str, bool, &str); 9] = [
+    ("Functionary 3.2", MARKS, true, ">>>set_light\n{"),
+    (
+        "Muse Glimmer",
+        RECIPIENTS,
+        false,
+        "<|im_start|>assistant to=set_light<|message|><call><arg name=\"room\">",
+    ),
     (
         "gpt-oss",
         HARMONY,
@@ -71,6 +94,6 @@ pub const FAMILIES: [(&str, &str, bool, &str); 7] = [
 ];
 
 /// The template of one of them.
-pub fn source((name, calls, ..): &(&str, &str, bool, &str)) -> String {
-    if *name == "gpt-oss" { calls.to_string() } else { template(calls) }
+pub fn source((_, calls, ..): &(&str, &str, bool, &str)) -> String {
+    if calls.contains("add_generation_prompt") { calls.to_string() } else { template(calls) }
 }

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::common::families::{FAMILIES, source};
+use crate::common::families::{FAMILIES, MARKS, RECIPIENTS, source};
 use crate::common::{Fixture, chat, model, tool, with};
 use octet_serve::{ModelSpec, Options};
 
@@ -65,5 +65,30 @@ async fn each_family_calls_in_its_own_syntax() {
             .filter_map(|r| prompt.find(r))
             .collect();
         assert!(results.len() == 2 && results.is_sorted(), "{name}: {prompt}");
+    }
+}
+
+/// Text that must be JSON follows its header, which the prompt has begun and which is no part of the answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn text_with_a_header_may_be_constrained() {
+    for (name, template, begun) in
+        [("marks", MARKS, "<|im_start|>assistant\n>>>"), ("recipients", RECIPIENTS, "<|im_start|>assistant")]
+    {
+        let chat_template = Some(template.to_string());
+        let f = Fixture::with(Options::new(vec![ModelSpec { chat_template, ..model(name) }])).await;
+        let schema = json!({"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"], "additionalProperties": false});
+        let format = json!({"type": "json_schema", "json_schema": {"name": "light", "schema": schema, "strict": true}});
+        let messages = json!([
+            {"role": "user", "content": "Light?"}, {"role": "assistant", "content": "On."}, {"role": "user", "content": "And now?"},
+        ]);
+        let mut body =
+            json!({"model": name, "messages": messages, "reasoning_effort": "none", "max_tokens": 200});
+        let prompt = f.ok("/apply-template", &json!({"messages": messages})).await["prompt"].clone();
+        assert!(prompt.as_str().unwrap().ends_with(begun), "{name}: {prompt}");
+        body["response_format"] = format;
+        let answer = f.ok("/v1/chat/completions", &body).await;
+        let content = answer["choices"][0]["message"]["content"].as_str().unwrap();
+        let read: Value = serde_json::from_str(content).unwrap_or_else(|e| panic!("{name}: {e}: {content}"));
+        assert!(read["on"].is_boolean(), "{name}: {content}");
     }
 }

@@ -35,8 +35,8 @@ pub fn tools() -> Vec<Tool> {
 
 /// A parser of answers in `syntax`, with the tools.
 pub fn parser(syntax: ToolSyntax, in_reasoning: bool, options: Options) -> Parser {
-    let format = Format { reasoning: Some(ReasoningTags::default()), tools: syntax };
-    Parser::new(format, Start { in_reasoning }, tools(), options)
+    let format = Format { reasoning: Some(ReasoningTags::default()), tools: syntax, text: None };
+    Parser::new(format, Start { in_reasoning, ..Start::default() }, tools(), options)
 }
 
 /// The parsed form of an answer in these pieces.
