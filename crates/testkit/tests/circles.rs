@@ -53,11 +53,6 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "a grant gives its places back to the store that it came from",
     ),
     (
-        "router",
-        &["dispatch", "reply", "router", "shadow"],
-        "a reply drives the jobs that the router made it from",
-    ),
-    (
         "serve",
         &["app", "gateway"],
         "the gateway's local targets run requests on the App that holds the gateway",

@@ -15,9 +15,9 @@ use crate::attempt::{AttemptError, OpenAnswer, too_late};
 use crate::choose::{Candidate, Ineligible, Pick, Requirements, choose, unfit};
 use crate::confidence::Meter;
 use crate::failure::{Failure, FailureKind, is_of_the_request};
+use crate::request::Call;
 use crate::retry::{Next, RetryState};
-use crate::router::{Call, Router};
-use crate::shadow::CopyGuard;
+use crate::shadow::{CopyGuard, Shadows};
 use crate::size::{Size, prefix};
 use crate::state::Permit;
 use crate::table::{Deployment, Group, Resolved, Table};
@@ -38,7 +38,6 @@ pub type Outcome<T> = (Box<Job<T>>, Result<Box<OpenAnswer<T>>, Failure>);
 /// A request that is being dispatched.
 #[derive(Debug)]
 pub struct Job<T: Target> {
-    router: Arc<Router<T>>,
     pub(crate) table: Arc<Table<T>>,
     pub(crate) call: Call,
     pub(crate) trace: Trace,
@@ -63,6 +62,7 @@ pub struct Job<T: Target> {
     /// A copy of a request, which gets one attempt.
     pub(crate) is_shadow: bool,
     shadowed: bool,
+    shadows: Shadows,
     pub(crate) following: Option<CopyGuard>,
     /// Where to start, instead of the requested name.
     start: Option<String>,
@@ -72,18 +72,17 @@ pub struct Job<T: Target> {
 
 impl<T: Target> Job<T> {
     /// A new request.
-    pub(crate) fn new(router: Arc<Router<T>>, table: Arc<Table<T>>, call: Call) -> Self {
+    pub(crate) fn new(table: Arc<Table<T>>, shadows: Shadows, rng: fastrand::Rng, call: Call) -> Self {
         let most = table.policy.timeout.min(call.timeout.unwrap_or(Duration::MAX)).min(TIMEOUT_MAX);
         let session = call.session(table.policy.sticky.as_ref());
         Self {
             deadline: Instant::now() + most,
             trace: Trace::new(&call.request.model),
-            rng: router.rng(),
+            rng,
             size: Size::of(&call.request),
             session,
             prefix: None,
             request: Arc::clone(&call.request),
-            router,
             table,
             call,
             counts: HashMap::new(),
@@ -94,15 +93,18 @@ impl<T: Target> Job<T> {
             hold_whole: false,
             is_shadow: false,
             shadowed: false,
+            shadows,
             following: None,
             start: None,
             broken: None,
         }
     }
 
-    /// A copy of `call` for `group`.
-    pub(crate) fn shadow(router: Arc<Router<T>>, table: Arc<Table<T>>, call: Call, group: String) -> Self {
-        Self { is_shadow: true, start: Some(group), ..Self::new(router, table, call) }
+    /// A copy of this request for `group`.
+    fn shadow(&mut self, group: &str) -> Self {
+        let copy =
+            Self::new(Arc::clone(&self.table), self.shadows.clone(), self.rng.fork(), self.call.clone());
+        Self { is_shadow: true, start: Some(group.into()), ..copy }
     }
 
     /// Continues an answer that broke off at `deployment` of `group`.
@@ -301,7 +303,7 @@ impl<T: Target> Job<T> {
                     };
                     queued.admitted();
                     retries.trying(d.terms.order);
-                    self.chose(table, group, d, pick.why);
+                    self.chose(group, d, pick.why);
                     match self.attempt(table, group, d, name, permit).await {
                         Err(AttemptError::Failed(failure)) => {
                             let allowed = self.retries(table, group, d, failure.kind);
@@ -488,7 +490,7 @@ impl<T: Target> Job<T> {
         (self.is_shadow && d.target.load().is_some_and(|n| n > 0)).then_some(Ineligible::NotIdle)
     }
 
-    fn chose(&mut self, table: &Arc<Table<T>>, group: &Group<T>, d: &Deployment<T>, why: &str) {
+    fn chose(&mut self, group: &Group<T>, d: &Deployment<T>, why: &str) {
         self.trace.step(Step::Chose {
             group: group.name.as_str().into(),
             deployment: d.id().into(),
@@ -501,7 +503,10 @@ impl<T: Target> Job<T> {
             return;
         }
         if self.rng.f64() < shadow.share {
-            self.following = self.router.shadows.send(&self.router, table, shadow, &self.call);
+            let copy = self.shadow(&shadow.group).boxed();
+            // It is complete: a copy is requested without streaming.
+            let answered = async { copy.await.1.map(|opened| opened.settle(true)) };
+            self.following = self.shadows.send(answered);
             let sent = self.following.is_some();
             self.trace.step(Step::Shadow { group: shadow.group.clone(), sent });
         }

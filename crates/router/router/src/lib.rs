@@ -10,7 +10,7 @@
 //! | `state`, `window` | the state of a deployment at run time; survives a reload |
 //! | `choose`, `hash` | which deployment of a group: a pure function |
 //! | `policy`, `retry` | retries, cooldown, fallbacks |
-//! | `dispatch`, `attempt`, `reply` | one request; one attempt; the answer |
+//! | `request`, `dispatch`, `attempt`, `reply` | one request; its way to an answer; one attempt; the answer |
 //! | `remote`, `resume` | a provider as a target; continuation of a broken answer |
 //! | `cascade`, `confidence`, `signal`, `probe`, `calls`, `self_check`, `calibrate` | a fast group and a strong one |
 //! | `shadow`, `health` | background work: copies of requests, health checks |
@@ -32,6 +32,7 @@ mod policy;
 mod probe;
 mod remote;
 mod reply;
+mod request;
 mod resume;
 mod retry;
 mod router;
@@ -53,7 +54,8 @@ pub use octet_upstream::{Dialect, Passed, Upload};
 pub use policy::{Cooldown, Fallbacks, Policy, Retries};
 pub use remote::Remote;
 pub use reply::Reply;
-pub use router::{Allowed, Call, RequestOptions, Router};
+pub use request::{Allowed, Call, RequestOptions};
+pub use router::Router;
 pub use shadow::ShadowCounts;
 pub use size::{Size, last_user_text};
 pub use table::{Deployment, Group, Resolved, Table, TableError};

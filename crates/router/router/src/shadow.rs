@@ -1,23 +1,19 @@
-//! Copies of requests for a group whose answers are discarded (`silent_model`). Sent by `dispatch` after the request itself, and dropped if
-//! they could delay others.
+//! Copies of requests for a group whose answers are discarded (`silent_model`): how many run, and how they end. Sent by `dispatch` after the
+//! request itself, and dropped if they could delay others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use octet_config as config;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
-use crate::dispatch::Job;
-use crate::router::{Call, Router};
-use crate::table::Table;
-use crate::target::Target;
+use crate::failure::{Failure, FailureKind};
 
 /// Maximum number of concurrent copies.
 const AT_ONCE_MAX: usize = 16;
 
-/// The copies of a router.
-#[derive(Debug)]
+/// The copies of a router. Clones share them.
+#[derive(Debug, Clone)]
 pub struct Shadows {
     room: Arc<Semaphore>,
     counts: Arc<Counts>,
@@ -77,29 +73,20 @@ impl Shadows {
         }
     }
 
-    /// Sends a copy of `call`, if the limit allows.
-    pub(crate) fn send<T: Target>(
+    /// Runs a copy until it is answered, if the limit allows.
+    pub(crate) fn send(
         &self,
-        router: &Arc<Router<T>>,
-        table: &Arc<Table<T>>,
-        shadow: &config::Shadow,
-        call: &Call,
+        copy: impl Future<Output = Result<(), Failure>> + Send + 'static,
     ) -> Option<CopyGuard> {
         let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        let job = Job::shadow(Arc::clone(router), Arc::clone(table), call.clone(), shadow.group.clone());
         let counts = Arc::clone(&self.counts);
         let task = tokio::spawn(async move {
-            let (_job, result) = job.boxed().await;
-            let count = match result {
-                // It is complete: a copy is requested without streaming.
-                Ok(opened) => {
-                    opened.settle(true);
-                    &counts.answered
-                }
-                Err(f) if f.kind == crate::failure::FailureKind::Cancelled => &counts.dropped,
+            let count = match copy.await {
+                Ok(()) => &counts.answered,
+                Err(f) if f.kind == FailureKind::Cancelled => &counts.dropped,
                 Err(_) => &counts.failed,
             };
             count.fetch_add(1, Ordering::Relaxed);
