@@ -48,11 +48,6 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "the sources of models are methods on the hub",
     ),
     (
-        "keys",
-        &["grant", "store", "tags", "total"],
-        "a grant gives its places back to the store that it came from",
-    ),
-    (
         "serve",
         &["app", "gateway"],
         "the gateway's local targets run requests on the App that holds the gateway",

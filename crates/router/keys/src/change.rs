@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use rusqlite::TransactionBehavior;
 
 use crate::entry::{Entries, Entry, lock};
-use crate::store::Inner;
+use crate::inner::Inner;
 use crate::table::{self, KeyRow};
 use crate::{Error, KeyId};
 

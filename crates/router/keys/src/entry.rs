@@ -110,6 +110,12 @@ impl Entry {
     }
 }
 
+/// The hash of the account of all requests together ([`Store::set_total`](crate::Store::set_total)). No key has it: keys are hashed without
+/// this text.
+pub(crate) fn total_hash() -> blake3::Hash {
+    blake3::derive_key("octet 2026-11-22 the budget of all requests together", b"").into()
+}
+
 /// After a panic the lock still guards valid counts: each change is one step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::account::Reserved;
 use crate::entry::Entry;
-use crate::store::Inner;
+use crate::inner::Inner;
 use crate::table::Counts;
 use crate::{Ask, KeyId, Prices, Usage, Usd};
 

@@ -1,14 +1,13 @@
-//! Usage by request tag, of all callers. Used by `store`; counted by the router, shown by `/spend/tags`.
+//! Usage by request tag, of all callers, in memory and in the file. Used by `store` and its writer.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 
 use rusqlite::{Connection, TransactionBehavior, params};
 
+use crate::Usd;
 use crate::entry::lock;
-use crate::store::Store;
 use crate::table::Counts;
-use crate::{Error, Usage, Usd, calendar};
 
 /// Maximum number of unwritten tags of one day: clients choose them. Further ones are counted as [`OTHERS`].
 const WAITING_MAX: usize = 10_000;
@@ -34,46 +33,38 @@ pub struct TagRow {
     pub cost: Usd,
 }
 
-impl Store {
+/// Usage by tag between two days, both included; most expensive first.
+pub(crate) fn read(
+    db: &Connection,
+    from_day: Option<i64>,
+    to_day: Option<i64>,
+) -> rusqlite::Result<Vec<TagRow>> {
+    let mut statement = db.prepare_cached(
+        "SELECT tag, sum(requests), sum(input), sum(output), sum(cost) FROM usage_tags \
+         WHERE day BETWEEN ?1 AND ?2 GROUP BY tag ORDER BY 5 DESC, tag",
+    )?;
+    let days = params![from_day.unwrap_or(i64::MIN), to_day.unwrap_or(i64::MAX)];
+    let rows = statement.query_map(days, |row| {
+        let count = |i: usize| row.get::<_, i64>(i).map(|n| n.max(0).unsigned_abs());
+        let (requests, input, output) = (count(1)?, count(2)?, count(3)?);
+        Ok(TagRow { tag: row.get(0)?, requests, input, output, cost: Usd::from_nanos(count(4)?) })
+    })?;
+    rows.collect()
+}
+
+impl Tags {
     /// Counts a request for each of its tags.
-    pub fn count_tags(&self, tags: &[String], usage: &Usage, cost: Usd) {
-        let day = calendar::day(self.inner.clock().now().unix);
-        let counts = Counts { requests: 1, usage: *usage, cost };
-        let mut waiting = lock(&self.inner.tags.0);
+    pub(crate) fn count(&self, day: i64, tags: &[String], counts: &Counts) {
+        let mut waiting = lock(&self.0);
         for tag in tags {
             let mut by = (day, tag.clone());
             if waiting.len() >= WAITING_MAX && !waiting.contains_key(&by) {
                 by.1 = OTHERS.into();
             }
-            waiting.entry(by).or_default().add(&counts);
+            waiting.entry(by).or_default().add(counts);
         }
     }
 
-    /// Usage by tag between two days, both included, up to now; most expensive first.
-    ///
-    /// # Errors
-    /// If the file cannot be read or written.
-    pub fn tags(&self, from_day: Option<i64>, to_day: Option<i64>) -> Result<Vec<TagRow>, Error> {
-        self.flush()?;
-        let file = lock(&self.inner.file);
-        let read = || -> rusqlite::Result<Vec<TagRow>> {
-            let mut statement = file.db.prepare_cached(
-                "SELECT tag, sum(requests), sum(input), sum(output), sum(cost) FROM usage_tags \
-                 WHERE day BETWEEN ?1 AND ?2 GROUP BY tag ORDER BY 5 DESC, tag",
-            )?;
-            let days = params![from_day.unwrap_or(i64::MIN), to_day.unwrap_or(i64::MAX)];
-            let rows = statement.query_map(days, |row| {
-                let count = |i: usize| row.get::<_, i64>(i).map(|n| n.max(0).unsigned_abs());
-                let (requests, input, output) = (count(1)?, count(2)?, count(3)?);
-                Ok(TagRow { tag: row.get(0)?, requests, input, output, cost: Usd::from_nanos(count(4)?) })
-            })?;
-            rows.collect()
-        };
-        read().map_err(|e| self.inner.sqlite(e))
-    }
-}
-
-impl Tags {
     /// Writes unwritten usage; what cannot be written stays unwritten.
     pub(crate) fn write(&self, db: &mut Connection) -> rusqlite::Result<()> {
         let waiting = std::mem::take(&mut *lock(&self.0));

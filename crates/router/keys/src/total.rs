@@ -6,7 +6,7 @@
 use std::sync::{Arc, PoisonError};
 
 use crate::account::Reserved;
-use crate::entry::{Entry, KeyInfo};
+use crate::entry::{Entry, KeyInfo, total_hash};
 use crate::grant::Grant;
 use crate::limits::Period;
 use crate::store::Store;
@@ -15,11 +15,6 @@ use crate::{Ask, Budget, Error, KeyId, Limits, Refusal, Usd};
 
 /// The row's name.
 const NAME: &str = "all requests";
-
-/// No key has this hash: keys are hashed without this text.
-pub(crate) fn hash() -> blake3::Hash {
-    blake3::derive_key("octet 2026-11-22 the budget of all requests together", b"").into()
-}
 
 impl Store {
     /// Sets the global budget. Its spend stays while the period is the same.
@@ -34,9 +29,9 @@ impl Store {
         let now = self.inner.clock().now().unix;
         // Another process may do the same now, so the file is searched for it.
         self.inner.transact(|rows| {
-            match rows.iter_mut().find(|row| row.hash == hash()) {
+            match rows.iter_mut().find(|row| row.hash == total_hash()) {
                 Some(row) => row.limit(limits, now),
-                None => rows.push(KeyRow::new(hash(), NAME, limits, now)),
+                None => rows.push(KeyRow::new(total_hash(), NAME, limits, now)),
             }
             Ok(())
         })
@@ -48,7 +43,7 @@ impl Store {
     }
 
     fn all_requests(&self) -> Option<Arc<Entry>> {
-        let hash = hash();
+        let hash = total_hash();
         let entries = self.inner.entries.read().unwrap_or_else(PoisonError::into_inner);
         entries.get(&KeyId::of(&hash)).filter(|e| e.hash == hash).cloned()
     }
