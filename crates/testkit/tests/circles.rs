@@ -42,11 +42,6 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         &["template::bounds", "template::limits", "template::python"],
         "each counts what the others make",
     ),
-    (
-        "serve",
-        &["app", "gateway"],
-        "the gateway's local targets run requests on the App that holds the gateway",
-    ),
     ("synth", &["error", "known", "mix", "shape", "tiny"], "errors list the names that are known"),
     (
         "vulkan",

@@ -1,6 +1,6 @@
 //! The state that all requests share: models, settings, metrics, stored responses. Created once, by `Server`.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use octet_api::ApiError;
@@ -9,6 +9,7 @@ use octet_parser::ReasoningFormat;
 
 use crate::gateway::{Caller, Gateway, Routes};
 use crate::http::ResponseStore;
+use crate::inference::Inference;
 use crate::memory_budget::MemoryBudget;
 use crate::models::{BoxError, Memory, ModelSpec, Registry};
 use crate::ops::history::{self, History};
@@ -76,10 +77,8 @@ impl Options {
 pub struct App {
     /// The settings. (Its `models` have moved to the registry.)
     pub options: Options,
-    /// The models.
-    pub models: Arc<Registry>,
-    /// Current metrics.
-    pub metrics: Metrics,
+    /// The models of this process, and what requests for them share.
+    pub inference: Arc<Inference>,
     /// Metrics of the last hour.
     pub history: History,
     /// Responses that clients asked to store.
@@ -88,11 +87,7 @@ pub struct App {
     pub streams: Streams,
     /// Limits the memory of all requests until their prompts are tokenized.
     pub memory_budget: MemoryBudget,
-    /// Runs CPU-heavy work of requests.
-    pub blocking_pool: BlockingPool,
-    /// How warnings are reported.
-    pub warnings: Warnings,
-    gateway: OnceLock<Arc<Gateway>>,
+    gateway: Option<Arc<Gateway>>,
 }
 
 /// The name that huggingface_hub's client sends when its user names no model.
@@ -108,33 +103,39 @@ impl App {
         let routes = options.routes.take();
         let models = Registry::new(specs, options.memory.clone(), options.load_queue)?;
         let memory_budget = MemoryBudget::new(options.body_bytes_max);
-        let blocking_pool = BlockingPool::new(options.prompts_at_once);
-        let keys = options.keys.clone();
-        let warnings = Warnings::new(options.strict);
-        let app = Arc::new(Self {
-            options,
+        let inference = Arc::new(Inference {
             models,
             metrics: Metrics::default(),
+            blocking_pool: BlockingPool::new(options.prompts_at_once),
+            warnings: Warnings::new(options.strict),
+            timeout: options.timeout,
+            reasoning: options.reasoning,
+        });
+        let gateway = match routes {
+            Some(routes) => Some(Arc::new(Gateway::new(&inference, routes, options.keys.clone())?)),
+            None => None,
+        };
+        Ok(Arc::new(Self {
+            options,
+            inference,
             history: History::default(),
             kept: ResponseStore::default(),
             streams: Streams::default(),
             memory_budget,
-            blocking_pool,
-            warnings,
-            gateway: OnceLock::new(),
-        });
-        if let Some(routes) = routes {
-            let gateway = Gateway::new(&Arc::downgrade(&app), &app.models, routes, keys)?;
-            app.gateway.get_or_init(|| Arc::new(gateway));
-        }
-        Ok(app)
+            gateway,
+        }))
+    }
+
+    /// The models of this process.
+    pub fn models(&self) -> &Arc<Registry> {
+        &self.inference.models
     }
 
     /// Records a sample of each model's metrics every ten seconds, until cancelled. A sample takes a tenth of a millisecond.
     pub async fn keep_history(self: Arc<Self>) {
         loop {
-            for index in 0..self.models.count() {
-                self.history.push(index, Instant::now(), self.metrics.sample(&self.models, index));
+            for index in 0..self.models().count() {
+                self.history.push(index, Instant::now(), self.inference.metrics.sample(self.models(), index));
             }
             tokio::time::sleep(history::INTERVAL).await;
         }
@@ -142,18 +143,18 @@ impl App {
 
     /// The router, if there is one.
     pub fn gateway(&self) -> Option<&Arc<Gateway>> {
-        self.gateway.get()
+        self.gateway.as_ref()
     }
 
     /// The registry index of the model that a client names, for operations that need a model in this process.
     pub fn find(&self, name: &str) -> Result<usize, ApiError> {
         match self.gateway() {
             Some(gateway) => gateway.local(name),
-            None if name.is_empty() => self.models.sole().ok_or_else(|| unnamed(&self.models.known())),
+            None if name.is_empty() => self.models().sole().ok_or_else(|| unnamed(&self.models().known())),
             None => {
-                let found = self.models.find(name);
-                let found = found.or_else(|| self.models.sole().filter(|_| name == HUGGING_FACE_UNNAMED));
-                found.ok_or_else(|| unknown(name, &self.models.known()))
+                let found = self.models().find(name);
+                let found = found.or_else(|| self.models().sole().filter(|_| name == HUGGING_FACE_UNNAMED));
+                found.ok_or_else(|| unknown(name, &self.models().known()))
             }
         }
     }
@@ -176,20 +177,20 @@ impl App {
                 let here = all.iter().position(|m| gateway.local(&m.id).is_ok()).unwrap_or(0);
                 first(all.into_iter().skip(here).collect())
             }
-            None => first(self.models.list()),
+            None => first(self.models().list()),
         }
     }
 
     /// All models that `caller` may use, for lists.
     pub fn list(&self, caller: &Caller) -> Vec<ModelInfo> {
-        self.gateway().map_or_else(|| self.models.list(), |gateway| gateway.list(caller))
+        self.gateway().map_or_else(|| self.models().list(), |gateway| gateway.list(caller))
     }
 
     /// One model, as lists show it.
     pub fn info(&self, name: &str, caller: &Caller) -> Result<ModelInfo, ApiError> {
         match self.gateway() {
             Some(gateway) => gateway.info(name, caller),
-            None => Ok(self.models.info(self.find(name)?)),
+            None => Ok(self.models().info(self.find(name)?)),
         }
     }
 
@@ -198,7 +199,7 @@ impl App {
         if let Some(gateway) = self.gateway() {
             return gateway.model_info(caller);
         }
-        let all = self.models.list().into_iter().map(|m| {
+        let all = self.models().list().into_iter().map(|m| {
             serde_json::json!({
                 "model_name": m.id, "litellm_params": {"model": m.id},
                 "model_info": {
@@ -212,6 +213,6 @@ impl App {
 
     /// Number of running requests.
     pub fn busy(&self) -> usize {
-        self.models.busy() + self.gateway().map_or(0, |g| g.busy())
+        self.models().busy() + self.gateway().map_or(0, |g| g.busy())
     }
 }

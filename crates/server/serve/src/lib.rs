@@ -13,6 +13,7 @@ mod gateway;
 mod header;
 mod http;
 mod http2;
+mod inference;
 mod linger;
 mod memory_budget;
 mod models;

@@ -120,7 +120,7 @@ impl Server {
     /// for shutdown first; a thread may then still be loading the model.
     pub async fn preload(&self, stage: &mut watch::Receiver<Stage>) -> Result<bool, BoxError> {
         tokio::select! {
-            loaded = self.app.models.acquire(0, None) => Ok(loaded.map(|_| true)?),
+            loaded = self.app.models().acquire(0, None) => Ok(loaded.map(|_| true)?),
             () = wait_for_stage(stage, Stage::Drain) => Ok(false),
         }
     }
@@ -128,9 +128,9 @@ impl Server {
     /// Serves until `stage` asks for shutdown. A dropped sender means [`Stage::Stop`].
     pub async fn run(self, mut stage: watch::Receiver<Stage>) {
         let Self { listener, app } = self;
-        let idle = tokio::spawn(Arc::clone(&app.models).unload_idle());
+        let idle = tokio::spawn(Arc::clone(app.models()).unload_idle());
         let history = tokio::spawn(Arc::clone(&app).keep_history());
-        let lost = tokio::spawn(Arc::clone(&app.models).reload_lost());
+        let lost = tokio::spawn(Arc::clone(app.models()).reload_lost());
         let routes = app.gateway().map(|gateway| tokio::spawn(Arc::clone(gateway).run()));
         let close = watch::Sender::new(());
         let mut draining = stage.clone();
@@ -158,7 +158,7 @@ impl Server {
         if let Some(gateway) = app.gateway() {
             gateway.stop().await;
         }
-        app.models.stop(if stopped { Shutdown::Now } else { Shutdown::Drain }).await;
+        app.models().stop(if stopped { Shutdown::Now } else { Shutdown::Drain }).await;
         if stopped {
             // Clients whose answers were interrupted get an error.
             let _ = tokio::time::timeout(LAST_WORD_TIME_MAX, closed).await;
@@ -176,7 +176,7 @@ async fn wait_for_stage(stage: &mut watch::Receiver<Stage>, which: Stage) {
 async fn drained(app: &App, stage: &mut watch::Receiver<Stage>) {
     wait_for_stage(stage, Stage::Drain).await;
     tracing::info!(requests = app.busy(), "finishing open requests; press Ctrl-C again to quit now");
-    app.models.drain();
+    app.models().drain();
     let answered = async {
         while app.busy() > 0 {
             tokio::time::sleep(DRAIN_LOOK).await;

@@ -59,5 +59,5 @@ async fn many_small_values_do_not_fill_the_memory() {
     let (status, _) = f.post(CHAT, &chat(&"x ".repeat(1_000_000))).await;
     assert_eq!(status, 400);
     f.ok(CHAT, &chat("Hello")).await;
-    assert_eq!(f.app.models.busy(), 0);
+    assert_eq!(f.app.models().busy(), 0);
 }

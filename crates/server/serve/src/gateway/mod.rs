@@ -35,7 +35,7 @@ mod watch;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use octet_api::ApiError;
@@ -47,7 +47,7 @@ use octet_router::state::States;
 use octet_router::{Dialect, Resolved, Router, Table, health};
 use octet_upstream::{Client, Limits};
 
-use crate::app::App;
+use crate::inference::Inference;
 use crate::models::{BoxError, ModelSpec, Registry};
 use crate::ops::Keys;
 use crate::pipeline::unknown;
@@ -102,8 +102,7 @@ pub struct Gateway {
     routes: Routes,
     /// Keys of the command line, in addition to those of the file.
     keys: Keys,
-    app: Weak<App>,
-    models: Arc<Registry>,
+    inference: Arc<Inference>,
     /// Entries of local models and their index in the registry. Equal entries share a model.
     locals: Mutex<Vec<(Local, usize)>>,
     /// Number of running requests.
@@ -114,12 +113,7 @@ pub struct Gateway {
 
 impl Gateway {
     /// Creates everything that the configuration names; starts and loads nothing. Must be called inside a tokio runtime.
-    pub fn new(
-        app: &Weak<App>,
-        models: &Arc<Registry>,
-        routes: Routes,
-        keys: Keys,
-    ) -> Result<Self, BoxError> {
+    pub fn new(inference: &Arc<Inference>, routes: Routes, keys: Keys) -> Result<Self, BoxError> {
         let config = &routes.config;
         // First: the rest may take long, and files may change meanwhile.
         let mut current = Current::new(config, &keys, None)?;
@@ -139,8 +133,8 @@ impl Gateway {
         let locals = Mutex::default();
         let (targets, unused) = {
             let builder = TargetBuilder {
-                app,
-                models,
+                inference,
+                has_keys: store.is_some(),
                 client: &client,
                 servers: &servers,
                 routes: &routes,
@@ -148,7 +142,7 @@ impl Gateway {
             };
             builder.targets(config)?
         };
-        unload_unused(models, unused);
+        unload_unused(&inference.models, unused);
         let seed = fastrand::u64(..);
         let router = Router::new(config, seed, |d| found(&targets, d))?;
         log_notes(config);
@@ -160,8 +154,7 @@ impl Gateway {
             servers,
             store,
             keys,
-            app: app.clone(),
-            models: Arc::clone(models),
+            inference: Arc::clone(inference),
             locals,
             routes,
             busy: AtomicUsize::new(0),
@@ -191,8 +184,8 @@ impl Gateway {
         // First, as in `new`.
         let mut current = Current::new(config, &self.keys, self.responses().as_ref())?;
         let builder = TargetBuilder {
-            app: &self.app,
-            models: &self.models,
+            inference: &self.inference,
+            has_keys: self.has_virtual_keys(),
             client: &self.client,
             servers: &self.servers,
             routes: &self.routes,
@@ -222,7 +215,7 @@ impl Gateway {
         self.router.reload(config, |d| found(&targets, d))?;
         current.callbacks = callbacks(config, &self.client, Some(&self.current()))?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
-        unload_unused(&self.models, unused);
+        unload_unused(&self.inference.models, unused);
         Ok(())
     }
 
@@ -412,7 +405,7 @@ impl Gateway {
 
     fn info_in(&self, table: &Table<Target>, current: &Current, name: &str) -> ModelInfo {
         if let Ok(index) = self.local(name) {
-            return ModelInfo { id: name.into(), ..self.models.info(index) };
+            return ModelInfo { id: name.into(), ..self.inference.models.info(index) };
         }
         let group = match table.resolve(name) {
             Resolved::Group { group, .. } => Some(group),
@@ -487,8 +480,9 @@ fn unload_unused(models: &Registry, unused: Vec<usize>) {
 
 /// Creates targets of deployments.
 struct TargetBuilder<'a> {
-    app: &'a Weak<App>,
-    models: &'a Arc<Registry>,
+    inference: &'a Arc<Inference>,
+    /// There are virtual keys.
+    has_keys: bool,
     client: &'a Client,
     servers: &'a Servers,
     routes: &'a Routes,
@@ -527,7 +521,7 @@ impl TargetBuilder<'_> {
                 let index = self.local(local)?;
                 used.insert(index);
                 let ours = ours(&local.model, &local.changes, &d.params);
-                Target::LocalTarget(LocalTarget::new(self.app, self.models, index, ours))
+                Target::LocalTarget(LocalTarget::new(self.inference, index, ours, !self.has_keys))
             }
             octet_config::Target::Process(process) => {
                 let most = d.info.max_output_tokens;
@@ -550,7 +544,7 @@ impl TargetBuilder<'_> {
         if let Some((_, index)) = locals.iter().find(|(known, _)| *known == bare) {
             return Ok(*index);
         }
-        let same_name = |name: &str| self.models.find(name).is_some();
+        let same_name = |name: &str| self.inference.models.find(name).is_some();
         let mut name = local.model.clone();
         let mut n = 1;
         while same_name(&name) {
@@ -559,7 +553,8 @@ impl TargetBuilder<'_> {
         }
         let began = Instant::now();
         let spec = (self.routes.local)(&name, local)?;
-        let index = self.models.add(ModelSpec { name: name.clone(), aliases: Vec::new(), ..spec })?;
+        let index =
+            self.inference.models.add(ModelSpec { name: name.clone(), aliases: Vec::new(), ..spec })?;
         tracing::debug!(model = name, seconds = began.elapsed().as_secs_f64(), "model added");
         locals.push((bare, index));
         Ok(index)

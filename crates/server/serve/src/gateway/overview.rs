@@ -47,7 +47,7 @@ impl Gateway {
     /// Loading progress of a model on this machine, from 0 to 1; `None` for remote ones.
     fn loaded(&self, target: &Target) -> Option<f64> {
         match target {
-            Target::LocalTarget(here) => Some(self.models.progress(here.index())),
+            Target::LocalTarget(here) => Some(self.inference.models.progress(here.index())),
             Target::OnDemandTarget(server) => Some(if server.is_ready() { 1.0 } else { 0.0 }),
             Target::RemoteTarget(_) => None,
         }

@@ -20,7 +20,7 @@ use super::request_context::{RequestContext, Sender};
 use super::target::Target;
 use super::{Caller, Gateway};
 use crate::answer_source::{AnswerSource, Facts};
-use crate::app::App;
+use crate::inference::Inference;
 use crate::memory_budget::MemoryPermit;
 use crate::ops::Trace;
 use crate::pipeline::draining;
@@ -51,7 +51,7 @@ struct Progress {
 
 /// A request that is being routed or answered.
 pub struct RoutedRequest {
-    app: Arc<App>,
+    inference: Arc<Inference>,
     trace: Trace,
     request: Arc<GenerateRequest>,
     /// The client's bytes, with the request in full if a target parsed them.
@@ -150,7 +150,6 @@ impl RoutedRequest {
     /// Authorizes a request and prepares its billing and reports. Nothing is sent until an answer is awaited. `original` gets the
     /// client's headers.
     pub fn start(
-        app: &Arc<App>,
         gateway: &Arc<Gateway>,
         context: RequestContext,
         request: &Arc<GenerateRequest>,
@@ -159,7 +158,8 @@ impl RoutedRequest {
         let RequestContext { sender: Sender { trace, caller, headers }, share, mut own } = context;
         // Counted before the check, so that shutdown waits for every request that passes it.
         let counted_in = Counted::new(gateway);
-        if app.models.is_draining() {
+        let inference = &gateway.inference;
+        if inference.models.is_draining() {
             return Err(draining());
         }
         let current = gateway.current();
@@ -186,7 +186,7 @@ impl RoutedRequest {
             original: original.clone(),
             headers: routing_headers,
             key: owner.as_ref().map(ToString::to_string),
-            timeout: own.timeout.into_iter().chain(app.options.timeout).min(),
+            timeout: own.timeout.into_iter().chain(inference.timeout).min(),
             options: own.options,
             allowed: current.guard_fallbacks.then(|| allowed(gateway, &caller)).flatten(),
         };
@@ -194,7 +194,7 @@ impl RoutedRequest {
             reply: gateway.router().send(call),
             request: Arc::clone(request),
             original,
-            app: Arc::clone(app),
+            inference: Arc::clone(inference),
             trace,
             bill,
             unread: matches!(dialect, Some(Dialect::Passed(_))),
@@ -360,7 +360,7 @@ impl RoutedRequest {
     /// Ends a request that was answered from the cache.
     fn end_cached(&mut self) {
         let name = &self.request.model;
-        self.app.metrics.routes.cached();
+        self.inference.metrics.routes.cached();
         self.trace.note(|f| {
             f.model.clone_from(name);
             f.route = Some(format!("{}>cache", octet_config::printable(name)));
@@ -422,7 +422,7 @@ impl Drop for RoutedRequest {
         self.send_report(usage, error.as_deref());
         let has_error = error.is_some();
         self.reply.with_route(|route| {
-            self.app.metrics.routes.count(route, has_error, took, usage.as_ref());
+            self.inference.metrics.routes.count(route, has_error, took, usage.as_ref());
             self.trace.note(|f| {
                 if let Some(who) = &route.answered {
                     f.model.clone_from(&who.model);

@@ -1,7 +1,7 @@
 //! The target of a deployment: another server, a model in this process, or a server that is started on demand. Created by `gateway` for each
 //! deployment of a configuration; called by the router.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Bytes;
 use hyper::{HeaderMap, Method};
@@ -16,12 +16,11 @@ use serde_json::{Map, Value};
 
 use super::read;
 use super::servers::{Lease, Servers};
-use crate::app::App;
 use crate::blocking::run_sized;
+use crate::inference::Inference;
 use crate::memory_budget::MemoryPermit;
-use crate::models::Registry;
 use crate::ops::Trace;
-use crate::pipeline::{Job, Purpose, Run, acquire_at, chat_prompt, embed};
+use crate::pipeline::{Job, Purpose, Run, acquire, chat_prompt, embed};
 
 /// A target. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -139,12 +138,13 @@ impl RemoteTarget {
 /// A model in this process.
 #[derive(Clone)]
 pub struct LocalTarget {
-    app: Weak<App>,
-    models: Weak<Registry>,
+    inference: Arc<Inference>,
     index: usize,
     name: Arc<str>,
     window_tokens: u64,
     ours: Arc<Overrides>,
+    /// Requests for embeddings may change how long the model stays loaded.
+    may_keep: bool,
 }
 
 impl std::fmt::Debug for LocalTarget {
@@ -154,10 +154,6 @@ impl std::fmt::Debug for LocalTarget {
             .field("name", &self.name)
             .finish_non_exhaustive()
     }
-}
-
-fn ending() -> Failure {
-    Failure::new(FailureKind::Server, "the server is shutting down")
 }
 
 /// A permit that only states the request's size: the `RoutedRequest` holds its memory.
@@ -172,16 +168,16 @@ fn size_bytes(request: &GenerateRequest) -> usize {
 }
 
 impl LocalTarget {
-    /// The model with this index; `ours` changes its requests.
-    pub fn new(app: &Weak<App>, models: &Arc<Registry>, index: usize, ours: Overrides) -> Self {
-        let info = models.info(index);
+    /// The model with this index; `ours` changes its requests. `may_keep`: any caller may change how long it stays loaded.
+    pub fn new(inference: &Arc<Inference>, index: usize, ours: Overrides, may_keep: bool) -> Self {
+        let info = inference.models.info(index);
         Self {
-            app: app.clone(),
-            models: Arc::downgrade(models),
+            inference: Arc::clone(inference),
             index,
             name: info.id.into(),
             window_tokens: info.context_length.into(),
             ours: Arc::new(ours),
+            may_keep,
         }
     }
 
@@ -205,29 +201,28 @@ impl LocalTarget {
     }
 
     async fn generate(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
-        let app = self.app.upgrade().ok_or_else(ending)?;
         let answer = match ask.original {
             Some(o) if let Dialect::Passed(passed) = o.dialect => {
                 let what =
                     format!("'{}' is a model in this process, which has no {}", self.name, passed.path());
                 Err(ApiError::invalid("model", what))
             }
-            Some(o) if read::is_embedding(o.dialect) => self.embed(&app, o).await,
-            Some(o) if read::is_count(o.dialect) => self.count(&app, o).await,
-            original => self.run(&app, ask.request, original).await,
+            Some(o) if read::is_embedding(o.dialect) => self.embed(o).await,
+            Some(o) if read::is_count(o.dialect) => self.count(o).await,
+            original => self.run(ask.request, original).await,
         };
         answer.map_err(|e| from_api(&e))
     }
 
     async fn run(
         &self,
-        app: &Arc<App>,
         request: &Arc<GenerateRequest>,
         original: Option<&Arc<Original>>,
     ) -> Result<Answer, ApiError> {
         let request = self.changed(&read::whole(request, original).await?).await?;
         let share = uncounted(&request);
-        let mut run = Run::start(app, &Trace::default(), self.index, (request, share), false).await?;
+        let mut run =
+            Run::start(&self.inference, &Trace::default(), self.index, (request, share), false).await?;
         let warnings = std::mem::take(&mut run.warnings);
         if !warnings.is_empty() {
             tracing::debug!(model = &*self.name, "{}", warnings.join("; "));
@@ -235,18 +230,18 @@ impl LocalTarget {
         Ok(Answer::LocalTarget(Box::new(run)))
     }
 
-    async fn embed(&self, app: &Arc<App>, original: &Arc<Original>) -> Result<Answer, ApiError> {
+    async fn embed(&self, original: &Arc<Original>) -> Result<Answer, ApiError> {
         let request = read::parse(original, read::embedding).await?;
-        // The caller is not known here. If there are virtual keys, requests cannot change how long a model stays loaded.
-        let own = app.gateway().is_none_or(|g| !g.has_virtual_keys());
-        let request = Arc::new(EmbedRequest { keep_alive: request.keep_alive.filter(|_| own), ..request });
-        let vectors = embed(app, &Trace::default(), self.index, Arc::clone(&request), false).await?;
+        // The caller is not known here.
+        let keep_alive = request.keep_alive.filter(|_| self.may_keep);
+        let request = Arc::new(EmbedRequest { keep_alive, ..request });
+        let vectors =
+            embed(&self.inference, &Trace::default(), self.index, Arc::clone(&request), false).await?;
         Ok(Answer::vectors(original.dialect, &request, &vectors))
     }
 
     /// The embedding of a text, as from `/v1/embeddings`; text beyond the context is cut off.
     async fn vector(&self, text: &str) -> Option<Vec<f32>> {
-        let app = self.app.upgrade()?;
         let request = EmbedRequest {
             model: self.name.to_string(),
             inputs: vec![Prompt::Text(text.into())],
@@ -259,7 +254,7 @@ impl LocalTarget {
             extra: Map::new(),
             warnings: Vec::new(),
         };
-        match embed(&app, &Trace::default(), self.index, Arc::new(request), false).await {
+        match embed(&self.inference, &Trace::default(), self.index, Arc::new(request), false).await {
             Ok(mut vectors) => vectors.vectors.pop(),
             Err(e) => {
                 tracing::warn!(model = &*self.name, "no embedding for the prerouter: {}", e.message);
@@ -268,20 +263,25 @@ impl LocalTarget {
         }
     }
 
-    async fn count(&self, app: &Arc<App>, original: &Arc<Original>) -> Result<Answer, ApiError> {
+    async fn count(&self, original: &Arc<Original>) -> Result<Answer, ApiError> {
         let request = read::parse(original, read::to_count).await?;
-        let tokens = self.tokens(app, &Arc::new(request)).await?;
+        let tokens = self.tokens(&Arc::new(request)).await?;
         Ok(Answer::Ready(Some(read::counted(original.dialect, tokens).to_string().into()), None))
     }
 
     /// The exact number of tokens of a conversation's prompt.
-    async fn tokens(&self, app: &Arc<App>, request: &Arc<GenerateRequest>) -> Result<u64, ApiError> {
-        let lease = acquire_at(app, self.index, None, None).await?;
+    async fn tokens(&self, request: &Arc<GenerateRequest>) -> Result<u64, ApiError> {
+        let lease = acquire(&self.inference, self.index, None, None).await?;
         let (model, request) = (Arc::clone(lease.model()), self.changed(request).await?);
-        let counted = app.blocking_pool.run_unqueued(uncounted(&request), move |gone| match request.chat() {
-            Some(chat) => Ok(chat_prompt(&model, chat, Job { purpose: Purpose::Count, gone })?.tokens.len()),
-            None => Err(ApiError::new(ErrorKind::InvalidRequest, "'messages' is missing")),
-        });
+        let counted =
+            self.inference.blocking_pool.run_unqueued(uncounted(&request), move |gone| {
+                match request.chat() {
+                    Some(chat) => {
+                        Ok(chat_prompt(&model, chat, Job { purpose: Purpose::Count, gone })?.tokens.len())
+                    }
+                    None => Err(ApiError::new(ErrorKind::InvalidRequest, "'messages' is missing")),
+                }
+            });
         Ok(counted.await? as u64)
     }
 }
@@ -377,10 +377,9 @@ impl octet_router::Target for Target {
 
     async fn count_tokens(&self, request: &Arc<GenerateRequest>) -> Option<u64> {
         let Self::LocalTarget(here) = self else { return None };
-        let app = here.app.upgrade()?;
         // A model is not loaded to count.
-        app.models.loaded(here.index)?;
-        here.tokens(&app, request).await.ok()
+        here.inference.models.loaded(here.index)?;
+        here.tokens(request).await.ok()
     }
 
     fn window_tokens(&self) -> Option<u64> {
@@ -427,7 +426,7 @@ impl octet_router::Target for Target {
 
     fn load(&self) -> Option<u32> {
         let Self::LocalTarget(here) = self else { return None };
-        let models = here.models.upgrade()?;
+        let models = &here.inference.models;
         let stats = models.loaded(here.index).map(|l| l.handle.stats());
         let with_engine = stats.map_or(0, |s| s.running + s.waiting);
         u32::try_from(with_engine + models.waiting(here.index)).ok()

@@ -138,7 +138,8 @@ async fn embedded(
     let (parsed, _share): (EmbedRequest, _) = body::parse(c.body, parse).await?;
     let parsed = Arc::new(parsed);
     let index = c.app.find(&parsed.model)?;
-    let vectors = pipeline::embed(&c.app, &c.sender.trace, index, Arc::clone(&parsed), false).await?;
+    let vectors =
+        pipeline::embed(&c.app.inference, &c.sender.trace, index, Arc::clone(&parsed), false).await?;
     let mut response = json(200, write(&vectors).to_string());
     add_header(&mut response, messages(&parsed.warnings));
     Ok(response)

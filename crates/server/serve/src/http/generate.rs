@@ -39,7 +39,7 @@ pub async fn generate(
     let explain = headers.get(EXPLAIN).is_some_and(|v| !matches!(v.as_bytes(), b"" | b"0" | b"false"));
     let (request, share) = (Arc::new(asked.0), asked.1);
     let index = app.find(&request.model)?;
-    let mut run = Run::start(&app, &trace, index, (request, share), explain).await?;
+    let mut run = Run::start(&app.inference, &trace, index, (request, share), explain).await?;
     if explain {
         run.admitted().await;
     }

@@ -87,7 +87,7 @@ async fn vectors(c: Call) -> Result<Response, ApiError> {
     }
     let index = c.app.find(&parsed.model)?;
     let parsed = Arc::new(parsed);
-    let vectors = embed(&c.app, &c.sender.trace, index, Arc::clone(&parsed), !normalised).await?;
+    let vectors = embed(&c.app.inference, &c.sender.trace, index, Arc::clone(&parsed), !normalised).await?;
     let mut response = json_response(200, llama::vectors(&vectors));
     add_header(&mut response, messages(&parsed.warnings));
     Ok(response)
@@ -103,7 +103,7 @@ pub async fn reranking(State(app): State<Arc<App>>, request: Request) -> Respons
             return passthrough::json(c, Passed::Rerank, &path).await;
         }
         let (parsed, _share) = body::parse(c.body, rerank::parse).await?;
-        c.app.warnings.note(&parsed.warnings)?;
+        c.app.inference.warnings.note(&parsed.warnings)?;
         permit(&c.app, &c.sender.caller, &parsed.model)?;
         let bill = match c.app.gateway() {
             Some(gateway) => {
@@ -116,7 +116,7 @@ pub async fn reranking(State(app): State<Arc<App>>, request: Request) -> Respons
         };
         let index = c.app.find(&parsed.model)?;
         let parsed = Arc::new(parsed);
-        let ranking = rank(&c.app, &c.sender.trace, index, Arc::clone(&parsed)).await?;
+        let ranking = rank(&c.app.inference, &c.sender.trace, index, Arc::clone(&parsed)).await?;
         if let Some(bill) = bill {
             let usage = Usage { prompt_tokens: ranking.prompt_tokens, ..Usage::default() };
             bill.settle(Some(&usage), 0);
@@ -138,7 +138,7 @@ pub async fn slots(
 }
 
 fn slot_states(app: &App, index: usize) -> Value {
-    let Some(loaded) = app.models.loaded(index) else { return json!([]) };
+    let Some(loaded) = app.models().loaded(index) else { return json!([]) };
     let rules = loaded.handle.rules();
     let running = loaded.handle.stats().running;
     let slot = |id: usize| json!({"id": id, "n_ctx": rules.context, "speculative": false, "is_processing": id < running});

@@ -19,7 +19,7 @@ use super::routed;
 use crate::app::App;
 use crate::gateway::Caller;
 use crate::gateway::read::Own;
-use crate::pipeline::{acquire_at, embed};
+use crate::pipeline::{acquire, embed};
 use crate::warnings::{add_header, messages};
 
 /// The version of Ollama whose API this is: clients check it.
@@ -101,11 +101,11 @@ async fn load_model(
         if !load.unloads() {
             let keep_alive = load.keep_alive.filter(|_| own);
             if own {
-                app.models.revive(index);
+                app.models().revive(index);
             }
-            drop(acquire_at(app, index, keep_alive, None).await?);
+            drop(acquire(&app.inference, index, keep_alive, None).await?);
         } else if let Some(keep_alive) = load.keep_alive {
-            app.models.keep(index, keep_alive);
+            app.models().keep(index, keep_alive);
         }
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -120,7 +120,7 @@ pub async fn embed_new(State(app): State<Arc<App>>, request: Request) -> Respons
         }
         let (parsed, _share): (EmbedRequest, _) = body::parse(c.body, vectors::parse).await?;
         let (index, parsed) = (c.app.find(&parsed.model)?, Arc::new(parsed));
-        let out = embed(&c.app, &c.sender.trace, index, Arc::clone(&parsed), false).await?;
+        let out = embed(&c.app.inference, &c.sender.trace, index, Arc::clone(&parsed), false).await?;
         let mut response = json(200, vectors::response(&out));
         add_header(&mut response, messages(&parsed.warnings));
         Ok(response)
@@ -141,7 +141,7 @@ pub async fn embed_old(State(app): State<Arc<App>>, request: Request) -> Respons
             return Ok(json(200, vectors::response_old(&vectors::read(&got.0)?)));
         }
         let index = c.app.find(&parsed.model)?;
-        let out = embed(&c.app, &c.sender.trace, index, Arc::new(parsed), true).await?;
+        let out = embed(&c.app.inference, &c.sender.trace, index, Arc::new(parsed), true).await?;
         Ok(json(200, vectors::response_old(&out)))
     })
     .await

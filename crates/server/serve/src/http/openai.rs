@@ -75,7 +75,7 @@ pub async fn embed_inputs(c: Call) -> Result<Response, ApiError> {
     let (parsed, _share): (EmbedRequest, _) = body::parse(c.body, embeddings::parse).await?;
     let parsed = Arc::new(parsed);
     let index = c.app.find(&parsed.model)?;
-    let vectors = embed(&c.app, &c.sender.trace, index, Arc::clone(&parsed), false).await?;
+    let vectors = embed(&c.app.inference, &c.sender.trace, index, Arc::clone(&parsed), false).await?;
     let mut response = json(200, embeddings::response(&parsed, &vectors));
     add_header(&mut response, messages(&parsed.warnings));
     Ok(response)

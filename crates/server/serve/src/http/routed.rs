@@ -220,5 +220,5 @@ fn start(
     // Keep-alive affects all clients: virtual keys cannot change it.
     let keep_alive = request.keep_alive.filter(|_| matches!(context.sender.caller, Caller::Trusted));
     let request = Arc::new(GenerateRequest { model, keep_alive, ..request });
-    RoutedRequest::start(app, gateway, context, &request, original)
+    RoutedRequest::start(gateway, context, &request, original)
 }

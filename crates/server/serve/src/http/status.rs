@@ -30,13 +30,13 @@ pub const OPENAPI: &str = include_str!("../../assets/openapi.json");
 pub async fn health(State(app): State<Arc<App>>, request: Request) -> Response {
     let mut out = json!({"status": "ok"});
     let mut status = 200;
-    let all = 0..app.models.count();
-    let ill: Vec<_> = all.clone().filter_map(|i| Some((i, app.models.unhealthy(i)?))).collect();
+    let all = 0..app.models().count();
+    let ill: Vec<_> = all.clone().filter_map(|i| Some((i, app.models().unhealthy(i)?))).collect();
     if !ill.is_empty() {
         let is_down =
             app.gateway().is_none() && ill.len() == all.len() && ill.iter().all(|(_, u)| !u.is_loading_again);
         (status, out["status"]) = if is_down { (503, "unhealthy".into()) } else { (200, "degraded".into()) };
-        let told = |(i, u): &(usize, Unhealthy)| json!({"model": app.models.name(*i), "error": u.why, "is_loading_again": u.is_loading_again});
+        let told = |(i, u): &(usize, Unhealthy)| json!({"model": app.models().name(*i), "error": u.why, "is_loading_again": u.is_loading_again});
         out["unhealthy_models"] = ill.iter().map(told).collect();
     }
     let path = request.uri().path();
@@ -63,22 +63,22 @@ pub async fn health(State(app): State<Arc<App>>, request: Request) -> Response {
 /// `GET /ready`: 200 if requests are accepted. 503 during shutdown, and if the only model cannot be loaded or has lost its device.
 pub async fn ready(State(app): State<Arc<App>>) -> Response {
     let state = |i: usize| {
-        let name = app.models.name(i);
+        let name = app.models().name(i);
         let mut out =
-            json!({"model": name, "loaded": app.models.progress(i), "waiting": app.models.waiting(i)});
-        let card = app.models.card(i);
+            json!({"model": name, "loaded": app.models().progress(i), "waiting": app.models().waiting(i)});
+        let card = app.models().card(i);
         out["memory_bytes"] = card.memory_bytes.into();
         if let Some(on) = &card.on_device {
             (out["device"], out["device_memory_bytes"]) = (on.name.as_str().into(), on.bytes.into());
         }
-        if let Some(why) = app.models.unhealthy(i).map(|u| u.why).or_else(|| app.models.failure(i)) {
+        if let Some(why) = app.models().unhealthy(i).map(|u| u.why).or_else(|| app.models().failure(i)) {
             out["error"] = why.into();
         }
         out
     };
-    let all: Vec<Value> = (0..app.models.count()).map(state).collect();
+    let all: Vec<Value> = (0..app.models().count()).map(state).collect();
     let broken = !all.is_empty() && all.iter().all(|m| m.get("error").is_some());
-    let (status, word) = match (app.models.is_draining(), broken) {
+    let (status, word) = match (app.models().is_draining(), broken) {
         (true, _) => (503, "draining"),
         (false, true) => (503, "failed"),
         (false, false) => (200, "ready"),
@@ -90,9 +90,9 @@ pub async fn ready(State(app): State<Arc<App>>) -> Response {
 pub async fn metrics(State(app): State<Arc<App>>) -> Response {
     if let Some(gateway) = app.gateway() {
         let failures = (gateway.cache_errors(), gateway.callbacks_dropped());
-        app.metrics.routes.now(gateway.busy(), gateway.reloads(), failures);
+        app.inference.metrics.routes.now(gateway.busy(), gateway.reloads(), failures);
     }
-    match app.metrics.text(&app.models) {
+    match app.inference.metrics.text(app.models()) {
         Ok(text) => {
             let mut out = Response::new(text.into());
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -145,8 +145,8 @@ pub async fn props(
 }
 
 fn properties(app: &App, index: usize) -> Value {
-    let info = app.models.info(index);
-    let loaded = app.models.loaded(index);
+    let info = app.models().info(index);
+    let loaded = app.models().loaded(index);
     let rules = loaded.as_ref().map(|l| l.handle.rules());
     let sampling = rules.map(|r| described(&r.sampling));
     let special = |id: Option<u32>| {
@@ -182,13 +182,13 @@ pub async fn experts(
 }
 
 fn expert_usage(app: &App, index: usize) -> Value {
-    let loaded = app.models.loaded(index);
+    let loaded = app.models().loaded(index);
     let usage = loaded.as_ref().and_then(|l| l.handle.experts());
     let mut out = match usage {
         Some(usage) => ops::experts_json(&usage),
         None => json!({"experts": 0, "experts_per_token": 0, "coverage": [], "layers": []}),
     };
-    out["model"] = app.models.name(index).into();
+    out["model"] = app.models().name(index).into();
     out["is_sleeping"] = loaded.is_none().into();
     out
 }
@@ -201,7 +201,7 @@ pub async fn history(
 ) -> Response {
     about(&app, which, &request, |index| {
         let mut out = app.history.json(index, Instant::now());
-        out["model"] = app.models.name(index).into();
+        out["model"] = app.models().name(index).into();
         out
     })
 }

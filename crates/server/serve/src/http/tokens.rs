@@ -30,7 +30,7 @@ pub fn permit(app: &App, caller: &Caller, name: &str) -> Result<(), ApiError> {
 /// Leases the model that a client names, if it may use it.
 async fn lease(app: &Arc<App>, caller: &Caller, name: &str) -> Result<Lease, ApiError> {
     permit(app, caller, name)?;
-    acquire(app, name, None, None).await
+    acquire(&app.inference, app.find(name)?, None, None).await
 }
 
 /// All of these endpoints only count.
@@ -52,7 +52,7 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response
             Tokenize::Text(asked) => {
                 let lease = lease(&c.app, &c.sender.caller, &asked.model).await?;
                 let (pieces, loaded) = (asked.with_pieces, Arc::clone(lease.model()));
-                let tokens = c.app.blocking_pool.run_unqueued(share, move |gone| {
+                let tokens = c.app.inference.blocking_pool.run_unqueued(share, move |gone| {
                     let special = if asked.parse_special { Special::Parse } else { Special::Text };
                     let bos = loaded.tokenizer().bos().filter(|_| asked.add_special);
                     let mut ids: Vec<u32> = bos.into_iter().collect();
@@ -125,7 +125,10 @@ async fn prompt<T: Send + 'static>(
 ) -> Result<T, ApiError> {
     let model = Arc::clone(lease.model());
     let chat = conversation(asked)?;
-    app.blocking_pool.run_unqueued(share, move |gone| Ok(take(chat_prompt(&model, &chat, job(gone))?))).await
+    app.inference
+        .blocking_pool
+        .run_unqueued(share, move |gone| Ok(take(chat_prompt(&model, &chat, job(gone))?)))
+        .await
 }
 
 /// `POST /v1/chat/completions/input_tokens`: the number of prompt tokens of a chat request.
@@ -168,7 +171,7 @@ pub async fn count_prompt(
     asked: GenerateRequest,
     share: MemoryPermit,
 ) -> Result<u64, ApiError> {
-    let lease = acquire(app, &asked.model, None, None).await?;
+    let lease = acquire(&app.inference, app.find(&asked.model)?, None, None).await?;
     prompt(app, &lease, asked, share, |prompt| prompt.tokens.len() as u64).await
 }
 

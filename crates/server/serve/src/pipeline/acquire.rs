@@ -6,31 +6,21 @@ use octet_api::core::KeepAlive;
 use octet_api::{ApiError, ErrorKind};
 
 use super::errors::{draining, timeout};
-use crate::app::App;
+use crate::inference::Inference;
 use crate::models::{AcquireError, Lease};
 use crate::ops::Metrics;
 
 /// `Retry-After` while a model is being loaded.
 const RETRY_LOADING_S: u64 = 10;
 
-/// The model that a client asks for.
-pub async fn acquire(
-    app: &Arc<App>,
-    name: &str,
-    keep_alive: Option<KeepAlive>,
-    deadline: Option<tokio::time::Instant>,
-) -> Result<Lease, ApiError> {
-    acquire_at(app, app.find(name)?, keep_alive, deadline).await
-}
-
 /// The model of an index.
-pub async fn acquire_at(
-    app: &Arc<App>,
+pub async fn acquire(
+    inference: &Arc<Inference>,
     index: usize,
     keep_alive: Option<KeepAlive>,
     deadline: Option<tokio::time::Instant>,
 ) -> Result<Lease, ApiError> {
-    let lease = app.models.acquire(index, keep_alive);
+    let lease = inference.models.acquire(index, keep_alive);
     let lease = match deadline {
         Some(deadline) => tokio::time::timeout_at(deadline, lease).await.map_err(|_| timeout())?,
         None => lease.await,
@@ -40,7 +30,7 @@ pub async fn acquire_at(
         match &e {
             AcquireError::Failed { .. } | AcquireError::Down { .. } => error(ErrorKind::Internal),
             AcquireError::QueueFull { .. } => {
-                app.metrics.refused(&Metrics::model(&app.models.name(index)));
+                inference.metrics.refused(&Metrics::model(&inference.models.name(index)));
                 ApiError { retry_after_s: Some(RETRY_LOADING_S), ..error(ErrorKind::RateLimit) }
             }
             AcquireError::Draining => draining(),

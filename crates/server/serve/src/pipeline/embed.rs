@@ -8,24 +8,24 @@ use octet_api::{ApiError, ErrorKind};
 use octet_engine::engine::{Event, Pooling};
 use uuid::Uuid;
 
-use super::acquire::acquire_at;
+use super::acquire::acquire;
 use super::one_by_one::{submit, within};
 use super::plan::embedding;
-use crate::app::App;
+use crate::inference::Inference;
 use crate::models::{Lease, Loaded};
 use crate::ops::Trace;
 
 /// The vectors of a request's texts by the model of that index, normalised to length 1 unless `raw`.
 pub async fn embed(
-    app: &Arc<App>,
+    inference: &Arc<Inference>,
     trace: &Trace,
     index: usize,
     request: Arc<EmbedRequest>,
     raw: bool,
 ) -> Result<Embeddings, ApiError> {
-    let deadline = app.options.timeout.map(|t| tokio::time::Instant::now() + t);
-    app.warnings.note(&request.warnings)?;
-    let lease = acquire_at(app, index, request.keep_alive, deadline).await?;
+    let deadline = inference.timeout.map(|t| tokio::time::Instant::now() + t);
+    inference.warnings.note(&request.warnings)?;
+    let lease = acquire(inference, index, request.keep_alive, deadline).await?;
     let pooling: Pooling = lease.card().pooling;
     let mut out = Embeddings {
         id: Uuid::new_v4().simple().to_string(),
@@ -35,7 +35,7 @@ pub async fn embed(
     };
     trace.note(|f| f.model.clone_from(&lease.card().info.id));
     for i in 0..request.inputs.len() {
-        let (tokens, mut vector) = within(deadline, one(app, &lease, &request, i, pooling)).await?;
+        let (tokens, mut vector) = within(deadline, one(inference, &lease, &request, i, pooling)).await?;
         out.prompt_tokens += tokens as u64;
         if !raw {
             normalise(&mut vector);
@@ -52,7 +52,7 @@ pub async fn embed(
 
 /// Number of tokens and vector of one text.
 async fn one(
-    app: &Arc<App>,
+    inference: &Arc<Inference>,
     lease: &Lease,
     request: &Arc<EmbedRequest>,
     i: usize,
@@ -68,7 +68,7 @@ async fn one(
         let tokens = ours.prompt.len();
         Ok((ours, tokens))
     };
-    let (tokens, mut answered) = submit(app, lease, (i, bytes), make).await?;
+    let (tokens, mut answered) = submit(inference, lease, (i, bytes), make).await?;
     let mut vector = None;
     while let Some(event) = answered.next().await? {
         if let Event::Embedding(v) = event {

@@ -13,7 +13,7 @@ mod rerank;
 mod run;
 mod sampling;
 
-pub use acquire::{acquire, acquire_at};
+pub use acquire::acquire;
 pub use blocking_pool::BlockingPool;
 pub use embed::embed;
 pub use errors::{draining, unknown, unnamed};

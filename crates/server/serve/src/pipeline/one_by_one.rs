@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::errors::{engine_error, submit_error, timeout};
 use super::run::{QUEUE_PAUSE, Sink};
-use crate::app::App;
+use crate::inference::Inference;
 use crate::models::{Lease, Loaded};
 
 /// A slot in the model's queue for the text of that index. The first may find the queue full; later ones wait, as their request was
@@ -41,7 +41,7 @@ impl Answered {
 
 /// Submits the text of that index, `bytes` long, as the request that `make` makes on a blocking thread. Also returns what else it made.
 pub(super) async fn submit<T: Send + 'static>(
-    app: &App,
+    inference: &Inference,
     lease: &Lease,
     (index, bytes): (usize, usize),
     make: impl FnOnce(&Loaded, &AtomicBool) -> Result<(Request, T), ApiError> + Send + 'static,
@@ -49,7 +49,7 @@ pub(super) async fn submit<T: Send + 'static>(
     let slot = reserve(lease.model(), index).await?;
     let model = Arc::clone(lease.model());
     let (to, events) = unbounded_channel();
-    let submitted = app.blocking_pool.run(bytes, move |gone| {
+    let submitted = inference.blocking_pool.run(bytes, move |gone| {
         let (request, made) = make(&model, gone)?;
         let sink = Box::new(Sink { prompt: 0, to });
         model.handle.submit_in(slot, request, sink).map_err(|e| submit_error(&e))?;

@@ -12,10 +12,10 @@ use octet_engine::sampler::SamplerParams;
 use octet_engine::tokenizer::Special;
 use uuid::Uuid;
 
-use super::acquire::acquire_at;
+use super::acquire::acquire;
 use super::one_by_one::{submit, within};
 use super::prompt::{self, Job, Purpose};
-use crate::app::App;
+use crate::inference::Inference;
 use crate::models::{Lease, Loaded};
 use crate::ops::Trace;
 
@@ -51,17 +51,17 @@ impl Constraint for OneOf {
 
 /// The scores of a request's documents by the model of that index.
 pub async fn rank(
-    app: &Arc<App>,
+    inference: &Arc<Inference>,
     trace: &Trace,
     index: usize,
     request: Arc<RerankRequest>,
 ) -> Result<Ranking, ApiError> {
-    let deadline = app.options.timeout.map(|t| tokio::time::Instant::now() + t);
-    let lease = acquire_at(app, index, None, deadline).await?;
+    let deadline = inference.timeout.map(|t| tokio::time::Instant::now() + t);
+    let lease = acquire(inference, index, None, deadline).await?;
     trace.note(|f| f.model.clone_from(&lease.card().info.id));
     let mut out = Ranking { id: Uuid::new_v4().to_string(), ..Ranking::default() };
     for i in 0..request.documents.len() {
-        let (tokens, score) = within(deadline, one(app, &lease, &request, i)).await?;
+        let (tokens, score) = within(deadline, one(inference, &lease, &request, i)).await?;
         out.prompt_tokens += tokens as u64;
         out.scores.push(score);
         trace.note(|f| f.prompt = out.prompt_tokens);
@@ -88,7 +88,7 @@ fn choosing(prompt: Vec<u32>, tokens: Vec<u32>) -> Request {
 
 /// Number of prompt tokens and score of one document.
 async fn one(
-    app: &Arc<App>,
+    inference: &Arc<Inference>,
     lease: &Lease,
     request: &Arc<RerankRequest>,
     i: usize,
@@ -101,7 +101,7 @@ async fn one(
         let n = prompt.len();
         Ok((choosing(prompt, vec![yes, no]), (n, yes)))
     };
-    let ((tokens, yes), mut answered) = submit(app, lease, (i, bytes), make).await?;
+    let ((tokens, yes), mut answered) = submit(inference, lease, (i, bytes), make).await?;
     let mut score = None;
     while let Some(event) = answered.next().await? {
         if let Event::Token { logprob: Some(l), .. } = event {

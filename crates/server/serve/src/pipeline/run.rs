@@ -15,13 +15,13 @@ use octet_router::Piece;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use uuid::Uuid;
 
-use super::acquire::acquire_at;
+use super::acquire::acquire;
 use super::answer::{Choice, prompt_logprobs};
 use super::errors::{engine_error, internal, submit_error, timeout};
 use super::plan::{Defaults, Plan, Reader, plan, render};
 use crate::answer_source::{AnswerSource, Facts};
-use crate::app::App;
 use crate::blocking::spawn_blocking;
+use crate::inference::Inference;
 use crate::memory_budget::MemoryPermit;
 use crate::models::{Lease, Loaded};
 use crate::ops::{Metrics, Model, RequestCost, Trace};
@@ -49,7 +49,7 @@ impl EventSink for Sink {
 
 /// A running request.
 pub struct Run {
-    app: Arc<App>,
+    inference: Arc<Inference>,
     /// Released as soon as the engine is done: the client may read slowly.
     lease: Option<Lease>,
     waited: Duration,
@@ -117,10 +117,10 @@ struct Planned {
 }
 
 /// Reserves a slot in the queue of a model.
-fn reserve(app: &App, lease: &Lease, label: &Model) -> Result<QueueSlot, ApiError> {
+fn reserve(inference: &Inference, lease: &Lease, label: &Model) -> Result<QueueSlot, ApiError> {
     lease.model().handle.reserve().map_err(|e| {
         if matches!(e, SubmitError::QueueFull { .. }) {
-            app.metrics.refused(label);
+            inference.metrics.refused(label);
         }
         submit_error(&e)
     })
@@ -128,13 +128,13 @@ fn reserve(app: &App, lease: &Lease, label: &Model) -> Result<QueueSlot, ApiErro
 
 /// Renders, tokenizes and plans a request on blocking threads.
 async fn planned(
-    app: &App,
+    inference: &Inference,
     (model, name): (Arc<Loaded>, String),
     (request, share): (Arc<GenerateRequest>, MemoryPermit),
     defaults: Defaults,
 ) -> Result<Planned, ApiError> {
     let (of, body_bytes) = (Arc::clone(&model), share.body_bytes);
-    let rendered = app.blocking_pool.run(body_bytes, move |gone| {
+    let rendered = inference.blocking_pool.run(body_bytes, move |gone| {
         let (mut request, mut share) = (request, share);
         let rendered = render(&of, &request, gone)?;
         // The router keeps the request and its permit for other deployments.
@@ -146,7 +146,7 @@ async fn planned(
     });
     let (request, share, mut rendered) = rendered.await?;
     let left_out: Vec<Warning> = rendered.iter_mut().flat_map(|r| std::mem::take(&mut r.warnings)).collect();
-    app.warnings.note(&left_out)?;
+    inference.warnings.note(&left_out)?;
     // Not on the pool: others need not wait while a grammar is compiled, and compilations have their own limit.
     let asked = Arc::clone(&request);
     let plan = spawn_blocking(move || plan(&model, &name, &asked, rendered, defaults));
@@ -157,27 +157,27 @@ async fn planned(
 impl Run {
     /// Waits for the model of that index, plans the request, and queues it.
     pub async fn start(
-        app: &Arc<App>,
+        inference: &Arc<Inference>,
         trace: &Trace,
         index: usize,
         (request, share): (Arc<GenerateRequest>, MemoryPermit),
         explain_miss: bool,
     ) -> Result<Self, ApiError> {
-        let deadline = app.options.timeout.map(|t| tokio::time::Instant::now() + t);
-        app.warnings.note(&request.warnings)?;
-        let lease = acquire_at(app, index, request.keep_alive, deadline).await?;
+        let deadline = inference.timeout.map(|t| tokio::time::Instant::now() + t);
+        inference.warnings.note(&request.warnings)?;
+        let lease = acquire(inference, index, request.keep_alive, deadline).await?;
         let name = lease.card().info.id.clone();
         let label = Metrics::model(&name);
         trace.note(|f| f.model.clone_from(&name));
         let explain_miss = explain_miss || tracing::enabled!(tracing::Level::DEBUG);
-        let defaults = Defaults { reasoning: app.options.reasoning, explain_miss };
-        let place = reserve(app, &lease, &label)?;
-        let planning = planned(app, (Arc::clone(lease.model()), name), (request, share), defaults);
+        let defaults = Defaults { reasoning: inference.reasoning, explain_miss };
+        let place = reserve(inference, &lease, &label)?;
+        let planning = planned(inference, (Arc::clone(lease.model()), name), (request, share), defaults);
         let planned = match deadline {
             Some(deadline) => tokio::time::timeout_at(deadline, planning).await.map_err(|_| timeout())?,
             None => planning.await,
         };
-        let mut run = Self::new(app, trace, label, lease, planned?);
+        let mut run = Self::new(inference, trace, label, lease, planned?);
         run.deadline = deadline;
         run.place = Some(place);
         run.trace.note(|f| f.prompt = run.usage.prompt_tokens);
@@ -186,7 +186,7 @@ impl Run {
     }
 
     /// A planned request of which nothing has been queued.
-    fn new(app: &Arc<App>, trace: &Trace, label: Model, lease: Lease, planned: Planned) -> Self {
+    fn new(inference: &Arc<Inference>, trace: &Trace, label: Model, lease: Lease, planned: Planned) -> Self {
         let Planned { request, share, plan, left_out } = planned;
         let Plan { requests, echo, prompt_tokens, reader, unenforced, form, applied } = plan;
         let n = request.n as usize;
@@ -198,7 +198,7 @@ impl Run {
         let (to, events) = unbounded_channel();
         let requests_progress = requests.iter().map(|r| (0, r.prompt.len())).collect();
         Self {
-            app: Arc::clone(app),
+            inference: Arc::clone(inference),
             trace: trace.clone(),
             label,
             name: if request.model.is_empty() { lease.card().info.id.clone() } else { request.model.clone() },
@@ -352,7 +352,7 @@ impl Run {
             engine::Event::Done { choice, finish, stop, usage, timings } => {
                 let c = &mut self.choices[prompt * self.n + choice as usize];
                 c.done(tokenizer, finish, stop, &mut out);
-                self.app.metrics.finished(&self.label, c.finish.as_ref().map_or("abort", finish_name));
+                self.inference.metrics.finished(&self.label, c.finish.as_ref().map_or("abort", finish_name));
                 if let Some(n) = &mut self.usage.reasoning_tokens {
                     *n += c.reasoning_tokens;
                 }
@@ -468,10 +468,10 @@ impl Run {
         match self.last_token.replace(now) {
             None => {
                 let after = now - self.trace.began;
-                self.app.metrics.first_token(&self.label, after);
+                self.inference.metrics.first_token(&self.label, after);
                 self.trace.note(|f| f.ttft = Some(after));
             }
-            Some(last) => self.app.metrics.token(&self.label, now - last),
+            Some(last) => self.inference.metrics.token(&self.label, now - last),
         }
     }
 
@@ -497,7 +497,7 @@ impl Run {
             total,
             ..self.took
         };
-        self.app.metrics.request(&self.label, &self.took);
+        self.inference.metrics.request(&self.label, &self.took);
         self.trace.note(|f| {
             f.cached = cached;
             f.completion = self.usage.completion_tokens;

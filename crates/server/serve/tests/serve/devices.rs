@@ -89,7 +89,7 @@ async fn a_lost_device_is_reported_and_its_model_reloaded_once() {
     // nobody has to ask for it
     server.until("the model is loaded again", || opened.load(Ordering::SeqCst) == 2).await;
     open.send(true).expect("it is being loaded");
-    server.until("the model is well", || server.app.models.unhealthy(0).is_none()).await;
+    server.until("the model is well", || server.app.models().unhealthy(0).is_none()).await;
     assert_eq!(server.get("/health").await, (200, json!({"status": "ok"})));
     assert!(server.get("/v1/models").await.1["data"][0].get("unhealthy").is_none());
     server.ok("/v1/chat/completions", &request).await;
@@ -107,7 +107,7 @@ async fn a_lost_device_is_reported_and_its_model_reloaded_once() {
         ill["error"].as_str().is_some_and(|m| m.contains("twice") && m.contains("--device cpu")),
         "{health}"
     );
-    server.until("the engine has ended", || server.app.models.loaded(0).is_none()).await;
+    server.until("the engine has ended", || server.app.models().loaded(0).is_none()).await;
     let (status, refused) = server.post("/v1/chat/completions", &request).await;
     assert_eq!(status, 500);
     assert!(refused["error"]["message"].as_str().is_some_and(|m| m.contains("twice")), "{refused}");
@@ -134,13 +134,13 @@ async fn reloading_after_a_lost_device_is_retried() {
     struck(&server, &faults, Fault::Lost).await;
     open.send(false).expect("it is loaded again");
     let failed =
-        || server.app.models.unhealthy(0).is_some_and(|u| u.why.contains("the driver is being reset"));
+        || server.app.models().unhealthy(0).is_some_and(|u| u.why.contains("the driver is being reset"));
     server.until("that has failed", failed).await;
     let (status, health) = server.get("/health").await;
     assert_eq!((status, &health["unhealthy_models"][0]["is_loading_again"]), (200, &json!(true)), "{health}");
     // nobody asks for it
     open.send(true).expect("it is tried again");
-    server.until("the model is well", || server.app.models.unhealthy(0).is_none()).await;
+    server.until("the model is well", || server.app.models().unhealthy(0).is_none()).await;
     assert_eq!(opened.load(Ordering::SeqCst), 3);
     server.ok("/v1/chat/completions", &with(&chat("Hello"), json!({"max_tokens": 3}))).await;
 }

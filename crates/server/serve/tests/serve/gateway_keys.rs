@@ -200,7 +200,7 @@ async fn no_virtual_key_says_how_long_a_model_stays() {
     }
     // The server's own key does.
     assert_eq!(ask(&f, "sk-master", "/api/generate", &with(&load, json!({"keep_alive": 0}))).await.0, 200);
-    f.until("the model is unloaded", || f.app.models.loaded(0).is_none()).await;
+    f.until("the model is unloaded", || f.app.models().loaded(0).is_none()).await;
 }
 
 /// What one key was billed, once that is known.

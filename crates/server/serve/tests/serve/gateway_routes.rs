@@ -427,7 +427,7 @@ async fn a_changed_file_is_applied_and_an_invalid_one_is_not() {
 
     write(&text(&a.base));
     f.until("and back", || gateway.reloads() == 2).await;
-    f.until("its model makes way", || f.app.models.loaded(0).is_none()).await;
+    f.until("its model makes way", || f.app.models().loaded(0).is_none()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -470,7 +470,7 @@ async fn draining_waits_for_what_is_elsewhere() {
     let running = tokio::spawn(async move { asked.send().await.unwrap().text().await.unwrap() });
     f.until("it is on its way", || f.app.busy() == 1).await;
     f.stage.send(octet_serve::Stage::Drain).unwrap();
-    f.until("it takes no more", || f.app.models.is_draining()).await;
+    f.until("it takes no more", || f.app.models().is_draining()).await;
     assert!(!f.task.is_finished());
     go.send(true).unwrap();
     assert!(running.await.unwrap().contains("Late"));

@@ -97,7 +97,7 @@ async fn texts_far_too_long_are_refused_soon() {
     }
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     // Nothing is left in the queue of what was refused.
-    assert_eq!(f.app.models.busy(), 0);
+    assert_eq!(f.app.models().busy(), 0);
     f.ok(CHAT, &chat("Hello")).await;
 }
 
@@ -160,7 +160,7 @@ async fn forms_that_nothing_meets_are_refused_before_the_first_token() {
             assert!(message(&body).contains("cannot be used"), "{form}: {body}");
         }
     }
-    let generated = f.app.models.loaded(0).expect("it is loaded").handle.stats();
+    let generated = f.app.models().loaded(0).expect("it is loaded").handle.stats();
     assert_eq!((generated.generated_tokens, generated.steps), (0, 0));
     // nothing at all is an answer
     let nothing = with(&chat("Hello"), json!({"structured_outputs": {"regex": "a?"}}));
@@ -169,7 +169,7 @@ async fn forms_that_nothing_meets_are_refused_before_the_first_token() {
         ["", "a"].contains(&answer["choices"][0]["message"]["content"].as_str().unwrap_or("")),
         "{answer}"
     );
-    let stats = || f.app.models.loaded(0).expect("it is loaded").handle.stats();
+    let stats = || f.app.models().loaded(0).expect("it is loaded").handle.stats();
     // Figures are shown after the step that the answer came with.
     f.until("masks are counted", || stats().masked_steps > 0).await;
     let stats = stats();
@@ -243,7 +243,7 @@ async fn dead_ends_are_found_before_anything_is_generated() {
             }
         }
     }
-    let generated = f.app.models.loaded(0).expect("it is loaded").handle.stats();
+    let generated = f.app.models().loaded(0).expect("it is loaded").handle.stats();
     assert_eq!((generated.generated_tokens, generated.steps), (0, 0));
 }
 

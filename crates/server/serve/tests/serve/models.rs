@@ -43,7 +43,7 @@ async fn many_ask_at_once_and_it_is_loaded_once() {
         assert_eq!(answer.await.unwrap(), 200);
     }
     assert_eq!(count.load(Ordering::Relaxed), 2);
-    assert!(f.app.models.loaded(1).is_none(), "nobody asked for it");
+    assert!(f.app.models().loaded(1).is_none(), "nobody asked for it");
     let (_, list) = f.get("/v1/models").await;
     assert_eq!(
         (list["data"][0]["id"].as_str(), list["data"][1]["id"].as_str()),
@@ -62,13 +62,13 @@ async fn unused_models_are_unloaded() {
     let asked = tokio::spawn(async move { request.send().await.unwrap().status() });
     let mut was_there = false;
     while !asked.is_finished() {
-        let is_there = f.app.models.loaded(0).is_some();
-        assert!(is_there || !was_there || f.app.models.busy() == 0, "it goes while it is asked");
+        let is_there = f.app.models().loaded(0).is_some();
+        assert!(is_there || !was_there || f.app.models().busy() == 0, "it goes while it is asked");
         was_there |= is_there;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(asked.await.unwrap(), 200);
-    f.until("it is unloaded", || f.app.models.loaded(0).is_none()).await;
+    f.until("it is unloaded", || f.app.models().loaded(0).is_none()).await;
     assert_eq!(count.load(Ordering::Relaxed), 2, "once to see what it is");
     f.ok(CHAT, &ask("tiny")).await;
     assert_eq!(count.load(Ordering::Relaxed), 3);
@@ -78,12 +78,12 @@ async fn unused_models_are_unloaded() {
 async fn where_memory_is_short_they_take_turns() {
     let ((a, a_count), (b, b_count)) = (counted("a"), counted("b"));
     let probe = Fixture::with(Options::new(vec![model("a")])).await;
-    let bytes = probe.app.models.card(0).memory_bytes;
+    let bytes = probe.app.models().card(0).memory_bytes;
     let memory = Memory { limit: Some(bytes + bytes / 2), ..Memory::default() };
     let f = Fixture::with(Options { memory, ..Options::new(vec![a, b]) }).await;
     f.ok(CHAT, &ask("a")).await;
     f.ok(CHAT, &ask("b")).await;
-    assert!(f.app.models.loaded(0).is_none() && f.app.models.loaded(1).is_some());
+    assert!(f.app.models().loaded(0).is_none() && f.app.models().loaded(1).is_some());
     // two clients that each want another model, again and again
     let client = |name: &'static str| {
         let requests: Vec<_> = (0..10).map(|_| f.request(CHAT, &ask(name))).collect();
@@ -153,7 +153,7 @@ async fn one_that_is_larger_than_the_limit_is_refused_at_the_start() {
 async fn three_that_do_not_fit_together_are_all_answered() {
     let specs = ["a", "b", "c"].map(model);
     let probe = Fixture::with(Options::new(vec![specs[0].clone()])).await;
-    let bytes = probe.app.models.card(0).memory_bytes;
+    let bytes = probe.app.models().card(0).memory_bytes;
     // room for one, then for two
     for limit in [bytes + bytes / 2, 2 * bytes + bytes / 2] {
         let memory = Memory { limit: Some(limit), ..Memory::default() };
@@ -200,7 +200,7 @@ async fn models_are_evicted_for_models_of_the_same_device() {
     for name in ["processor", "a", "other"] {
         f.ok(CHAT, &ask(name)).await;
     }
-    let there = || [0, 1, 2, 3].map(|i| f.app.models.loaded(i).is_some());
+    let there = || [0, 1, 2, 3].map(|i| f.app.models().loaded(i).is_some());
     assert_eq!(there(), [true, true, false, true]);
     let (_, ready) = f.get("/ready").await;
     assert_eq!(ready["models"][1]["device"], "vulkan:0");

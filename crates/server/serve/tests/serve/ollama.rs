@@ -80,7 +80,7 @@ async fn models_are_listed_loaded_and_unloaded() {
     assert!(f.get("/api/version").await.1["version"].is_string());
     let unloaded = f.ok("/api/generate", &json!({"model": "tiny", "keep_alive": 0})).await;
     assert_eq!(unloaded["done_reason"], "unload");
-    f.until("the model is unloaded", || f.app.models.loaded(0).is_none()).await;
+    f.until("the model is unloaded", || f.app.models().loaded(0).is_none()).await;
     // and it comes back
     f.ok("/api/chat", &with(&chat(), json!({"stream": false}))).await;
 }

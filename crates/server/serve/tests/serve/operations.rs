@@ -26,7 +26,7 @@ async fn who_goes_away_makes_room() {
         assert!(answer.chunk().await.unwrap().is_some());
         streams.push(answer);
     }
-    let stats = || f.app.models.loaded(0).expect("it is loaded").handle.stats();
+    let stats = || f.app.models().loaded(0).expect("it is loaded").handle.stats();
     f.until("all four run", || stats().running == 4).await;
     drop(streams);
     f.until("nobody runs", || stats().running == 0).await;
@@ -34,7 +34,7 @@ async fn who_goes_away_makes_room() {
     // a client that waits for a whole answer
     let whole = f.request(CHAT, &with(&endless(), json!({"stream": false}))).timeout(Duration::from_secs(1));
     assert!(whole.send().await.is_err_and(|e| e.is_timeout()));
-    f.until("its answer is given up, too", || stats().running == 0 && f.app.models.busy() == 0).await;
+    f.until("its answer is given up, too", || stats().running == 0 && f.app.models().busy() == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -45,7 +45,7 @@ async fn a_full_queue_answers_429_with_retry_after() {
     let f = Fixture::with(Options::new(vec![spec])).await;
     let mut running = f.send(CHAT, &endless()).await;
     running.chunk().await.unwrap();
-    let stats = || f.app.models.loaded(0).expect("it is loaded").handle.stats();
+    let stats = || f.app.models().loaded(0).expect("it is loaded").handle.stats();
     f.until("one runs", || stats().running == 1 && stats().waiting == 0).await;
     let waiting = f.send(CHAT, &endless()).await;
     assert_eq!(waiting.status(), 200);
@@ -156,7 +156,7 @@ async fn what_happens_is_measured() {
         f.ok(CHAT, &chat(&"word ".repeat(40))).await;
     }
     // Figures are shown after the step that the answer came with.
-    f.until("the engine rests", || f.app.models.loaded(0).is_some_and(|l| l.handle.stats().running == 0))
+    f.until("the engine rests", || f.app.models().loaded(0).is_some_and(|l| l.handle.stats().running == 0))
         .await;
     let text = f.text("/metrics").await;
     let value = |name: &str| -> f64 {
@@ -177,7 +177,7 @@ async fn what_happens_is_measured() {
     assert!(value("octet:step_bytes{") > 0.0 && value("process_resident_memory_bytes ") > 1e6);
     // Measured when the engine has rested a while after somebody asked.
     f.until("the bandwidth is known", || {
-        f.app.models.loaded(0).is_some_and(|l| l.handle.bandwidth().is_some())
+        f.app.models().loaded(0).is_some_and(|l| l.handle.bandwidth().is_some())
     })
     .await;
     assert!(text.ends_with("# EOF\n"));
@@ -231,7 +231,7 @@ async fn experts_are_counted() {
     for text in ["word ".repeat(40), "other ".repeat(30)] {
         f.ok(CHAT, &chat(&text)).await;
     }
-    let stats = || f.app.models.loaded(0).expect("it is loaded").handle.stats();
+    let stats = || f.app.models().loaded(0).expect("it is loaded").handle.stats();
     f.until("the engine rests", || stats().running == 0).await;
     let (status, usage) = f.get("/experts?model=tiny").await;
     assert_eq!((status, &usage["model"], &usage["is_sleeping"]), (200, &json!("tiny"), &json!(false)));
@@ -270,9 +270,9 @@ async fn experts_are_counted() {
 async fn an_hour_of_metrics_is_kept() {
     let f = Fixture::start().await;
     f.ok(CHAT, &chat("word")).await;
-    f.until("the engine rests", || f.app.models.loaded(0).is_some_and(|l| l.handle.stats().running == 0))
+    f.until("the engine rests", || f.app.models().loaded(0).is_some_and(|l| l.handle.stats().running == 0))
         .await;
-    let sample = f.app.metrics.sample(&f.app.models, 0);
+    let sample = f.app.inference.metrics.sample(f.app.models(), 0);
     f.app.history.push(0, std::time::Instant::now(), sample);
     let (status, kept) = f.get("/metrics/history?model=tiny").await;
     assert_eq!((status, &kept["model"], &kept["interval_s"]), (200, &json!("tiny"), &json!(10)));
@@ -350,7 +350,7 @@ async fn the_end_waits_for_what_was_accepted() {
     let mut accepted = f.send(CHAT, &with(&long(), json!({"max_tokens": max_tokens}))).await;
     assert!(accepted.chunk().await.unwrap().is_some());
     f.stage.send(Stage::Drain).unwrap();
-    f.until("it drains", || f.app.models.is_draining()).await;
+    f.until("it drains", || f.app.models().is_draining()).await;
     let late = f.send(CHAT, &chat("x")).await;
     assert_eq!(late.status(), 503);
     assert!(late.headers().contains_key("retry-after"));

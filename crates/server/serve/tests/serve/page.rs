@@ -73,7 +73,7 @@ async fn a_named_stream_is_read_again_after_its_connection_broke() {
     assert!(all.starts_with(&begin) && all.ends_with(b"data: [DONE]\n\n"));
     // It is over, and still there, for several.
     assert_eq!(get(&f, &path, &[]).await.bytes().await.unwrap(), all);
-    let stats = f.app.models.loaded(0).expect("it is loaded").handle.stats();
+    let stats = f.app.models().loaded(0).expect("it is loaded").handle.stats();
     assert_eq!(stats.cancelled, 0);
     assert_eq!(get(&f, "/streams/0000000000000000", &[]).await.status(), 404);
 }
@@ -88,8 +88,8 @@ async fn a_named_stream_is_stopped_by_name_and_keeps_what_came() {
     let path = format!("/streams/{STREAM}");
     let stopped = reqwest::Client::new().delete(f.url(&path)).send().await.unwrap();
     assert_eq!(read(stopped).await, (200, json!({"id": STREAM, "stopped": true})));
-    let stats = || f.app.models.loaded(0).expect("it is loaded").handle.stats();
-    f.until("nobody runs", || stats().running == 0 && f.app.models.busy() == 0).await;
+    let stats = || f.app.models().loaded(0).expect("it is loaded").handle.stats();
+    f.until("nobody runs", || stats().running == 0 && f.app.models().busy() == 0).await;
     let kept = tokio::time::timeout(Duration::from_secs(60), get(&f, &path, &[]).await.bytes()).await;
     assert!(kept.expect("it has ended").unwrap().starts_with(&begin));
     for name in ["short", "with a space and enough", "../../../../../../etc"] {
