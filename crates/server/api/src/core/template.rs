@@ -16,6 +16,8 @@ pub struct Roles {
     pub system: SystemPlace,
     /// It refuses two adjacent user messages.
     pub alternating: bool,
+    /// It refuses a user message after a tool result.
+    pub answers_results: bool,
 }
 
 /// Where a template accepts instructions.
@@ -31,7 +33,7 @@ pub enum SystemPlace {
 
 impl Default for Roles {
     fn default() -> Self {
-        Self { system: SystemPlace::Anywhere, alternating: false }
+        Self { system: SystemPlace::Anywhere, alternating: false, answers_results: false }
     }
 }
 
@@ -69,6 +71,7 @@ impl Chat {
     ///   beginning.
     /// - Leading ones are prepended to the first user message, if the template accepts none.
     /// - Adjacent user messages are merged, if the template refuses them.
+    /// - A user message after a tool result is appended to the result, within `<user>` and `</user>`, if the template refuses it there.
     ///
     /// Several texts of a message are a list of `{"type": "text", "text": ...}`. An image is replaced by a text that says that it is
     /// not shown.
@@ -148,6 +151,13 @@ impl Chat {
             {
                 turn.prepend(texts);
             }
+            if roles.answers_results
+                && turn.role == Role::User
+                && let Some(result) = out.last_mut().filter(|last| last.role == Role::Tool)
+            {
+                result.append(&turn);
+                continue;
+            }
             match out
                 .last_mut()
                 .filter(|last| roles.alternating && last.role == Role::User && turn.role == Role::User)
@@ -204,6 +214,13 @@ impl<'a> Turn<'a> {
     fn prepend(&mut self, mut before: Vec<Cow<'a, str>>) {
         before.append(&mut self.texts);
         self.texts = vec![before.join("\n\n").into()];
+    }
+
+    /// Adds a user message to this tool result. Instructions are marked already.
+    fn append(&mut self, said: &Turn<'_>) {
+        let text = said.texts.join("\n");
+        let marked = if said.message.is_some() { format!("<user>\n{text}\n</user>") } else { text };
+        self.texts = vec![format!("{}\n\n{marked}", self.texts.join("\n")).into()];
     }
 
     fn to_json(&self) -> Value {

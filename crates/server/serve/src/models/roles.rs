@@ -37,5 +37,38 @@ pub fn roles(template: &ChatTemplate, variables: &Map<String, Value>) -> Roles {
         } else {
             SystemPlace::Nowhere
         };
-    Roles { system, alternating: render(&["user", "user"]).is_none() }
+    Roles {
+        system,
+        alternating: render(&["user", "user"]).is_none(),
+        answers_results: refuses_user_after_result(template, variables),
+    }
+}
+
+/// True if the template renders a call and its result, but not a user message after them.
+fn refuses_user_after_result(template: &ChatTemplate, variables: &Map<String, Value>) -> bool {
+    // Mistral's templates want ids of nine characters.
+    const ID: &str = "octet0123";
+    let function = |arguments: Value| json!({"name": "probe", "arguments": arguments});
+    [json!({}), json!("{}")].into_iter().any(|arguments| {
+        let call = json!({"type": "function", "id": ID, "function": function(arguments)});
+        let mut messages = vec![
+            json!({"role": "user", "content": "text"}),
+            json!({"role": "assistant", "content": "", "tool_calls": [call]}),
+            json!({"role": "tool", "content": "text", "tool_call_id": ID, "name": "probe"}),
+        ];
+        let renders = |messages: &[Value]| {
+            let input = ChatInput {
+                messages: messages.to_vec(),
+                tools: None,
+                add_generation_prompt: true,
+                variables: variables.clone(),
+                now_s: None,
+            };
+            template.render(&input).is_ok()
+        };
+        renders(&messages) && {
+            messages.push(json!({"role": "user", "content": "text"}));
+            !renders(&messages)
+        }
+    })
 }
