@@ -7,9 +7,9 @@ use octet_api::core::{Chat, Effort, Infill, Prompt, PromptPart};
 use octet_api::{ApiError, ErrorKind, Warning, shortened};
 use octet_engine::detokenizer::{ControlTokens, decode};
 use octet_engine::template::{ChatInput, ChatTemplate, TemplateError};
-use octet_engine::tokenizer::{Bounds, CHUNK_BYTES, EncodeError, Encoded, Special, Tokenizer};
+use octet_engine::tokenizer::{self, Bounds, CHUNK_BYTES, EncodeError, Encoded, Special, Tokenizer};
 use octet_parser::Start;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::blocking_pool::given_up;
 use crate::models::Loaded;
@@ -163,33 +163,51 @@ pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiEr
         variables,
         now_s: None,
     };
-    let prompt = template.render(&input).map_err(|e| refused(chat, &e))?;
-    let mut text = prompt.text.clone();
+    let mut prompt = template.render(&input).map_err(|e| refused(chat, &e))?;
     let tokenizer = model.tokenizer();
-    let mut tokens = job.tokens(model, "messages", prompt.text.len(), |bounds| {
+    if chat.continue_final {
+        reopen(template, &input, tokenizer, &mut prompt);
+    }
+    let tokens = job.tokens(model, "messages", prompt.text.len(), |bounds| {
         tokenizer.encode_prompt_within(&prompt, bounds)
     })?;
-    if chat.continue_final {
-        reopen(tokenizer, &mut tokens, &mut text);
-    }
     // Counting computes nothing that could be cached.
     let mut checkpoints = Vec::new();
     if job.purpose != Purpose::Count {
         checkpoints = ends_of_messages(tokenizer, &tokens);
         checkpoints.extend(end_of_tools(model, template, &input, &prompt.text, &tokens));
     }
-    Ok(Rendered { checkpoints, start: model.format.start(&text), text, tokens, warnings: from.warnings })
+    let start = model.format.start(&prompt.text);
+    Ok(Rendered { checkpoints, start, text: prompt.text, tokens, warnings: from.warnings })
 }
 
 /// Removes what the template writes after the last message, so that the answer continues that message.
-fn reopen(tokenizer: &Tokenizer, tokens: &mut Vec<u32>, text: &mut String) {
-    if let Some(at) = tokens.iter().rposition(|id| tokenizer.eos_ids().contains(id)) {
-        tokens.truncate(at);
-        let name = tokenizer.eos_ids().iter().filter_map(|&id| tokenizer.token_text(id));
-        if let Some(at) = name.filter_map(|n| text.rfind(n)).max() {
-            text.truncate(at);
-        }
+fn reopen(template: &ChatTemplate, input: &ChatInput, tokenizer: &Tokenizer, prompt: &mut tokenizer::Prompt) {
+    // Where the message has no text, its end is the last end token.
+    let end = end_of_last_text(template, input, &prompt.text).or_else(|| {
+        let names = tokenizer.eos_ids().iter().filter_map(|&id| tokenizer.token_text(id));
+        names.filter_map(|name| prompt.text.rfind(name)).max()
+    });
+    if let Some(end) = end {
+        prompt.text.truncate(end);
+        prompt.barriers.retain(|&at| at < end);
     }
+}
+
+/// Where the text of the last message ends in the rendered `text`: rendered once more with a longer message, what follows the
+/// addition is what the template writes after it. The text itself may occur in that, too.
+fn end_of_last_text(template: &ChatTemplate, input: &ChatInput, text: &str) -> Option<usize> {
+    const ADDED: &str = "octet-probe-end";
+    let mut longer = input.clone();
+    let content = &mut longer.messages.last_mut()?["content"];
+    let said = match content {
+        Value::Array(parts) => &mut parts.iter_mut().rfind(|part| part["text"].is_string())?["text"],
+        text => text,
+    };
+    *said = format!("{}{ADDED}", said.as_str().filter(|text| !text.is_empty())?).into();
+    let rendered = template.render(&longer).ok()?.text;
+    let (_, rest) = rendered.rsplit_once(ADDED)?;
+    text.strip_suffix(rest).map(str::len)
 }
 
 /// A template's own error is a client error.
