@@ -151,7 +151,9 @@ impl Rule {
 
     fn is_neutral(&self, value: &Value) -> bool {
         if !self.neutral.is_empty() {
-            return self.neutral().iter().any(|n| same(n, value));
+            // An empty list requests nothing, whatever the rule lists.
+            return value.as_array().is_some_and(Vec::is_empty)
+                || self.neutral().iter().any(|n| same(n, value));
         }
         match value {
             Value::Null | Value::Bool(false) => true,

@@ -11,7 +11,6 @@ use crate::rules::{Rules, refused};
 const RULES: Rules = &[
     ("prompt", refused("it belongs to /api/generate; send 'messages'")),
     ("template", refused("set it on the server with --chat-template")),
-    ("tool_choice", refused("Ollama has none; use /v1/chat/completions")),
 ];
 
 /// Parses the body of a `POST /api/chat`. Without messages it is a request to load or unload the model.
@@ -24,6 +23,8 @@ pub fn parse(body: &[u8]) -> Result<Call> {
     let mut chat =
         Chat { messages: o.read("messages", messages::messages)?.unwrap_or_default(), ..Chat::default() };
     chat.tools = o.read("tools", openai::tools)?.unwrap_or_default();
+    // Not Ollama's own; clients send it all the same.
+    openai::chat::tool_choice(&mut o, &mut chat)?;
     fields::think(&mut o, &mut chat)?;
     let keep_alive = fields::keep_alive(&mut o)?;
     let mut r = GenerateRequest::new(model, Input::Chat(Chat::default()));

@@ -307,6 +307,10 @@ pub(crate) fn check_tool_choice(chat: &Chat) -> Result<()> {
 
 /// Parses `reasoning_effort`.
 pub(crate) fn effort(f: Field, chat: &mut Chat) -> Result<()> {
+    // Groq's word for the model's own effort.
+    if f.as_str() == Some("default") {
+        return Ok(());
+    }
     let mut names = vec![("none", None)];
     names.extend(Effort::NAMES.map(|(name, effort)| (name, Some(effort))));
     chat.reasoning.effort = f.one_of(&names)?;
@@ -322,8 +326,13 @@ pub(super) fn thinking(o: &mut Object, chat: &mut Chat) -> Result<()> {
     if let Some(f) = o.take("include_reasoning") {
         chat.reasoning.hide = !f.bool()?;
     }
+    // llama.cpp's values, and Groq's: "parsed" is reasoning in a field of its own.
+    if o.peek("reasoning_format").is_some_and(|v| v == "hidden") {
+        o.take("reasoning_format");
+        chat.reasoning.hide = true;
+    }
     let why = "reasoning comes apart from the answer; say --reasoning-format on the server";
-    o.only("reasoning_format", &["auto".into(), "deepseek".into()], why)?;
+    o.only("reasoning_format", &["auto".into(), "deepseek".into(), "parsed".into()], why)?;
     switch(o.take("enable_thinking"), chat)?;
     if let Some(f) = o.take("chat_template_kwargs") {
         let mut kwargs = f.object()?;
@@ -493,7 +502,8 @@ pub(crate) fn schema(f: Field) -> Result<Value> {
 
 /// Parses name, description, schema and strictness of a JSON schema.
 pub(super) fn named_schema(o: &mut Object) -> Result<ResponseFormat> {
-    let name = o.require("name")?.name()?;
+    // OpenAI requires a name; it has no effect on the answer.
+    let name = o.read("name", Field::name)?.unwrap_or_else(|| "answer".into());
     let description = o.read("description", Field::string)?;
     let strict = o.read("strict", Field::bool)?;
     // Without a schema, any object.

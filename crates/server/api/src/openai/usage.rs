@@ -161,7 +161,8 @@ impl From<&Timings> for WireTimings {
             prompt_per_second: t.prompt_per_second(),
             predicted_n: t.predicted_n,
             predicted_ms: t.predicted_ms,
-            predicted_per_token_ms: each(t.predicted_n, t.predicted_ms),
+            // Without the first token, as in `predicted_per_second`: it comes with the prompt.
+            predicted_per_token_ms: each(t.predicted_n.saturating_sub(1), t.predicted_ms),
             predicted_per_second: t.predicted_per_second(),
             draft_n: t.draft.map(|d| d.0),
             draft_n_accepted: t.draft.map(|d| d.1),

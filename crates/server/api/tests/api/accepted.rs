@@ -26,7 +26,7 @@ fn warned(r: &GenerateRequest) -> Vec<&str> {
 
 /// Role and text of each turn.
 fn turns(r: &GenerateRequest, system: SystemPlace, alternating: bool) -> Vec<(String, String)> {
-    let t = r.chat().unwrap().template(Roles { system, alternating }).unwrap();
+    let t = r.chat().unwrap().template(Roles { system, alternating, answers_results: false }).unwrap();
     let text = |v: &Value| match v.as_array() {
         Some(parts) => parts.iter().map(|p| p["text"].as_str().unwrap()).collect::<Vec<_>>().join("\n"),
         None => v.as_str().unwrap().to_string(),
@@ -369,4 +369,77 @@ fn images_do_not_end_a_session() {
     let t = tool.chat().unwrap().template(Roles::default()).unwrap();
     assert_eq!(t.messages[2]["content"], "[Here was a document. This model reads text only.]");
     assert_eq!(t.warnings.len(), 2);
+}
+
+#[test]
+fn values_that_ask_for_what_happens_anyway() {
+    let with = |more: Value| {
+        let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "A"}]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    // Groq's clients, and lists that request nothing.
+    for more in [
+        json!({"reasoning_format": "parsed"}),
+        json!({"reasoning_effort": "default"}),
+        json!({"modalities": []}),
+    ] {
+        assert_eq!(chat(with(more.clone())), chat(with(json!({}))), "{more}");
+    }
+    assert!(chat(with(json!({"reasoning_format": "hidden"}))).chat().unwrap().reasoning.hide);
+    let raw =
+        openai::chat::parse(with(json!({"reasoning_format": "raw"})).to_string().as_bytes()).unwrap_err();
+    assert_eq!(raw.param.as_deref(), Some("reasoning_format"));
+    let gemini =
+        json!({"contents": [{"parts": [{"text": "A"}]}], "generationConfig": {"responseModalities": []}});
+    octet_api::gemini::parse(gemini.to_string().as_bytes()).unwrap();
+    // A schema's name has no effect on the answer.
+    let schema = json!({"type": "object", "properties": {}, "additionalProperties": false});
+    let named =
+        chat(with(json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}})));
+    assert!(matches!(&named.response_format, ResponseFormat::JsonSchema { schema: s, .. } if *s == schema));
+}
+
+#[test]
+fn ollama_clients_may_choose_a_tool() {
+    let choice = |choice: Value| {
+        let body = json!({
+            "model": "m", "messages": [{"role": "user", "content": "A"}], "tool_choice": choice,
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}],
+        });
+        match ollama::chat::parse(body.to_string().as_bytes())? {
+            ollama::Call::Generate(r) => Ok(r.chat().unwrap().tool_choice.clone()),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(choice(json!("auto")), Ok(ToolChoice::Auto));
+    assert_eq!(choice(json!("required")), Ok(ToolChoice::Required));
+    let named = |name: &str| json!({"type": "function", "function": {"name": name}});
+    assert_eq!(choice(named("f")), Ok(ToolChoice::Named("f".into())));
+    let e: ApiError = choice(named("g")).unwrap_err();
+    assert_eq!(e.param.as_deref(), Some("tool_choice"));
+}
+
+#[test]
+fn what_the_user_says_after_a_result_is_part_of_it_where_templates_refuse_it() {
+    let r = messages(json!({
+        "model": "m", "max_tokens": 1, "tools": [{"name": "f", "input_schema": {"type": "object", "properties": {}}}],
+        "messages": [
+            {"role": "user", "content": "A"},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "B"}, {"type": "text", "text": "C"}]},
+            {"role": "system", "content": "D"},
+        ],
+    }));
+    let turns = |answers_results: bool| {
+        let roles = Roles { system: SystemPlace::First, alternating: true, answers_results };
+        let out = r.chat().unwrap().template(roles).unwrap();
+        out.messages[2..].iter().map(|m| (m["role"].clone(), m["content"].clone())).collect::<Vec<_>>()
+    };
+    let result = "B\n\n<user>\nC\n</user>\n\n<system>\nD\n</system>";
+    assert_eq!(turns(true), [(json!("tool"), json!(result))]);
+    assert_eq!(
+        turns(false),
+        [(json!("tool"), json!("B")), (json!("user"), json!("C\n\n<system>\nD\n</system>"))]
+    );
 }

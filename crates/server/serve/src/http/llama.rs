@@ -102,7 +102,7 @@ pub async fn reranking(State(app): State<Arc<App>>, request: Request) -> Respons
         {
             return passthrough::json(c, Passed::Rerank, &path).await;
         }
-        let (parsed, _share) = body::parse(c.body, rerank::parse).await?;
+        let (mut parsed, _share) = body::parse(c.body, rerank::parse).await?;
         c.app.inference.warnings.note(&parsed.warnings)?;
         permit(&c.app, &c.sender.caller, &parsed.model)?;
         let bill = match c.app.gateway() {
@@ -115,6 +115,9 @@ pub async fn reranking(State(app): State<Arc<App>>, request: Request) -> Respons
             None => None,
         };
         let index = c.app.find(&parsed.model)?;
+        if parsed.model.is_empty() {
+            parsed.model = c.app.models().card(index).info.id;
+        }
         let parsed = Arc::new(parsed);
         let ranking = rank(&c.app.inference, &c.sender.trace, index, Arc::clone(&parsed)).await?;
         if let Some(bill) = bill {

@@ -36,8 +36,16 @@ pub fn constraint(
     request: &GenerateRequest,
     start: Start,
 ) -> Result<Form, ApiError> {
-    let (format, field) = (response_format(&request.response_format), &*request.response_format_field);
+    let (mut format, field) = (response_format(&request.response_format), &*request.response_format_field);
     let mut unenforced = Vec::new();
+    let must_call = request.chat().is_some_and(|c| {
+        matches!(c.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) && !c.tools.is_empty()
+    });
+    if must_call && format.is_some() {
+        // As at OpenAI: an answer that is a call has no text.
+        unenforced.push(format!("'{field}' has no effect: 'tool_choice' requires a call"));
+        format = None;
+    }
     let tools = match request.chat() {
         Some(chat) => tool_calls(model, name, chat, format.is_some(), &mut unenforced)?,
         None => None,
@@ -56,14 +64,6 @@ pub fn constraint(
         unenforced.extend(warnings);
         Ok(matcher)
     };
-    let must_call = request.chat().is_some_and(|c| {
-        matches!(c.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) && !c.tools.is_empty()
-    });
-    if must_call && format.is_some() {
-        let what =
-            format!("'{field}' has no effect where 'tool_choice' demands a call; leave one of them out");
-        return Err(ApiError::invalid(field, what));
-    }
     let param = if format.is_some() { field } else { "tools" };
     let format = format.map(|f| matcher(f, field)).transpose()?;
     let tools = tools.map(|t| matcher(t, "tools")).transpose()?;

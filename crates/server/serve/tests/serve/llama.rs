@@ -1,10 +1,11 @@
-//! llama-server's own endpoints. Its own tests were run against this server, too (docs/serving.md says which pass).
+//! llama-server's own endpoints.
 
 use crate::common::{Fixture, chat, model, with};
 use octet_engine::engine::Pooling;
 use octet_engine::sampler::SamplingDefaults;
-use octet_serve::Options;
+use octet_serve::{ModelSpec, Options};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 fn completion(more: Value) -> Value {
     with(&json!({"prompt": "Once upon a time", "n_predict": 8, "temperature": 0, "ignore_eos": true}), more)
@@ -239,4 +240,127 @@ async fn documents_are_ranked_in_three_shapes() {
     ] {
         assert_eq!(f.post(path, &wrong).await.0, 400, "{path} {wrong}");
     }
+}
+
+/// The score is the probability of "yes" where only "yes" and "no" are allowed: here from the log-probabilities of the same prompt.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_model_ranks_by_the_odds_of_yes() {
+    let Some(path) = octet_testkit::model("smollm2") else { return };
+    let open = move || octet_weights::Model::open(&path).map_err(octet_serve::BoxError::from);
+    let mut spec = model("tiny");
+    spec.chat_template = None;
+    let f = Fixture::with(Options::new(vec![ModelSpec { open: Arc::new(open), ..spec }])).await;
+    let (query, documents) = ("What is a panda?", ["A car.", "A bear of China."]);
+    let ranking = f.ok("/rerank", &json!({"query": query, "documents": documents})).await;
+    assert_eq!(ranking["model"], "tiny");
+    let results = ranking["results"].as_array().unwrap();
+    assert_eq!(results.len(), 2);
+    assert!(results[0]["relevance_score"].as_f64() >= results[1]["relevance_score"].as_f64());
+    let system = "Decide whether the document meets the query under the given instruction. Answer with \"yes\" or \"no\" only.";
+    for result in results {
+        let document = documents[result["index"].as_u64().unwrap() as usize];
+        let instruct = "Given a search query, find passages that answer it";
+        let user = format!("<Instruct>: {instruct}\n<Query>: {query}\n<Document>: {document}");
+        let messages =
+            [("system", system), ("user", &*user)].map(|(role, text)| json!({"role": role, "content": text}));
+        let prompt = f.ok("/apply-template", &json!({"messages": messages})).await["prompt"].clone();
+        let logprob = async |word: &str| {
+            let asked = json!({
+                "prompt": prompt, "max_tokens": 1, "temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "logprobs": 1,
+                "structured_outputs": {"choice": [word]},
+            });
+            let answer = f.ok("/v1/completions", &asked).await;
+            assert_eq!(answer["choices"][0]["text"], word);
+            answer["choices"][0]["logprobs"]["token_logprobs"][0].as_f64().unwrap()
+        };
+        let expected = 1.0 / (1.0 + (logprob("no").await - logprob("yes").await).exp());
+        let score = result["relevance_score"].as_f64().unwrap();
+        assert!((score - expected).abs() < 1e-4, "{document}: {score} and {expected}");
+    }
+    // text-embeddings-inference's form, with log-odds.
+    let bare = f.ok("/rerank", &json!({"query": query, "texts": documents, "raw_scores": true})).await;
+    let p = results[0]["relevance_score"].as_f64().unwrap();
+    assert!((bare[0]["score"].as_f64().unwrap() - (p / (1.0 - p)).ln()).abs() < 1e-3, "{bare}");
+    assert_eq!(bare[0]["index"], results[0]["index"]);
+    let few = json!({"query": query, "documents": documents, "top_n": 1, "return_documents": true, "model": "tiny"});
+    let few = f.ok("/v2/rerank", &few).await;
+    assert_eq!(few["results"].as_array().unwrap().len(), 1);
+    let best = documents[results[0]["index"].as_u64().unwrap() as usize];
+    assert_eq!(few["results"][0]["document"]["text"], best);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_message_goes_on_whatever_ends_messages() {
+    let mut spec = model("tiny");
+    // The end of a turn here is no end token of the vocabulary; only the prompt begins with one.
+    let template = "<|endoftext|>{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}[end]{% endfor %}\
+                    {% if add_generation_prompt %}[assistant]{% endif %}";
+    spec.chat_template = Some(template.into());
+    let f = Fixture::with(Options::new(vec![spec])).await;
+    let asked = json!({
+        "messages": [
+            {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello<|endoftext|>"},
+            {"role": "user", "content": "Go on"}, {"role": "assistant", "content": "Once upon "},
+        ],
+        "continue_final_message": true, "add_generation_prompt": false,
+    });
+    let prompt = f.ok("/apply-template", &asked).await["prompt"].clone();
+    assert_eq!(
+        prompt,
+        "<|endoftext|>[user]Hi[end][assistant]Hello<|endoftext|>[end][user]Go on[end][assistant]Once upon"
+    );
+    let body = with(&asked, json!({"model": "tiny", "max_tokens": 2}));
+    f.ok("/v1/chat/completions", &body).await;
+    // A text that is part of the end.
+    let mut short = asked.clone();
+    short["messages"][3]["content"] = "en".into();
+    let prompt = f.ok("/apply-template", &short).await["prompt"].clone();
+    assert!(prompt.as_str().unwrap().ends_with("[user]Go on[end][assistant]en"), "{prompt}");
+}
+
+/// instructor asks for a call and a format at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_required_call_goes_before_a_format() {
+    let f = Fixture::start().await;
+    let schema = json!({"type": "object", "properties": {"n": {"enum": [1]}}, "required": ["n"], "additionalProperties": false});
+    let asked = json!({
+        "model": "tiny", "input": "Hi", "max_output_tokens": 200, "tool_choice": {"type": "function", "name": "P"},
+        "text": {"format": {"type": "json_schema", "name": "P", "strict": true, "schema": schema}},
+        "tools": [{"type": "function", "name": "P", "parameters": schema}], "reasoning": {"effort": "none"},
+    });
+    let answer = f.send("/v1/responses", &asked).await;
+    assert_eq!(answer.status(), 200);
+    let warning = answer.headers()["x-octet-warning"].to_str().unwrap().to_string();
+    assert!(warning.contains("'text.format' has no effect"), "{warning}");
+    let body: Value = answer.json().await.unwrap();
+    let call = body["output"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|item| item["type"] == "function_call")
+        .expect("a call");
+    assert_eq!(call["name"], "P");
+    let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+    assert_eq!(arguments, json!({"n": 1}));
+}
+
+/// What Claude Code sends after each result, to templates in the manner of Mistral's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_template_that_wants_answers_to_results_gets_what_the_user_says_in_them() {
+    let mut spec = model("tiny");
+    let template = "{% set ns = namespace(user=true) %}{% for m in messages %}\
+        {% if m.role == 'user' or (m.role == 'assistant' and not m.tool_calls) %}\
+        {% if (m.role == 'user') != ns.user %}{{ raise_exception('roles must alternate') }}{% endif %}{% set ns.user = not ns.user %}{% endif %}\
+        {% if m.tool_calls %}[TOOL_CALLS]{% for c in m.tool_calls %}{% if c.id|length != 9 %}{{ raise_exception('nine characters') }}{% endif %}\
+        {{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}{% endfor %}\
+        {% else %}[{{ m.role }}]{{ m.content }}{% endif %}{% endfor %}";
+    spec.chat_template = Some(template.into());
+    let f = Fixture::with(Options::new(vec![spec])).await;
+    let call = json!({"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    let asked = json!({"messages": [
+        {"role": "user", "content": "A"}, {"role": "assistant", "content": null, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "B"}, {"role": "user", "content": "C"},
+    ]});
+    let prompt = f.ok("/apply-template", &asked).await["prompt"].clone();
+    assert_eq!(prompt, "[user]A[TOOL_CALLS]f[ARGS]{}[tool]B\n\n<user>\nC\n</user>");
 }

@@ -17,6 +17,7 @@ pub use request::parse;
 pub(crate) use request::{request, stream_options};
 pub use response::response;
 pub use stream::ChunkWriter;
+pub(crate) use tools::tool_choice;
 
 use super::envelope::Names;
 

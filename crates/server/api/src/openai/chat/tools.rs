@@ -17,6 +17,11 @@ pub(super) fn tools(o: &mut Object, chat: &mut Chat) -> Result<()> {
         chat.tools = f.list(tool)?.into_iter().flatten().collect();
         fields::unique(&chat.tools)?;
     }
+    tool_choice(o, chat)
+}
+
+/// `tool_choice`; `chat` has the tools.
+pub(crate) fn tool_choice(o: &mut Object, chat: &mut Chat) -> Result<()> {
     if let Some(f) = o.take("tool_choice") {
         choice(f, chat)?;
         fields::check_tool_choice(chat)?;
