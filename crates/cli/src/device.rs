@@ -405,6 +405,7 @@ pub fn options(index: usize) -> octet_vulkan::VulkanOptions {
         index,
         kernel_cache: kernel_cache(),
         notice: Some(|message| note!("note: {message}")),
+        free_memory: Some(crate::memory::available),
         ..Default::default()
     }
 }

@@ -19,7 +19,8 @@ const CONTEXT_MIN: usize = 4096;
 
 /// Estimated device memory of a model. The embedding table and snapshots stay in the machine's memory.
 pub fn bill(report: &Report, limits: &Limits, exact: bool) -> Memory {
-    let cpu = report.memory(&Limits { snapshots: 0, ..limits.clone() }, exact);
+    // A device has a spare slot for steps that are submitted ahead.
+    let cpu = report.memory(&Limits { snapshots: 0, spare_slots: 1, ..limits.clone() }, exact);
     // The block for multi-token prediction counts as speculation. A tied head is listed as a tensor of its own, with the table's type.
     let groups =
         report.groups.iter().filter(|g| !matches!(g.group, Group::Other | Group::Mtp | Group::Embedding));
@@ -79,7 +80,7 @@ pub fn expert_slots(report: &Report, limits: &Limits, room: u64) -> Result<Optio
 pub struct Split {
     /// Bytes of the device's own memory.
     pub device: u64,
-    /// Bytes of the machine's memory: the embedding table, snapshots, logits, and all experts if the device has slots for some.
+    /// Bytes of the machine's memory: the embedding table, its copy for steps that are submitted ahead, snapshots, logits, and all experts if the device has slots for some.
     pub machine: u64,
 }
 
@@ -90,7 +91,8 @@ impl Split {
         let table = report.group(Group::Embedding).map_or(0, |g| g.bytes);
         let snapshots = report.state_bytes().saturating_mul(limits.snapshots as u64);
         let logits = 4 * (report.config.vocab * limits.batch_outputs) as u64;
-        let machine = table.saturating_add(snapshots).saturating_add(logits + STAGING_BYTES);
+        let machine =
+            table.saturating_mul(2).saturating_add(snapshots).saturating_add(logits + STAGING_BYTES);
         match (slots, report.config.moe) {
             (Some(slots), Some(moe)) => {
                 let experts = expert_bytes(report);

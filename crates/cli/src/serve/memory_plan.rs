@@ -129,9 +129,10 @@ impl MemoryPlan {
         );
         if slot > 0 {
             let of = |n: usize| size(slot.saturating_mul(n as u64));
+            let spare = if self.on_device.is_some() { " and a spare one" } else { "" };
             out += &format!(
-                "  states       {:>12}  {} sequences, {} each\n  snapshots    {:>12}  at most {} states{}\n",
-                of(self.limits.slots),
+                "  states       {:>12}  {} sequences{spare}, {} each\n  snapshots    {:>12}  at most {} states{}\n",
+                of(self.limits.slots + usize::from(self.on_device.is_some())),
                 self.limits.slots,
                 size(slot),
                 of(self.limits.snapshots),

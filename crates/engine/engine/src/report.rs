@@ -114,7 +114,7 @@ pub struct Memory {
     pub weights: u64,
     /// Keys and values of all pages.
     pub kv: u64,
-    /// Recurrent states of all slots and snapshots.
+    /// Recurrent states of all slots, spare ones included, and snapshots.
     pub states: u64,
     /// Activations and logits of a step; approximate, as backends keep slightly more.
     pub activations: u64,
@@ -210,12 +210,13 @@ impl Report {
         let tokens = times(4 * activation_row(c), limits.batch_tokens);
         // Inputs of guesses, besides the states.
         let kept: u64 = self.caches.iter().map(|l| l.guess_bytes() as u64).sum();
-        let kept = kept.saturating_mul((limits.slots * limits.guesses) as u64);
+        let kept = kept.saturating_mul(((limits.slots + limits.spare_slots) * limits.guesses) as u64);
+        let slots = (limits.slots + limits.spare_slots) as u64;
         let block = if mtp { self.block_memory(limits, packed) } else { 0 };
         Memory {
             weights,
             kv: per_page.saturating_mul(limits.pages as u64),
-            states: per_slot.saturating_mul((limits.slots as u64).saturating_add(limits.snapshots as u64)),
+            states: per_slot.saturating_mul(slots.saturating_add(limits.snapshots as u64)),
             activations: tokens.saturating_add(times(8 * c.vocab, limits.batch_outputs)),
             speculation: kept.saturating_add(block),
         }

@@ -76,6 +76,7 @@ fn decode() {
         let limits = Limits {
             kv: types[i % 2].into(),
             slots: 4,
+            spare_slots: 0,
             batch_outputs: 4,
             guesses: 3,
             mtp: true,

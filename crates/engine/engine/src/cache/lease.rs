@@ -15,6 +15,8 @@ pub struct Lease {
     pub pages: Vec<u32>,
     /// State slot.
     pub slot: usize,
+    /// Another slot, into which a step that is submitted ahead writes the new state. Until then `slot` has the state of `computed` tokens.
+    pub spare: Option<usize>,
     /// Tokens whose keys, values and state are computed.
     pub computed: usize,
     /// Accepted guesses at their end that the state does not include yet.
@@ -69,6 +71,7 @@ impl Cache {
         let lease = Lease {
             pages,
             slot,
+            spare: None,
             computed: found.position,
             redo: Redo::default(),
             kept: found.position,
@@ -155,6 +158,7 @@ impl Cache {
         Some(Lease {
             pages,
             slot,
+            spare: None,
             computed: lease.computed,
             redo: lease.redo,
             kept: lease.kept,
@@ -164,11 +168,25 @@ impl Cache {
         })
     }
 
+    /// Gives a sequence a spare slot if it has a state; false if none is free.
+    pub fn take_spare(&mut self, lease: &mut Lease) -> bool {
+        if self.recurrent && lease.spare.is_none() {
+            lease.spare = self.pool.take_spare();
+        }
+        !self.recurrent || lease.spare.is_some()
+    }
+
+    /// Takes it back.
+    pub fn release_spare(&mut self, lease: &mut Lease) {
+        lease.spare.take().into_iter().for_each(|slot| self.pool.release_spare(slot));
+    }
+
     /// Ends a sequence. Its cached parts remain.
     pub fn release(&mut self, lease: Lease) {
         self.version += 1;
         lease.pages.into_iter().for_each(|p| self.pool.release(p));
         self.pool.release_slot(lease.slot);
+        lease.spare.into_iter().for_each(|slot| self.pool.release_spare(slot));
         if let Some(last) = lease.path.last().copied().or(lease.root) {
             self.tree.nodes[last].pins -= 1;
         }

@@ -434,7 +434,7 @@ impl Cache {
         let mut slots = 0;
         for l in leases {
             l.pages.iter().for_each(|p| refs[*p as usize] += 1);
-            slots += 1;
+            slots += 1 + usize::from(l.spare.is_some());
         }
         for (id, n) in &self.tree.nodes {
             if let Some((p, rows)) = n.page {
@@ -464,7 +464,7 @@ impl Cache {
             }
         }
         let free = refs.iter().filter(|r| **r == 0).count();
-        if free != self.pool.free_pages() || slots + self.pool.free_slots() != self.pool.total_slots() {
+        if free != self.pool.free_pages() || slots != self.pool.used_slots() {
             return Err(format!(
                 "{free} pages are free, {slots} slots in use; the pool says {:?}",
                 self.pool

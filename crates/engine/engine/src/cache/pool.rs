@@ -40,7 +40,11 @@ pub struct Pool {
     free: Vec<u32>,
     /// Pages that only the prefix cache uses.
     idle: usize,
+    /// Free slots, of sequences and spare ones.
     slots: Vec<usize>,
+    /// Sequences that have a slot, and how many may.
+    sequences: usize,
+    sequences_max: usize,
     total_slots: usize,
 }
 
@@ -53,6 +57,8 @@ impl Pool {
             free: (0..shape.pages as u32).rev().collect(),
             idle: 0,
             slots: (0..shape.slots).rev().collect(),
+            sequences: 0,
+            sequences_max: model.limits().slots.min(shape.slots),
             total_slots: shape.slots,
         }
     }
@@ -73,13 +79,13 @@ impl Pool {
     pub fn idle_pages(&self) -> usize {
         self.idle
     }
-    /// Free slots.
+    /// Number of sequences that still get a slot, once no sequence has a spare one.
     pub fn free_slots(&self) -> usize {
-        self.slots.len()
+        self.sequences_max - self.sequences
     }
-    /// Total slots.
-    pub fn total_slots(&self) -> usize {
-        self.total_slots
+    /// Slots in use, spare ones included.
+    pub fn used_slots(&self) -> usize {
+        self.total_slots - self.slots.len()
     }
 
     /// Takes a free page, with one reference.
@@ -139,12 +145,26 @@ impl Pool {
         self.pages[page as usize].is_idle()
     }
 
-    /// A free slot. Its state is undefined.
+    /// A free slot for a sequence. Its state is undefined.
     pub fn take_slot(&mut self) -> Option<usize> {
+        if self.sequences == self.sequences_max {
+            return None;
+        }
+        let slot = self.slots.pop()?;
+        self.sequences += 1;
+        Some(slot)
+    }
+    /// Releases a sequence's slot.
+    pub fn release_slot(&mut self, slot: usize) {
+        self.sequences -= 1;
+        self.release_spare(slot);
+    }
+    /// A second slot for a sequence. Its state is undefined.
+    pub fn take_spare(&mut self) -> Option<usize> {
         self.slots.pop()
     }
-    /// Releases a slot.
-    pub fn release_slot(&mut self, slot: usize) {
+    /// Releases it.
+    pub fn release_spare(&mut self, slot: usize) {
         debug_assert!(!self.slots.contains(&slot));
         self.slots.push(slot);
     }

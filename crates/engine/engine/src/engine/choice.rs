@@ -195,6 +195,16 @@ impl Choice {
         self.masked.is_none() && self.generated() >= self.min_tokens && self.sampler.needs_few()
     }
 
+    /// Whether the next token will be the one with the largest logit, as far as one knows, or may be (`is_daring`); and not the last one.
+    pub fn is_probably_greedy(&self, is_daring: bool) -> bool {
+        let generated = self.generated();
+        self.needs_few()
+            && (is_daring || self.sampler.params().temperature == 0.0)
+            && self.forced.is_empty()
+            && generated > 0
+            && generated + 1 < self.limit
+    }
+
     fn choose(&mut self, logits: Logits<'_>) -> Result<(u32, Option<f32>), Error> {
         if let Some(id) = self.forced.pop_front() {
             let logprob = match (self.sampler.params().logprobs, logits) {

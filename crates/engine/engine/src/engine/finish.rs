@@ -4,6 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use octet_compute::batch::{PAGE_TOKENS, Redo};
+use octet_compute::picks;
 
 use super::choice::Logits;
 use super::event::{Event, Finish, Timings, TokenLogprob, Usage};
@@ -272,6 +273,7 @@ impl Engine {
         let vocab = self.rules.vocab;
         let logits = if self.is_picked {
             self.model.picks(row, &mut self.picks);
+            r.took = picks::best(&self.picks);
             Logits::Largest(&self.picks)
         } else {
             Logits::All(&self.model.last_logits()[row * vocab..(row + 1) * vocab])

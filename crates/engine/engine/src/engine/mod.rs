@@ -7,6 +7,7 @@
 //! prompt was split, and whatever was cached.
 
 mod admit;
+mod ahead;
 mod choice;
 mod event;
 mod finish;
@@ -31,7 +32,7 @@ use crate::Error;
 use crate::cache::{Cache, Contents, Found, Lease, TOKENS_MIN, fingerprint};
 pub use crate::cache::{CacheStats, DiskOptions, DiskStats};
 use crate::experts::ExpertUsage;
-use crate::models::{self, Model, loader::Progress};
+use crate::models::{self, Ahead, Model, loader::Progress};
 use crate::sampler::SamplerParams;
 use crate::tokenizer::Tokenizer;
 use choice::Choice;
@@ -115,6 +116,8 @@ struct Running {
     past: usize,
     fresh: usize,
     done: bool,
+    /// The token with the largest logit of its last row, if the largest ones were found on the device.
+    took: Option<u32>,
 }
 
 impl Running {
@@ -132,6 +135,7 @@ impl Running {
             first: 0,
             fresh: 0,
             done: false,
+            took: None,
         }
     }
 
@@ -155,6 +159,13 @@ pub struct Engine {
     /// The state in which nothing more could be admitted.
     admission_blocked: Option<admit::AdmissionState>,
     batch: Batch,
+    /// The step behind it, which is submitted if `is_ahead`.
+    next: Batch,
+    is_ahead: bool,
+    bets_on_samples: bool,
+    /// When the last step ended, if that is known; and when the host knew.
+    step_ended: Option<Instant>,
+    step_seen: Instant,
     plan: plan::Plan,
     speculation: speculation::Speculation,
     /// A span's tokens with its guesses.
@@ -237,6 +248,11 @@ impl Engine {
         let table = context.div_ceil(PAGE_TOKENS);
         Ok(Self {
             batch: Batch::with_capacity(model.limits().batch_tokens, max_seqs, max_seqs * table),
+            next: Batch::with_capacity(max_seqs, max_seqs, max_seqs * table),
+            is_ahead: false,
+            bets_on_samples: false,
+            step_ended: None,
+            step_seen: Instant::now(),
             rules: Arc::new(Rules {
                 sampleable,
                 tokenizer,
@@ -367,35 +383,50 @@ impl Engine {
     /// Runs one step.
     pub fn step(&mut self) -> Step {
         self.drop_closed();
-        self.admit();
-        if self.running.is_empty() {
-            return Step::Idle;
-        }
-        self.take_arrivals();
-        self.plan_step();
-        if self.batch.is_empty() {
-            return Step::Worked;
+        let was_submitted = self.take_next();
+        if !was_submitted {
+            self.admit();
+            if self.running.is_empty() {
+                return Step::Idle;
+            }
+            self.take_arrivals();
+            self.plan_step();
+            if self.batch.is_empty() {
+                return Step::Worked;
+            }
         }
         // Before the masks are computed elsewhere: a choice whose constraint is away looks as if it had none.
-        let needs_few = self.needs_few();
+        let needs_few = was_submitted || self.needs_few();
         self.masks.send(&mut self.running);
         let routes = self.running.iter().any(|r| self.jobs[r.job].routes);
         self.model.expert_counts().trace(routes);
-        let start = Instant::now();
-        let computed = if needs_few {
-            self.model.step_picking(&self.batch)
+        let goes_ahead = needs_few && self.plan_next();
+        // The device began a submitted step when the one before ended.
+        let start = if was_submitted { self.step_ended } else { Some(Instant::now()) };
+        let computed = if was_submitted || goes_ahead {
+            self.model.step_ahead(&self.batch, goes_ahead.then_some(&self.next)).map(|ahead| (true, ahead))
         } else {
-            self.model.step(&self.batch).map(|_| false)
+            let picked = if needs_few {
+                self.model.step_picking(&self.batch)
+            } else {
+                self.model.step(&self.batch).map(|_| false)
+            };
+            picked.map(|is_picked| (is_picked, Ahead { was_running: true, is_next_submitted: false }))
         };
-        self.is_picked = matches!(computed, Ok(true));
+        let was_running = computed.as_ref().is_ok_and(|(_, ahead)| ahead.was_running);
+        self.is_ahead = computed.as_ref().is_ok_and(|(_, ahead)| ahead.is_next_submitted);
+        self.is_picked = matches!(computed, Ok((true, _)));
         self.stats.picked_steps += u64::from(self.is_picked);
-        let time = start.elapsed();
+        let now = Instant::now();
+        let known = start.filter(|_| was_running).map(|start| now - start);
+        let time = known.unwrap_or_else(|| self.stats.step_time_last.min(now - self.step_seen));
+        (self.step_ended, self.step_seen) = (was_running.then_some(now), now);
         self.stats.step_bytes = self.model.backend().bytes_read().unwrap_or(0);
         let (failed, masks) = self.masks.receive(&mut self.running);
         for (id, e) in failed {
             self.fail(id, Error::Constraint(e));
         }
-        self.record_time(time);
+        self.record_time(time, known.is_some());
         if masks.masks > 0 {
             self.stats.masked_steps += 1;
             self.stats.masked_step_time += time + masks.waited;
@@ -526,9 +557,12 @@ impl Engine {
     }
 
     /// Adapts the prompts' share of mixed steps to the time of steps.
-    fn record_time(&mut self, time: Duration) {
+    fn record_time(&mut self, time: Duration, is_measured: bool) {
         self.stats.steps += 1;
         self.stats.step_time += time;
+        if !is_measured {
+            return;
+        }
         self.stats.step_time_last = time;
         let p = &self.plan;
         if p.decodes == 0 {

@@ -112,6 +112,8 @@ impl Options {
             // One more: a sequence that resumes within a page has a copy of it.
             pages: kv_tokens.div_ceil(PAGE_TOKENS) + 1,
             slots,
+            // So that a step can be submitted ahead of one running answer. Others take free slots.
+            spare_slots: usize::from(self.device.as_ref().is_some_and(Device::runs_ahead)),
             snapshots,
             batch_tokens,
             // One row for each sequence, and more for scored prompts or guesses.
@@ -133,6 +135,7 @@ impl Options {
             pages: kv_tokens.div_ceil(PAGE_TOKENS) + slots,
             // One more, for the state of a sequence while it follows its guesses.
             slots: slots + 1,
+            spare_slots: 0,
             snapshots: 0,
             batch_tokens: speculation::DRAFT_READ_TOKENS,
             batch_outputs: 1,

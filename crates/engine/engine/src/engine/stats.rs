@@ -36,7 +36,8 @@ pub struct Stats {
     pub prompt_searches: u64,
     /// Average time that a sequence runs, weighted towards recent ones.
     pub service_time: Duration,
-    /// Number of model steps, and their total time.
+    /// Number of model steps, and their total time. A step that was submitted ahead and ended before anyone waited for it counts like the last one
+    /// before it.
     pub steps: u64,
     /// See `steps`.
     pub step_time: Duration,
@@ -48,6 +49,11 @@ pub struct Stats {
     pub decode_step_time_max: Duration,
     /// Number of steps that read back only the largest logits of each row.
     pub picked_steps: u64,
+    /// Number of steps that were submitted before the one before had ended and whose results were used; and of such whose results were dropped: they
+    /// took other tokens than the host then chose, or all their answers had ended.
+    pub steps_ahead: u64,
+    /// See `steps_ahead`.
+    pub steps_dropped: u64,
     /// Steps with constrained answers, and their total time including masks.
     pub masked_steps: u64,
     /// See `masked_steps`.

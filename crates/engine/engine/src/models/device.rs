@@ -18,6 +18,7 @@ type Open =
 pub struct Device {
     name: Arc<str>,
     open: Arc<Open>,
+    runs_ahead: bool,
 }
 
 impl Device {
@@ -29,7 +30,7 @@ impl Device {
         let open = Arc::new(move |file: &octet_weights::Model, limits: Limits, progress: Progress<'_>| {
             load(file, open()?, limits, progress)
         });
-        Self { name: name.into(), open }
+        Self { name: name.into(), open, runs_ahead: B::RUNS_AHEAD }
     }
 
     /// The processor. Models with the same arbiter compute one at a time.
@@ -40,6 +41,11 @@ impl Device {
     /// Its name: `cpu`, `vulkan:0`.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether it has steps that are submitted before the one before has ended.
+    pub fn runs_ahead(&self) -> bool {
+        self.runs_ahead
     }
 
     /// Loads a model.

@@ -60,6 +60,12 @@ impl<B: Backend + Inspect> Loaded<B> {
                     decoder.forward_mtp(block, be, scratch, cache, counts, batch, hidden, work, true);
                 });
             }
+            if B::RUNS_AHEAD {
+                let first = &steps[0];
+                let _ = be.submit(first, true, |be| {
+                    decoder.forward(be, scratch, cache, counts, first, &mut |_, _, _| {});
+                });
+            }
             if has_states {
                 let _ = be.step(Pass::Other, &redo, |be| decoder.redo(be, scratch, cache, &redo));
             }

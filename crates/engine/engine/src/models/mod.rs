@@ -35,6 +35,8 @@ pub struct Limits {
     pub pages: usize,
     /// State slots: the maximum number of concurrent sequences.
     pub slots: usize,
+    /// Further slots, into which steps that are submitted ahead write new states.
+    pub spare_slots: usize,
     /// Snapshots of slots in ordinary memory. Not allocated in advance, but included in memory estimates.
     pub snapshots: usize,
     /// Maximum number of tokens per step.
@@ -57,6 +59,7 @@ impl Limits {
         Self {
             pages: context.div_ceil(PAGE_TOKENS),
             slots: 1,
+            spare_slots: 0,
             snapshots: 0,
             batch_tokens: 512.min(context.max(1)),
             batch_outputs: 1,
@@ -66,6 +69,15 @@ impl Limits {
             draft_vocab: DraftVocab::default(),
         }
     }
+}
+
+/// The result of [`Model::step_ahead`].
+#[derive(Debug, Clone, Copy)]
+pub struct Ahead {
+    /// The step was still running when the host began to wait for it. Otherwise nobody knows when it ended.
+    pub was_running: bool,
+    /// The next step is submitted.
+    pub is_next_submitted: bool,
 }
 
 /// A loaded model with its caches. Runs one step at a time; all methods are called from the thread that owns it.
@@ -96,6 +108,25 @@ pub trait Model: Send {
     /// Like `step`. If [`Model::picks`] has the largest logits of each row, it leaves the logits on the device and returns true.
     fn step_picking(&mut self, batch: &Batch) -> Result<bool, Error> {
         self.step(batch).map(|_| false)
+    }
+    /// Whether a step can follow one of `rows` rows in [`Model::step_ahead`]. The first time, prepares for that, which takes memory of the machine.
+    fn can_follow(&mut self, _rows: usize) -> bool {
+        false
+    }
+    /// Runs a step as [`Model::step_picking`] does, with picks of all rows, or waits for it if it was the last call's `next`.
+    ///
+    /// `next` is a step of one token for each row of this one: the token with the largest logit ([`octet_compute::picks::best`]), whatever the
+    /// batch says. It is submitted behind this step, so that the device goes on while the host processes this step's results. The next call has to be
+    /// for it, or [`Model::drop_next`]. Only where [`Model::can_follow`].
+    fn step_ahead(&mut self, batch: &Batch, _next: Option<&Batch>) -> Result<Ahead, Error> {
+        self.step_picking(batch).map(|_| Ahead { was_running: true, is_next_submitted: false })
+    }
+    /// Waits for a submitted `next`, and drops its results and failures. States that it wrote are undefined.
+    ///
+    /// # Errors
+    /// If the device is lost.
+    fn drop_next(&mut self) -> Result<(), Error> {
+        Ok(())
     }
     /// The [`PICKS`] largest logits of a row in the order of their ids, if the last step picked.
     fn picks(&mut self, _row: usize, _out: &mut Vec<Pick>) {}
@@ -183,7 +214,8 @@ pub fn load<B: Backend + Inspect>(
     }
     let decoder =
         Loader::new(model, &mut be, &config, progress).decoder(limits.mtp.then_some(limits.draft_vocab))?;
-    let shape = decoder.cache_shape(limits.pages, limits.slots, limits.guesses, limits.kv);
+    let slots = limits.slots + limits.spare_slots;
+    let shape = decoder.cache_shape(limits.pages, slots, limits.guesses, limits.kv);
     let step = StepShape {
         tokens: limits.batch_tokens,
         outputs: limits.batch_outputs,
@@ -212,6 +244,7 @@ pub fn load<B: Backend + Inspect>(
         mtp,
         redo: Batch::with_capacity(0, 1, 0),
         picked: Vec::with_capacity(PICKS),
+        is_ahead: false,
         normed: None,
         logits,
         states: Vec::new(),
@@ -245,6 +278,8 @@ struct Loaded<B: Backend> {
     tokens: usize,
     /// Scratch: the picks of a row.
     picked: Vec<Pick>,
+    /// The `next` of the last [`Model::step_ahead`] is submitted.
+    is_ahead: bool,
     /// For [`Model::hidden`]: a buffer `[batch_tokens, hidden]`, its copy, and whether it is of the last step.
     normed: Option<B::Buf>,
     states: Vec<f32>,
@@ -272,6 +307,15 @@ impl<B: Backend + Inspect> Loaded<B> {
         })?;
         be.count_experts(counts);
         Ok(())
+    }
+
+    /// Submits a step whose logits stay on the device.
+    fn submit(&mut self, batch: &Batch, follows: bool) -> Result<(), Error> {
+        self.check(batch);
+        let Self { be, decoder, cache, scratch, counts, .. } = self;
+        Ok(be.submit(batch, follows, |be| {
+            decoder.forward(be, scratch, cache, counts, batch, &mut |_, _, _| {});
+        })?)
     }
 
     /// Returns a failure outside of a step: data read since then is invalid.
@@ -339,6 +383,34 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
         }
         self.check_failure()?;
         Ok(is_picked)
+    }
+
+    fn can_follow(&mut self, rows: usize) -> bool {
+        self.decoder.picks && self.be.can_follow(&mut self.decoder.embedding, rows)
+    }
+
+    fn step_ahead(&mut self, batch: &Batch, next: Option<&Batch>) -> Result<Ahead, Error> {
+        if !std::mem::take(&mut self.is_ahead) {
+            self.submit(batch, false)?;
+        }
+        let is_next_submitted = match next.map(|next| self.submit(next, true)) {
+            None => false,
+            Some(Ok(())) => true,
+            Some(Err(e)) if self.be.is_lost() => return Err(e),
+            // This step goes on. The next one is computed in its turn, and fails then if it has to.
+            Some(Err(_)) => false,
+        };
+        let was_running = self.be.wait()?;
+        self.be.count_experts(&self.counts);
+        (self.outputs, self.tokens, self.states_current) = (0, batch.len(), false);
+        self.check_failure()?;
+        self.is_ahead = is_next_submitted;
+        Ok(Ahead { was_running, is_next_submitted })
+    }
+
+    fn drop_next(&mut self) -> Result<(), Error> {
+        self.is_ahead = false;
+        Ok(self.be.discard()?)
     }
 
     fn picks(&mut self, row: usize, out: &mut Vec<Pick>) {

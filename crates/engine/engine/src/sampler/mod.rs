@@ -213,6 +213,9 @@ impl Sampler {
         self.top.extend(largest.iter().map(|p| Candidate::new(p.id, p.logit)));
         self.top.sort_unstable();
         let best = *self.top.first().ok_or(SamplerError::NothingAllowed)?;
+        if !best.logit().is_finite() {
+            return Err(SamplerError::NotFinite { id: best.id(), value: best.logit() });
+        }
         if self.params.temperature == 0.0 {
             return Ok(Sampled { id: best.id(), logprob: None });
         }

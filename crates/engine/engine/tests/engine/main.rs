@@ -1,5 +1,6 @@
 //! The tests of the engine, in one program: each test program is linked separately.
 
+mod ahead;
 mod cache;
 mod common;
 mod detokenizer;

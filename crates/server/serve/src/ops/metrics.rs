@@ -103,6 +103,8 @@ struct Levels {
     disk_dropped: Level,
     preemptions: Level,
     steps: Level,
+    steps_ahead: Level,
+    steps_dropped: Level,
     step_bytes: Level,
     bandwidth: Level,
     healthy: Level,
@@ -187,6 +189,14 @@ impl Levels {
             ),
             preemptions: level("octet:preemptions", "Sequences put back for want of pages since then"),
             steps: level("octet:steps", "Steps of the model since then"),
+            steps_ahead: level(
+                "octet:steps_ahead",
+                "Those that a graphics device began before the host had chosen their tokens",
+            ),
+            steps_dropped: level(
+                "octet:steps_dropped",
+                "Such whose results nobody needed, or whose tokens were not those that the host then chose",
+            ),
             step_bytes: level(
                 "octet:step_bytes",
                 "Bytes that they had to read: weights, states, keys and values",
@@ -408,6 +418,8 @@ impl Metrics {
             (&self.levels.healthy, u64::from(models.unhealthy(index).is_none())),
             (&self.levels.preemptions, stats.preemptions),
             (&self.levels.steps, stats.steps),
+            (&self.levels.steps_ahead, stats.steps_ahead),
+            (&self.levels.steps_dropped, stats.steps_dropped),
             (&self.levels.step_bytes, stats.step_bytes),
             (&self.levels.bandwidth, loaded.as_ref().map_or(0, |l| bandwidth(&l.handle, on_device))),
             (&self.levels.masked_steps, stats.masked_steps),

@@ -318,6 +318,11 @@ impl Speculation {
         self.most
     }
 
+    /// Whether guesses are drafted by models, which read what a step leaves.
+    pub fn reads_steps(&self) -> bool {
+        !self.paused && self.drafters.iter().any(|d| d.drafts())
+    }
+
     /// Called after a step: makes guesses for the next one.
     pub fn draft(&mut self, work: &mut Work<'_>) -> Result<(), Error> {
         if self.paused {

@@ -38,6 +38,7 @@ pub fn limits() -> Limits {
     Limits {
         pages: 2 * CONTEXT / PAGE_TOKENS,
         slots: 4,
+        spare_slots: 0,
         snapshots: 0,
         batch_tokens: CONTEXT,
         batch_outputs: CONTEXT,
