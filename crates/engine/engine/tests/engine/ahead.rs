@@ -27,7 +27,8 @@ fn open(
     options: engine::Options,
 ) -> Engine {
     let device = Device::new("vulkan", move || {
-        let mut device = Vulkan::new(&VulkanOptions { index, ..VulkanOptions::default() })?;
+        let mut device =
+            Vulkan::new(&VulkanOptions { index, lazy_kernels: true, ..VulkanOptions::default() })?;
         if !runs_ahead {
             device.never_run_ahead();
         }
