@@ -199,9 +199,9 @@ impl ChatTemplate {
             .map_err(|what| TemplateError::Failed { what })?
     }
 
-    /// The form of content for messages with several texts; found by rendering some.
-    pub fn content_form(&self) -> ContentForm {
-        self.forms(&self.default).content
+    /// The form of the content of messages with this role; found by rendering some.
+    pub fn content_form(&self, role: &str) -> ContentForm {
+        self.forms(&self.default).content(role)
     }
 
     /// The form of call arguments; found by rendering some.
@@ -290,7 +290,8 @@ fn speaks_tags(message: &Value) -> bool {
 fn compile(source: &str) -> Result<Compiled, TemplateError> {
     let syntax = |what| TemplateError::Syntax { what };
     bounds::check_source(source).map_err(syntax)?;
-    let plain = jinja::without_generation_tags(source);
+    // Line ends are those of Jinja2.
+    let plain = jinja::without_generation_tags(&source.replace("\r\n", "\n").replace('\r', "\n"));
     let compiled = bounds::apart(|| {
         let env = jinja::environment(&plain).map_err(|e| in_words(&e))?;
         let reads = env.get_template(jinja::NAME).map_err(|e| in_words(&e))?.undeclared_variables(false);

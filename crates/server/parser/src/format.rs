@@ -190,7 +190,7 @@ impl Format {
             ToolSyntax::None
         } else if has("<function=") && has("<parameter=") {
             ToolSyntax::Qwen3Coder
-        } else if has("\"arguments") && !has("<arg_key>") {
+        } else if (has("\"arguments") || has("{'arguments': ")) && !has("<arg_key>") {
             ToolSyntax::Hermes
         } else {
             ToolSyntax::None // another family's call between the same tags

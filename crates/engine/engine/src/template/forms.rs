@@ -28,9 +28,12 @@ pub enum ArgumentsForm {
 /// The forms that a template accepts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Forms {
-    pub content: ContentForm,
+    /// By role, in the order of [`ROLES`]: templates treat them differently.
+    content: [ContentForm; ROLES.len()],
     pub arguments: ArgumentsForm,
 }
+
+const ROLES: [&str; 4] = ["user", "system", "assistant", "tool"];
 
 /// Texts that no template and no vocabulary contains.
 const FIRST: &str = "zqfirst";
@@ -39,64 +42,90 @@ const SECOND: &str = "zqsecond";
 impl Forms {
     /// Finds the forms; `render` turns messages and tools into a prompt, or `None` if the template rejects them.
     pub(super) fn find(render: impl Fn(&[Value], &[Value]) -> Option<String>) -> Self {
-        Self { content: content(&render), arguments: arguments(&render) }
-    }
-}
-
-fn content(render: &impl Fn(&[Value], &[Value]) -> Option<String>) -> ContentForm {
-    let text = || Value::from(FIRST);
-    let parts = || json!([{"type": "text", "text": FIRST}, {"type": "text", "text": SECOND}]);
-    // Each role separately: a template may treat them differently, or lack some.
-    let mut form = None;
-    for role in ["user", "system", "assistant"] {
-        let chat = |content: Value| {
-            let mut messages = vec![json!({"role": role, "content": content})];
-            if role == "assistant" {
-                messages.insert(0, json!({"role": "user", "content": "hi"}));
-            } else {
-                messages.extend([
-                    json!({"role": "assistant", "content": "hi"}),
-                    json!({"role": "user", "content": "hi"}),
-                ]);
-                if role == "system" {
-                    messages.swap(1, 2);
-                }
-            }
-            render(&messages, &[])
-        };
-        let as_text = chat(text()).is_some_and(|p| p.contains(FIRST));
-        let as_parts =
-            chat(parts()).is_some_and(|p| p.contains(FIRST) && p.contains(SECOND) && !is_printed(&p));
-        match (as_text, as_parts) {
-            (true, true) => {
-                form.get_or_insert(ContentForm::TextOrParts);
-            }
-            (true, false) => return ContentForm::Text,
-            (false, true) => form = Some(ContentForm::Parts),
-            // The template lacks this role.
-            (false, false) => {}
+        let arguments = arguments(&render);
+        let user = content(&render, "user", arguments, false);
+        // The other messages, too, have to be parts if a user's has to.
+        let parts = user == Some(ContentForm::Parts);
+        let of = |role| if role == "user" { user } else { content(&render, role, arguments, parts) };
+        let found = ROLES.map(of);
+        // A role that the template lacks, or that it takes in other chats alone, is like the others; a tool's result is text.
+        let known = found.iter().flatten().next().copied().unwrap_or(ContentForm::TextOrParts);
+        let mut content = found.map(|form| form.unwrap_or(known));
+        if found[ROLES.len() - 1].is_none() && known != ContentForm::Parts {
+            content[ROLES.len() - 1] = ContentForm::Text;
         }
+        Self { content, arguments }
     }
-    form.unwrap_or(ContentForm::TextOrParts)
+
+    /// The form of a message's content.
+    pub(super) fn content(&self, role: &str) -> ContentForm {
+        // Templates take other roles for the user's or the system's, if at all.
+        let at = ROLES.iter().position(|r| *r == role).unwrap_or(0);
+        self.content[at]
+    }
 }
 
-/// Whether a list of parts was printed as Python data.
+/// The form for a role; `None` if the template lacks it.
+fn content(
+    render: &impl Fn(&[Value], &[Value]) -> Option<String>,
+    role: &str,
+    form: ArgumentsForm,
+    others_are_parts: bool,
+) -> Option<ContentForm> {
+    let part = |text: &str| json!({"type": "text", "text": text});
+    let parts = Value::from(vec![part(FIRST), part(SECOND)]);
+    let chat = |content: &Value| {
+        let hi = if others_are_parts { vec![part("hi")].into() } else { Value::from("hi") };
+        let user = json!({"role": "user", "content": hi});
+        let said = json!({"role": role, "content": content});
+        match role {
+            "user" => render(&[said], &[]),
+            "system" => render(&[said, user], &[]),
+            "assistant" => render(&[user.clone(), said, user], &[]),
+            _ => {
+                let mut call = call(json!({FIRST: "-"}));
+                shape_arguments(&mut call["function"]["arguments"], form);
+                let result =
+                    json!({"role": role, "content": content, "tool_call_id": call["id"], "name": NAME});
+                let called = json!({"role": "assistant", "content": "", "tool_calls": [call]});
+                render(&[user, called, result], &[tool()])
+            }
+        }
+    };
+    let as_text = chat(&FIRST.into()).is_some_and(|p| p.contains(FIRST));
+    let as_parts = chat(&parts).is_some_and(|p| p.contains(FIRST) && p.contains(SECOND) && !is_printed(&p));
+    match (as_text, as_parts) {
+        (true, true) => Some(ContentForm::TextOrParts),
+        (true, false) => Some(ContentForm::Text),
+        (false, true) => Some(ContentForm::Parts),
+        (false, false) => None,
+    }
+}
+
+/// Whether a list of parts was printed as Python data or JSON.
 fn is_printed(prompt: &str) -> bool {
-    [format!("': '{FIRST}'"), format!("\": \"{FIRST}\"")].iter().any(|p| prompt.contains(p))
+    [format!("'text': '{FIRST}'"), format!("\"text\": \"{FIRST}\"")].iter().any(|p| prompt.contains(p))
+}
+
+/// The function of the calls.
+const NAME: &str = "zqname";
+
+fn tool() -> Value {
+    let parameters = json!({"type": "object", "properties": {FIRST: {"type": "string"}}});
+    json!({"type": "function", "function": {"name": NAME, "description": "-", "parameters": parameters}})
+}
+
+fn call(arguments: Value) -> Value {
+    json!({"type": "function", "id": "zqid12345", "function": {"name": NAME, "arguments": arguments}})
 }
 
 fn arguments(render: &impl Fn(&[Value], &[Value]) -> Option<String>) -> ArgumentsForm {
-    let name = "zqname";
-    let parameters = json!({"type": "object", "properties": {FIRST: {"type": "string"}}});
-    let tool =
-        json!({"type": "function", "function": {"name": name, "description": "-", "parameters": parameters}});
     let chat = |arguments: Value| {
-        let call = json!({"type": "function", "id": "zqid12345", "function": {"name": name, "arguments": arguments}});
         let messages = [
             json!({"role": "user", "content": "hi"}),
-            json!({"role": "assistant", "content": "", "tool_calls": [call]}),
+            json!({"role": "assistant", "content": "", "tool_calls": [call(arguments)]}),
         ];
-        render(&messages, std::slice::from_ref(&tool)).filter(|p| p.contains(SECOND))
+        render(&messages, &[tool()]).filter(|p| p.contains(SECOND))
     };
     let object = json!({FIRST: SECOND});
     let python = format!("'{FIRST}': '{SECOND}'");
@@ -120,8 +149,9 @@ pub(super) fn shape(messages: &[Value], forms: Forms) -> Result<Vec<Value>, Temp
                 "messages[{i}] is not an object with a role and content"
             )));
         }
+        let form = forms.content(message["role"].as_str().unwrap_or_default());
         if let Some(content) = message.get_mut("content") {
-            shape_content(content, forms.content);
+            shape_content(content, form);
         }
         let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) else { continue };
         for call in calls {

@@ -29,6 +29,7 @@ mod stages;
 mod synthetic;
 mod template_bounds;
 mod template_golden;
+mod template_parts;
 mod template_variables;
 mod tokenizer_chunks;
 mod tokenizer_damage;

@@ -55,7 +55,7 @@ fn content_has_the_form_that_the_template_renders() {
             ..ChatInput::default()
         };
         let text = |content| template.render(&input(content)).unwrap().text;
-        (template.content_form(), text(parts()), text("One.".into()))
+        (template.content_form("user"), text(parts()), text("One.".into()))
     };
     // One that prints whatever content is, one that drops lists, one that drops texts, and one that takes both.
     let (form, many, one) = of("{% for m in messages %}{{ m.content }}{% endfor %}");
@@ -70,6 +70,30 @@ fn content_has_the_form_that_the_template_renders() {
         "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}{% endfor %}",
     );
     assert_eq!((form, &*many, &*one), (ContentForm::TextOrParts, "One.Two.", "One."));
+}
+
+#[test]
+fn each_role_has_its_own_form() {
+    let template = template(
+        "{% for m in messages %}{% if m.role == 'user' and m.content is not string %}{% for p in m.content %}{{ p.text }}{% endfor %}\
+         {% elif m.role == 'assistant' %}{{ m.content[0].text }}{{ m.content[1].text }}{% else %}{{ m.content }}{% endif %};{% endfor %}",
+    );
+    let said = |role: &str| json!({"role": role, "content": [{"type": "text", "text": "One."}, {"type": "text", "text": "Two."}]});
+    let messages = ["system", "user", "assistant", "tool"].map(said).to_vec();
+    let text = template.render(&ChatInput { messages, ..ChatInput::default() }).unwrap().text;
+    assert_eq!(text, "One.\nTwo.;One.Two.;One.Two.;One.\nTwo.;");
+    assert_eq!(
+        ["system", "user", "assistant", "tool"].map(|role| template.content_form(role)),
+        [ContentForm::Text, ContentForm::TextOrParts, ContentForm::Parts, ContentForm::Text]
+    );
+}
+
+#[test]
+fn line_ends_are_those_of_jinja2() {
+    let template = template("{% for m in messages %}\r\n{{ m.role }}\r\n\r{% endfor %}");
+    let messages = vec![json!({"role": "user", "content": "A\r\nB"})];
+    let text = template.render(&ChatInput { messages, ..ChatInput::default() }).unwrap().text;
+    assert_eq!(text, "user\n\n");
 }
 
 #[test]

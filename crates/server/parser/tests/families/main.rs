@@ -1,94 +1,48 @@
 //! The syntaxes of calls derived from real chat templates, which jinja2 renders as in transformers: calls as a template renders them
 //! parse to the same calls, whole and by characters. The templates come from packages of PyPI; none is in this repository.
 
-#[allow(dead_code)]
-#[path = "../../../serve/tests/common/python.rs"]
-mod python;
+mod renderer;
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::Path;
 
 use octet_parser::{
     Derived, Format, History, Ids, Message, Options, Parser, Start, Tool, ToolSyntax, ToolsVariable, derive,
 };
+use renderer::Renderer;
 use serde_json::{Map, Value, json};
 
-/// Renders templates as transformers does.
-struct Renderer {
-    child: Child,
-    pipes: RefCell<(ChildStdin, BufReader<ChildStdout>)>,
-}
-
-impl Renderer {
-    fn new(python: &Path) -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/families/render.py");
-        let mut command = Command::new(python);
-        command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("python can be run");
-        let pipes = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        Self { child, pipes: RefCell::new(pipes) }
-    }
-
-    fn render(
-        &self,
-        template: &Path,
-        messages: &[Value],
-        variable: ToolsVariable,
-        tools: &[Value],
-    ) -> Option<String> {
-        // Some take arguments as a mapping, some as text: the one that does not fail, and is not quoted, is right.
-        let as_text = |messages: &[Value]| {
-            let mut messages = messages.to_vec();
-            for call in messages.iter_mut().filter_map(|m| m["tool_calls"].as_array_mut()).flatten() {
-                let arguments = call["function"]["arguments"].to_string();
-                call["function"]["arguments"] = arguments.into();
-            }
-            messages
-        };
-        let ask = |messages: &[Value]| -> Option<String> {
-            let (tools, variables) = match variable {
-                ToolsVariable::Tools => (json!(tools), json!({})),
-                ToolsVariable::XmlTools => (Value::Null, json!({"xml_tools": tools})),
-            };
-            self.ask(
-                &json!({"template": template, "messages": messages, "tools": tools, "variables": variables}),
-            )
-        };
-        let calls = messages.iter().any(|m| m["tool_calls"].is_array());
-        let plain = ask(messages);
-        match plain {
-            Some(text) if !calls || !text.contains("': ") => Some(text),
-            Some(text) => ask(&as_text(messages)).filter(|t| !t.contains("\\\"")).or(Some(text)),
-            None if calls => ask(&as_text(messages)),
-            None => None,
+/// A template's text; `None` if it rejects the messages.
+fn render(
+    renderer: &Renderer,
+    template: &Path,
+    messages: &[Value],
+    variable: ToolsVariable,
+    tools: &[Value],
+) -> Option<String> {
+    // Some take arguments as a mapping, some as text: the one that does not fail, and is not quoted, is right.
+    let as_text = |messages: &[Value]| {
+        let mut messages = messages.to_vec();
+        for call in messages.iter_mut().filter_map(|m| m["tool_calls"].as_array_mut()).flatten() {
+            let arguments = call["function"]["arguments"].to_string();
+            call["function"]["arguments"] = arguments.into();
         }
-    }
-}
-
-impl Renderer {
-    /// The prompt for an answer.
-    fn prompt(&self, template: &Path, messages: &[Value], tools: &[Value]) -> Option<String> {
-        let line = json!({"template": template, "messages": messages, "tools": tools, "variables": {"add_generation_prompt": true}});
-        self.ask(&line)
-    }
-
-    fn ask(&self, line: &Value) -> Option<String> {
-        let mut pipes = self.pipes.borrow_mut();
-        writeln!(pipes.0, "{line}").expect("python runs");
-        let mut answer = String::new();
-        pipes.1.read_line(&mut answer).expect("python runs");
-        let answer: Value = serde_json::from_str(&answer).expect("a line of JSON");
-        answer["text"].as_str().map(str::to_string)
-    }
-}
-
-impl Drop for Renderer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        messages
+    };
+    let ask = |messages: &[Value]| {
+        let (tools, variables) = match variable {
+            ToolsVariable::Tools => (json!(tools), json!({})),
+            ToolsVariable::XmlTools => (Value::Null, json!({"xml_tools": tools})),
+        };
+        renderer.render(template, messages, tools, variables)
+    };
+    let calls = messages.iter().any(|m| m["tool_calls"].is_array());
+    let plain = ask(messages);
+    match plain {
+        Some(text) if !calls || !text.contains("': ") => Some(text),
+        Some(text) => ask(&as_text(messages)).filter(|t| !t.contains("\\\"")).or(Some(text)),
+        None if calls => ask(&as_text(messages)),
+        None => None,
     }
 }
 
@@ -146,21 +100,22 @@ fn written(
     let content = if null_content && said.is_empty() { Value::Null } else { said.into() };
     let user = json!({"role": "user", "content": "hi"});
     let variable = derived.tools.unwrap_or(ToolsVariable::Tools);
-    let render = |answer: Value| renderer.render(path, &[user.clone(), answer], variable, &schemas());
+    let answered = |answer: Value| render(renderer, path, &[user.clone(), answer], variable, &schemas());
     let mut answer = json!({"role": "assistant", "content": content});
     if n > 0 {
         answer["tool_calls"] = calls.into();
     }
-    let with = render(answer)?;
+    let with = answered(answer)?;
     if format.text.is_some() {
-        let prompt = renderer.prompt(path, &[user], &schemas())?;
+        let variables = json!({"add_generation_prompt": true});
+        let prompt = renderer.render(path, &[user], json!(schemas()), variables)?;
         let start = format.start(&prompt);
         // What ends an answer is a token, and no text of it.
         let ends = ["<|eot_id|>", "<|eot|>", "<|end_of_msg|>"];
         let answer = ends.iter().find_map(|end| with.strip_suffix(end)).unwrap_or(&with);
         return Some((start, answer.strip_prefix(&prompt)?.to_string()));
     }
-    let without = render(json!({"role": "assistant", "content": "zqtext"}))?;
+    let without = answered(json!({"role": "assistant", "content": "zqtext"}))?;
     if let Some((_, answer)) = with.rsplit_once("<|start|>assistant").filter(|_| with.contains("<|channel|>"))
     {
         return Some((Start::default(), answer.to_string()));
@@ -205,7 +160,7 @@ fn reasons(
     let mut answer = json!({"role": "assistant", "content": said});
     derived.history.reasoning.put(&mut answer, thought.into());
     let messages = [json!({"role": "user", "content": "hi"}), answer];
-    let prompt = renderer.render(path, &messages, ToolsVariable::Tools, &[])?;
+    let prompt = render(renderer, path, &messages, ToolsVariable::Tools, &[])?;
     let text = &prompt[prompt[..prompt.find(thought)?].rfind(&tags.open)?..];
     // Up to what ends the answer.
     let text = &text[..text.find(said)? + said.len()];
@@ -231,48 +186,21 @@ fn reasons(
     Some(Ok(()))
 }
 
-/// The path of trl, which has the templates of the families that it trains.
-fn package(python: &Path) -> PathBuf {
-    let find = "import importlib.util as u; print(u.find_spec('trl').submodule_search_locations[0])";
-    let output = Command::new(python).args(["-c", find]).output().expect("python can be run");
-    String::from_utf8_lossy(&output.stdout).trim().into()
-}
-
-fn templates(folders: &[PathBuf]) -> Vec<PathBuf> {
-    let mut out: Vec<PathBuf> = folders
-        .iter()
-        .flat_map(|f| std::fs::read_dir(f).expect("a folder of templates"))
-        .map(|e| e.unwrap().path())
-        .filter(|p| p.extension().is_some_and(|e| e == "jinja"))
-        .collect();
-    out.sort();
-    out
-}
-
 /// Templates that show the model tools, and whose calls are not read in their own syntax: parts of names.
 const NOT_DERIVED: [&str; 1] = ["MiniMax-M3"];
 
 #[test]
 fn calls_of_real_templates_parse_to_themselves() {
-    let Some(python) =
-        python::python("templates", &["jinja2==3.1.6", "trl==1.16.0", "--no-deps", "MarkupSafe"])
-    else {
-        return;
-    };
-    let folders: Vec<PathBuf> = match std::env::var_os("OCTET_TEST_TEMPLATES") {
-        Some(folders) => std::env::split_paths(&folders).collect(),
-        None => vec![package(&python).join("chat_templates")],
-    };
-    let renderer = Renderer::new(&python);
+    let Some((renderer, templates)) = renderer::templates() else { return };
     let (mut native, mut generic, mut reasoning, mut bad) = (0, 0, 0, Vec::new());
     let mut table: BTreeMap<String, String> = BTreeMap::new();
-    for path in templates(&folders) {
+    for path in templates {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         let source = std::fs::read_to_string(&path).unwrap();
-        let render = |messages: &[Value], variable: ToolsVariable, tools: &[Value]| {
-            renderer.render(&path, messages, variable, tools)
+        let rendered = |messages: &[Value], variable: ToolsVariable, tools: &[Value]| {
+            render(&renderer, &path, messages, variable, tools)
         };
-        let derived = derive(&source, &render, &["</s>"]);
+        let derived = derive(&source, &rendered, &["</s>"]);
         let format = Format::derived(&source, &derived);
         match reasons(&renderer, &path, &derived, &format) {
             Some(Ok(())) => reasoning += 1,
