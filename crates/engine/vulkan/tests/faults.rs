@@ -37,7 +37,7 @@ fn too_little_memory_is_an_error_with_sizes() {
 
 /// Small buffers share allocations, which are used again, or make room for a large buffer.
 #[test]
-fn what_small_buffers_give_back_can_be_had_again() {
+fn memory_of_freed_small_buffers_is_reused() {
     let Some(options) = options() else { return };
     let memory_limit = Some(MemoryLimit::new(128 << 20));
     let mut device = Vulkan::new(&VulkanOptions { memory_limit, ..options }).expect("room to start");

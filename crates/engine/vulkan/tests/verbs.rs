@@ -43,7 +43,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
-    fn equals_the_oracle(shape in shapes(), long in 1..140usize) {
+    fn every_verb_equals_the_oracle(shape in shapes(), long in 1..140usize) {
         let Some(be) = vulkan() else { return Ok(()) };
         let floats = matches!(shape.ty, GgmlType::F32 | GgmlType::BF16);
         let has = |ty| shape.kv.keys == ty || shape.kv.values == ty;
@@ -59,13 +59,13 @@ proptest! {
     }
 
     #[test]
-    fn rows_that_are_copied_are_those_of_the_other_matrix((seed, ty, shape, rows) in copies()) {
+    fn copied_rows_equal_the_source_matrix((seed, ty, shape, rows) in copies()) {
         let Some(be) = vulkan() else { return Ok(()) };
         copies_rows(be, seed, ty, shape, &rows);
     }
 
     #[test]
-    fn does_not_depend_on_the_batch_or_the_cut(shape in shapes(), n in 2..100usize, cut in 1..99usize) {
+    fn results_do_not_depend_on_the_batch_or_the_chunking(shape in shapes(), n in 2..100usize, cut in 1..99usize) {
         let Some(be) = vulkan() else { return Ok(()) };
         let cut = cut.min(n - 1);
         let all = tokens(0, n);
@@ -101,7 +101,7 @@ proptest! {
 
     /// In a step the last workgroup of a stage does the norms and the routing of a few tokens. Where each verb's result is read, these are stages.
     #[test]
-    fn a_step_gives_the_bits_of_single_verbs(shape in shapes(), n in 1..7usize, past in 1..20usize) {
+    fn a_step_equals_its_verbs_run_one_by_one(shape in shapes(), n in 1..7usize, past in 1..20usize) {
         let Some(be) = vulkan() else { return Ok(()) };
         let mut be = layers(be, &shape);
         let all = tokens(0, past + n + 1);
@@ -118,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn guesses_leave_no_trace(
+    fn guesses_do_not_change_the_state(
         shape in shapes(),
         n in 2..40usize,
         certain in 1..20usize,
@@ -238,7 +238,7 @@ fn experts_are_counted_as_the_router_chooses() {
 }
 
 #[test]
-fn routes_of_tokens_are_the_oracles() {
+fn tokens_are_routed_as_by_the_oracle() {
     let Some(be) = vulkan() else { return };
     let shape =
         Shape { seed: 3, experts: 7, top_k: 3, kv: KvType::F32.into(), shared: true, ..plain_shape() };
@@ -258,7 +258,7 @@ fn routes_of_tokens_are_the_oracles() {
 
 /// Results of two steps, and of one-token steps after them, with experts in slots of which there are fewer than the steps need.
 #[test]
-fn where_experts_lie_changes_no_bit() {
+fn results_do_not_depend_on_where_experts_are_stored() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
     for ty in [GgmlType::Q4_K, GgmlType::Q6_K, GgmlType::Q8_0, GgmlType::F16] {
         let shape = Shape { ty, seed: 3, experts: 7, top_k: 3, head_dim: 32, gdn_dim: 32, ..plain_shape() };
@@ -337,7 +337,7 @@ proptest! {
 }
 
 #[test]
-fn picks_of_a_large_vocabulary_and_of_what_is_no_number() {
+fn picks_handle_a_large_vocabulary_and_nan() {
     let Some(mut be) = vulkan() else { return };
     // Qwen3.5's, in 61 workgroups
     let vocab = 248_320;

@@ -138,7 +138,7 @@ fn check_call(who: &str, seen: &Seen) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn client_libraries_hear_the_same_of_all_kinds_of_providers() {
+async fn client_libraries_get_the_same_from_all_kinds_of_providers() {
     let found = tokio::task::spawn_blocking(|| python("router", &[OPENAI, ANTHROPIC, OLLAMA, GENAI])).await;
     let Some(python) = found.expect("pip ran") else { return };
     let up = Upstream::start(provider).await;

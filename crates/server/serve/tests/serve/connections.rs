@@ -31,7 +31,7 @@ fn routed(base: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_closes_its_side_gets_its_answer() {
+async fn a_half_closed_client_gets_its_answer() {
     let f = Fixture::start().await;
     for stream in [false, true] {
         let mut asked = chat("Hello");
@@ -59,7 +59,7 @@ async fn waiting_clients_are_probed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_gone_is_not_worked_for() {
+async fn work_stops_when_the_client_is_gone() {
     let (told, waits) = watch::channel(false);
     let up = Upstream::start(move |_| vec![Step::Wait(waits.clone())]).await;
     let f = Fixture::routed(&routed(&up.base)).await;
@@ -79,7 +79,7 @@ async fn who_is_gone_is_not_worked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn half_a_request_is_none() {
+async fn an_incomplete_request_is_not_answered() {
     let f = Fixture::start().await;
     for sent in [
         "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n",
@@ -94,7 +94,7 @@ async fn half_a_request_is_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_begins_as_http_2_goes_on_as_that() {
+async fn a_connection_may_start_as_http_2() {
     let f = Fixture::start().await;
     let mut stream = TcpStream::connect(f.address).await.expect("it listens");
     // The preface, and settings without any.

@@ -329,7 +329,7 @@ async fn a_change_loses_nothing_that_others_changed_meanwhile() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_refused_leaves_nothing_behind() {
+async fn refused_changes_leave_nothing_behind() {
     let up = Upstream::saying("Hi").await;
     let (f, _folder) = fixture(&up, KEYS).await;
     let master = async |path: &str, body: Value| post(&f, "sk-master", path, &body).await;
@@ -360,7 +360,7 @@ async fn what_is_refused_leaves_nothing_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_admin_page_is_there_where_a_key_keeps_others_out() {
+async fn the_admin_page_is_served_if_a_key_protects_it() {
     let up = Upstream::saying("Hi").await;
     let (f, _folder) = fixture(&up, &format!("{KEYS}litellm_settings: {{max_budget: 5}}\n")).await;
     let page = f.client.get(f.url("/admin")).send().await.expect("an answer");
@@ -394,7 +394,7 @@ async fn the_admin_page_is_there_where_a_key_keeps_others_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_spent_is_told_by_tags() {
+async fn spend_is_reported_by_tag() {
     let up = Upstream::saying("Hi").await;
     let (f, _folder) = fixture(&up, KEYS).await;
     let (_, made) = post(&f, "sk-master", "/key/generate", &json!({})).await;

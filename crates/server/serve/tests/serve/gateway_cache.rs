@@ -97,7 +97,7 @@ async fn the_same_request_is_answered_once_in_every_dialect() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_changes_the_answer_is_another_entry() {
+async fn requests_with_different_answers_have_different_entries() {
     let up = Upstream::saying("Hi").await;
     let f = Fixture::routed(&file(&up, MEMORY)).await;
     assert!(!hit(&f, &m("Hello")).await);
@@ -129,7 +129,7 @@ async fn what_changes_the_answer_is_another_entry() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_says_how_it_is_cached() {
+async fn requests_control_how_they_are_cached() {
     let up = Upstream::saying("Hi").await;
     let f = Fixture::routed(&file(&up, MEMORY)).await;
     let cache = |text: &str, control: Value| with(&m(text), json!({"cache": control}));
@@ -167,7 +167,7 @@ async fn a_request_says_how_it_is_cached() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_share_no_answers_unless_that_is_wished_and_hits_cost_nothing() {
+async fn keys_share_answers_only_if_configured_and_hits_are_free() {
     let up = Upstream::saying("Hi").await;
     for shared in [false, true] {
         let folder = tempfile::tempdir().expect("a folder");
@@ -218,7 +218,7 @@ fn mends(seen: &Seen, before: usize) -> Vec<Step> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_whole_answers_are_kept() {
+async fn only_complete_answers_are_cached() {
     let count = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let up =
         Upstream::start(move |seen| mends(seen, count.fetch_add(1, std::sync::atomic::Ordering::SeqCst)))
@@ -468,7 +468,7 @@ async fn servers_share_a_redis_and_work_without_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_configuration_is_another_answer() {
+async fn a_changed_configuration_is_not_answered_from_the_cache() {
     let (old, new) = (Upstream::saying("old").await, Upstream::saying("new").await);
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("octet.yaml");

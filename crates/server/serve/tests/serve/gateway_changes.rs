@@ -72,7 +72,7 @@ async fn a_list_of_members_is_applied_completely_or_not_at_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_at_once_one_gets_the_name() {
+async fn one_of_two_concurrent_creations_gets_the_name() {
     let up = Upstream::saying("Hi").await;
     // Two servers with one file, as two processes are.
     let (f, folder) = fixture(&up, KEYS).await;
@@ -110,7 +110,7 @@ async fn of_two_at_once_one_gets_the_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wish_is_read_as_litellm_reads_it() {
+async fn settings_are_read_as_litellm_reads_them() {
     let up = Upstream::saying("Hi").await;
     let (f, _folder) = fixture(&up, KEYS).await;
     let master = async |path: &str, body: Value| post(&f, "sk-master", path, &body).await.1;
@@ -279,7 +279,7 @@ async fn the_budget_of_internal_users_is_for_those_without_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_servers_own_key_spends_is_told() {
+async fn spend_of_the_servers_own_key_is_reported() {
     let up = Upstream::saying("Hi").await;
     let (f, _folder) = fixture(&up, &format!("{KEYS}litellm_settings: {{max_budget: 5}}\n")).await;
     let made = post(&f, "sk-master", "/key/generate", &json!({"user_id": "ann"})).await.1;

@@ -56,7 +56,7 @@ fn question(name: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_say_who_may_ask_what() {
+async fn keys_limit_which_models_a_client_may_use() {
     let up = Upstream::saying("Hi").await;
     let (f, store, _folder) = fixture(&up).await;
     let secret = key(&f, &store, Limits { models: vec!["m".into()], ..Limits::default() }).await;
@@ -98,7 +98,7 @@ async fn keys_say_who_may_ask_what() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn budgets_and_rates_are_held_to() {
+async fn budgets_and_rate_limits_are_enforced() {
     let up = Upstream::saying("Hi").await;
     let (f, store, _folder) = fixture(&up).await;
     // 7 tokens for 0.01 and 2 for 0.1 are 0.27
@@ -115,7 +115,7 @@ async fn budgets_and_rates_are_held_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_leaves_pays_for_what_came() {
+async fn a_disconnected_client_pays_for_the_received_part() {
     let up = Upstream::start(|seen| match seen.body["stream"] == true {
         true => vec![Step::Send(STREAM_HEAD.into()), delta(&"much ".repeat(100)), Step::Sleep(3_600_000)],
         false => says(seen, "Hi"),
@@ -132,7 +132,7 @@ async fn who_leaves_pays_for_what_came() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn models_that_a_key_may_not_use_count_no_tokens_for_it_and_are_not_named() {
+async fn forbidden_models_count_no_tokens_and_are_not_named() {
     let folder = tempfile::tempdir().unwrap();
     let database = folder.path().join("keys.db");
     let f = Fixture::routed(&format!(
@@ -172,7 +172,7 @@ async fn models_that_a_key_may_not_use_count_no_tokens_for_it_and_are_not_named(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_virtual_key_says_how_long_a_model_stays() {
+async fn virtual_keys_cannot_set_keep_alive() {
     let folder = tempfile::tempdir().unwrap();
     let database = folder.path().join("keys.db");
     let f = Fixture::routed(&format!(
@@ -217,7 +217,7 @@ async fn billed(f: &Fixture, store: &Store) -> octet_keys::UsageRow {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_leaves_before_anything_came_pays_for_the_prompt() {
+async fn a_client_that_leaves_before_the_answer_pays_for_the_prompt() {
     for stream in [false, true] {
         let up = Upstream::start(|_| vec![Step::Sleep(3_600_000)]).await;
         let (f, store, _folder) = fixture(&up).await;
@@ -232,7 +232,7 @@ async fn who_leaves_before_anything_came_pays_for_the_prompt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_that_nobody_counted_cost_what_their_length_says() {
+async fn answers_without_usage_cost_by_their_length() {
     let message = json!({"role": "assistant", "content": "word ".repeat(2000)});
     let whole = json!({"id": "x", "object": "chat.completion", "created": 1, "model": "m",
         "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]});
@@ -253,7 +253,7 @@ fn unsure(token: &str) -> Step {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_answer_of_a_cascade_is_paid_for_though_nobody_sees_it() {
+async fn a_discarded_answer_of_a_cascade_is_paid_for() {
     let up = Upstream::start(|seen| match seen.body["model"] == "fast" {
         true => [vec![Step::Send(STREAM_HEAD.into())], vec![unsure("a"); 9], vec![Step::Sleep(3_600_000)]]
             .concat(),
@@ -286,7 +286,7 @@ async fn the_first_answer_of_a_cascade_is_paid_for_though_nobody_sees_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_gets_an_error_pays_for_what_was_answered_before_it() {
+async fn a_client_pays_for_the_part_before_an_error() {
     // Anthropic counts the prompt first.
     let up = Upstream::start(|_| {
         let usage = json!({"input_tokens": 50, "output_tokens": 1});
@@ -312,7 +312,7 @@ async fn who_gets_an_error_pays_for_what_was_answered_before_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kept_responses_are_their_key_s() {
+async fn stored_responses_belong_to_their_key() {
     // The ids are the provider's.
     let count = std::sync::atomic::AtomicU8::new(b'a');
     let up = Upstream::start(move |seen| {
@@ -366,7 +366,7 @@ async fn kept_responses_are_their_key_s() {
 
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
-async fn budgets_are_refused_soon_after_the_file_was_written_over() {
+async fn keys_with_a_budget_are_refused_soon_after_the_file_was_overwritten() {
     use std::os::unix::fs::FileExt;
     let up = Upstream::saying("Hi").await;
     let folder = tempfile::tempdir().unwrap();
@@ -439,7 +439,7 @@ async fn all_requests_together_have_a_budget() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_reach_models_by_their_access_groups_and_are_told_of_no_others() {
+async fn keys_use_and_list_the_models_of_their_access_groups() {
     let up = Upstream::saying("Hi").await;
     let folder = tempfile::tempdir().unwrap();
     let database = folder.path().join("keys.db");
@@ -474,7 +474,7 @@ async fn keys_reach_models_by_their_access_groups_and_are_told_of_no_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_that_a_cache_takes_in_have_a_price() {
+async fn tokens_written_to_a_cache_have_a_price() {
     let up = Upstream::start(|_| {
         crate::common::upstream::answer(
             "200 OK",
@@ -502,7 +502,7 @@ async fn tokens_that_a_cache_takes_in_have_a_price() {
 
 /// Ranking is no text, and was once asked of the model without a look at the key's limits.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_to_rank_documents_counts() {
+async fn a_rerank_request_is_billed() {
     let up = Upstream::saying("Hi").await;
     let (f, store, _folder) = fixture(&up).await;
     let limited = key(&f, &store, Limits { rpm: Some(1), ..Limits::default() }).await;

@@ -73,7 +73,7 @@ async fn paths_of_other_programs_lead_to_the_same_endpoints() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lists_hold_what_can_be_asked() {
+async fn lists_show_the_models_that_a_client_may_use() {
     let up = Upstream::start(script).await;
     let f = Fixture::routed(&file(&up.base, "")).await;
     for path in ["/v1/models", "/models"] {
@@ -131,7 +131,7 @@ async fn keys_are_taken_from_every_client_s_header() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_says_how_often_it_is_tried_and_by_whom_and_nobody_else_hears_of_it() {
+async fn requests_set_their_retries_and_fallbacks_and_providers_do_not_see_them() {
     let up = Upstream::start(|seen| {
         if seen.body["model"] == "broken" {
             return answer("500 Internal Server Error", &json!({"error": {"message": "no"}}));
@@ -179,7 +179,7 @@ router_settings: {{num_retries: 2}}
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_model_that_is_left_out_is_none() {
+async fn a_deployment_that_is_left_out_is_reported_by_its_reason() {
     let up = Upstream::start(script).await;
     let f = Fixture::routed(&file(&up.base, "router_settings: {num_retries: 0}\n")).await;
     let (status, said) = f.post("/v1/chat/completions", &ask(Some("gone"))).await;
@@ -199,7 +199,7 @@ async fn a_model_that_is_left_out_is_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_the_routers_is_taken_out_of_every_dialect() {
+async fn fields_for_the_router_are_removed_in_every_dialect() {
     let up = Upstream::start(|seen| match seen.path.as_str() {
         "/api/chat" if seen.body["model"] == "theirs" => {
             answer("500 Internal Server Error", &json!({"error": "down"}))
@@ -295,7 +295,7 @@ async fn responses_pass_through_where_the_provider_has_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_servers_own_key_is_told_how_deployments_are() {
+async fn the_servers_own_key_sees_the_state_of_deployments() {
     let up = Upstream::start(|seen| match seen.body["model"].as_str() {
         Some("other") => answer("401 Unauthorized", &json!({"error": {"message": "no"}})),
         _ => says(seen, "Hi"),

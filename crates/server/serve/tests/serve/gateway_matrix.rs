@@ -193,7 +193,7 @@ async fn by_ollama(f: &Fixture, name: &str, stream: bool) -> Meaning {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn three_clients_and_five_kinds_of_providers_mean_the_same() {
+async fn three_dialects_get_the_same_answer_from_five_kinds_of_providers() {
     let up = Upstream::start(|seen| providers::answers(seen, &providers::calls())).await;
     let f = Fixture::routed(&providers::routes(&up.base, &[("", "theirs")])).await;
     for (name, ..) in providers::KINDS {

@@ -30,7 +30,7 @@ async fn send(f: &Fixture, path: &str, body: String) -> (u16, String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn forms_go_on_with_the_provider_s_model() {
+async fn forms_are_forwarded_with_the_provider_s_model() {
     let up = Upstream::start(|_| typed("text/vtt", "WEBVTT")).await;
     let f = Fixture::routed(&config(&up.base, "")).await;
     let audio = "RIFF".repeat(200_000);
@@ -47,7 +47,7 @@ async fn forms_go_on_with_the_provider_s_model() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_is_gone_is_not_sent_again() {
+async fn a_streamed_body_is_not_sent_twice() {
     let up =
         Upstream::start(|_| answer("500 Internal Server Error", &json!({"error": {"message": "no"}}))).await;
     let more = "router_settings: {num_retries: 2, retry_after: 0, disable_cooldowns: true}\n";
@@ -61,7 +61,7 @@ async fn a_body_that_is_gone_is_not_sent_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn json_goes_on_and_bytes_come_back() {
+async fn json_is_forwarded_and_bytes_are_returned() {
     fn provider(seen: &Seen) -> Vec<Step> {
         match seen.path.as_str() {
             "/v1/audio/speech" => typed("audio/mpeg", "ID3\u{1}\u{2}"),
@@ -91,7 +91,7 @@ async fn json_goes_on_and_bytes_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_passed_on_is_said() {
+async fn requests_that_cannot_be_forwarded_are_refused() {
     let up = Upstream::start(|_| answer("200 OK", &json!({}))).await;
     let f = Fixture::routed(&config(&up.base, "")).await;
     let path = "/v1/audio/transcriptions";
@@ -117,7 +117,7 @@ async fn what_cannot_be_passed_on_is_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_and_batches_are_an_account_s() {
+async fn files_and_batches_belong_to_an_account() {
     let up = Upstream::start(|seen| answer("200 OK", &json!({"at": seen.head.lines().next()}))).await;
     let f = Fixture::routed(&config(&up.base, "")).await;
     let get = async |path: &str| read(f.client.get(f.url(path)).send().await.expect("an answer")).await;

@@ -82,7 +82,7 @@ fn last_message(seen: &Seen) -> &Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_server_goes_on_and_the_client_sees_one_stream() {
+async fn another_server_continues_and_the_client_sees_one_stream() {
     for model in ["hosted_vllm/theirs", "vllm/theirs", "sglang/theirs"] {
         let first = breaks_after(&[said("One, "), said("two")]).await;
         let second = goes_on(&[", ", "three"]).await;
@@ -153,7 +153,7 @@ async fn clients_of_every_dialect_see_one_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn white_space_at_the_seam_is_there_once() {
+async fn white_space_at_the_break_appears_once() {
     for (before, after, whole) in [
         (&["One,", " "][..], &[" two"][..], "One, two"),
         (&["One, "][..], &["two"][..], "One, two"),
@@ -174,7 +174,7 @@ async fn white_space_at_the_seam_is_there_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_who_is_known_to_go_on_is_asked_to() {
+async fn only_servers_that_can_continue_are_asked_to() {
     for (model, more, goes) in [
         ("hosted_vllm/theirs", "", true),
         ("openai_like/theirs", "", false),
@@ -210,7 +210,7 @@ async fn only_who_is_known_to_go_on_is_asked_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn thoughts_and_calls_are_not_gone_on_with() {
+async fn reasoning_and_tool_calls_are_not_continued() {
     let call = json!({"tool_calls": [{"index": 0, "id": "c", "type": "function",
         "function": {"name": "set_light", "arguments": "{\"room\": \"ki"}}]});
     for deltas in [
@@ -235,7 +235,7 @@ async fn thoughts_and_calls_are_not_gone_on_with() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_begins_to_think_is_not_believed() {
+async fn a_continuation_that_starts_to_reason_is_rejected() {
     let first = breaks_after(&[said("One, two")]).await;
     let thinks = breaks_after(&[json!({"reasoning_content": ", three? Hm"})]).await;
     let third = goes_on(&[", three"]).await;
@@ -248,7 +248,7 @@ async fn who_begins_to_think_is_not_believed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_can_break_off_again() {
+async fn a_continuation_can_break_off_too() {
     let first = breaks_after(&[said("One, ")]).await;
     let second = breaks_after(&[said("two, ")]).await;
     let third = goes_on(&["three"]).await;
@@ -263,7 +263,7 @@ async fn it_can_break_off_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn our_own_server_goes_on_as_well() {
+async fn octet_continues_answers_too() {
     let ours = Fixture::start().await;
     let first = breaks_after(&[json!({"reasoning_content": "Easy."}), said("One, two")]).await;
     let text = format!(

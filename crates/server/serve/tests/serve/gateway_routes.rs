@@ -133,7 +133,7 @@ async fn a_context_of_another_ollama_server_goes_back_to_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_refuses_is_passed_over_for_another() {
+async fn a_deployment_that_refuses_is_replaced_by_another() {
     let up = Upstream::saying("From the second").await;
     let sick =
         Upstream::start(|_| answer("500 Internal Server Error", &json!({"error": {"message": "no"}}))).await;
@@ -161,7 +161,7 @@ async fn who_refuses_is_passed_over_for_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_that_break_are_not_silent() {
+async fn broken_streams_end_with_an_error() {
     let good = Upstream::saying("Whole").await;
     // before anything is said another answers
     let early = Upstream::start(|_| vec![Step::Send(STREAM_HEAD.into()), Step::Sleep(20), Step::Reset]).await;
@@ -192,7 +192,7 @@ async fn streams_that_break_are_not_silent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_model_here_goes_on_where_another_broke_off() {
+async fn a_local_model_continues_a_broken_answer() {
     let late = Upstream::start(|seen| {
         assert_eq!(seen.path, "/v1/messages");
         let message = json!({"id": "m", "type": "message", "role": "assistant", "model": "x", "content": [],
@@ -238,7 +238,7 @@ async fn a_model_here_goes_on_where_another_broke_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn weights_aliases_and_stars() {
+async fn weights_aliases_and_wildcards_choose_deployments() {
     let (a, b) = (Upstream::saying("a").await, Upstream::saying("b").await);
     let all = [
         ("both", "hosted_vllm/a, weight: 3", &*a.base),
@@ -291,7 +291,7 @@ async fn cascades_send_what_is_hard_to_the_strong_one() {
 
 /// The decision is of the prompt: not of temperature and seed, nor of what else is computed at the time.
 #[tokio::test(flavor = "multi_thread")]
-async fn chance_and_company_do_not_change_a_decision() {
+async fn seeds_and_concurrent_requests_do_not_change_a_decision() {
     let strong = Upstream::saying("Strong").await;
     let rest = "cascades:
 - {model_name: auto, fast: fast, strong: strong, confidence: {window: 4, signal: margin.q25, threshold: 0.05}}
@@ -333,7 +333,7 @@ async fn chance_and_company_do_not_change_a_decision() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn vectors_and_counts() {
+async fn embeddings_and_token_counts_are_routed() {
     let up = Upstream::saying("x").await;
     let text = file(&[("far", "hosted_vllm/theirs", &up.base), ("local", "octet/tiny", HERE)], "");
     let f = Fixture::routed(&text).await;
@@ -457,7 +457,7 @@ async fn a_file_that_lost_its_keys_does_not_open_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn draining_waits_for_what_is_elsewhere() {
+async fn draining_waits_for_remote_answers() {
     let (go, wait) = tokio::sync::watch::channel(false);
     let up = Upstream::start(move |seen| {
         let mut steps = vec![Step::Wait(wait.clone())];
@@ -478,7 +478,7 @@ async fn draining_waits_for_what_is_elsewhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn counts_beyond_reason_harm_nobody() {
+async fn absurd_token_counts_are_harmless() {
     let message = json!({"role": "assistant", "content": "Hi"});
     let whole = json!({"id": "x", "object": "chat.completion", "created": 1, "model": "m",
         "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],

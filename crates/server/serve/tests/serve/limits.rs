@@ -60,7 +60,7 @@ async fn a_stored_conversation_beyond_the_memory_is_refused_for_good() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn texts_far_too_long_are_refused_soon() {
+async fn far_too_long_texts_are_refused_soon() {
     let f = Fixture::start().await;
     f.ok(CHAT, &chat("Hello")).await;
     let began = Instant::now();
@@ -102,7 +102,7 @@ async fn texts_far_too_long_are_refused_soon() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_counted_may_be_longer_than_the_context() {
+async fn counted_texts_may_exceed_the_context() {
     let f = Fixture::start().await;
     let text = "some words, and more. ".repeat(700);
     let counted = f.ok("/tokenize", &json!({"content": text})).await;
@@ -133,7 +133,7 @@ async fn what_is_counted_may_be_longer_than_the_context() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn forms_that_nothing_meets_are_refused_before_the_first_token() {
+async fn unsatisfiable_formats_are_refused_before_the_first_token() {
     let f = Fixture::start().await;
     for form in [
         json!({"grammar": "start: start"}),
@@ -177,7 +177,7 @@ async fn forms_that_nothing_meets_are_refused_before_the_first_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn chats_do_not_wait_for_those_who_count() {
+async fn chats_do_not_wait_for_token_counts() {
     const COUNTS: usize = 24;
     let f = Fixture::with(Options { prompts_at_once: 1, ..Options::new(vec![model("tiny")]) }).await;
     f.ok(CHAT, &chat("Hello")).await;

@@ -12,7 +12,7 @@ fn completion(more: Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_completion_whole_and_in_pieces() {
+async fn completions_are_the_same_whole_and_streamed() {
     let f = Fixture::start().await;
     let whole = f.ok("/completion", &completion(json!({"return_tokens": true}))).await;
     assert_eq!(
@@ -48,7 +48,7 @@ async fn a_completion_whole_and_in_pieces() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn prompts_of_all_kinds() {
+async fn prompts_may_be_texts_tokens_or_both() {
     let f = Fixture::start().await;
     let tokens = f.ok("/tokenize", &json!({"content": "Once upon a time"})).await["tokens"].clone();
     let text = f.ok("/completion", &completion(json!({}))).await;
@@ -68,7 +68,7 @@ async fn prompts_of_all_kinds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn probabilities_before_and_after_the_samplers() {
+async fn probabilities_are_reported_before_and_after_the_samplers() {
     let f = Fixture::start().await;
     let warm = json!({"n_probs": 3, "temperature": 1.5, "top_k": 2, "seed": 4});
     let before = f.ok("/completion", &completion(warm.clone())).await;
@@ -131,7 +131,7 @@ async fn samplers_take_effect_in_every_dialect() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn grammars_in_gbnf() {
+async fn gbnf_grammars_constrain_the_answer() {
     let f = Fixture::start().await;
     let fixed = json!({"grammar": "root ::= \"yes\" | \"no\"\n", "n_predict": 20, "ignore_eos": false});
     let answer = f.ok("/completion", &completion(fixed)).await;
@@ -152,7 +152,7 @@ async fn grammars_in_gbnf() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn progress_of_a_long_prompt() {
+async fn progress_of_a_long_prompt_is_reported() {
     let f = Fixture::start().await;
     let prompt = "One two three. ".repeat(40);
     let asked = json!({"prompt": prompt, "stream": true, "return_progress": true, "cache_prompt": false});
@@ -169,7 +169,7 @@ async fn progress_of_a_long_prompt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gaps_are_filled_between_their_tokens() {
+async fn infill_uses_the_model_s_own_tokens() {
     let f = Fixture::start().await;
     let asked = json!({"input_prefix": "a", "prompt": "b", "input_suffix": "c", "n_predict": 4});
     let answer = f.ok("/infill", &asked).await;
@@ -188,7 +188,7 @@ async fn gaps_are_filled_between_their_tokens() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn defaults_of_the_server_are_what_props_say() {
+async fn props_reports_the_defaults_of_the_server() {
     let mut spec = model("tiny");
     let said = SamplingDefaults {
         temperature: Some(0.8),

@@ -27,7 +27,7 @@ fn ask(name: &str) -> serde_json::Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_ask_at_once_and_it_is_loaded_once() {
+async fn concurrent_requests_load_a_model_once() {
     let (spec, count) = counted("tiny");
     let spec = ModelSpec { aliases: vec!["other name".into()], ..spec };
     let f = Fixture::with(Options::new(vec![spec, model("second")])).await;
@@ -75,7 +75,7 @@ async fn unused_models_are_unloaded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_memory_is_short_they_take_turns() {
+async fn models_take_turns_if_memory_is_short() {
     let ((a, a_count), (b, b_count)) = (counted("a"), counted("b"));
     let probe = Fixture::with(Options::new(vec![model("a")])).await;
     let bytes = probe.app.models().card(0).memory_bytes;
@@ -140,7 +140,7 @@ async fn a_failed_load_reports_why_and_is_retried() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_is_larger_than_the_limit_is_refused_at_the_start() {
+async fn a_model_larger_than_the_limit_is_refused_at_the_start() {
     let memory = Memory { limit: Some(1 << 20), ..Memory::default() };
     let options = Options { memory, ..Options::new(vec![model("tiny")]) };
     let any = ([127, 0, 0, 1], 0).into();
@@ -150,7 +150,7 @@ async fn one_that_is_larger_than_the_limit_is_refused_at_the_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn three_that_do_not_fit_together_are_all_answered() {
+async fn three_models_that_do_not_fit_together_all_answer() {
     let specs = ["a", "b", "c"].map(model);
     let probe = Fixture::with(Options::new(vec![specs[0].clone()])).await;
     let bytes = probe.app.models().card(0).memory_bytes;

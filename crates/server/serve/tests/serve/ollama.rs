@@ -86,7 +86,7 @@ async fn models_are_listed_loaded_and_unloaded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn vectors_and_errors() {
+async fn embeddings_and_errors_have_ollamas_shape() {
     let f = Fixture::start().await;
     let out = f.ok("/api/embed", &json!({"model": "tiny", "input": ["one", "two"]})).await;
     assert_eq!(out["embeddings"].as_array().unwrap().len(), 2);

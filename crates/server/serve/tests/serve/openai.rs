@@ -80,7 +80,7 @@ async fn reasoning_is_separate_from_the_answer_and_limited() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn several_answers_stops_and_probabilities() {
+async fn several_answers_have_stops_and_log_probabilities() {
     let f = Fixture::start().await;
     let plain = f.ok("/v1/chat/completions", &chat("Hello")).await;
     let content = plain["choices"][0]["message"]["content"].as_str().unwrap().to_string();
@@ -151,7 +151,7 @@ async fn completions_echo_and_score() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn forms_are_kept_to() {
+async fn response_formats_are_enforced() {
     let f = Fixture::start().await;
     let schema = json!({
         "type": "object", "additionalProperties": false, "required": ["ok", "color"],
@@ -176,7 +176,7 @@ async fn forms_are_kept_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tools_are_called_where_they_must_be() {
+async fn required_tools_are_called() {
     let f = Fixture::start().await;
     let asked = with(
         &chat("Light!"),

@@ -18,7 +18,7 @@ fn long() -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_goes_away_makes_room() {
+async fn a_disconnected_client_frees_its_place() {
     let f = Fixture::with(Options::new(vec![roomy()])).await;
     let mut streams = Vec::new();
     for _ in 0..4 {
@@ -68,7 +68,7 @@ async fn a_full_queue_answers_429_with_retry_after() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_open_the_door() {
+async fn a_key_is_required_if_there_is_one() {
     let options = Options { keys: Keys::new(["secret".into()]), ..Options::new(vec![model("tiny")]) };
     let f = Fixture::with(options).await;
     let (status, body) = f.post(CHAT, &chat("x")).await;
@@ -87,7 +87,7 @@ async fn keys_open_the_door() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_lets_pages_ask() {
+async fn web_pages_may_call_a_server_with_a_key() {
     let preflight = async |f: &Fixture| {
         let r = f
             .client
@@ -150,7 +150,7 @@ async fn bodies_and_origins_are_limited() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_happens_is_measured() {
+async fn requests_and_tokens_are_measured() {
     let f = Fixture::start().await;
     for _ in 0..2 {
         f.ok(CHAT, &chat(&"word ".repeat(40))).await;
@@ -298,7 +298,7 @@ async fn an_hour_of_metrics_is_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn system_messages_stand_where_the_template_takes_them() {
+async fn system_messages_are_placed_where_the_template_accepts_them() {
     // The second refuses later ones, as Qwen3.5's does; the third has none, and wants turns to alternate, as Gemma's does.
     let anywhere = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}";
     let first = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('in front') }}{% endif %}\
@@ -320,7 +320,7 @@ async fn system_messages_stand_where_the_template_takes_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn texts_and_tokens() {
+async fn texts_are_tokenized_and_tokens_decoded() {
     let f = Fixture::start().await;
     let out = f.ok("/tokenize", &json!({"content": "abc <|im_end|>", "with_pieces": true})).await;
     let tokens = out["tokens"].as_array().unwrap();
@@ -343,7 +343,7 @@ async fn texts_and_tokens() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_waits_for_what_was_accepted() {
+async fn shutdown_waits_for_accepted_requests() {
     let f = Fixture::with(Options::new(vec![roomy()])).await;
     // Long enough to be still at work when others ask. A graphics device in software computes far fewer tokens in that time.
     let max_tokens = if octet_testkit::models_on_vulkan().is_some() { CONTEXT / 2 } else { 4 * CONTEXT };
@@ -363,7 +363,7 @@ async fn the_end_waits_for_what_was_accepted() {
 
 /// Connections on which nothing is answered do not hold up the end.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_does_not_wait_for_halves_of_requests() {
+async fn shutdown_does_not_wait_for_incomplete_requests() {
     let f = Fixture::start().await;
     let half_a_body = format!("POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 3000\r\n\r\n{{");
     let connections: Vec<_> = ["", "GET /hea", &half_a_body]
@@ -390,7 +390,7 @@ async fn the_end_does_not_wait_for_halves_of_requests() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_ends_while_the_model_is_loaded() {
+async fn the_server_stops_while_a_model_is_loading() {
     let mut spec = model("tiny");
     let (open, (go, wait)) = (Arc::clone(&spec.open), std::sync::mpsc::channel::<()>());
     let (wait, opened) = (Mutex::new(wait), Arc::new(AtomicUsize::new(0)));
@@ -416,7 +416,7 @@ async fn it_ends_while_the_model_is_loaded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_word_ends_it_at_once() {
+async fn a_second_signal_stops_the_server_at_once() {
     let f = Fixture::with(Options::new(vec![roomy()])).await;
     let mut accepted = f.send(CHAT, &endless()).await;
     assert!(accepted.chunk().await.unwrap().is_some());

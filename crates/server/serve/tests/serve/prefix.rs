@@ -37,7 +37,7 @@ async fn cached(f: &Fixture, body: &Value) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tools_are_kept_behind_a_header_that_changes() {
+async fn tools_stay_cached_after_a_changing_header() {
     let f = start(TOOLS_FIRST).await;
     let ask = |header: &str| {
         let messages = json!([
@@ -59,7 +59,7 @@ async fn tools_are_kept_behind_a_header_that_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_written_anew_cost_what_follows_them() {
+async fn a_rewritten_answer_recomputes_what_follows_it() {
     let f = start(crate::common::TEMPLATE).await;
     let turns = |changed: Option<usize>| {
         let mut messages = vec![json!({"role": "system", "content": "Be brief."})];
@@ -84,7 +84,7 @@ async fn answers_written_anew_cost_what_follows_them() {
 
 /// No message ends in them.
 #[tokio::test(flavor = "multi_thread")]
-async fn completions_that_come_again_are_not_computed_again() {
+async fn repeated_completions_are_not_recomputed() {
     let f = start(crate::common::TEMPLATE).await;
     let ask = async |words: usize, more: &str| {
         let prompt = format!("{words} {}{more}", "of words ".repeat(words));

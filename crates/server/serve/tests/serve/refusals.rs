@@ -256,7 +256,7 @@ async fn idle_connections_are_closed_for_new_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn long_bodies_share_their_room() {
+async fn long_bodies_share_a_memory_budget() {
     const BYTES: usize = 1 << 20;
     let f = Fixture::with(Options { body_bytes_max: BYTES, ..Options::new(vec![model("tiny")]) }).await;
     let to = f.address;
@@ -302,7 +302,7 @@ async fn long_bodies_share_their_room() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_read_at_all_is_refused_in_the_dialect_too() {
+async fn refusals_before_the_body_is_read_have_the_dialect_s_shape() {
     let f = Fixture::start().await;
     for path in ["/v1/models/%ff", "/v1/responses/%ff", "/props?model=a&model=b"] {
         let (status, body) = f.get(path).await;
@@ -328,7 +328,7 @@ async fn what_is_not_read_at_all_is_refused_in_the_dialect_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_changes_the_answer_is_refused() {
+async fn unsupported_fields_that_change_the_answer_are_refused() {
     let f = Fixture::start().await;
     let refused = async |fields: Value, param: &str, says: &str| {
         let (status, body) = f.post(CHAT, &with(&chat("Hello"), fields)).await;
@@ -364,7 +364,7 @@ async fn what_changes_the_answer_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_only_tunes_is_accepted_with_a_warning() {
+async fn fields_that_only_tune_are_accepted_with_a_warning() {
     let fields =
         json!({"service_tier": "flex", "wings": 2, "best_of": 1, "verbosity": "medium", "max_tokens": 5000});
     let body = with(&chat("Hello"), fields);
@@ -412,7 +412,7 @@ async fn only_web_pages_must_say_that_they_send_json() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_model_needs_no_name_and_a_name_may_have_stars() {
+async fn a_single_model_needs_no_name_and_aliases_may_have_wildcards() {
     let spec = |name: &str, aliases: &[&str]| ModelSpec {
         aliases: aliases.iter().map(|a| a.to_string()).collect(),
         ..model(name)
