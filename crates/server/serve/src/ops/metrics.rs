@@ -145,13 +145,13 @@ impl Counts {
         Self {
             queries: count(
                 "vllm:prefix_cache_queries",
-                "Tokens of prompts that were looked for in the cache",
+                "Prompt tokens that were looked up in the prefix cache",
             ),
-            hits: count("vllm:prefix_cache_hits", "Tokens of prompts that were found there"),
-            prompt_tokens: count("vllm:prompt_tokens", "Tokens of prompts, cached ones included"),
-            generation_tokens: count("vllm:generation_tokens", "Tokens generated"),
-            computed: count("octet:prompt_tokens_computed", "Tokens of prompts that were computed"),
-            refused: count("octet:requests_refused", "Requests that were refused for want of room"),
+            hits: count("vllm:prefix_cache_hits", "Prompt tokens that were found in the prefix cache"),
+            prompt_tokens: count("vllm:prompt_tokens", "Prompt tokens, including cached ones"),
+            generation_tokens: count("vllm:generation_tokens", "Generated tokens"),
+            computed: count("octet:prompt_tokens_computed", "Prompt tokens that were computed"),
+            refused: count("octet:requests_refused", "Requests that were refused for lack of capacity"),
         }
     }
 }
@@ -164,58 +164,79 @@ impl Levels {
             family
         };
         Self {
-            running: level("vllm:num_requests_running", "Sequences on the model"),
+            running: level("vllm:num_requests_running", "Running sequences"),
             waiting: level(
                 "vllm:num_requests_waiting",
-                "Sequences that wait, for the model to be loaded too",
+                "Waiting sequences, including those that wait for the model to be loaded",
             ),
-            pages_idle: level("octet:kv_pages_idle", "Pages that are kept for later prompts"),
+            pages_idle: level(
+                "octet:kv_pages_idle",
+                "KV cache pages that no running sequence uses, kept for later prompts",
+            ),
             snapshots: level("octet:snapshots", "Snapshots of recurrent states in memory"),
-            snapshot_bytes: level("octet:snapshot_bytes", "Bytes of these"),
+            snapshot_bytes: level("octet:snapshot_bytes", "Bytes of these snapshots"),
             snapshots_taken: level("octet:snapshots_taken", "Snapshots taken since the model was loaded"),
-            snapshot_hits: level("octet:snapshot_hits", "Snapshots that a prompt went on from since then"),
-            snapshots_evicted: level("octet:snapshots_evicted", "Snapshots that made way since then"),
-            disk_files: level("octet:cache_disk_files", "Files of the cache's tier on disk"),
-            disk_bytes: level("octet:cache_disk_bytes", "Bytes of these"),
+            snapshot_hits: level(
+                "octet:snapshot_hits",
+                "Prompts that resumed from a snapshot since the model was loaded",
+            ),
+            snapshots_evicted: level(
+                "octet:snapshots_evicted",
+                "Snapshots evicted since the model was loaded",
+            ),
+            disk_files: level("octet:cache_disk_files", "Files of the disk cache"),
+            disk_bytes: level("octet:cache_disk_bytes", "Bytes of the disk cache"),
             disk_hits: level(
                 "octet:cache_disk_hits",
-                "Prompts that went on from there since the model was loaded",
+                "Prompts that resumed from the disk cache since the model was loaded",
             ),
-            disk_tokens: level("octet:cache_disk_tokens", "Tokens that they did not compute"),
-            disk_errors: level("octet:cache_disk_errors", "Files that were damaged, gone or not written"),
+            disk_tokens: level(
+                "octet:cache_disk_tokens",
+                "Prompt tokens that were read from the disk cache instead of computed",
+            ),
+            disk_errors: level(
+                "octet:cache_disk_errors",
+                "Files of the disk cache that were damaged, missing or could not be written",
+            ),
             disk_dropped: level(
                 "octet:cache_disk_dropped",
-                "States that were to be stored there and were not",
+                "States that were dropped instead of written to the disk cache",
             ),
-            preemptions: level("octet:preemptions", "Sequences put back for want of pages since then"),
-            steps: level("octet:steps", "Steps of the model since then"),
+            preemptions: level(
+                "octet:preemptions",
+                "Sequences preempted for lack of KV cache pages since the model was loaded",
+            ),
+            steps: level("octet:steps", "Steps since the model was loaded"),
             steps_ahead: level(
                 "octet:steps_ahead",
-                "Those that a graphics device began before the host had chosen their tokens",
+                "Steps that a graphics device began before the host had chosen their tokens",
             ),
             steps_dropped: level(
                 "octet:steps_dropped",
-                "Such whose results nobody needed, or whose tokens were not those that the host then chose",
+                "Steps ahead whose results were not needed, or that had other tokens than the host then chose",
             ),
             step_bytes: level(
                 "octet:step_bytes",
-                "Bytes that they had to read: weights, states, keys and values",
+                "Bytes that these steps had to read: weights, states, keys and values",
             ),
             bandwidth: level(
                 "octet:memory_bandwidth_bytes",
-                "What the device's memory gives in a second; measured when the model rests first",
+                "Memory bandwidth of the device; measured when the model is idle for the first time",
             ),
             healthy: level("octet:model_healthy", "1, or 0 while the model's device is lost"),
-            losses: level("octet:device_losses", "How many times the model's device was lost"),
+            losses: level("octet:device_losses", "Number of times that the model's device was lost"),
             memory: level(
                 "octet:model_memory_bytes",
-                "What the model is billed for of the machine's memory; 0 while it is not loaded",
+                "Memory of this machine that the model takes; 0 while it is not loaded",
             ),
             device_memory: level(
                 "octet:model_device_memory_bytes",
-                "What it is billed for of a graphics device's memory; 0 while it is not loaded, or on the processor",
+                "Memory of a graphics device that the model takes; 0 while it is not loaded, or on the processor",
             ),
-            masked_steps: level("octet:masked_steps", "Those that had constrained answers"),
+            masked_steps: level(
+                "octet:masked_steps",
+                "Steps with constrained answers since the model was loaded",
+            ),
         }
     }
 }
@@ -411,7 +432,7 @@ impl Metrics {
         let stats = loaded.as_ref().map(|l| l.handle.stats()).unwrap_or_default();
         let card = loaded.as_ref().map(|_| models.card(index));
         let on_device = card.as_ref().is_some_and(|c| c.on_device.is_some());
-        let billed = card.map_or((0, 0), |c| (c.memory_bytes, c.accelerator_bytes()));
+        let memory = card.map_or((0, 0), |c| (c.memory_bytes, c.accelerator_bytes()));
         for (level, n) in [
             (&self.levels.running, stats.running as u64),
             (&self.levels.waiting, (stats.waiting + models.waiting(index)) as u64),
@@ -424,8 +445,8 @@ impl Metrics {
             (&self.levels.bandwidth, loaded.as_ref().map_or(0, |l| bandwidth(&l.handle, on_device))),
             (&self.levels.masked_steps, stats.masked_steps),
             (&self.levels.losses, models.losses(index)),
-            (&self.levels.memory, billed.0),
-            (&self.levels.device_memory, billed.1),
+            (&self.levels.memory, memory.0),
+            (&self.levels.device_memory, memory.1),
         ] {
             set(level, label, n);
         }

@@ -83,7 +83,7 @@ impl Registry {
         }
     }
 
-    /// What model `index`, which is being loaded, needs more of than it may take.
+    /// The memory that is too short for model `index`, which is being loaded.
     fn shortage(&self, index: usize) -> Option<Shortage> {
         let card = self.entry(index).card.clone();
         let free = self.free_memory(index);
@@ -95,20 +95,20 @@ impl Registry {
         Some(Shortage { need: device.bytes, free, device: Some(device) })
     }
 
-    /// What it may take of the machine's memory; `None` where that does not matter.
+    /// The machine's memory that it may take; `None` without a limit.
     fn free_memory(&self, index: usize) -> Option<u64> {
-        let others = || self.billed(index, None);
+        let others = || self.taken_by_others(index, None);
         least((self.memory.free)(), self.memory.limit.map(|limit| limit.saturating_sub(others())))
     }
 
-    /// What it may take of a device's.
+    /// The same of a device.
     fn free_on(&self, index: usize, device: &OnDevice) -> Option<u64> {
-        let others = || self.billed(index, Some(&device.name));
+        let others = || self.taken_by_others(index, Some(&device.name));
         least((device.free)(), device.limit.map(|limit| limit.saturating_sub(others())))
     }
 
-    /// What the models but `index` take of a device's memory, or of the machine's.
-    fn billed(&self, index: usize, device: Option<&str>) -> u64 {
+    /// The memory of a device, or of the machine, that the models other than `index` take.
+    fn taken_by_others(&self, index: usize, device: Option<&str>) -> u64 {
         let entries = self.entries();
         let states = self.lock();
         let all = states.iter().zip(&entries).enumerate();
