@@ -94,7 +94,7 @@ fn given(matches: &ArgMatches, command: &clap::Command) -> BTreeSet<String> {
 
 /// Prints clap's error and exits; an error about a variable names the variable.
 fn refused(e: &clap::Error) -> Usage {
-    let said = |kind| e.get(kind).map(ToString::to_string);
+    let context = |kind| e.get(kind).map(ToString::to_string);
     let shared = shared();
     if e.kind() == ErrorKind::InvalidUtf8 {
         let not_utf8 = |name: &String| set(name).is_some_and(|v| v.into_string().is_err());
@@ -104,7 +104,8 @@ fn refused(e: &clap::Error) -> Usage {
     }
     // A closed output is ignored.
     let _ = e.print();
-    if let (Some(flag), Some(value)) = (said(ContextKind::InvalidArg), said(ContextKind::InvalidValue)) {
+    if let (Some(flag), Some(value)) = (context(ContextKind::InvalidArg), context(ContextKind::InvalidValue))
+    {
         let flag = flag.split_whitespace().next().unwrap_or_default().trim_start_matches("--").to_string();
         let typed = std::env::args_os().any(|a| a.to_string_lossy().contains(&value));
         if !typed && shared.contains(&flag) {

@@ -83,8 +83,8 @@ fn check(file: &Path, ignored: &[String], settings: &Settings) -> anyhow::Result
     octet_serve::check(&config).map_err(anyhow::Error::msg)?;
     prerouters::check(&config, settings)?;
     explain::planned(&config)?;
-    for said in &config.notes {
-        note!("note: {said}");
+    for note in &config.notes {
+        note!("note: {note}");
     }
     print(&config.tree())
 }
@@ -99,8 +99,8 @@ fn import_file(file: &Path, from: Option<ImportFormat>, name: &str) -> anyhow::R
         Some(ImportFormat::Modelfile) => Origin::Modelfile,
     };
     let imported = import::import(origin, &path, &text, name, &Disk(settings::lookup))?;
-    for said in &imported.notes {
-        note!("note: {said}");
+    for note in &imported.notes {
+        note!("note: {note}");
     }
     print(&imported.yaml)
 }

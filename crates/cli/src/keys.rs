@@ -156,8 +156,8 @@ impl LimitArgs {
             (&mut limits.tpm, self.tpm),
             (&mut limits.max_parallel, self.max_parallel),
         ];
-        for (limit, said) in counts {
-            *limit = said.map_or(*limit, |l| l.0);
+        for (limit, given) in counts {
+            *limit = given.map_or(*limit, |l| l.0);
         }
         match (self.budget, self.per) {
             (Some(Limit(None)), None) => limits.budget = None,

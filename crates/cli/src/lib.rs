@@ -100,12 +100,12 @@ fn report(e: &anyhow::Error) -> ExitCode {
 
 /// An error with its causes.
 fn described(e: &anyhow::Error) -> String {
-    let mut said = e.to_string();
+    let mut message = e.to_string();
     for cause in e.chain().skip(1).map(ToString::to_string) {
         // Many errors print their cause themselves.
-        if !said.contains(&cause) {
-            said += &format!(": {cause}");
+        if !message.contains(&cause) {
+            message += &format!(": {cause}");
         }
     }
-    said
+    message
 }

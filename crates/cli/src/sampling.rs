@@ -28,16 +28,16 @@ const MODERATE: SamplingDefaults = SamplingDefaults {
 };
 
 /// A server's default settings: the owner's, then the model's recommended ones, then those of `octet run`.
-pub fn server_defaults(metadata: &Metadata, said: SamplingDefaults) -> anyhow::Result<SamplingDefaults> {
+pub fn server_defaults(metadata: &Metadata, given: SamplingDefaults) -> anyhow::Result<SamplingDefaults> {
     if SamplingDefaults::read(metadata)? != SamplingDefaults::default() {
-        return Ok(said);
+        return Ok(given);
     }
     Ok(SamplingDefaults {
-        temperature: said.temperature.or(MODERATE.temperature),
-        top_k: said.top_k.or(MODERATE.top_k),
-        top_p: said.top_p.or(MODERATE.top_p),
-        min_p: said.min_p.or(MODERATE.min_p),
-        ..said
+        temperature: given.temperature.or(MODERATE.temperature),
+        top_k: given.top_k.or(MODERATE.top_k),
+        top_p: given.top_p.or(MODERATE.top_p),
+        min_p: given.min_p.or(MODERATE.min_p),
+        ..given
     })
 }
 

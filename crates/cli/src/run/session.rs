@@ -123,16 +123,16 @@ impl Session {
         let request = Request { prompt, checkpoints: vec![repeated], ..self.request.clone() };
         let answer = self.engine.generate(request, &mut |text| {
             let mut flow = ControlFlow::Continue(());
-            let mut said = false;
+            let mut has_text = false;
             parser.push(text, &mut |delta| {
-                said = true;
+                has_text = true;
                 let next = emit(delta);
                 if flow.is_continue() {
                     flow = next;
                 }
             });
             // Checks for an interrupt even without new text.
-            if said { flow } else { emit(Delta::Content("")) }
+            if has_text { flow } else { emit(Delta::Content("")) }
         })?;
         parser.finish(&mut |delta| {
             let _ = emit(delta); // the answer is over either way

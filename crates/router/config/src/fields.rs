@@ -161,7 +161,7 @@ impl<'a> Fields<'a> {
     /// true or false, also as YAML 1.1 writes it, and from a variable.
     pub fn bool(&self, name: &'static str) -> Option<bool> {
         let node = self.get(name)?;
-        let said = match &node.value {
+        let value = match &node.value {
             Value::Bool(b) => Some(*b),
             Value::Text(t) => match self.reader.resolve(&node.span, t)?.to_lowercase().as_str() {
                 "true" | "yes" | "on" | "1" => Some(true),
@@ -170,10 +170,10 @@ impl<'a> Fields<'a> {
             },
             _ => None,
         };
-        if said.is_none() {
+        if value.is_none() {
             self.wrong(name, node, "true or false");
         }
-        said
+        value
     }
 
     /// A number, also as a text, as variables have it.

@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(own.get("local/x").map(|p| p.output), Some(4e-6));
         assert!(own.get("openai/gpt-4o").is_some(), "the rest of the built-in list counts on");
         assert_eq!(PriceList::none().get("openai/gpt-4o"), None);
-        for (text, said) in [
+        for (text, expected) in [
             ("gpt-4o,1,2", "line 1: it must start with provider/model"),
             ("\na/b,x,2", "line 2: input must be US dollars"),
             ("a/b,1,-2", "output must be US dollars"),
@@ -135,7 +135,7 @@ mod tests {
             ("a/b,1,2\na/b,1,2", "line 2: 'a/b' is listed twice"),
         ] {
             let why = PriceList::read(text).expect_err(text);
-            assert!(why.contains(said), "{text}: {why}");
+            assert!(why.contains(expected), "{text}: {why}");
         }
     }
 }

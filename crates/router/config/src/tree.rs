@@ -124,15 +124,15 @@ fn target(target: &Target) -> String {
 }
 
 fn limits(d: &Deployment) -> String {
-    let mut said: Vec<String> = Vec::new();
-    said.extend(d.order.map(|n| format!("order {n}")));
-    said.extend(d.rpm.map(|n| format!("{n} rpm")));
-    said.extend(d.tpm.map(|n| format!("{n} tpm")));
-    said.extend(d.max_parallel_requests.map(|n| format!("{n} at once")));
-    said.extend(d.timeout.map(seconds));
-    said.extend(d.stream_timeout.map(|t| format!("first piece in {}", seconds(t))));
-    said.extend(d.info.max_input_tokens.map(|n| format!("{n} tokens of prompt")));
-    if said.is_empty() { String::new() } else { format!("  ({})", said.join(", ")) }
+    let mut details: Vec<String> = Vec::new();
+    details.extend(d.order.map(|n| format!("order {n}")));
+    details.extend(d.rpm.map(|n| format!("{n} rpm")));
+    details.extend(d.tpm.map(|n| format!("{n} tpm")));
+    details.extend(d.max_parallel_requests.map(|n| format!("{n} at once")));
+    details.extend(d.timeout.map(seconds));
+    details.extend(d.stream_timeout.map(|t| format!("first piece in {}", seconds(t))));
+    details.extend(d.info.max_input_tokens.map(|n| format!("{n} tokens of prompt")));
+    if details.is_empty() { String::new() } else { format!("  ({})", details.join(", ")) }
 }
 
 fn fallback_lines(name: &str, router: &RouterSettings) -> Vec<String> {

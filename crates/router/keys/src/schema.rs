@@ -146,12 +146,14 @@ fn number(db: &Connection, pragma: &str) -> rusqlite::Result<i64> {
 
 fn connect(path: &Path, bytes_max: u64, busy: Duration) -> Result<Connection, Failed> {
     let mut db = guarded(path, OpenFlags::SQLITE_OPEN_READ_WRITE, busy)?;
-    let said = |e| Err(Failed::Said(e));
+    let refused = |e| Err(Failed::Said(e));
     let path = path.to_path_buf();
     let version = owned_version(&db)?;
     match version {
-        None => return said(Error::NotOurs { path, why: "it is another program's SQLite database".into() }),
-        Some(found) if found > VERSION => return said(Error::Newer { path, found, known: VERSION }),
+        None => {
+            return refused(Error::NotOurs { path, why: "it is another program's SQLite database".into() });
+        }
+        Some(found) if found > VERSION => return refused(Error::Newer { path, found, known: VERSION }),
         Some(_) => {}
     }
     let pages = bytes_max / number(&db, "page_size")?.max(512).unsigned_abs();
@@ -159,7 +161,7 @@ fn connect(path: &Path, bytes_max: u64, busy: Duration) -> Result<Connection, Fa
     let journal: String = db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
     if journal != "wal" {
         let why = format!("it needs a write-ahead log, and this file system gives it a '{journal}' journal");
-        return said(Error::Unopened { path, why });
+        return refused(Error::Unopened { path, why });
     }
     db.pragma_update(None, "journal_size_limit", 4 << 20)?;
     // There is one transaction per second, which can wait for the disk: a power cut loses no more than a crash.
@@ -167,7 +169,7 @@ fn connect(path: &Path, bytes_max: u64, busy: Duration) -> Result<Connection, Fa
     migrate(&mut db)?;
     let damage = damage(&db)?;
     if let Some(what) = damage {
-        return said(Error::Damaged { path, what });
+        return refused(Error::Damaged { path, what });
     }
     Ok(db)
 }

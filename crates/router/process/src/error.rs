@@ -10,7 +10,7 @@ pub enum Error {
     #[error("there is no process '{0}'")]
     Unknown(String),
     /// It was started, but did not become ready.
-    #[error("process '{id}' did not start: {why}{}", said(.log))]
+    #[error("process '{id}' did not start: {why}{}", last_lines(.log))]
     Start {
         /// The entry.
         id: String,
@@ -53,7 +53,8 @@ pub enum Error {
     NoRuntime,
 }
 
-fn said(log: &[String]) -> String {
+/// The end of what a process wrote, for its error.
+fn last_lines(log: &[String]) -> String {
     if log.is_empty() {
         "; it wrote nothing".into()
     } else {

@@ -15,7 +15,7 @@ const STEPS_MAX: u64 = 100_000;
 /// Steps of a call besides those of its schema.
 const CALL_STEPS: u64 = 100;
 /// Maximum characters of a path in the arguments, and of an error, in a trace.
-const CHARS_SAID_MAX: usize = 200;
+const TRACED_CHARS_MAX: usize = 200;
 
 /// Collects the calls of an answer.
 #[derive(Debug, Clone)]
@@ -107,7 +107,7 @@ fn check(tool: &Tool, arguments: &str, steps_left: &mut u64) -> Option<String> {
         return None;
     };
     // Bounded: it is logged and traced.
-    let bounded = |text: String| text.chars().take(CHARS_SAID_MAX).collect::<String>();
+    let bounded = |text: String| text.chars().take(TRACED_CHARS_MAX).collect::<String>();
     let at = if at.is_empty() { at } else { format!(" at {}", bounded(at)) };
     Some(format!("the arguments of '{}' do not match its schema{at}: {}", tool.name, bounded(what)))
 }

@@ -159,14 +159,14 @@ impl<T: Target> Job<T> {
             std::mem::replace(&mut self.size, size),
         );
         self.hold_whole = true;
-        let said = self.group(table, group, name, false).await;
+        let reply = self.group(table, group, name, false).await;
         (self.request, self.size, self.counts, self.hold_whole) = (request, size, counts, false);
-        let probability = said.ok().and_then(|said| {
-            let probability = self_check::probability(said.begun.held.iter().filter_map(event));
-            let (deployment, usage) = (said.deployment.id().into(), said.usage());
+        let probability = reply.ok().and_then(|reply| {
+            let probability = self_check::probability(reply.begun.held.iter().filter_map(event));
+            let (deployment, usage) = (reply.deployment.id().into(), reply.usage());
             let pieces = usage.map_or(1, |u| u.completion_tokens);
             self.trace.spent(Spent { deployment, usage, pieces });
-            said.settle(false);
+            reply.settle(false);
             probability
         });
         let is_wrong = probability.is_some_and(|p| p < least);

@@ -73,8 +73,8 @@ mod tests {
 
     use super::*;
 
-    fn rest(said: &str) -> (String, Rest) {
-        let message = Message { content: vec![Part::text(said)], ..Message::empty(Role::Assistant) };
+    fn rest(beginning: &str) -> (String, Rest) {
+        let message = Message { content: vec![Part::text(beginning)], ..Message::empty(Role::Assistant) };
         let chat = Chat { messages: vec![message], continue_final: true, ..Chat::default() };
         let (request, rest) = of(&GenerateRequest::new("m", Input::Chat(chat)));
         let Input::Chat(chat) = request.input else { panic!("a chat") };
@@ -83,9 +83,9 @@ mod tests {
         (text.clone(), rest)
     }
 
-    fn go_on(said: &str, pieces: &[&str]) -> String {
-        let (_, mut rest) = rest(said);
-        let mut out = said.to_string();
+    fn go_on(beginning: &str, pieces: &[&str]) -> String {
+        let (_, mut rest) = rest(beginning);
+        let mut out = beginning.to_string();
         for piece in pieces {
             let event = Event::Text { choice: 0, text: piece.to_string() };
             if let Some(Event::Text { text, .. }) = rest.process(event).unwrap() {
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn white_space_is_said_once() {
-        for (said, pieces, expected) in [
+        for (beginning, pieces, expected) in [
             ("One, two", &[", three"][..], "One, two, three"),
             ("One, ", &[" two"][..], "One, two"),
             ("One, ", &["two"][..], "One, two"),
@@ -108,7 +108,7 @@ mod tests {
             ("f():\n", &["    x"][..], "f():\n    x"),
             ("a\u{3000}", &["\u{3000}b"][..], "a\u{3000}b"),
         ] {
-            assert_eq!(go_on(said, pieces), expected, "{said:?} {pieces:?}");
+            assert_eq!(go_on(beginning, pieces), expected, "{beginning:?} {pieces:?}");
         }
         assert_eq!(rest("One,\t\n ").0, "One,");
     }
@@ -125,12 +125,12 @@ mod tests {
         /// Wherever an answer breaks off, and however its rest is split: a server that continues after the last word gives the same text.
         #[test]
         fn the_seam_is_not_seen(whole in "[a-z][a-z \n]{0,40}[a-z]", at in any::<prop::sample::Index>(), cuts in 1usize..5) {
-            let said = &whole[..at.index(whole.len()) + 1];
-            prop_assume!(!said.trim().is_empty());
-            let (sent, _) = rest(said);
+            let beginning = &whole[..at.index(whole.len()) + 1];
+            prop_assume!(!beginning.trim().is_empty());
+            let (sent, _) = rest(beginning);
             let tail = &whole[sent.len()..];
             let pieces: Vec<&str> = tail.as_bytes().chunks(cuts).map(|c| std::str::from_utf8(c).unwrap()).collect();
-            prop_assert_eq!(go_on(said, &pieces), whole.clone());
+            prop_assert_eq!(go_on(beginning, &pieces), whole.clone());
         }
     }
 }

@@ -83,8 +83,8 @@ fn json_bytes(value: &Value) -> usize {
 /// The instructions, one per line.
 pub fn system_text(request: &GenerateRequest) -> String {
     let messages = request.chat().map_or(&[][..], |c| &c.messages);
-    let said = messages.iter().filter(|m| matches!(m.role, Role::System | Role::Developer));
-    said.flat_map(|m| m.content.iter().filter_map(text)).collect::<Vec<_>>().join("\n")
+    let instructions = messages.iter().filter(|m| matches!(m.role, Role::System | Role::Developer));
+    instructions.flat_map(|m| m.content.iter().filter_map(text)).collect::<Vec<_>>().join("\n")
 }
 
 /// The user's last message.
@@ -106,8 +106,8 @@ pub fn last_user_text(request: &GenerateRequest) -> String {
 pub fn has_code(request: &GenerateRequest) -> bool {
     match &request.input {
         Input::Chat(chat) => {
-            let mut said = chat.messages.iter().filter(|m| m.role == Role::User).flat_map(|m| &m.content);
-            said.any(|part| text(part).is_some_and(|t| t.contains("```") || t.contains("~~~")))
+            let mut parts = chat.messages.iter().filter(|m| m.role == Role::User).flat_map(|m| &m.content);
+            parts.any(|part| text(part).is_some_and(|t| t.contains("```") || t.contains("~~~")))
         }
         Input::Completion(c) => {
             c.prompts.iter().any(|p| matches!(p, Prompt::Text(t) if t.contains("```") || t.contains("~~~")))

@@ -135,7 +135,7 @@ impl Client {
         let body = Body::new(incoming, clock, ERROR_BYTES_MAX).decoded(encoding).whole().await;
         let name = head.headers.get("x-amzn-errortype").and_then(|v| v.to_str().ok());
         let error = read_error(endpoint.provider(), status.as_u16(), name, &body.unwrap_or_default());
-        let mut failure = Failure::said(error, Some(status.as_u16()));
+        let mut failure = Failure::reported(error, Some(status.as_u16()));
         failure.retry_after = retry_after(&head.headers, SystemTime::now()).or(failure.retry_after);
         Err(failure)
     }
@@ -243,11 +243,12 @@ impl Client {
         }
         // `error` and `error_description` (RFC 6749) contain no secret.
         let value: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
-        let said = ["error_description", "error"].iter().find_map(|key| value[*key].as_str()).unwrap_or("");
-        let said: String = said.chars().take(200).collect();
+        let description =
+            ["error_description", "error"].iter().find_map(|key| value[*key].as_str()).unwrap_or("");
+        let description: String = description.chars().take(200).collect();
         Err(Failure::new(
             FailureKind::Authentication,
-            format!("{host} gives no access token ({status}): {said}"),
+            format!("{host} gives no access token ({status}): {description}"),
         ))
     }
 }
@@ -282,8 +283,8 @@ impl Answer {
 impl Failure {
     pub(crate) fn without_keys(mut self, endpoint: &Endpoint) -> Self {
         // A provider's text may repeat the key in any field.
-        let said = [Some(&mut self.message), self.param.as_mut(), self.code.as_mut()];
-        said.into_iter().flatten().for_each(|text| endpoint.hide_keys(text));
+        let texts = [Some(&mut self.message), self.param.as_mut(), self.code.as_mut()];
+        texts.into_iter().flatten().for_each(|text| endpoint.hide_keys(text));
         self
     }
 }

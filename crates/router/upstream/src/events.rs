@@ -79,7 +79,7 @@ impl Events {
     }
 
     fn fail(&mut self, e: ApiError) {
-        self.failure.get_or_insert(Failure::said(e, None));
+        self.failure.get_or_insert(Failure::reported(e, None));
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event, Failure>>> {

@@ -130,7 +130,7 @@ impl Failure {
     }
 
     /// A provider's error, as parsed in its dialect. `status` is `None` within a stream.
-    pub(crate) fn said(error: ApiError, status: Option<u16>) -> Self {
+    pub(crate) fn reported(error: ApiError, status: Option<u16>) -> Self {
         // The provider's status decides; an upstream error without one is an unreadable answer.
         let kind = match (error.kind, status) {
             (ErrorKind::Upstream, None) => FailureKind::Protocol,

@@ -145,7 +145,7 @@ impl Client {
         }
         let bytes = answer.body.whole().await.map_err(|e| e.without_keys(endpoint))?;
         let usage =
-            watch::whole(dialect, &bytes).map_err(|e| Failure::said(e, None).without_keys(endpoint))?;
+            watch::whole(dialect, &bytes).map_err(|e| Failure::reported(e, None).without_keys(endpoint))?;
         if stream {
             return Err(Failure::protocol("the provider answers in one piece where a stream was asked for"));
         }
@@ -317,7 +317,7 @@ impl Raw {
             match body.poll_next(cx) {
                 Poll::Ready(Some(Ok(bytes))) => {
                     if let Err(e) = watch.push(bytes, &mut self.queue) {
-                        self.failure = Some(Failure::said(e, None));
+                        self.failure = Some(Failure::reported(e, None));
                     }
                 }
                 Poll::Ready(Some(Err(e))) => {
@@ -328,7 +328,7 @@ impl Raw {
                 }
                 Poll::Ready(None) => {
                     if let Err(e) = watch.end(&mut self.queue) {
-                        self.failure = Some(Failure::said(e, None));
+                        self.failure = Some(Failure::reported(e, None));
                     }
                     self.finish();
                 }

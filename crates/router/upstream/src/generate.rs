@@ -65,7 +65,7 @@ impl Client {
         let bytes = answer.body.whole().await.map_err(|e| e.without_keys(endpoint))?;
         match events(endpoint, &bytes) {
             Ok(events) => Ok(Events::whole(events, endpoint)),
-            Err(e) => Err(Failure::said(e, None).without_keys(endpoint)),
+            Err(e) => Err(Failure::reported(e, None).without_keys(endpoint)),
         }
     }
 }
@@ -112,7 +112,7 @@ pub(crate) fn write(endpoint: &Endpoint, request: &GenerateRequest) -> Result<(O
     endpoint.defaults().apply(&mut r, false);
     let (operation, body) = translate(endpoint, &r).map_err(|e| Failure {
         status: None,
-        ..Failure::said(ApiError { kind: ErrorKind::InvalidRequest, ..e }, None)
+        ..Failure::reported(ApiError { kind: ErrorKind::InvalidRequest, ..e }, None)
     })?;
     let Body { mut json, dropped } = body;
     if let [first, ..] = dropped.as_slice()

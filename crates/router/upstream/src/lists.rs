@@ -68,7 +68,7 @@ impl Client {
         let bytes = request.inputs.iter().map(Prompt::bytes).sum();
         let (to, asked) = (endpoint.clone(), Arc::clone(request));
         let written = run_sized(bytes, move || write(&to, &asked)).await?;
-        let (operation, bodies) = written.map_err(|e| Failure::said(e, None))?;
+        let (operation, bodies) = written.map_err(|e| Failure::reported(e, None))?;
         let mut vectors = Embeddings::default();
         let mut bodies = bodies.into_iter();
         // Several requests are necessary only if a provider limits the texts of one. Some of them run concurrently.
@@ -118,7 +118,7 @@ impl Client {
             Provider::Bedrock => bedrock::embed::read(&bytes, counted),
             _ => openai::embeddings::read(&bytes),
         };
-        read.map_err(|e| Failure::said(e, None).without_keys(endpoint))
+        read.map_err(|e| Failure::reported(e, None).without_keys(endpoint))
     }
 
     /// The models of a provider.

@@ -95,8 +95,8 @@ fn lay(k: &GenerateRequest, r: &mut GenerateRequest, force: bool) {
     }
     // Reasoning settings belong together: a client that disables it gets no effort or budget.
     let (from, to) = (&from.reasoning, &mut to.reasoning);
-    let said = to.enabled.is_some() || to.effort.is_some() || to.budget_tokens.is_some();
-    if *from != Default::default() && (force || !said) {
+    let is_set = to.enabled.is_some() || to.effort.is_some() || to.budget_tokens.is_some();
+    if *from != Default::default() && (force || !is_set) {
         let hide = to.hide || from.hide;
         *to = from.clone();
         to.hide = hide;

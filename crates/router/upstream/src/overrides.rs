@@ -65,10 +65,10 @@ impl Overrides {
         }
         self.forced.apply(r, true);
         if let Input::Chat(chat) = &mut r.input {
-            let said = chat.reasoning.enabled.is_some();
+            let is_set = chat.reasoning.enabled.is_some();
             for (name, value) in &self.default_kwargs {
-                let is_said = said && name == THINKING;
-                if !is_said && !chat.template_kwargs.contains_key(name) {
+                let is_overridden = is_set && name == THINKING;
+                if !is_overridden && !chat.template_kwargs.contains_key(name) {
                     chat.template_kwargs.insert(name.clone(), value.clone());
                 }
             }

@@ -227,8 +227,8 @@ async fn refusal(response: Response<Incoming>) -> Failure {
         return Failure(format!("{status}: it is at {to}"));
     }
     let text = body(response).await.unwrap_or_default();
-    let said = serde_json::from_str(&text).ok().and_then(|v| error_message(&v));
-    Failure(match said {
+    let message = serde_json::from_str(&text).ok().and_then(|v| error_message(&v));
+    Failure(match message {
         Some(message) => format!("{status}: {message}"),
         None if text.trim().is_empty() => status.to_string(),
         None => format!("{status}: {}", kind(&text)),

@@ -224,8 +224,8 @@ mod tests {
             ),
         ];
         for (pieces, words) in cases {
-            let Failure(said) = read(pieces).unwrap_err();
-            assert!(said.contains(words), "{said}");
+            let Failure(message) = read(pieces).unwrap_err();
+            assert!(message.contains(words), "{message}");
         }
     }
 

@@ -267,8 +267,8 @@ pub fn footer(out: &mut dyn Write, rows: &[Vec<Row>]) -> io::Result<()> {
         writeln!(out, "{}{}, model {}", title(i), name.url, super::stream::line(name.model))?;
         for row in rows.iter().filter_map(|r| r.get(i)) {
             let l = &row.level;
-            if let Some(said) = sizes(l) {
-                writeln!(out, "  {}, concurrency {}: {said}", row.test(), row.concurrency)?;
+            if let Some(text) = sizes(l) {
+                writeln!(out, "  {}, concurrency {}: {text}", row.test(), row.concurrency)?;
             }
         }
         for row in rows.iter().filter_map(|r| r.get(i)) {

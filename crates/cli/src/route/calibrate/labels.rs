@@ -83,8 +83,8 @@ impl Check {
     fn holds(&self, answer: &str) -> anyhow::Result<bool> {
         match self {
             Self::Answer(any) => {
-                let said = words(answer);
-                Ok(any.iter().any(|wanted| said.windows(wanted.len()).any(|w| w == wanted)))
+                let given = words(answer);
+                Ok(any.iter().any(|wanted| given.windows(wanted.len()).any(|w| w == wanted)))
             }
             Self::Regex(pattern) => Ok(pattern.is_match(answer)),
             Self::Test(command) => passes(command, answer),

@@ -202,11 +202,11 @@ async fn judged(gateway: &Gateway, judge: &str, prompt: &Prompt, answer: &str) -
     let Some(question) = self_check::question(&prompt.request, answer) else { return Ok(false) };
     // Some servers have no log-probabilities: the judge's word counts.
     let question = GenerateRequest { logprobs: None, max_tokens: Some(TOKENS_MAX), ..question };
-    let said = ask(gateway, judge, &question, &mut |_: &Event| {}).await?.text.to_lowercase();
-    let word = said.split(|c: char| !c.is_alphanumeric()).find(|w| matches!(*w, "yes" | "no"));
+    let reply = ask(gateway, judge, &question, &mut |_: &Event| {}).await?.text.to_lowercase();
+    let word = reply.split(|c: char| !c.is_alphanumeric()).find(|w| matches!(*w, "yes" | "no"));
     match word {
         Some(word) => Ok(word == "yes"),
-        None => anyhow::bail!("the judge {judge} says neither yes nor no: '{}'", said.trim()),
+        None => anyhow::bail!("the judge {judge} says neither yes nor no: '{}'", reply.trim()),
     }
 }
 

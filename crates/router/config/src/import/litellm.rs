@@ -10,7 +10,7 @@ use crate::{Problem, Problems, Span, load, sections};
 /// Translates it. The result passes `octet config check`.
 pub(super) fn import(file: &str, text: &str, source: &dyn Source) -> Result<Imported, Problems> {
     let mut out = Commented::new(file, text);
-    let mut said: Vec<(u32, String)> = Vec::new();
+    let mut changes: Vec<(u32, String)> = Vec::new();
     // One at a time, because one problem can cause others. Errors first: notes may disappear with them.
     loop {
         let (problems, notes) = load::look(file, &out.text(), source)?;
@@ -19,20 +19,20 @@ pub(super) fn import(file: &str, text: &str, source: &dyn Source) -> Result<Impo
             (Some(Problem { span, text }), _) => (span.clone(), text.clone()),
             (None, Some(note)) => (note.span.clone(), format!("{}: {}", note.key, note.text)),
             (None, None) => {
-                said.extend(notes.iter().map(|n| (out.origin(&n.span), format!("{}: {}", n.key, n.text))));
+                changes.extend(notes.iter().map(|n| (out.origin(&n.span), format!("{}: {}", n.key, n.text))));
                 break;
             }
         };
         let line = out.origin(&span);
         match out.take_out(&span, &text)? {
-            Done::Commented => said.push((line, format!("now a comment: {text}"))),
+            Done::Commented => changes.push((line, format!("now a comment: {text}"))),
             Done::Unfolded => {}
             Done::Nothing => return Err(Problems(problems)),
         }
     }
-    said.sort();
-    let said = said.into_iter().map(|(line, text)| format!("line {line}: {text}")).collect();
-    Ok(with_notes("LiteLLM's file", said, &out.with_reasons()))
+    changes.sort();
+    let changes = changes.into_iter().map(|(line, text)| format!("line {line}: {text}")).collect();
+    Ok(with_notes("LiteLLM's file", changes, &out.with_reasons()))
 }
 
 /// The result of commenting out a place.

@@ -11,11 +11,11 @@ pub(super) fn import(file: &str, text: &str, source: &dyn Source) -> Result<Impo
     let root = yaml::parse(&file.into(), text, &mut Vec::new()).map_err(|p| Problems(vec![p]))?;
     let entries: &[Entry] = if let Value::Map(entries) = &root.value { entries } else { &[] };
     let mut lines: Vec<String> = text.lines().map(String::from).collect();
-    let mut said = Vec::new();
+    let mut changes = Vec::new();
     let mut extra = String::new();
     for entry in entries {
         let moved = match entry.key.as_str() {
-            "peers" => peers(entry, &mut said),
+            "peers" => peers(entry, &mut changes),
             "apiKeys" => keys(entry),
             _ => continue,
         };
@@ -25,7 +25,7 @@ pub(super) fn import(file: &str, text: &str, source: &dyn Source) -> Result<Impo
         if comment_out(&mut lines, &entry.span) {
             extra += &moved;
         } else {
-            said.push(format!(
+            changes.push(format!(
                 "TO DO, line {}: {} shares its line with others; write it on its own",
                 entry.span.line, entry.key
             ));
@@ -44,18 +44,18 @@ pub(super) fn import(file: &str, text: &str, source: &dyn Source) -> Result<Impo
     let (problems, notes) = load::look(file, &out, source)?;
     // Line numbers of the user's file: one line was inserted before it.
     let line = |n: u32| n.saturating_sub(1);
-    said.extend(
+    changes.extend(
         notes
             .iter()
             .filter(|n| sections::is_unused(&n.key))
             .map(|n| format!("line {}: {}: {}", line(n.span.line), n.key, n.text)),
     );
-    said.extend(problems.iter().map(|p| format!("TO DO, line {}: {}", line(p.span.line), p.text)));
-    Ok(with_notes("llama-swap's file", said, &out))
+    changes.extend(problems.iter().map(|p| format!("TO DO, line {}: {}", line(p.span.line), p.text)));
+    Ok(with_notes("llama-swap's file", changes, &out))
 }
 
 /// Remote servers, as deployments.
-fn peers(entry: &Entry, said: &mut Vec<String>) -> String {
+fn peers(entry: &Entry, changes: &mut Vec<String>) -> String {
     let Value::Map(peers) = &entry.node.value else { return String::new() };
     let mut out = String::from("model_list:\n");
     let mut any = false;
@@ -69,7 +69,7 @@ fn peers(entry: &Entry, said: &mut Vec<String>) -> String {
         };
         let models = fields.iter().find(|f| f.key == "models").map(|f| &f.node.value);
         let Some((Value::List(models), Some(proxy))) = models.zip(Some(text("proxy"))) else {
-            said.push(format!(
+            changes.push(format!(
                 "TO DO, line {}: the peer '{}' has no models or no proxy",
                 peer.span.line, peer.key
             ));

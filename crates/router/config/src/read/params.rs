@@ -45,8 +45,8 @@ pub(super) fn provider_params(params: &Fields, provider: Provider, changes: &mut
 /// Whether a server can continue an assistant message. Not if the configuration changes the fields that request it: the server would
 /// start a new answer in the middle of one.
 pub(super) fn continues(params: &Fields, provider: Provider, usual: bool, changes: &Changes) -> bool {
-    let said = params.bool("continues");
-    if said == Some(true) && provider != Provider::OpenAiCompatible {
+    let given = params.bool("continues");
+    if given == Some(true) && provider != Provider::OpenAiCompatible {
         let span = params.get("continues").map_or(params.span, |n| &n.span);
         let text = format!("ignored: {} cannot continue a message", provider.name());
         params.reader.note(span, "litellm_params.continues", text);
@@ -57,5 +57,5 @@ pub(super) fn continues(params: &Fields, provider: Provider, usual: bool, change
     let renamed = edits.rename.iter().flat_map(|(from, to)| [from, to]);
     let mut changed =
         edits.drop.iter().chain(edits.set.keys()).chain(changes.extra_body.keys()).chain(renamed);
-    said.unwrap_or(usual) && !changed.any(asks)
+    given.unwrap_or(usual) && !changed.any(asks)
 }

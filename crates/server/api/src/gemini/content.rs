@@ -198,7 +198,7 @@ fn result(f: Field, calls: &mut Calls) -> Result<Message> {
     // These two keys mean the result, and an error.
     let only = if response.len() == 1 { response.iter().next() } else { None };
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), String::from);
-    let said = match only.map(|(key, value)| (key.as_str(), value)) {
+    let result = match only.map(|(key, value)| (key.as_str(), value)) {
         Some(("output" | "result", value)) => text(value),
         Some(("error", value)) => {
             m.is_error = true;
@@ -206,7 +206,7 @@ fn result(f: Field, calls: &mut Calls) -> Result<Message> {
         }
         _ => Value::Object(response).to_string(),
     };
-    m.content.push(Part::text(said));
+    m.content.push(Part::text(result));
     if let Some(f) = o.take("parts") {
         read_parts(several(f)?, &mut m.content)?;
     }

@@ -138,7 +138,7 @@ pub(super) fn response(request: &GenerateRequest, answer: &Answer, chat: bool) -
             Block::Text(t) => text.push_str(t),
             Block::ToolCall { index, id, name, arguments } => match call(*index, id, name, arguments) {
                 Ok(call) => calls.push(call),
-                Err(said) => text.push_str(&said),
+                Err(shown) => text.push_str(&shown),
             },
             Block::Reasoning { .. } | Block::Redacted(_) => {}
         }

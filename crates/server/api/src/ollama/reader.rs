@@ -148,13 +148,13 @@ impl Translate for Translator {
             out.push(Event::Logprobs { choice: 0, tokens });
         }
         if let Some(m) = w.message {
-            let said = |text: Option<String>| text.filter(|t| !t.is_empty());
-            out.extend(said(m.thinking).map(|text| Event::Reasoning { choice: 0, text }));
-            out.extend(said(m.content).map(|text| Event::Text { choice: 0, text }));
+            let nonempty = |text: Option<String>| text.filter(|t| !t.is_empty());
+            out.extend(nonempty(m.thinking).map(|text| Event::Reasoning { choice: 0, text }));
+            out.extend(nonempty(m.content).map(|text| Event::Text { choice: 0, text }));
             for call in m.tool_calls.unwrap_or_default() {
                 let index = self.calls;
                 self.calls += 1;
-                let id = said(call.id).unwrap_or_else(|| format!("call_{}_{index}", self.stamp));
+                let id = nonempty(call.id).unwrap_or_else(|| format!("call_{}_{index}", self.stamp));
                 let arguments = Value::from(call.function.arguments).to_string();
                 out.extend(Event::tool_call(0, index, &id, &call.function.name, &arguments));
             }

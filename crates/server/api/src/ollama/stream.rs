@@ -77,7 +77,7 @@ impl LineWriter {
         let Some(open) = self.open.take() else { return };
         match call(open.index, &open.id, &open.name, &open.arguments) {
             Ok(call) => self.line("", None, vec![call], out),
-            Err(said) => self.line(&said, None, Vec::new(), out),
+            Err(text) => self.line(&text, None, Vec::new(), out),
         }
     }
 

@@ -94,12 +94,12 @@ pub(crate) fn from_value(value: &Value, status: Option<u16>) -> ApiError {
     let code = word(&error["code"]);
     // llama.cpp and vLLM have the status as the code.
     let status = status.or_else(|| error["code"].as_u64().and_then(|n| u16::try_from(n).ok()));
-    let said = message.as_deref().unwrap_or("");
+    let text = message.as_deref().unwrap_or("");
     let kind = match (code.as_deref().unwrap_or(""), type_name) {
         ("context_length_exceeded", _) | (_, "exceed_context_size_error") => ErrorKind::ContextLength,
         ("content_filter" | "content_policy_violation", _) => ErrorKind::ContentPolicy,
         // vLLM has no code for it.
-        _ if said.contains("maximum context length") => ErrorKind::ContextLength,
+        _ if text.contains("maximum context length") => ErrorKind::ContextLength,
         ("rate_limit_exceeded" | "insufficient_quota", _) | (_, "rate_limit_error") => ErrorKind::RateLimit,
         (_, "overloaded_error") => ErrorKind::Overloaded,
         _ if status.is_some() => ErrorKind::from_status(status.unwrap_or(502)),

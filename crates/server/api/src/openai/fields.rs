@@ -383,10 +383,10 @@ fn switch(f: Option<Field>, chat: &mut Chat) -> Result<()> {
     let path = f.path();
     let enabled = f.bool()?;
     if chat.reasoning.enabled.is_some_and(|e| e != enabled) {
-        let said = if enabled { "off" } else { "on" };
+        let state = if enabled { "off" } else { "on" };
         return Err(crate::ApiError::invalid(
             path.clone(),
-            format!("'{path}' is {enabled}, but another field of the request switches thinking {said}"),
+            format!("'{path}' is {enabled}, but another field of the request switches thinking {state}"),
         ));
     }
     chat.reasoning.enabled = Some(enabled);

@@ -49,9 +49,9 @@ mod tests {
 
     #[tokio::test]
     async fn others_have_had_their_turn() {
-        let (said, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let (sender, mut heard) = tokio::sync::mpsc::unbounded_channel();
         let mut turn = pin!(yield_to_others());
-        tokio::spawn(async move { said.send(()) });
+        tokio::spawn(async move { sender.send(()) });
         // Polled twice in a row it is still not over.
         let twice = poll_fn(|cx| {
             let first = turn.as_mut().poll(cx).is_pending();

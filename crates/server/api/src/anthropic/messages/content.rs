@@ -63,7 +63,7 @@ fn user(f: Field, out: &mut Vec<Message>) -> Result<()> {
     let empty = f.expected("a string or an array of at least one block");
     let before = out.len();
     let mut rest = Message::empty(Role::User);
-    let mut said = false;
+    let mut has_part = false;
     for block in blocks(f)? {
         if block.kind.as_str() == Some("tool_result") {
             if !rest.content.is_empty() {
@@ -74,12 +74,12 @@ fn user(f: Field, out: &mut Vec<Message>) -> Result<()> {
         }
         block.part(&mut rest.content)?;
         // It may be a block that is left out.
-        said = true;
+        has_part = true;
     }
     if !rest.content.is_empty() {
         out.push(rest);
     }
-    if out.len() == before && !said { Err(empty) } else { Ok(()) }
+    if out.len() == before && !has_part { Err(empty) } else { Ok(()) }
 }
 
 fn assistant(f: Field) -> Result<Message> {

@@ -139,11 +139,11 @@ impl Translator {
             out.push(Event::Logprobs { choice, tokens });
         }
         if let Some(delta) = c.delta {
-            let said = |text: Option<String>| text.filter(|t| !t.is_empty());
-            let reasoning = said(delta.reasoning_content).or_else(|| said(delta.reasoning));
+            let nonempty = |text: Option<String>| text.filter(|t| !t.is_empty());
+            let reasoning = nonempty(delta.reasoning_content).or_else(|| nonempty(delta.reasoning));
             out.extend(reasoning.map(|text| Event::Reasoning { choice, text }));
-            out.extend(said(delta.content).map(|text| Event::Text { choice, text }));
-            if let Some(text) = said(delta.refusal) {
+            out.extend(nonempty(delta.content).map(|text| Event::Text { choice, text }));
+            if let Some(text) = nonempty(delta.refusal) {
                 progress.refused = true;
                 out.push(Event::Text { choice, text });
             }
