@@ -218,7 +218,7 @@ fn server_keys_and_health() {
 }
 
 #[test]
-fn cascades_and_processes() {
+fn cascades_are_read() {
     let c = full();
     let cascade = &c.cascades[0];
     assert_eq!(
@@ -257,7 +257,11 @@ fn cascades_and_processes() {
     let prerouter = cascade.prerouter.as_ref().unwrap();
     assert_eq!((&prerouter.weights[..], prerouter.bias), (&[1.0, -2.5, 0.0][..], 0.5));
     assert_eq!((prerouter.threshold, prerouter.embed.as_deref()), (0.4, Some("default")));
+}
 
+#[test]
+fn processes_are_read() {
+    let c = full();
     let p = &c.processes[0];
     let words = [
         "/opt/llama-server",
@@ -292,7 +296,11 @@ fn cascades_and_processes() {
     let members = vec!["coder".to_string(), "small".to_string()];
     let both = ProcessGroup { id: "both".into(), swap: false, exclusive: false, persistent: true, members };
     assert_eq!(s.groups, [both]);
+}
 
+#[test]
+fn processes_are_targets_by_their_names() {
+    let c = full();
     // An entry of its own, and the one under the process' own name; the process' filters count for both.
     for name in ["slow", "coder"] {
         let d = group(&c, name);

@@ -219,12 +219,17 @@ async fn required_tools_are_called() {
     assert!(fits || message["tool_calls"].is_array(), "{answer}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn responses_are_streamed_stored_and_deleted() {
-    let f = Fixture::start().await;
-    let base = json!({
+/// A short, greedy response.
+fn response() -> Value {
+    json!({
         "model": "tiny", "input": "Hello", "max_output_tokens": 8, "temperature": 0, "reasoning": {"effort": "none"},
-    });
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn responses_are_stored_and_deleted() {
+    let f = Fixture::start().await;
+    let base = response();
     let first = f.ok("/v1/responses", &base).await;
     let id = first["id"].as_str().unwrap();
     assert!(id.starts_with("resp_") && first["object"] == "response");
@@ -274,8 +279,13 @@ async fn responses_are_streamed_stored_and_deleted() {
     assert_eq!((status, &body["error"]["code"]), (400, &json!("previous_response_not_found")));
     let (status, body) = f.post("/v1/responses", &referring).await;
     assert_eq!((status, &body["error"]["param"]), (400, &json!("input[1].id")));
+}
 
-    let events = f.events("/v1/responses", &with(&base, json!({"stream": true, "store": false}))).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn responses_are_streamed() {
+    let f = Fixture::start().await;
+    let body = with(&response(), json!({"stream": true, "store": false}));
+    let events = f.events("/v1/responses", &body).await;
     let names: Vec<&str> = events.iter().map(|(n, _)| n.as_str()).collect();
     assert_eq!(names[0], "response.created");
     assert!(["response.completed", "response.incomplete"].contains(names.last().unwrap()), "{names:?}");
