@@ -54,7 +54,7 @@ mod types;
 mod written;
 mod xml;
 
-pub use derive::{Derived, History, Ids, ReasoningPlace, ToolsVariable, derive};
+pub use derive::{Derived, History, Ids, ReasoningPlace, TextBesideCalls, ToolsVariable, derive};
 pub use format::{Format, ReasoningFormat, ToolSyntax, UnknownName};
 pub use message::{Delta, Message, ToolCall};
 pub use parser::{Options, Parser, Tool, parse};

@@ -49,8 +49,22 @@ pub struct History {
     pub null_content: bool,
     /// A message may have only one call.
     pub single: bool,
+    /// How text and calls of one message are passed.
+    pub beside: TextBesideCalls,
     /// The position of a message's reasoning.
     pub reasoning: ReasoningPlace,
+}
+
+/// How a template accepts text beside calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum TextBesideCalls {
+    /// In one message.
+    #[default]
+    Together,
+    /// In two messages: of one, it leaves out the text, or the calls.
+    Apart,
+    /// Not at all: it leaves out one of them, and two messages in a row are refused.
+    Lost,
 }
 
 /// Where a template reads a message's reasoning.
@@ -131,6 +145,7 @@ pub fn derive(source: &str, render: Render<'_>, stops: &[&str]) -> Derived {
                 if ids == Ids::Any && !prober.takes_long_ids() {
                     history.ids = Ids::Short;
                 }
+                history.beside = prober.text_beside_calls();
                 history.reasoning = place;
                 let (text, header) = prober.text_header().unzip();
                 let reasoning = match header {
@@ -208,6 +223,25 @@ impl Prober<'_> {
         let calls: Vec<Value> = calls.iter().enumerate().map(call).collect();
         let content = if self.history.null_content { Value::Null } else { "".into() };
         json!({"role": "assistant", "content": content, "tool_calls": calls})
+    }
+
+    fn text_beside_calls(&self) -> TextBesideCalls {
+        let has_both = |answers: &[Value]| {
+            let messages: Vec<Value> = std::iter::once(user()).chain(answers.iter().cloned()).collect();
+            (self.render)(&messages, self.variable, &tools())
+                .is_some_and(|p| p.find(TEXT).is_some_and(|at| p[at..].contains(VALUE)))
+        };
+        let text = json!({"role": "assistant", "content": TEXT});
+        let call = self.answer(&[argument(VALUE)], IDS);
+        let mut both = call.clone();
+        both["content"] = TEXT.into();
+        if has_both(&[both]) {
+            TextBesideCalls::Together
+        } else if has_both(&[text, call]) {
+            TextBesideCalls::Apart
+        } else {
+            TextBesideCalls::Lost
+        }
     }
 
     fn takes_long_ids(&self) -> bool {

@@ -9,8 +9,10 @@ use octet_api::Warning;
 use octet_api::core::{Chat, TemplateChat};
 use octet_engine::template::{ChatInput, ChatTemplate};
 use octet_engine::tokenizer::Tokenizer;
-use octet_parser::{Derived, Format, History, Ids, ReasoningPlace, ToolSyntax, ToolsVariable, derive};
-use serde_json::{Map, Value};
+use octet_parser::{
+    Derived, Format, History, Ids, ReasoningPlace, TextBesideCalls, ToolSyntax, ToolsVariable, derive,
+};
+use serde_json::{Map, Value, json};
 
 /// How tools and earlier calls are presented to the model.
 #[derive(Debug, Default)]
@@ -93,6 +95,11 @@ impl Tools {
         if self.history.as_text {
             from.messages.iter_mut().for_each(|m| self.write_out(m));
             return;
+        }
+        match self.history.beside {
+            TextBesideCalls::Together => {}
+            TextBesideCalls::Apart => from.messages = text_apart(std::mem::take(&mut from.messages)),
+            TextBesideCalls::Lost => from.warnings.extend(lost_text(&from.messages)),
         }
         if self.history.single {
             from.messages = one_by_one(std::mem::take(&mut from.messages));
@@ -194,6 +201,38 @@ fn give_tools(
     }
 }
 
+fn has_text_and_calls(message: &Value) -> bool {
+    let has_text = match &message["content"] {
+        Value::String(text) => !text.is_empty(),
+        Value::Array(parts) => !parts.is_empty(),
+        _ => false,
+    };
+    has_text && message.get("tool_calls").is_some()
+}
+
+/// Splits messages with text and calls into one with the text, and its reasoning, and one with the calls.
+fn text_apart(messages: Vec<Value>) -> Vec<Value> {
+    let mut out = Vec::with_capacity(messages.len());
+    for mut message in messages {
+        let is_split = has_text_and_calls(&message);
+        let calls = message.as_object_mut().filter(|_| is_split).and_then(|m| m.remove("tool_calls"));
+        let role = message["role"].clone();
+        out.push(message);
+        out.extend(calls.map(|calls| json!({"role": role, "content": "", "tool_calls": calls})));
+    }
+    out
+}
+
+/// A warning about the first message whose text the template leaves out.
+fn lost_text(messages: &[Value]) -> Option<Warning> {
+    messages.iter().any(has_text_and_calls).then(|| {
+        Warning::new(
+            "messages",
+            "has text beside tool calls, of which this model's chat template shows only one",
+        )
+    })
+}
+
 /// Splits messages with several calls into one message per call, each followed by the call's result.
 fn one_by_one(messages: Vec<Value>) -> Vec<Value> {
     let mut out: Vec<Value> = Vec::with_capacity(messages.len());
@@ -238,7 +277,6 @@ fn shortened(id: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn call(id: &str) -> Value {
         json!({"type": "function", "id": id, "function": {"name": "f", "arguments": {}}})
@@ -254,6 +292,56 @@ mod tests {
         assert_eq!(ids, [&Value::Null, &"a".into(), &Value::Null, &"b".into(), &Value::Null, &Value::Null]);
         let contents: Vec<&str> = messages.iter().map(|m| m["content"].as_str().unwrap()).collect();
         assert_eq!(contents, ["?", "So.", "a", "", "b", "?"]);
+    }
+
+    /// Of a message with text and calls, Llama 3.1's template writes the calls, and DeepSeek R1's the text.
+    #[test]
+    fn text_beside_calls_is_kept_or_warned_about() {
+        for (writes, refuses) in [
+            (["calls"].as_slice(), false),
+            (&["text"], false),
+            (&["text", "calls"], false),
+            (&["calls"], true),
+        ] {
+            let write = |message: &Value| {
+                let text = message["content"].as_str().unwrap_or_default();
+                let calls = message["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
+                let call = |c: &Value| format!("<call>{}</call>", c["function"]);
+                let has_both = !text.is_empty() && !calls.is_empty();
+                let text = if has_both && !writes.contains(&"text") { "" } else { text };
+                let calls = if has_both && !writes.contains(&"calls") { &[] } else { calls };
+                format!("[{}]{text}{}[end]", message["role"], calls.iter().map(call).collect::<String>())
+            };
+            let render = |messages: &[Value]| {
+                let twice = messages.windows(2).any(|m| m[0]["role"] == m[1]["role"]);
+                (!refuses || !twice).then(|| messages.iter().map(write).collect::<String>())
+            };
+            let derived = derive(
+                "",
+                &|messages, _, tools| Some(Value::from(tools).to_string() + &render(messages)?),
+                &["[end]"],
+            );
+            assert!(derived.calls.is_some());
+            let shown = ToolDelivery::Template(ToolsVariable::Tools);
+            let tools = Tools { history: derived.history, shown, ..Tools::default() };
+            let both = json!({"role": "assistant", "content": "I look.", "tool_calls": [call("a")]});
+            let mut chat = TemplateChat {
+                messages: vec![json!({"role": "user", "content": "?"}), both],
+                tools: None,
+                variables: Map::new(),
+                add_generation_prompt: true,
+                warnings: Vec::new(),
+            };
+            tools.shape(&mut chat);
+            assert_eq!(chat.warnings.len(), usize::from(refuses));
+            if refuses {
+                continue;
+            }
+            assert_eq!(chat.messages.len(), if writes.len() == 2 { 2 } else { 3 });
+            let prompt = render(&chat.messages).expect("it is rendered");
+            let [text, call] = ["I look.", "<call>"].map(|part| prompt.find(part).expect(part));
+            assert!(text < call, "{prompt}");
+        }
     }
 
     #[test]
