@@ -131,7 +131,8 @@ pub fn derive(source: &str, render: Render<'_>, stops: &[&str]) -> Derived {
     };
     let (place, tags) = prober.reasoning();
     if let Some((reasoning, text, calls)) = known::sections(source) {
-        let history = History { reasoning: place, ..History::default() };
+        let beside = prober.text_beside_calls();
+        let history = History { reasoning: place, beside, ..History::default() };
         return Derived { calls: Some(calls), tools, reasoning: Some(reasoning), text: Some(text), history };
     }
     let reasoning = tags.or_else(|| ReasoningTags::named_in(source));
@@ -229,7 +230,7 @@ impl Prober<'_> {
         let has_both = |answers: &[Value]| {
             let messages: Vec<Value> = std::iter::once(user()).chain(answers.iter().cloned()).collect();
             (self.render)(&messages, self.variable, &tools())
-                .is_some_and(|p| p.find(TEXT).is_some_and(|at| p[at..].contains(VALUE)))
+                .is_some_and(|p| p.contains(TEXT) && p.contains(VALUE))
         };
         let text = json!({"role": "assistant", "content": TEXT});
         let call = self.answer(&[argument(VALUE)], IDS);
