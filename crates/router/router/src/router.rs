@@ -86,6 +86,6 @@ impl<T: Target> Router<T> {
     /// A random source for one request: without a lock, and reproducible with the same seed.
     fn rng(&self) -> fastrand::Rng {
         let n = self.seeds.fetch_add(1, Ordering::Relaxed);
-        fastrand::Rng::with_seed(crate::hash::mix(n.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+        fastrand::Rng::with_seed(crate::hash::hash(&[&n.to_le_bytes()]))
     }
 }

@@ -134,7 +134,7 @@ pub fn has_images(request: &GenerateRequest) -> bool {
     messages.iter().flat_map(|m| &m.content).any(|part| matches!(part, Part::Image { .. }))
 }
 
-/// Bytes of one text that are hashed: at 1 GB/s, and while other requests wait.
+/// Bytes of one text that are hashed, while other requests wait.
 const PREFIX_BYTES_MAX: usize = 64 << 10;
 
 fn beginning(text: &str, bytes_max: usize) -> &[u8] {

@@ -1,13 +1,13 @@
 //! Replaces the model name in a client's JSON, and applies a configuration's changes, without parsing the rest. Called by `forward` for
 //! every forwarded request.
 //!
-//! Only the outermost object is scanned: names and the positions of their values. Values are not validated: they are copied byte by byte to
-//! a server that does.
+//! Only the outermost object is parsed; its values are copied byte by byte.
 
-use std::ops::Range;
+use std::borrow::Cow;
 
-use memchr::{memchr2, memchr3};
 use octet_config::Changes;
+use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::edit::{self, KWARGS};
@@ -45,12 +45,12 @@ impl Rewrite<'_> {
     /// An error text for the client if the body is not a JSON object.
     pub(crate) fn apply(&self, body: &[u8]) -> Result<Rewritten, String> {
         let fields = fields(body)?;
-        let value = |name: &str| fields.iter().rev().find(|f| f.name == name).map(|f| &body[f.value.clone()]);
+        let value = |name: &str| fields.iter().rev().find(|f| f.name == name).map(|f| f.value.get());
         let asked = |options: &Value| options["include_usage"] == true;
-        let options = value(OPTIONS).and_then(|v| serde_json::from_slice::<Value>(v).ok());
+        let options = value(OPTIONS).and_then(|v| serde_json::from_str::<Value>(v).ok());
         let dropped = self.changes.edits.drop.iter().any(|name| name == OPTIONS);
         let count_is_ours = self.count && !dropped && !options.as_ref().is_some_and(asked);
-        let n = value("n").and_then(|v| serde_json::from_slice::<u32>(v).ok()).unwrap_or(1);
+        let n = value("n").and_then(|v| serde_json::from_str::<u32>(v).ok()).unwrap_or(1);
         let json = if edit::goes_deep(self.changes) {
             self.apply_deep(body, count_is_ours)?
         } else {
@@ -83,7 +83,7 @@ impl Rewrite<'_> {
         if let Some(model) = self.model {
             out.value("model", &model.into());
         }
-        let Copied { present, kwargs, mut rest } = self.copy_fields(body, fields, count, &mut out);
+        let Copied { present, kwargs, mut rest } = self.copy_fields(fields, count, &mut out);
         // The rest is small: it goes through the same code as any body.
         if count {
             rest.insert(OPTIONS.into(), counting(options));
@@ -102,13 +102,7 @@ impl Rewrite<'_> {
     }
 
     /// Copies the fields that stay, with their new names.
-    fn copy_fields<'f>(
-        &'f self,
-        body: &[u8],
-        fields: &'f [Field<'_>],
-        count: bool,
-        out: &mut Writer,
-    ) -> Copied<'f> {
+    fn copy_fields<'f>(&'f self, fields: &'f [Field<'_>], count: bool, out: &mut Writer) -> Copied<'f> {
         let edits = &self.changes.edits;
         let goes = |name: &str| {
             name == "model"
@@ -127,17 +121,17 @@ impl Rewrite<'_> {
             if edits.set.contains_key(name) {
                 continue;
             }
-            let raw = &body[field.value.clone()];
+            let raw = field.value.get();
             copied.present.push(name);
             if name == KWARGS && !self.changes.chat_template_kwargs.is_empty() {
-                copied.kwargs = serde_json::from_slice::<Value>(raw).ok();
+                copied.kwargs = serde_json::from_str::<Value>(raw).ok();
             } else if let Some(extra) = self.changes.extra_body.get(name) {
                 // Objects are merged recursively; other values are replaced.
-                if let (Value::Object(_), Ok(Value::Object(client))) = (extra, serde_json::from_slice(raw)) {
+                if let (Value::Object(_), Ok(Value::Object(client))) = (extra, serde_json::from_str(raw)) {
                     copied.rest.insert(name.to_string(), Value::Object(client));
                 }
             } else {
-                out.raw(renamed, &body[field.key.clone()], raw);
+                out.raw(renamed, field.key.get(), raw);
             }
         }
         copied
@@ -195,160 +189,68 @@ impl Writer {
         self.json.extend_from_slice(value.to_string().as_bytes());
     }
 
-    fn raw(&mut self, name: Option<&str>, key: &[u8], value: &[u8]) {
+    fn raw(&mut self, name: Option<&str>, key: &str, value: &str) {
         self.separate();
         match name {
             Some(name) => self.json.extend_from_slice(Value::from(name).to_string().as_bytes()),
-            None => self.json.extend_from_slice(key),
+            None => self.json.extend_from_slice(key.as_bytes()),
         }
         self.json.push(b':');
-        self.json.extend_from_slice(value);
+        self.json.extend_from_slice(value.as_bytes());
     }
 }
 
 /// A field of the outermost object.
-#[derive(Debug, PartialEq)]
 struct Field<'a> {
-    name: std::borrow::Cow<'a, str>,
+    name: Cow<'a, str>,
     /// With its quotes.
-    key: Range<usize>,
-    value: Range<usize>,
+    key: &'a RawValue,
+    value: &'a RawValue,
+}
+
+/// The fields of an object; one more than [`FIELDS_MAX`] if there are too many.
+struct Fields<'a>(Vec<Field<'a>>);
+
+impl<'de> Deserialize<'de> for Fields<'de> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Outermost;
+        impl<'de> Visitor<'de> for Outermost {
+            type Value = Fields<'de>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
+                let mut out = Vec::with_capacity(16);
+                while out.len() <= FIELDS_MAX
+                    && let Some((key, value)) = map.next_entry::<&RawValue, &RawValue>()?
+                {
+                    out.push(Field { name: name(key).map_err(A::Error::custom)?, key, value });
+                }
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Fields(out))
+            }
+        }
+        from.deserialize_map(Outermost)
+    }
+}
+
+fn name(key: &RawValue) -> serde_json::Result<Cow<'_, str>> {
+    match key.get().trim_matches('"') {
+        escaped if escaped.contains('\\') => serde_json::from_str::<String>(key.get()).map(Cow::Owned),
+        plain => Ok(plain.into()),
+    }
 }
 
 /// The fields of an object.
 fn fields(body: &[u8]) -> Result<Vec<Field<'_>>, String> {
-    let mut scan = Scan { body, at: 0 };
-    scan.space();
-    scan.expect(b'{')?;
-    let mut out = Vec::with_capacity(16);
-    scan.space();
-    if scan.peek() == Some(b'}') {
-        scan.at += 1;
-    } else {
-        loop {
-            scan.space();
-            let start = scan.at;
-            scan.string()?;
-            let key = start..scan.at;
-            let name = std::str::from_utf8(&body[start + 1..scan.at - 1])
-                .map_err(|_| scan.wrong("the name of a field is not UTF-8"))?;
-            let name = if name.contains('\\') {
-                let text: String = serde_json::from_slice(&body[key.clone()])
-                    .map_err(|_| scan.wrong("the name of a field is not a JSON string"))?;
-                text.into()
-            } else {
-                name.into()
-            };
-            scan.space();
-            scan.expect(b':')?;
-            scan.space();
-            let start = scan.at;
-            scan.value()?;
-            if out.len() == FIELDS_MAX {
-                return Err(format!("the body has more than {FIELDS_MAX} fields"));
-            }
-            out.push(Field { name, key, value: start..scan.at });
-            scan.space();
-            match scan.peek() {
-                Some(b',') => scan.at += 1,
-                _ => break,
-            }
-        }
-        scan.expect(b'}')?;
+    let Fields(all) =
+        serde_json::from_slice(body).map_err(|e| format!("the body is not a JSON object: {e}"))?;
+    if all.len() > FIELDS_MAX {
+        return Err(format!("the body has more than {FIELDS_MAX} fields"));
     }
-    scan.space();
-    if scan.at < body.len() {
-        return Err(scan.wrong("something follows the JSON object"));
-    }
-    Ok(out)
-}
-
-struct Scan<'a> {
-    body: &'a [u8],
-    at: usize,
-}
-
-impl Scan<'_> {
-    fn peek(&self) -> Option<u8> {
-        self.body.get(self.at).copied()
-    }
-
-    fn wrong(&self, what: &str) -> String {
-        format!("the body is not a JSON object: {what} (at byte {})", self.at)
-    }
-
-    fn space(&mut self) {
-        while matches!(self.peek(), Some(b' ' | b'\n' | b'\r' | b'\t')) {
-            self.at += 1;
-        }
-    }
-
-    fn expect(&mut self, byte: u8) -> Result<(), String> {
-        if self.peek() != Some(byte) {
-            return Err(self.wrong(&format!("'{}' is missing", char::from(byte))));
-        }
-        self.at += 1;
-        Ok(())
-    }
-
-    /// A string, with its quotes.
-    fn string(&mut self) -> Result<(), String> {
-        self.expect(b'"')?;
-        loop {
-            let rest = self.body.get(self.at..).unwrap_or(&[]);
-            let Some(found) = memchr2(b'"', b'\\', rest) else {
-                return Err(self.wrong("a string has no end"));
-            };
-            self.at += found + 1;
-            if rest[found] == b'"' {
-                return Ok(());
-            }
-            self.at += 1; // whatever is escaped
-        }
-    }
-
-    fn value(&mut self) -> Result<(), String> {
-        match self.peek() {
-            Some(b'"') => self.string(),
-            Some(b'{' | b'[') => self.nested(),
-            _ => {
-                let start = self.at;
-                let rest = &self.body[start..];
-                let end =
-                    rest.iter().position(|b| matches!(b, b',' | b'}' | b']' | b' ' | b'\n' | b'\r' | b'\t'));
-                self.at += end.unwrap_or(rest.len());
-                if self.at == start { Err(self.wrong("a value is missing")) } else { Ok(()) }
-            }
-        }
-    }
-
-    /// An object or a list.
-    fn nested(&mut self) -> Result<(), String> {
-        let mut depth = 0usize;
-        loop {
-            // Most bytes are strings.
-            let rest = &self.body[self.at..];
-            let opens = memchr3(b'"', b'{', b'[', rest);
-            let before = &rest[..opens.unwrap_or(rest.len())];
-            for (i, b) in before.iter().enumerate() {
-                if matches!(b, b'}' | b']') {
-                    depth -= 1;
-                    if depth == 0 {
-                        self.at += i + 1;
-                        return Ok(());
-                    }
-                }
-            }
-            let Some(opens) = opens else { return Err(self.wrong("an object or a list has no end")) };
-            self.at += opens;
-            if rest[opens] == b'"' {
-                self.string()?;
-            } else {
-                depth += 1;
-                self.at += 1;
-            }
-        }
-    }
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -483,12 +385,11 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_harmless(bytes in prop::collection::vec(prop::sample::select(b"{}[]\",:\\a1 ".to_vec()), 0..40)) {
-            if let Ok(fields) = fields(&bytes) {
-                for f in fields {
-                    prop_assert!(f.key.end <= f.value.start && f.value.end <= bytes.len());
-                }
-            }
+        fn an_object_is_what_serde_json_reads(
+            bytes in prop::collection::vec(prop::sample::select(b"{}[]\",:\\a1 ".to_vec()), 0..40)
+        ) {
+            let read = serde_json::from_slice::<Map<String, Value>>(&bytes);
+            prop_assert_eq!(fields(&bytes).is_ok(), read.is_ok());
         }
     }
 }

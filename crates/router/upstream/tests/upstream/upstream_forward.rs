@@ -250,7 +250,7 @@ async fn unsupported_requests_are_refused_before_sending() {
             Provider::OpenAi,
             Dialect::OpenAiChat,
             "[]",
-            "the body is not a JSON object: '{' is missing (at byte 0)",
+            "the body is not a JSON object: invalid type: sequence",
         ),
     ] {
         let request = Forward {
