@@ -3,7 +3,7 @@
 
     pip install -r benches/requirements.txt
     cargo build --release
-    taskset -c 0,1 benches/compare.py                    everything: two hours on two cores, 50 GB of disk
+    taskset -c 0,1 benches/compare.py                    everything: two hours on two cores, 50 GiB of disk
     taskset -c 0,1 benches/compare.py --only 8L smollm2  some models;  --rounds 3 for less certainty
     benches/compare.py --report                          writes the report again from what was measured
 

@@ -72,8 +72,8 @@ def table(entry):
     loads = {e: [r[e]["load_seconds"] for r in rounds if "load_seconds" in r.get(e, {})] for e in engines}
     memory = {e: max(r[e]["memory"] for r in rounds if e in r) for e in engines}
     lines.append("| load, s | " + " | ".join(spread(loads[e]) for e in engines) + " | | |")
-    lines.append("| most memory resident, GB | " + " | ".join(f"{memory[e] / 1e9:.2f}" for e in engines) + " | | |")
-    return lines + ["", f"File: {entry['file_bytes'] / 1e9:.2f} GB. {len(rounds)} rounds."]
+    lines.append("| most memory resident, GiB | " + " | ".join(f"{memory[e] / 2**30:.2f}" for e in engines) + " | | |")
+    return lines + ["", f"File: {entry['file_bytes'] / 2**30:.2f} GiB. {len(rounds)} rounds."]
 
 
 def derived(entry):
@@ -192,7 +192,7 @@ def of_machine(name, data, out):
     device = next(d["device"] for r in rounds for d in r["octet"]["detail"].values())
     lines = [
         f"## {name}", "",
-        f"- Machine: {machine['processor']}, {machine['cores']} cores, {machine['memory'] / 1e9:.0f} GB, Linux {machine['kernel']}; {machine['date']}, commit {machine['commit']}",
+        f"- Machine: {machine['processor']}, {machine['cores']} cores, {machine['memory'] / 2**30:.0f} GiB, Linux {machine['kernel']}; {machine['date']}, commit {machine['commit']}",
         f"- Octet: {device}; memory read bandwidth measured by it: {spread([b / 1e9 for b in bandwidth])} GB/s",
         "- Peers, from PyPI: " + ", ".join(f"{e} ({'llama-cpp-python' if e == 'llama.cpp' else 'ik-llama-cpp-python'} {versions[e]})" for e in ENGINES[:-1] if versions[e])
         + "; -rtr repacks the weights at load, that engine's fastest mode", "",

@@ -1,4 +1,4 @@
-//! The README's first download, for real. Needs a network and fetches 98 MB, so it runs only where
+//! The README's first download, for real. Needs a network and fetches 93 MiB, so it runs only where
 //! `OCTET_TEST_NETWORK` is set.
 
 use crate::support::Recorder;
@@ -8,7 +8,7 @@ use octet_hub::{Hub, HubConfig, Reference, Silent};
 fn the_first_command_finds_its_model() {
     if std::env::var_os("OCTET_TEST_NETWORK").is_none() {
         // Not by eprintln!, which the test harness swallows.
-        let line = "skipped: fetches 98 MB from the network; set OCTET_TEST_NETWORK=1 to run it\n";
+        let line = "skipped: fetches 93 MiB from the network; set OCTET_TEST_NETWORK=1 to run it\n";
         std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes()).unwrap();
         return;
     }
