@@ -91,6 +91,9 @@ pub struct EngineArgs {
     threads: Option<usize>,
     #[command(flatten)]
     pub kernels: KernelArgs,
+    /// llama-server's HF_HUB_OFFLINE=1: nothing is fetched. `Settings` has it.
+    #[arg(long, hide = true)]
+    offline: bool,
     #[command(flatten)]
     pub device: crate::device::DeviceFlags,
     #[command(flatten)]

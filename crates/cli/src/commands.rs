@@ -70,14 +70,16 @@ pub enum Command {
 /// Parses the command line and the environment; exits if it is invalid or asks for help.
 pub fn parse() -> Result<(Command, Settings), Usage> {
     let mut command = mirrored(Cli::command(), &|name| set(name).is_some());
-    let Line { args, notes } = llama_flags::read(std::env::args_os());
+    let Line { args, notes } = llama_flags::read(std::env::args_os(), &command)?;
     let matches = command.try_get_matches_from_mut(args).map_err(|e| refused(&e))?;
     for note in notes {
         note!("note: {note}");
     }
     one_value_each(&matches, &command)?;
     let cli = Cli::from_arg_matches(&matches).map_err(|e| refused(&e.format(&mut command)))?;
-    Ok((cli.command, Settings::read(given(&matches, &command))?))
+    let offline =
+        matches.subcommand().and_then(|(_, m)| m.try_get_one::<bool>("offline").ok().flatten().copied());
+    Ok((cli.command, Settings::read(given(&matches, &command), offline.unwrap_or(false))?))
 }
 
 /// The flags that were given.

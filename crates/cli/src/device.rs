@@ -81,7 +81,8 @@ impl FromStr for DeviceName {
         let number = |n: &str| n.parse().ok().map(Self::Vulkan);
         match s.split_once(':') {
             None if s == "auto" => Some(Self::Auto),
-            None if s == "cpu" => Some(Self::Cpu),
+            // llama.cpp's word for "no device besides the processor".
+            None if s == "cpu" || s == "none" => Some(Self::Cpu),
             None if s == "vulkan" => Some(Self::Vulkan(0)),
             Some(("vulkan", n)) => number(n),
             _ => None,

@@ -25,6 +25,7 @@ mod plan;
 mod progress;
 mod route;
 mod run;
+mod samplers;
 mod sampling;
 mod serve;
 mod settings;

@@ -7,6 +7,7 @@ use octet_engine::sampler::{SamplerParams, SamplingDefaults};
 use octet_weights::Metadata;
 
 use crate::numbers::{from_minus_one, from_minus_one_u32, number};
+use crate::samplers::MoreSamplerArgs;
 use crate::usage_error::Usage;
 
 /// llama.cpp's settings, for models without recommended ones. With the plain distribution, a server's usual default, small models
@@ -25,6 +26,13 @@ const MODERATE: SamplingDefaults = SamplingDefaults {
     presence_penalty: None,
     frequency_penalty: None,
     seed: None,
+    typical_p: None,
+    top_n_sigma: None,
+    xtc: None,
+    dry: None,
+    dynamic_temperature: None,
+    mirostat: None,
+    order: None,
 };
 
 /// A server's default settings: the owner's, then the model's recommended ones, then those of `octet run`.
@@ -85,9 +93,9 @@ pub struct SamplerArgs {
 }
 
 impl SamplerArgs {
-    /// The set values, checked.
-    pub fn defaults(&self) -> Result<SamplingDefaults, Usage> {
-        let set = self.set();
+    /// The set values, and those of further samplers, checked.
+    pub fn defaults(&self, more: &MoreSamplerArgs) -> Result<SamplingDefaults, Usage> {
+        let set = more.on(self.set());
         SamplerParams::default().with(&set).validate(usize::MAX).map_err(|e| Usage(e.to_string()))?;
         Ok(set)
     }
@@ -103,6 +111,7 @@ impl SamplerArgs {
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
             seed: self.seed.and_then(|s| s.0),
+            ..SamplingDefaults::default()
         }
     }
 }

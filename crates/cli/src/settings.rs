@@ -18,6 +18,8 @@ use crate::usage_error::Usage;
 pub struct Settings {
     /// Flags from the command line or the environment: they override a configuration file.
     pub given: BTreeSet<String>,
+    /// `--offline`: nothing is fetched.
+    pub offline: bool,
     /// `OCTET_MODEL`: the default model.
     pub model: Option<String>,
     /// `OCTET_DATA_DIR`, or the system's folder for user data: holds input histories. `None` without a home directory.
@@ -30,10 +32,11 @@ pub struct Settings {
 
 impl Settings {
     /// Reads the environment. `given` are the flags that were given.
-    pub fn read(given: BTreeSet<String>) -> Result<Self, Usage> {
+    pub fn read(given: BTreeSet<String>, offline: bool) -> Result<Self, Usage> {
         let data = || Some(etcetera::choose_base_strategy().ok()?.data_dir().join("octet"));
         Ok(Self {
             given,
+            offline,
             model: variable("OCTET_MODEL")?,
             data: set("OCTET_DATA_DIR").map(PathBuf::from).or_else(data),
             log: variable("RUST_LOG")?,
@@ -60,7 +63,10 @@ impl Settings {
         });
         match unreadable.into_inner() {
             Some(e) => Err(e.into()),
-            None => Ok(config?),
+            None => {
+                let config = config?;
+                Ok(HubConfig { offline: config.offline || self.offline, ..config })
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The flags of `octet serve`, each with an environment variable.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::chat::{object, read};
 use crate::numbers::{from_minus_one_u32, port, positive, whole};
+use crate::samplers::MoreSamplerArgs;
 use crate::sampling::SamplerArgs;
 use crate::settings::empty_mirror;
 use crate::usage_error::Usage;
@@ -25,15 +26,16 @@ pub struct ServerArgs {
     /// Port to listen on; 0 picks a free port.
     #[arg(long, value_name = "N", default_value_t = 8080, value_parser = port, help_heading = "Server")]
     pub port: u16,
-    /// API key that clients must send; may be given several times. Other users of this machine can see flags: prefer --api-key-file or
+    /// API key that clients must send; several are separated by commas, or given by several flags. Other users of this machine can see flags: prefer --api-key-file or
     /// OCTET_API_KEY.
-    #[arg(long, value_name = "KEY", help_heading = "Server")]
+    #[arg(long, value_name = "KEY", value_delimiter = ',', help_heading = "Server")]
     api_key: Vec<String>,
     /// File with API keys, one per line.
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     api_key_file: Option<PathBuf>,
-    /// Allow web pages of this origin (scheme, host and port) to use the server; * allows all. May be given several times.
-    #[arg(long, value_name = "ORIGIN", value_parser = origin, help_heading = "Server")]
+    /// Allow web pages of this origin (scheme, host and port) to use the server; * allows all. Several are separated by commas, or
+    /// given by several flags.
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',', value_parser = origin, help_heading = "Server")]
     pub cors_origin: Vec<String>,
     /// Allow the chat page at / to call this other server (scheme, host and port): HTTP tools and MCP servers of its user. May be
     /// given several times. Default: none.
@@ -105,12 +107,23 @@ pub struct ServerArgs {
     /// Default variables of the chat template, as a JSON object: '{"enable_thinking": false}'.
     #[arg(long, alias = "default-chat-template-kwargs", value_name = "JSON", value_parser = object, help_heading = "Answers")]
     chat_template_kwargs: Option<Map<String, Value>>,
+    /// Maximum number of reasoning tokens, for requests that set none; -1 is no limit.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = from_minus_one_u32, help_heading = "Answers")]
+    reasoning_budget: Option<i64>,
+    /// llama-server's: the template's `enable_thinking`.
+    #[arg(long, hide = true, value_parser = ["on", "off", "auto"])]
+    reasoning: Option<String>,
+    /// llama-server's: the template's `reasoning_effort`.
+    #[arg(long, hide = true)]
+    reasoning_effort: Option<String>,
     /// Pooling of embeddings: mean, cls (the first token) or last. Default: the model's own, else mean.
     #[arg(long, value_name = "KIND", value_parser = pooling, help_heading = "Answers")]
     pub pooling: Option<Pooling>,
     /// Defaults for requests.
     #[command(flatten, next_help_heading = "Sampling defaults (for requests that set nothing)")]
     pub sampling: SamplerArgs,
+    #[command(flatten)]
+    pub more_samplers: MoreSamplerArgs,
     /// Maximum number of generated tokens; -1 is up to the context's end.
     #[arg(short = 'n', long, alias = "n-predict", value_name = "N", allow_negative_numbers = true,
           value_parser = from_minus_one_u32,
@@ -161,17 +174,40 @@ impl ServerArgs {
 
     /// The source of the template from the flags.
     pub fn template(&self) -> anyhow::Result<Option<String>> {
-        self.chat_template.as_deref().map(read).transpose()
+        self.chat_template.as_deref().map(template_source).transpose()
     }
 
     /// The template's default variables.
     pub fn template_kwargs(&self) -> Map<String, Value> {
-        self.chat_template_kwargs.clone().unwrap_or_default()
+        let mut all = self.chat_template_kwargs.clone().unwrap_or_default();
+        if let Some(how) = self.reasoning.as_deref().filter(|how| *how != "auto") {
+            all.insert("enable_thinking".into(), (how == "on").into());
+        }
+        if let Some(effort) = self.reasoning_effort.as_deref().filter(|e| *e != "default") {
+            all.insert("reasoning_effort".into(), effort.into());
+        }
+        all
+    }
+
+    /// Default maximum number of reasoning tokens.
+    pub fn reasoning_budget(&self) -> Option<u32> {
+        self.reasoning_budget.and_then(|n| u32::try_from(n).ok())
     }
 
     /// Maximum time of a request.
     pub fn timeout(&self) -> Option<Duration> {
         (self.timeout > 0).then(|| Duration::from_secs(self.timeout))
+    }
+}
+
+/// The template in a file, or as it stands: llama.cpp takes both.
+fn template_source(given: &Path) -> anyhow::Result<String> {
+    match given.to_str().filter(|text| text.contains("{%") || text.contains("{{")) {
+        Some(source) => Ok(source.to_string()),
+        None => read(given).context(
+            "the chat template cannot be read: --chat-template takes a file or Jinja's text; names of templates, as \
+             llama.cpp has them, are not supported: leave the flag out to use the model's own",
+        ),
     }
 }
 

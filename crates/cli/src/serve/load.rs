@@ -41,6 +41,7 @@ pub struct Load {
     keep_alive: Option<Duration>,
     pooling: Option<Pooling>,
     predict: Option<u32>,
+    reasoning_budget: Option<u32>,
     check: bool,
     memory_limit: Option<u64>,
     /// The machine's free memory before any model was loaded. Models share it: one is unloaded to make room for another.
@@ -58,7 +59,7 @@ impl Load {
                 kv_tokens: s.kv_tokens,
                 snapshot_memory: s.cache_ram,
                 disk: s.cache_disk.clone().map(|dir| DiskOptions { dir, bytes: s.cache_disk_size }),
-                sampling: s.sampling.defaults()?,
+                sampling: s.sampling.defaults(&s.more_samplers)?,
                 ..args.engine.options(settings)?
             },
             device: args.engine.device.clone(),
@@ -70,6 +71,7 @@ impl Load {
             keep_alive: s.keep_alive.0,
             pooling: s.pooling,
             predict: s.predict(),
+            reasoning_budget: s.reasoning_budget(),
             check: !args.engine.memory.no_memory_check,
             memory_limit: s.memory_limit,
             free: crate::memory::available(),
@@ -148,7 +150,7 @@ impl Load {
         let free = crate::memory::available().max(self.free).filter(|_| self.check);
         // Its share of the limit, so that all models fit together; the whole limit if the share is too small.
         let share = self.memory_limit.map(|l| l / of.max(1) as u64);
-        let sampling = server_defaults(&file.metadata, self.engine.sampling)?;
+        let sampling = server_defaults(&file.metadata, self.engine.sampling.clone())?;
         let engine = EngineOptions { sampling, ..self.engine.clone() };
         let wanted = memory_plan::wanted(&report, &engine);
         let among = Among { of, taken: 0 };
@@ -178,6 +180,7 @@ impl Load {
             keep_alive: self.keep_alive,
             pooling: self.pooling,
             predict: self.predict,
+            reasoning_budget: self.reasoning_budget,
             ..ModelSpec::new(name, Arc::new(open))
         };
         Ok((spec, text))

@@ -24,15 +24,24 @@ impl Served {
     }
 
     fn start_model(place: &Place, model: &str, log: impl Fn() -> Stdio) -> Self {
+        Self::start_with(place, model, &[], log)
+    }
+
+    fn start_with(place: &Place, model: &str, flags: &[&str], log: impl Fn() -> Stdio) -> Self {
         // Another program may have bound the free port meanwhile: the server then ends at once.
-        (0..5).find_map(|_| Self::try_start(place, model, log())).expect("it finds a port")
+        (0..5).find_map(|_| Self::try_start(place, model, flags, log())).expect("it finds a port")
     }
 
     /// `None` if it ended.
-    fn try_start(place: &Place, model: &str, log: Stdio) -> Option<Self> {
+    fn try_start(place: &Place, model: &str, flags: &[&str], log: Stdio) -> Option<Self> {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = place.command(&["serve", model, "-t", "1", "-c", "16384"]);
-        command.args(["--port", &port.to_string()]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command
+            .args(["--port", &port.to_string()])
+            .args(flags)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
         let mut served = Self { process: command.spawn().unwrap(), port };
         soon("the model is loaded", || {
             let ended = served.process.try_wait().unwrap().is_some();
@@ -103,6 +112,31 @@ fn completion(more: &str) -> String {
         "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
     )
+}
+
+#[test]
+fn a_command_for_llama_server_works() {
+    let flags = "-cb -tb 2 -ngl 99 -fa on --metrics --slots --no-webui --no-warmup --jinja --embeddings -to 600 \
+                 -a first,second --mirostat 2 --mirostat-ent 4 --typical 0.9 --samplers top_k;temperature \
+                 --reasoning-budget 0 --cors-origins http://a.example,http://b.example --log-disable --spec-type none";
+    let flags: Vec<&str> = flags.split_whitespace().collect();
+    let served = Served::start_with(&Place::with_model("llama", "f16"), "model.gguf", &flags, Stdio::null);
+    let models = served.get("/v1/models");
+    assert!(models.contains("\"id\":\"first\"") && models.contains("\"aliases\":[\"second\"]"), "{models}");
+    let props = served.get("/props");
+    for what in [
+        "\"mirostat\":2",
+        "\"mirostat_tau\":4.0",
+        "\"typical_p\":0.9",
+        "\"samplers\":[\"top_k\",\"temperature\"]",
+    ] {
+        assert!(props.contains(what), "no {what} in {props}");
+    }
+    let place = Place::new();
+    let lora = place.command(&["serve", "fox", "--lora", "x.gguf"]).output().unwrap();
+    let said = String::from_utf8_lossy(&lora.stderr);
+    assert_eq!(lora.status.code(), Some(2), "{said}");
+    assert!(said.contains("--lora of llama.cpp is not supported: adapters"), "{said}");
 }
 
 /// The reader of its log has closed the pipe before the first line.

@@ -87,7 +87,7 @@ impl Default for SamplerParams {
 
 /// Recommended sampling settings of a model: `general.sampling.*`, or `generation_config.json` in a Hugging Face directory; or a
 /// server's own defaults. `None` if not set.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 #[allow(missing_docs)]
 pub struct SamplingDefaults {
     pub temperature: Option<f32>,
@@ -99,6 +99,13 @@ pub struct SamplingDefaults {
     pub presence_penalty: Option<f32>,
     pub frequency_penalty: Option<f32>,
     pub seed: Option<u64>,
+    pub typical_p: Option<f32>,
+    pub top_n_sigma: Option<f32>,
+    pub xtc: Option<Xtc>,
+    pub dry: Option<Dry>,
+    pub dynamic_temperature: Option<DynamicTemperature>,
+    pub mirostat: Option<Mirostat>,
+    pub order: Option<Vec<Stage>>,
 }
 
 impl SamplingDefaults {
@@ -166,6 +173,13 @@ impl SamplerParams {
             presence_penalty: other.presence_penalty.unwrap_or(self.presence_penalty),
             frequency_penalty: other.frequency_penalty.unwrap_or(self.frequency_penalty),
             seed: other.seed.or(self.seed),
+            typical_p: other.typical_p.unwrap_or(self.typical_p),
+            top_n_sigma: other.top_n_sigma.unwrap_or(self.top_n_sigma),
+            xtc: other.xtc.unwrap_or(self.xtc),
+            dry: other.dry.clone().unwrap_or(self.dry),
+            dynamic_temperature: other.dynamic_temperature.unwrap_or(self.dynamic_temperature),
+            mirostat: other.mirostat.or(self.mirostat),
+            order: other.order.clone().unwrap_or(self.order),
             ..self
         }
     }

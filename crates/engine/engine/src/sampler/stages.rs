@@ -131,6 +131,13 @@ pub struct Mirostat {
     pub eta: f32,
 }
 
+impl Mirostat {
+    /// The paper's target surprise.
+    pub const TAU: f32 = 5.0;
+    /// The paper's learning rate.
+    pub const ETA: f32 = 0.1;
+}
+
 /// The truncation method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MirostatVersion {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// The client's settings; samplers that are not set are off.
+/// The client's settings. Samplers that are not set are as the server's defaults say.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct MoreSampling {
     /// Locally typical sampling; 1 is off.
@@ -42,8 +42,35 @@ pub struct MoreSampling {
 }
 
 impl MoreSampling {
-    /// The set fields, in llama.cpp's names, for servers that know them.
+    /// The settings of samplers that are on, in llama.cpp's names, for servers that know them. Those that are off are left out: a
+    /// provider without them need not refuse the request.
     pub fn fields(&self) -> Vec<(&'static str, Value)> {
+        self.in_effect().set()
+    }
+
+    /// The same settings without samplers that are off, and without their details.
+    fn in_effect(&self) -> Self {
+        let mut s = self.clone();
+        s.typical_p = s.typical_p.filter(|p| *p < 1.0);
+        s.top_n_sigma = s.top_n_sigma.filter(|n| *n > 0.0);
+        s.min_keep = s.min_keep.filter(|n| *n > 0);
+        s.xtc_probability = s.xtc_probability.filter(|p| *p > 0.0);
+        s.xtc_threshold = s.xtc_threshold.filter(|_| s.xtc_probability.is_some());
+        s.dynatemp_range = s.dynatemp_range.filter(|r| *r > 0.0);
+        s.dynatemp_exponent = s.dynatemp_exponent.filter(|_| s.dynatemp_range.is_some());
+        s.mirostat = s.mirostat.filter(|version| *version > 0);
+        if s.mirostat.is_none() {
+            (s.mirostat_tau, s.mirostat_eta) = (None, None);
+        }
+        s.dry_multiplier = s.dry_multiplier.filter(|m| *m > 0.0);
+        if s.dry_multiplier.is_none() {
+            (s.dry_base, s.dry_allowed_length, s.dry_penalty_last_n) = (None, None, None);
+            s.dry_sequence_breakers = None;
+        }
+        s
+    }
+
+    fn set(&self) -> Vec<(&'static str, Value)> {
         let all = [
             ("typical_p", json!(self.typical_p)),
             ("top_n_sigma", json!(self.top_n_sigma)),

@@ -13,6 +13,7 @@ pub mod models;
 mod prompts;
 pub mod responses;
 mod samplers;
+pub use samplers::{sampler_letter, sampler_name};
 mod usage;
 
 /// `system_fingerprint`: this server and its version.

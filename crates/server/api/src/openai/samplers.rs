@@ -21,13 +21,23 @@ const SAMPLERS: &[(&str, &[&str], char)] = &[
     ("xtc", &[], 'x'),
 ];
 
+/// The name of a sampler by any of its names.
+pub fn sampler_name(name: &str) -> Option<&'static str> {
+    SAMPLERS.iter().find(|s| s.0 == name || s.1.contains(&name)).map(|s| s.0)
+}
+
+/// The name of a sampler by its letter.
+pub fn sampler_letter(letter: char) -> Option<&'static str> {
+    SAMPLERS.iter().find(|s| s.2 == letter).map(|s| s.0)
+}
+
 /// Parses the fields.
 pub(super) fn read(o: &mut Object) -> Result<MoreSampling> {
     let share = |f: Field| f.number(0.0..=1.0);
     let positive = |f: Field| f.number(0.0..=f64::from(f32::MAX));
     let any = |f: Field| f.number(f64::from(f32::MIN)..=f64::from(f32::MAX));
     let last_n = o.read("dry_penalty_last_n", |f| f.integer(-1..=i64::from(i32::MAX)))?;
-    let mut out = MoreSampling {
+    Ok(MoreSampling {
         typical_p: o.take_any(&["typical_p", "typ_p"])?.map(share).transpose()?,
         top_n_sigma: o.read("top_n_sigma", any)?,
         xtc_probability: o.read("xtc_probability", share)?,
@@ -46,29 +56,7 @@ pub(super) fn read(o: &mut Object) -> Result<MoreSampling> {
         min_keep: o.read("min_keep", |f| f.count(0..=u32::MAX))?,
         samplers: o.read("samplers", samplers)?,
         text_bias: Vec::new(),
-    };
-    forget_neutral(&mut out);
-    Ok(out)
-}
-
-/// Removes samplers that are off, with their details: a provider without them need not refuse the request.
-fn forget_neutral(s: &mut MoreSampling) {
-    s.typical_p = s.typical_p.filter(|p| *p < 1.0);
-    s.top_n_sigma = s.top_n_sigma.filter(|n| *n > 0.0);
-    s.min_keep = s.min_keep.filter(|n| *n > 0);
-    s.xtc_probability = s.xtc_probability.filter(|p| *p > 0.0);
-    s.xtc_threshold = s.xtc_threshold.filter(|_| s.xtc_probability.is_some());
-    s.dynatemp_range = s.dynatemp_range.filter(|r| *r > 0.0);
-    s.dynatemp_exponent = s.dynatemp_exponent.filter(|_| s.dynatemp_range.is_some());
-    s.mirostat = s.mirostat.filter(|version| *version > 0);
-    if s.mirostat.is_none() {
-        (s.mirostat_tau, s.mirostat_eta) = (None, None);
-    }
-    s.dry_multiplier = s.dry_multiplier.filter(|m| *m > 0.0);
-    if s.dry_multiplier.is_none() {
-        (s.dry_base, s.dry_allowed_length, s.dry_penalty_last_n) = (None, None, None);
-        s.dry_sequence_breakers = None;
-    }
+    })
 }
 
 fn breakers(f: Field) -> Result<Vec<String>> {
@@ -94,14 +82,12 @@ fn samplers(f: Field) -> Result<Vec<String>> {
     let by_letter = f.is_string();
     let mut out: Vec<String> = Vec::new();
     for name in &asked {
-        let is_it = |s: &&(&str, &[&str], char)| {
-            if by_letter { name.starts_with(s.2) } else { s.0 == name || s.1.contains(&name.as_str()) }
-        };
-        match SAMPLERS.iter().find(is_it) {
-            Some((known, ..)) if out.iter().any(|n| n == known) => {
+        let letter = name.chars().next().filter(|_| by_letter);
+        match letter.map_or_else(|| sampler_name(name), sampler_letter) {
+            Some(known) if out.iter().any(|n| n == known) => {
                 return Err(f.error(format_args!("names the sampler '{known}' twice")));
             }
-            Some((known, ..)) => out.push((*known).to_string()),
+            Some(known) => out.push(known.to_string()),
             None => {
                 let known: Vec<&str> = SAMPLERS.iter().map(|s| s.0).collect();
                 let name = crate::json::shortened(name);

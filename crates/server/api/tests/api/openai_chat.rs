@@ -74,9 +74,10 @@ fn a_whole_request() {
             frequency_penalty: Some(2.0),
             seed: Some(7),
             logit_bias: vec![(5, 1.5), (11, -100.0)],
-            ..Sampling::default()
+            more: MoreSampling { typical_p: Some(1.0), ..MoreSampling::default() },
         }
     );
+    assert!(r.sampling.more.fields().is_empty(), "a sampler that is off is sent to no provider");
     assert_eq!((r.max_tokens, r.min_tokens, r.n, r.logprobs), (Some(100), Some(3), 2, Some(3)));
     assert_eq!((r.stop.len(), r.stop_token_ids.as_slice()), (2, &[4][..]));
     assert_eq!(r.cache, CacheOptions { prompt: Some(true), salt: Some("s".into()) });

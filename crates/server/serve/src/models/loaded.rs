@@ -56,6 +56,8 @@ pub struct Loaded {
     pub rerank_template: Option<String>,
     /// Default maximum length of an answer.
     pub predict: Option<u32>,
+    /// Default maximum number of reasoning tokens.
+    pub reasoning_budget: Option<u32>,
     /// The token that ends reasoning.
     pub think_end: Option<u32>,
     /// The token that begins a call.
@@ -110,6 +112,7 @@ impl Loaded {
         Ok(Self {
             rerank_template,
             predict: spec.predict,
+            reasoning_budget: spec.reasoning_budget,
             tools,
             roles: template.as_ref().map_or_else(|_| Roles::default(), |t| roles(t, &spec.template_kwargs)),
             think_end: tokenizer.special_id(&reasoning.close),

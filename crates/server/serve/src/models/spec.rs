@@ -50,6 +50,8 @@ pub struct ModelSpec {
     pub pooling: Option<Pooling>,
     /// Default maximum length of an answer.
     pub predict: Option<u32>,
+    /// Default maximum number of reasoning tokens, if the model reasons.
+    pub reasoning_budget: Option<u32>,
     /// How long it stays loaded after its last request; `None` means forever.
     pub keep_alive: Option<Duration>,
 }
@@ -76,6 +78,7 @@ impl ModelSpec {
             tool_syntax: None,
             pooling: None,
             predict: None,
+            reasoning_budget: None,
             keep_alive: None,
         }
     }
@@ -139,6 +142,8 @@ impl ModelCard {
             }),
             info: ModelInfo {
                 id: spec.name.clone(),
+                // A pattern is no name.
+                aliases: spec.aliases.iter().filter(|name| !name.contains('*')).cloned().collect(),
                 created_s: spec.created_s,
                 digest: None,
                 size_bytes: report.bytes,

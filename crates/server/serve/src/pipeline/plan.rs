@@ -238,7 +238,9 @@ fn thinking(model: &Loaded, chat: &Chat) -> Result<Option<ThinkingBudget>, ApiEr
     let reasoning = &chat.reasoning;
     let by_effort = reasoning.effort.filter(|_| !source.contains("reasoning_effort")).and_then(effort_budget);
     let off = reasoning.enabled == Some(false) && !source.contains("enable_thinking");
-    let budget = if off { Some(0) } else { reasoning.budget_tokens.or(by_effort) };
+    // The server's default limits only thinking that can be limited.
+    let default = model.reasoning_budget.filter(|_| model.think_end.is_some());
+    let budget = if off { Some(0) } else { reasoning.budget_tokens.or(by_effort).or(default) };
     let Some(budget) = budget else { return Ok(None) };
     let tag = model.format.reasoning.clone().unwrap_or_default().close;
     let Some(close) = model.think_end else {

@@ -13,9 +13,6 @@ use crate::models::Loaded;
 
 /// What no repetition reaches across, where the client does not say: llama.cpp's.
 const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
-/// Mirostat's settings, where the client does not say: the paper's.
-const MIROSTAT_TAU: f64 = 5.0;
-const MIROSTAT_ETA: f64 = 0.1;
 
 /// The settings of a request.
 pub fn sampling(model: &Loaded, request: &GenerateRequest) -> SamplerParams {
@@ -71,7 +68,7 @@ fn merged(base: &SamplerParams, request: &GenerateRequest) -> SamplerParams {
             last_n: more.dry_penalty_last_n.map_or(base.dry.last_n, last_n),
             breakers: Vec::new(),
         },
-        mirostat: mirostat(more),
+        mirostat: mirostat(more, base.mirostat),
         min_keep: more.min_keep.map_or(base.min_keep, |n| n as usize),
         order: match &more.samplers {
             // They were looked at when the request was read.
@@ -81,15 +78,17 @@ fn merged(base: &SamplerParams, request: &GenerateRequest) -> SamplerParams {
     }
 }
 
-fn mirostat(more: &MoreSampling) -> Option<Mirostat> {
+fn mirostat(more: &MoreSampling, base: Option<Mirostat>) -> Option<Mirostat> {
     let version = match more.mirostat {
         Some(1) => MirostatVersion::V1,
         Some(2) => MirostatVersion::V2,
-        _ => return None,
+        Some(_) => return None,
+        None => base?.version,
     };
-    let tau = more.mirostat_tau.unwrap_or(MIROSTAT_TAU) as f32;
-    let eta = more.mirostat_eta.unwrap_or(MIROSTAT_ETA) as f32;
-    Some(Mirostat { version, tau, eta })
+    let tau = base.map_or(Mirostat::TAU, |b| b.tau);
+    let eta = base.map_or(Mirostat::ETA, |b| b.eta);
+    let given = |asked: Option<f64>, base: f32| asked.map_or(base, |x| x as f32);
+    Some(Mirostat { version, tau: given(more.mirostat_tau, tau), eta: given(more.mirostat_eta, eta) })
 }
 
 /// The tokens that a text is made of, as llama.cpp biases them.
@@ -123,8 +122,8 @@ pub fn described(s: &SamplerParams) -> Map<String, Value> {
         "dry_allowed_length": s.dry.allowed_length,
         "dry_penalty_last_n": last_n(s.dry.last_n),
         "mirostat": version,
-        "mirostat_tau": s.mirostat.map_or(MIROSTAT_TAU, |m| decimal(m.tau)),
-        "mirostat_eta": s.mirostat.map_or(MIROSTAT_ETA, |m| decimal(m.eta)),
+        "mirostat_tau": decimal(s.mirostat.map_or(Mirostat::TAU, |m| m.tau)),
+        "mirostat_eta": decimal(s.mirostat.map_or(Mirostat::ETA, |m| m.eta)),
         // There is none: below zero is llama.cpp's way to say so.
         "adaptive_target": -1.0,
         "adaptive_decay": 0.0,
