@@ -5,6 +5,8 @@
 pub struct ModelInfo {
     /// The name by which clients request it.
     pub id: String,
+    /// Its other names.
+    pub aliases: Vec<String>,
     /// When its file was written, in seconds since 1970 UTC.
     pub created_s: u64,
     /// A digest of its content: hexadecimal, at least 12 digits (clients show the first 12). `None` if nothing was hashed.

@@ -13,6 +13,7 @@ pub fn list(models: &[ModelInfo]) -> Value {
 pub fn one(m: &ModelInfo) -> Value {
     let mut out = json!({
         "id": m.id,
+        "aliases": m.aliases,
         "object": "model",
         "created": m.created_s,
         "owned_by": "octet",

@@ -27,16 +27,23 @@ use crate::models::{Lease, Loaded};
 use crate::ops::{Metrics, Model, RequestCost, Trace};
 use crate::warnings::messages;
 
-/// Sends the engine's events, with the index of their prompt, to the task that reads them; their number is bounded by the answer's
-/// length.
+/// An event of the engine, with the index of its prompt.
+pub(super) struct Told {
+    pub prompt: usize,
+    /// When the engine sent it: the task that reads it may be late.
+    pub at: Instant,
+    pub event: engine::Event,
+}
+
+/// Sends the engine's events to the task that reads them; their number is bounded by the answer's length.
 pub(super) struct Sink {
     pub prompt: usize,
-    pub to: UnboundedSender<(usize, engine::Event)>,
+    pub to: UnboundedSender<Told>,
 }
 
 impl EventSink for Sink {
     fn send(&mut self, event: engine::Event) -> ControlFlow<()> {
-        match self.to.send((self.prompt, event)) {
+        match self.to.send(Told { prompt: self.prompt, at: Instant::now(), event }) {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),
         }
@@ -61,8 +68,8 @@ pub struct Run {
     pub request: Arc<GenerateRequest>,
     /// The memory permit of the kept messages.
     _share: MemoryPermit,
-    to: UnboundedSender<(usize, engine::Event)>,
-    events: UnboundedReceiver<(usize, engine::Event)>,
+    to: UnboundedSender<Told>,
+    events: UnboundedReceiver<Told>,
     /// The first prompt's queue slot, until it is submitted.
     place: Option<QueueSlot>,
     /// Prompts not submitted yet, and how many are with the engine now.
@@ -286,7 +293,7 @@ impl Run {
     pub fn try_next(&mut self) -> Option<Event> {
         while self.ready.is_empty() && !self.over {
             match self.events.try_recv() {
-                Ok((prompt, event)) => self.handle_event(prompt, event),
+                Ok(told) => self.handle_event(told),
                 Err(_) => break,
             }
         }
@@ -310,20 +317,20 @@ impl Run {
             None => self.events.recv().await,
         };
         match next {
-            Some((prompt, event)) => self.handle_event(prompt, event),
+            Some(told) => self.handle_event(told),
             // We hold a sender ourselves.
             None => self.fail(internal("the engine does not answer")),
         }
     }
 
-    fn handle_event(&mut self, prompt: usize, event: engine::Event) {
+    fn handle_event(&mut self, Told { prompt, at, event }: Told) {
         let Some(lease) = &self.lease else { return };
         let model = Arc::clone(lease.model());
         let tokenizer = model.tokenizer();
         let mut out = Vec::new();
         match event {
             engine::Event::Admitted { cached_tokens, miss, .. } => {
-                self.admit(prompt, cached_tokens, miss.as_deref(), &mut out);
+                self.admit(prompt, at, cached_tokens, miss.as_deref(), &mut out);
             }
             engine::Event::PromptLogprobs(scores) => {
                 if let Some((text, tokens)) = self.echo.get(prompt) {
@@ -333,10 +340,10 @@ impl Run {
                     }
                 }
             }
-            engine::Event::PromptProgress { done, .. } => self.advance(prompt, done, &mut out),
+            engine::Event::PromptProgress { done, .. } => self.advance(prompt, at, done, &mut out),
             engine::Event::Embedding(_) => {}
             engine::Event::Token { choice, id, text, logprob, routes } => {
-                self.count_token();
+                self.count_token(at);
                 if self.request.report.timings_per_token {
                     out.push(Event::Timings(self.running_times()));
                 }
@@ -384,6 +391,7 @@ impl Run {
     fn admit(
         &mut self,
         prompt: usize,
+        at: Instant,
         cached: usize,
         miss: Option<&engine::MissReport>,
         out: &mut Vec<Event>,
@@ -403,8 +411,8 @@ impl Run {
             });
             out.extend(self.applied.take().map(Event::Applied));
         }
-        self.admitted_at.get_or_insert_with(Instant::now);
-        self.advance(prompt, cached, out);
+        self.admitted_at.get_or_insert(at);
+        self.advance(prompt, at, cached, out);
         if let Some((text, _)) = self.echo.get(prompt)
             && !self.scored
         {
@@ -429,7 +437,7 @@ impl Run {
     }
 
     /// Records and reports the progress of a prompt.
-    fn advance(&mut self, prompt: usize, done: usize, out: &mut Vec<Event>) {
+    fn advance(&mut self, prompt: usize, at: Instant, done: usize, out: &mut Vec<Event>) {
         let Some(began) = self.admitted_at.filter(|_| self.request.report.progress) else { return };
         if let Some(p) = self.progress.get_mut(prompt) {
             p.0 = done;
@@ -439,7 +447,7 @@ impl Run {
             done: sum(|p| p.0),
             total: sum(|p| p.1),
             cached: self.usage.cached_tokens.unwrap_or(0),
-            ms: began.elapsed().as_secs_f64() * 1e3,
+            ms: at.saturating_duration_since(began).as_secs_f64() * 1e3,
         });
     }
 
@@ -461,17 +469,17 @@ impl Run {
         }
     }
 
-    fn count_token(&mut self) {
-        let now = Instant::now();
+    /// Counts a token that was made `at` this time.
+    fn count_token(&mut self, at: Instant) {
         self.generated += 1;
-        self.first_token_at.get_or_insert(now);
-        match self.last_token.replace(now) {
+        self.first_token_at.get_or_insert(at);
+        match self.last_token.replace(at) {
             None => {
-                let after = now - self.trace.began;
+                let after = at.saturating_duration_since(self.trace.began);
                 self.inference.metrics.first_token(&self.label, after);
                 self.trace.note(|f| f.ttft = Some(after));
             }
-            Some(last) => self.inference.metrics.token(&self.label, now - last),
+            Some(last) => self.inference.metrics.token(&self.label, at.saturating_duration_since(last)),
         }
     }
 
@@ -565,5 +573,18 @@ fn finish_name(reason: &FinishReason) -> &'static str {
         FinishReason::Length => "length",
         FinishReason::ToolCalls => "tool_calls",
         FinishReason::ContentFilter => "abort",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_has_the_time_at_which_the_engine_sent_it() {
+        let (to, mut events) = unbounded_channel();
+        let sent = Sink { prompt: 0, to }.send(engine::Event::PromptProgress { done: 1, total: 2 });
+        let read_at = Instant::now();
+        assert!(sent.is_continue() && events.try_recv().unwrap().at <= read_at);
     }
 }

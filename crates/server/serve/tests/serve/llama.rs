@@ -2,7 +2,7 @@
 
 use crate::common::{Fixture, chat, model, with};
 use octet_engine::engine::Pooling;
-use octet_engine::sampler::SamplingDefaults;
+use octet_engine::sampler::{Mirostat, MirostatVersion, SamplingDefaults, Stage, Xtc};
 use octet_serve::{ModelSpec, Options};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -218,6 +218,74 @@ async fn props_reports_the_defaults_of_the_server() {
     let vectors =
         f.ok("/embeddings", &json!({"content": ["one two", "one two"], "embd_normalize": -1})).await;
     assert_eq!(vectors[0]["embedding"], vectors[1]["embedding"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_turns_samplers_of_the_server_off() {
+    let mut spec = model("tiny");
+    spec.options.engine.sampling = SamplingDefaults {
+        typical_p: Some(0.5),
+        xtc: Some(Xtc { probability: 0.5, threshold: 0.2 }),
+        mirostat: Some(Mirostat { version: MirostatVersion::V2, tau: 3.0, eta: 0.2 }),
+        order: Some(vec![Stage::TopK, Stage::Temperature]),
+        ..SamplingDefaults::default()
+    };
+    let f = Fixture::with(Options::new(vec![spec])).await;
+    let of = async |more: Value| f.ok("/completion", &completion(more)).await["generation_settings"].clone();
+    let plain = of(json!({})).await;
+    for (name, want) in [
+        ("typical_p", json!(0.5)),
+        ("xtc_threshold", json!(0.2)),
+        ("mirostat", json!(2)),
+        ("mirostat_tau", json!(3.0)),
+        ("samplers", json!(["top_k", "temperature"])),
+    ] {
+        assert_eq!(plain[name], want, "{name}");
+    }
+    assert_eq!(of(json!({"mirostat_tau": 4})).await["mirostat_tau"], 4.0);
+    let off = of(json!({"mirostat": 0, "xtc_probability": 0, "typical_p": 1})).await;
+    assert_eq!(
+        (&off["mirostat"], &off["xtc_probability"], &off["typical_p"]),
+        (&json!(0), &json!(0.0), &json!(1.0)),
+        "0 is off, not the server's default"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_models_has_their_other_names() {
+    let spec = ModelSpec { aliases: vec!["second".into(), "claude-*".into()], ..model("tiny") };
+    let f = Fixture::with(Options::new(vec![spec])).await;
+    let listed = f.get("/v1/models").await.1;
+    assert_eq!(listed["data"][0]["aliases"], json!(["second"]), "a pattern is no name");
+    assert_eq!(f.get("/v1/models/second").await.1["aliases"], json!(["second"]));
+}
+
+/// As in llama-server's `test_responses_stream_with_llama_telemetry`.
+#[tokio::test(flavor = "multi_thread")]
+async fn streamed_responses_have_progress_and_times() {
+    let f = Fixture::start().await;
+    let asked = json!({
+        "input": "This is a test".repeat(10), "max_output_tokens": 8, "stream": true, "timings_per_token": true,
+        "return_progress": true
+    });
+    let events: Vec<Value> = f.events("/v1/responses", &asked).await.into_iter().map(|e| e.1).collect();
+    let progress: Vec<&Value> = events.iter().filter(|e| e.get("prompt_progress").is_some()).collect();
+    assert!(!progress.is_empty());
+    for event in progress {
+        let p = &event["prompt_progress"];
+        assert_eq!(event["type"], "response.in_progress");
+        assert!(p["total"].as_u64() > Some(0) && p["processed"].as_u64() >= p["cache"].as_u64(), "{p}");
+    }
+    let timed = |ends: &str| {
+        let mut all = events.iter().filter(|e| e["type"].as_str().is_some_and(|kind| kind.ends_with(ends)));
+        all.next().is_some_and(|e| e["timings"]["predicted_per_second"].is_f64())
+    };
+    // The tiny model may reason first.
+    assert!(timed("_text.delta"), "{events:?}");
+    assert!(timed("response.completed") || timed("response.incomplete"), "{events:?}");
+    let plain =
+        f.events("/v1/responses", &json!({"input": "Hi", "max_output_tokens": 2, "stream": true})).await;
+    assert!(plain.iter().all(|(_, e)| e.get("timings").is_none() && e.get("prompt_progress").is_none()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

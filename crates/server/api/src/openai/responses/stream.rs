@@ -7,8 +7,9 @@ use super::response::{
     Call, Frame, item_status, logprob_values, message_item, reasoning_item, reasoning_part, text_part,
 };
 use crate::ApiError;
-use crate::core::{Event, FinishReason, GenerateRequest, TokenLogprob, ToolOrigin, Usage};
+use crate::core::{Event, FinishReason, GenerateRequest, Reporting, TokenLogprob, ToolOrigin, Usage};
 use crate::dialect::{StreamWriter, broken_off};
+use crate::openai::usage::{WireProgress, WireTimings};
 use crate::sse;
 
 /// Writes `response.created`, `response.in_progress`, the items (each `response.output_item.added`, its parts and deltas,
@@ -24,6 +25,9 @@ pub struct ResponseWriter {
     output: Vec<Value>,
     open: Option<Open>,
     waiting: Vec<TokenLogprob>,
+    /// llama.cpp's fields, where the request asks for them.
+    report: Reporting,
+    timings: Option<WireTimings>,
     usage: Option<Usage>,
     finish: Option<FinishReason>,
     failed: bool,
@@ -70,6 +74,8 @@ struct Delta<'a> {
     delta: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     logprobs: Option<Vec<Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<&'a WireTimings>,
 }
 
 impl ResponseWriter {
@@ -84,6 +90,8 @@ impl ResponseWriter {
             output: Vec::new(),
             open: None,
             waiting: Vec::new(),
+            report: request.report.clone(),
+            timings: None,
             usage: None,
             finish: None,
             failed: false,
@@ -142,6 +150,7 @@ impl ResponseWriter {
             content_index,
             delta: text,
             logprobs,
+            timings: self.timings.as_ref().filter(|_| self.report.timings_per_token),
         };
         sse::write_json(out, Some(kind), &delta);
         self.sequence += 1;
@@ -252,6 +261,13 @@ impl StreamWriter for ResponseWriter {
                 self.close(item_status(reason), out);
                 self.finish = Some(reason.clone());
             }
+            Event::Progress { done, total, cached, ms } if self.report.progress => {
+                let progress = WireProgress { total: *total, cache: *cached, processed: *done, time_ms: *ms };
+                let response = self.frame.value().clone();
+                let rest = json!({"response": response, "prompt_progress": progress});
+                self.event("response.in_progress", rest, out);
+            }
+            Event::Timings(timings) => self.timings = Some(timings.into()),
             Event::Usage(usage) => self.usage = Some(*usage),
             Event::Error(e) => self.fail(e, out),
             // Events that this dialect cannot express, or that were not requested.
@@ -271,7 +287,12 @@ impl StreamWriter for ResponseWriter {
         let response = self.frame.finished(&reason, output, self.usage.as_ref()).clone();
         let complete = response["status"] == "completed";
         let kind = if complete { "response.completed" } else { "response.incomplete" };
-        self.event(kind, json!({"response": response}), out);
+        let mut rest = json!({"response": response});
+        let shown = self.report.progress || self.report.timings_per_token;
+        if let Some(timings) = self.timings.take().filter(|_| shown) {
+            rest["timings"] = json!(timings);
+        }
+        self.event(kind, rest, out);
     }
 
     fn keep_alive(&mut self, out: &mut Vec<u8>) {
