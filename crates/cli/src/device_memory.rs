@@ -10,8 +10,8 @@ use octet_engine::report::{Group, GroupReport, Memory, Report};
 
 use crate::units::size;
 
-/// Host memory for a device: staging buffers, and the batch of a step.
-const STAGING_BYTES: u64 = 32 << 20;
+/// Host memory for a device: two staging buffers of 16 MiB, and the batches of two steps.
+const STAGING_BYTES: u64 = 48 << 20;
 /// Device memory besides weights, caches and activations: partial sums of attention, and the unused end of the last block of small buffers.
 const FIXED_BYTES: u64 = 64 << 20;
 /// Minimum context that a model is reduced to in order to fit, if no flag sets the context.
@@ -19,8 +19,7 @@ const CONTEXT_MIN: usize = 4096;
 
 /// Estimated device memory of a model. The embedding table and snapshots stay in the machine's memory.
 pub fn bill(report: &Report, limits: &Limits, exact: bool) -> Memory {
-    // A device has a spare slot for steps that are submitted ahead.
-    let cpu = report.memory(&Limits { snapshots: 0, spare_slots: 1, ..limits.clone() }, exact);
+    let cpu = report.memory(&Limits { snapshots: 0, ..limits.clone() }, exact);
     // The block for multi-token prediction counts as speculation. A tied head is listed as a tensor of its own, with the table's type.
     let groups =
         report.groups.iter().filter(|g| !matches!(g.group, Group::Other | Group::Mtp | Group::Embedding));
@@ -36,6 +35,18 @@ pub fn bill(report: &Report, limits: &Limits, exact: bool) -> Memory {
         activations: (2 * cpu.activations).saturating_add(FIXED_BYTES),
         ..cpu
     }
+}
+
+/// The limits of a model on a device, which has a spare slot for steps that are submitted ahead.
+pub fn with_spare(limits: Limits) -> Limits {
+    Limits { spare_slots: 1, ..limits }
+}
+
+/// Bytes of the machine's memory for steps that are submitted ahead: a copy of the embedding table, made when the first one begins if that memory
+/// is free then. 0 if the device cannot read the table.
+pub fn table_copy(report: &Report) -> u64 {
+    let table = report.group(Group::Embedding);
+    table.filter(|g| g.types.iter().all(|t| reads_table(t.ty))).map_or(0, |g| g.bytes)
 }
 
 /// Rows of keys of a page.
@@ -80,7 +91,8 @@ pub fn expert_slots(report: &Report, limits: &Limits, room: u64) -> Result<Optio
 pub struct Split {
     /// Bytes of the device's own memory.
     pub device: u64,
-    /// Bytes of the machine's memory: the embedding table, its copy for steps that are submitted ahead, snapshots, logits, and all experts if the device has slots for some.
+    /// Bytes of the machine's memory: the embedding table, snapshots, logits, and all experts if the device has slots for some. Without [`table_copy`],
+    /// which a model does without.
     pub machine: u64,
 }
 
@@ -91,8 +103,7 @@ impl Split {
         let table = report.group(Group::Embedding).map_or(0, |g| g.bytes);
         let snapshots = report.state_bytes().saturating_mul(limits.snapshots as u64);
         let logits = 4 * (report.config.vocab * limits.batch_outputs) as u64;
-        let machine =
-            table.saturating_mul(2).saturating_add(snapshots).saturating_add(logits + STAGING_BYTES);
+        let machine = table.saturating_add(snapshots).saturating_add(logits + STAGING_BYTES);
         match (slots, report.config.moe) {
             (Some(slots), Some(moe)) => {
                 let experts = expert_bytes(report);
@@ -282,7 +293,7 @@ impl Wanted<'_> {
             ..o.clone()
         };
         let made_for = self.report.config.context_length;
-        let limits = options.limits(made_for, self.report.state_bytes())?;
+        let limits = with_spare(options.limits(made_for, self.report.state_bytes())?);
         let draft = match draft {
             // The draft model's cache grows with the model's.
             Some((model, report)) => {
@@ -341,8 +352,8 @@ impl Wanted<'_> {
             return Ok(());
         }
         placement.options.snapshot_memory = Some(bytes);
-        placement.limits =
-            placement.options.limits(self.report.config.context_length, self.report.state_bytes())?;
+        let limits = placement.options.limits(self.report.config.context_length, slot)?;
+        placement.limits = with_spare(limits);
         let device = placement.split.device;
         placement.split = Split { device, ..self.split(placement) };
         Ok(())
@@ -375,6 +386,17 @@ fn weight_bytes(ty: octet_weights::GgmlType, values: u64) -> u64 {
 #[cfg(not(feature = "vulkan"))]
 fn weight_bytes(ty: octet_weights::GgmlType, values: u64) -> u64 {
     values / ty.block_len() as u64 * ty.block_bytes() as u64
+}
+
+/// Whether a device can read an embedding table of this type.
+#[cfg(feature = "vulkan")]
+fn reads_table(ty: octet_weights::GgmlType) -> bool {
+    octet_vulkan::reads_table(ty)
+}
+
+#[cfg(not(feature = "vulkan"))]
+fn reads_table(_: octet_weights::GgmlType) -> bool {
+    false
 }
 
 /// Bytes of a row of keys or values on a device.
@@ -511,6 +533,22 @@ mod tests {
         let less = wanted.place(room).unwrap().unwrap();
         assert_eq!((less.options.kv_tokens, less.slots), (Some(1000), None));
         assert!(less.draft.device < all.draft.device && less.split.device < all.split.device);
+    }
+
+    /// A model that fits without the copy of the table is not made smaller for it, and a draft model has neither copy nor spare slot.
+    #[test]
+    fn what_only_steps_ahead_need_refuses_no_model() {
+        let report = report("qwen35moe");
+        let table = report.group(Group::Embedding).unwrap().bytes;
+        assert!(table > 0 && table_copy(&report) == if cfg!(feature = "vulkan") { table } else { 0 });
+        let (limits, states) = (Limits::single(64), |limits: &Limits| bill(&report, limits, false).states);
+        assert_eq!(states(&with_spare(limits.clone())), 2 * states(&limits));
+        let machine = Split::new(&report, &limits, None, false).machine;
+        assert_eq!(machine, table + 4 * report.config.vocab as u64 + STAGING_BYTES);
+        let mut unread = report;
+        let table = unread.groups.iter_mut().find(|g| g.group == Group::Embedding).unwrap();
+        table.types[0].ty = octet_weights::GgmlType::Q4_1;
+        assert_eq!(table_copy(&unread), 0);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::args::{KvArgs, ModelArgs};
 use crate::device::{DeviceName, described, gib};
-use crate::device_memory::{Placement, Room, Split, Wanted, bill, shortage};
+use crate::device_memory::{Placement, Room, Split, Wanted, bill, shortage, table_copy, with_spare};
 use crate::numbers::count;
 use crate::settings::Settings;
 use crate::units::size;
@@ -169,6 +169,8 @@ struct Bill {
     /// With the context that the memory is counted for.
     memory: Memory,
     free: Option<u64>,
+    /// Bytes of the machine's memory for steps that are submitted ahead, if that is free then.
+    ahead: u64,
     /// How `octet run` places it there, or why it cannot; `None` is the processor.
     placed: Option<Result<Placement, String>>,
 }
@@ -184,13 +186,14 @@ impl Bill {
         let machine = crate::memory::available();
         let DeviceName::Vulkan(index) = device else {
             let (what, memory) = ("the processor".to_string(), report.memory(limits, false));
-            return Ok(Self { device, what, memory, free: machine, placed: None });
+            return Ok(Self { device, what, memory, free: machine, ahead: 0, placed: None });
         };
         let (what, free) = described(index, gpu_memory)?;
         let room = Room { device: free, machine };
         let placed = Wanted { report, options, contexts: &[1], snapshots: None }.place(room)?;
         let placed = placed.map_err(|least| shortage(&device.to_string(), least, room, gpu_memory));
-        Ok(Self { device, what, memory: bill(report, limits, false), free, placed: Some(placed) })
+        let (memory, ahead) = (bill(report, &with_spare(limits.clone()), false), table_copy(report));
+        Ok(Self { device, what, memory, free, ahead, placed: Some(placed) })
     }
 
     fn text(&self) -> String {
@@ -220,6 +223,11 @@ impl Bill {
                     size(p.split.device),
                     size(p.split.machine)
                 );
+                if self.ahead > 0 {
+                    let ahead = size(self.ahead);
+                    out +=
+                        &format!("  {ahead} more of the machine's for steps ahead, if that is free then\n");
+                }
                 p.smaller.iter().for_each(|what| out += &format!("  to fit, {what}\n"));
             }
         }
@@ -244,6 +252,7 @@ impl Bill {
             "context": placed.map(|p| p.options.context),
             "device_bytes": split.device,
             "machine_bytes": split.machine,
+            "steps_ahead_bytes": self.ahead,
             "expert_slots": placed.and_then(|p| p.slots),
         })
     }

@@ -6,7 +6,7 @@ use octet_engine::engine::speculation::{self, Mode};
 use octet_engine::models::Limits;
 use octet_engine::report::{Memory, Report};
 
-use crate::device_memory::{Placement, Split, Wanted, bill};
+use crate::device_memory::{Placement, Split, Wanted, bill, table_copy};
 use crate::units::{parameters, size};
 
 /// Sizes to try in turn if the user sets none: contexts in the KV cache, and bytes of snapshots. Finally snapshots get the rest, at
@@ -158,6 +158,12 @@ impl MemoryPlan {
                 size(split.machine)
             ),
         };
+        match table_copy(report) {
+            ahead if ahead > 0 && self.on_device.is_some() => {
+                out += &format!("  steps ahead  {:>12}  more of that, if it is free then\n", size(ahead));
+            }
+            _ => {}
+        }
         out += &format!(
             "  context of {} tokens; {at_once} such at once, {} answers in all",
             self.context, self.limits.slots,

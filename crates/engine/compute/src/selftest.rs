@@ -212,7 +212,7 @@ fn cache<B: Backend>(be: &mut B) -> Result<B::Cache, Error> {
     let cache = CacheShape {
         layers: vec![LayerCache::Kv { kv_heads: KV_HEADS, head_dim: HEAD_DIM }, gdn],
         pages: 2,
-        slots: 1,
+        slots: 3,
         guesses: 0,
         kv: KvType::F16.into(),
     };
@@ -238,13 +238,16 @@ struct Output {
 /// Runs every verb on its own inputs, the tokens in steps of these sizes.
 fn outputs<B: Backend>(be: &mut B, parts: &mut Parts<B>, cut: &[usize]) -> Result<Vec<Output>, Error> {
     let mut all: Vec<Output> = Vec::new();
-    be.reset_slot(&mut parts.cache, 0);
+    (0..3).for_each(|slot| be.reset_slot(&mut parts.cache, slot));
     let mut past = 0;
-    for &n in cut {
+    for (i, &n) in cut.iter().enumerate() {
         let tokens: Vec<u32> = (past..past + n).map(|i| (i * 31 % VOCAB) as u32).collect();
         let mut batch = Batch::default();
         batch.push(&tokens, past, 0, &[1], n);
-        let mut step = Step { be, batch, past, n, all: &mut all, index: 0 };
+        let mut chain = Batch::default();
+        chain.push(&tokens, past, 1 + (i + 1) % 2, &[1], n);
+        chain.start_from(1 + i % 2);
+        let mut step = Step { be, batch, chain, past, n, all: &mut all, index: 0 };
         step.projections(parts, &tokens)?;
         step.attention(parts)?;
         step.gdn(parts)?;
@@ -260,6 +263,8 @@ fn outputs<B: Backend>(be: &mut B, parts: &mut Parts<B>, cut: &[usize]) -> Resul
 struct Step<'a, B: Backend> {
     be: &'a mut B,
     batch: Batch,
+    /// The same tokens of a sequence whose states alternate between two slots.
+    chain: Batch,
     past: usize,
     n: usize,
     all: &'a mut Vec<Output>,
@@ -321,8 +326,14 @@ impl<B: Backend> Step<'_, B> {
         let widths = [(CHANNELS, 6), (values, 7), (GDN_HEADS[1], 8), (GDN_HEADS[1], 9)];
         let [qkv, z, b, alpha] = widths.map(|(width, seed)| self.input(width, seed));
         let mut out = self.be.buf(self.n * values)?;
-        self.be.gdn(&self.batch, &p.gdn, 1, &mut p.cache, &qkv?, &z?, &b?, &alpha?, &mut out);
+        let [qkv, z, b, alpha] = [qkv?, z?, b?, alpha?];
+        self.be.gdn(&self.batch, &p.gdn, 1, &mut p.cache, &qkv, &z, &b, &alpha, &mut out);
         self.keep("gdn", LIMIT_F32, &out, values);
+        // Twice: the state that it starts from stays as it is.
+        for _ in 0..2 {
+            self.be.gdn(&self.chain, &p.gdn, 1, &mut p.cache, &qkv, &z, &b, &alpha, &mut out);
+        }
+        self.keep("gdn from another slot", LIMIT_F32, &out, values);
         Ok(())
     }
 

@@ -17,18 +17,27 @@ use crate::steps::{Flight, REPLAY_TOKENS_MAX};
 /// Values that a workgroup of `embed.comp` computes.
 const GROUP: usize = 256;
 
+/// Bytes of the machine's memory that stay free beside the copy of a table.
+const FREE_MIN: u64 = 512 << 20;
+/// The types of tables that `embed.comp` can read, in the order of its numbers.
+pub(crate) const TABLE_TYPES: [GgmlType; 7] = [
+    GgmlType::F32,
+    GgmlType::F16,
+    GgmlType::BF16,
+    GgmlType::Q8_0,
+    GgmlType::Q4_K,
+    GgmlType::Q5_K,
+    GgmlType::Q6_K,
+];
+
 /// The number of a type in `embed.comp`; `None` for those that it cannot read.
 fn table_type(ty: GgmlType) -> Option<u32> {
-    let types = [
-        GgmlType::F32,
-        GgmlType::F16,
-        GgmlType::BF16,
-        GgmlType::Q8_0,
-        GgmlType::Q4_K,
-        GgmlType::Q5_K,
-        GgmlType::Q6_K,
-    ];
-    types.iter().position(|t| *t == ty).map(|i| i as u32)
+    TABLE_TYPES.iter().position(|t| *t == ty).map(|i| i as u32)
+}
+
+/// Whether steps can be submitted ahead with an embedding table of this type.
+pub fn reads_table(ty: GgmlType) -> bool {
+    table_type(ty).is_some()
 }
 
 /// A copy of an embedding table where the device can read it. Made for the first step that needs it.
@@ -63,14 +72,19 @@ impl Vulkan {
     fn share(&self, m: &Matrix) -> Result<Arc<Buffer>, Error> {
         let bytes = m.data.len() as u64;
         if let Some(free) = self.free_memory.and_then(|free| free())
-            && free < bytes
+            && free < bytes.saturating_add(FREE_MIN)
         {
             let [bytes, free] = [bytes, free].map(|n| n >> 20);
             return Err(Error(format!(
                 "a copy of the embedding table takes {bytes} MiB of the machine's memory, and {free} MiB are free"
             )));
         }
-        let buffer = self.memory.buffer(bytes, Place::Host)?;
+        self.copy_table(m)
+    }
+
+    /// A copy of a table that the device can read.
+    pub(crate) fn copy_table(&self, m: &Matrix) -> Result<Arc<Buffer>, Error> {
+        let buffer = self.memory.buffer(m.data.len() as u64, Place::Host)?;
         buffer.write(0, &m.data);
         Ok(buffer)
     }
@@ -111,10 +125,13 @@ impl Vulkan {
 
     /// Waits for the oldest submitted step, whose picks and counts are then read. Returns whether it was still running.
     pub(crate) fn wait_for_step(&mut self) -> Result<bool, Error> {
-        let ended = match (self.fault.take(), self.flights.pop_front()) {
-            (Some(e), _) => Err(e),
-            (None, Some(flight)) => self.end(flight),
-            (None, None) => Err(Error("no step was submitted".into())),
+        let ended = match self.fault.take() {
+            // Its steps may still run.
+            Some(e) => Err(e),
+            None => match self.flights.pop_front() {
+                Some(flight) => self.end(flight),
+                None => Err(Error("no step was submitted".into())),
+            },
         };
         if ended.is_err() {
             // If the device is lost, `ended` says so.
@@ -125,7 +142,11 @@ impl Vulkan {
 
     /// Waits until a step has ended.
     pub(crate) fn end(&mut self, flight: Flight) -> Result<bool, Error> {
-        let was_running = self.recorder.wait_for(flight.number)?;
+        let ended = self.recorder.wait_for(flight.number);
+        if ended.is_err() && !self.recorder.is_lost {
+            self.clear_counts(flight.side)?;
+        }
+        let was_running = ended?;
         self.read_side = flight.side;
         self.bytes_read += flight.bytes;
         Ok(was_running)
@@ -135,7 +156,8 @@ impl Vulkan {
     pub(crate) fn discard_steps(&mut self) -> Result<(), Error> {
         let mut lost = Ok(());
         while let Some(flight) = self.flights.pop_front() {
-            let ended = self.recorder.wait_for(flight.number);
+            // One long wait for a device that hangs is enough.
+            let ended = self.recorder.check().and_then(|()| self.recorder.wait_for(flight.number));
             if self.recorder.is_lost {
                 lost = lost.and(ended.map(|_| ()));
             } else {

@@ -167,7 +167,8 @@ impl Vulkan {
         });
         let cached =
             kernel_cache.as_ref().map(|cache| cache.load_or_report(options.notice)).unwrap_or_default();
-        let copies = device.copy_queue.map(|queue| Copies::new(&device, &memory, queue)).transpose()?;
+        // Without memory for it, copies take the queue of the kernels.
+        let copies = device.copy_queue.and_then(|queue| Copies::new(&device, &memory, queue).ok());
         let recorder = Recorder::new(device.clone(), device.queue, &cached)?;
         Ok(Self {
             dummy: memory.buffer(16, Place::Device)?,
@@ -221,7 +222,7 @@ impl Vulkan {
     /// Everything that its results depend on to the last bit: the kernels and the driver that compiles them.
     pub fn numerics(&self) -> String {
         let exact = if self.exact { ", f32" } else { "" };
-        format!("vulkan 2, {}, {}{exact}", self.device.info.name, self.device.info.driver)
+        format!("vulkan 3, {}, {}{exact}", self.device.info.name, self.device.info.driver)
     }
 
     /// Bytes of the device's memory in use.

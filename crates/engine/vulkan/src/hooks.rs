@@ -29,6 +29,18 @@ impl Vulkan {
         Ok(())
     }
 
+    /// Numbers of the last submission of steps, and of the last one that was waited for.
+    #[doc(hidden)]
+    pub fn submissions(&self) -> [u64; 2] {
+        self.recorder.numbers()
+    }
+
+    /// The submission of steps that the last copy on the queue for copies waited for, on the device.
+    #[doc(hidden)]
+    pub fn copy_follows(&self) -> Option<u64> {
+        self.copies.as_ref().and_then(|copies| copies.recorder.last_after)
+    }
+
     /// Submits long steps stage by stage, as if layers took too long.
     #[doc(hidden)]
     pub fn submit_by_stage(&mut self) {
@@ -71,9 +83,12 @@ impl Vulkan {
         self.is_ahead_allowed = false;
     }
 
-    /// Takes the faults of later submissions from `faults`.
+    /// Takes the faults of later submissions and waits from `faults`, on each queue.
     #[doc(hidden)]
     pub fn inject_faults(&mut self, faults: Arc<Faults>) {
+        if let Some(copies) = &mut self.copies {
+            copies.recorder.faults = Some(faults.clone());
+        }
         self.recorder.faults = Some(faults);
     }
 }

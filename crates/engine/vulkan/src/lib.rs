@@ -30,6 +30,7 @@ mod transfer;
 mod verbs;
 mod weights;
 
+pub use ahead::reads_table;
 pub use backend::{Vulkan, VulkanOptions};
 pub use cache::device_row_bytes;
 pub use device::{DeviceInfo, DeviceKind, devices};

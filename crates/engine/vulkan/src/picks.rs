@@ -12,7 +12,7 @@ use crate::memory::{Buffer, Place};
 /// Logits of a workgroup.
 const CHUNK: usize = 4096;
 /// Words of a row: the number of logits found, whether one is no number, ids and logits.
-const ROW_WORDS: usize = 2 + 2 * PICKS;
+pub(crate) const ROW_WORDS: usize = 2 + 2 * PICKS;
 
 /// The buffers of `pick`.
 pub(crate) struct Picker {

@@ -58,6 +58,8 @@ pub(crate) struct Recorder {
     submitted: u64,
     /// A semaphore of another queue, and the number that submissions wait for.
     after: Option<(vk::Semaphore, u64)>,
+    /// The number that the last submission waited for: for tests.
+    pub(crate) last_after: Option<u64>,
     waited: u64,
     pub(crate) pipelines: Pipelines,
     /// Command buffers and pools of descriptor sets that no recording uses.
@@ -145,6 +147,7 @@ impl Recorder {
             ended,
             submitted: 0,
             after: None,
+            last_after: None,
             waited: 0,
             pipelines,
             free: Vec::new(),
@@ -489,6 +492,7 @@ impl Recorder {
         self.is_lost |= sent == Err(vk::Result::ERROR_DEVICE_LOST);
         sent.map_err(|e| failed("computing", e))?;
         self.submitted += 1;
+        self.last_after = other_number[..count].first().copied();
         Ok(self.submitted)
     }
 
@@ -555,6 +559,16 @@ impl Recorder {
             done?;
         }
         Ok(())
+    }
+
+    /// Fails if the device is lost.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.is_lost { Err(failed("computing", vk::Result::ERROR_DEVICE_LOST)) } else { Ok(()) }
+    }
+
+    /// Numbers of the last submission and of the last one that was waited for.
+    pub(crate) fn numbers(&self) -> [u64; 2] {
+        [self.submitted, self.waited]
     }
 
     /// Drops what was recorded and not submitted.

@@ -1,15 +1,20 @@
-//! The kernel that most of the time goes to, checked to the bit against plain code: products of quantised rows are integers and a few f32
-//! operations in one order, which every device that keeps Vulkan's rules computes alike. Called by `octet doctor`.
+//! Kernels that are checked to the bit against plain code. Products of quantised rows, to which most of the time goes, are integers and a few f32
+//! operations in one order, which every device that keeps Vulkan's rules computes alike. Steps ahead take tokens and their embeddings from the
+//! device, and nobody compares the embeddings later. Called by `octet doctor`.
 
 use std::sync::Arc;
 
 use octet_compute::Error;
+use octet_compute::backend::Backend;
+use octet_compute::picks::{Pick, picks};
 use octet_compute::selftest::Check;
 use octet_weights::quant::{iq4, mxfp4};
 use octet_weights::{GgmlType, Matrix, quant};
 
-use crate::backend::{Vulkan, Weight};
+use crate::ahead::{Shared, TABLE_TYPES};
+use crate::backend::{Embedding, Vulkan, Weight};
 use crate::memory::{Buffer, Place};
+use crate::picks::ROW_WORDS;
 use crate::transfer::Part;
 use crate::verbs::Rows;
 use crate::weights::DeviceType;
@@ -138,6 +143,11 @@ impl Vulkan {
             checks.push(self.check_product(ty, &x)?);
         }
         checks.push(self.check_saving(&x)?);
+        checks.push(self.check_picks()?);
+        for ty in TABLE_TYPES {
+            checks.push(self.check_embedding(ty)?);
+        }
+        self.picker = None;
         checks.extend(octet_compute::selftest::verbs(self)?);
         // `--device auto` runs it at every start.
         self.save_kernels();
@@ -153,7 +163,6 @@ impl Vulkan {
         let mut data = vec![0; ROWS * COLS / ty.block_len() * ty.block_bytes()];
         quant::random_blocks(ty, &mut 5, 0.02, &mut data);
         let m = Matrix { ty, rows: ROWS, cols: COLS, data: data.into() };
-        use octet_compute::backend::Backend;
         let w: Weight = self.weight(&m, None)?;
         let words: Vec<u32> =
             x.quants.chunks(4).map(|q| u32::from_le_bytes([0, 1, 2, 3].map(|i| q[i] as u8))).collect();
@@ -176,6 +185,70 @@ impl Vulkan {
         let wrong = saved.iter().zip(&read).filter(|(a, b)| a != b).count();
         let difference = wrong as f32 / read.len() as f32;
         Ok(Check { name: "snapshots, to the bit".into(), difference, limit: 0.0, is_stable: true })
+    }
+
+    /// Whether the largest logits are found: of three workgroups, with equal ones and some that may not be sampled.
+    fn check_picks(&mut self) -> Result<Check, Error> {
+        const VOCAB: usize = 9000;
+        const ROWS: usize = 2;
+        let logit = |i: usize| ((i * 7919 % 1009) as f32 - 700.0) / 16.0;
+        let logits: Vec<f32> = (0..ROWS * VOCAB).map(logit).collect();
+        let sampleable: Vec<u32> =
+            (0..VOCAB.div_ceil(32) as u32).map(|i| !(i.wrapping_mul(0x9e37))).collect();
+        self.make_picker(ROWS, VOCAB, &sampleable)?;
+        let on_device = self.vector(&logits)?;
+        self.pick_rows(ROWS, &on_device)?;
+        let (mut wrong, mut found) = (0, Vec::new());
+        for row in 0..ROWS {
+            let is_whole = self.read_picks(row, &mut found)?;
+            let want = picks(&logits[row * VOCAB..][..VOCAB], &sampleable);
+            wrong += usize::from(!is_whole || want.as_ref() != Some(&found));
+        }
+        let difference = wrong as f32 / ROWS as f32;
+        Ok(Check { name: "largest logits, to the bit".into(), difference, limit: 0.0, is_stable: true })
+    }
+
+    /// Whether a step ahead finds the tokens with the largest logits, and their rows of an embedding table.
+    fn check_embedding(&mut self, ty: GgmlType) -> Result<Check, Error> {
+        const VOCAB: usize = 40;
+        // of two workgroups each
+        const COLS: usize = 512;
+        let pick = |id, logit| Pick { id, logit };
+        let rows = [
+            (vec![pick(7, -3.5)], 7),
+            (vec![pick(1, 2.0), pick(3, 2.5), pick(39, 2.5)], 3),
+            (vec![pick(0, -2.0), pick(5, -0.25), pick(6, -0.0), pick(38, 0.0)], 6),
+            (vec![pick(20, -9.0), pick(21, -8.0)], 21),
+        ];
+        let mut data = vec![0; VOCAB * COLS / ty.block_len() * ty.block_bytes()];
+        quant::random_blocks(ty, &mut 9, 0.1, &mut data);
+        let m = Matrix { ty, rows: VOCAB, cols: COLS, data: data.into() };
+        let shared = Shared::At(self.copy_table(&m)?);
+        let table = Embedding { table: Arc::new(m), shared };
+        self.make_picker(rows.len(), VOCAB, &[u32::MAX; 2])?;
+        let mut words = vec![0; rows.len() * ROW_WORDS];
+        for ((picks, _), words) in rows.iter().zip(words.chunks_mut(ROW_WORDS)) {
+            words[0] = picks.len() as u32;
+            for (i, p) in picks.iter().enumerate() {
+                (words[2 + 2 * i], words[3 + 2 * i]) = (p.id, p.logit.to_bits());
+            }
+        }
+        if let Some(picker) = &self.picker {
+            picker.picks[1 - self.side].write_words(0, &words);
+        }
+        let out = self.buf(rows.len() * COLS)?;
+        self.embed_picked(&table, rows.len(), &out)?;
+        let mut bytes = vec![0; 4 * rows.len() * COLS];
+        self.download(&out.buffer, 0, &mut bytes)?;
+        let (mut wrong, mut want) = (0, vec![0.0; COLS]);
+        for ((_, token), got) in rows.iter().zip(bytes.chunks(4 * COLS)) {
+            table.table.dequantize_row(*token, &mut want);
+            let same = |(x, got): (&f32, &[u8; 4])| x.to_bits() == u32::from_le_bytes(*got);
+            wrong += want.iter().zip(got.as_chunks::<4>().0).filter(|pair| !same(*pair)).count();
+        }
+        let difference = wrong as f32 / (rows.len() * COLS) as f32;
+        let name = format!("embed {ty} ahead, to the bit");
+        Ok(Check { name, difference, limit: 0.0, is_stable: true })
     }
 
     fn check_product(&mut self, ty: GgmlType, x: &Activations) -> Result<Check, Error> {

@@ -73,7 +73,7 @@ fn download(
 
 /// Copies to the host on a queue of their own: by the card's copy engine, beside a step that runs.
 pub(crate) struct Copies {
-    recorder: Recorder,
+    pub(crate) recorder: Recorder,
     staging: Arc<Buffer>,
 }
 
@@ -95,6 +95,9 @@ impl Vulkan {
         };
         copies.recorder.follow(&self.recorder);
         let done = download(&mut copies.recorder, &copies.staging, parts, out);
+        if done.is_err() {
+            copies.recorder.abandon();
+        }
         self.recorder.is_lost |= copies.recorder.is_lost;
         done
     }

@@ -257,11 +257,11 @@ fn what_is_saved_beside_a_step_is_what_was_there_before() {
         if has_copy_queue {
             device.use_copy_queue().expect("it has memory");
         }
-        saves_beside_a_step(Chain::new(device, GgmlType::Q4_K, false));
+        saves_beside_a_step(Chain::new(device, GgmlType::Q4_K, false), has_copy_queue);
     }
 }
 
-fn saves_beside_a_step(mut chain: Chain) {
+fn saves_beside_a_step(mut chain: Chain, has_copy_queue: bool) {
     assert!(chain.can_follow());
     let mut states = [false, true].map(|ahead| {
         chain.m.reset();
@@ -272,7 +272,11 @@ fn saves_beside_a_step(mut chain: Chain) {
         }
         chain.m.be.wait().expect("the step works");
         let mut state = vec![0; chain.slot_bytes()];
+        let [submitted, waited] = chain.m.be.submissions();
+        assert_eq!(submitted - waited, u64::from(ahead));
         chain.m.be.save_slot(&chain.m.cache, 1, &mut state);
+        // It waits for the step that has ended, and not for the one behind it.
+        assert_eq!(chain.m.be.copy_follows(), has_copy_queue.then_some(waited));
         if ahead {
             chain.m.be.wait().expect("the step works");
             // as it was saved, so it still is
@@ -319,9 +323,11 @@ fn a_machine_without_room_for_the_table_runs_no_step_ahead() {
     let chain = |options| Chain::new(Vulkan::new(&options).expect("the device opens"), GgmlType::Q4_K, false);
     let mut short = chain(options(|| Some(100)));
     assert!(!short.can_follow() && !short.can_follow());
+    // Something has to stay free.
+    assert!(!chain(options(|| Some(512 << 20))).can_follow());
     assert!(chain(options(|| None)).can_follow() && chain(options(|| Some(1 << 30))).can_follow());
     let notices = NOTICES.lock().expect("no panic");
-    assert!(notices.len() == 1 && notices[0].contains("embedding table"), "{notices:?}");
+    assert!(notices.len() == 2 && notices[0].contains("embedding table"), "{notices:?}");
 }
 
 /// A row with a logit that is no number has that as its only pick, so nobody needs the row.
@@ -352,7 +358,7 @@ fn faults_of_steps_in_flight_are_reported() {
         device.inject_faults(faults.clone());
         let mut chain = Chain::new(device, GgmlType::Q4_K, false);
         assert!(chain.can_follow());
-        let want = one_by_one(&mut chain, 3).0;
+        let want = one_by_one(&mut chain, 3);
         chain.m.reset();
         chain.submit(&batch(&FIRST, 0), false).expect("it is submitted");
         if when == 0 {
@@ -374,15 +380,59 @@ fn faults_of_steps_in_flight_are_reported() {
         if let Some(why) = why.map(|e| e.to_string()) {
             assert!(why.contains(if fault == Lost { "lost" } else { "memory" }), "{why}");
         }
+        let [submitted, waited] = chain.m.be.submissions();
+        // Nobody waits a second time for a device that is lost.
+        assert_eq!(submitted - waited, u64::from((when, fault) == (1, Lost)), "{when}, {fault:?}");
         assert_eq!(Inspect::is_lost(&chain.m.be), fault == Lost);
         if fault == OutOfMemory {
             if when != 1 {
                 // the first step has ended well
-                assert!(chain.picks().0 == want[0]);
+                assert!(chain.picks().0 == want.0[0]);
             }
             // the next steps work
             chain.m.reset();
-            assert!(one_by_one(&mut chain, 3).0 == want);
+            chain.m.counts.clear();
+            assert!(one_by_one(&mut chain, 3) == want);
+        }
+    }
+}
+
+/// A save that fails while a step is in flight: the step is waited for, and leaves no counts.
+#[test]
+fn faults_of_what_is_saved_beside_a_step_are_reported() {
+    use Fault::{Lost, OutOfMemory};
+    for (has_copy_queue, fault) in [(false, OutOfMemory), (true, OutOfMemory), (true, Lost)] {
+        let Some(mut device) = device(None) else { return };
+        if has_copy_queue {
+            device.use_copy_queue().expect("it has memory");
+        }
+        let faults = Arc::new(Faults::default());
+        device.inject_faults(faults.clone());
+        let mut chain = Chain::new(device, GgmlType::Q4_K, false);
+        assert!(chain.can_follow());
+        let want = one_by_one(&mut chain, 3);
+        chain.m.reset();
+        chain.m.counts.clear();
+        chain.submit(&batch(&FIRST, 0), false).expect("it is submitted");
+        chain.submit(&next(1), true).expect("it is submitted");
+        chain.m.be.wait().expect("the step works");
+        faults.inject(fault);
+        let mut state = vec![0; chain.slot_bytes()];
+        chain.m.be.save_slot(&chain.m.cache, 1, &mut state);
+        assert!(chain.m.be.has_failed());
+        chain.submit(&next(2), true).expect_err("it reports the failure");
+        let why = chain.m.be.wait().expect_err("it reports the failure").to_string();
+        assert!(why.contains(if fault == Lost { "lost" } else { "memory" }), "{why}");
+        assert_eq!(Inspect::is_lost(&chain.m.be), fault == Lost);
+        if fault == OutOfMemory {
+            let [submitted, waited] = chain.m.be.submissions();
+            assert_eq!(submitted, waited, "no step is left");
+            chain.picks();
+            chain.m.reset();
+            chain.m.counts.clear();
+            assert!(one_by_one(&mut chain, 3) == want);
+            chain.m.be.save_slot(&chain.m.cache, 1, &mut state);
+            assert!(!chain.m.be.has_failed());
         }
     }
 }

@@ -131,6 +131,15 @@ impl Cache {
         true
     }
 
+    /// The same with free pages alone: nothing that is cached makes room.
+    pub fn grow_freely(&mut self, lease: &mut Lease, tokens: usize) -> bool {
+        while lease.pages.len() * PAGE_TOKENS < tokens {
+            let Some(page) = self.pool.take() else { return false };
+            lease.pages.push(page);
+        }
+        true
+    }
+
     /// A second sequence at the same position: shares all whole pages, and gets copies of the rest.
     pub fn fork(&mut self, model: &mut dyn Model, lease: &Lease) -> Option<Lease> {
         debug_assert!(lease.redo.len == 0, "answers branch off at the end of their prompt");

@@ -72,7 +72,7 @@ impl Engine {
     }
 
     /// The current values.
-    fn situation(&self) -> AdmissionState {
+    pub(super) fn situation(&self) -> AdmissionState {
         AdmissionState {
             cache: self.cache.version(),
             submitted: self.submitted,

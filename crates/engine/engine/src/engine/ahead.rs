@@ -25,7 +25,8 @@ impl Engine {
     }
 
     /// Plans the step behind the planned one into `next`, if that probably pays. Then each row of the planned one is of an answer that goes on.
-    pub(super) fn plan_next(&mut self) -> bool {
+    /// `was_submitted`: the planned one was submitted ahead itself, so nobody has asked yet which guesses pay.
+    pub(super) fn plan_next(&mut self, was_submitted: bool) -> bool {
         let rows = self.batch.outputs().len();
         if self.model.limits().spare_slots == 0
             || (self.batch.len(), self.running.len()) != (rows, rows)
@@ -34,7 +35,10 @@ impl Engine {
             return false;
         }
         // A request that could be admitted goes first.
-        if !self.waiting.is_empty() && self.cache.pool().free_slots() > 0 {
+        if !self.waiting.is_empty()
+            && self.cache.pool().free_slots() > 0
+            && self.admission_blocked != Some(self.situation())
+        {
             return false;
         }
         let goes_on = |(i, r): (usize, &Running)| {
@@ -42,19 +46,25 @@ impl Engine {
             (r.planned, r.row, r.guessed) == (1, i, 0)
                 && r.lease.computed + 1 == choice.tokens.len()
                 && choice.is_probably_greedy(self.bets_on_samples)
-                // Guesses are for a step that waits.
-                && choice.guesses.ids.is_empty()
                 && !(job.closed || job.routes)
         };
         if !self.running.iter().enumerate().all(goes_on) || !self.model.can_follow(rows) {
             return false;
         }
+        // Guesses are for a step that waits.
+        let control = &self.speculation.control;
+        let wants_guess = |r: &mut Running| {
+            let guesses = &mut r.choice.guesses;
+            control.wants_guess(&mut guesses.history, &guesses.classes, rows)
+        };
+        if was_submitted && self.running.iter_mut().any(wants_guess) {
+            return false;
+        }
         self.next.clear();
         for r in &mut self.running {
             let past = r.lease.computed + 1;
-            if !self.cache.grow(&mut *self.model, &mut r.lease, past + 1)
-                || !self.cache.take_spare(&mut r.lease)
-            {
+            // If the answer ends now, it needs no further page, so nothing is evicted for one.
+            if !self.cache.grow_freely(&mut r.lease, past + 1) || !self.cache.take_spare(&mut r.lease) {
                 return false;
             }
             let pages = &r.lease.pages[..(past + 1).div_ceil(PAGE_TOKENS)];

@@ -248,7 +248,8 @@ impl Engine {
         let table = context.div_ceil(PAGE_TOKENS);
         Ok(Self {
             batch: Batch::with_capacity(model.limits().batch_tokens, max_seqs, max_seqs * table),
-            next: Batch::with_capacity(max_seqs, max_seqs, max_seqs * table),
+            // They change places.
+            next: Batch::with_capacity(model.limits().batch_tokens, max_seqs, max_seqs * table),
             is_ahead: false,
             bets_on_samples: false,
             step_ended: None,
@@ -400,7 +401,7 @@ impl Engine {
         self.masks.send(&mut self.running);
         let routes = self.running.iter().any(|r| self.jobs[r.job].routes);
         self.model.expert_counts().trace(routes);
-        let goes_ahead = needs_few && self.plan_next();
+        let goes_ahead = needs_few && self.plan_next(was_submitted);
         // The device began a submitted step when the one before ended.
         let start = if was_submitted { self.step_ended } else { Some(Instant::now()) };
         let computed = if was_submitted || goes_ahead {

@@ -301,6 +301,7 @@ impl<B: Backend + Inspect> Loaded<B> {
 
     /// Runs one step whose logits stay on the device.
     fn compute(&mut self, batch: &Batch) -> Result<(), Error> {
+        self.check_alone();
         let Self { be, decoder, cache, scratch, counts, .. } = self;
         be.step(Pass::Trunk, batch, |be| {
             decoder.forward(be, scratch, cache, counts, batch, &mut |_, _, _| {});
@@ -324,6 +325,11 @@ impl<B: Backend + Inspect> Loaded<B> {
             true => Ok(self.be.step(Pass::Other, &Batch::default(), |_| {})?),
             false => Ok(()),
         }
+    }
+
+    /// Other steps would drop the submitted one, whose caller waits for it.
+    fn check_alone(&self) {
+        assert!(!self.is_ahead, "the submitted step comes first");
     }
 
     fn check(&self, batch: &Batch) {
@@ -432,6 +438,7 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
     }
 
     fn hidden(&mut self) -> Result<&[f32], Error> {
+        self.check_alone();
         let Self { be, decoder, scratch, .. } = self;
         let n = self.tokens;
         if self.states_current {
@@ -454,6 +461,7 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
 
     fn step_traced(&mut self, batch: &Batch, probe: &mut dyn FnMut(usize, &[f32])) -> Result<&[f32], Error> {
         self.check(batch);
+        self.check_alone();
         let Self { be, decoder, cache, scratch, counts, .. } = self;
         let mut normed = be.buf(batch.len() * decoder.hidden)?;
         let mut row = vec![0.0; batch.len() * decoder.hidden];
@@ -472,6 +480,7 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
 
     fn step_mtp(&mut self, batch: &Batch, hidden: &[f32]) -> Result<Option<&[f32]>, Error> {
         self.check(batch);
+        self.check_alone();
         let Self { be, decoder, cache, scratch, counts, mtp: state, .. } = self;
         let (Some(mtp), Some(state)) = (&decoder.mtp, state) else { return Ok(None) };
         let hidden = be.vector(hidden)?;
@@ -497,6 +506,7 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
     fn draft(&mut self, fill: &Rows, draft: &Rows, out: &mut [Guess]) -> Result<(), Error> {
         self.check(&fill.batch);
         self.check(&draft.batch);
+        self.check_alone();
         (self.outputs, self.tokens) = (0, 0);
         let Self { be, decoder, cache, scratch, counts, mtp: state, .. } = self;
         let (Some(mtp), Some(state)) = (&decoder.mtp, state) else { return Ok(()) };
@@ -517,6 +527,7 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
 
     fn draft_more(&mut self, batch: &Batch, out: &mut [Guess]) -> Result<(), Error> {
         self.check(batch);
+        self.check_alone();
         let Self { be, decoder, cache, scratch, counts, mtp: state, .. } = self;
         match (&decoder.mtp, state) {
             (Some(mtp), Some(state)) => state.draft(decoder, mtp, be, scratch, cache, counts, batch, out),
@@ -528,6 +539,7 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
         if redo.len == 0 || self.shape.slot_bytes() == 0 {
             return Ok(());
         }
+        self.check_alone();
         let Self { be, decoder, cache, scratch, redo: batch, .. } = self;
         batch.clear();
         batch.push_redo(slot, redo);

@@ -7,9 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 
+use crate::picks::Few;
+
 use crate::common::drive::{Got, Listener, answer, collect, finish, greedy, options, prompt, submit};
 use octet_engine::Error;
-use octet_engine::engine::{self, DiskOptions, Engine, Finish, Request, Step, ThinkingBudget};
+use octet_engine::engine::speculation::{self, Mode};
+use octet_engine::engine::{self, DiskOptions, Engine, Finish, Pooling, Request, Step, ThinkingBudget};
 use octet_engine::models::Device;
 use octet_engine::sampler::SamplerParams;
 use octet_synth::{Mix, tiny};
@@ -66,7 +69,19 @@ fn answers(engine: &mut Engine, requests: &[(usize, Request)]) -> Vec<Got> {
 }
 
 /// Both engines give the same answers to these requests, then to conversations that continue these answers, from the same point in the cache.
-fn compare(what: &str, [ahead, waiting]: &mut [Engine; 2], requests: &[(usize, Request)]) -> Vec<Got> {
+/// They compute the same tokens for that.
+fn compare(what: &str, engines: &mut [Engine; 2], requests: &[(usize, Request)]) -> Vec<Got> {
+    let want = compare_answers(what, engines, requests);
+    let [a, w] = engines.each_ref().map(|e| e.stats());
+    assert_eq!((a.generated_tokens, a.computed_tokens), (w.generated_tokens, w.computed_tokens), "{what}");
+    want
+}
+
+fn compare_answers(
+    what: &str,
+    [ahead, waiting]: &mut [Engine; 2],
+    requests: &[(usize, Request)],
+) -> Vec<Got> {
     let (got, want) = (answers(ahead, requests), answers(waiting, requests));
     assert_eq!(got, want, "{what}");
     let prompts = requests.iter().flat_map(|(_, r)| std::iter::repeat_n(&r.prompt, r.n));
@@ -78,7 +93,6 @@ fn compare(what: &str, [ahead, waiting]: &mut [Engine; 2], requests: &[(usize, R
     }
     let (a, w) = (ahead.stats(), waiting.stats());
     assert_eq!((a.cache.taken, a.cache.snapshots), (w.cache.taken, w.cache.snapshots), "{what}: snapshots");
-    assert_eq!((a.generated_tokens, a.computed_tokens), (w.generated_tokens, w.computed_tokens), "{what}");
     assert_eq!(w.steps_ahead + w.steps_dropped, 0, "{what}");
     want
 }
@@ -111,6 +125,91 @@ fn answers_are_those_of_steps_that_wait() {
         assert_eq!(want[3].finish, Some(Finish::StopToken));
         let stats = engines[0].stats();
         assert!(stats.steps_ahead > 50 && stats.steps_ahead < stats.steps, "{stats:?}");
+    }
+}
+
+/// Requests of other kinds beside answers that go ahead: steps with them wait.
+fn kinds() -> Vec<(usize, Request)> {
+    let beside = |salt| greedy(prompt(11 + salt as usize, salt), 14);
+    let logprobs = SamplerParams { logprobs: Some(3), ..SamplerParams::greedy() };
+    vec![
+        (0, greedy(prompt(9, 1), 130)),
+        (9, Request { constraint: Some(Box::new(Few)), ..beside(2) }),
+        (33, Request { sampling: logprobs, ..beside(3) }),
+        (57, Request { routes: true, ..beside(4) }),
+        (80, Request { pooling: Some(Pooling::Last), max_tokens: Some(0), ..beside(5) }),
+        (90, Request { prompt_logprobs: Some(1), ..beside(6) }),
+    ]
+}
+
+#[test]
+fn answers_beside_other_kinds_of_requests() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    for architecture in ARCHITECTURES {
+        let mut engines = both(index, architecture, &more());
+        let want = compare(architecture, &mut engines, &kinds());
+        assert_eq!(want[2].logprobs.len(), 14);
+        assert_eq!(want[3].routes.len(), if architecture == "llama" { 0 } else { 14 });
+        assert!(engines[0].stats().steps_ahead > 60, "{:?}", engines[0].stats());
+    }
+}
+
+/// Steps with guesses wait, and are mixed with steps ahead, whose guesses are thrown away.
+#[test]
+fn guesses_beside_steps_ahead_change_no_answer() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    for (architecture, always) in ARCHITECTURES.into_iter().flat_map(|a| [(a, true), (a, false)]) {
+        let speculation = speculation::Options { mode: Mode::Lookup, always, ..Default::default() };
+        let mut engines = both(index, architecture, &engine::Options { speculation, ..more() });
+        engines[0].bet_on_samples();
+        let text: Vec<u32> = (0..6).flat_map(|_| prompt(7, 30)).collect();
+        let more = [
+            (3, greedy(text.clone(), 60)),
+            (20, Request { sampling: sampled(3.0), n: 2, ..greedy(text.clone(), 40) }),
+            (30, Request { stop: vec!["e".into()], ..greedy(text, 60) }),
+            (150, Request { sampling: sampled(3.0), ..greedy(prompt(20, 40), 40) }),
+        ];
+        let what = format!("{architecture}, always: {always}");
+        compare_answers(&what, &mut engines, &[kinds(), more.to_vec()].concat());
+        let stats = engines[0].stats();
+        assert!(stats.steps_ahead > 20 && stats.steps_dropped > 0, "{what}: {stats:?}");
+        let guesses = stats.speculation;
+        // the other one repeats little
+        assert!(!always || guesses.drafted > 0, "{what}: {stats:?}");
+        assert!(!always || architecture != "llama" || guesses.accepted > 50, "{what}: {stats:?}");
+    }
+}
+
+/// An answer that ends where a page ends needs no further page: nothing is evicted for the step behind it.
+#[test]
+fn steps_ahead_evict_nothing() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    for architecture in ARCHITECTURES {
+        // a cache full of texts of one page, and an answer that ends at the first token of its second page
+        let small = engine::Options { max_seqs: 1, kv_tokens: Some(3 * 64), ..more() };
+        let mut engines = both(index, architecture, &small);
+        let ends = |salt| {
+            let base = greedy(prompt(20, salt), 60);
+            let [tokens, _] =
+                engines.each_mut().map(|e| answer(e, Request { cache: false, ..base.clone() }).0);
+            let stop_token_ids = vec![tokens[44]];
+            (!tokens[..44].contains(&tokens[44])).then_some(Request { stop_token_ids, ..base })
+        };
+        let last = (0..60).find_map(ends).expect("the model says several things");
+        let ahead = engines[0].stats().steps_ahead;
+        // without states, only whole pages are cached
+        let fill = if architecture == "llama" { 60 } else { 40 };
+        let [got, want] = engines.each_mut().map(|e| {
+            (100..106).for_each(|salt| drop(answer(e, greedy(prompt(fill, salt), 10))));
+            let full = e.stats().cache;
+            let got = answers(e, &[(0, last.clone())]);
+            let after = e.stats().cache;
+            assert!(full.pages_idle + 1 >= full.pages, "{architecture}: {full:?}");
+            (got, after.pages_idle, after.snapshots, after.evicted - full.evicted)
+        });
+        assert_eq!(got, want, "{architecture}");
+        assert_eq!(want.0[0].finish, Some(Finish::StopToken));
+        assert!(engines[0].stats().steps_ahead > ahead + 30);
     }
 }
 
@@ -195,6 +294,23 @@ fn several_answers_and_full_slots() {
         let many = Request { n: 3, ..greedy(prompt(20, 1), 30) };
         compare(architecture, &mut engines, &[(0, many.clone()), (9, many), (15, greedy(prompt(30, 2), 20))]);
         assert!(engines[0].stats().steps_ahead > 10);
+    }
+}
+
+#[test]
+fn a_request_without_room_stops_no_steps_ahead() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    for architecture in ARCHITECTURES {
+        // of 10 pages the first one reserves 5, and the second one needs 6
+        let small = engine::Options { kv_tokens: Some(9 * 64), ..more() };
+        let mut engines = both(index, architecture, &small);
+        compare(
+            architecture,
+            &mut engines,
+            &[(0, greedy(prompt(30, 1), 300)), (5, greedy(prompt(350, 2), 20))],
+        );
+        let stats = engines[0].stats();
+        assert!(stats.preemptions == 0 && stats.steps_ahead > 200, "{architecture}: {stats:?}");
     }
 }
 

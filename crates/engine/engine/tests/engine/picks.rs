@@ -10,7 +10,7 @@ use octet_synth::{Mix, tiny};
 use octet_vulkan::{Vulkan, VulkanOptions};
 
 /// Allows four ids, which are hardly among the largest logits.
-struct Few;
+pub(crate) struct Few;
 
 impl Constraint for Few {
     fn mask(&mut self, allowed: &mut [u32]) -> Result<(), String> {

@@ -320,6 +320,32 @@ impl Controller {
         history.probing
     }
 
+    /// The number of these guesses that makes such a step most valuable, and what it is then expected to yield; see [`Controller::choose`].
+    fn best(&self, history: &History, guesses: &[Class], tokens: usize, brings: f64) -> (usize, f64) {
+        let value = |brings: f64, tokens: usize| brings / self.costs.estimate(tokens);
+        let (mut best, mut best_value) = (0, MARGIN * value(brings, tokens));
+        let (mut chance, mut sum, mut best_sum) = (1.0, brings, brings);
+        for (i, class) in guesses.iter().enumerate() {
+            chance *= self.rate(history, *class);
+            sum += chance;
+            let value = value(sum, tokens + i + 1);
+            if value > best_value {
+                (best, best_value, best_sum) = (i + 1, value, sum);
+            }
+        }
+        (best, best_sum)
+    }
+
+    /// Whether any of these guesses would be computed in a step of `answers` answers, which then must not begin without them. Counts
+    /// the step as one without guesses: at times one is a trial.
+    pub fn wants_guess(&self, history: &mut History, guesses: &[Class], answers: usize) -> bool {
+        if self.always || guesses.is_empty() {
+            return !guesses.is_empty();
+        }
+        !self.has_lost(history)
+            && (self.best(history, guesses, answers, answers as f64).0 > 0 || self.probes(history))
+    }
+
     /// The number of these guesses to compute in a step that already has `tokens` tokens and is expected to yield `brings`. Adds the
     /// chosen ones to both.
     pub fn choose(
@@ -333,18 +359,9 @@ impl Controller {
         if self.always {
             return guesses.len().min(most);
         }
-        let value = |brings: f64, tokens: usize| brings / self.costs.estimate(tokens);
-        let (mut best, mut best_value) = (0, MARGIN * value(*brings, *tokens));
-        let (mut chance, mut sum, mut best_sum) = (1.0, *brings, *brings);
         let most = if self.has_lost(history) { 0 } else { most };
-        for (i, class) in guesses.iter().take(most).enumerate() {
-            chance *= self.rate(history, *class);
-            sum += chance;
-            let value = value(sum, *tokens + i + 1);
-            if value > best_value {
-                (best, best_value, best_sum) = (i + 1, value, sum);
-            }
-        }
+        let (mut best, mut best_sum) =
+            self.best(history, &guesses[..guesses.len().min(most)], *tokens, *brings);
         if best > 0 {
             (history.with, history.without) = (history.with + 1, 0);
             history.probing = false;
@@ -425,6 +442,27 @@ mod tests {
     }
 
     const FREE: Drafter = Drafter { pass: 0.0, fill: 0.0 };
+
+    #[test]
+    fn a_step_without_guesses_may_go_ahead_where_none_pays() {
+        let guesses = [Class::lookup(3)];
+        let wants = |c: &Controller, h: &mut History| c.wants_guess(h, &guesses, 1);
+        let costs = |two: f64| {
+            let mut c = Controller::new(false);
+            c.record_step(1, Duration::from_secs(1));
+            c.record_step(2, Duration::from_secs_f64(two));
+            c
+        };
+        assert!(wants(&costs(1.01), &mut History::default()));
+        assert!(!costs(1.01).wants_guess(&mut History::default(), &[], 1), "there is none");
+        // Where none pays, one is tried at times.
+        let (dear, mut history) = (costs(1.9), History::default());
+        let wanted = (1..=PROBE_STEPS).map(|_| wants(&dear, &mut history)).collect::<Vec<_>>();
+        assert_eq!(wanted.iter().position(|w| *w), Some(PROBE_STEPS as usize - 1));
+        assert_eq!(dear.choose(&mut history, &guesses, 1, &mut 1, &mut 1.0), 1, "the next step has it");
+        assert!(!wants(&dear, &mut history));
+        assert!(wants(&Controller::new(true), &mut History::default()), "all are computed");
+    }
 
     #[test]
     fn worthwhile_guesses_are_made() {

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use octet_compute::cpu::CpuOptions;
 use octet_engine::Error;
-use octet_engine::engine::{self, Engine, Event, EventSink, Finish, Request, RequestId, Step, Usage};
+use octet_engine::engine::{self, Engine, Event, EventSink, Finish, Request, RequestId, Step};
+use octet_engine::engine::{TokenLogprob, TokenRoutes, Usage};
 use octet_engine::sampler::SamplerParams;
 use octet_engine::scheduler::{Handle, Options};
 use octet_synth::{Mix, tiny};
@@ -74,6 +75,9 @@ pub struct Got {
     pub text: String,
     pub finish: Option<Finish>,
     pub usage: Usage,
+    /// Log-probabilities and experts of the tokens that have some.
+    pub logprobs: Vec<TokenLogprob>,
+    pub routes: Vec<TokenRoutes>,
 }
 
 /// Everything until the channel is closed, by choice.
@@ -81,11 +85,13 @@ pub fn collect(events: &Receiver<Event>) -> Result<BTreeMap<u32, Got>, Error> {
     let mut all: BTreeMap<u32, Got> = BTreeMap::new();
     for event in events {
         match event {
-            Event::Token { choice, id, text, .. } => {
+            Event::Token { choice, id, text, logprob, routes } => {
                 let got = all.entry(choice).or_default();
                 assert_eq!(got.finish, None, "no token after the end");
                 got.tokens.push(id);
                 got.text.push_str(&text);
+                got.logprobs.extend(logprob);
+                got.routes.extend(routes.map(|routes| *routes));
             }
             Event::Done { choice, finish, usage, .. } => {
                 let got = all.entry(choice).or_default();
