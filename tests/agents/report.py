@@ -1,4 +1,5 @@
-"""Writes docs/compatibility.md: which program and which library was tried with what. Used by run.py --report."""
+"""Writes docs/compatibility.md: which program and which library was tried with what. Used by run.py --report. The section on
+llama-server's tests, which tests/llama-server/run.py writes, stays."""
 
 import ast
 import re
@@ -8,7 +9,8 @@ from harness import ROOT
 
 HEAD = """# Compatibility
 
-What was run against Octet, in which version, and what of it worked. `tests/agents/run.py --report docs/compatibility.md` writes this file.
+What was run against Octet, in which version, and what of it worked. `tests/agents/run.py --report docs/compatibility.md` writes this file,
+but for the last section, which `tests/llama-server/run.py` writes.
 
 ## Programs
 
@@ -30,6 +32,10 @@ Run by `cargo test -p octet-serve --test clients --test gateway_clients` with `O
 | library | version | what its test does |
 |---|---|---|
 """
+
+# The heading of the section that is another's.
+LLAMA_SERVER = "\n## llama-server's own tests\n"
+
 
 def name(program, feature):
     """What a result is kept under."""
@@ -71,4 +77,6 @@ def write(path, programs, results):
     for p in programs:
         cells = [cell(p, f, results) for f in names]
         lines.append(f"| {p.name} | {p.version} | {p.api} | " + " | ".join(cells) + " |")
-    path.write_text(HEAD + "\n" + "\n".join(lines) + "\n" + NOTES + LIBRARIES + libraries())
+    old = path.read_text() if path.exists() else ""
+    _, heading, rest = old.partition(LLAMA_SERVER)
+    path.write_text(HEAD + "\n" + "\n".join(lines) + "\n" + NOTES + LIBRARIES + libraries() + heading + rest)

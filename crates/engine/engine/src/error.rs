@@ -14,7 +14,7 @@ pub enum Error {
     #[error("{file}: architecture '{name}' is not supported; known architectures: {known}")]
     UnknownArchitecture { file: String, name: String, known: String },
     /// More tokens than the context.
-    #[error("the prompt has {tokens} tokens and the context holds {context}")]
+    #[error("the prompt has {tokens} tokens; this model's maximum context length is {context} tokens")]
     ContextFull { tokens: usize, context: usize },
     /// More context than positions can count.
     #[error("a context of {context} tokens is more than the {most} that are possible")]

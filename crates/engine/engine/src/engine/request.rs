@@ -149,7 +149,7 @@ pub enum SubmitError {
     },
     /// It could never run, even with an empty cache.
     #[error(
-        "the prompt has {prompt} tokens{}; the context holds {context} and the KV cache {capacity}",
+        "the prompt has {prompt} tokens{}; this model's maximum context length is {context} tokens, and the KV cache holds {capacity}",
         max_tokens.map_or(String::new(), |n| format!(" and max_tokens is {n}"))
     )]
     TooLong {

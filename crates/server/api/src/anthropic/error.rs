@@ -7,9 +7,17 @@ use crate::{ApiError, ErrorKind};
 
 /// The body of an error response: `{"type": "error", "error": {"type", "message"}, "request_id"}`.
 pub fn body(error: &ApiError, request_id: Option<&str>) -> Value {
-    let inner = json!({"type": type_name(error.kind), "message": error.message});
+    // Claude Code and other agents shorten the conversation where they find these words.
+    let words = match error.kind {
+        ErrorKind::ContextLength if !error.message.starts_with(TOO_LONG) => format!("{TOO_LONG}: "),
+        _ => String::new(),
+    };
+    let inner = json!({"type": type_name(error.kind), "message": format!("{words}{}", error.message)});
     json!({"type": "error", "error": inner, "request_id": request_id})
 }
+
+/// How Anthropic's message for a prompt that exceeds the context begins.
+const TOO_LONG: &str = "prompt is too long";
 
 const TYPES: [(ErrorKind, &str); 12] = [
     (ErrorKind::InvalidRequest, "invalid_request_error"),
@@ -48,7 +56,7 @@ pub(crate) fn from_value(value: &Value, status: Option<u16>) -> ApiError {
     let error = &value["error"];
     let name = error["type"].as_str().unwrap_or("");
     let message = error["message"].as_str().unwrap_or("the provider failed and does not say why");
-    let too_long = message.starts_with("prompt is too long") || message.contains("exceed context limit");
+    let too_long = message.starts_with(TOO_LONG) || message.contains("exceed context limit");
     let kind = match TYPES.iter().find(|(_, n)| *n == name) {
         _ if too_long => ErrorKind::ContextLength,
         Some((ErrorKind::Upstream, _)) => ErrorKind::Upstream,
@@ -66,17 +74,22 @@ mod tests {
     #[test]
     fn written_values_parse_back() {
         for (kind, name) in TYPES {
+            let said = if kind == ErrorKind::ContextLength { "prompt is too long: m" } else { "m" };
             let e = ApiError::new(kind, "m");
             let v = body(&e, Some("req_1"));
             assert_eq!(
                 v,
-                json!({"type": "error", "error": {"type": name, "message": "m"}, "request_id": "req_1"})
+                json!({"type": "error", "error": {"type": name, "message": said}, "request_id": "req_1"})
             );
             let read = parse(kind.status(), v.to_string().as_bytes());
             assert_eq!(type_name(read.kind), name);
         }
         let long = br#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 tokens > 5 maximum"}}"#;
         assert_eq!(parse(400, long).kind, ErrorKind::ContextLength);
+        assert_eq!(
+            body(&parse(400, long), None)["error"]["message"],
+            "prompt is too long: 9 tokens > 5 maximum"
+        );
         assert_eq!(parse(529, b"<html>").kind, ErrorKind::Overloaded);
         assert_eq!(parse(500, b"{}").message, "status 500: {}");
     }

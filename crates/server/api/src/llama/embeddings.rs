@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::core::{EmbedRequest, Embeddings, VectorEncoding};
 use crate::json::{self, Field, Result};
+use crate::openai;
 
 /// Parses the body. The model may be omitted. Also returns whether the vectors are normalised to length 1.
 ///
@@ -16,7 +17,7 @@ pub fn parse(body: &[u8]) -> Result<(EmbedRequest, bool)> {
         Some(f) => f,
         None => o.require("content")?,
     };
-    let inputs = super::request::prompts(input)?;
+    let inputs = openai::prompts(input)?;
     o.only(
         "encoding_format",
         &["float".into()],

@@ -2,13 +2,11 @@
 
 use serde_json::Value;
 
-use crate::core::{Completion, GenerateRequest, Infill, Input, Prompt, PromptPart};
+use crate::core::{Completion, GenerateRequest, Infill, Input, Prompt};
 use crate::json::{self, Field, Object, Result};
 use crate::openai;
 use crate::rules::{Rules, only, refused, tuning, tuning_but};
 
-/// Maximum number of prompts per request.
-const PROMPTS_MAX: usize = 2048;
 /// Maximum number of alternatives per token.
 const PROBS_MAX: u32 = 1000;
 /// Maximum number of answers to one prompt.
@@ -38,7 +36,7 @@ const RULES: Rules = &[
 /// Fields of the wrong type or out of range, and unsupported ones that change the answer, by name.
 pub fn completion(body: &[u8]) -> Result<GenerateRequest> {
     let mut o = json::parse(body)?;
-    let prompts = prompts(o.require("prompt")?)?;
+    let prompts = openai::prompts(o.require("prompt")?)?;
     read(o, Completion { prompts, ..Completion::default() })
 }
 
@@ -102,46 +100,6 @@ fn read(mut o: Object, completion: Completion) -> Result<GenerateRequest> {
     r.extra = o.finish(&[RULES, openai::SAMPLERS])?;
     r.warnings = warnings.take();
     Ok(r)
-}
-
-/// A text, token ids, both mixed, `{"prompt_string": ...}`, or a list of these.
-pub(super) fn prompts(f: Field) -> Result<Vec<Prompt>> {
-    let what = "a string, an array of token ids and strings, or an array of such prompts";
-    let is_list = f.value().as_array().is_some_and(|items| {
-        items.iter().any(|i| i.is_array() || i.is_object()) || items.iter().all(Value::is_string)
-    });
-    if is_list {
-        let wrong = f.expected(what);
-        let prompts = openai::at_most(f, PROMPTS_MAX)?.list(|f| prompt(f, what))?;
-        return if prompts.is_empty() { Err(wrong) } else { Ok(prompts) };
-    }
-    Ok(vec![prompt(f, what)?])
-}
-
-fn prompt(f: Field, what: &str) -> Result<Prompt> {
-    if f.is_string() {
-        return Ok(Prompt::Text(f.string()?));
-    }
-    if f.is_object() {
-        let mut o = f.object()?;
-        let text = o.require("prompt_string")?.string()?;
-        o.only("multimodal_data", &[Value::Array(Vec::new())], "this model sees no images")?;
-        return Ok(Prompt::Text(text));
-    }
-    if !f.is_array() {
-        return Err(f.expected(what));
-    }
-    if f.value().as_array().is_some_and(|items| items.iter().all(Value::is_number)) {
-        return Ok(Prompt::Tokens(f.list(|f| f.count(0..=u32::MAX))?));
-    }
-    let part = |f: Field| {
-        if f.is_string() {
-            Ok(PromptPart::Text(f.string()?))
-        } else {
-            Ok(PromptPart::Token(f.count(0..=u32::MAX)?))
-        }
-    };
-    Ok(Prompt::Mixed(f.list(part)?))
 }
 
 type Biases = (Vec<(u32, f64)>, Vec<(String, f64)>);

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::prompts;
+use super::prompts::prompts;
 use crate::ApiError;
 use crate::core::{EmbedRequest, Embeddings, Prompt, PromptPart, VectorEncoding};
 use crate::dialect::with_prefix;
@@ -29,7 +29,7 @@ pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
     let model = o.model()?;
     let input = o.require("input")?;
     let empty = input.error("has an empty string, which has no vector");
-    let inputs = prompts::prompts(input)?;
+    let inputs = prompts(input)?;
     if inputs.contains(&Prompt::Text(String::new())) {
         return Err(empty);
     }

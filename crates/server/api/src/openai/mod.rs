@@ -26,4 +26,5 @@ pub(crate) use fields::{
     seed, stop, structured, tools, unique,
 };
 pub(crate) use logprobs::{Token, finite};
+pub(crate) use prompts::prompts;
 pub(crate) use usage::WireTimings;

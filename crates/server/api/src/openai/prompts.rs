@@ -1,34 +1,72 @@
-//! Parses prompts of completions and embeddings: a text, token ids, or a list of either. Called by their parsers.
+//! Parses prompts of completions and embeddings: texts, token ids, and llama-server's further forms. Called by their parsers, here and
+//! in `llama`.
 
 use serde_json::Value;
 
-use crate::core::Prompt;
-use crate::json::{Field, Result};
+use super::fields::at_most;
+use crate::core::{Prompt, PromptPart};
+use crate::json::{Field, Object, Result};
 
 /// Maximum number of prompts per request; OpenAI's limit for embeddings.
 const PROMPTS_MAX: usize = 2048;
+/// Maximum number of parts of a `content`.
+const PARTS_MAX: usize = 2048;
 
-/// One prompt or several.
-pub(super) fn prompts(f: Field) -> Result<Vec<Prompt>> {
-    if f.is_string() {
-        return Ok(vec![Prompt::Text(f.string()?)]);
+/// One prompt or several. A prompt is a text, token ids, both mixed, `{"prompt_string": ...}` or `{"content": [...]}` with text parts;
+/// the last three are llama-server's. A list that has only token ids and texts is one prompt, unless all are texts.
+pub(crate) fn prompts(f: Field) -> Result<Vec<Prompt>> {
+    let is_list = f.value().as_array().is_some_and(|items| {
+        items.iter().any(|i| i.is_array() || i.is_object()) || items.iter().all(Value::is_string)
+    });
+    if !is_list {
+        return Ok(vec![prompt(f)?]);
     }
-    let what = "a string, an array of token ids, or an array of at least one of either";
-    let Some(first) = f.value().as_array().and_then(|items| items.first()) else {
-        return Err(f.expected(what));
-    };
-    match first {
-        Value::Number(_) => Ok(vec![Prompt::Tokens(tokens(f)?)]),
-        Value::String(_) => super::fields::at_most(f, PROMPTS_MAX)?.list(|f| Ok(Prompt::Text(f.string()?))),
-        Value::Array(_) => super::fields::at_most(f, PROMPTS_MAX)?.list(|f| {
-            let empty = f.expected("at least one token id");
-            let ids = tokens(f)?;
-            if ids.is_empty() { Err(empty) } else { Ok(Prompt::Tokens(ids)) }
-        }),
-        _ => Err(f.expected(what)),
-    }
+    let wrong = f.expected("at least one prompt");
+    let prompts = at_most(f, PROMPTS_MAX)?.list(prompt)?;
+    if prompts.is_empty() { Err(wrong) } else { Ok(prompts) }
 }
 
-fn tokens(f: Field) -> Result<Vec<u32>> {
-    f.list(|f| f.count(0..=u32::MAX))
+fn prompt(f: Field) -> Result<Prompt> {
+    if f.is_string() {
+        return Ok(Prompt::Text(f.string()?));
+    }
+    if f.is_object() {
+        return Ok(Prompt::Text(text_in(f.object()?)?));
+    }
+    let Some(items) = f.value().as_array() else {
+        return Err(f.expected("a string, an array of token ids and strings, or an array of such prompts"));
+    };
+    if items.is_empty() {
+        return Err(f.expected("at least one token id"));
+    }
+    if items.iter().all(Value::is_number) {
+        return Ok(Prompt::Tokens(f.list(|f| f.count(0..=u32::MAX))?));
+    }
+    let part = |f: Field| {
+        if f.is_string() {
+            Ok(PromptPart::Text(f.string()?))
+        } else {
+            Ok(PromptPart::Token(f.count(0..=u32::MAX)?))
+        }
+    };
+    Ok(Prompt::Mixed(f.list(part)?))
+}
+
+/// The text of `{"prompt_string": ...}` or `{"content": [...]}`, whose parts are joined as they are.
+fn text_in(mut o: Object) -> Result<String> {
+    let text = match o.take("content") {
+        Some(parts) => at_most(parts, PARTS_MAX)?.list(text_part)?.concat(),
+        None => o.require("prompt_string")?.string()?,
+    };
+    o.only("multimodal_data", &[Value::Array(Vec::new())], "this model sees no images")?;
+    o.finish(&[])?;
+    Ok(text)
+}
+
+fn text_part(f: Field) -> Result<String> {
+    let mut o = f.object()?;
+    o.require("type")?.one_of(&[("text", ()), ("input_text", ())])?;
+    let text = o.require("text")?.string()?;
+    o.finish(&[])?;
+    Ok(text)
 }

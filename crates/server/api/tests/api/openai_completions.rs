@@ -27,15 +27,27 @@ fn prompts_are_texts_or_tokens() {
         (json!(["a", ""]), vec![Prompt::Text("a".into()), Prompt::Text(String::new())]),
         (json!([1, 2]), vec![Prompt::Tokens(vec![1, 2])]),
         (json!([[1], [2, 3]]), vec![Prompt::Tokens(vec![1]), Prompt::Tokens(vec![2, 3])]),
+        // As llama-server takes them.
+        (json!([1, "a"]), vec![Prompt::Mixed(vec![PromptPart::Token(1), PromptPart::Text("a".into())])]),
+        (json!(["a", [2]]), vec![Prompt::Text("a".into()), Prompt::Tokens(vec![2])]),
+        (json!({"prompt_string": "a"}), vec![Prompt::Text("a".into())]),
+        (
+            json!(["a", {"content": [{"type": "text", "text": "b "}, {"type": "text", "text": "c"}]}]),
+            vec![Prompt::Text("a".into()), Prompt::Text("b c".into())],
+        ),
     ] {
         let r = parsed(json!({"prompt": prompt})).unwrap();
         assert_eq!(r.input, Input::Completion(Completion { prompts: expected, echo: false, infill: None }));
     }
-    refused(json!({"prompt": []}), "prompt", "at least one of either");
+    refused(json!({"prompt": []}), "prompt", "at least one prompt");
     refused(json!({"prompt": [[]]}), "prompt[0]", "at least one token id");
-    refused(json!({"prompt": [1, "a"]}), "prompt[1]", "a whole number");
+    refused(json!({"prompt": [1, true]}), "prompt[1]", "a whole number");
+    refused(json!({"prompt": {"content": "a"}}), "prompt.content", "an array");
+    let image = json!([{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]);
+    refused(json!({"prompt": {"content": image}}), "prompt.content[0].type", "text");
     refused(json!({"prompt": [-1]}), "prompt[0]", "a whole number");
-    refused(json!({"prompt": {"a": 1}}), "prompt", "an array of token ids");
+    refused(json!({"prompt": {"a": 1}}), "prompt.prompt_string", "is missing");
+    refused(json!({"prompt": 1}), "prompt", "an array of token ids");
     refused(json!({"prompt": vec!["a"; 2049]}), "prompt", "at most 2048");
 }
 
@@ -195,6 +207,7 @@ fn vectors_have_the_requested_encoding() {
     for (fields, param) in [
         (json!({"input": ""}), "input"),
         (json!({"input": ["a", ""]}), "input"),
+        (json!({"input": [{"content": []}]}), "input"),
         (json!({"encoding_format": "int8"}), "encoding_format"),
         (json!({"dimensions": 0}), "dimensions"),
         (json!({"input": []}), "input"),

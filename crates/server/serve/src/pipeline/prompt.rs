@@ -73,8 +73,8 @@ impl Job<'_> {
         for (param, n) in [("messages", chat.messages.len()), ("tools", chat.tools.len())] {
             if n > tokens_max {
                 let what = format!(
-                    "there are {n} {param} and each takes a token at least, but no more than {tokens_max} tokens are taken; the \
-                     context holds {} and the KV cache {}",
+                    "there are {n} {param} and each takes a token at least, but no more than {tokens_max} tokens are taken; \
+                     this model's maximum context length is {} tokens, and the KV cache holds {}",
                     rules.context, rules.capacity
                 );
                 return Err(ApiError {
@@ -102,7 +102,7 @@ impl Job<'_> {
                 Purpose::Prompt | Purpose::CutPrompt => "no more fit",
             };
             let what = format!(
-                "a text of {bytes} bytes has more than {tokens_max} tokens, and {what}; the context holds {} and the KV cache {}",
+                "a text of {bytes} bytes has more than {tokens_max} tokens, and {what}; this model's maximum context length is {} tokens, and the KV cache holds {}",
                 rules.context, rules.capacity
             );
             ApiError { param: Some(param.into()), ..ApiError::new(ErrorKind::ContextLength, what) }

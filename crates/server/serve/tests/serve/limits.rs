@@ -86,7 +86,8 @@ async fn far_too_long_texts_are_refused_soon() {
             );
             let message = message(&body);
             assert!(
-                message.contains("bytes has more than") && message.contains("context holds 1024"),
+                message.contains("bytes has more than")
+                    && message.contains("maximum context length is 1024 tokens"),
                 "{message}"
             );
         }

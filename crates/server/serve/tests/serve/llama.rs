@@ -68,6 +68,30 @@ async fn prompts_may_be_texts_tokens_or_both() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn inputs_of_embeddings_may_be_texts_tokens_or_both() {
+    let f = Fixture::start().await;
+    let tokens = f.ok("/tokenize", &json!({"content": "Once upon a time"})).await["tokens"].clone();
+    let ids: Vec<Value> = tokens.as_array().unwrap().clone();
+    let parts =
+        json!({"content": [{"type": "text", "text": "Once upon"}, {"type": "text", "text": " a time"}]});
+    let inputs = json!(["Once upon a time", {"prompt_string": "Once upon a time"}, parts, tokens]);
+    for path in ["/v1/embeddings", "/embeddings"] {
+        let all = f.ok(path, &json!({"model": "tiny", "input": inputs})).await;
+        let vectors: Vec<&Value> = all["data"].as_array().unwrap().iter().map(|d| &d["embedding"]).collect();
+        assert_eq!(vectors.len(), 4);
+        assert!(vectors.iter().all(|v| *v == vectors[0]), "the same text, the same vector");
+        let mixed = json!([ids[0], " upon a", ids[ids.len() - 1]]);
+        let mixed = f.ok(path, &json!({"model": "tiny", "input": mixed})).await;
+        assert_eq!(mixed["data"].as_array().unwrap().len(), 1);
+        let image = json!([{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]);
+        for wrong in [json!([]), json!([[]]), json!({"content": "a"}), json!({"content": image})] {
+            let (status, e) = f.post(path, &json!({"model": "tiny", "input": wrong})).await;
+            assert_eq!((status, &e["error"]["type"]), (400, &json!("invalid_request_error")), "{wrong}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn probabilities_are_reported_before_and_after_the_samplers() {
     let f = Fixture::start().await;
     let warm = json!({"n_probs": 3, "temperature": 1.5, "top_k": 2, "seed": 4});
