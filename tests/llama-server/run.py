@@ -115,6 +115,8 @@ def run(args, expected, folder, python):
     env = os.environ | {
         "PYTHONPATH": f"{HERE}:{tests}", "PYTHONDONTWRITEBYTECODE": "1", "PORT": str(free_port()),
         "LLAMA_SERVER_BIN_PATH": str(HERE / "wrapper.py"), "LLAMA_CACHE": str(args.folder / "none"),
+        # They reach this machine only, so that the outcome is the same without a network.
+        "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "no_proxy": "127.0.0.1,localhost,::1",
         "OCTET": str(args.octet.resolve()), "RESULTS": str(results.resolve()),
     }
     with open(log, "w") as out:

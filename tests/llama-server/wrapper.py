@@ -7,6 +7,13 @@ import sys
 # Flags that name a model, which is the built-in one here.
 MODEL = {"--hf-repo", "--hf-file", "--model", "--model-url", "--mmproj-url", "--model-draft"}
 OFFLINE = {"--offline", "--no-mmproj"}
+# Flags that `octet serve` does not have under these names.
+SPELLINGS = {"--cors-origins": "--cors-origin", "--chat-template-file": "--chat-template"}
+WITHOUT_EFFECT = {
+    "--no-jinja", "--slots", "--no-slots", "--metrics", "--embedding", "--reranking", "--kv-unified", "--swa-full", "--cont-batching", "--no-ui",
+    "--no-cache-idle-slots",
+}
+WITHOUT_EFFECT_WITH_VALUE = {"--cache-ram", "--tags", "--media-path", "--reasoning"}
 
 
 def translated(args):
@@ -15,12 +22,12 @@ def translated(args):
     out = [] if "--reasoning" in args else ["--chat-template-kwargs", '{"enable_thinking": false}']
     args = iter(args)
     for arg in args:
-        if arg in MODEL:
+        if arg in MODEL | WITHOUT_EFFECT_WITH_VALUE:
             next(args)
         elif arg == "--alias":
             out += [arg, f"{next(args)},*"]
-        elif arg not in OFFLINE:
-            out.append(arg)
+        elif arg not in OFFLINE | WITHOUT_EFFECT:
+            out.append(SPELLINGS.get(arg, arg))
     return out
 
 
