@@ -6,14 +6,7 @@ import sys
 
 # Flags that name a model, which is the built-in one here.
 MODEL = {"--hf-repo", "--hf-file", "--model", "--model-url", "--mmproj-url", "--model-draft"}
-OFFLINE = {"--offline", "--no-mmproj"}
-# Flags that `octet serve` does not have under these names.
-SPELLINGS = {"--cors-origins": "--cors-origin", "--chat-template-file": "--chat-template"}
-WITHOUT_EFFECT = {
-    "--no-jinja", "--slots", "--no-slots", "--metrics", "--embedding", "--reranking", "--kv-unified", "--swa-full", "--cont-batching", "--no-ui",
-    "--no-cache-idle-slots",
-}
-WITHOUT_EFFECT_WITH_VALUE = {"--cache-ram", "--tags", "--media-path", "--reasoning"}
+OFFLINE = "--offline"
 
 
 def translated(args):
@@ -22,12 +15,12 @@ def translated(args):
     out = [] if "--reasoning" in args else ["--chat-template-kwargs", '{"enable_thinking": false}']
     args = iter(args)
     for arg in args:
-        if arg in MODEL | WITHOUT_EFFECT_WITH_VALUE:
+        if arg in MODEL:
             next(args)
         elif arg == "--alias":
             out += [arg, f"{next(args)},*"]
-        elif arg not in OFFLINE | WITHOUT_EFFECT:
-            out.append(SPELLINGS.get(arg, arg))
+        elif arg != OFFLINE:
+            out.append(arg)
     return out
 
 
