@@ -7,7 +7,7 @@ use crate::{ApiError, ErrorKind};
 
 /// The body of an error response: `{"type": "error", "error": {"type", "message"}, "request_id"}`.
 pub fn body(error: &ApiError, request_id: Option<&str>) -> Value {
-    // Claude Code and other agents shorten the conversation where they find these words.
+    // Anthropic's own words: clients that shorten a conversation which is too long look for them.
     let words = match error.kind {
         ErrorKind::ContextLength if !error.message.starts_with(TOO_LONG) => format!("{TOO_LONG}: "),
         _ => String::new(),
