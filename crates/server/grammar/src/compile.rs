@@ -365,7 +365,10 @@ fn build(
     if let Some(header) = preamble.header {
         let begun = vocabulary.tokens(header.text.open.get(..header.begun).unwrap_or_default());
         let taken = matcher.try_consume_tokens(&begun).map_err(|e| error(spec, &e.to_string()))?;
-        debug_assert_eq!(taken, begun.len(), "the answer begins with the header, or a call's");
+        if taken < begun.len() {
+            let what = "the prompt ends with a beginning of the header that no answer can continue";
+            return Err(error(spec, what));
+        }
     }
     check_first(vocabulary, spec, &matcher, source.plain, &preamble.tokens(vocabulary, spec))?;
     let mut warnings = source.warnings;

@@ -16,7 +16,7 @@ pub struct Roles {
     pub system: SystemPlace,
     /// It refuses two adjacent user messages.
     pub alternating: bool,
-    /// It refuses a user message after a tool result.
+    /// After a tool result it accepts the model's answer only: it refuses a user message there.
     pub answers_results: bool,
 }
 
@@ -63,15 +63,17 @@ struct Turn<'a> {
 impl Chat {
     /// Converts this conversation for a chat template.
     ///
-    /// Instructions (system and developer messages) stay where they are, with these exceptions. Each depends only on the messages
-    /// before it, so a longer conversation keeps the shorter one's prompt as its prefix:
+    /// Instructions (system and developer messages) stay where they are, with these exceptions. All but the last depend only on the
+    /// messages before them, so a longer conversation keeps the shorter one's prompt as its prefix:
     ///
     /// - Leading instructions are merged, separated by a blank line.
     /// - A later one becomes a user message within `<system>` and `</system>`, if the template accepts instructions only at the
     ///   beginning.
     /// - Leading ones are prepended to the first user message, if the template accepts none.
     /// - Adjacent user messages are merged, if the template refuses them.
-    /// - A user message after a tool result is appended to the result, within `<user>` and `</user>`, if the template refuses it there.
+    /// - A user message after tool results is appended to that of the last call, within `<user>` and `</user>`, if the template refuses
+    ///   it there. It comes before the template's end of the result. Lines of results that begin with such a mark begin with `&lt;`
+    ///   instead of `<`, so that results cannot contain what looks like the user's words.
     ///
     /// Several texts of a message are a list of `{"type": "text", "text": ...}`. An image is replaced by a text that says that it is
     /// not shown.
@@ -137,7 +139,10 @@ impl Chat {
             out.push(Turn { role: Role::System, texts, message: None });
         }
         for (i, message) in self.messages.iter().enumerate().skip(leading) {
-            let texts = texts(message, asked.contains(&i), warnings)?;
+            let mut texts = texts(message, asked.contains(&i), warnings)?;
+            if roles.answers_results && message.role == Role::Tool {
+                texts.iter_mut().for_each(escape_marks);
+            }
             let mut turn = if !is_instruction(message) {
                 Turn { role: message.role, texts, message: Some(message) }
             } else if roles.system == SystemPlace::Anywhere {
@@ -153,8 +158,10 @@ impl Chat {
             }
             if roles.answers_results
                 && turn.role == Role::User
-                && let Some(result) = out.last_mut().filter(|last| last.role == Role::Tool)
+                && out.last().is_some_and(|last| last.role == Role::Tool)
             {
+                sort_last_results(&mut out);
+                let Some(result) = out.last_mut() else { continue };
                 result.append(&turn);
                 continue;
             }
@@ -209,6 +216,31 @@ fn texts<'a>(
     message.content.iter().map(text).collect()
 }
 
+/// Escapes what begins a line like the marks around users' words and instructions.
+fn escape_marks(text: &mut Cow<'_, str>) {
+    const MARKS: [&str; 4] = ["<user>", "</user>", "<system>", "</system>"];
+    let is_mark = |line: &str| MARKS.iter().any(|mark| line.starts_with(mark));
+    let lines = || text.split_inclusive(['\n', '\r']);
+    if lines().any(is_mark) {
+        let escaped =
+            lines().map(|line| if is_mark(line) { format!("&lt;{}", &line[1..]) } else { line.into() });
+        *text = Cow::Owned(escaped.collect());
+    }
+}
+
+/// Sorts the tool results at the end as their calls are: templates for single calls move each result to its call.
+fn sort_last_results(turns: &mut [Turn<'_>]) {
+    let first = turns.iter().rposition(|turn| turn.role != Role::Tool).map_or(0, |i| i + 1);
+    let (before, results) = turns.split_at_mut(first);
+    let Some(message) = before.last().and_then(|turn| turn.message) else { return };
+    let places: HashMap<&str, usize> =
+        message.tool_calls.iter().enumerate().map(|(i, call)| (call.id.as_str(), i)).collect();
+    results.sort_by_key(|result| {
+        let id = result.message.and_then(|m| m.tool_call_id.as_deref());
+        id.and_then(|id| places.get(id)).copied().unwrap_or(usize::MAX)
+    });
+}
+
 impl<'a> Turn<'a> {
     /// Prepends texts, separated by a blank line.
     fn prepend(&mut self, mut before: Vec<Cow<'a, str>>) {
@@ -217,9 +249,9 @@ impl<'a> Turn<'a> {
     }
 
     /// Adds a user message to this tool result. Instructions are marked already.
-    fn append(&mut self, said: &Turn<'_>) {
-        let text = said.texts.join("\n");
-        let marked = if said.message.is_some() { format!("<user>\n{text}\n</user>") } else { text };
+    fn append(&mut self, message: &Turn<'_>) {
+        let text = message.texts.join("\n");
+        let marked = if message.message.is_some() { format!("<user>\n{text}\n</user>") } else { text };
         self.texts = vec![format!("{}\n\n{marked}", self.texts.join("\n")).into()];
     }
 

@@ -169,6 +169,13 @@ fn errors_name_the_field() {
         refused(json!({"response_format": format}), "response_format.json_schema.schema", "JSON schema");
     }
     refused(json!({"continue_final_message": true}), "continue_final_message", "of the assistant");
+    let call = json!({"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    let last = json!({"role": "assistant", "content": "So.", "tool_calls": [call]});
+    let going_on = json!({
+        "messages": [{"role": "user", "content": "Hi"}, last],
+        "continue_final_message": true, "add_generation_prompt": false,
+    });
+    refused(going_on, "continue_final_message", "'tool_calls'");
     let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
     refused(json!({"tools": [tool("a"), tool("a")]}), "tools", "two of the name 'a'");
     refused(json!({"tools": [tool("a"), {"type": 5}]}), "tools[1].type", "must be \"function\"");

@@ -29,19 +29,19 @@ pub fn start(
     rules.text
 }
 
-/// Replaces rule `body` by calls, after text if it `may_speak`; an answer may then be text alone.
+/// Replaces rule `body` by calls, after text if it is allowed (`allows_text`); an answer may then be text alone.
 pub(super) fn body(
     rules: &mut Rules,
     vocabulary: &Vocabulary,
     header: &Header,
     syntax: &CallSyntax,
-    may_speak: bool,
+    allows_text: bool,
 ) -> Result<(), Error> {
     rules.text.truncate(rules.text.rfind("body: section").unwrap_or(rules.text.len()));
     let (open, close) = (text(vocabulary, &header.text.open), text(vocabulary, &header.text.close));
     // Text that has an end precedes calls, even if it is empty.
     let before = if close.is_empty() { String::new() } else { format!("{open}{close}") };
-    if !may_speak {
+    if !allows_text {
         rules.rule("body", &format!("{before}section"));
         return Ok(());
     }
@@ -65,8 +65,8 @@ pub(super) fn body(
     }
     // What begins calls may be text as well, unless a letter follows, or what begins calls once more.
     let mark = lark::literal(trigger);
-    rules.rule("body", &format!("section | {open}said"));
-    rules.rule("said", "PLAIN | marked (calls | OTHER said)");
+    rules.rule("body", &format!("section | {open}text"));
+    rules.rule("text", "PLAIN | marked (calls | OTHER text)");
     rules.rule(&format!("marked[suffix={}]", mark.trim_end()), "/(?s:.*)/");
     let mark = regex_syntax::escape(trigger).replace('/', "\\/");
     rules.rule("PLAIN", &format!("/(?s:.*)/ & ~/(?s:.*){mark}(?s:.*)/"));

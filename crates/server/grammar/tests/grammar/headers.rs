@@ -217,6 +217,16 @@ fn reasoning_may_come_before_a_call() {
     assert_eq!((message.reasoning.as_str(), message.tool_calls.len()), ("Hm, so.", 1));
 }
 
+/// The header begins with a token, so no answer continues a part of its text.
+#[test]
+fn a_prompt_that_ends_within_a_token_is_an_error() {
+    let mut header = sections().header;
+    header.begun = 1;
+    let constraint = Constraint { spec: GrammarSpec::JsonObject, reasoning_end: None, header: Some(header) };
+    let Err(e) = Grammar::compile(&bytes(), &constraint) else { panic!("it is compiled") };
+    assert!(e.to_string().contains("no answer can continue"), "{e}");
+}
+
 #[test]
 fn a_constraint_on_the_text_begins_after_its_header() {
     for family in [plain(), recipients(), sections()] {

@@ -15,8 +15,9 @@ impl Parser {
         if self.call.is_some() {
             return !self.quoted; // of a tag within it
         }
-        // Where text has a header, all tags are headers or ends.
-        section || self.format.text.is_some() || is_tag(Tag::CallOpen) || is_tag(Tag::FunctionOpen)
+        // Where text has a header, all tags are headers or ends. Without a letter, `>` or `<` is text.
+        let header = self.format.text.is_some() && part.contains(char::is_alphabetic);
+        section || header || is_tag(Tag::CallOpen) || is_tag(Tag::FunctionOpen)
     }
 
     pub(super) fn begin_section(&mut self) {

@@ -252,6 +252,24 @@ fn a_truncated_header_is_not_text() {
     }
 }
 
+/// Characters with which tags begin are text as well.
+#[test]
+fn a_truncated_text_keeps_its_last_character() {
+    for (family, answer, expected) in [
+        (marks(), "all\nif x >", "if x >"),
+        (marks(), "all\n1 >>", "1 >>"),
+        (recipients(), " to=user<|message|>a <", "a <"),
+        (sections(), "<|close|>think<|sep|><|open|>say<|sep|>a <", "a <"),
+    ] {
+        let start = family.format.start(family.prompt);
+        let mut parser = Parser::new(family.format.clone(), start, [], Options::default());
+        let mut message = Message::default();
+        parser.push(answer, &mut |delta| message.add(delta));
+        parser.finish_cut(&mut |delta| message.add(delta));
+        assert_eq!(message.content, expected);
+    }
+}
+
 fn answer() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
         ">>>",

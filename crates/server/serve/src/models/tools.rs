@@ -201,11 +201,12 @@ fn give_tools(
     }
 }
 
+/// Whether a message has text, which white space is not, and calls. Many clients send some beside calls.
 fn has_text_and_calls(message: &Value) -> bool {
+    let is_text = |content: &Value| content.as_str().is_some_and(|text| !text.trim().is_empty());
     let has_text = match &message["content"] {
-        Value::String(text) => !text.is_empty(),
-        Value::Array(parts) => !parts.is_empty(),
-        _ => false,
+        Value::Array(parts) => parts.iter().any(|part| is_text(&part["text"])),
+        content => is_text(content),
     };
     has_text && message.get("tool_calls").is_some()
 }
@@ -341,6 +342,24 @@ mod tests {
             let prompt = render(&chat.messages).expect("it is rendered");
             let [text, call] = ["I look.", "<call>"].map(|part| prompt.find(part).expect(part));
             assert!(text < call, "{prompt}");
+        }
+    }
+
+    #[test]
+    fn white_space_beside_calls_is_no_text() {
+        let parts = |text: &str| json!([{"type": "text", "text": ""}, {"type": "text", "text": text}]);
+        for (content, is_text) in [
+            (json!("\n"), false),
+            (json!(" "), false),
+            (parts(""), false),
+            (parts(" \n"), false),
+            (Value::Null, false),
+            (json!(" So. "), true),
+            (parts("So."), true),
+        ] {
+            let message = json!({"role": "assistant", "content": content, "tool_calls": [call("a")]});
+            assert_eq!(text_apart(vec![message.clone()]).len(), 1 + usize::from(is_text), "{content}");
+            assert_eq!(lost_text(&[message]).is_some(), is_text, "{content}");
         }
     }
 

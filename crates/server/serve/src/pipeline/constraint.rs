@@ -52,8 +52,9 @@ pub fn constraint(
     };
     let Format { reasoning, text, .. } = &model.format;
     let reasoning_end = reasoning.as_ref().filter(|_| start.in_reasoning).map(|r| r.close.clone());
-    // Completions have no headers.
-    let header = text.as_ref().zip(request.chat()).map(|(text, chat)| Header {
+    // Completions have no headers, and the last message has its own already if the answer continues it.
+    let chat = request.chat().filter(|chat| !chat.continue_final);
+    let header = text.as_ref().zip(chat).map(|(text, chat)| Header {
         text: text.clone(),
         reasoning: reasoning.clone().filter(|_| chat.reasoning.enabled != Some(false)),
         begun: start.header,

@@ -177,7 +177,10 @@ pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiEr
         checkpoints = ends_of_messages(tokenizer, &tokens);
         checkpoints.extend(end_of_tools(model, template, &input, &prompt.text, &tokens));
     }
-    let start = model.format.start(&prompt.text);
+    let mut start = model.format.start(&prompt.text);
+    if chat.continue_final {
+        start.header = 0; // the prompt ends with the client's text
+    }
     Ok(Rendered { checkpoints, start, text: prompt.text, tokens, warnings: from.warnings })
 }
 
@@ -186,12 +189,21 @@ fn reopen(template: &ChatTemplate, input: &ChatInput, tokenizer: &Tokenizer, pro
     // Where the message has no text, its end is the last end token.
     let end = end_of_last_text(template, input, &prompt.text).or_else(|| {
         let names = tokenizer.eos_ids().iter().filter_map(|&id| tokenizer.token_text(id));
-        names.filter_map(|name| prompt.text.rfind(name)).max()
+        names.filter_map(|name| last_token(prompt, name)).max()
     });
     if let Some(end) = end {
         prompt.text.truncate(end);
         prompt.barriers.retain(|&at| at < end);
     }
+}
+
+/// Where the last token `name` begins. What only looks like it, in the text of a message, has a barrier within it.
+fn last_token(prompt: &tokenizer::Prompt, name: &str) -> Option<usize> {
+    let is_token = |at: &usize| {
+        let next = prompt.barriers.partition_point(|barrier| barrier <= at);
+        prompt.barriers.get(next).is_none_or(|&barrier| barrier >= at + name.len())
+    };
+    prompt.text.rmatch_indices(name).map(|(at, _)| at).find(is_token)
 }
 
 /// Where the text of the last message ends in the rendered `text`: rendered once more with a longer message, what follows the
@@ -200,11 +212,11 @@ fn end_of_last_text(template: &ChatTemplate, input: &ChatInput, text: &str) -> O
     const ADDED: &str = "octet-probe-end";
     let mut longer = input.clone();
     let content = &mut longer.messages.last_mut()?["content"];
-    let said = match content {
+    let last = match content {
         Value::Array(parts) => &mut parts.iter_mut().rfind(|part| part["text"].is_string())?["text"],
         text => text,
     };
-    *said = format!("{}{ADDED}", said.as_str().filter(|text| !text.is_empty())?).into();
+    *last = format!("{}{ADDED}", last.as_str().filter(|text| !text.is_empty())?).into();
     let rendered = template.render(&longer).ok()?.text;
     let (_, rest) = rendered.rsplit_once(ADDED)?;
     text.strip_suffix(rest).map(str::len)
@@ -405,5 +417,21 @@ pub fn unable(param: &str, model: &str, what: &str) -> ApiError {
     ApiError {
         param: Some(param.into()),
         ..ApiError::new(ErrorKind::InvalidRequest, format!("the model '{model}' {what}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_looks_like_a_token_in_a_message_is_none() {
+        let prompt =
+            |barriers: &[usize]| tokenizer::Prompt { text: "a</s>b</s>c".into(), barriers: barriers.into() };
+        assert_eq!(last_token(&prompt(&[]), "</s>"), Some(6));
+        assert_eq!(last_token(&prompt(&[7]), "</s>"), Some(1));
+        assert_eq!(last_token(&prompt(&[2, 9]), "</s>"), None);
+        // Barriers before and after a token are none within it.
+        assert_eq!(last_token(&prompt(&[6, 10]), "</s>"), Some(6));
     }
 }

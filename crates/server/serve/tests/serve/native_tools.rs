@@ -90,5 +90,17 @@ async fn text_with_a_header_may_be_constrained() {
         let content = answer["choices"][0]["message"]["content"].as_str().unwrap();
         let read: Value = serde_json::from_str(content).unwrap_or_else(|e| panic!("{name}: {e}: {content}"));
         assert!(read["on"].is_boolean(), "{name}: {content}");
+        // A message that goes on has its header already, whatever its text ends with.
+        for last in ["So: 1 >", "1 <", "1"] {
+            let messages =
+                json!([{"role": "user", "content": "Count"}, {"role": "assistant", "content": last}]);
+            let asked = json!({
+                "model": name, "messages": messages, "reasoning_effort": "none", "max_tokens": 200,
+                "continue_final_message": true, "add_generation_prompt": false, "structured_outputs": {"choice": ["2"]},
+            });
+            let answer = f.ok("/v1/chat/completions", &asked).await;
+            assert_eq!(answer["choices"][0]["message"]["content"], "2", "{name}: {answer}");
+            assert!(answer["usage"]["completion_tokens"].as_u64().unwrap() <= 2, "{name}: {answer}");
+        }
     }
 }

@@ -49,6 +49,9 @@ fn continuation(o: &mut Object, chat: &mut Chat) -> Result<()> {
     if chat.continue_final && chat.messages.last().is_none_or(|m| m.role != Role::Assistant) {
         return Err(ApiError::invalid(path, format!("'{path}' needs a last message of the assistant")));
     }
+    if chat.continue_final && chat.messages.last().is_some_and(|m| !m.tool_calls.is_empty()) {
+        return Err(ApiError::invalid(path, format!("'{path}' cannot continue a message with 'tool_calls'")));
+    }
     if chat.continue_final {
         let why = "a message that goes on needs no beginning of an answer";
         o.only("add_generation_prompt", &[false.into()], why)
