@@ -57,7 +57,7 @@ pub use reply::Reply;
 pub use request::{Allowed, Call, RequestOptions};
 pub use router::Router;
 pub use shadow::ShadowCounts;
-pub use size::{Size, last_user_text};
+pub use size::{Size, bytes_with_images, last_user_text};
 pub use table::{Deployment, Group, Resolved, Table, TableError};
 pub use target::{Ask, Events, Original, Piece, Sent, Target};
 pub use trace::{Answered, Route, Spent, Step};

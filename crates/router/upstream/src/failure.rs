@@ -58,9 +58,10 @@ pub enum FailureKind {
 }
 
 impl From<JoinError> for Failure {
-    /// The failure of a request whose writing panicked: another attempt would, too.
-    fn from(e: JoinError) -> Self {
-        Self::new(FailureKind::BadRequest, format!("the request could not be written for the provider: {e}"))
+    /// The failure of a request whose writing panicked, a fault of this server: a fallback of another dialect may work. The panic's text is in
+    /// the log only.
+    fn from(_: JoinError) -> Self {
+        Self::new(FailureKind::Server, "the request could not be written for the provider: an internal error")
     }
 }
 
@@ -197,6 +198,13 @@ mod tests {
         ] {
             assert_eq!(read(name, value), expected.map(Duration::from_secs_f64), "{name}: {value}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_a_fault_of_the_server_without_its_text() {
+        let e = tokio::spawn(async { panic!("secret") }).await.unwrap_err();
+        let e = Failure::from(e);
+        assert!(e.kind == FailureKind::Server && !e.message.contains("secret"), "{e}");
     }
 
     #[test]

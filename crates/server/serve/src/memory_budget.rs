@@ -33,6 +33,17 @@ pub struct MemoryPermit {
     permit: Option<OwnedSemaphorePermit>,
 }
 
+impl MemoryPermit {
+    /// Returns the memory of this many values of the body, which are freed.
+    pub fn release_values(&mut self, values: usize) {
+        self.bytes = self.bytes.saturating_sub(values.saturating_mul(VALUE_BYTES)).max(self.body_bytes);
+        let counted = self.bytes.saturating_sub(UNCOUNTED_BYTES);
+        if let Some(permit) = &mut self.permit {
+            drop(permit.split(permit.num_permits().saturating_sub(counted)));
+        }
+    }
+}
+
 impl MemoryBudget {
     /// A budget of eight bodies of maximum size.
     pub fn new(body_bytes_max: usize) -> Self {
@@ -106,7 +117,7 @@ impl MemoryBudget {
 }
 
 /// The number of keys and values in a JSON body, or slightly more: each but the first follows one of these characters outside strings.
-fn values(body: &[u8]) -> usize {
+pub fn values(body: &[u8]) -> usize {
     let (mut values, mut in_string, mut escaped) = (1, false, false);
     for &byte in body {
         if in_string {
@@ -156,6 +167,11 @@ mod tests {
         assert_eq!((never.kind, share.body_bytes), (ErrorKind::TooLarge, 1000), "{never}");
         let full = room.take_values(&mut MemoryPermit::default(), many(30_000).as_bytes()).unwrap_err();
         assert_eq!((full.kind, full.retry_after_s), (ErrorKind::Overloaded, Some(RETRY_S)));
+        share.release_values(1000);
+        assert_eq!(share.bytes, before + 1000 - 1000 * VALUE_BYTES);
+        assert_eq!(room.left.available_permits(), room.bytes_max + UNCOUNTED_BYTES - share.bytes);
+        share.release_values(usize::MAX);
+        assert_eq!((share.bytes, room.left.available_permits()), (1000, room.bytes_max));
         drop(share);
         assert_eq!(room.left.available_permits(), room.bytes_max);
         let never = room.take_values(&mut MemoryPermit::default(), many(60_000).as_bytes()).unwrap_err();

@@ -93,6 +93,39 @@ mod tests {
         decode(numbers)
     }
 
+    /// The numbers of any text.
+    fn numbers(text: &str) -> Vec<u32> {
+        let group = |bytes: &[u8]| bytes.iter().rev().fold(0, |n, byte| n << 8 | u32::from(*byte));
+        [MARK, u32::try_from(text.len()).unwrap()]
+            .into_iter()
+            .chain(text.as_bytes().chunks(GROUP).map(group))
+            .collect()
+    }
+
+    #[test]
+    fn only_texts_of_known_roles_are_read() {
+        let parse = |text: &str| {
+            let body = serde_json::json!({"model": "m", "prompt": "p", "context": numbers(text)}).to_string();
+            crate::ollama::generate::parse(body.as_bytes())
+        };
+        assert!(parse(r#"[["user", "a"], ["assistant", ""]]"#).is_ok());
+        let deep = "[".repeat(100_000);
+        for wrong in [
+            r#"[["tool", "a"]]"#,
+            r#"[["user"]]"#,
+            r#"[["user", "a", "b"]]"#,
+            r#"[["user", ["a"]]]"#,
+            r#"[[1, "a"]]"#,
+            r#"{"user": "a"}"#,
+            r#"[["user", "a"]] x"#,
+            "",
+            &deep,
+        ] {
+            let e = parse(wrong).unwrap_err();
+            assert_eq!(e.param.as_deref(), Some("context"), "{e}");
+        }
+    }
+
     proptest! {
         #[test]
         fn what_is_written_is_read_back(
@@ -114,9 +147,17 @@ mod tests {
         }
 
         #[test]
-        fn any_numbers_are_harmless(numbers in prop::collection::vec(any::<u32>(), 0..9)) {
+        fn any_numbers_are_harmless(
+            numbers in prop::collection::vec(any::<u32>(), 1..9),
+            unused in 0..GROUP,
+        ) {
             prop_assert_eq!(read(&numbers), None);
-            prop_assert_eq!(read(&[&[MARK][..], &numbers[..]].concat()), None);
+            // The length fits, so the bytes are read; the upper byte of each number is ignored.
+            let len = u32::try_from(numbers.len() * GROUP - unused).unwrap();
+            let fitting = [&[MARK, len][..], &numbers[..]].concat();
+            let lower: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes().into_iter().take(GROUP)).collect();
+            prop_assert_eq!(read(&fitting), serde_json::from_slice(&lower[..len as usize]).ok());
+            prop_assert_eq!(read(&[&[MARK, len + 3][..], &numbers[..]].concat()), None);
         }
     }
 }

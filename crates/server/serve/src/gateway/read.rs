@@ -132,8 +132,8 @@ pub struct Own {
 /// The names of these fields.
 const OWN: [&str; 6] = ["num_retries", "fallbacks", "timeout", "tags", "cache", "litellm_metadata"];
 
-/// Maximum number of outermost fields of a body from which some are removed: a list of them takes memory.
-const FIELDS_MAX: usize = 4096;
+/// Maximum number of outermost fields of a body from which some are removed, or to which some are added: a list of them takes memory.
+pub const FIELDS_MAX: usize = 4096;
 
 /// A body without the router's fields. The other fields keep their bytes and order, so that prefixes in a provider's cache stay the same.
 fn without_own(body: &[u8], dialect: Dialect) -> Option<Bytes> {

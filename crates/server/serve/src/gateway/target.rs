@@ -9,7 +9,8 @@ use octet_api::core::{EmbedRequest, Embeddings, GenerateRequest, Prompt, Usage, 
 use octet_api::{ApiError, ErrorKind, gemini, ollama, openai};
 use octet_config::{Changes, ProcessTarget, Provider};
 use octet_router::{
-    Ask, Dialect, Events, Failure, FailureKind, Original, Piece, Remote, Sent, Size, from_api,
+    Ask, Dialect, Events, Failure, FailureKind, Original, Piece, Remote, Sent, Size, bytes_with_images,
+    from_api,
 };
 use octet_upstream::{Client, Endpoint, Overrides, Raw, Settings, Timeouts, Upload};
 use serde_json::{Map, Value};
@@ -192,7 +193,7 @@ impl LocalTarget {
             return Ok(Arc::clone(request));
         }
         let (ours, request) = (Arc::clone(&self.ours), Arc::clone(request));
-        run_sized(size_bytes(&request), move || {
+        run_sized(bytes_with_images(&request), move || {
             let mut changed = (*request).clone();
             ours.apply(&mut changed);
             Arc::new(changed)

@@ -1,8 +1,7 @@
 //! Request bodies: reads them with limits on length and time and within a shared memory budget, and refuses those that claim not to be
 //! JSON. Used by all endpoints with a body.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,12 +16,15 @@ use hyper::header::{
     CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, ORIGIN,
 };
 use octet_api::{ApiError, ErrorKind, shortened};
+use serde::Deserialize;
+use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::error::UNSUPPORTED_MEDIA_TYPE;
 use crate::blocking::run_sized;
 use crate::connections::{Activity, BodyError};
+use crate::gateway::read::FIELDS_MAX;
 use crate::memory_budget::{MemoryBudget, MemoryPermit};
 use crate::observed::observed;
 
@@ -46,10 +48,7 @@ pub struct BufferedBody {
 impl BufferedBody {
     /// Whether the JSON object has this field.
     pub async fn has(&mut self, field: &'static str) -> Result<bool, ApiError> {
-        let has = move |bytes: &Bytes| {
-            serde_json::from_slice::<HashMap<Cow<'_, str>, &RawValue>>(bytes)
-                .is_ok_and(|o| o.contains_key(field))
-        };
+        let has = move |bytes: &Bytes| has_field(bytes, field);
         read_bytes(&mut self.share, &self.bytes, has).await
     }
 
@@ -76,22 +75,73 @@ impl BufferedBody {
     /// The same body with these fields set.
     pub async fn with_fields(mut self, fields: Vec<(&'static str, Value)>) -> Result<Self, ApiError> {
         let insert = move |bytes: &Bytes| insert_fields(bytes, &fields);
-        if let Some(bytes) = read_bytes(&mut self.share, &self.bytes, insert).await? {
+        if let Some(bytes) = read_bytes(&mut self.share, &self.bytes, insert).await?? {
             self.bytes = bytes.into();
         }
         Ok(self)
     }
 }
 
+/// Whether a body is an object with this field. Nothing else of it is stored.
+fn has_field(body: &[u8], field: &str) -> bool {
+    struct Has<'f>(&'f str);
+    impl<'de> Visitor<'de> for Has<'_> {
+        type Value = bool;
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("an object")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<bool, A::Error> {
+            let mut has = false;
+            while let Some(name) = map.next_key::<String>()? {
+                has |= name == self.0;
+                map.next_value::<IgnoredAny>()?;
+            }
+            Ok(has)
+        }
+    }
+    let mut body = serde_json::Deserializer::from_slice(body);
+    body.deserialize_map(Has(field)).is_ok_and(|has| has && body.end().is_ok())
+}
+
+/// The outermost fields of a body; `None` if there are more than [`FIELDS_MAX`].
+struct Fields<'a>(Option<BTreeMap<String, &'a RawValue>>);
+
+impl<'de> Deserialize<'de> for Fields<'de> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct All;
+        impl<'de> Visitor<'de> for All {
+            type Value = Fields<'de>;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
+                let mut out = BTreeMap::new();
+                while let Some((name, value)) = map.next_entry()? {
+                    out.insert(name, value);
+                    if out.len() > FIELDS_MAX {
+                        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                        return Ok(Fields(None));
+                    }
+                }
+                Ok(Fields(Some(out)))
+            }
+        }
+        deserializer.deserialize_map(All)
+    }
+}
+
 /// A body with these fields set. `None` for a body that is not an object: the endpoint refuses it.
-fn insert_fields(body: &[u8], added: &[(&str, Value)]) -> Option<Vec<u8>> {
-    let mut fields = serde_json::from_slice::<BTreeMap<String, &RawValue>>(body).ok()?;
+fn insert_fields(body: &[u8], added: &[(&str, Value)]) -> Result<Option<Vec<u8>>, ApiError> {
+    let Ok(Fields(fields)) = serde_json::from_slice(body) else { return Ok(None) };
+    let mut fields = fields.ok_or_else(|| {
+        ApiError::new(ErrorKind::InvalidRequest, format!("the body has more than {FIELDS_MAX} fields"))
+    })?;
     let raw = |value: &Value| serde_json::value::to_raw_value(value).ok();
     let values: Vec<_> = added.iter().filter_map(|(name, value)| Some((*name, raw(value)?))).collect();
     for (name, value) in &values {
         fields.insert((*name).into(), value);
     }
-    serde_json::to_vec(&fields).ok()
+    Ok(serde_json::to_vec(&fields).ok())
 }
 
 /// Reads the body of a request.
@@ -274,9 +324,27 @@ mod tests {
 
     #[test]
     fn the_path_s_model_beats_the_body_s() {
-        let with = |body: &str| insert_fields(body.as_bytes(), &[("model", "m\"".into())]);
+        let with = |body: &str| insert_fields(body.as_bytes(), &[("model", "m\"".into())]).unwrap();
         let expected = br#"{"a":1.0,"model":"m\""}"#;
         assert_eq!(with(r#"{"a": 1.0,"model":"x"}"#).as_deref(), Some(&expected[..]));
         assert_eq!(with("[1]"), None);
+    }
+
+    #[test]
+    fn outermost_fields_are_counted_before_they_take_memory() {
+        let body = |n: usize| {
+            let fields: Vec<_> = (0..n).map(|i| format!("\"{i}\": 1")).collect();
+            format!("{{{}}}", fields.join(","))
+        };
+        let set = |n| insert_fields(body(n).as_bytes(), &[("model", "m".into())]);
+        assert!(set(FIELDS_MAX).unwrap().is_some());
+        let many = set(FIELDS_MAX + 1).unwrap_err();
+        assert!(many.kind == ErrorKind::InvalidRequest && many.message.contains("4096 fields"), "{many}");
+        let many = body(FIELDS_MAX + 1);
+        assert!(has_field(many.as_bytes(), "4096") && !has_field(many.as_bytes(), "4097"));
+        for not in ["[\"a\"]", "{\"a\": 1", "{\"a\": 1} x", "{\"b\": {\"a\": 1}}"] {
+            assert!(!has_field(not.as_bytes(), "a"), "{not}");
+        }
+        assert!(has_field(br#"{"\u0061": 1}"#, "a"));
     }
 }

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use octet_api::ollama::{self, Call as Asked, Load, chat, embed as vectors, generate as text, models};
 use octet_api::{ApiError, ErrorKind, core::EmbedRequest};
 use octet_router::Dialect as Wire;
+use serde_json::value::RawValue;
 
 use super::body;
 use super::call::{Call, call, caller};
@@ -19,6 +21,7 @@ use super::routed;
 use crate::app::App;
 use crate::gateway::Caller;
 use crate::gateway::read::Own;
+use crate::memory_budget::values;
 use crate::pipeline::{acquire, embed};
 use crate::warnings::{add_header, messages};
 
@@ -65,22 +68,74 @@ async fn answer(
         bytes = found.body.unwrap_or(bytes);
         peeked = Some(found.request).filter(|r| gateway.passes(gateway.name(&r.model), wire));
     }
+    let passes = peeked.is_some();
+    let about = match wire == Wire::OllamaGenerate {
+        true => body::read_bytes(&mut share, &bytes, ContextFields::read).await?,
+        false => ContextFields::default(),
+    };
     let asked = body::parse_bytes(&c.app.memory_budget, &mut share, bytes.clone(), parse).await;
-    let parsed = match (asked, peeked) {
-        (Ok(Asked::Generate(parsed)), _) => *parsed,
+    let (parsed, is_ours) = match (asked, peeked) {
+        (Ok(Asked::Generate(parsed)), _) => {
+            // The numbers are free again; the messages that they became are kept.
+            let messages = parsed.chat().map_or(0, |chat| chat.messages.len());
+            share.release_values(about.values.saturating_sub(2 * messages));
+            (*parsed, about.values > 0)
+        }
         (Ok(Asked::Load(load)), _) => {
             return load_model(&c.app, &c.sender.caller, &load, wire == Wire::OllamaChat).await;
         }
-        // The provider may understand what this server does not: the tokens in its own `context`.
-        (Err(_), Some(request)) => request,
-        (Err(e), None) => return Err(e),
+        // The provider understands the tokens in its own `context`. A request to load a model is not forwarded: its permission is checked here.
+        (Err(e), Some(request)) if about.has_prompt && is_about_context(&e) => (request, false),
+        (Err(e), _) => return Err(e),
     };
     if let Some(gateway) = c.app.gateway().cloned() {
+        // Every answer with a `context` must have one that the next request can use, whichever deployment gets it: the provider's own only
+        // if all deployments understand it, and never after one of ours.
+        let is_raw = !parsed.report.conversation || passes && !is_ours;
+        let original = if is_raw {
+            Some((wire, bytes))
+        } else {
+            own.cached_as = Some((wire, bytes));
+            None
+        };
         let context = c.sender.context(share, own);
-        return routed::parsed(&c.app, &gateway, context, parsed, Some((wire, bytes)), form).await;
+        return routed::parsed(&c.app, &gateway, context, parsed, original, form).await;
     }
     drop(bytes);
     generate(c.app, c.sender.trace, &c.sender.headers, (parsed, share), form).await
+}
+
+/// What is known of the `context` of a request before it is parsed.
+#[derive(Default)]
+struct ContextFields {
+    /// Its values; 0 if there is none, or an empty one.
+    values: usize,
+    /// The request has a prompt.
+    has_prompt: bool,
+}
+
+impl ContextFields {
+    fn read(body: &Bytes) -> Self {
+        #[derive(serde::Deserialize)]
+        struct Fields<'a> {
+            #[serde(borrow, default)]
+            context: Option<&'a RawValue>,
+            #[serde(borrow, default)]
+            prompt: Option<&'a RawValue>,
+        }
+        let Ok(fields) = serde_json::from_slice::<Fields<'_>>(body) else { return Self::default() };
+        let context = fields.context.map_or("", RawValue::get);
+        let is_empty = context.bytes().all(|b| matches!(b, b'[' | b']') || b.is_ascii_whitespace());
+        let values = if is_empty { 0 } else { values(context.as_bytes()) };
+        let is_prompt = |p: &RawValue| p.get().starts_with('"') && p.get() != "\"\"";
+        Self { values, has_prompt: fields.prompt.is_some_and(is_prompt) }
+    }
+}
+
+fn is_about_context(e: &ApiError) -> bool {
+    e.param
+        .as_deref()
+        .is_some_and(|p| p == "context" || p.starts_with("context[") || p.starts_with("context."))
 }
 
 async fn load_model(

@@ -132,6 +132,68 @@ async fn a_context_of_another_ollama_server_goes_back_to_it() {
     assert_eq!(up.seen().len(), 1);
 }
 
+/// A context is written by this server if any deployment of the model cannot read Ollama's, or if another model answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_context_of_this_server_is_never_sent_to_ollama() {
+    let is_sick = Arc::new(AtomicUsize::new(1));
+    let sick = Arc::clone(&is_sick);
+    let line =
+        json!({"model": "theirs", "created_at": "2026-11-21T00:00:00Z", "done": true, "context": [1, 2, 3]});
+    let llama = Upstream::start(move |seen| match (sick.load(Ordering::Relaxed), seen.path.as_str()) {
+        (1, _) => answer("500 Internal Server Error", &json!({"error": "no"})),
+        (_, "/api/generate") => {
+            typed("application/json", &with(&line, json!({"response": "Hi"})).to_string())
+        }
+        _ => {
+            let message = json!({"message": {"role": "assistant", "content": "Hi"}});
+            typed("application/json", &with(&line, message).to_string())
+        }
+    })
+    .await;
+    let far = Upstream::saying("From the second").await;
+    let entries = [
+        ("llama", "ollama/theirs", llama.base.as_str()),
+        ("far", "hosted_vllm/b", &far.base),
+        ("mixed", "ollama/theirs", &llama.base),
+        ("mixed", "hosted_vllm/b", octet_testkit::NOBODY),
+    ];
+    let rest = "router_settings: {fallbacks: [{llama: [far]}], num_retries: 0, allowed_fails: 1000}\n";
+    let f = Fixture::routed(&file(&entries, rest)).await;
+    let ask =
+        |name: &str, more: Value| with(&json!({"model": name, "prompt": "Hello", "stream": false}), more);
+    let first = f.ok("/api/generate", &ask("llama", json!({}))).await;
+    assert_eq!(first["response"], "From the second", "{first}");
+    is_sick.store(0, Ordering::Relaxed);
+    // the first answer came from elsewhere: the conversation goes to Ollama as messages
+    let second =
+        f.ok("/api/generate", &ask("llama", json!({"prompt": "Go on", "context": first["context"]}))).await;
+    let said = [("user", "Hello"), ("assistant", "From the second"), ("user", "Go on")];
+    let said = said.map(|(role, text)| json!({"role": role, "content": text}));
+    let seen = llama.last();
+    assert_eq!((seen.path.as_str(), &seen.body["messages"]), ("/api/chat", &json!(said)), "{second}");
+    assert!(second["context"].as_array().unwrap().len() > first["context"].as_array().unwrap().len());
+    // only some deployments read Ollama's numbers: the conversation is never in them
+    let before = llama.seen().len();
+    let mut context = json!([]);
+    while llama.seen().len() < before + 2 {
+        let (status, answer) = f.post("/api/generate", &ask("mixed", json!({"context": context}))).await;
+        if status == 200 {
+            assert_ne!(answer["context"], json!([1, 2, 3]));
+            context = answer["context"].clone();
+        }
+    }
+    assert!(llama.seen()[before..].iter().all(|seen| seen.path == "/api/chat"));
+    // refused here: other errors than of the context, and a request to unload with an error
+    let seen = llama.seen().len();
+    for wrong in
+        [json!({"options": 3, "context": []}), json!({"prompt": "", "keep_alive": 0, "context": [1]})]
+    {
+        let (status, body) = f.post("/api/generate", &ask("llama", wrong)).await;
+        assert_eq!(status, 400, "{body}");
+    }
+    assert_eq!(llama.seen().len(), seen);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deployment_that_refuses_is_replaced_by_another() {
     let up = Upstream::saying("From the second").await;
