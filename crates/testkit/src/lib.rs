@@ -83,6 +83,16 @@ pub fn model(name: &str) -> Option<PathBuf> {
     path
 }
 
+/// Bytes of this process in memory.
+///
+/// # Panics
+/// Where `/proc` does not say it.
+pub fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a Linux system");
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("the process has memory");
+    1024 * line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number")
+}
+
 /// Golden vectors from one safetensors file.
 pub struct Golden(Vec<u8>);
 

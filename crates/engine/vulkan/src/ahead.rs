@@ -16,7 +16,6 @@ use crate::steps::{Flight, REPLAY_TOKENS_MAX};
 
 /// Values that a workgroup of `embed.comp` computes.
 const GROUP: usize = 256;
-
 /// Bytes of the machine's memory that stay free beside the copy of a table.
 const FREE_MIN: u64 = 512 << 20;
 /// The types of tables that `embed.comp` can read, in the order of its numbers.

@@ -137,6 +137,13 @@ impl Buffer {
         self.write(at, unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), 4 * words.len()) });
     }
 
+    /// Writes zeros to a buffer in shared memory. The device must not be using this part of it.
+    pub(crate) fn clear(&self, at: u64, bytes: u64) {
+        assert!(at + bytes <= self.bytes, "a write beyond the buffer's end");
+        // SAFETY: within the mapped range as just checked; the memory is coherent.
+        unsafe { std::ptr::write_bytes(self.host().add(at as usize), 0, bytes as usize) };
+    }
+
     /// Reads from a buffer in shared memory. The device must have finished writing to it.
     pub(crate) fn read(&self, at: u64, out: &mut [u8]) {
         assert!(at + out.len() as u64 <= self.bytes, "a read beyond the buffer's end");

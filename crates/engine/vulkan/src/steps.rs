@@ -15,6 +15,8 @@ use crate::verbs::Scratch;
 
 /// Maximum number of recordings to keep.
 const RECORDINGS_MAX: usize = 64;
+/// Counts of experts that are read together, into the stack.
+const COUNTS_READ: usize = 256;
 /// Larger steps are recorded each time: recording takes little time compared with them.
 pub(crate) const REPLAY_TOKENS_MAX: usize = 16;
 
@@ -224,15 +226,20 @@ impl Vulkan {
         if experts == 0 {
             return Ok(());
         }
-        let mut bytes = vec![0; 4 * layers * experts];
         let counted = &scratch.counts[self.read_side];
-        counted.read(0, &mut bytes);
-        for (i, b) in bytes.as_chunks::<4>().0.iter().enumerate() {
-            match u32::from_le_bytes(*b) {
-                0 => {}
-                n => {
-                    counts.add(i / experts, i % experts, n as usize);
-                    self.bytes_read += self.expert_bytes.get(i / experts).copied().unwrap_or(0);
+        let mut bytes = [0; 4 * COUNTS_READ];
+        let all = layers * experts;
+        for first in (0..all).step_by(COUNTS_READ) {
+            let bytes = &mut bytes[..4 * COUNTS_READ.min(all - first)];
+            counted.read(4 * first as u64, bytes);
+            for (i, b) in bytes.as_chunks::<4>().0.iter().enumerate() {
+                let (layer, expert) = ((first + i) / experts, (first + i) % experts);
+                match u32::from_le_bytes(*b) {
+                    0 => {}
+                    n => {
+                        counts.add(layer, expert, n as usize);
+                        self.bytes_read += self.expert_bytes.get(layer).copied().unwrap_or(0);
+                    }
                 }
             }
         }
@@ -240,7 +247,7 @@ impl Vulkan {
             let stride = 4 * (top_k + 1);
             let mut routes = vec![0; self.tokens * stride];
             for layer in 0..layers {
-                counted.read((bytes.len() + layer * tokens * stride) as u64, &mut routes);
+                counted.read((4 * all + layer * tokens * stride) as u64, &mut routes);
                 for (token, route) in routes.chunks_exact(stride).enumerate() {
                     let word = |i: usize| u32::from_le_bytes(route.as_chunks::<4>().0[i]);
                     let experts = (0..top_k).map(|k| word(k) as usize);
@@ -255,7 +262,7 @@ impl Vulkan {
     pub(crate) fn clear_counts(&mut self, side: usize) -> Result<(), Error> {
         let scratch = self.scratch()?;
         let [layers, experts, ..] = scratch.counted;
-        scratch.counts[side].write(0, &vec![0; 4 * layers * experts]);
+        scratch.counts[side].clear(0, (4 * layers * experts) as u64);
         Ok(())
     }
 }

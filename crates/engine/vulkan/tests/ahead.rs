@@ -484,20 +484,13 @@ fn validation_finds_nothing_in_a_chain_and_notices_a_missing_barrier() {
     assert!(complains(&text), "{text}");
 }
 
-/// Bytes of this process in memory.
-fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("a Linux system");
-    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("the process has memory");
-    1024 * line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number")
-}
-
 /// Takes minutes: `cargo test -p octet-vulkan --test ahead -- --ignored`.
 #[test]
 #[ignore = "takes minutes"]
 fn many_steps_ahead_take_no_more_memory() {
     let Some(device) = device(None) else { return };
     let mut chain = Chain::new(device, GgmlType::Q4_K, false);
-    let bytes = |chain: &Chain| (chain.m.be.memory_bytes(), resident_bytes());
+    let bytes = |chain: &Chain| (chain.m.be.memory_bytes(), octet_testkit::resident_bytes());
     let want = ahead(&mut chain, 100).0;
     let mut before = (0, 0);
     for round in 0..100 {

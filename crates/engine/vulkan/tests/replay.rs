@@ -44,13 +44,6 @@ fn replayed_steps_give_the_bits_of_recorded_ones_in_flat_memory() {
     assert_eq!(memory[10], memory[299], "bytes on the device");
 }
 
-/// Bytes of this process in memory.
-fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("a Linux system");
-    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("the process has memory");
-    1024 * line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number")
-}
-
 /// Takes minutes: `cargo test -p octet-vulkan --test replay -- --ignored`.
 #[test]
 #[ignore = "takes minutes"]
@@ -81,10 +74,10 @@ fn a_hundred_thousand_replayed_steps_take_no_more_memory() {
             assert_eq!(out, first[i % VOCAB], "step {i}");
         }
         if i == 10_000 {
-            before = (m.be.memory_bytes(), resident_bytes());
+            before = (m.be.memory_bytes(), octet_testkit::resident_bytes());
         }
     }
-    let after = (m.be.memory_bytes(), resident_bytes());
+    let after = (m.be.memory_bytes(), octet_testkit::resident_bytes());
     println!("after 10,000 and 100,000 steps: {before:?}, {after:?} bytes on the device and of the process");
     assert_eq!(before.0, after.0);
     assert!(after.1 < before.1 + (4 << 20), "{before:?} and then {after:?}");

@@ -9,6 +9,7 @@ mod answer_source;
 mod app;
 mod blocking;
 mod connections;
+mod fields;
 mod gateway;
 mod header;
 mod http;

@@ -19,6 +19,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::blocking::run_sized;
+use crate::fields::Fields;
 
 /// Whether a request in this dialect is for text.
 pub fn generates(dialect: Dialect) -> bool {
@@ -132,38 +133,9 @@ pub struct Own {
 /// The names of these fields.
 const OWN: [&str; 6] = ["num_retries", "fallbacks", "timeout", "tags", "cache", "litellm_metadata"];
 
-/// Maximum number of outermost fields of a body from which some are removed, or to which some are added: a list of them takes memory.
-pub const FIELDS_MAX: usize = 4096;
-
 /// A body without the router's fields. The other fields keep their bytes and order, so that prefixes in a provider's cache stay the same.
 fn without_own(body: &[u8], dialect: Dialect) -> Option<Bytes> {
-    struct Fields<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
-    impl<'de> Deserialize<'de> for Fields<'de> {
-        fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-            struct All;
-            impl<'de> serde::de::Visitor<'de> for All {
-                type Value = Fields<'de>;
-                fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                    f.write_str("an object")
-                }
-                fn visit_map<A: serde::de::MapAccess<'de>>(
-                    self,
-                    mut map: A,
-                ) -> Result<Fields<'de>, A::Error> {
-                    let mut out = Vec::new();
-                    while let Some(entry) = map.next_entry()? {
-                        if out.len() == FIELDS_MAX {
-                            return Err(serde::de::Error::custom("too many fields"));
-                        }
-                        out.push(entry);
-                    }
-                    Ok(Fields(out))
-                }
-            }
-            deserializer.deserialize_map(All)
-        }
-    }
-    let Fields(all) = serde_json::from_slice(body).ok()?;
+    let all = serde_json::from_slice::<Fields>(body).ok()?.0?;
     // As in LiteLLM's proxy, OpenAI's `metadata` is not forwarded; Anthropic's is.
     let metadata =
         matches!(dialect, Dialect::OpenAiChat | Dialect::OpenAiCompletions | Dialect::OpenAiEmbeddings);

@@ -16,15 +16,13 @@ use hyper::header::{
     CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, ORIGIN,
 };
 use octet_api::{ApiError, ErrorKind, shortened};
-use serde::Deserialize;
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
-use serde_json::value::RawValue;
 
 use super::error::UNSUPPORTED_MEDIA_TYPE;
 use crate::blocking::run_sized;
 use crate::connections::{Activity, BodyError};
-use crate::gateway::read::FIELDS_MAX;
+use crate::fields::{FIELDS_MAX, Fields};
 use crate::memory_budget::{MemoryBudget, MemoryPermit};
 use crate::observed::observed;
 
@@ -103,39 +101,13 @@ fn has_field(body: &[u8], field: &str) -> bool {
     body.deserialize_map(Has(field)).is_ok_and(|has| has && body.end().is_ok())
 }
 
-/// The outermost fields of a body; `None` if there are more than [`FIELDS_MAX`].
-struct Fields<'a>(Option<BTreeMap<String, &'a RawValue>>);
-
-impl<'de> Deserialize<'de> for Fields<'de> {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct All;
-        impl<'de> Visitor<'de> for All {
-            type Value = Fields<'de>;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an object")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
-                let mut out = BTreeMap::new();
-                while let Some((name, value)) = map.next_entry()? {
-                    out.insert(name, value);
-                    if out.len() > FIELDS_MAX {
-                        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                        return Ok(Fields(None));
-                    }
-                }
-                Ok(Fields(Some(out)))
-            }
-        }
-        deserializer.deserialize_map(All)
-    }
-}
-
 /// A body with these fields set. `None` for a body that is not an object: the endpoint refuses it.
 fn insert_fields(body: &[u8], added: &[(&str, Value)]) -> Result<Option<Vec<u8>>, ApiError> {
     let Ok(Fields(fields)) = serde_json::from_slice(body) else { return Ok(None) };
-    let mut fields = fields.ok_or_else(|| {
+    let fields = fields.ok_or_else(|| {
         ApiError::new(ErrorKind::InvalidRequest, format!("the body has more than {FIELDS_MAX} fields"))
     })?;
+    let mut fields = BTreeMap::from_iter(fields);
     let raw = |value: &Value| serde_json::value::to_raw_value(value).ok();
     let values: Vec<_> = added.iter().filter_map(|(name, value)| Some((*name, raw(value)?))).collect();
     for (name, value) in &values {
