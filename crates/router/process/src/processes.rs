@@ -2,24 +2,32 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, TcpListener};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use octet_config::{PortChoice, Process, ProcessGroup, ProcessSettings};
+use octet_config::{PortChoice, Process, ProcessSettings};
+use octet_turns::{Host, Patience, Phase, Pool, Refused, Room, Rules, Running};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, watch};
 
 use crate::Error;
+use crate::groups::{Membership, entries};
 use crate::log::Log;
-use crate::scheduler::{Membership, Patience, Phase, Scheduler, Step};
 use crate::supervise::{self, End, Event, Job};
 
 /// llama-swap's default of `concurrencyLimit`.
 const CONCURRENCY: u32 = 10;
 /// Lines of a server's output in an error.
 const LINES_SHOWN: usize = 12;
-/// The group of entries without a group.
-const UNGROUPED: &str = "(default)";
+/// A turn is as long as the last load.
+const PATIENCE: Patience = Patience {
+    turn_loads: 1,
+    turn_min: Duration::from_secs(1),
+    turn_max: Duration::from_secs(60),
+    pause: Duration::from_millis(300),
+    backoff_min: Duration::from_secs(1),
+    backoff_max: Duration::from_secs(60),
+};
 
 /// Options that are not in the configuration.
 #[derive(Debug, Clone, Copy)]
@@ -33,34 +41,27 @@ pub struct Options {
 impl Default for Options {
     /// 1000 requests.
     fn default() -> Self {
-        Self { patience: Patience::default(), queue_max: 1000 }
+        Self { patience: PATIENCE, queue_max: 1000 }
     }
 }
 
 /// All servers. When the last clone is dropped they end; [`Processes::shutdown`] waits for that.
 #[derive(Clone)]
 pub struct Processes {
-    inner: Arc<Inner>,
-    _last: Arc<Last>,
+    last: Arc<Last>,
 }
 
 /// Ends all servers when dropped.
-struct Last(Arc<Inner>);
+struct Last(Arc<Pool<Slots>>);
 
 impl Drop for Last {
     fn drop(&mut self) {
-        self.0.close();
+        close(&self.0);
     }
 }
 
 /// Permission to send a request to a running server, which stays while this is held.
-pub struct Lease {
-    inner: Arc<Inner>,
-    slot: usize,
-    generation: u64,
-    base_url: Arc<str>,
-    is_counted: bool,
-}
+pub struct Lease(octet_turns::Lease<Slots>);
 
 /// The state of a server.
 #[derive(Debug, Clone)]
@@ -83,23 +84,11 @@ pub struct Status {
     pub log: Vec<String>,
 }
 
-type Waiter = oneshot::Sender<Result<Lease, Error>>;
-
-struct Inner {
-    state: Mutex<State>,
-    /// The state has changed: the driver computes the next time to act again.
-    wake: Notify,
+/// The entries of the configuration, at the scheduler's indices.
+struct Slots {
+    all: Vec<Slot>,
     /// Counts ends of servers.
     ends: watch::Sender<u64>,
-    options: Options,
-    runtime: Handle,
-    me: Weak<Self>,
-}
-
-struct State {
-    scheduler: Scheduler<Waiter>,
-    slots: Vec<Slot>,
-    is_closed: bool,
 }
 
 /// One entry of the configuration, and its server.
@@ -108,14 +97,20 @@ struct Slot {
     member: Membership,
     settings: (Duration, u16),
     is_retired: bool,
-    /// The number of this start: leases of earlier ones are ignored.
-    generation: u64,
     stop: Arc<Notify>,
     log: Arc<Log>,
     base_url: Arc<str>,
     port: Option<u16>,
     pid: Option<u32>,
     failure: Option<String>,
+}
+
+impl Slots {
+    /// The entry of that name in the configuration.
+    fn find(&self, id: &str) -> Result<usize, Error> {
+        let i = self.all.iter().position(|s| !s.is_retired && s.process.id == id);
+        i.ok_or_else(|| Error::Unknown(id.into()))
+    }
 }
 
 impl Processes {
@@ -137,22 +132,15 @@ impl Processes {
         options: Options,
     ) -> Result<Self, Error> {
         let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
-        let inner = Arc::new_cyclic(|me| Inner {
-            state: Mutex::new(State {
-                scheduler: Scheduler::new(options.patience),
-                slots: Vec::new(),
-                is_closed: false,
-            }),
-            wake: Notify::new(),
-            ends: watch::Sender::new(0),
-            options,
-            runtime,
-            me: me.clone(),
-        });
-        let all = Self { _last: Arc::new(Last(inner.clone())), inner };
+        let slots = Slots { all: Vec::new(), ends: watch::Sender::new(0) };
+        let pool = Pool::new(slots, options.patience, options.queue_max, runtime);
+        let all = Self { last: Arc::new(Last(pool)) };
         all.reload(processes, settings)?;
-        all.inner.runtime.spawn(drive(all.inner.clone()));
         Ok(all)
+    }
+
+    fn pool(&self) -> &Arc<Pool<Slots>> {
+        &self.last.0
     }
 
     /// Applies another configuration. Servers with an unchanged entry continue; others finish their requests and end.
@@ -161,37 +149,36 @@ impl Processes {
     /// For an entry that cannot be run; then nothing is changed.
     pub fn reload(&self, processes: Vec<Process>, settings: &ProcessSettings) -> Result<(), Error> {
         let entries = entries(processes, settings)?;
-        let mut state = self.inner.state();
         let now = Instant::now();
-        let mut kept = vec![false; state.slots.len()];
-        let mut new = Vec::new();
-        for (process, member) in entries {
-            let settings = (settings.health_check_timeout, settings.start_port);
-            let is_same = |s: &Slot| {
-                !s.is_retired
-                    && s.settings == settings
-                    && s.member == member
-                    && is_same_process(&s.process, &process)
-            };
-            match state.slots.iter().position(is_same) {
-                Some(i) => kept[i] = true,
-                None => new.push(Slot::new(process, member, settings)),
+        self.pool().change(|scheduler, slots| {
+            let mut kept = vec![false; slots.all.len()];
+            let mut new = Vec::new();
+            for (process, member) in entries {
+                let settings = (settings.health_check_timeout, settings.start_port);
+                let is_same = |s: &Slot| {
+                    !s.is_retired
+                        && s.settings == settings
+                        && s.member == member
+                        && is_same_process(&s.process, &process)
+                };
+                match slots.all.iter().position(is_same) {
+                    Some(i) => kept[i] = true,
+                    None => new.push(Slot::new(process, member, settings)),
+                }
             }
-        }
-        for (i, _) in kept.iter().enumerate().filter(|(_, kept)| !**kept) {
-            state.slots[i].is_retired = true;
-            state.scheduler.retire(i);
-        }
-        for slot in new {
-            let limit = slot.process.concurrency_limit.unwrap_or(CONCURRENCY) as usize;
-            let i = state.scheduler.add(slot.member.clone(), limit, slot.process.ttl, now);
-            match state.slots.get_mut(i) {
-                Some(free) => *free = Slot { generation: free.generation, ..slot },
-                None => state.slots.push(slot),
+            for (i, _) in kept.iter().enumerate().filter(|(_, kept)| !**kept) {
+                slots.all[i].is_retired = true;
+                scheduler.retire(i);
             }
-        }
-        drop(state);
-        self.inner.wake.notify_one();
+            for slot in new {
+                let limit = slot.process.concurrency_limit.unwrap_or(CONCURRENCY) as usize;
+                let i = scheduler.add(limit, slot.process.ttl, now);
+                match slots.all.get_mut(i) {
+                    Some(free) => *free = slot,
+                    None => slots.all.push(slot),
+                }
+            }
+        });
         Ok(())
     }
 
@@ -200,30 +187,21 @@ impl Processes {
     /// # Errors
     /// When it cannot be started, or too many wait.
     pub async fn lease(&self, id: &str) -> Result<Lease, Error> {
-        // If the client leaves, the driver is woken after `answer` is dropped, to check who is still waiting.
-        let _leaves = Wake(&self.inner);
-        let (waiter, answer) = oneshot::channel();
-        {
-            let mut state = self.inner.state();
-            let i = state.slots.iter().position(|s| !s.is_retired && s.process.id == id);
-            let i = i.ok_or_else(|| Error::Unknown(id.into()))?;
-            if state.is_closed {
-                return Err(Error::Ending(id.into()));
-            }
-            if let Some(retry_after) = state.scheduler.rests_for(i, Instant::now())
-                && let Some(why) = state.slots[i].failure.clone().filter(|_| state.slots[i].pid.is_none())
+        let lease = self.pool().lease(None, |slots, scheduler| {
+            let i = slots.find(id)?;
+            let slot = &slots.all[i];
+            if let Some(retry_after) = scheduler.rests_for(i, Instant::now())
+                && let Some(why) = slot.failure.clone().filter(|_| slot.pid.is_none())
             {
                 return Err(Error::Resting { id: id.into(), why, retry_after });
             }
-            let (_, _, waiting) = state.scheduler.state(i);
-            if waiting >= self.inner.options.queue_max {
-                return Err(Error::QueueFull { id: id.into(), waiting });
-            }
-            state.scheduler.ask(i, waiter);
-        }
-        self.inner.turn();
-        self.inner.wake.notify_one(); // there may be another time to act at
-        answer.await.unwrap_or_else(|_| Err(Error::Ending(id.into())))
+            Ok(i)
+        });
+        lease.await.map(Lease).map_err(|refused| match refused {
+            Refused::QueueFull(waiting) => Error::QueueFull { id: id.into(), waiting },
+            Refused::Closed => Error::Ending(id.into()),
+            Refused::Because(why) => why,
+        })
     }
 
     /// Starts servers without requests, as long as they evict no others: `hooks.on_startup.preload`.
@@ -231,18 +209,11 @@ impl Processes {
     /// # Errors
     /// When there is no such entry; then none is started.
     pub fn preload(&self, ids: &[String]) -> Result<(), Error> {
-        let mut state = self.inner.state();
-        let mut wanted = Vec::new();
-        for id in ids {
-            let i = state.slots.iter().position(|s| !s.is_retired && s.process.id == *id);
-            wanted.push(i.ok_or_else(|| Error::Unknown(id.clone()))?);
-        }
-        for i in wanted {
-            state.scheduler.want(i);
-        }
-        drop(state);
-        self.inner.wake.notify_one();
-        Ok(())
+        self.pool().change(|scheduler, slots| {
+            let wanted: Result<Vec<usize>, Error> = ids.iter().map(|id| slots.find(id)).collect();
+            wanted?.into_iter().for_each(|i| scheduler.want(i));
+            Ok(())
+        })
     }
 
     /// Ends a server; the next request starts it again.
@@ -250,47 +221,55 @@ impl Processes {
     /// # Errors
     /// When there is no such entry.
     pub fn unload(&self, id: &str) -> Result<(), Error> {
-        let mut state = self.inner.state();
-        let i = state.slots.iter().position(|s| !s.is_retired && s.process.id == id);
-        let i = i.ok_or_else(|| Error::Unknown(id.into()))?;
-        if state.scheduler.unload(i, Instant::now()) {
-            state.slots[i].stop.notify_one();
-        }
-        Ok(())
+        self.pool().change(|scheduler, slots| {
+            let i = slots.find(id)?;
+            if scheduler.unload(i, Instant::now()) {
+                slots.all[i].stop.notify_one();
+            }
+            Ok(())
+        })
     }
 
     /// The state of all servers, in the order of the configuration.
     pub fn status(&self) -> Vec<Status> {
-        let state = self.inner.state();
-        let all = state.slots.iter().enumerate();
-        all.filter(|(i, s)| !s.is_retired || state.scheduler.state(*i).0 != Phase::Stopped)
-            .map(|(i, slot)| {
-                let (phase, active, waiting) = state.scheduler.state(i);
-                let runs = slot.pid.is_some();
-                Status {
-                    id: slot.process.id.clone(),
-                    phase,
-                    pid: slot.pid,
-                    base_url: runs.then(|| slot.base_url.to_string()),
-                    active,
-                    waiting,
-                    failure: slot.failure.clone(),
-                    log: slot.log.last(LINES_SHOWN),
-                }
-            })
-            .collect()
+        self.pool().read(|scheduler, slots| {
+            let all = slots.all.iter().enumerate();
+            all.filter(|(i, s)| !s.is_retired || scheduler.state(*i).0 != Phase::Stopped)
+                .map(|(i, slot)| {
+                    let (phase, active, waiting) = scheduler.state(i);
+                    let runs = slot.pid.is_some();
+                    Status {
+                        id: slot.process.id.clone(),
+                        phase,
+                        pid: slot.pid,
+                        base_url: runs.then(|| slot.base_url.to_string()),
+                        active,
+                        waiting,
+                        failure: slot.failure.clone(),
+                        log: slot.log.last(LINES_SHOWN),
+                    }
+                })
+                .collect()
+        })
     }
 
     /// Ends all servers, and waits for that: at most the longest `unloadTimeout`.
     pub async fn shutdown(&self) {
-        let mut ends = self.inner.ends.subscribe();
-        self.inner.close();
-        while self.inner.state().slots.iter().any(|s| s.port.is_some() || s.pid.is_some()) {
+        let mut ends = self.pool().read(|_, slots| slots.ends.subscribe());
+        close(self.pool());
+        let runs = |s: &Slot| s.port.is_some() || s.pid.is_some();
+        while self.pool().read(|_, slots| slots.all.iter().any(runs)) {
             if ends.changed().await.is_err() {
                 break;
             }
         }
     }
+}
+
+/// Ends all servers and refuses waiting requests.
+fn close(pool: &Pool<Slots>) {
+    pool.close();
+    pool.read(|_, slots| slots.all.iter().for_each(|slot| slot.stop.notify_one()));
 }
 
 impl fmt::Debug for Processes {
@@ -299,69 +278,17 @@ impl fmt::Debug for Processes {
     }
 }
 
-/// Wakes the driver when dropped.
-struct Wake<'a>(&'a Inner);
-
-impl Drop for Wake<'_> {
-    fn drop(&mut self) {
-        self.0.wake.notify_one();
-    }
-}
-
 impl Lease {
     /// Where the server listens: `http://127.0.0.1:5800`.
     pub fn base_url(&self) -> &str {
-        &self.base_url
+        &self.0.access
     }
 }
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").field("base_url", &self.base_url).finish_non_exhaustive()
+        f.debug_struct("Lease").field("base_url", &self.0.access).finish_non_exhaustive()
     }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        if !self.is_counted {
-            return;
-        }
-        let mut state = self.inner.state();
-        if state.slots[self.slot].generation == self.generation {
-            state.scheduler.done(self.slot, Instant::now());
-        }
-        drop(state);
-        self.inner.wake.notify_one();
-    }
-}
-
-/// Entries with their groups.
-fn entries(
-    processes: Vec<Process>,
-    settings: &ProcessSettings,
-) -> Result<Vec<(Arc<Process>, Membership)>, Error> {
-    let mut entries = Vec::with_capacity(processes.len());
-    for process in processes {
-        let invalid = |why: &str| Err(Error::Invalid { id: process.id.clone(), why: why.into() });
-        if process.cmd.is_empty() {
-            return invalid("its cmd is empty; write the program and its arguments");
-        }
-        if entries.iter().any(|(p, _): &(Arc<Process>, _)| p.id == process.id) {
-            return invalid("there are two entries of that name");
-        }
-        let names = |g: &&ProcessGroup| g.members.contains(&process.id);
-        let member = match settings.groups.iter().find(names) {
-            Some(g) => Membership {
-                group: g.id.clone(),
-                swap: g.swap,
-                exclusive: g.exclusive,
-                persistent: g.persistent,
-            },
-            None => Membership { group: UNGROUPED.into(), swap: true, exclusive: true, persistent: false },
-        };
-        entries.push((Arc::new(process), member));
-    }
-    Ok(entries)
 }
 
 /// Whether two entries are equal, wherever they are in the file.
@@ -376,7 +303,6 @@ impl Slot {
             member,
             settings,
             is_retired: false,
-            generation: 0,
             stop: Arc::default(),
             log: Arc::default(),
             base_url: "".into(),
@@ -387,79 +313,39 @@ impl Slot {
     }
 }
 
-/// Runs the scheduler's steps when they are due, until all [`Processes`] are dropped.
-async fn drive(inner: Arc<Inner>) {
-    loop {
-        let next = inner.turn();
-        if inner.state().is_closed {
-            break;
-        }
-        let far = Instant::now() + Duration::from_secs(3600);
-        tokio::select! {
-            () = tokio::time::sleep_until(next.unwrap_or(far).into()) => {}
-            () = inner.wake.notified() => {}
-        }
+impl Rules for Slots {
+    type Error = Error;
+
+    fn room(&self, x: usize, running: &[Running]) -> Room<Error> {
+        let by: Vec<usize> = running.iter().map(|r| r.index).filter(|y| self.evicts(x, *y)).collect();
+        if by.is_empty() { Room::Free } else { Room::Taken { by, again: None } }
+    }
+
+    fn overtakes(&self, later: usize, earlier: usize) -> bool {
+        self.evicts(later, earlier) || self.evicts(earlier, later)
     }
 }
 
-impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+impl Host for Slots {
+    type Access = Arc<str>;
 
-    /// Runs the steps that are due; returns when the next one is.
-    fn turn(&self) -> Option<Instant> {
-        let mut state = self.state();
-        if state.is_closed {
-            return None;
-        }
-        state.scheduler.forget(Waiter::is_closed);
-        let mut steps = Vec::new();
-        loop {
-            let now = Instant::now();
-            let next = state.scheduler.next(now, &mut steps);
-            if steps.is_empty() {
-                return next;
-            }
-            for step in steps.drain(..) {
-                match step {
-                    Step::Grant(i, waiter) => {
-                        let inner = self.me.upgrade()?;
-                        let slot = &state.slots[i];
-                        let (generation, base_url) = (slot.generation, slot.base_url.clone());
-                        let lease = Lease { inner, slot: i, generation, base_url, is_counted: true };
-                        if let Err(Ok(mut lease)) = waiter.send(Ok(lease)) {
-                            // Its client has just left. Dropping its lease would take the lock that is held here.
-                            lease.is_counted = false;
-                            state.scheduler.done(i, now);
-                        }
-                    }
-                    Step::Stop(i) => state.slots[i].stop.notify_one(),
-                    Step::Start(i) => self.start(&mut state, i),
-                }
-            }
-        }
-    }
-
-    fn start(&self, state: &mut State, i: usize) {
-        let Some(inner) = self.me.upgrade() else { return };
-        let taken: Vec<u16> = state.slots.iter().filter_map(|s| s.port).collect();
-        let slot = &mut state.slots[i];
+    fn start(&mut self, x: usize, pool: &Arc<Pool<Self>>) {
+        let taken: Vec<u16> = self.all.iter().filter_map(|s| s.port).collect();
+        let slot = &mut self.all[x];
         let (ready_within, start_port) = slot.settings;
         let port = match slot.process.port {
             PortChoice::Fixed => Ok(0), // none to fill in
             PortChoice::Chosen => free_port(start_port, &taken),
         };
-        slot.generation += 1;
         slot.log = Arc::default();
         slot.stop = Arc::default();
-        let generation = slot.generation;
+        let told = Arc::clone(pool);
         let port = match port {
             Ok(port) => port,
             Err(why) => {
                 // Reported like any other failure, but not under the lock that is held here.
                 slot.port = Some(0);
-                self.runtime.spawn(async move { inner.ended(i, generation, End::Failed(why)) });
+                pool.spawn(async move { ended(&told, x, End::Failed(why)) });
                 return;
             }
         };
@@ -476,74 +362,69 @@ impl Inner {
             stop: slot.stop.clone(),
         };
         tracing::info!("process '{}' is started at {}", job.process.id, job.base_url);
-        self.runtime.spawn(async move {
-            let tell = |event| inner.happened(i, event);
-            let end = supervise::run(&job, tell).await;
-            inner.ended(i, generation, end);
+        pool.spawn(async move {
+            let end = supervise::run(&job, |event| happened(&told, x, event)).await;
+            ended(&told, x, end);
         });
     }
 
-    fn happened(&self, i: usize, event: Event) {
-        let mut state = self.state();
-        match event {
-            Event::Started(pid) => state.slots[i].pid = Some(pid),
-            Event::Ready => {
-                tracing::info!("process '{}' is ready", state.slots[i].process.id);
-                state.slots[i].failure = None;
-                state.scheduler.ready(i, Instant::now());
-            }
-        }
-        drop(state);
-        self.wake.notify_one();
+    fn stop(&mut self, x: usize, _: &Arc<Pool<Self>>) {
+        self.all[x].stop.notify_one();
     }
 
-    /// A server has ended, or could not be started.
-    fn ended(&self, i: usize, generation: u64, end: End) {
-        let mut state = self.state();
+    fn access(&mut self, x: usize) -> Arc<str> {
+        self.all[x].base_url.clone()
+    }
+
+    /// Does not happen: another server can always end.
+    fn refused(&mut self, _: usize, _: &Error) {}
+}
+
+impl Slots {
+    /// Whether `a` cannot start while `b` runs.
+    fn evicts(&self, a: usize, b: usize) -> bool {
+        self.all[a].member.evicts(&self.all[b].member)
+    }
+}
+
+/// A server was started, or is ready.
+fn happened(pool: &Pool<Slots>, i: usize, event: Event) {
+    pool.change(|scheduler, slots| match event {
+        Event::Started(pid) => slots.all[i].pid = Some(pid),
+        Event::Ready => {
+            tracing::info!("process '{}' is ready", slots.all[i].process.id);
+            slots.all[i].failure = None;
+            scheduler.ready(i, Instant::now());
+        }
+    });
+}
+
+/// A server has ended, or could not be started.
+fn ended(pool: &Pool<Slots>, i: usize, end: End) {
+    pool.change(|scheduler, slots| {
         let now = Instant::now();
-        let slot = &mut state.slots[i];
-        slot.generation = generation + 1; // its leases count no more
+        let slot = &mut slots.all[i];
         (slot.pid, slot.port) = (None, None);
         let id = slot.process.id.clone();
-        let mut refused = Vec::new();
         match end {
             End::Stopped => {
                 tracing::info!("process '{id}' has ended");
-                state.scheduler.stopped(i, now);
+                scheduler.stopped(i, now);
             }
             End::Crashed(how) => {
                 tracing::error!("process '{id}' crashed: {how}");
                 slot.failure = None; // it had started: later requests wait for the next start
-                state.scheduler.crashed(i, now);
+                scheduler.crashed(i, now);
             }
             End::Failed(why) => {
                 tracing::error!("process '{id}' did not start: {why}");
                 slot.failure = Some(why.clone());
-                let log = slot.log.last(LINES_SHOWN);
-                let error = Error::Start { id, why, log };
-                refused = state.scheduler.failed(i, now).into_iter().map(|w| (w, error.clone())).collect();
+                let error = Error::Start { id, why, log: slot.log.last(LINES_SHOWN) };
+                scheduler.failed(i, now).into_iter().for_each(|w| w.refuse(error.clone()));
             }
         }
-        drop(state);
-        for (waiter, error) in refused {
-            let _ = waiter.send(Err(error)); // the receiver is gone if the client has left
-        }
-        self.ends.send_modify(|n| *n += 1);
-        self.wake.notify_one();
-    }
-
-    /// Ends all servers and refuses waiting requests.
-    fn close(&self) {
-        let mut state = self.state();
-        state.is_closed = true;
-        for slot in &state.slots {
-            slot.stop.notify_one();
-        }
-        let State { scheduler, .. } = &mut *state;
-        scheduler.forget(|_| true); // each hears that it is ended
-        drop(state);
-        self.wake.notify_one();
-    }
+        slots.ends.send_modify(|n| *n += 1);
+    });
 }
 
 /// The first port from `start` on which nothing listens.

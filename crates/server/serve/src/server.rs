@@ -128,9 +128,7 @@ impl Server {
     /// Serves until `stage` asks for shutdown. A dropped sender means [`Stage::Stop`].
     pub async fn run(self, mut stage: watch::Receiver<Stage>) {
         let Self { listener, app } = self;
-        let idle = tokio::spawn(Arc::clone(app.models()).unload_idle());
         let history = tokio::spawn(Arc::clone(&app).keep_history());
-        let lost = tokio::spawn(Arc::clone(app.models()).reload_lost());
         let routes = app.gateway().map(|gateway| tokio::spawn(Arc::clone(gateway).run()));
         let close = watch::Sender::new(());
         let mut draining = stage.clone();
@@ -149,9 +147,7 @@ impl Server {
             }
             () = wait_for_stage(&mut stage, Stage::Stop) => true,
         };
-        idle.abort();
         history.abort();
-        lost.abort();
         if let Some(routes) = routes {
             routes.abort();
         }

@@ -1,5 +1,4 @@
 //! The tests of servers that are started on demand, in one program: each program is linked by itself.
 
 mod common;
-mod process_scheduler;
 mod process_servers;

@@ -104,6 +104,7 @@ pub fn settings() -> ProcessSettings {
 pub fn fast() -> Options {
     let ms = Duration::from_millis;
     let patience = Patience {
+        turn_loads: 1,
         turn_min: ms(200),
         turn_max: ms(400),
         pause: ms(50),

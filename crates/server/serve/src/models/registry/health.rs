@@ -1,11 +1,7 @@
 //! Recovery from a lost device: the model is loaded again. If that fails several times, or the device is lost again soon after, the
-//! model stays down with the reason. Used by the registry.
+//! model stays down with the reason. Used by `host`.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-use super::listing::Unhealthy;
-use super::{Phase, Registry, State};
 
 /// A model whose device is lost again within this time after a reload stays down.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -15,6 +11,15 @@ const PAUSES: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(4), D
 
 const WHAT_TO_DO: &str = "look at the driver's messages (dmesg on Linux), then load the model again (POST /api/generate with nothing but \
                           its name) or start the server again, or run the model on the processor with --device cpu";
+
+/// Why a model cannot answer: its device was lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unhealthy {
+    /// The reason, and what to do.
+    pub why: String,
+    /// The model is being loaded again.
+    pub is_loading_again: bool,
+}
 
 /// The health of a model's device.
 #[derive(Debug, Default)]
@@ -63,6 +68,19 @@ impl Health {
         self.condition = self.after(why);
     }
 
+    /// Records that the engine of `model` has ended by itself: its device was lost for that reason, or it panicked.
+    pub(super) fn ended(&mut self, model: &str, lost: Option<&str>) {
+        let Some(why) = lost else {
+            tracing::error!(model, "the engine ended by itself; the model is loaded again");
+            return;
+        };
+        self.lost(why);
+        match self.down() {
+            Some(why) => tracing::error!(model, why, "the model's device is lost"),
+            None => tracing::error!(model, why, "the model's device is lost; the model is loaded again"),
+        }
+    }
+
     /// Records that the model is loaded.
     pub(super) fn loaded(&mut self, now: Instant) {
         if matches!(self.condition, Condition::Lost { .. }) {
@@ -87,7 +105,7 @@ impl Health {
     }
 
     /// Whether the model should be reloaded now; if so, marks it as loading.
-    fn is_due(&mut self, now: Instant) -> bool {
+    pub(super) fn is_due(&mut self, now: Instant) -> bool {
         match &mut self.condition {
             Condition::Lost { next, .. } => next.take_if(|at| *at <= now).is_some(),
             Condition::Well | Condition::Down(_) => false,
@@ -95,7 +113,7 @@ impl Health {
     }
 
     /// The time of the next reload, if one is planned.
-    fn next(&self) -> Option<Instant> {
+    pub(super) fn next(&self) -> Option<Instant> {
         match self.condition {
             Condition::Lost { next, .. } => next,
             Condition::Well | Condition::Down(_) => None,
@@ -126,61 +144,6 @@ impl Health {
     /// Number of device losses.
     pub(super) fn losses(&self) -> u64 {
         self.losses
-    }
-}
-
-impl Registry {
-    /// Lets a model that stays down be loaded again: whoever asks for it next does that.
-    pub fn revive(&self, index: usize) {
-        self.lock()[index].health.revive();
-        self.notify();
-    }
-
-    /// Takes an engine that has ended by itself out of use.
-    pub(super) fn notice_end(&self, index: usize, s: &mut State) {
-        let Phase::Ready(loaded) = &s.phase else { return };
-        if !loaded.handle.is_finished() {
-            return;
-        }
-        let model = self.name(index);
-        match loaded.handle.lost() {
-            Some(why) => {
-                s.health.lost(why);
-                match s.health.down() {
-                    Some(why) => tracing::error!(model, why, "the model's device is lost"),
-                    None => {
-                        tracing::error!(model, why, "the model's device is lost; the model is loaded again")
-                    }
-                }
-            }
-            None => tracing::error!(model, "the engine ended by itself; the model is loaded again"),
-        }
-        s.phase = Phase::Idle;
-    }
-
-    /// Reloads models whose device was lost, even without requests: a load balancer may send none until the server is healthy. Runs as
-    /// long as the server.
-    pub async fn reload_lost(self: Arc<Self>) {
-        let mut changed = self.changed.subscribe();
-        loop {
-            changed.mark_unchanged();
-            let mut next = None;
-            // Engines that were stopped have ended, too.
-            if !self.is_draining() {
-                for (index, s) in self.lock().iter_mut().enumerate() {
-                    self.notice_end(index, s);
-                    if s.health.is_due(Instant::now()) {
-                        self.begin_loading(index, s);
-                    }
-                    next = next.into_iter().chain(s.health.next()).min();
-                }
-            }
-            // The sender lives as long as `self`.
-            match next {
-                Some(at) => drop(tokio::time::timeout_at(at.into(), changed.changed()).await),
-                None => drop(changed.changed().await),
-            }
-        }
     }
 }
 

@@ -1,22 +1,17 @@
-//! Makes room for a model that is to be loaded: in the machine's memory, and in that of its graphics device. Both are counted separately: a
-//! model is evicted only if it uses some of the memory that is short. Used by the registry.
+//! Whether there is room for a model: in the machine's memory, and in that of its graphics device. Both are counted separately: a model is
+//! evicted only if it uses some of the memory that is short, and the least recently used one first. Used by `octet_turns`.
 
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use humansize::{BINARY, format_size};
+use octet_turns::{Phase, Room, Rules, Running};
 
-use super::{Phase, Registry, State};
-use crate::models::Loaded;
-use crate::models::memory::OnDevice;
+use super::AcquireError;
+use super::host::Models;
+use crate::models::memory::{FreeMemory, OnDevice};
 
-/// A model is evicted only after it was idle for this long: its last client may send another request.
-const IDLE_MIN: Duration = Duration::from_millis(500);
-/// Minimum turn of a model while others wait.
-const TURN_MIN: Duration = Duration::from_secs(5);
-/// A turn is at least this multiple of the loading time.
-const TURN_LOADS: u32 = 4;
-/// Maximum interval at which waiting loads check for memory.
+/// Maximum interval at which waiting loads check for memory: other programs may have freed some.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// A lack of memory.
@@ -44,18 +39,6 @@ impl Shortage {
     }
 }
 
-enum Victim {
-    /// No model can be evicted.
-    None,
-    /// A model will be evicted soon.
-    Wait,
-    Model(usize, Arc<Loaded>),
-}
-
-fn takes_memory(s: &State) -> bool {
-    !matches!(s.phase, Phase::Idle | Phase::Queued)
-}
-
 fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
@@ -63,83 +46,66 @@ fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     }
 }
 
-impl Registry {
-    /// Unloads others until there is room for a model.
-    pub(super) async fn make_room(self: &Arc<Self>, index: usize) -> Result<(), String> {
-        let mut changed = self.changed.subscribe();
-        loop {
-            changed.mark_unchanged();
-            let Some(short) = self.shortage(index) else { return Ok(()) };
-            if self.is_draining() {
-                return Err("the server is shutting down".into());
-            }
-            match self.choose_victim(index, &short) {
-                Victim::None => return Err(short.text()),
-                Victim::Wait => {
-                    let _ = tokio::time::timeout(LOOK_AGAIN, changed.changed()).await;
-                }
-                Victim::Model(i, loaded) => self.unload(i, loaded).await,
-            }
+impl Rules for Models {
+    type Error = AcquireError;
+
+    /// One model is loaded at a time. Loaded models count against the memory limit, and so does the one being loaded; queued ones do not.
+    fn room(&self, x: usize, running: &[Running]) -> Room<AcquireError> {
+        let wait_for = |y: &Running| Room::Taken { by: vec![y.index], again: Some(LOOK_AGAIN) };
+        if let Some(loading) = running.iter().find(|r| r.phase == Phase::Starting) {
+            return wait_for(loading);
         }
-    }
-
-    /// The memory that is too short for model `index`, which is being loaded.
-    fn shortage(&self, index: usize) -> Option<Shortage> {
-        let card = self.entry(index).card.clone();
-        let free = self.free_memory(index);
-        if let Some(free) = free.filter(|free| *free < card.memory_bytes) {
-            return Some(Shortage { need: card.memory_bytes, free, device: None });
-        }
-        let device = card.on_device?;
-        let free = self.free_on(index, &device).filter(|free| *free < device.bytes)?;
-        Some(Shortage { need: device.bytes, free, device: Some(device) })
-    }
-
-    /// The machine's memory that it may take; `None` without a limit.
-    fn free_memory(&self, index: usize) -> Option<u64> {
-        let others = || self.taken_by_others(index, None);
-        least((self.memory.free)(), self.memory.limit.map(|limit| limit.saturating_sub(others())))
-    }
-
-    /// The same of a device.
-    fn free_on(&self, index: usize, device: &OnDevice) -> Option<u64> {
-        let others = || self.taken_by_others(index, Some(&device.name));
-        least((device.free)(), device.limit.map(|limit| limit.saturating_sub(others())))
-    }
-
-    /// The memory of a device, or of the machine, that the models other than `index` take.
-    fn taken_by_others(&self, index: usize, device: Option<&str>) -> u64 {
-        let entries = self.entries();
-        let states = self.lock();
-        let all = states.iter().zip(&entries).enumerate();
-        let others = all.filter(|(i, (s, _))| *i != index && takes_memory(s));
-        others.map(|(_, (_, e))| e.card.bytes_of(device)).sum()
-    }
-
-    /// Who has to go for model `index`; takes it out of use.
-    fn choose_victim(&self, index: usize, short: &Shortage) -> Victim {
-        let device = short.device.as_ref().map(|d| d.name.as_str());
-        let entries = self.entries();
-        let mut states = self.lock();
-        let holds = |i: usize| i != index && entries.get(i).is_some_and(|e| e.card.bytes_of(device) > 0);
-        // One that was asked to go is waited for: a second need not go as well.
-        let ready =
-            states.iter().enumerate().filter(|(i, s)| holds(*i) && matches!(s.phase, Phase::Ready(_)));
-        let first = ready.min_by_key(|(_, s)| (!s.leaving, s.users > 0, s.last_used));
-        let Some((i, last_used)) = first.map(|(i, s)| (i, s.last_used)) else {
-            let mut all = states.iter().enumerate();
-            let busy = all.any(|(i, s)| holds(i) && matches!(s.phase, Phase::Unloading));
-            return if busy { Victim::Wait } else { Victim::None };
+        let short = match self.shortage(x, running) {
+            Ok(None) => return Room::Free,
+            Ok(Some(short)) => short,
+            Err(why) => return Room::Never(self.all[x].refusal(&why)),
         };
-        let s = &mut states[i];
-        let Phase::Ready(loaded) = &s.phase else { return Victim::Wait };
-        let turn = TURN_MIN.max(loaded.load_time * TURN_LOADS);
-        s.leaving |= s.loaded_at.elapsed() >= turn;
-        if s.users > 0 || !(s.leaving || last_used.elapsed() >= IDLE_MIN) {
-            return Victim::Wait;
+        let device = short.device.as_ref().map(|d| d.name.as_str());
+        let holders = || running.iter().filter(|r| self.bytes_of(r, device) > 0);
+        // One that is on its way out is waited for: a second need not go as well.
+        let leaving = holders().find(|r| r.phase == Phase::Stopping);
+        let first = || holders().min_by_key(|r| (!r.is_closed, !r.is_idle, r.last_used));
+        match leaving.or_else(first) {
+            Some(y) => wait_for(y),
+            None => Room::Never(self.all[x].refusal(&short.text())),
         }
-        let loaded = Arc::clone(loaded);
-        s.phase = Phase::Unloading;
-        Victim::Model(i, loaded)
     }
+
+    /// Whatever starts takes memory.
+    fn overtakes(&self, _: usize, _: usize) -> bool {
+        true
+    }
+}
+
+impl Models {
+    /// Bytes that a model takes of a device, or of the machine.
+    fn bytes_of(&self, model: &Running, device: Option<&str>) -> u64 {
+        self.all[model.index].entry.card.bytes_of(device)
+    }
+
+    /// The memory that is too short for a model beside those that run.
+    fn shortage(&self, x: usize, running: &[Running]) -> Result<Option<Shortage>, String> {
+        let others = |device| running.iter().map(|r| self.bytes_of(r, device)).sum::<u64>();
+        let card = &self.all[x].entry.card;
+        let free = measure(&self.memory.free, self.memory.limit, || others(None))?;
+        if let Some(free) = free.filter(|free| *free < card.memory_bytes) {
+            return Ok(Some(Shortage { need: card.memory_bytes, free, device: None }));
+        }
+        let Some(device) = &card.on_device else { return Ok(None) };
+        let free = measure(&device.free, device.limit, || others(Some(&device.name)))?;
+        let short = free.filter(|free| *free < device.bytes);
+        Ok(short.map(|free| Shortage { need: device.bytes, free, device: Some(device.clone()) }))
+    }
+}
+
+/// The memory that a model may take beside others; `None` without a limit.
+fn measure(
+    free: &FreeMemory,
+    limit: Option<u64>,
+    others: impl FnOnce() -> u64,
+) -> Result<Option<u64>, String> {
+    // A panic here would leave all requests waiting.
+    let measured = catch_unwind(AssertUnwindSafe(|| free()));
+    let measured = measured.map_err(|_| "an internal error; the log says more")?;
+    Ok(least(measured, limit.map(|limit| limit.saturating_sub(others()))))
 }

@@ -3,15 +3,72 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use octet_process::{Membership, Patience, Phase, Scheduler, Step};
+use octet_turns::{Patience, Phase, Room, Rules, Running, Scheduler, Step};
 use proptest::prelude::*;
 
-fn member(group: &str) -> Membership {
-    Membership { group: group.into(), swap: true, exclusive: true, persistent: false }
+/// What fits together.
+trait Fits: Rules<Error = &'static str> {
+    /// Whether `starting` may start beside those that take room.
+    fn fits(&self, starting: usize, beside: &[usize]) -> bool;
+}
+
+/// Entries of one group exclude each other.
+struct Groups(Vec<&'static str>);
+
+impl Rules for Groups {
+    type Error = &'static str;
+
+    fn room(&self, x: usize, running: &[Running]) -> Room<Self::Error> {
+        let by: Vec<usize> = running.iter().map(|r| r.index).filter(|y| self.0[*y] == self.0[x]).collect();
+        if by.is_empty() { Room::Free } else { Room::Taken { by, again: None } }
+    }
+
+    fn overtakes(&self, later: usize, earlier: usize) -> bool {
+        self.0[later] == self.0[earlier]
+    }
+}
+
+impl Fits for Groups {
+    fn fits(&self, starting: usize, beside: &[usize]) -> bool {
+        beside.iter().all(|y| self.0[*y] != self.0[starting])
+    }
+}
+
+/// Entries that share a memory: one is loaded at a time, and the least recently used one makes room.
+struct Shared {
+    sizes: Vec<u64>,
+    all: u64,
+}
+
+impl Rules for Shared {
+    type Error = &'static str;
+
+    fn room(&self, x: usize, running: &[Running]) -> Room<Self::Error> {
+        if let Some(loading) = running.iter().find(|r| r.phase == Phase::Starting) {
+            return Room::Taken { by: vec![loading.index], again: None };
+        }
+        let taken: u64 = running.iter().map(|r| self.sizes[r.index]).sum();
+        if taken + self.sizes[x] <= self.all {
+            return Room::Free;
+        }
+        let first = running.iter().min_by_key(|r| (!r.is_closed, !r.is_idle, r.last_used));
+        first.map_or(Room::Never("too large"), |r| Room::Taken { by: vec![r.index], again: None })
+    }
+
+    fn overtakes(&self, _: usize, _: usize) -> bool {
+        true
+    }
+}
+
+impl Fits for Shared {
+    fn fits(&self, starting: usize, beside: &[usize]) -> bool {
+        beside.iter().chain([&starting]).map(|i| self.sizes[*i]).sum::<u64>() <= self.all
+    }
 }
 
 fn patience() -> Patience {
     Patience {
+        turn_loads: 1,
         turn_min: Duration::from_millis(1000),
         turn_max: Duration::from_millis(10_000),
         pause: Duration::from_millis(300),
@@ -24,46 +81,54 @@ fn patience() -> Patience {
 enum What {
     Ready(usize),
     Stopped(usize),
-    Done(usize),
+    Done(usize, u64),
     Arrive(usize, u64),
     Leave(u64),
 }
 
 /// A machine on which all takes its time, in milliseconds.
-struct World {
+struct World<R> {
     scheduler: Scheduler<u64>,
+    rules: R,
     start: Instant,
     now: u64,
     events: Vec<(u64, What)>,
     load: Vec<u64>,
     service: u64,
-    groups: Vec<Membership>,
     limit: usize,
     left: Vec<u64>,
     arrived: HashMap<u64, u64>,
     served: HashMap<u64, u64>,
+    refused: Vec<u64>,
     starts: Vec<(u64, usize)>,
 }
 
-impl World {
-    fn new(groups: Vec<Membership>, load: Vec<u64>, service: u64, limit: usize, ttl: Option<u64>) -> Self {
+impl<R: Fits> World<R> {
+    fn new(rules: R, load: Vec<u64>, service: u64, limit: usize, ttl: Option<u64>) -> Self {
         let start = Instant::now();
         let mut scheduler = Scheduler::new(patience());
-        for group in &groups {
-            scheduler.add(group.clone(), limit, ttl.map(Duration::from_millis), start);
+        for _ in &load {
+            scheduler.add(limit, ttl.map(Duration::from_millis), start);
         }
-        let (left, arrived, served) = Default::default();
-        let (events, starts) = Default::default();
-        Self { scheduler, start, now: 0, events, load, service, groups, limit, left, arrived, served, starts }
+        Self {
+            scheduler,
+            rules,
+            start,
+            now: 0,
+            events: Vec::new(),
+            load,
+            service,
+            limit,
+            left: Vec::new(),
+            arrived: HashMap::new(),
+            served: HashMap::new(),
+            refused: Vec::new(),
+            starts: Vec::new(),
+        }
     }
 
     fn time(&self) -> Instant {
         self.start + Duration::from_millis(self.now)
-    }
-
-    fn evicts(&self, a: usize, b: usize) -> bool {
-        let (a, b) = (&self.groups[a], &self.groups[b]);
-        if a.group == b.group { a.swap } else { a.exclusive && !b.persistent }
     }
 
     /// Lets all happen, until nothing more does or the time is over.
@@ -72,22 +137,19 @@ impl World {
         loop {
             let again = loop {
                 let time = self.time();
-                let again = self.scheduler.next(time, &mut steps);
+                let again = self.scheduler.next(&self.rules, time, &mut steps);
                 if steps.is_empty() {
                     break again;
                 }
                 for step in steps.drain(..) {
                     match step {
                         Step::Start(i) => {
-                            for (j, _) in self.groups.iter().enumerate().filter(|(j, _)| *j != i) {
-                                let runs =
-                                    !matches!(self.scheduler.state(j).0, Phase::Stopped | Phase::Resting);
-                                assert!(
-                                    !runs || !self.evicts(i, j),
-                                    "{i} starts while {j} runs, at {}",
-                                    self.now
-                                );
-                            }
+                            let takes_room = |j: &usize| {
+                                *j != i
+                                    && !matches!(self.scheduler.state(*j).0, Phase::Stopped | Phase::Resting)
+                            };
+                            let beside: Vec<usize> = (0..self.load.len()).filter(takes_room).collect();
+                            assert!(self.rules.fits(i, &beside), "{i} beside {beside:?} at {}", self.now);
                             self.starts.push((self.now, i));
                             self.events.push((self.now + self.load[i], What::Ready(i)));
                         }
@@ -96,8 +158,10 @@ impl World {
                             assert!(!self.left.contains(&request), "a cancelled request is forgotten");
                             assert!(self.scheduler.state(i).1 <= self.limit);
                             assert!(self.served.insert(request, self.now).is_none());
-                            self.events.push((self.now + self.service, What::Done(i)));
+                            let generation = self.scheduler.generation(i);
+                            self.events.push((self.now + self.service, What::Done(i, generation)));
                         }
+                        Step::Refuse(_, requests, _) => self.refused.extend(requests),
                     }
                 }
             };
@@ -122,7 +186,7 @@ impl World {
                 match what {
                     What::Ready(i) => self.scheduler.ready(i, now),
                     What::Stopped(i) => self.scheduler.stopped(i, now),
-                    What::Done(i) => self.scheduler.done(i, now),
+                    What::Done(i, generation) => self.scheduler.done(i, generation, now),
                     What::Arrive(i, request) => {
                         self.arrived.insert(request, self.now);
                         self.scheduler.ask(i, request);
@@ -142,7 +206,7 @@ impl World {
     fn longest_wait(&self) -> u64 {
         self.arrived
             .iter()
-            .filter(|(r, _)| !self.left.contains(r))
+            .filter(|(r, _)| !self.left.contains(r) && !self.refused.contains(r))
             .map(|(r, at)| self.served.get(r).unwrap_or_else(|| panic!("{r} was never served")) - at)
             .max()
             .unwrap_or(0)
@@ -154,7 +218,7 @@ impl World {
 #[test]
 fn alternating_load_does_not_thrash() {
     let (load, service) = (2000, 100);
-    let mut world = World::new(vec![member("g"), member("g")], vec![load; 2], service, 4, None);
+    let mut world = World::new(Groups(vec!["g", "g"]), vec![load; 2], service, 4, None);
     for n in 0..600 {
         world.events.push((n * 100, What::Arrive((n % 2) as usize, n)));
     }
@@ -169,12 +233,12 @@ fn alternating_load_does_not_thrash() {
 
 #[test]
 fn a_single_client_can_switch_models_quickly() {
-    let mut world = World::new(vec![member("g"), member("g")], vec![5000; 2], 1000, 4, None);
+    let mut world = World::new(Groups(vec!["g", "g"]), vec![5000; 2], 1000, 4, None);
     world.events.push((0, What::Arrive(0, 0)));
     world.events.push((20_000, What::Arrive(1, 1)));
     world.run(60_000);
     assert_eq!(world.served[&1] - 20_000, 50 + 5000, "idle for longer than the pause: at once");
-    let mut world = World::new(vec![member("g"), member("g")], vec![5000; 2], 1000, 4, None);
+    let mut world = World::new(Groups(vec!["g", "g"]), vec![5000; 2], 1000, 4, None);
     world.events.push((0, What::Arrive(0, 0)));
     world.events.push((6000, What::Arrive(1, 1))); // the other ends at this moment
     world.run(60_000);
@@ -183,7 +247,7 @@ fn a_single_client_can_switch_models_quickly() {
 
 #[test]
 fn a_long_queue_for_one_model_does_not_starve_another() {
-    let mut world = World::new(vec![member("g"), member("g")], vec![1000; 2], 1000, 1, None);
+    let mut world = World::new(Groups(vec!["g", "g"]), vec![1000; 2], 1000, 1, None);
     for n in 0..200 {
         world.events.push((0, What::Arrive(0, n)));
     }
@@ -194,32 +258,15 @@ fn a_long_queue_for_one_model_does_not_starve_another() {
 }
 
 #[test]
-fn groups_decide_which_processes_run_together() {
-    let together = Membership { swap: false, exclusive: false, ..member("together") };
-    let kept = Membership { persistent: true, swap: false, exclusive: false, group: "kept".into() };
-    let groups = vec![together.clone(), together, kept, member("alone")];
-    let mut world = World::new(groups, vec![100; 4], 50, 4, None);
-    for i in 0..3 {
-        world.events.push((0, What::Arrive(i, i as u64)));
-    }
-    world.run(1000);
-    let phases = |w: &World| (0..4).map(|i| w.scheduler.state(i).0).collect::<Vec<_>>();
-    assert_eq!(phases(&world), [Phase::Ready, Phase::Ready, Phase::Ready, Phase::Stopped]);
-    world.events.push((1000, What::Arrive(3, 3)));
-    world.run(10_000);
-    assert_eq!(phases(&world), [Phase::Stopped, Phase::Stopped, Phase::Ready, Phase::Ready]);
-}
-
-#[test]
 fn repeated_failures_pause_longer_and_a_crash_is_restarted() {
     let now = Instant::now();
     let at = |ms: u64| now + Duration::from_millis(ms);
     let mut s = Scheduler::new(patience());
-    let i = s.add(member("g"), 1, None, now);
-    let mut steps = Vec::new();
+    let i = s.add(1, None, now);
+    let (rules, mut steps) = (Groups(vec!["g"]), Vec::new());
     let mut start = |s: &mut Scheduler<u64>, ms: u64| {
         steps.clear();
-        s.next(at(ms), &mut steps);
+        s.next(&rules, at(ms), &mut steps);
         steps.iter().any(|step| matches!(step, Step::Start(_)))
     };
     s.ask(i, 1);
@@ -242,7 +289,7 @@ fn repeated_failures_pause_longer_and_a_crash_is_restarted() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
-    /// No request is forgotten, exclusive models never run together (see `World::run`), and no wait is longer than the turns before it.
+    /// No request is forgotten, entries that exclude each other never run together (see `World::run`), and no wait is longer than the turns before it.
     #[test]
     fn all_are_served_in_time(
         loads in proptest::collection::vec(0u64..3000, 2..5),
@@ -253,8 +300,8 @@ proptest! {
         arrivals in proptest::collection::vec((0u64..30_000, 0usize..4, proptest::option::of(0u64..5000)), 1..80),
     ) {
         let models = loads.len();
-        let groups = (0..models).map(|i| member(if two_groups && i % 2 == 0 { "h" } else { "g" })).collect();
-        let mut world = World::new(groups, loads.clone(), service, limit, ttl);
+        let groups = (0..models).map(|i| if two_groups && i % 2 == 0 { "h" } else { "g" }).collect();
+        let mut world = World::new(Groups(groups), loads.clone(), service, limit, ttl);
         for (n, (at, model, leaves)) in arrivals.iter().enumerate() {
             world.events.push((*at, What::Arrive(model % models, n as u64)));
             if let Some(after) = leaves {
@@ -268,5 +315,34 @@ proptest! {
         let rounds = arrivals.len().div_ceil(limit) as u64 + 1;
         prop_assert!(wait <= turns * rounds, "{wait} ms, {turns} a round");
         prop_assert!(world.starts.len() <= arrivals.len() * 2, "{} starts", world.starts.len());
+    }
+
+    /// The same for entries that share a memory: it never overflows, and what never fits is refused.
+    #[test]
+    fn all_that_fit_are_served_in_time(
+        entries in proptest::collection::vec((0u64..3000, 1u64..12), 2..5),
+        service in 1u64..800,
+        limit in 1usize..5,
+        ttl in proptest::option::of(0u64..2000),
+        arrivals in proptest::collection::vec((0u64..30_000, 0usize..4, proptest::option::of(0u64..5000)), 1..80),
+    ) {
+        let (loads, sizes): (Vec<u64>, Vec<u64>) = entries.into_iter().unzip();
+        let models = loads.len();
+        let mut world = World::new(Shared { sizes: sizes.clone(), all: 10 }, loads.clone(), service, limit, ttl);
+        for (n, (at, model, leaves)) in arrivals.iter().enumerate() {
+            world.events.push((*at, What::Arrive(model % models, n as u64)));
+            if let Some(after) = leaves {
+                world.events.push((at + after, What::Leave(n as u64)));
+            }
+        }
+        world.run(10_000_000);
+        let wait = world.longest_wait();
+        let turns: u64 = loads.iter().map(|l| l + (*l).max(1000) + service + 50 + 300).sum();
+        let rounds = arrivals.len().div_ceil(limit) as u64 + 1;
+        prop_assert!(wait <= turns * rounds, "{wait} ms, {turns} a round");
+        for request in &world.refused {
+            let model = arrivals[usize::try_from(*request).unwrap()].1 % models;
+            prop_assert!(sizes[model] > 10, "{request} was refused, and its entry fits");
+        }
     }
 }

@@ -1,36 +1,68 @@
-//! Decides which servers start, which are evicted, and which requests are admitted: pure decisions on plain state. Driven by
-//! `processes`, and by tests with their own clock.
+//! Decides which entries start, which are evicted, and which requests are admitted: pure decisions on plain state. Driven by `pool`,
+//! and by tests with their own clock. An entry is a model or a server.
 //!
-//! If two servers exclude each other, alternating requests could swap them each time. So a server that others wait for keeps running
-//! for as long as a swap takes (its last load), and serves the requests of that time as a batch; then it accepts no more, finishes,
-//! and is evicted. If idle, it is evicted after a short pause, in which its client may send the next request. Turns are in the order
-//! in which servers were first waited for, and the evicted server comes last: no request is overtaken twice, and no wait exceeds the
-//! turns before it.
+//! If two entries do not fit together, alternating requests could swap them each time. So an entry that others wait for keeps running
+//! for a turn, which lasts as long as loading it does or a multiple of that, and serves the requests of that time as a batch; then it
+//! accepts no more, finishes, and is evicted. If idle, it is evicted after a short pause, in which its client may send the next
+//! request. Turns are in the order in which entries were first waited for, and the evicted entry comes last: no request is overtaken
+//! twice, and no wait exceeds the turns before it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// The servers that an entry excludes: llama-swap's groups.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Membership {
-    /// The group.
-    pub group: String,
-    /// One member runs at a time.
-    pub swap: bool,
-    /// Starting a member stops members of other groups.
-    pub exclusive: bool,
-    /// Other groups do not stop its members.
-    pub persistent: bool,
+/// Which entries fit together.
+pub trait Rules {
+    /// Why none can start.
+    type Error;
+
+    /// Whether `x`, which is stopped, may start beside `running`: all entries that take room, but `x`.
+    fn room(&self, x: usize, running: &[Running]) -> Room<Self::Error>;
+
+    /// Whether a start of `later` could take the room for which `earlier` waits.
+    fn overtakes(&self, later: usize, earlier: usize) -> bool;
 }
 
-/// How long a server that others wait for keeps running.
+/// An entry that takes room.
+#[derive(Debug, Clone, Copy)]
+pub struct Running {
+    /// The entry.
+    pub index: usize,
+    /// `Starting`, `Ready` or `Stopping`.
+    pub phase: Phase,
+    /// No request uses it or waits for it.
+    pub is_idle: bool,
+    /// It accepted no more requests so far, as its turn was over.
+    pub is_closed: bool,
+    /// When a request was last admitted or finished.
+    pub last_used: Instant,
+}
+
+/// Whether there is room for an entry.
+#[derive(Debug)]
+pub enum Room<E> {
+    /// It may start.
+    Free,
+    /// Others have to end first.
+    Taken {
+        /// All of these, or the caller chooses anew when one has ended.
+        by: Vec<usize>,
+        /// Room may come by itself: it is looked for again after this time.
+        again: Option<Duration>,
+    },
+    /// No end of another makes room.
+    Never(E),
+}
+
+/// How long an entry that others wait for keeps running.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
+    /// A turn lasts this many times as long as the entry took to load.
+    pub turn_loads: u32,
     /// Minimum turn, even if it loads faster.
     pub turn_min: Duration,
     /// Maximum turn, even if it loads slower.
     pub turn_max: Duration,
-    /// The pause of an idle server before it is evicted.
+    /// The pause of an idle entry before it is evicted.
     pub pause: Duration,
     /// Delay before the second attempt after a failure; doubled each time.
     pub backoff_min: Duration,
@@ -38,19 +70,7 @@ pub struct Patience {
     pub backoff_max: Duration,
 }
 
-impl Default for Patience {
-    fn default() -> Self {
-        Self {
-            turn_min: Duration::from_secs(1),
-            turn_max: Duration::from_secs(60),
-            pause: Duration::from_millis(300),
-            backoff_min: Duration::from_secs(1),
-            backoff_max: Duration::from_secs(60),
-        }
-    }
-}
-
-/// The state of a server.
+/// The state of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// Not running.
@@ -67,17 +87,18 @@ pub enum Phase {
 
 /// A step to carry out.
 #[derive(Debug)]
-pub enum Step<W> {
-    /// Start this server; then call [`Scheduler::ready`] or [`Scheduler::failed`].
+pub enum Step<W, E> {
+    /// Start this entry; then call [`Scheduler::ready`] or [`Scheduler::failed`].
     Start(usize),
-    /// End this server; then call [`Scheduler::stopped`].
+    /// End this entry; then call [`Scheduler::stopped`].
     Stop(usize),
     /// Admit this request; then call [`Scheduler::done`].
     Grant(usize, W),
+    /// There will be no room for this entry: refuse these requests.
+    Refuse(usize, Vec<W>, E),
 }
 
 struct Entry<W> {
-    member: Membership,
     limit: usize,
     ttl: Option<Duration>,
     phase: Phase,
@@ -85,6 +106,8 @@ struct Entry<W> {
     active: usize,
     /// Accepts no more requests: others wait for it to end.
     closed: bool,
+    /// Whether that held before the present decision.
+    was_closed: bool,
     /// Start it without requests, when it evicts no other.
     wanted: bool,
     /// Ends after its requests, and is not started again.
@@ -93,27 +116,31 @@ struct Entry<W> {
     turn: Option<u64>,
     /// Start of the phase.
     since: Instant,
-    idle_since: Instant,
+    /// When a request was last admitted or finished.
+    last_used: Instant,
+    /// Number of ends: admissions before the last one count no more.
+    generation: u64,
     load_time: Duration,
     failures: u32,
     rest_until: Instant,
 }
 
 impl<W> Entry<W> {
-    fn new(member: Membership, limit: usize, ttl: Option<Duration>, now: Instant) -> Self {
+    fn new(limit: usize, ttl: Option<Duration>, now: Instant) -> Self {
         Self {
-            member,
             limit: limit.max(1),
             ttl,
             phase: Phase::Stopped,
             waiting: VecDeque::new(),
             active: 0,
             closed: false,
+            was_closed: false,
             wanted: false,
             retired: false,
             turn: None,
             since: now,
-            idle_since: now,
+            last_used: now,
+            generation: 0,
             load_time: Duration::ZERO,
             failures: 0,
             rest_until: now,
@@ -128,6 +155,13 @@ impl<W> Entry<W> {
         self.active == 0 && self.waiting.is_empty()
     }
 
+    /// It runs no more, and whoever was admitted counts no more.
+    fn end(&mut self, phase: Phase, now: Instant) {
+        self.active = 0;
+        self.generation += 1;
+        self.enter(phase, now);
+    }
+
     fn enter(&mut self, phase: Phase, now: Instant) {
         self.phase = phase;
         self.since = now;
@@ -135,7 +169,7 @@ impl<W> Entry<W> {
     }
 }
 
-/// All servers, by index. `W` is a waiting request.
+/// All entries, by index. `W` is a waiting request.
 pub struct Scheduler<W> {
     entries: Vec<Entry<W>>,
     patience: Patience,
@@ -149,12 +183,14 @@ impl<W> Scheduler<W> {
     }
 
     /// Adds an entry at a free or new index, which is returned. `ttl`: how long it runs when idle.
-    pub fn add(&mut self, member: Membership, limit: usize, ttl: Option<Duration>, now: Instant) -> usize {
-        let entry = Entry::new(member, limit, ttl, now);
+    /// `limit`: how many requests it serves at once.
+    pub fn add(&mut self, limit: usize, ttl: Option<Duration>, now: Instant) -> usize {
+        let entry = Entry::new(limit, ttl, now);
         let free = self.entries.iter().position(|e| e.retired && !e.runs() && e.waiting.is_empty());
         match free {
             Some(i) => {
-                self.entries[i] = entry;
+                let generation = self.entries[i].generation;
+                self.entries[i] = Entry { generation, ..entry };
                 i
             }
             None => {
@@ -187,16 +223,32 @@ impl<W> Scheduler<W> {
         }
     }
 
-    /// A request has finished.
-    pub fn done(&mut self, i: usize, now: Instant) {
+    /// Changes how long an entry runs when idle.
+    pub fn set_ttl(&mut self, i: usize, ttl: Option<Duration>) {
+        self.entries[i].ttl = ttl;
+    }
+
+    /// When an entry ends if it is not used until then; `None` if it does not, or the time cannot be represented.
+    pub fn ends_at(&self, i: usize) -> Option<Instant> {
+        let entry = &self.entries[i];
+        entry.ttl.and_then(|ttl| entry.last_used.checked_add(ttl))
+    }
+
+    /// Changes with each end of the entry; see [`Scheduler::done`].
+    pub fn generation(&self, i: usize) -> u64 {
+        self.entries[i].generation
+    }
+
+    /// A request has finished that was admitted in this generation.
+    pub fn done(&mut self, i: usize, generation: u64, now: Instant) {
         let entry = &mut self.entries[i];
-        entry.active = entry.active.saturating_sub(1);
-        if entry.active == 0 {
-            entry.idle_since = now;
+        if entry.generation == generation {
+            entry.active = entry.active.saturating_sub(1);
+            entry.last_used = now;
         }
     }
 
-    /// The server accepts requests.
+    /// The entry accepts requests.
     pub fn ready(&mut self, i: usize, now: Instant) {
         let entry = &mut self.entries[i];
         if entry.phase != Phase::Starting {
@@ -204,34 +256,32 @@ impl<W> Scheduler<W> {
         }
         entry.wanted = false; // a crash may want it again
         entry.load_time = now.saturating_duration_since(entry.since);
-        entry.idle_since = now;
+        entry.last_used = now;
         entry.enter(Phase::Ready, now);
     }
 
-    /// The server has stopped as requested.
+    /// The entry has ended as requested, or ended by itself and starts again when a request waits.
     pub fn stopped(&mut self, i: usize, now: Instant) {
         let entry = &mut self.entries[i];
-        entry.active = 0;
         entry.failures = 0;
-        entry.enter(Phase::Stopped, now);
+        entry.end(Phase::Stopped, now);
     }
 
-    /// The server failed to become ready: returns the requests that waited for it, to be refused.
+    /// The entry failed to become ready: returns the requests that waited for it, to be refused.
     pub fn failed(&mut self, i: usize, now: Instant) -> Vec<W> {
         self.rest(i, now);
         self.entries[i].waiting.drain(..).collect()
     }
 
-    /// The server ended by itself. Waiting requests wait for the next start, which is at once if it had run for long.
+    /// The entry ended by itself. Waiting requests wait for the next start, which is at once if it had run for long.
     pub fn crashed(&mut self, i: usize, now: Instant) {
         let entry = &mut self.entries[i];
         let has_run = now.saturating_duration_since(entry.since);
-        // A server without a ttl ends only by a crash: it is restarted.
+        // An entry without a ttl ends only by a crash: it is restarted.
         entry.wanted |= entry.ttl.is_none() && !entry.retired;
         if has_run >= self.patience.backoff_max {
             entry.failures = 0;
-            entry.active = 0;
-            entry.enter(Phase::Stopped, now);
+            entry.end(Phase::Stopped, now);
         } else {
             self.rest(i, now);
         }
@@ -242,8 +292,7 @@ impl<W> Scheduler<W> {
         let doubled = self.patience.backoff_min.saturating_mul(1 << entry.failures.min(16));
         entry.failures = entry.failures.saturating_add(1);
         entry.rest_until = now + doubled.min(self.patience.backoff_max);
-        entry.active = 0;
-        entry.enter(Phase::Resting, now);
+        entry.end(Phase::Resting, now);
     }
 
     /// How long it will not be retried.
@@ -259,7 +308,7 @@ impl<W> Scheduler<W> {
         (entry.phase, entry.active, entry.waiting.len())
     }
 
-    /// Ends a server although no other needs its place. The next request starts it again.
+    /// Ends an entry although no other needs its room: the caller stops it if this returns true. The next request starts it again.
     pub fn unload(&mut self, i: usize, now: Instant) -> bool {
         let entry = &mut self.entries[i];
         entry.wanted = false;
@@ -270,17 +319,29 @@ impl<W> Scheduler<W> {
         stops
     }
 
-    /// Whether `a` cannot start while `b` runs.
-    fn evicts(&self, a: usize, b: usize) -> bool {
-        let (a, b) = (&self.entries[a].member, &self.entries[b].member);
-        if a.group == b.group { a.swap } else { a.exclusive && !b.persistent }
+    /// The entries that take room, but `x`.
+    fn running(&self, x: usize) -> Vec<Running> {
+        let all = self.entries.iter().enumerate().filter(|(i, e)| *i != x && e.runs());
+        all.map(|(index, e)| Running {
+            index,
+            phase: e.phase,
+            is_idle: e.is_idle(),
+            is_closed: e.was_closed,
+            last_used: e.last_used,
+        })
+        .collect()
     }
 
     /// Decides the next steps, and when to decide again if nothing happens until then.
-    pub fn next(&mut self, now: Instant, steps: &mut Vec<Step<W>>) -> Option<Instant> {
+    pub fn next<R: Rules>(
+        &mut self,
+        rules: &R,
+        now: Instant,
+        steps: &mut Vec<Step<W, R::Error>>,
+    ) -> Option<Instant> {
         let mut again = Again(None);
         for entry in &mut self.entries {
-            entry.closed = false;
+            entry.was_closed = std::mem::take(&mut entry.closed);
             if entry.phase == Phase::Resting {
                 if entry.rest_until <= now {
                     entry.enter(Phase::Stopped, now);
@@ -296,7 +357,7 @@ impl<W> Scheduler<W> {
                 entry.turn = None;
             }
         }
-        self.start(now, steps, &mut again);
+        self.start(rules, now, steps, &mut again);
         for (i, entry) in self.entries.iter_mut().enumerate() {
             if entry.phase != Phase::Ready {
                 continue;
@@ -306,64 +367,79 @@ impl<W> Scheduler<W> {
                 && let Some(request) = entry.waiting.pop_front()
             {
                 entry.active += 1;
+                entry.last_used = now;
                 steps.push(Step::Grant(i, request));
             }
             let ttl = if entry.retired { Some(Duration::ZERO) } else { entry.ttl };
-            if let Some(ttl) = ttl.filter(|_| entry.is_idle()) {
-                let at = entry.idle_since + ttl;
-                if at <= now {
-                    entry.enter(Phase::Stopping, now);
-                    steps.push(Step::Stop(i));
-                } else {
-                    again.at(at);
-                }
+            // A time that cannot be represented does not come.
+            let Some(at) = ttl.filter(|_| entry.is_idle()).and_then(|ttl| entry.last_used.checked_add(ttl))
+            else {
+                continue;
+            };
+            if at <= now {
+                entry.enter(Phase::Stopping, now);
+                steps.push(Step::Stop(i));
+            } else {
+                again.at(at);
             }
         }
         again.0
     }
 
-    /// Starts waiting servers that may run, and evicts others for the rest, in order of turns.
-    fn start(&mut self, now: Instant, steps: &mut Vec<Step<W>>, again: &mut Again) {
+    /// Starts waiting entries that may run, and evicts others for the rest, in order of turns.
+    fn start<R: Rules>(
+        &mut self,
+        rules: &R,
+        now: Instant,
+        steps: &mut Vec<Step<W, R::Error>>,
+        again: &mut Again,
+    ) {
         let is_startable = |e: &Entry<W>| e.phase == Phase::Stopped && (!e.waiting.is_empty() || e.wanted);
         let mut order: Vec<usize> =
             (0..self.entries.len()).filter(|i| is_startable(&self.entries[*i])).collect();
-        // Servers without waiting requests have no turn, and come last.
+        // Entries without waiting requests have no turn, and come last.
         order.sort_by_key(|i| self.entries[*i].turn.unwrap_or(u64::MAX));
         let mut before: Vec<usize> = Vec::new();
         for x in order {
-            // A server that has waited longer is not overtaken by those that exclude it.
-            let overtakes = before.iter().any(|b| self.evicts(*b, x) || self.evicts(x, *b));
-            let rivals: Vec<usize> = (0..self.entries.len())
-                .filter(|y| *y != x && self.entries[*y].runs() && self.evicts(x, *y))
-                .collect();
-            if !overtakes && rivals.is_empty() {
-                self.entries[x].turn = None;
-                self.entries[x].enter(Phase::Starting, now);
-                steps.push(Step::Start(x));
+            let is_waited_for = self.entries[x].turn.is_some();
+            // An entry that has waited longer is not overtaken by those that take its room.
+            if before.iter().any(|earlier| rules.overtakes(x, *earlier)) {
+                before.extend(is_waited_for.then_some(x));
                 continue;
             }
-            if self.entries[x].turn.is_none() {
-                continue; // no request waits for it, so it evicts nothing
-            }
-            before.push(x);
-            if !overtakes {
-                for y in rivals {
-                    self.preempt(y, now, steps, again);
+            match rules.room(x, &self.running(x)) {
+                Room::Free => {
+                    self.entries[x].turn = None;
+                    self.entries[x].enter(Phase::Starting, now);
+                    steps.push(Step::Start(x));
+                }
+                // An entry that no request waits for evicts nothing.
+                Room::Taken { .. } | Room::Never(_) if !is_waited_for => {}
+                Room::Taken { by, again: look } => {
+                    before.push(x);
+                    look.iter().for_each(|look| again.at(now + *look));
+                    for y in by {
+                        self.preempt(y, now, steps, again);
+                    }
+                }
+                Room::Never(why) => {
+                    steps.push(Step::Refuse(x, self.entries[x].waiting.drain(..).collect(), why));
                 }
             }
         }
     }
 
-    /// Stops a server that another waits for, if its turn is over.
-    fn preempt(&mut self, y: usize, now: Instant, steps: &mut Vec<Step<W>>, again: &mut Again) {
+    /// Stops an entry that another waits for, if its turn is over.
+    fn preempt<E>(&mut self, y: usize, now: Instant, steps: &mut Vec<Step<W, E>>, again: &mut Again) {
         let (patience, entry) = (self.patience, &mut self.entries[y]);
         if entry.phase != Phase::Ready {
             return; // it says when it gets ready, or has ended
         }
-        let turn = entry.load_time.clamp(patience.turn_min, patience.turn_max.max(patience.turn_min));
+        let turn = entry.load_time.saturating_mul(patience.turn_loads);
+        let turn = turn.clamp(patience.turn_min, patience.turn_max.max(patience.turn_min));
         let mut until = entry.since + turn;
         if entry.is_idle() {
-            until = until.min(entry.idle_since + patience.pause);
+            until = until.min(entry.last_used + patience.pause);
         }
         if now < until {
             again.at(until);

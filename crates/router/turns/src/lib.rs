@@ -1,0 +1,11 @@
+//! Models and servers that do not all fit on one machine: which of them run, which requests wait, and which one makes room. Used by
+//! `process` for servers that are started on demand, and by `serve` for loaded models.
+//!
+//! `scheduler` decides: plain state, no clock, no tasks. `pool` carries its steps out and hands a [`Lease`] to each request. What the
+//! entries are, which of them fit together and how one starts is the caller's, a [`Host`].
+
+mod pool;
+mod scheduler;
+
+pub use pool::{Host, Lease, Pool, Refused, Waiter};
+pub use scheduler::{Patience, Phase, Room, Rules, Running, Scheduler, Step};
