@@ -216,10 +216,9 @@ def write(machines, out):
         "(on the Ice Lake with reads before the model was loaded). `pp512` processes a prompt of 512 tokens, `tg64` generates 64, `@ d4096` after",
         "4096 tokens, `x4` four sequences at once and their tokens together. llama.cpp's load time is that of mapping the file; it reads it when it first computes. Weights are random",
         "(`octet synth`), shapes and types are the published ones; all engines run the same files with the same token ids.", "",
+        "[performance-notes.md](performance-notes.md) says how the figures of each machine were measured, and what was measured by other means.", "",
     ]
     for name, data in machines.items():
         if data["models"]:
             lines += of_machine(name, data, out)
-    # What no run of this script measures.
-    lines += [(out / "performance-notes.md").read_text().strip(), ""]
-    (out / "performance.md").write_text("\n".join(lines))
+    (out / "performance.md").write_text("\n".join(lines).rstrip() + "\n")
