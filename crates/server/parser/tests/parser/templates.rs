@@ -42,13 +42,13 @@ fn turns(prompt: &str) -> Vec<&str> {
 }
 
 /// Parses a turn both as an answer to a prompt that opens the thoughts and to one that does not, whole and cut in two at
-/// every character.
-fn parse_turn(format: Format, tools: &[Tool], turn: &str) -> Message {
+/// every `cuts`th character from the first of those on.
+fn parse_turn(format: Format, tools: &[Tool], turn: &str, (first, cuts): (usize, usize)) -> Message {
     let opened =
         turn.strip_prefix("<think>\n").map(|rest| (Start { in_reasoning: true, ..Start::default() }, rest));
     let whole = parse(format.clone(), Start::default(), tools, Options::default(), turn);
     for (start, text) in [(Start::default(), turn)].into_iter().chain(opened) {
-        for (cut, _) in text.char_indices() {
+        for (cut, _) in text.char_indices().skip(first).step_by(cuts) {
             let mut got = Message::default();
             let mut parser = Parser::new(format.clone(), start, tools, Options::default());
             parser.push(&text[..cut], &mut |delta| got.add(delta));
@@ -88,7 +88,7 @@ fn golden_turns_parse_to_their_messages() {
             assert_eq!(turns.len(), said.len(), "{name} {}", case["name"]);
             for (turn, said) in turns.into_iter().zip(&said) {
                 let at = format!("{name} {}: {turn}", case["name"]);
-                let got = message(&parse_turn(format.clone(), &tools, turn));
+                let got = message(&parse_turn(format.clone(), &tools, turn, (0, 1)));
                 let mut want = json!({"role": "assistant", "content": said["content"]});
                 // Templates leave out old thoughts, and trim those that they keep.
                 let inline = said["content"].as_str().unwrap().split_once("</think>");
@@ -190,6 +190,7 @@ proptest! {
         reasoning in prop::option::of(words()),
         content in prop::option::of(words()),
         calls in prop::collection::vec(arguments(), 0..3),
+        first_cut in 0..16usize,
     ) {
         let mut said = json!({"role": "assistant", "content": content.clone().unwrap_or_default()});
         if let Some(text) = &reasoning {
@@ -204,7 +205,7 @@ proptest! {
             let (user, schema) = (json!({"role": "user", "content": "Hi"}), schema());
             let prompt = render(&source, &[user.clone(), said.clone()], &schema);
             let turn = prompt.split_once(TURN).unwrap().1.strip_suffix("<|im_end|>\n").unwrap();
-            let got = parse_turn(Format::detect(&source), &tools(&schema), turn);
+            let got = parse_turn(Format::detect(&source), &tools(&schema), turn, (first_cut, 16));
             prop_assert_eq!(&message(&got), &said, "{}: {}", name, turn);
             prop_assert_eq!(render(&source, &[user, message(&got)], &schema), prompt);
             // Arguments are written as templates write them.
