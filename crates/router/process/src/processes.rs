@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use octet_config::{PortChoice, Process, ProcessSettings};
-use octet_turns::{Host, Patience, Phase, Pool, Refused, Room, Rules, Running};
+use octet_swap::{Fit, Host, Patience, Phase, Pool, Refused, Rules, Running};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
@@ -25,6 +25,7 @@ const PATIENCE: Patience = Patience {
     turn_min: Duration::from_secs(1),
     turn_max: Duration::from_secs(60),
     pause: Duration::from_millis(300),
+    keep_place: Duration::ZERO,
     backoff_min: Duration::from_secs(1),
     backoff_max: Duration::from_secs(60),
 };
@@ -61,7 +62,7 @@ impl Drop for Last {
 }
 
 /// Permission to send a request to a running server, which stays while this is held.
-pub struct Lease(octet_turns::Lease<Slots>);
+pub struct Lease(octet_swap::Lease<Slots>);
 
 /// The state of a server.
 #[derive(Debug, Clone)]
@@ -133,7 +134,7 @@ impl Processes {
     ) -> Result<Self, Error> {
         let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let slots = Slots { all: Vec::new(), ends: watch::Sender::new(0) };
-        let pool = Pool::new(slots, options.patience, options.queue_max, runtime);
+        let pool = Pool::new(|_| slots, options.patience, options.queue_max, runtime);
         let all = Self { last: Arc::new(Last(pool)) };
         all.reload(processes, settings)?;
         Ok(all)
@@ -316,12 +317,12 @@ impl Slot {
 impl Rules for Slots {
     type Error = Error;
 
-    fn room(&self, x: usize, running: &[Running]) -> Room<Error> {
+    fn fits(&mut self, x: usize, running: &[Running]) -> Fit<Error> {
         let by: Vec<usize> = running.iter().map(|r| r.index).filter(|y| self.evicts(x, *y)).collect();
-        if by.is_empty() { Room::Free } else { Room::Taken { by, again: None } }
+        if by.is_empty() { Fit::Yes } else { Fit::Blocked { by, again: None } }
     }
 
-    fn overtakes(&self, later: usize, earlier: usize) -> bool {
+    fn overtakes(&mut self, later: usize, earlier: usize) -> bool {
         self.evicts(later, earlier) || self.evicts(earlier, later)
     }
 }
@@ -339,13 +340,13 @@ impl Host for Slots {
         };
         slot.log = Arc::default();
         slot.stop = Arc::default();
-        let told = Arc::clone(pool);
+        let owner = Arc::clone(pool);
         let port = match port {
             Ok(port) => port,
             Err(why) => {
                 // Reported like any other failure, but not under the lock that is held here.
                 slot.port = Some(0);
-                pool.spawn(async move { ended(&told, x, End::Failed(why)) });
+                pool.spawn(async move { ended(&owner, x, End::Failed(why)) });
                 return;
             }
         };
@@ -363,8 +364,8 @@ impl Host for Slots {
         };
         tracing::info!("process '{}' is started at {}", job.process.id, job.base_url);
         pool.spawn(async move {
-            let end = supervise::run(&job, |event| happened(&told, x, event)).await;
-            ended(&told, x, end);
+            let end = supervise::run(&job, |event| happened(&owner, x, event)).await;
+            ended(&owner, x, end);
         });
     }
 
@@ -375,9 +376,6 @@ impl Host for Slots {
     fn access(&mut self, x: usize) -> Arc<str> {
         self.all[x].base_url.clone()
     }
-
-    /// Does not happen: another server can always end.
-    fn refused(&mut self, _: usize, _: &Error) {}
 }
 
 impl Slots {

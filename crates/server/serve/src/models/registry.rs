@@ -1,6 +1,6 @@
 //! The served models: their names, and a lease for each request. Used by the pipeline for each request.
 //!
-//! `octet_turns` decides which are loaded, in which order, and which is evicted; `host` loads and unloads them; `room` knows which fit
+//! `octet_swap` decides which are loaded, in which order, and which is evicted; `host` loads and unloads them; `memory` knows which fit
 //! together. A load is its own task, so a client that disconnects does not cancel it.
 
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use humansize::{BINARY, format_size};
 use octet_api::core::KeepAlive;
 use octet_engine::scheduler::Shutdown;
-use octet_turns::{Patience, Pool, Refused};
+use octet_swap::{Patience, Pool, Refused};
 use tokio::runtime::Handle;
 
 use super::loaded::Loaded;
@@ -23,7 +23,7 @@ use host::{Entry, Models};
 mod health;
 mod host;
 mod listing;
-mod room;
+mod memory;
 
 /// A model's turn is long beside its loading. One that cannot be loaded is tried again at the next request.
 const PATIENCE: Patience = Patience {
@@ -31,6 +31,7 @@ const PATIENCE: Patience = Patience {
     turn_min: Duration::from_secs(5),
     turn_max: Duration::MAX,
     pause: Duration::from_millis(500),
+    keep_place: Duration::from_secs(60),
     backoff_min: Duration::ZERO,
     backoff_max: Duration::ZERO,
 };
@@ -69,13 +70,11 @@ pub enum AcquireError {
 pub struct Registry {
     pool: Arc<Pool<Models>>,
     names: RwLock<HashMap<String, usize>>,
-    /// The user's limit of memory.
-    limit: Option<u64>,
 }
 
 /// Keeps a model loaded while a request needs it.
 pub struct Lease {
-    held: octet_turns::Lease<Models>,
+    held: octet_swap::Lease<Models>,
     /// How long the request waited for the model.
     pub waited: Duration,
 }
@@ -95,9 +94,9 @@ impl Registry {
     /// Opens each model's file to read its metadata; loads none. Fails if a model alone exceeds the memory limit. Must be called inside
     /// a tokio runtime.
     pub fn new(specs: Vec<ModelSpec>, memory: Memory, queue: usize) -> Result<Arc<Self>, BoxError> {
-        let limit = memory.limit;
-        let pool = Pool::new(Models::new(memory), PATIENCE, queue, Handle::try_current()?);
-        let all = Self { pool, names: RwLock::default(), limit };
+        let runtime = Handle::try_current()?;
+        let pool = Pool::new(|pool| Models::new(memory, pool), PATIENCE, queue, runtime);
+        let all = Self { pool, names: RwLock::default() };
         for spec in specs {
             all.add(spec)?;
         }
@@ -107,7 +106,8 @@ impl Registry {
     /// Adds a model; returns its index. Loads nothing.
     pub fn add(&self, spec: ModelSpec) -> Result<usize, BoxError> {
         let card = ModelCard::read(&spec)?;
-        if let Some(limit) = self.limit.filter(|limit| card.memory_bytes > *limit) {
+        let limit = self.pool.read(|_, models| models.memory_limit());
+        if let Some(limit) = limit.filter(|limit| card.memory_bytes > *limit) {
             return Err(format!(
                 "the model '{}' takes {} and --memory-limit is {}; raise that, or give a smaller --ctx-size, --parallel, \
                  --kv-tokens or --cache-ram",
@@ -168,7 +168,7 @@ impl Registry {
     pub async fn acquire(&self, index: usize, keep_alive: Option<KeepAlive>) -> Result<Lease, AcquireError> {
         let began = Instant::now();
         let lease =
-            self.pool.lease(keep_alive.map(duration), |models, _| models.check(index).map(|()| index));
+            self.pool.lease(keep_alive.map(duration), |models, scheduler| models.expect(scheduler, index));
         match lease.await {
             Ok(held) => Ok(Lease { held, waited: began.elapsed() }),
             Err(Refused::Because(why)) => Err(why),
@@ -184,7 +184,7 @@ impl Registry {
 
     /// Lets a model that stays down be loaded again: whoever asks for it next does that.
     pub fn revive(&self, index: usize) {
-        self.pool.change(|_, models| models.revive(index));
+        self.pool.change(|_, models| models.revive(index, Instant::now()));
     }
 
     /// True during shutdown.
@@ -200,7 +200,7 @@ impl Registry {
     /// Stops all engines and waits for their end.
     pub async fn stop(&self, how: Shutdown) {
         self.drain();
-        let engines: Vec<Arc<Loaded>> = (0..self.count()).filter_map(|i| self.loaded(i)).collect();
+        let engines = self.pool.read(|_, models| models.engines());
         engines.iter().for_each(|l| l.handle.shutdown(how));
         for loaded in engines {
             let ended = crate::blocking::spawn_blocking(move || loaded.handle.join()).await;

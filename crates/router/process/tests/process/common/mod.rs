@@ -105,6 +105,7 @@ pub fn fast() -> Options {
     let ms = Duration::from_millis;
     let patience = Patience {
         turn_loads: 1,
+        keep_place: Duration::ZERO,
         turn_min: ms(200),
         turn_max: ms(400),
         pause: ms(50),

@@ -128,11 +128,11 @@ impl Health {
         }
     }
 
-    /// Somebody asks for a model that stays down: it is being loaded, as after the first loss.
-    pub(super) fn revive(&mut self) {
+    /// Somebody asks for a model that stays down: it is loaded again, as after the first loss.
+    pub(super) fn revive(&mut self, now: Instant) {
         if let Condition::Down(why) = &self.condition {
             let why = format!("{why}; it is loaded again, since somebody asked for that");
-            (self.condition, self.loaded_again) = (Condition::Lost { why, next: None, failed: 0 }, None);
+            (self.condition, self.loaded_again) = (Condition::Lost { why, next: Some(now), failed: 0 }, None);
         }
     }
 

@@ -1,16 +1,20 @@
-//! Loads and unloads models, and notices engines that end by themselves. Called by `octet_turns`.
+//! Loads and unloads models, and notices engines that end by themselves. Called by `octet_swap`.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use octet_engine::scheduler::Shutdown;
-use octet_turns::{Host, Pool, Scheduler, Waiter};
+use octet_swap::{Host, Phase, Pool, Scheduler, Waiter};
 
 use super::AcquireError;
 use super::health::Health;
+use super::memory::FreeNow;
 use crate::models::loaded::{Loaded, Progress};
 use crate::models::memory::Memory;
 use crate::models::spec::{ModelCard, ModelSpec};
+
+/// Why a load without a result has failed.
+pub(super) const INTERNAL: &str = "an internal error; the log says more";
 
 /// What is known of a model without loading it.
 pub struct Entry {
@@ -48,8 +52,8 @@ impl Model {
         Some(AcquireError::Down { name: self.entry.spec.name.clone(), why })
     }
 
-    /// Notes a failed load, or none.
-    fn failed(&mut self, why: &str) {
+    /// Records a failed load; returns what its requests get.
+    fn failed(&mut self, why: &str) -> AcquireError {
         let model = &self.entry.spec.name;
         tracing::error!(model, why, "cannot be loaded");
         self.health.failed(why, Instant::now());
@@ -57,6 +61,7 @@ impl Model {
             tracing::error!(model, why, "the model stays down");
         }
         self.failed = Some(why.into());
+        self.down().unwrap_or_else(|| self.refusal(why))
     }
 }
 
@@ -64,12 +69,20 @@ impl Model {
 pub struct Models {
     pub(super) all: Vec<Model>,
     pub(super) memory: Memory,
+    pub(super) free: FreeNow,
+    /// For tasks that report to it.
+    pub(super) pool: Weak<Pool<Self>>,
 }
 
 impl Models {
     /// None yet.
-    pub fn new(memory: Memory) -> Self {
-        Self { all: Vec::new(), memory }
+    pub fn new(memory: Memory, pool: &Weak<Pool<Self>>) -> Self {
+        Self { all: Vec::new(), memory, free: FreeNow::default(), pool: Weak::clone(pool) }
+    }
+
+    /// The user's limit of memory.
+    pub fn memory_limit(&self) -> Option<u64> {
+        self.memory.limit
     }
 
     /// Adds a model; returns its index.
@@ -90,14 +103,30 @@ impl Models {
         Arc::clone(&self.all[index].entry)
     }
 
-    /// Fails for a model that stays down.
-    pub fn check(&self, index: usize) -> Result<(), AcquireError> {
-        self.all[index].down().map_or(Ok(()), Err)
+    /// A request is about to wait for a model; fails for one that stays down.
+    pub fn expect(
+        &mut self,
+        scheduler: &Scheduler<Waiter<Self>>,
+        index: usize,
+    ) -> Result<usize, AcquireError> {
+        let model = &mut self.all[index];
+        if let Some(down) = model.down() {
+            return Err(down);
+        }
+        if matches!(scheduler.state(index).0, Phase::Stopped | Phase::Resting) {
+            model.failed = None; // it is tried again
+        }
+        Ok(index)
     }
 
     /// Lets a model that stays down be loaded again.
-    pub fn revive(&mut self, index: usize) {
-        self.all[index].health.revive();
+    pub fn revive(&mut self, index: usize, now: Instant) {
+        self.all[index].health.revive(now);
+    }
+
+    /// All engines that have not ended.
+    pub fn engines(&self) -> Vec<Arc<Loaded>> {
+        self.all.iter().filter_map(|m| m.loaded.clone()).collect()
     }
 }
 
@@ -105,19 +134,20 @@ impl Host for Models {
     type Access = Access;
 
     fn start(&mut self, x: usize, pool: &Arc<Pool<Self>>) {
+        self.free.forget();
         let model = &mut self.all[x];
         (model.progress, model.failed) = Default::default();
         pool.spawn(load(Arc::clone(pool), x, Arc::clone(&model.entry), Arc::clone(&model.progress)));
     }
 
     fn stop(&mut self, x: usize, pool: &Arc<Pool<Self>>) {
-        let (told, model) = (Arc::clone(pool), &mut self.all[x]);
+        let (ends, model) = (Unloading { pool: Arc::clone(pool), index: x }, &mut self.all[x]);
         let (name, loaded) = (model.entry.spec.name.clone(), model.loaded.take());
         pool.spawn(async move {
             if let Some(loaded) = loaded {
                 unload(&name, loaded).await;
             }
-            told.change(|scheduler, _| scheduler.stopped(x, Instant::now()));
+            drop(ends);
         });
     }
 
@@ -128,7 +158,7 @@ impl Host for Models {
 
     fn refused(&mut self, x: usize, why: &AcquireError) {
         if let AcquireError::Failed { why, .. } = why {
-            self.all[x].failed(why);
+            let _ = self.all[x].failed(why); // what they got
         }
     }
 
@@ -146,6 +176,7 @@ impl Host for Models {
                 if handle.is_finished() {
                     model.health.ended(&model.entry.spec.name, handle.lost());
                     model.loaded = None;
+                    self.free.forget();
                     scheduler.stopped(index, now);
                     if let Some(why) = model.down() {
                         scheduler.failed(index, now).into_iter().for_each(|w| w.refuse(why.clone()));
@@ -155,8 +186,10 @@ impl Host for Models {
                 }
             }
             if model.health.is_due(now) {
-                let told = Arc::clone(pool);
-                pool.spawn(async move { drop(told.lease(None, |_, _| Ok(index)).await) });
+                let owner = Arc::clone(pool);
+                pool.spawn(async move {
+                    drop(owner.lease(None, |models, scheduler| models.expect(scheduler, index)).await);
+                });
             }
             next = next.into_iter().chain(model.health.next()).min();
         }
@@ -164,37 +197,77 @@ impl Host for Models {
     }
 }
 
+/// A load that has begun. If it is dropped without a result (a panic), it has failed.
+struct Loading {
+    pool: Arc<Pool<Models>>,
+    index: usize,
+    is_over: bool,
+}
+
+impl Loading {
+    fn done(mut self, loaded: Result<Arc<Loaded>, String>) {
+        self.is_over = true;
+        self.pool.change(|scheduler, models| {
+            models.free.forget();
+            let (model, now) = (&mut models.all[self.index], Instant::now());
+            match loaded {
+                Ok(loaded) => {
+                    model.health.loaded(now);
+                    model.loaded = Some(loaded);
+                    scheduler.set_ttl(self.index, model.entry.spec.keep_alive);
+                    scheduler.ready(self.index, now);
+                }
+                Err(why) => {
+                    let error = model.failed(&why);
+                    scheduler.failed(self.index, now).into_iter().for_each(|w| w.refuse(error.clone()));
+                }
+            }
+        });
+    }
+}
+
+impl Drop for Loading {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let (pool, index) = (Arc::clone(&self.pool), self.index);
+            Self { pool, index, is_over: true }.done(Err(INTERNAL.into()));
+        }
+    }
+}
+
+/// A model that is being unloaded: dropped when its memory is free.
+struct Unloading {
+    pool: Arc<Pool<Models>>,
+    index: usize,
+}
+
+impl Drop for Unloading {
+    fn drop(&mut self) {
+        self.pool.change(|scheduler, models| {
+            models.free.forget();
+            scheduler.stopped(self.index, Instant::now());
+        });
+    }
+}
+
 /// Loads a model.
 async fn load(pool: Arc<Pool<Models>>, index: usize, entry: Arc<Entry>, progress: Arc<Progress>) {
+    let loading = Loading { pool: Arc::clone(&pool), index, is_over: false };
     let model = entry.spec.name.clone();
     tracing::info!(model, "loading");
     let open = move || Loaded::open(&entry.spec, &progress).map_err(|e| e.to_string());
     let opened = crate::blocking::spawn_blocking(open).await.unwrap_or_else(|e| Err(e.to_string()));
     let loaded = match opened {
         Ok(loaded) => Arc::new(loaded),
-        Err(why) => return pool.change(|scheduler, models| failed(scheduler, models, index, &why)),
+        Err(why) => return loading.done(Err(why)),
     };
     tracing::info!(model, seconds = loaded.load_time.as_secs_f64(), "loaded");
-    let told = Arc::downgrade(&pool);
-    loaded.handle.on_end(move || told.upgrade().iter().for_each(|pool| pool.wake()));
-    pool.change(|scheduler, models| {
-        let (model, now) = (&mut models.all[index], Instant::now());
-        model.health.loaded(now);
-        model.loaded = Some(Arc::clone(&loaded));
-        scheduler.set_ttl(index, model.entry.spec.keep_alive);
-        scheduler.ready(index, now);
-    });
+    let owner = Arc::downgrade(&pool);
+    loaded.handle.on_end(move || owner.upgrade().iter().for_each(|pool| pool.wake()));
+    loading.done(Ok(Arc::clone(&loaded)));
     if pool.is_closed() {
         loaded.handle.shutdown(Shutdown::Drain);
     }
-}
-
-/// Refuses the requests for a model that could not be loaded.
-fn failed(scheduler: &mut Scheduler<Waiter<Models>>, models: &mut Models, index: usize, why: &str) {
-    let model = &mut models.all[index];
-    model.failed(why);
-    let error = model.refusal(why);
-    scheduler.failed(index, Instant::now()).into_iter().for_each(|w| w.refuse(error.clone()));
 }
 
 /// Unloads a model.

@@ -15,14 +15,14 @@ pub trait Rules {
     /// Why none can start.
     type Error;
 
-    /// Whether `x`, which is stopped, may start beside `running`: all entries that take room, but `x`.
-    fn room(&self, x: usize, running: &[Running]) -> Room<Self::Error>;
+    /// Whether `x`, which is stopped, fits beside `running`: all other entries that are not stopped.
+    fn fits(&mut self, x: usize, running: &[Running]) -> Fit<Self::Error>;
 
-    /// Whether a start of `later` could take the room for which `earlier` waits.
-    fn overtakes(&self, later: usize, earlier: usize) -> bool;
+    /// Whether a start of `later` could delay that of `earlier`, which waits.
+    fn overtakes(&mut self, later: usize, earlier: usize) -> bool;
 }
 
-/// An entry that takes room.
+/// An entry that is not stopped.
 #[derive(Debug, Clone, Copy)]
 pub struct Running {
     /// The entry.
@@ -31,25 +31,25 @@ pub struct Running {
     pub phase: Phase,
     /// No request uses it or waits for it.
     pub is_idle: bool,
-    /// It accepted no more requests so far, as its turn was over.
+    /// It accepts no requests: its turn is over.
     pub is_closed: bool,
     /// When a request was last admitted or finished.
     pub last_used: Instant,
 }
 
-/// Whether there is room for an entry.
+/// Whether an entry fits beside those that run.
 #[derive(Debug)]
-pub enum Room<E> {
+pub enum Fit<E> {
     /// It may start.
-    Free,
+    Yes,
     /// Others have to end first.
-    Taken {
-        /// All of these, or the caller chooses anew when one has ended.
+    Blocked {
+        /// Entries to evict: each that is ready is stopped when its turn is over. After any change, [`Rules::fits`] is asked again.
         by: Vec<usize>,
-        /// Room may come by itself: it is looked for again after this time.
+        /// Ask again after this time, even if nothing changes here.
         again: Option<Duration>,
     },
-    /// No end of another makes room.
+    /// Evicting others does not help.
     Never(E),
 }
 
@@ -64,7 +64,10 @@ pub struct Patience {
     pub turn_max: Duration,
     /// The pause of an idle entry before it is evicted.
     pub pause: Duration,
-    /// Delay before the second attempt after a failure; doubled each time.
+    /// How long an entry keeps its place in the queue after all its waiting clients have left: they may try again.
+    pub keep_place: Duration,
+    /// Delay before the second attempt after a failure; doubled each time. Zero: an entry that is started without requests, as
+    /// [`Scheduler::want`] does, is retried at once.
     pub backoff_min: Duration,
     /// Maximum of that delay.
     pub backoff_max: Duration,
@@ -94,7 +97,7 @@ pub enum Step<W, E> {
     Stop(usize),
     /// Admit this request; then call [`Scheduler::done`].
     Grant(usize, W),
-    /// There will be no room for this entry: refuse these requests.
+    /// This entry will not fit: refuse these requests.
     Refuse(usize, Vec<W>, E),
 }
 
@@ -114,6 +117,8 @@ struct Entry<W> {
     retired: bool,
     /// Its position among those waiting to be started.
     turn: Option<u64>,
+    /// Until then it keeps that without requests.
+    place_until: Option<Instant>,
     /// Start of the phase.
     since: Instant,
     /// When a request was last admitted or finished.
@@ -138,6 +143,7 @@ impl<W> Entry<W> {
             wanted: false,
             retired: false,
             turn: None,
+            place_until: None,
             since: now,
             last_used: now,
             generation: 0,
@@ -149,6 +155,11 @@ impl<W> Entry<W> {
 
     fn runs(&self) -> bool {
         matches!(self.phase, Phase::Starting | Phase::Ready | Phase::Stopping)
+    }
+
+    /// Requests wait for it to be started, or have done so a short time ago.
+    fn is_waited_for(&self) -> bool {
+        !self.runs() && (!self.waiting.is_empty() || self.place_until.is_some())
     }
 
     fn is_idle(&self) -> bool {
@@ -217,9 +228,12 @@ impl<W> Scheduler<W> {
     }
 
     /// Removes requests whose clients have left.
-    pub fn forget(&mut self, has_left: impl Fn(&W) -> bool) {
-        for entry in &mut self.entries {
+    pub fn forget(&mut self, has_left: impl Fn(&W) -> bool, now: Instant) {
+        for entry in self.entries.iter_mut().filter(|e| !e.waiting.is_empty()) {
             entry.waiting.retain(|w| !has_left(w));
+            if entry.waiting.is_empty() && entry.turn.is_some() && !entry.runs() && !entry.retired {
+                entry.place_until = Some(now + self.patience.keep_place);
+            }
         }
     }
 
@@ -319,7 +333,7 @@ impl<W> Scheduler<W> {
         stops
     }
 
-    /// The entries that take room, but `x`.
+    /// The entries that are not stopped, but `x`.
     fn running(&self, x: usize) -> Vec<Running> {
         let all = self.entries.iter().enumerate().filter(|(i, e)| *i != x && e.runs());
         all.map(|(index, e)| Running {
@@ -335,7 +349,7 @@ impl<W> Scheduler<W> {
     /// Decides the next steps, and when to decide again if nothing happens until then.
     pub fn next<R: Rules>(
         &mut self,
-        rules: &R,
+        rules: &mut R,
         now: Instant,
         steps: &mut Vec<Step<W, R::Error>>,
     ) -> Option<Instant> {
@@ -349,7 +363,9 @@ impl<W> Scheduler<W> {
                     again.at(entry.rest_until);
                 }
             }
-            let waits = !entry.runs() && !entry.waiting.is_empty();
+            entry.place_until = entry.place_until.filter(|until| *until > now && entry.waiting.is_empty());
+            entry.place_until.iter().for_each(|until| again.at(*until));
+            let waits = entry.is_waited_for();
             if waits && entry.turn.is_none() {
                 self.turns += 1;
                 entry.turn = Some(self.turns);
@@ -389,12 +405,12 @@ impl<W> Scheduler<W> {
     /// Starts waiting entries that may run, and evicts others for the rest, in order of turns.
     fn start<R: Rules>(
         &mut self,
-        rules: &R,
+        rules: &mut R,
         now: Instant,
         steps: &mut Vec<Step<W, R::Error>>,
         again: &mut Again,
     ) {
-        let is_startable = |e: &Entry<W>| e.phase == Phase::Stopped && (!e.waiting.is_empty() || e.wanted);
+        let is_startable = |e: &Entry<W>| e.phase == Phase::Stopped && (e.is_waited_for() || e.wanted);
         let mut order: Vec<usize> =
             (0..self.entries.len()).filter(|i| is_startable(&self.entries[*i])).collect();
         // Entries without waiting requests have no turn, and come last.
@@ -402,27 +418,28 @@ impl<W> Scheduler<W> {
         let mut before: Vec<usize> = Vec::new();
         for x in order {
             let is_waited_for = self.entries[x].turn.is_some();
-            // An entry that has waited longer is not overtaken by those that take its room.
+            // An entry that has waited longer is not overtaken by those that could delay it.
             if before.iter().any(|earlier| rules.overtakes(x, *earlier)) {
                 before.extend(is_waited_for.then_some(x));
                 continue;
             }
-            match rules.room(x, &self.running(x)) {
-                Room::Free => {
-                    self.entries[x].turn = None;
+            match rules.fits(x, &self.running(x)) {
+                Fit::Yes => {
+                    (self.entries[x].turn, self.entries[x].place_until) = (None, None);
                     self.entries[x].enter(Phase::Starting, now);
                     steps.push(Step::Start(x));
                 }
                 // An entry that no request waits for evicts nothing.
-                Room::Taken { .. } | Room::Never(_) if !is_waited_for => {}
-                Room::Taken { by, again: look } => {
+                Fit::Blocked { .. } | Fit::Never(_) if !is_waited_for => {}
+                Fit::Blocked { by, again: look } => {
                     before.push(x);
                     look.iter().for_each(|look| again.at(now + *look));
                     for y in by {
                         self.preempt(y, now, steps, again);
                     }
                 }
-                Room::Never(why) => {
+                Fit::Never(why) => {
+                    (self.entries[x].turn, self.entries[x].place_until) = (None, None);
                     steps.push(Step::Refuse(x, self.entries[x].waiting.drain(..).collect(), why));
                 }
             }

@@ -1,4 +1,4 @@
-//! Models and servers that do not all fit on one machine: which of them run, which requests wait, and which one makes room. Used by
+//! Model swapping: if models and servers do not all fit on one machine, which of them run, which requests wait, and which entry is evicted. Used by
 //! `process` for servers that are started on demand, and by `serve` for loaded models.
 //!
 //! `scheduler` decides: plain state, no clock, no tasks. `pool` carries its steps out and hands a [`Lease`] to each request. What the
@@ -8,4 +8,4 @@ mod pool;
 mod scheduler;
 
 pub use pool::{Host, Lease, Pool, Refused, Waiter};
-pub use scheduler::{Patience, Phase, Room, Rules, Running, Scheduler, Step};
+pub use scheduler::{Fit, Patience, Phase, Rules, Running, Scheduler, Step};

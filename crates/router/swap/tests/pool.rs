@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use octet_turns::{Host, Lease, Patience, Phase, Pool, Refused, Room, Rules, Running};
+use octet_swap::{Fit, Host, Lease, Patience, Phase, Pool, Refused, Rules, Running};
 use tokio::runtime::Handle;
 
 const PATIENCE: Patience = Patience {
     turn_loads: 1,
+    keep_place: Duration::ZERO,
     turn_min: Duration::from_millis(2),
     turn_max: Duration::from_millis(4),
     pause: Duration::from_millis(1),
@@ -30,15 +31,15 @@ struct One {
 impl Rules for One {
     type Error = &'static str;
 
-    fn room(&self, x: usize, running: &[Running]) -> Room<Self::Error> {
+    fn fits(&mut self, x: usize, running: &[Running]) -> Fit<Self::Error> {
         match running.first() {
-            _ if x == TOO_LARGE => Room::Never("too large"),
-            None => Room::Free,
-            Some(y) => Room::Taken { by: vec![y.index], again: None },
+            _ if x == TOO_LARGE => Fit::Never("too large"),
+            None => Fit::Yes,
+            Some(y) => Fit::Blocked { by: vec![y.index], again: None },
         }
     }
 
-    fn overtakes(&self, _: usize, _: usize) -> bool {
+    fn overtakes(&mut self, _: usize, _: usize) -> bool {
         true
     }
 }
@@ -48,10 +49,10 @@ impl Host for One {
 
     fn start(&mut self, x: usize, pool: &Arc<Pool<Self>>) {
         self.starts += 1;
-        let told = Arc::clone(pool);
+        let owner = Arc::clone(pool);
         pool.spawn(async move {
             tokio::task::yield_now().await;
-            told.change(|scheduler, _| {
+            owner.change(|scheduler, _| {
                 if x == BROKEN {
                     scheduler.failed(x, Instant::now()).into_iter().for_each(|w| w.refuse("broken"));
                 } else {
@@ -63,10 +64,10 @@ impl Host for One {
 
     fn stop(&mut self, x: usize, pool: &Arc<Pool<Self>>) {
         assert_eq!(self.used[x].load(Ordering::SeqCst), 0, "it ends while a request uses it");
-        let told = Arc::clone(pool);
+        let owner = Arc::clone(pool);
         pool.spawn(async move {
             tokio::task::yield_now().await;
-            told.change(|scheduler, _| scheduler.stopped(x, Instant::now()));
+            owner.change(|scheduler, _| scheduler.stopped(x, Instant::now()));
         });
     }
 
@@ -81,7 +82,7 @@ impl Host for One {
 
 fn pool(queue_max: usize) -> Arc<Pool<One>> {
     let host = One { used: Default::default(), starts: 0 };
-    let pool = Pool::new(host, PATIENCE, queue_max, Handle::current());
+    let pool = Pool::new(|_| host, PATIENCE, queue_max, Handle::current());
     pool.change(|scheduler, _| {
         for _ in 0..=BROKEN {
             scheduler.add(2, None, Instant::now());

@@ -11,7 +11,7 @@ use crate::scheduler::{Patience, Rules, Scheduler, Step};
 /// Longest time between two decisions.
 const LOOK_AGAIN_MAX: Duration = Duration::from_secs(3600);
 
-/// Starts and stops entries. All calls are made under the pool's lock, so none may block or call the pool; they spawn tasks that do.
+/// Starts and stops entries. All calls are made under the pool's lock, so none may wait or call the pool; they spawn tasks that do.
 pub trait Host: Rules<Error: Clone + Send> + Send + Sized + 'static {
     /// What a request gets of an entry that runs: an address, a model.
     type Access: Send;
@@ -25,8 +25,8 @@ pub trait Host: Rules<Error: Clone + Send> + Send + Sized + 'static {
     /// What a request of `x` gets, which is ready.
     fn access(&mut self, x: usize) -> Self::Access;
 
-    /// The requests of `x` are refused, since there is no room for it.
-    fn refused(&mut self, x: usize, why: &Self::Error);
+    /// The requests of `x` are refused, since it will not fit.
+    fn refused(&mut self, _x: usize, _why: &Self::Error) {}
 
     /// Looks for entries that have ended by themselves, before each decision; returns when it wants to look again.
     fn look(&mut self, _: &mut Scheduler<Waiter<Self>>, _: &Arc<Pool<Self>>, _: Instant) -> Option<Instant> {
@@ -52,7 +52,7 @@ impl<H: Host> Waiter<H> {
 pub enum Refused<E> {
     /// So many wait for it already.
     QueueFull(usize),
-    /// The pool was closed, or the entry removed.
+    /// The pool was closed.
     Closed,
     /// The host's reason.
     Because(E),
@@ -61,7 +61,7 @@ pub enum Refused<E> {
 /// All entries and their requests.
 pub struct Pool<H: Host> {
     state: Mutex<State<H>>,
-    /// The state has changed: the driver decides anew.
+    /// The state has changed: the driver decides again.
     wake: Arc<Notify>,
     queue_max: usize,
     runtime: Handle,
@@ -104,9 +104,18 @@ impl<H: Host> Drop for Lease<H> {
 impl<H: Host> Pool<H> {
     /// A pool of the host's entries. At most `queue_max` requests wait for each. A task of `runtime` acts when something is due, until
     /// the pool is closed or dropped.
-    pub fn new(host: H, patience: Patience, queue_max: usize, runtime: Handle) -> Arc<Self> {
+    pub fn new(
+        host: impl FnOnce(&Weak<Self>) -> H,
+        patience: Patience,
+        queue_max: usize,
+        runtime: Handle,
+    ) -> Arc<Self> {
         let pool = Arc::new_cyclic(|me| Self {
-            state: Mutex::new(State { scheduler: Scheduler::new(patience), host, is_closed: false }),
+            state: Mutex::new(State {
+                scheduler: Scheduler::new(patience),
+                host: host(me),
+                is_closed: false,
+            }),
             wake: Arc::default(),
             queue_max,
             runtime,
@@ -133,7 +142,7 @@ impl<H: Host> Pool<H> {
 
     /// Changes scheduler or host. What follows from that is done by the driver.
     pub fn change<T>(&self, change: impl FnOnce(&mut Scheduler<Waiter<H>>, &mut H) -> T) -> T {
-        let _after = Wake(&self.wake);
+        let _after = Wake(Some(&self.wake));
         let state = &mut *self.state();
         change(&mut state.scheduler, &mut state.host)
     }
@@ -154,8 +163,8 @@ impl<H: Host> Pool<H> {
         find: impl FnOnce(&mut H, &mut Scheduler<Waiter<H>>) -> Result<usize, H::Error>,
     ) -> Result<Lease<H>, Refused<H::Error>> {
         // If the client leaves, the driver is woken after `given` is dropped, to check who is still waiting.
-        let _leaves = Wake(&self.wake);
-        let (answer, given) = oneshot::channel();
+        let mut leaves = Wake(None);
+        let (answer, mut given) = oneshot::channel();
         {
             let state = &mut *self.state();
             if state.is_closed {
@@ -169,18 +178,22 @@ impl<H: Host> Pool<H> {
             state.scheduler.ask(index, Waiter { answer, ttl });
         }
         self.decide();
-        self.wake.notify_one(); // there may be another time to act at
-        match given.await {
-            Ok(lease) => lease.map_err(Refused::Because),
-            Err(_) => Err(Refused::Closed),
-        }
+        let lease = match given.try_recv() {
+            Ok(lease) => lease,
+            Err(_) => {
+                leaves.0 = Some(&self.wake);
+                self.wake.notify_one(); // there may be another time to act at
+                given.await.map_err(|_| Refused::Closed)?
+            }
+        };
+        lease.map_err(Refused::Because)
     }
 
     /// Refuses all requests that wait, and all later ones.
     pub fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
-        state.scheduler.forget(|_| true); // each hears that it is closed
+        state.scheduler.forget(|_| true, Instant::now()); // each hears that it is closed
         drop(state);
         self.wake.notify_one();
     }
@@ -198,7 +211,7 @@ impl<H: Host> Pool<H> {
         if *is_closed {
             return None;
         }
-        scheduler.forget(|w| w.answer.is_closed());
+        scheduler.forget(|w| w.answer.is_closed(), Instant::now());
         let mut steps = Vec::new();
         loop {
             let now = Instant::now();
@@ -259,10 +272,12 @@ fn grant<H: Host>(
 }
 
 /// Wakes the driver when dropped.
-struct Wake<'a>(&'a Notify);
+struct Wake<'a>(Option<&'a Notify>);
 
 impl Drop for Wake<'_> {
     fn drop(&mut self) {
-        self.0.notify_one();
+        if let Some(wake) = self.0 {
+            wake.notify_one();
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use octet_turns::{Patience, Phase, Room, Rules, Running, Scheduler, Step};
+use octet_swap::{Fit, Patience, Phase, Rules, Running, Scheduler, Step};
 use proptest::prelude::*;
 
 /// What fits together.
@@ -18,12 +18,12 @@ struct Groups(Vec<&'static str>);
 impl Rules for Groups {
     type Error = &'static str;
 
-    fn room(&self, x: usize, running: &[Running]) -> Room<Self::Error> {
+    fn fits(&mut self, x: usize, running: &[Running]) -> Fit<Self::Error> {
         let by: Vec<usize> = running.iter().map(|r| r.index).filter(|y| self.0[*y] == self.0[x]).collect();
-        if by.is_empty() { Room::Free } else { Room::Taken { by, again: None } }
+        if by.is_empty() { Fit::Yes } else { Fit::Blocked { by, again: None } }
     }
 
-    fn overtakes(&self, later: usize, earlier: usize) -> bool {
+    fn overtakes(&mut self, later: usize, earlier: usize) -> bool {
         self.0[later] == self.0[earlier]
     }
 }
@@ -43,19 +43,22 @@ struct Shared {
 impl Rules for Shared {
     type Error = &'static str;
 
-    fn room(&self, x: usize, running: &[Running]) -> Room<Self::Error> {
+    fn fits(&mut self, x: usize, running: &[Running]) -> Fit<Self::Error> {
         if let Some(loading) = running.iter().find(|r| r.phase == Phase::Starting) {
-            return Room::Taken { by: vec![loading.index], again: None };
+            return Fit::Blocked { by: vec![loading.index], again: None };
         }
         let taken: u64 = running.iter().map(|r| self.sizes[r.index]).sum();
         if taken + self.sizes[x] <= self.all {
-            return Room::Free;
+            return Fit::Yes;
+        }
+        if let Some(leaving) = running.iter().find(|r| r.phase == Phase::Stopping) {
+            return Fit::Blocked { by: vec![leaving.index], again: None };
         }
         let first = running.iter().min_by_key(|r| (!r.is_closed, !r.is_idle, r.last_used));
-        first.map_or(Room::Never("too large"), |r| Room::Taken { by: vec![r.index], again: None })
+        first.map_or(Fit::Never("too large"), |r| Fit::Blocked { by: vec![r.index], again: None })
     }
 
-    fn overtakes(&self, _: usize, _: usize) -> bool {
+    fn overtakes(&mut self, _: usize, _: usize) -> bool {
         true
     }
 }
@@ -69,6 +72,7 @@ impl Fits for Shared {
 fn patience() -> Patience {
     Patience {
         turn_loads: 1,
+        keep_place: Duration::from_millis(200),
         turn_min: Duration::from_millis(1000),
         turn_max: Duration::from_millis(10_000),
         pause: Duration::from_millis(300),
@@ -137,7 +141,7 @@ impl<R: Fits> World<R> {
         loop {
             let again = loop {
                 let time = self.time();
-                let again = self.scheduler.next(&self.rules, time, &mut steps);
+                let again = self.scheduler.next(&mut self.rules, time, &mut steps);
                 if steps.is_empty() {
                     break again;
                 }
@@ -195,7 +199,7 @@ impl<R: Fits> World<R> {
                         if !self.served.contains_key(&request) {
                             self.left.push(request);
                             let left = self.left.clone();
-                            self.scheduler.forget(|w| left.contains(w));
+                            self.scheduler.forget(|w| left.contains(w), now);
                         }
                     }
                 }
@@ -263,10 +267,10 @@ fn repeated_failures_pause_longer_and_a_crash_is_restarted() {
     let at = |ms: u64| now + Duration::from_millis(ms);
     let mut s = Scheduler::new(patience());
     let i = s.add(1, None, now);
-    let (rules, mut steps) = (Groups(vec!["g"]), Vec::new());
+    let (mut rules, mut steps) = (Groups(vec!["g"]), Vec::new());
     let mut start = |s: &mut Scheduler<u64>, ms: u64| {
         steps.clear();
-        s.next(&rules, at(ms), &mut steps);
+        s.next(&mut rules, at(ms), &mut steps);
         steps.iter().any(|step| matches!(step, Step::Start(_)))
     };
     s.ask(i, 1);
@@ -285,6 +289,48 @@ fn repeated_failures_pause_longer_and_a_crash_is_restarted() {
     s.ready(i, at(3900));
     s.crashed(i, at(9000));
     assert!(start(&mut s, 9000), "it ran for long: at once, though no other request waits");
+}
+
+#[test]
+fn an_entry_keeps_its_place_while_its_client_tries_again() {
+    // The first entry always has a long answer to give; the second one's client leaves every two seconds, and comes back.
+    let comes_back = |after: u64| {
+        let mut world = World::new(Groups(vec!["g", "g"]), vec![1000; 2], 6000, 20, None);
+        for n in 0..200 {
+            world.events.push((n * 2000, What::Arrive(0, n)));
+        }
+        for n in 0..40 {
+            world.events.push((10_000 + n * (2000 + after), What::Arrive(1, 1000 + n)));
+            world.events.push((12_000 + n * (2000 + after), What::Leave(1000 + n)));
+        }
+        world.run(90_000);
+        world.starts.iter().any(|(_, i)| *i == 1)
+    };
+    assert!(comes_back(100), "it keeps its place for 200 ms");
+    assert!(!comes_back(300), "or the test shows nothing");
+}
+
+#[test]
+fn requests_of_an_earlier_run_do_not_count() {
+    let now = Instant::now();
+    let (mut rules, mut steps) = (Groups(vec!["g"]), Vec::new());
+    let mut s = Scheduler::new(patience());
+    let i = s.add(1, None, now);
+    let mut admit = |s: &mut Scheduler<u64>, request: u64| {
+        s.ask(i, request);
+        s.next(&mut rules, now, &mut steps);
+        s.ready(i, now);
+        s.next(&mut rules, now, &mut steps);
+        assert!(matches!(steps.pop(), Some(Step::Grant(_, r)) if r == request));
+        s.generation(i)
+    };
+    let first = admit(&mut s, 1);
+    s.stopped(i, now);
+    let second = admit(&mut s, 2);
+    s.done(i, first, now);
+    assert_eq!(s.state(i), (Phase::Ready, 1, 0));
+    s.done(i, second, now);
+    assert_eq!(s.state(i), (Phase::Ready, 0, 0));
 }
 
 proptest! {
