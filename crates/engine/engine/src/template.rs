@@ -238,7 +238,7 @@ impl ChatTemplate {
                 let render = || {
                     let rendered = bounds::apart(|| {
                         // The probes contain no tokens, so nothing needs a mark.
-                        let (context, _) = self.context(&input, messages, ('\u{fdd0}', false));
+                        let (context, _) = self.context(compiled, &input, messages, ('\u{fdd0}', false));
                         run(compiled, context, budget.map(ProbeBudget::shared))
                     });
                     rendered.ok()?.ok()
@@ -259,12 +259,12 @@ impl ChatTemplate {
         messages: &[Value],
         mark: char,
     ) -> Result<Prompt, TemplateError> {
-        let (guarded, any_tag) = self.context(input, messages, (mark, true));
+        let (guarded, any_tag) = self.context(compiled, input, messages, (mark, true));
         let strict = guard::unmark(&run(compiled, guarded, budget)?, mark);
         if !any_tag {
             return Ok(strict);
         }
-        let (plain, _) = self.context(input, messages, (mark, false));
+        let (plain, _) = self.context(compiled, input, messages, (mark, false));
         match run(compiled, plain, budget).map(|s| guard::unmark(&s, mark)) {
             // The template searches for tags: its own interpretation is the intended one.
             Ok(loose) if loose.text != strict.text => Ok(loose),
@@ -276,6 +276,7 @@ impl ChatTemplate {
     /// All variables, marked; true if a tag was marked.
     fn context(
         &self,
+        compiled: &Compiled,
         input: &ChatInput,
         messages: &[Value],
         (mark, tags): (char, bool),
@@ -303,9 +304,31 @@ impl ChatTemplate {
             ("strftime_now".into(), jinja::strftime_now(now_s)),
         ];
         all.extend(self.special.iter().map(|(k, v)| (k.to_string(), v.as_str().into())));
+        if compiled.takes_functions() {
+            // Without them, if they are nested too deep, the template fails.
+            let functions = functions(input.tools.as_deref());
+            all.extend(functions.map(|text| ("functions".into(), marked(&text.into(), false))));
+            let now = strftime::strftime("%Y-%m-%d %H:%M:%S", now_s).unwrap_or_default();
+            all.push(("datetime".into(), now.into()));
+        }
         all.extend(input.variables.iter().map(|(k, v)| (k.clone(), marked(v, false))));
         (minijinja::Value::from_pairs(all), any_tag)
     }
+}
+
+impl Compiled {
+    /// Whether it takes tools as text in the variable `functions`, and the time as `datetime`, both required: FireFunction 2.
+    fn takes_functions(&self) -> bool {
+        ["functions", "datetime"].iter().all(|name| self.reads.iter().any(|r| r == name))
+    }
+}
+
+/// The functions of tools as JSON text, indented as FireFunction's model card does.
+fn functions(tools: Option<&[Value]>) -> Option<String> {
+    let functions: Value = tools.unwrap_or_default().iter().map(|tool| tool["function"].clone()).collect();
+    let style =
+        python::JsonStyle { indent: Some("    ".into()), item_separator: ",".into(), ..Default::default() };
+    python::json(&minijinja::Value::from(Serde(functions)), &style).ok()
 }
 
 /// Whether tags count in a message: in the assistant's and the system's.
