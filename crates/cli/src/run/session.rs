@@ -3,13 +3,14 @@
 use std::ops::ControlFlow;
 
 use octet_engine::engine::{Answer, Engine, Finish, Request};
-use octet_engine::template::{ChatInput, ChatTemplate};
+use octet_engine::template::{ChatInput, ChatTemplate, ProbeBudget};
 use octet_engine::tokenizer::{Prompt, Special, Tokenizer};
 use octet_parser::{Delta, Format, Options, Parser, Start, ToolsVariable, derive};
 use serde_json::{Map, Value, json};
 
 use super::print::Kind;
 use crate::chat::Conversation;
+use crate::stderr::note;
 
 /// A model with its conversation.
 pub struct Session {
@@ -26,13 +27,18 @@ pub struct Session {
 
 /// How a template's model marks its reasoning, found by rendering small chats.
 fn format(template: &ChatTemplate, tokenizer: &Tokenizer) -> Format {
+    let budget = ProbeBudget::default();
     let render = |messages: &[Value], _: ToolsVariable, tools: &[Value]| {
         let input =
             ChatInput { messages: messages.to_vec(), tools: Some(tools.to_vec()), ..ChatInput::default() };
-        template.render(&input).ok().map(|prompt| prompt.text)
+        template.probe(&input, &budget, "reasoning").map(|prompt| prompt.text)
     };
     let stops: Vec<&str> = tokenizer.eos_ids().iter().filter_map(|&id| tokenizer.token_text(id)).collect();
-    Format::derived(template.source(), &derive(template.source(), &render, &stops))
+    let derived = derive(template.source(), &render, &stops);
+    if !budget.missed().is_empty() {
+        note!("warning: the chat template takes too long; reasoning may not be told from the answer");
+    }
+    Format::derived(template.source(), &derived)
 }
 
 /// The model's reply.

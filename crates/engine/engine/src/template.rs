@@ -5,6 +5,7 @@
 //! (`bounds`, `limits`).
 
 mod bounds;
+mod budget;
 mod forms;
 mod guard;
 mod jinja;
@@ -12,7 +13,7 @@ mod limits;
 mod python;
 mod strftime;
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use minijinja::value::Serde;
@@ -21,6 +22,8 @@ use octet_weights::Metadata;
 use serde_json::{Map, Value};
 
 use crate::tokenizer::{Prompt, Tokenizer};
+use budget::Budget;
+pub use budget::ProbeBudget;
 use forms::Forms;
 pub use forms::{ArgumentsForm, ContentForm};
 use guard::{Guard, Used};
@@ -172,6 +175,24 @@ impl ChatTemplate {
     /// some templates search messages for tags (Qwen's takes a user message of one `<tool_response>` for a tool result); if this
     /// changes the rendered text, all tags count.
     pub fn render(&self, input: &ChatInput) -> Result<Prompt, TemplateError> {
+        self.render_within(input, None)
+    }
+
+    /// Renders as [`Self::render`] does, within a budget that all probes of a model's load share. `None` if the template rejects the
+    /// messages, and if the budget is spent: then [`ProbeBudget::missed`] has `what`.
+    pub fn probe(&self, input: &ChatInput, budget: &ProbeBudget, what: &'static str) -> Option<Prompt> {
+        for compiled in std::iter::once(&self.default).chain(&self.tool_use) {
+            self.forms(compiled, Some(budget));
+        }
+        budget.probe(what, || self.render_within(input, Some(budget.shared())).ok())
+    }
+
+    /// `None` gives each run of the template a budget of its own.
+    fn render_within(
+        &self,
+        input: &ChatInput,
+        budget: Option<&Arc<Budget>>,
+    ) -> Result<Prompt, TemplateError> {
         if input.messages.is_empty() {
             return Err(TemplateError::Input("the chat has no messages; give at least one".into()));
         }
@@ -180,7 +201,7 @@ impl ChatTemplate {
         }
         let with_tools = input.tools.as_ref().is_some_and(|t| !t.is_empty());
         let compiled = self.tool_use.as_ref().filter(|_| with_tools).unwrap_or(&self.default);
-        let messages = forms::shape(&input.messages, self.forms(compiled))?;
+        let messages = forms::shape(&input.messages, self.forms(compiled, None))?;
 
         let mut used = Used::default();
         used.text(&compiled.source);
@@ -195,31 +216,37 @@ impl ChatTemplate {
             )
         })?;
 
-        bounds::apart(|| self.render_marked(compiled, input, &messages, mark))
+        bounds::apart(|| self.render_marked((compiled, budget), input, &messages, mark))
             .map_err(|what| TemplateError::Failed { what })?
     }
 
     /// The form of the content of messages with this role; found by rendering some.
     pub fn content_form(&self, role: &str) -> ContentForm {
-        self.forms(&self.default).content(role)
+        self.forms(&self.default, None).content(role)
     }
 
     /// The form of call arguments; found by rendering some.
     pub fn arguments_form(&self) -> ArgumentsForm {
-        self.forms(self.tool_use.as_ref().unwrap_or(&self.default)).arguments
+        self.forms(self.tool_use.as_ref().unwrap_or(&self.default), None).arguments
     }
 
-    fn forms(&self, compiled: &Compiled) -> Forms {
+    fn forms(&self, compiled: &Compiled, budget: Option<&ProbeBudget>) -> Forms {
         *compiled.forms.get_or_init(|| {
             Forms::find(|messages, tools| {
                 let tools = (!tools.is_empty()).then(|| tools.to_vec());
                 let input = ChatInput { tools, ..ChatInput::default() };
-                let rendered = bounds::apart(|| {
-                    // The probes contain no tokens, so nothing needs a mark.
-                    let (context, _) = self.context(&input, messages, '\u{fdd0}', false);
-                    run(compiled, context)
-                });
-                rendered.ok()?.ok()
+                let render = || {
+                    let rendered = bounds::apart(|| {
+                        // The probes contain no tokens, so nothing needs a mark.
+                        let (context, _) = self.context(compiled, &input, messages, ('\u{fdd0}', false));
+                        run(compiled, context, budget.map(ProbeBudget::shared))
+                    });
+                    rendered.ok()?.ok()
+                };
+                match budget {
+                    Some(budget) => budget.probe("the form of content and arguments", render),
+                    None => render(),
+                }
             })
         })
     }
@@ -227,18 +254,18 @@ impl ChatTemplate {
     /// The prompt, with `mark` in everything that must stay text.
     fn render_marked(
         &self,
-        compiled: &Compiled,
+        (compiled, budget): (&Compiled, Option<&Arc<Budget>>),
         input: &ChatInput,
         messages: &[Value],
         mark: char,
     ) -> Result<Prompt, TemplateError> {
-        let (guarded, any_tag) = self.context(input, messages, mark, true);
-        let strict = guard::unmark(&run(compiled, guarded)?, mark);
+        let (guarded, any_tag) = self.context(compiled, input, messages, (mark, true));
+        let strict = guard::unmark(&run(compiled, guarded, budget)?, mark);
         if !any_tag {
             return Ok(strict);
         }
-        let (plain, _) = self.context(input, messages, mark, false);
-        match run(compiled, plain).map(|s| guard::unmark(&s, mark)) {
+        let (plain, _) = self.context(compiled, input, messages, (mark, false));
+        match run(compiled, plain, budget).map(|s| guard::unmark(&s, mark)) {
             // The template searches for tags: its own interpretation is the intended one.
             Ok(loose) if loose.text != strict.text => Ok(loose),
             Ok(_) => Ok(strict),
@@ -249,10 +276,10 @@ impl ChatTemplate {
     /// All variables, marked; true if a tag was marked.
     fn context(
         &self,
+        compiled: &Compiled,
         input: &ChatInput,
         messages: &[Value],
-        mark: char,
-        tags: bool,
+        (mark, tags): (char, bool),
     ) -> (minijinja::Value, bool) {
         let mut any_tag = false;
         let mut marked = |v: &Value, tags: bool| {
@@ -277,9 +304,31 @@ impl ChatTemplate {
             ("strftime_now".into(), jinja::strftime_now(now_s)),
         ];
         all.extend(self.special.iter().map(|(k, v)| (k.to_string(), v.as_str().into())));
+        if compiled.takes_functions() {
+            // Without them, if they are nested too deep, the template fails.
+            let functions = functions(input.tools.as_deref());
+            all.extend(functions.map(|text| ("functions".into(), marked(&text.into(), false))));
+            let now = strftime::strftime("%Y-%m-%d %H:%M:%S", now_s).unwrap_or_default();
+            all.push(("datetime".into(), now.into()));
+        }
         all.extend(input.variables.iter().map(|(k, v)| (k.clone(), marked(v, false))));
         (minijinja::Value::from_pairs(all), any_tag)
     }
+}
+
+impl Compiled {
+    /// Whether it takes tools as text in the variable `functions`, and the time as `datetime`, both required: FireFunction 2.
+    fn takes_functions(&self) -> bool {
+        ["functions", "datetime"].iter().all(|name| self.reads.iter().any(|r| r == name))
+    }
+}
+
+/// The functions of tools as JSON text, indented as FireFunction's model card does.
+fn functions(tools: Option<&[Value]>) -> Option<String> {
+    let functions: Value = tools.unwrap_or_default().iter().map(|tool| tool["function"].clone()).collect();
+    let style =
+        python::JsonStyle { indent: Some("    ".into()), item_separator: ",".into(), ..Default::default() };
+    python::json(&minijinja::Value::from(Serde(functions)), &style).ok()
 }
 
 /// Whether tags count in a message: in the assistant's and the system's.
@@ -314,8 +363,13 @@ fn mentions(text: &str, word: &str) -> bool {
         })
 }
 
-fn run(compiled: &Compiled, context: minijinja::Value) -> Result<String, TemplateError> {
-    jinja::render(&compiled.plain, context).map_err(|e| {
+fn run(
+    compiled: &Compiled,
+    context: minijinja::Value,
+    budget: Option<&Arc<Budget>>,
+) -> Result<String, TemplateError> {
+    let budget = budget.map_or_else(Budget::of_one, Arc::clone);
+    jinja::render(&compiled.plain, context, &budget).map_err(|e| {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&e);
         while let Some(c) = cause {
             if let Some(jinja::TemplateException(message)) = c.downcast_ref() {

@@ -1,4 +1,4 @@
-//! Converts the bare text of an argument to JSON, by the tool's JSON schema. Used by `xml` and `tagged`.
+//! Converts the bare text of an argument to JSON, by the tool's JSON schema. Used by `xml`, `tagged` and `nested`.
 //!
 //! - A parameter of type string gets the text unchanged, including trailing spaces.
 //! - A text that an `enum` or `const` lists as a string is a string.
@@ -53,6 +53,16 @@ impl<'a> Reader<'a> {
             }
         }
         None
+    }
+
+    /// The schema of an array's items.
+    fn items(&mut self, schema: &'a Value) -> Option<&'a Value> {
+        let s = self.enter(schema)?;
+        if let Some(items) = s.get("items").filter(|i| i.is_object()) {
+            return Some(items);
+        }
+        let inner = self.target(s).into_iter().chain(list(s, "allOf")).chain(alternatives(s));
+        inner.into_iter().find_map(|schema| self.items(schema))
     }
 
     /// The types that `schema` accepts.
@@ -118,9 +128,28 @@ pub fn declares(root: &Value, key: &str) -> bool {
 
 /// Argument `key` of a tool whose parameters have the schema `root`, as JSON text.
 pub fn argument(root: &Value, key: &str, text: &str) -> String {
+    value(root, property(root, root, key), text)
+}
+
+/// The schema of member `key` of an object with this schema; references lead into `root`.
+pub fn property<'a>(root: &'a Value, schema: &'a Value, key: &str) -> Option<&'a Value> {
+    Reader { root, left: SCHEMAS_MAX }.property(schema, key)
+}
+
+/// The schema of the items of an array with this schema.
+pub fn items<'a>(root: &'a Value, schema: &'a Value) -> Option<&'a Value> {
+    Reader { root, left: SCHEMAS_MAX }.items(schema)
+}
+
+/// The types that a schema accepts: all without one.
+pub fn types(root: &Value, schema: Option<&Value>) -> Types {
+    schema.map_or(Types::ALL, |s| Reader { root, left: SCHEMAS_MAX }.types(s))
+}
+
+/// A text as JSON, for a value with this schema.
+pub fn value(root: &Value, schema: Option<&Value>, text: &str) -> String {
+    let types = types(root, schema);
     let mut reader = Reader { root, left: SCHEMAS_MAX };
-    let schema = reader.property(root, key);
-    let types = schema.map_or(Types::ALL, |s| reader.types(s));
     if types == Types::STRING || schema.is_some_and(|s| reader.names(s, text)) {
         return string(text);
     }

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::json::{Progress, Scanner};
+use crate::nested::NestedScan;
 use crate::object::{NAME_BYTES_MAX, ObjectScan};
-use crate::syntax::{Arguments, CallSyntax, Keys, Piece, Tagged};
+use crate::syntax::{Arguments, CallSyntax, Keys, Nested, Piece, Tagged};
 use crate::tagged::TaggedScan;
 use crate::tags::Step;
 use crate::written;
@@ -38,6 +39,7 @@ enum Part {
     Json,
     Object(Keys),
     Tagged(Tagged),
+    Nested(Nested),
     Written {
         gemma: bool,
     },
@@ -60,6 +62,7 @@ fn parts(before: &[Piece], syntax: &CallSyntax) -> Vec<Part> {
         Piece::Id | Piece::Number(_) => Part::Word,
         Piece::Arguments(Arguments::Json) => Part::Json,
         Piece::Arguments(Arguments::Tagged(tagged)) => Part::Tagged(tagged.clone()),
+        Piece::Arguments(Arguments::Nested(nested)) => Part::Nested(nested.clone()),
         Piece::Arguments(Arguments::Python) => Part::Written { gemma: false },
         Piece::Arguments(Arguments::Gemma) => Part::Written { gemma: true },
     };
@@ -112,6 +115,7 @@ enum At {
     Json(Option<Scanner>),
     Object(ObjectScan),
     Tagged(TaggedScan),
+    Nested(NestedScan),
     Written(written::Scan),
     /// After a call: the text so far, without white space.
     Between(String),
@@ -194,6 +198,7 @@ impl Scan {
             Some(Part::Json) => At::Json(None),
             Some(Part::Object(keys)) => At::Object(ObjectScan::new(keys)),
             Some(Part::Tagged(tagged)) => At::Tagged(TaggedScan::new(tagged)),
+            Some(Part::Nested(nested)) => At::Nested(NestedScan::new(nested)),
             Some(Part::Written { gemma }) => At::Written(written::Scan::new(*gemma)),
             Some(Part::Text(_)) | None => At::Text(0),
         };
@@ -214,8 +219,10 @@ impl Scan {
     pub fn step(&mut self, c: char, held: &str) -> Step {
         let (begun, end) = (held.len() - c.len_utf8(), held.len());
         // If a call breaks off within its arguments, all of it is text: parsing it again for each tag in it would not be linear.
-        let in_arguments =
-            matches!(self.at, At::Json(Some(_)) | At::Object(_) | At::Tagged(_) | At::Written(_));
+        let in_arguments = matches!(
+            self.at,
+            At::Json(Some(_)) | At::Object(_) | At::Tagged(_) | At::Nested(_) | At::Written(_)
+        );
         let failed = Step::Text { end: if in_arguments { begun.max(self.opened) } else { self.opened } };
         // The character after a word or arguments belongs to the next part.
         loop {
@@ -240,23 +247,24 @@ impl Scan {
                 At::Json(scanner) => scanner.get_or_insert_with(Scanner::new).step(c),
                 At::Object(scan) => scan.step(c, held),
                 At::Written(scan) => scan.step(c),
-                At::Tagged(scan) => {
-                    let progress = scan.step(c, held);
-                    if progress == Progress::Before {
-                        // A partial tag belongs to the next part.
-                        let came = scan.came().strip_suffix(c).unwrap_or_default().to_string();
-                        self.pass(begun);
-                        match self.parts().get(self.part) {
-                            Some(Part::Text(text)) if text.starts_with(&came) => {
-                                self.at = At::Text(came.len())
-                            }
-                            _ => return failed,
-                        }
-                        continue;
-                    }
-                    progress
-                }
+                At::Tagged(scan) => scan.step(c, held),
+                At::Nested(scan) => scan.step(c, held),
             };
+            let tag = match &self.at {
+                At::Tagged(scan) => Some(scan.came()),
+                At::Nested(scan) => Some(scan.came()),
+                _ => None,
+            };
+            if let Some(tag) = tag.filter(|_| progress == Progress::Before) {
+                // A partial tag belongs to the next part.
+                let came = tag.strip_suffix(c).unwrap_or_default().to_string();
+                self.pass(begun);
+                match self.parts().get(self.part) {
+                    Some(Part::Text(text)) if text.starts_with(&came) => self.at = At::Text(came.len()),
+                    _ => return failed,
+                }
+                continue;
+            }
             match progress {
                 Progress::More => return Step::More,
                 Progress::Bad => return failed,
@@ -323,12 +331,16 @@ impl Scan {
         let is_last = self.part + 1 == self.parts().len();
         match &self.at {
             At::Text(_) if is_last && self.given.is_some() => Some(held.len()),
-            At::Tagged(scan) if scan.may_end() => {
-                self.pass(held.len());
-                Some(held.len())
-            }
+            At::Tagged(scan) if scan.may_end() => self.end_with(held.len()),
+            At::Nested(scan) if scan.may_end() => self.end_with(held.len()),
             _ => None,
         }
+    }
+
+    /// Ends the arguments, and the call, at byte `end`.
+    fn end_with(&mut self, end: usize) -> Option<usize> {
+        self.pass(end);
+        Some(end)
     }
 
     /// A call whose name and arguments have begun, if the arguments are JSON: the name, and the range of the arguments so far.
@@ -360,6 +372,7 @@ impl Scan {
             At::Json(_) => held[span.clone()].trim().to_string(),
             At::Written(scan) => scan.object(&held[span.clone()])?,
             At::Tagged(scan) => scan.object(held, schema(name)?),
+            At::Nested(scan) => scan.object(held, schema(name)?),
             At::Text(_) | At::Word | At::Between(_) => return None,
         };
         schema(name)?;

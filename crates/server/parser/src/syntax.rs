@@ -49,6 +49,8 @@ pub enum Arguments {
     Json,
     /// Each between its own tags.
     Tagged(Tagged),
+    /// In nested tags that are named after their keys, as MiniMax M3 does.
+    Nested(Nested),
     /// `key='text', other=1`, as in a Python call.
     Python,
     /// `key:<|"|>text<|"|>,other:1`, as Gemma 4 does.
@@ -66,6 +68,16 @@ pub struct Tagged {
     pub others: Vec<(JsonType, String)>,
     /// After a value.
     pub close: String,
+}
+
+/// Arguments in nested tags: `mark<KEY>VALUE mark</KEY>`. A list is written as one tag `item` for each of its values, an object as one tag
+/// for each of its members, and anything else as unquoted text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nested {
+    /// Before each tag: one tag itself, in most models a token.
+    pub mark: String,
+    /// The name of the tags around the values of a list.
+    pub item: String,
 }
 
 /// JSON types other than strings.
@@ -112,7 +124,29 @@ impl Arguments {
             Self::Json | Self::Tagged(_) => value.to_string(),
             Self::Python => python(value),
             Self::Gemma => gemma(value),
+            Self::Nested(nested) => nested.value(value),
         }
+    }
+}
+
+impl Nested {
+    /// A value with its tags. Members that are null are left out, as the template does.
+    fn value(&self, value: &Value) -> String {
+        match value {
+            Value::String(text) => text.clone(),
+            Value::Array(items) => items.iter().map(|v| self.element(&self.item, v)).collect(),
+            Value::Object(members) => self.members(members),
+            other => other.to_string(),
+        }
+    }
+
+    fn members(&self, members: &Map<String, Value>) -> String {
+        members.iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| self.element(k, v)).collect()
+    }
+
+    fn element(&self, key: &str, value: &Value) -> String {
+        let (mark, value) = (&self.mark, self.value(value));
+        format!("{mark}<{key}>{value}{mark}</{key}>")
     }
 }
 
@@ -155,7 +189,8 @@ impl CallSyntax {
     /// Whether calls are distinguished from text only by their position at the beginning of the answer.
     pub fn at_start(&self) -> bool {
         let trigger = self.trigger();
-        trigger.len() < 2 || !trigger.starts_with(['<', '['])
+        // A word with a bracket is a mark, too: FireFunction's `functools[`.
+        trigger.len() < 2 || !(trigger.starts_with(['<', '[', ']']) || trigger.ends_with('['))
     }
 
     /// All pieces in order.
@@ -175,6 +210,7 @@ impl CallSyntax {
                     out.extend(t.others.iter().flat_map(|(_, text)| tags(text)));
                 }
                 Piece::Arguments(Arguments::Gemma) => out.push("<|\"|>"),
+                Piece::Arguments(Arguments::Nested(nested)) => out.push(&nested.mark),
                 Piece::Arguments(Arguments::Json | Arguments::Python) => {}
                 Piece::Name | Piece::Id | Piece::Number(_) => {}
             }
@@ -213,6 +249,7 @@ impl Piece {
             Self::Arguments(Arguments::Json) => Value::from(arguments.clone()).to_string(),
             Self::Arguments(Arguments::Python) => list(&|k, v| format!("{k}={}", python(v)), ", "),
             Self::Arguments(Arguments::Gemma) => list(&|k, v| format!("{k}:{}", gemma(v)), ","),
+            Self::Arguments(Arguments::Nested(nested)) => nested.members(arguments),
             Self::Arguments(Arguments::Tagged(t)) => list(
                 &|k, v| {
                     let value = v.as_str().map_or_else(|| v.to_string(), str::to_string);
@@ -251,9 +288,15 @@ fn gemma(value: &Value) -> String {
     }
 }
 
-/// The tags in a text: `<...>` and `[...]`, with a letter and without white space, quotation marks or brackets in them.
+/// The tags in a text: `<...>` and `[...]`, with a letter and without white space, quotation marks or brackets in them; and MiniMax's
+/// `]<]...[>[`.
 pub fn tags(text: &str) -> impl Iterator<Item = &str> {
-    text.match_indices(['<', '[']).filter_map(|(at, open)| {
+    text.match_indices(['<', '[', ']']).filter_map(|(at, open)| {
+        if open == "]" {
+            let (name, _) = text[at..].strip_prefix("]<]")?.split_once("[>[")?;
+            let is_tag = !name.is_empty() && name.chars().all(char::is_alphanumeric);
+            return is_tag.then(|| &text[at..at + "]<][>[".len() + name.len()]);
+        }
         let inner = at + 1;
         let end = inner + text[inner..].find(if open == "<" { '>' } else { ']' })?;
         let is_tag = text[inner..end].contains(char::is_alphabetic)

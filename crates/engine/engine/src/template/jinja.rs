@@ -1,6 +1,8 @@
 //! The template engine, configured like transformers' jinja2: the same switches, functions and filters, and values printed as in
 //! Python. Used by `ChatTemplate`.
 
+use std::sync::Arc;
+
 use minijinja::formatting::FormatStyle;
 use minijinja::machinery::{self, CodeGenerator};
 use minijinja::syntax::SyntaxConfig;
@@ -8,6 +10,7 @@ use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueKind, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
+use super::budget::Budget;
 use super::python::{self, JsonStyle};
 use super::strftime::strftime;
 use super::{bounds, limits};
@@ -55,7 +58,8 @@ fn functions<'a>() -> Environment<'a> {
         };
         written.map_err(Error::from)
     });
-    env.add_function("raise_exception", |message: Value| -> Result<Value, Error> {
+    env.add_function("raise_exception", |state: &mut State, message: Value| -> Result<Value, Error> {
+        limits::work(state, 1)?;
         let message = python::str(&message)?;
         Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(TemplateException(message)))
     });
@@ -100,8 +104,9 @@ pub(super) fn strftime_now(now_s: i64) -> Value {
     })
 }
 
-/// Renders the template `source`, from [`without_generation_tags`], within limits.
-pub(super) fn render(source: &str, variables: Value) -> Result<String, Error> {
+/// Renders the template `source`, from [`without_generation_tags`], within what is left of the budget. A rendering that fails is charged
+/// for the steps up to its last filter, operator or function: the engine reports no others.
+pub(super) fn render(source: &str, variables: Value, budget: &Arc<Budget>) -> Result<String, Error> {
     let mut code = CodeGenerator::new(NAME, source);
     code.compile_stmt(&machinery::parse(source, NAME, syntax()?)?);
     let (mut instructions, mut blocks) = code.finish();
@@ -110,10 +115,20 @@ pub(super) fn render(source: &str, variables: Value) -> Result<String, Error> {
         longest = longest.max(limits::bound(block)?);
     }
     let mut env = functions();
-    env.set_fuel(Some(limits::fuel(longest)));
+    let (before, fuel) = (budget.steps(), limits::fuel(longest).min(budget.steps_left()));
+    env.set_fuel(Some(fuel));
+    env.add_global(limits::BUDGET, Value::from_dyn_object(Arc::clone(budget)));
     let mut out = String::new();
     let mut output = machinery::make_string_output(&mut out);
-    machinery::eval(&env, &instructions, variables, &blocks, &mut output, AutoEscape::None)?;
+    match machinery::eval(&env, &instructions, variables, &blocks, &mut output, AutoEscape::None) {
+        Ok((_, state)) => budget.set_steps(before + state.fuel_levels().map_or(0, |(used, _)| used)),
+        Err(e) => {
+            if e.kind() == ErrorKind::OutOfFuel {
+                budget.set_steps(before + fuel);
+            }
+            return Err(e);
+        }
+    }
     drop(output);
     limits::check_prompt(out.len())?;
     Ok(out)

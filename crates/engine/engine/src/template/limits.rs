@@ -1,66 +1,69 @@
-//! Limits of one rendering: steps, bytes of created texts and lists, work of scanning values, and time. Used by `jinja`.
+//! Limits of a rendering, charged to a `Budget`: steps, bytes of created texts and lists, work of scanning values, and time. Used by
+//! `jinja`.
 //!
 //! The engine counts steps (its fuel), but a step can double a text or a list, or compare two huge ones. So operators become calls of
 //! functions here, which check sizes first: [`bound`] replaces the engine's instructions, one for one. Filters, tests and methods are
 //! charged for their inputs and outputs.
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use minijinja::machinery::{Instruction, Instructions};
 use minijinja::value::{Rest, Tuple, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, filters, tests};
 
 use super::bounds::{ITEMS_MAX, TEXT_BYTES_MAX, check_text};
+use super::budget::{Budget, FUEL, MADE_BYTES_MAX};
 use super::python;
 
-/// Maximum number of steps: long conversations take thousands, an endless loop is stopped.
-pub(super) const FUEL: u64 = 10_000_000;
-/// Maximum size of all texts and lists created in one rendering.
-const MADE_BYTES_MAX: u64 = 1 << 30;
 /// Bytes charged per list item.
 const ITEM_BYTES: u64 = 32;
-/// Maximum work of scanning values, in blocks of 16 bytes or half an item.
-const WORK_MAX: u64 = 1 << 24;
-/// Maximum time of a rendering, checked whenever work is counted; the uncounted steps between are bounded by [`FUEL`] and take a
-/// second or two.
-const TIME_MAX: Duration = Duration::from_secs(20);
+/// The name of the budget among the functions. No template can read it: it is not a name.
+pub(super) const BUDGET: &str = "the budget";
 
-/// The cost of a rendering so far.
+/// What a rendering is charged to, and the steps before it.
 struct RenderCost {
-    made: u64,
-    work: u64,
-    began: Instant,
+    budget: Arc<Budget>,
+    before: u64,
 }
 
 fn invalid(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, what.into())
 }
 
-fn spent<'a>(state: &'a mut State<'_, '_>) -> &'a mut RenderCost {
-    state.get_or_insert_extension_with(|| RenderCost { made: 0, work: 0, began: Instant::now() })
+/// The budget of this rendering, with its steps so far.
+fn spent<'a>(state: &'a mut State<'_, '_>) -> &'a Budget {
+    let steps = state.fuel_levels().map_or(0, |(used, _)| used);
+    if state.get_extension::<RenderCost>().is_none() {
+        let given = state.env().globals().find(|(name, _)| *name == BUDGET);
+        let budget = given.and_then(|(_, value)| value.downcast_object()).unwrap_or_else(Budget::of_one);
+        let before = budget.steps();
+        state.get_or_insert_extension(RenderCost { budget, before });
+    }
+    // It has just been inserted.
+    let cost = state.get_or_insert_extension_with(|| RenderCost { budget: Budget::of_one(), before: 0 });
+    cost.budget.set_steps(cost.before + steps);
+    &cost.budget
 }
 
 /// Charges for bytes about to be created.
 pub(super) fn make(state: &mut State<'_, '_>, bytes: usize) -> Result<(), Error> {
-    let spent = spent(state);
-    spent.made = spent.made.saturating_add(bytes as u64);
-    if spent.made > MADE_BYTES_MAX {
+    if !spent(state).make(bytes as u64) {
         return Err(invalid(format!("it makes more than {} MiB of texts and lists", MADE_BYTES_MAX >> 20)));
     }
     Ok(())
 }
 
-/// Charges for work about to be done.
-fn work(state: &mut State<'_, '_>, n: u64) -> Result<(), Error> {
+/// Charges for work about to be done. The time is checked here; the uncounted steps between are bounded by [`FUEL`] and take a second
+/// or two.
+pub(super) fn work(state: &mut State<'_, '_>, n: u64) -> Result<(), Error> {
     let spent = spent(state);
-    spent.work = spent.work.saturating_add(n);
-    if spent.work > WORK_MAX {
+    if !spent.work(n) {
         return Err(Error::from(ErrorKind::OutOfFuel));
     }
-    if spent.began.elapsed() > TIME_MAX {
-        return Err(invalid(format!("it takes longer than {} s", TIME_MAX.as_secs())));
+    match spent.time_passed() {
+        Some(max) => Err(invalid(format!("it takes longer than {} s", max.as_secs()))),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Blocks and items of a value, not counting nested values.

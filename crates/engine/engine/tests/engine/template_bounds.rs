@@ -1,6 +1,6 @@
 //! Templates that try to exhaust the stack, the memory or the time: each is refused with an error.
 
-use octet_engine::template::{ChatInput, ChatTemplate};
+use octet_engine::template::{ChatInput, ChatTemplate, ProbeBudget};
 use octet_engine::tokenizer::Tokenizer;
 use octet_weights::{Metadata, Value};
 use serde_json::json;
@@ -185,6 +185,39 @@ fn all_refused(templates: &[String]) {
         ];
         assert!(named.iter().any(|n| e.contains(n)), "{template}: {e}");
     }
+}
+
+/// The number of `probes` of a template that are rendered, and what was missed.
+fn probed(source: &str, probes: usize) -> (usize, Vec<&'static str>) {
+    let (m, t) = tokenizer();
+    let template = ChatTemplate::new(source, &m, &t).unwrap();
+    let input =
+        ChatInput { messages: vec![json!({"role": "user", "content": "hi"})], ..ChatInput::default() };
+    let budget = ProbeBudget::default();
+    let rendered = (0..probes).filter(|_| template.probe(&input, &budget, "the test").is_some()).count();
+    // Requests have a budget of their own.
+    assert_eq!(template.render(&input).is_ok(), rendered > 0);
+    (rendered, budget.missed())
+}
+
+/// Each rendering takes about a fiftieth of the steps that all probes have together.
+#[test]
+fn probes_share_their_steps() {
+    let slow = |end: &str| {
+        format!(
+            "{{% for i in range(30000) %}}{{% set x = i + 1 %}}{{% endfor %}}{{{{ messages[0].content }}}}{end}"
+        )
+    };
+    let (rendered, missed) = probed(&slow(""), 100);
+    assert!((1..60).contains(&rendered), "{rendered}");
+    assert_eq!(missed, ["the test"]);
+    // Those that the template ends by itself count, too.
+    assert_eq!(probed(&slow("{{ raise_exception('no') }}"), 100), (0, vec!["the test"]));
+    assert_eq!(probed(&slow("{{ none.no.such }}"), 100), (0, vec!["the test"]));
+    // An endless one is rendered once.
+    let endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}";
+    assert_eq!(probed(endless, 3), (0, vec!["the form of content and arguments", "the test"]));
+    assert_eq!(probed("{{ messages[0].content }}", 100), (100, vec![]));
 }
 
 /// Expectations from jinja2 3.1.

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use octet_engine::template::{ArgumentsForm, ChatInput, ChatTemplate};
 use octet_engine::tokenizer::Tokenizer;
 use octet_weights::{Metadata, Value as Meta};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 const TEXTS: [&str; 2] = ["Zqone apples.", "Zqtwo pears."];
@@ -41,6 +42,14 @@ fn messages(role: &str, content: Value, arguments: ArgumentsForm) -> Vec<Value> 
 fn tools() -> Value {
     let parameters = json!({"type": "object", "properties": {"city": {"type": "string", "description": "-"}}, "required": ["city"]});
     json!([{"type": "function", "function": {"name": "get_weather", "description": "-", "parameters": parameters}}])
+}
+
+/// JSON as `json.dumps(value, indent=4)` writes it.
+fn indented(value: &Value) -> String {
+    let mut out = Vec::new();
+    let style = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+    value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, style)).unwrap();
+    String::from_utf8(out).unwrap()
 }
 
 /// Whether both texts are there, in order.
@@ -114,7 +123,12 @@ fn several_texts_reach_the_prompts_of_real_templates() {
                 template.render(&input).map(|prompt| prompt.text)
             };
             let rendered = |messages: &[Value]| {
-                let variables = json!({"add_generation_prompt": true});
+                let functions = tools().map_or(json!([]), |tools| json!([tools[0]["function"]]));
+                let variables = json!({
+                    "add_generation_prompt": true,
+                    // What FireFunction's template requires, as its model card makes it.
+                    "functions": indented(&functions), "datetime": "1970-01-01 00:00:00",
+                });
                 renderer.render(path, messages, tools().unwrap_or_default(), variables)
             };
             let jinja = |content: Value| rendered(&chat(content));

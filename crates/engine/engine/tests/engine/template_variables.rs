@@ -39,6 +39,28 @@ fn unknown_template_variables_are_named_with_the_known_ones() {
     }
 }
 
+/// FireFunction 2's template takes tools as text, and requires them and the time.
+#[test]
+fn functions_and_the_time_are_made_for_templates_that_require_both() {
+    let template = template(
+        "{{ 'F' + functions }}|{{ 'D' + datetime }}{% for m in messages %}{{ m.content }}{% endfor %}",
+    );
+    let mut input = ChatInput {
+        messages: vec![json!({"role": "user", "content": "!"})],
+        now_s: Some(1_795_219_199),
+        ..ChatInput::default()
+    };
+    let text = |input: &ChatInput| template.render(input).unwrap().text;
+    assert_eq!(text(&input), "F[]|D2026-11-20 23:59:59!");
+    let function = json!({"name": "now", "parameters": {"type": "object"}});
+    input.tools = Some(vec![json!({"type": "function", "function": function})]);
+    // As json.dumps(functions, indent=4) writes it.
+    let listed = "[\n    {\n        \"name\": \"now\",\n        \"parameters\": {\n            \"type\": \"object\"\n        }\n    }\n]";
+    assert_eq!(text(&input), format!("F{listed}|D2026-11-20 23:59:59!"));
+    input.variables.insert("datetime".into(), "now".into());
+    assert_eq!(text(&input), format!("F{listed}|Dnow!"));
+}
+
 #[test]
 fn a_template_may_have_no_variables() {
     let template = template("{% for m in messages %}{{ m.content }}{% endfor %}");

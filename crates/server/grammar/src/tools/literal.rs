@@ -1,15 +1,16 @@
-//! Arguments in Python's or Gemma's syntax: rules from the schema of a tool's parameters. Called by `native`.
+//! Arguments in Python's or Gemma's syntax, or in nested tags: rules from the schema of a tool's parameters. Called by `native`.
 //!
 //! Members come in the schema's order. Constraints on values beyond types and members are not enforced: a warning says so, or the tool
 //! is refused if it is strict.
 
-use octet_parser::Arguments as Form;
+use octet_parser::{Arguments as Form, Nested};
 use serde_json::{Map, Value};
 
+use super::bare::is_name;
 use super::texts::{any_text, text};
 use super::{Arguments, Rules, xml};
 use crate::schema::pointer_segment;
-use crate::{Error, Vocabulary, lark};
+use crate::{Error, Tool, Vocabulary, lark};
 
 /// Maximum nesting of schemas; deeper values are unconstrained.
 const DEPTH_MAX: usize = 16;
@@ -37,7 +38,7 @@ pub(super) fn members(
     rules: &mut Rules,
     vocabulary: &Vocabulary,
     form: &Form,
-    i: usize,
+    (i, tool): (usize, &Tool),
     given: Option<&Arguments<'_>>,
     end: &str,
 ) -> Result<String, Error> {
@@ -45,12 +46,20 @@ pub(super) fn members(
         Writer { rules, vocabulary, form, given, prefix: format!("literal{i}"), count: 0, defs: Map::new() };
     writer.any();
     let Some(arguments) = given else {
-        return Ok(format!("(member (comma member)*)? {end}"));
+        return Ok(match form {
+            Form::Nested(nested) => format!("{}{end}", writer.any_members(nested, tool)),
+            _ => format!("(member (comma member)*)? {end}"),
+        });
     };
     let prepared = arguments.prepare(arguments.schema, &arguments.path, true)?;
     writer.rules.warnings.extend(prepared.warnings.iter().cloned());
     writer.defs = prepared.schema.get("$defs").and_then(Value::as_object).cloned().unwrap_or_default();
     writer.object(&prepared.schema, &arguments.path, end, true, 0)
+}
+
+/// Whether a key can be the name of a nested tag.
+fn is_tag(key: &str) -> bool {
+    is_name(key) && !key.starts_with('/') && key.trim() == key
 }
 
 struct Writer<'a> {
@@ -68,6 +77,9 @@ impl Writer<'_> {
     fn any(&mut self) {
         if self.rules.text.contains("\nany_value: ") || self.rules.text.starts_with("any_value: ") {
             return;
+        }
+        if let Form::Nested(nested) = self.form {
+            return self.any_nested(nested);
         }
         let string = match self.form {
             Form::Gemma => {
@@ -99,6 +111,40 @@ impl Writer<'_> {
         ] {
             self.rules.rule(name, body);
         }
+    }
+
+    /// Writes the rules of values in nested tags, each with the mark that follows it. A value without a schema is text; an object without
+    /// listed members is JSON, as a grammar cannot name a tag at its end as at its beginning.
+    fn any_nested(&mut self, nested: &Nested) {
+        let mark = text(self.vocabulary, &nested.mark);
+        let string = any_text(self.rules, self.vocabulary, &nested.mark);
+        for (name, body) in [
+            ("string", string),
+            ("integer", format!("/-?(0|[1-9][0-9]{{0,17}})/ {mark}")),
+            ("number", format!("/-?(0|[1-9][0-9]{{0,17}})(\\.[0-9]{{1,17}})?/ {mark}")),
+            ("boolean", format!("({}| {}) {mark}", lark::literal("true"), lark::literal("false"))),
+            ("null", format!("{}{mark}", lark::literal("null"))),
+            ("array", format!("%json {{\"type\": \"array\"}} {mark}")),
+            ("object", format!("%json {{\"type\": \"object\"}} {mark}")),
+            ("comma", lark::literal("")),
+            ("any_value", "string".into()),
+        ] {
+            self.rules.rule(name, &body);
+        }
+    }
+
+    /// Any number of a tool's arguments with any values.
+    fn any_members(&self, nested: &Nested, tool: &Tool) -> String {
+        let keys = tool.parameters["properties"].as_object().into_iter().flatten().map(|(key, _)| key);
+        let all: Vec<String> =
+            keys.filter(|k| is_tag(k)).map(|key| self.element(nested, key, "any_value")).collect();
+        if all.is_empty() { String::new() } else { format!("({})* ", all.join("| ")) }
+    }
+
+    /// A value between its tags.
+    fn element(&self, nested: &Nested, key: &str, value: &str) -> String {
+        let open = text(self.vocabulary, &format!("{}<{key}>", nested.mark));
+        format!("{open}{value} {}", lark::literal(&format!("</{key}>")))
     }
 
     /// A mark of the syntax, which may be a token.
@@ -144,8 +190,9 @@ impl Writer<'_> {
         }
         let listed = s.get("enum").and_then(Value::as_array).cloned();
         if let Some(values) = listed.or_else(|| s.get("const").map(|v| vec![v.clone()])) {
+            let end = self.form_mark();
             let all: Vec<String> =
-                values.iter().map(|v| text(self.vocabulary, &self.form.value(v))).collect();
+                values.iter().map(|v| text(self.vocabulary, &(self.form.value(v) + end))).collect();
             return Ok(format!("({})", all.join("| ")));
         }
         if let Some(any) = s.get("anyOf").or(s.get("oneOf")).and_then(Value::as_array) {
@@ -167,16 +214,35 @@ impl Writer<'_> {
                         Some(items) => self.value(items, path, depth + 1)?,
                         None => "any_value".into(),
                     };
-                    format!("\"[\" ({item} (comma {item})*)? \"]\"")
+                    self.list(&item)
                 }
-                "object" if s.contains_key("properties") => {
-                    let body = self.object(schema, path, "\"}\"", false, depth + 1)?;
-                    format!("\"{{\" {body}")
-                }
+                "object" if s.contains_key("properties") => match self.form {
+                    Form::Nested(nested) => {
+                        let mark = text(self.vocabulary, &nested.mark);
+                        self.object(schema, path, &mark, false, depth + 1)?
+                    }
+                    _ => format!("\"{{\" {}", self.object(schema, path, "\"}\"", false, depth + 1)?),
+                },
                 other => other.to_string(),
             });
         }
         Ok(format!("({})", all.join(" | ")))
+    }
+
+    /// What follows each value.
+    fn form_mark(&self) -> &str {
+        if let Form::Nested(nested) = self.form { &nested.mark } else { "" }
+    }
+
+    /// A list of these items.
+    fn list(&self, item: &str) -> String {
+        match self.form {
+            Form::Nested(nested) => {
+                let mark = text(self.vocabulary, &nested.mark);
+                format!("({})* {mark}", self.element(nested, &nested.item, item))
+            }
+            _ => format!("\"[\" ({item} (comma {item})*)? \"]\""),
+        }
     }
 
     /// The members of an object in order, followed by `end`.
@@ -195,13 +261,22 @@ impl Writer<'_> {
             schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let mut members = Vec::new();
         for (key, of) in schema["properties"].as_object().into_iter().flatten() {
-            let value = self.value(of, &format!("{path}/properties/{}", pointer_segment(key)), depth + 1)?;
-            let head = match (self.form, is_call) {
-                (Form::Gemma, _) => format!("{key}:"),
-                (_, true) => format!("{key}="),
-                (_, false) => format!("{}: ", Value::from(key.as_str())),
+            let path = format!("{path}/properties/{}", pointer_segment(key));
+            if let (Form::Nested(_), false, Some(arguments)) = (self.form, is_tag(key), self.given) {
+                let what = "the name cannot be a tag: it is empty, begins with /, has <, > or a new line, or white space around it";
+                xml::problem(self.rules, arguments, &path, what.into())?;
+                continue;
+            }
+            let value = self.value(of, &path, depth + 1)?;
+            let member = match (self.form, is_call) {
+                (Form::Nested(nested), _) => self.element(nested, key, &value),
+                (Form::Gemma, _) => format!("{}{value}", lark::literal(&format!("{key}:"))),
+                (_, true) => format!("{}{value}", lark::literal(&format!("{key}="))),
+                (_, false) => {
+                    format!("{}{value}", lark::literal(&format!("{}: ", Value::from(key.as_str()))))
+                }
             };
-            members.push((format!("{}{value}", lark::literal(&head)), required.contains(&key.as_str())));
+            members.push((member, required.contains(&key.as_str())));
         }
         // From the last to the first: what may follow if there is no member so far, and if there is one.
         let mut follow = [end.to_string(), end.to_string()];

@@ -76,8 +76,8 @@ pub(super) fn write(
         Some(Piece::Arguments(Form::Tagged(tagged))) => {
             xml::list(rules, i, given, &form(vocabulary, tagged)?, &end)?
         }
-        Some(Piece::Arguments(form @ (Form::Python | Form::Gemma))) => {
-            literal::members(rules, vocabulary, form, i, given, &end)?
+        Some(Piece::Arguments(form @ (Form::Python | Form::Gemma | Form::Nested(_)))) => {
+            literal::members(rules, vocabulary, form, (i, tool), given, &end)?
         }
         _ => {
             let prepared = hermes::arguments(given)?;

@@ -5,23 +5,23 @@ use octet_parser::tags;
 use super::Rules;
 use crate::{Vocabulary, lark};
 
-/// A text of the syntax, with its tags as tokens.
+/// A text of the syntax, with its tags as tokens. A mark before nested tags is a lexeme of its own without a token, too: several tags may
+/// follow it.
 pub(super) fn text(vocabulary: &Vocabulary, text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
-    let special = |t: &str| Some((t.len(), vocabulary.special(t)?));
-    while let Some((at, (len, id))) =
-        tags(rest).find_map(|t| Some((t.as_ptr() as usize - rest.as_ptr() as usize, special(t)?)))
-    {
+    while let Some(tag) = tags(rest).find(|t| t.starts_with(']') || vocabulary.special(t).is_some()) {
+        let at = tag.as_ptr() as usize - rest.as_ptr() as usize;
         if at > 0 {
             out.push_str(&lark::literal(&rest[..at]));
         }
-        // An end token ends the answer by itself.
-        if vocabulary.eos().contains(&id) {
-            return out;
+        match vocabulary.special(tag) {
+            // An end token ends the answer by itself.
+            Some(id) if vocabulary.eos().contains(&id) => return out,
+            Some(id) => out.push_str(&lark::token(id)),
+            None => out.push_str(&lark::literal(tag)),
         }
-        out.push_str(&lark::token(id));
-        rest = &rest[at + len..];
+        rest = &rest[at + tag.len()..];
     }
     if !rest.is_empty() {
         out.push_str(&lark::literal(rest));

@@ -2,7 +2,7 @@
 
 use crate::support::{bytes, compile, ids_of, matcher, takes, text_of, walk_to};
 use octet_grammar::{Error, GrammarSpec, Tool, ToolMode, ToolSyntax};
-use octet_parser::{self as parser, Arguments, CallSyntax, JsonType, Keys, Piece, Tagged};
+use octet_parser::{self as parser, Arguments, CallSyntax, JsonType, Keys, Nested, Piece, Tagged};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ fn syntaxes() -> Vec<ToolSyntax> {
         .collect()
 }
 
-/// A list of objects, names between tags, arguments between tags, and tags that say which arguments are strings.
+/// A list of objects, names between tags, arguments between tags, tags that say which arguments are strings, and nested tags.
 fn native() -> impl Iterator<Item = CallSyntax> {
     let text = |t: &str| Piece::Text(t.into());
     let json = || Piece::Arguments(Arguments::Json);
@@ -76,7 +76,21 @@ fn native() -> impl Iterator<Item = CallSyntax> {
     let python = written("<|calls|>[", Arguments::Python, ")", ", ", "]<|end|>");
     let gemma = written("<|call>call:", Arguments::Gemma, "}<call|>", "<|call>call:", "");
     let same = tagged("\">", "\">");
-    [list, named, same, tagged("\" string=\"true\">", "\" string=\"false\">"), python, gemma].into_iter()
+    let typed = tagged("\" string=\"true\">", "\" string=\"false\">");
+    [list, named, same, typed, python, gemma, nested("]<]minimax[>["), nested("]<]other[>[")].into_iter()
+}
+
+/// Nested tags after this mark.
+fn nested(mark: &str) -> CallSyntax {
+    let text = |t: &str| Piece::Text(format!("{mark}{t}"));
+    let arguments = Arguments::Nested(Nested { mark: mark.into(), item: "item".into() });
+    CallSyntax {
+        open: vec![text("<calls>\n"), text("<call name=\"")],
+        call: vec![Piece::Name, Piece::Text("\">".into()), Piece::Arguments(arguments), text("</call>\n")],
+        separator: Some(vec![text("<call name=\"")]),
+        close: vec![text("</calls>")],
+        object: None,
+    }
 }
 
 fn tool(name: &str, parameters: Value) -> Tool {
@@ -119,6 +133,8 @@ fn text_end(syntax: &ToolSyntax) -> &'static str {
     match syntax {
         ToolSyntax::Harmony { .. } => "\n<|end|>",
         ToolSyntax::Native(native) if native.trigger() == "<|call>" => "\n<|\"|>",
+        ToolSyntax::Native(native) if native.trigger() == "]<]minimax[>[" => "]<]minimax[>[</",
+        ToolSyntax::Native(native) if native.trigger() == "]<]other[>[" => "]<]other[>[</",
         ToolSyntax::Native(_) => "\n</arg>",
         ToolSyntax::Qwen3Coder | ToolSyntax::Hermes => "\n</parameter>\n",
     }
@@ -138,9 +154,11 @@ fn read(syntax: &ToolSyntax, thinking: bool, text: &str) -> parser::Message {
     parser::parse(format, start, known.collect::<Vec<_>>(), parser::Options::default(), text)
 }
 
-/// What of a schema is enforced: of values that are written as in Python or by Gemma, types and members alone.
+/// What of a schema is enforced: of values that are written as in Python, by Gemma or in nested tags, types and members alone.
 fn enforced(syntax: &ToolSyntax, mut schema: Value) -> Value {
-    let is_literal = |p: &Piece| matches!(p, Piece::Arguments(Arguments::Python | Arguments::Gemma));
+    let is_literal = |p: &Piece| {
+        matches!(p, Piece::Arguments(Arguments::Python | Arguments::Gemma | Arguments::Nested(_)))
+    };
     if let ToolSyntax::Native(native) = syntax
         && native.call.iter().any(is_literal)
     {

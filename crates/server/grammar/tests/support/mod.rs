@@ -9,7 +9,8 @@ use std::time::Duration;
 use octet_grammar::{Constraint, Grammar, GrammarSpec, Matcher, TimeLimits, Token, Vocabulary};
 
 /// The special tokens of the byte vocabulary, from 256.
-const SPECIAL: [&str; 5] = ["<|im_end|>", "<tool_call>", "</tool_call>", "<think>", "</think>"];
+const SPECIAL: [&str; 6] =
+    ["<|im_end|>", "<tool_call>", "</tool_call>", "<think>", "</think>", "]<]minimax[>["];
 
 /// The 256 bytes by their own numbers, then special tokens: 256 `<|im_end|>` (the end of an answer) and so on.
 ///

@@ -11,7 +11,7 @@ mod split;
 use serde_json::{Value, json};
 
 use crate::reasoning::ReasoningTags;
-use crate::syntax::{Arguments, CallSyntax, JsonType, Tagged};
+use crate::syntax::{Arguments, CallSyntax, JsonType, Nested, Tagged, tags};
 use crate::text::TextTags;
 
 /// The result for a template.
@@ -353,6 +353,9 @@ impl Prober<'_> {
         if one.contains(&format!("{key}:<|\"|>{VALUE}<|\"|>")) {
             return Some(Arguments::Gemma);
         }
+        if let Some(nested) = self.nested(one) {
+            return Some(Arguments::Nested(nested));
+        }
         let two = self.region(&[json!({KEYS[0]: VALUE, KEYS[1]: VALUE})])?;
         let (open, close) = split::around_parameters(&two)?;
         let middle = |value: Value, written: &str| {
@@ -371,6 +374,22 @@ impl Prober<'_> {
             others.push((of, middle(value, written)?));
         }
         Some(Arguments::Tagged(Tagged { open, text, others, close }))
+    }
+
+    /// Arguments in nested tags, each after the same mark, from a call with one.
+    fn nested(&self, one: &str) -> Option<Nested> {
+        let (key, other) = (KEYS[0], KEYS[1]);
+        let mark = split::between(one, VALUE, &format!("</{key}>"))?;
+        let element = |key: &str, value: &str| format!("{mark}<{key}>{value}{mark}</{key}>");
+        if tags(mark).next() != Some(mark) || !one.contains(&element(key, VALUE)) {
+            return None;
+        }
+        let object = self.region(&[argument(json!({other: VALUE}))])?;
+        let list = self.region(&[argument(json!([VALUE]))])?;
+        let item = split::between(&list, &format!("<{key}>{mark}<"), &format!(">{VALUE}"))?;
+        let is_nested = object.contains(&element(key, &element(other, VALUE)))
+            && list.contains(&element(key, &element(item, VALUE)));
+        is_nested.then(|| Nested { mark: mark.into(), item: item.into() })
     }
 }
 

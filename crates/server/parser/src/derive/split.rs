@@ -88,6 +88,11 @@ fn span_of(text: &str, arguments: &Arguments) -> Option<Span> {
                 if text[..key?].ends_with(&tagged.open) { &tagged.open } else { tagged.open.trim_start() };
             key?.checked_sub(open.len())?..value(key?)? + tagged.close.len()
         }
+        Arguments::Nested(nested) => {
+            let (open, close) = (format!("{}<", nested.mark), format!("</{}>", KEYS[0]));
+            let value = value(key?)?;
+            key?.checked_sub(open.len())?..value + text[value..].find(&close)? + close.len()
+        }
         Arguments::Python => key?..value(key?)? + 1,
         Arguments::Gemma => key?..value(key?)? + "<|\"|>".len(),
     };
@@ -149,7 +154,13 @@ fn common_tags(a: &str, b: &str) -> usize {
     if same == a.len() || same == b.len() {
         return same;
     }
-    a[..same].rfind(['>', ']', '}', ')']).map_or(0, |at| at + 1)
+    let end = a[..same].rfind(['>', ']', '}', ')']).map_or(0, |at| at + 1);
+    // Not in the middle of a tag that has brackets in it.
+    let start = |tag: &str| tag.as_ptr() as usize - a.as_ptr() as usize;
+    tags(a)
+        .map(|t| start(t)..start(t) + t.len())
+        .find(|t| t.start < end && end < t.end)
+        .map_or(end, |t| t.start)
 }
 
 /// The text before and after each parameter, from a text with two.

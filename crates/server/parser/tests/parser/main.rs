@@ -2,5 +2,6 @@
 
 mod answers;
 mod headers;
+mod nested;
 mod support;
 mod templates;

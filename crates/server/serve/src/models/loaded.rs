@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use octet_api::core::Roles;
 use octet_engine::scheduler::Handle;
-use octet_engine::template::ChatTemplate;
+use octet_engine::template::{ChatTemplate, ProbeBudget};
 use octet_engine::tokenizer::{Special, TokenKind, Tokenizer};
 use octet_grammar::{Constraint, Grammar, Matcher, Token, Vocabulary};
 use octet_parser::{Format, ToolSyntax};
@@ -102,19 +102,23 @@ impl Loaded {
             }
         }
         let asked = spec.tool_syntax.as_ref();
+        let budget = ProbeBudget::default();
         let (tools, format) = match &template {
-            Ok(template) => Tools::of(template, tokenizer, &spec.template_kwargs, asked),
+            Ok(template) => Tools::of(template, tokenizer, &spec.template_kwargs, asked, &budget),
             Err(_) => {
                 (Tools::default(), Format { tools: asked.cloned().unwrap_or_default(), ..Format::default() })
             }
         };
+        let roles =
+            template.as_ref().map_or_else(|_| Roles::default(), |t| roles(t, &spec.template_kwargs, &budget));
+        warn_of_missed(&spec.name, &budget);
         let reasoning = format.reasoning.clone().unwrap_or_default();
         Ok(Self {
             rerank_template,
             predict: spec.predict,
             reasoning_budget: spec.reasoning_budget,
             tools,
-            roles: template.as_ref().map_or_else(|_| Roles::default(), |t| roles(t, &spec.template_kwargs)),
+            roles,
             think_end: tokenizer.special_id(&reasoning.close),
             call_begin: tokenizer.special_id(format.tools.trigger()),
             format,
@@ -177,6 +181,18 @@ impl Loaded {
 impl std::fmt::Debug for Loaded {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Loaded").field("handle", &self.handle).finish_non_exhaustive()
+    }
+}
+
+/// Warns of a template that is too slow to be probed: what was not probed counts as not supported.
+fn warn_of_missed(model: &str, budget: &ProbeBudget) {
+    let missed = budget.missed();
+    if !missed.is_empty() {
+        tracing::warn!(
+            "{model}: the chat template takes too long; not all of this could be found out: {}. What was not found counts as not supported. \
+             Give a simpler template with --chat-template, or the syntax of calls with --tool-call-parser",
+            missed.join(", ")
+        );
     }
 }
 

@@ -2,14 +2,17 @@
 //! silently. Called when a model is loaded.
 
 use octet_api::core::{Roles, SystemPlace};
-use octet_engine::template::{ChatInput, ChatTemplate};
+use octet_engine::template::{ChatInput, ChatTemplate, ProbeBudget};
 use serde_json::{Map, Value, json};
 
 /// Instructions that no template contains.
 const PROBE: &str = "octet-probe-instructions";
 
-/// The roles that a template accepts. If it rejects the simplest conversation, the first request reports why.
-pub fn roles(template: &ChatTemplate, variables: &Map<String, Value>) -> Roles {
+/// What is probed here, for the warning about templates that are too slow.
+const WHAT: &str = "the roles of messages";
+
+/// The roles that a template accepts, found within the budget. If it rejects the simplest conversation, the first request reports why.
+pub fn roles(template: &ChatTemplate, variables: &Map<String, Value>, budget: &ProbeBudget) -> Roles {
     let render = |roles: &[&str]| {
         let message = |role: &&str| {
             let content = if *role == "system" { PROBE } else { "text" };
@@ -22,7 +25,7 @@ pub fn roles(template: &ChatTemplate, variables: &Map<String, Value>) -> Roles {
             variables: variables.clone(),
             now_s: None,
         };
-        template.render(&input).ok().map(|prompt| prompt.text)
+        template.probe(&input, budget, WHAT).map(|prompt| prompt.text)
     };
     let shows =
         |roles: &[&str], times: usize| render(roles).is_some_and(|t| t.matches(PROBE).count() == times);
@@ -40,12 +43,16 @@ pub fn roles(template: &ChatTemplate, variables: &Map<String, Value>) -> Roles {
     Roles {
         system,
         alternating: render(&["user", "user"]).is_none(),
-        answers_results: refuses_user_after_result(template, variables),
+        answers_results: refuses_user_after_result(template, variables, budget),
     }
 }
 
 /// True if the template renders a call and its result, but not a user message after them.
-fn refuses_user_after_result(template: &ChatTemplate, variables: &Map<String, Value>) -> bool {
+fn refuses_user_after_result(
+    template: &ChatTemplate,
+    variables: &Map<String, Value>,
+    budget: &ProbeBudget,
+) -> bool {
     // Mistral's templates want ids of nine characters.
     const ID: &str = "octet0123";
     let function = |arguments: Value| json!({"name": "probe", "arguments": arguments});
@@ -64,7 +71,7 @@ fn refuses_user_after_result(template: &ChatTemplate, variables: &Map<String, Va
                 variables: variables.clone(),
                 now_s: None,
             };
-            template.render(&input).is_ok()
+            template.probe(&input, budget, WHAT).is_some()
         };
         renders(&messages) && {
             messages.push(json!({"role": "user", "content": "text"}));

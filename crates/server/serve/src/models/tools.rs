@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use octet_api::Warning;
 use octet_api::core::{Chat, TemplateChat};
-use octet_engine::template::{ChatInput, ChatTemplate};
+use octet_engine::template::{ChatInput, ChatTemplate, ProbeBudget};
 use octet_engine::tokenizer::Tokenizer;
 use octet_parser::{
     Derived, Format, History, Ids, ReasoningPlace, TextBesideCalls, ToolSyntax, ToolsVariable, derive,
@@ -35,12 +35,13 @@ enum ToolDelivery {
 }
 
 impl Tools {
-    /// Derived from a template, with the parser for its answers. `asked` is the syntax that the server's user chose.
+    /// Derived from a template within the budget, with the parser for its answers. `asked` is the syntax that the server's user chose.
     pub fn of(
         template: &ChatTemplate,
         tokenizer: &Tokenizer,
         variables: &Map<String, Value>,
         asked: Option<&ToolSyntax>,
+        budget: &ProbeBudget,
     ) -> (Self, Format) {
         let render = |messages: &[Value], variable: ToolsVariable, tools: &[Value]| {
             let mut input = ChatInput {
@@ -49,7 +50,7 @@ impl Tools {
                 ..ChatInput::default()
             };
             give_tools(&mut input.variables, &mut input.tools, variable, tools.to_vec());
-            template.render(&input).ok().map(|prompt| prompt.text)
+            template.probe(&input, budget, "tool calls and reasoning").map(|prompt| prompt.text)
         };
         let stops: Vec<&str> =
             tokenizer.eos_ids().iter().filter_map(|&id| tokenizer.token_text(id)).collect();

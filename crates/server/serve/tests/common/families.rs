@@ -34,8 +34,26 @@ pub const RECIPIENTS: &str = "{% if tools %}<|im_start|>system\n{{ tools | tojso
     {% else %}<|im_start|>assistant to=user<|message|>{{ m.content }}{% endif %}{% endif %}<|im_end|>\n\
     {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant{% endif %}";
 
+/// A list of calls after a word. Tools and the time come in variables of its own, which it requires.
+pub const WORD: &str = "{% for m in messages %}{% if loop.first %}<|im_start|>system\n{{ 'Functions: ' + functions }}\n\
+    {{ 'Today is ' + datetime }}<|im_end|>\n{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}{% if m.tool_calls %} functools[\
+    {% for c in m.tool_calls %}{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\
+    {% if not loop.last %}, {% endif %}{% endfor %}]{% endif %}<|im_end|>\n{% endfor %}\
+    {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
 /// The name of a family, how its templates write calls, whether one message has several, and how a call with these arguments begins.
-pub const FAMILIES: [(&str, &str, bool, &str); 9] = [
+pub const FAMILIES: [(&str, &str, bool, &str); 11] = [
+    ("FireFunction 2", WORD, true, " functools[{\"name\": \"set_light\", \"arguments\": {"),
+    (
+        "MiniMax M3",
+        "{% macro nest(v) %}{% if v is mapping %}{% for k, x in v.items() %}]<]mark[>[<{{ k }}>{{ nest(x) }}]<]mark[>[</{{ k }}>\
+         {% endfor %}{% elif v is string %}{{ v }}{% elif v is iterable %}{% for x in v %}]<]mark[>[<item>{{ nest(x) }}\
+         ]<]mark[>[</item>{% endfor %}{% else %}{{ v | tojson }}{% endif %}{% endmacro %}]<]mark[>[<calls>\n\
+         {% for c in message.tool_calls %}]<]mark[>[<call name=\"{{ c.function.name }}\">{{ nest(c.function.arguments) }}\
+         ]<]mark[>[</call>\n{% endfor %}]<]mark[>[</calls>",
+        true,
+        "]<]mark[>[<calls>\n]<]mark[>[<call name=\"set_light\">]<]mark[>[<room>A]<]mark[>[</room>",
+    ),
     ("Functionary 3.2", MARKS, true, ">>>set_light\n{"),
     (
         "Muse Glimmer",

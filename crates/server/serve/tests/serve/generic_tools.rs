@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::common::families::template;
 use crate::common::{Fixture, chat, model, tool, with};
 use octet_serve::{ModelSpec, Options};
 
@@ -45,4 +46,21 @@ async fn templates_without_tools_get_a_generic_form() {
         prompt.contains("<|im_start|>user\n<tool_response>\ndone\n</tool_response><|im_end|>"),
         "{prompt}"
     );
+}
+
+/// A template that is slow on purpose: probing it ends with the steps of one rendering, and what was not found counts as not supported.
+#[tokio::test(flavor = "multi_thread")]
+async fn templates_that_are_too_slow_to_be_probed_get_the_generic_form() {
+    let call = "{% for c in message.tool_calls %}<call>{{ c.function | tojson }}</call>{% endfor %}";
+    let prompt = |slow: &'static str| async move {
+        let chat_template = Some(format!("{slow}{}", template(call)));
+        let f = Fixture::with(Options::new(vec![ModelSpec { chat_template, ..model("tiny") }])).await;
+        let body = json!({"messages": [{"role": "user", "content": "Light!"}], "tools": [tool()]});
+        f.ok("/apply-template", &body).await["prompt"].as_str().unwrap().to_string()
+    };
+    // About a fifth of the steps each time.
+    let slow = prompt("{% for i in range(90000) %}{% for j in [1, 2, 3] %}{% endfor %}{% endfor %}").await;
+    assert!(slow.contains("<tool_call>") && slow.contains("set_light"), "{slow}");
+    let fast = prompt("").await;
+    assert!(!fast.contains("<tool_call>") && fast.contains("set_light"), "{fast}");
 }
