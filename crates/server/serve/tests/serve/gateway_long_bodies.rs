@@ -261,3 +261,39 @@ async fn values_of_bodies_that_are_parsed_late_are_counted() {
     assert_eq!(to_chat("sick").await.expect("an answer").status(), 200);
     assert_eq!(up.last().body["model"], "well");
 }
+
+/// The end of Ollama's answers has the whole conversation.
+async fn long_conversations_are_written_beside_short_answers() {
+    let Failing { f, up, sick: _sick, slow } = failing("hosted_vllm", 32 << 20).await;
+    let body =
+        |model: &str, text: &str, stream: bool| json!({"model": model, "prompt": text, "stream": stream});
+    let long = "long ".repeat(LONG_BYTES / 5);
+    let waiting = [false, true].map(|stream| {
+        let sent = f.request("/api/generate", &body("slow", &long, stream)).send();
+        tokio::spawn(async move { sent.await.expect("the server answers").text().await.expect("a body") })
+    });
+    f.until("both arrive", || up.seen().len() == 2).await;
+    let busy = Busy::begin().await;
+    slow.send(true).expect("the provider waits");
+    for _ in 0..30 {
+        for stream in [false, true] {
+            let answer = f.send("/api/generate", &body("well", "short", stream)).await;
+            assert_eq!(answer.status(), 200);
+            assert!(answer.text().await.expect("a body").contains("\"context\":["));
+        }
+    }
+    let has_ended = waiting.iter().any(JoinHandle::is_finished);
+    busy.end().await;
+    assert!(!has_ended, "a long context was written beside the blocking threads");
+    for answer in waiting {
+        let answer = answer.await.expect("a task");
+        let last: Value = serde_json::from_str(answer.lines().last().expect("a line")).expect("JSON");
+        let numbers = last["context"].as_array().map_or(0, Vec::len);
+        assert!(last["done"] == true && numbers > LONG_BYTES / 3, "{numbers}");
+    }
+}
+
+#[test]
+fn short_answers_are_written_while_long_contexts_wait() {
+    runtime().block_on(long_conversations_are_written_beside_short_answers());
+}
