@@ -6,7 +6,7 @@ use octet_api::{ApiError, ErrorKind};
 pub use octet_upstream::{Failure, FailureKind};
 
 /// Number of kinds of failures.
-pub const KINDS: usize = 11;
+pub const KINDS: usize = 12;
 
 /// All kinds, in order.
 pub const ALL_KINDS: [FailureKind; KINDS] = [
@@ -21,6 +21,7 @@ pub const ALL_KINDS: [FailureKind; KINDS] = [
     FailureKind::Server,
     FailureKind::Protocol,
     FailureKind::Cancelled,
+    FailureKind::Memory,
 ];
 
 /// Whether a retry at the same deployment may succeed soon.
@@ -29,10 +30,10 @@ pub fn passes(kind: FailureKind) -> bool {
     matches!(kind, K::Connect | K::Timeout | K::RateLimited | K::Server | K::Protocol)
 }
 
-/// Whether the request itself is the cause: any deployment of the same model would fail.
+/// Whether no deployment is the cause: any other of the same model would fail, too.
 pub fn is_of_the_request(kind: FailureKind) -> bool {
     use FailureKind as K;
-    matches!(kind, K::BadRequest | K::ContextWindow | K::ContentPolicy | K::Cancelled)
+    matches!(kind, K::BadRequest | K::ContextWindow | K::ContentPolicy | K::Cancelled | K::Memory)
 }
 
 /// The failure for an error event of a target.

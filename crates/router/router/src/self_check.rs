@@ -31,6 +31,7 @@ pub fn question(request: &GenerateRequest, answer: &str) -> Option<GenerateReque
         max_tokens: Some(TOKENS_MAX),
         logprobs: Some(TOP),
         sampling: Sampling { temperature: Some(0.0), ..Sampling::default() },
+        memory: request.memory.clone(),
         ..GenerateRequest::new(&request.model, Input::Chat(chat))
     })
 }

@@ -267,6 +267,11 @@ impl Endpoint {
         &self.shared.settings
     }
 
+    /// Whether [`Client::forward`](crate::Client::forward) parses bodies of this dialect completely, because nested fields are changed.
+    pub fn parses(&self, dialect: Dialect) -> bool {
+        !matches!(dialect, Dialect::Passed(_)) && crate::edit::goes_deep(&self.shared.settings.remote.changes)
+    }
+
     /// Whether the provider speaks a client's dialect itself, so that [`Client::forward`](crate::Client::forward) can be used. Not if
     /// parameters must be set or changed by OpenAI's names, which other dialects do not have.
     pub fn speaks(&self, dialect: Dialect) -> bool {

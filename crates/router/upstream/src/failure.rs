@@ -55,6 +55,8 @@ pub enum FailureKind {
     Protocol,
     /// The client disconnected. Never created here (a dropped call just ends); used by the router's metrics.
     Cancelled,
+    /// This server has no memory left to translate the request: no provider is the cause.
+    Memory,
 }
 
 impl From<JoinError> for Failure {
@@ -80,6 +82,7 @@ impl FailureKind {
             Self::Server => "server",
             Self::Protocol => "protocol",
             Self::Cancelled => "cancelled",
+            Self::Memory => "memory",
         }
     }
 
@@ -108,6 +111,7 @@ impl FailureKind {
             Self::ContextWindow => ErrorKind::ContextLength,
             Self::ContentPolicy => ErrorKind::ContentPolicy,
             Self::NotFound => ErrorKind::NotFound,
+            Self::Memory => ErrorKind::Overloaded,
         }
     }
 }

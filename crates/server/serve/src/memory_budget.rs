@@ -1,8 +1,10 @@
 //! Limits the memory of all requests from the first byte of their bodies until their prompts are tokenized. Acquired by `http` while
 //! bodies are read; released by the pipeline.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use axum::body::Bytes;
+use octet_api::core::{MemoryHandle, RequestMemory};
 use octet_api::{ApiError, ErrorKind};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -44,7 +46,43 @@ impl MemoryPermit {
     }
 }
 
+/// The permit of a request and of all its copies.
+#[derive(Debug)]
+struct SharedPermit {
+    budget: MemoryBudget,
+    permit: Mutex<MemoryPermit>,
+}
+
+impl RequestMemory for SharedPermit {
+    fn take_values(&self, body: &[u8]) -> Result<(), ApiError> {
+        let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
+        self.budget.take_values(&mut permit, body)
+    }
+}
+
+/// Bytes with the memory that they take.
+struct HeldBytes {
+    bytes: Bytes,
+    _memory: MemoryHandle,
+}
+
+impl AsRef<[u8]> for HeldBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// The same bytes: every copy of them holds `memory`.
+pub fn holding(bytes: Bytes, memory: &MemoryHandle) -> Bytes {
+    Bytes::from_owner(HeldBytes { bytes, _memory: memory.clone() })
+}
+
 impl MemoryBudget {
+    /// The permit for a request, which its copies share.
+    pub fn shared(&self, permit: MemoryPermit) -> MemoryHandle {
+        MemoryHandle::new(Arc::new(SharedPermit { budget: self.clone(), permit: Mutex::new(permit) }))
+    }
+
     /// A budget of eight bodies of maximum size.
     pub fn new(body_bytes_max: usize) -> Self {
         let bytes_max = body_bytes_max.saturating_mul(LONGEST_AT_ONCE).min(Semaphore::MAX_PERMITS);
@@ -179,5 +217,23 @@ mod tests {
             never.kind == ErrorKind::TooLarge && never.message.contains("60002 keys and values"),
             "{never}"
         );
+    }
+
+    #[test]
+    fn copies_of_a_request_and_of_its_body_hold_its_memory() {
+        let room = MemoryBudget::new(1 << 20);
+        let mut share = MemoryPermit::default();
+        room.take_body(&mut share, 1 << 20).unwrap();
+        let memory = room.shared(share);
+        let body = holding(Bytes::from_static(b"[1,1]"), &memory);
+        let (copy, slice) = (memory.clone(), body.slice(1..2));
+        drop((memory, body));
+        assert_eq!(&slice[..], b"1");
+        copy.take_values(format!("[{}1]", "1,".repeat(20_000)).as_bytes()).unwrap();
+        assert!(room.left.available_permits() < room.bytes_max - (3 << 20));
+        drop(copy);
+        assert!(room.left.available_permits() < room.bytes_max);
+        drop(slice);
+        assert_eq!(room.left.available_permits(), room.bytes_max);
     }
 }

@@ -295,6 +295,7 @@ async fn vectors_and_lists() {
         user: None,
         extra: serde_json::Map::new(),
         warnings: Vec::new(),
+        memory: Default::default(),
     };
     let embed = Arc::new(embed);
     let openai_answer = json!({"object": "list", "data": [

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{KeepAlive, Prompt};
+use super::{KeepAlive, MemoryHandle, Prompt};
 use crate::{ApiError, Warning};
 
 /// Texts to embed. `None` means that the client did not set a value.
@@ -28,6 +28,8 @@ pub struct EmbedRequest {
     pub extra: Map<String, Value>,
     /// Accepted fields that have no effect.
     pub warnings: Vec<Warning>,
+    /// The memory that it takes in the server.
+    pub memory: MemoryHandle,
 }
 
 /// Encoding of a vector.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Message, MoreSampling};
+use super::{MemoryHandle, Message, MoreSampling};
 use crate::{ApiError, Warning};
 
 /// What to generate, and how. `None` means that the client did not set a value.
@@ -58,6 +58,8 @@ pub struct GenerateRequest {
     pub extra: Map<String, Value>,
     /// Accepted fields that have no effect, or not their full effect.
     pub warnings: Vec<Warning>,
+    /// The memory that it takes in the server.
+    pub memory: MemoryHandle,
 }
 
 impl GenerateRequest {
@@ -89,6 +91,7 @@ impl GenerateRequest {
             origin: Family::OpenAi,
             extra: Map::new(),
             warnings: Vec::new(),
+            memory: MemoryHandle::default(),
         }
     }
 

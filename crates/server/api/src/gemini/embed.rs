@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::content::texts;
 use crate::ApiError;
-use crate::core::{EmbedRequest, Embeddings, Part, Prompt, VectorEncoding};
+use crate::core::{EmbedRequest, Embeddings, MemoryHandle, Part, Prompt, VectorEncoding};
 use crate::json::{self, Field, Object, Result};
 use crate::reader;
 use crate::rules::{Rules, tuning};
@@ -77,6 +77,7 @@ fn one(mut o: Object, model: String) -> Result<EmbedRequest> {
         user: None,
         extra,
         warnings: warnings.take(),
+        memory: MemoryHandle::default(),
     })
 }
 

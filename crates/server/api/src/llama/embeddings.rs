@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::core::{EmbedRequest, Embeddings, VectorEncoding};
+use crate::core::{EmbedRequest, Embeddings, MemoryHandle, VectorEncoding};
 use crate::json::{self, Field, Result};
 use crate::openai;
 
@@ -44,6 +44,7 @@ pub fn parse(body: &[u8]) -> Result<(EmbedRequest, bool)> {
         context_length: None,
         user: None,
         extra: Map::new(),
+        memory: MemoryHandle::default(),
     };
     Ok((request, norm.unwrap_or(true)))
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::answer::nanoseconds;
 use super::fields;
 use crate::ApiError;
-use crate::core::{EmbedRequest, Embeddings, Prompt, VectorEncoding};
+use crate::core::{EmbedRequest, Embeddings, MemoryHandle, Prompt, VectorEncoding};
 use crate::json::{self, Field, Object, Result};
 use crate::reader;
 use crate::rules::refused;
@@ -61,6 +61,7 @@ fn request(o: &mut Object, inputs: Vec<String>) -> Result<EmbedRequest> {
         user: None,
         extra: Map::new(),
         warnings: Vec::new(),
+        memory: MemoryHandle::default(),
     })
 }
 

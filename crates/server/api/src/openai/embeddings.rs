@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::prompts::prompts;
 use crate::ApiError;
-use crate::core::{EmbedRequest, Embeddings, Prompt, PromptPart, VectorEncoding};
+use crate::core::{EmbedRequest, Embeddings, MemoryHandle, Prompt, PromptPart, VectorEncoding};
 use crate::dialect::with_prefix;
 use crate::json::{self, Field, Result};
 use crate::rules::{Rules, only, refused, tuning, tuning_but};
@@ -50,6 +50,7 @@ pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
         context_length: None,
         user,
         warnings: warnings.take(),
+        memory: MemoryHandle::default(),
     })
 }
 

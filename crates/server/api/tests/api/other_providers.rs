@@ -65,6 +65,7 @@ proptest! {
             user: None,
             extra: serde_json::Map::new(),
             warnings: Vec::new(),
+            memory: MemoryHandle::default(),
         };
         let answer = Embeddings { model: "m".into(), vectors, prompt_tokens: 5, ..Embeddings::default() };
         prop_assert_eq!(&embeddings::read(&embeddings::response(&request, &answer)).unwrap(), &answer);

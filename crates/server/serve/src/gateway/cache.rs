@@ -187,12 +187,15 @@ impl Gateway {
             maker.text(&String::from_utf8_lossy(value.as_bytes()));
         }
         let (messages_max, json, budget) = (settings.messages_max, body.clone(), memory_budget.clone());
+        let memory = context.memory.clone();
         let add = move || {
             // The memory of the parsed body is taken only meanwhile.
             let mut share = MemoryPermit::default();
             let is_added = uses_cache(&json, dialect, messages_max)
                 && budget.take_values(&mut share, &json).is_ok()
                 && maker.json(&json);
+            // The body's own is kept until here, even if the client disconnects.
+            drop((json, memory));
             is_added.then_some(maker)
         };
         let Some(maker) = run_sized(body.len(), add).await? else { return Ok(None) };

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use octet_api::anthropic::{count_tokens, messages};
-use octet_api::core::{Completion, EmbedRequest, GenerateRequest, Input};
+use octet_api::core::{Completion, EmbedRequest, GenerateRequest, Input, MemoryHandle};
 use octet_api::ollama::{self, Call};
 use octet_api::openai::{chat, completions, embeddings, responses};
 use octet_api::{ApiError, ErrorKind, gemini};
-use octet_router::{Dialect, Original, RequestOptions};
+use octet_router::{Dialect, Failure, FailureKind, Original, RequestOptions, from_api};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -230,39 +230,53 @@ pub fn is_shallow(request: &GenerateRequest) -> bool {
     matches!(&request.input, Input::Completion(c) if c.prompts.is_empty())
 }
 
-/// The request in full: if only a part of it was read, `original` is parsed, once for all targets.
+/// The request in full: if only a part of it was read, `original` is parsed, once for all targets. Both hold the same memory permit.
+///
+/// # Errors
+/// Those of [`parse`].
 pub async fn whole(
     request: &Arc<GenerateRequest>,
     original: Option<&Arc<Original>>,
-) -> Result<Arc<GenerateRequest>, ApiError> {
+) -> Result<Arc<GenerateRequest>, Failure> {
     let Some(original) = original.filter(|_| is_shallow(request)) else { return Ok(Arc::clone(request)) };
     if let Some(parsed) = original.parsed.get() {
         return Ok(Arc::clone(parsed));
     }
-    let (model, stream) = (request.model.clone(), request.stream);
-    let parsed = parse(original, self::request).await?;
+    let (model, stream, memory) = (request.model.clone(), request.stream, request.memory.clone());
+    let parsed = parse(original, &memory, self::request).await?;
     // Keep-alive affects all clients, and who sent the body is not known here.
-    let parsed = GenerateRequest { model, stream, keep_alive: request.keep_alive, ..parsed };
+    let parsed = GenerateRequest { model, stream, keep_alive: request.keep_alive, memory, ..parsed };
     Ok(Arc::clone(original.parsed.get_or_init(|| Arc::new(parsed))))
 }
 
-/// Parses a client's body by one of the functions below: on a blocking thread if it is long.
+/// Parses a client's body by one of the functions below: on a blocking thread if it is long. `memory` counts its values, and must be held
+/// by the result.
+///
+/// # Errors
+/// [`FailureKind::Memory`] if there is no memory for the values; those of `parse`.
 pub async fn parse<T: Send + 'static>(
-    original: &Arc<Original>,
-    parse: fn(&Original) -> Result<T, ApiError>,
-) -> Result<T, ApiError> {
-    let shared = Arc::clone(original);
-    run_sized(original.body.len(), move || parse(&shared)).await?
+    original: &Original,
+    memory: &MemoryHandle,
+    parse: fn(Dialect, &[u8]) -> Result<T, ApiError>,
+) -> Result<T, Failure> {
+    let (dialect, body, memory) = (original.dialect, original.body.clone(), memory.clone());
+    let read = move || {
+        memory.take_values(&body).map_err(|e| match e.kind {
+            ErrorKind::Overloaded => Failure { kind: FailureKind::Memory, ..from_api(&e) },
+            _ => from_api(&e),
+        })?;
+        parse(dialect, &body).map_err(|e| from_api(&e))
+    };
+    run_sized(original.body.len(), read).await.map_err(|e| from_api(&e))?
 }
 
 /// Parses a request for text.
-pub fn request(original: &Original) -> Result<GenerateRequest, ApiError> {
-    let body = &original.body[..];
+pub fn request(dialect: Dialect, body: &[u8]) -> Result<GenerateRequest, ApiError> {
     let of_ollama = |call| match call {
         Call::Generate(request) => Ok(*request),
         Call::Load(_) => Err(ApiError::invalid("messages", "there is nothing to answer")),
     };
-    match original.dialect {
+    match dialect {
         Dialect::OpenAiChat => chat::parse(body),
         Dialect::OpenAiCompletions => completions::parse(body),
         Dialect::AnthropicMessages => messages::parse(body),
@@ -284,20 +298,20 @@ pub fn request(original: &Original) -> Result<GenerateRequest, ApiError> {
 }
 
 /// Parses a request for embeddings.
-pub fn embedding(original: &Original) -> Result<EmbedRequest, ApiError> {
-    match original.dialect {
-        Dialect::OllamaEmbed => ollama::embed::parse(&original.body),
-        Dialect::GeminiEmbed => gemini::embed::parse(&original.body),
-        Dialect::GeminiBatchEmbed => gemini::embed::parse_batch(&original.body),
-        _ => embeddings::parse(&original.body),
+pub fn embedding(dialect: Dialect, body: &[u8]) -> Result<EmbedRequest, ApiError> {
+    match dialect {
+        Dialect::OllamaEmbed => ollama::embed::parse(body),
+        Dialect::GeminiEmbed => gemini::embed::parse(body),
+        Dialect::GeminiBatchEmbed => gemini::embed::parse_batch(body),
+        _ => embeddings::parse(body),
     }
 }
 
 /// Parses a request for a token count.
-pub fn to_count(original: &Original) -> Result<GenerateRequest, ApiError> {
-    match original.dialect {
-        Dialect::GeminiCountTokens => gemini::count_tokens::parse(&original.body),
-        _ => count_tokens::parse(&original.body),
+pub fn to_count(dialect: Dialect, body: &[u8]) -> Result<GenerateRequest, ApiError> {
+    match dialect {
+        Dialect::GeminiCountTokens => gemini::count_tokens::parse(body),
+        _ => count_tokens::parse(body),
     }
 }
 
@@ -310,11 +324,11 @@ pub fn counted(dialect: Dialect, tokens: u64) -> serde_json::Value {
 }
 
 /// The error of a request whose model cannot be read.
-pub fn check(original: &Original) -> Result<(), ApiError> {
-    match original.dialect {
-        dialect if is_count(dialect) => to_count(original).map(drop),
-        dialect if is_embedding(dialect) => embedding(original).map(drop),
-        _ => request(original).map(drop),
+pub fn check(dialect: Dialect, body: &[u8]) -> Result<(), ApiError> {
+    match dialect {
+        dialect if is_count(dialect) => to_count(dialect, body).map(drop),
+        dialect if is_embedding(dialect) => embedding(dialect, body).map(drop),
+        _ => request(dialect, body).map(drop),
     }
 }
 

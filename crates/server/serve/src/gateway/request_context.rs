@@ -2,10 +2,10 @@
 
 use hyper::HeaderMap;
 use hyper::header::HeaderName;
+use octet_api::core::MemoryHandle;
 
 use super::caller::Caller;
 use super::read::{Own, add_tags};
-use crate::memory_budget::MemoryPermit;
 use crate::ops::Trace;
 
 /// LiteLLM's header with tags, in addition to those in the body.
@@ -22,9 +22,9 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// The context of a request that holds `share` of the memory budget.
-    pub fn context(self, share: MemoryPermit, own: Own) -> RequestContext {
-        RequestContext { sender: self, share, own }
+    /// The context of a request that holds `memory`.
+    pub fn context(self, memory: MemoryHandle, own: Own) -> RequestContext {
+        RequestContext { sender: self, memory, own }
     }
 }
 
@@ -33,7 +33,7 @@ pub struct RequestContext {
     /// Who sent it.
     pub sender: Sender,
     /// The memory that it holds.
-    pub share: MemoryPermit,
+    pub memory: MemoryHandle,
     /// The fields of its body that are for the router.
     pub own: Own,
 }

@@ -21,7 +21,6 @@ use super::target::Target;
 use super::{Caller, Gateway};
 use crate::answer_source::{AnswerSource, Facts};
 use crate::inference::Inference;
-use crate::memory_budget::MemoryPermit;
 use crate::ops::Trace;
 use crate::pipeline::draining;
 use crate::warnings::messages;
@@ -74,8 +73,6 @@ pub struct RoutedRequest {
     /// It was answered from the response cache.
     is_cached: bool,
     _place: Option<OwnedSemaphorePermit>,
-    /// The request stays in memory, so that another deployment can be tried.
-    _share: MemoryPermit,
     counted: Counted,
 }
 
@@ -155,7 +152,7 @@ impl RoutedRequest {
         request: &Arc<GenerateRequest>,
         mut original: Option<Original>,
     ) -> Result<Self, ApiError> {
-        let RequestContext { sender: Sender { trace, caller, headers }, share, mut own } = context;
+        let RequestContext { sender: Sender { trace, caller, headers }, mut own, .. } = context;
         // Counted before the check, so that shutdown waits for every request that passes it.
         let counted_in = Counted::new(gateway);
         let inference = &gateway.inference;
@@ -206,7 +203,6 @@ impl RoutedRequest {
             entry: None,
             is_cached: false,
             _place: place,
-            _share: share,
             counted: counted_in,
         })
     }

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Bytes;
 use hyper::{HeaderMap, Method};
-use octet_api::core::{EmbedRequest, Embeddings, GenerateRequest, Prompt, Usage, VectorEncoding};
+use octet_api::core::{
+    EmbedRequest, Embeddings, GenerateRequest, MemoryHandle, Prompt, Usage, VectorEncoding,
+};
 use octet_api::{ApiError, ErrorKind, gemini, ollama, openai};
 use octet_config::{Changes, ProcessTarget, Provider};
 use octet_router::{
@@ -105,7 +107,7 @@ impl RemoteTarget {
             return self.embed(ask, o).await;
         }
         if let Some(o) = foreign.filter(|o| read::is_count(o.dialect)) {
-            let request = read::parse(o, read::to_count).await.map_err(|e| from_api(&e))?;
+            let request = read::parse(o, &ask.request.memory, read::to_count).await?;
             // This provider has no endpoint that counts tokens.
             let mut counted = read::counted(o.dialect, Size::of(&request).tokens());
             counted["estimated"] = true.into();
@@ -118,8 +120,11 @@ impl RemoteTarget {
         let whole;
         let mut ask = ask;
         if let Some(o) = foreign.filter(|o| read::generates(o.dialect)) {
-            whole = read::whole(ask.request, Some(o)).await.map_err(|e| from_api(&e))?;
+            whole = read::whole(ask.request, Some(o)).await?;
             ask.request = &whole;
+        }
+        if let Some(o) = ask.original.filter(|o| foreign.is_none() && self.endpoint.parses(o.dialect)) {
+            read::parse(o, &ask.request.memory, |_, _| Ok(())).await?;
         }
         let answer = octet_router::Target::generate(&self.remote, ask).await?;
         Ok(Answer::RemoteTarget(Box::new(answer)))
@@ -127,8 +132,9 @@ impl RemoteTarget {
 
     /// Embeddings for a request in another dialect.
     async fn embed(&self, ask: Ask<'_>, original: &Arc<Original>) -> Result<Answer, Failure> {
-        let request = read::parse(original, read::embedding).await.map_err(|e| from_api(&e))?;
-        let request = Arc::new(request);
+        let memory = &ask.request.memory;
+        let request = read::parse(original, memory, read::embedding).await?;
+        let request = Arc::new(EmbedRequest { memory: memory.clone(), ..request });
         let endpoint = self.endpoint.with_model(ask.fill(self.endpoint.model()).into_owned());
         let mut vectors = self.client.embed(&endpoint, &request).await?;
         vectors.model.clone_from(&request.model);
@@ -157,7 +163,7 @@ impl std::fmt::Debug for LocalTarget {
     }
 }
 
-/// A permit that only states the request's size: the `RoutedRequest` holds its memory.
+/// A permit that only states the request's size: the request itself holds its memory.
 fn uncounted(request: &GenerateRequest) -> MemoryPermit {
     let mut share = MemoryPermit::default();
     share.body_bytes = size_bytes(request);
@@ -202,28 +208,25 @@ impl LocalTarget {
     }
 
     async fn generate(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
-        let answer = match ask.original {
+        match ask.original {
             Some(o) if let Dialect::Passed(passed) = o.dialect => {
                 let what =
                     format!("'{}' is a model in this process, which has no {}", self.name, passed.path());
-                Err(ApiError::invalid("model", what))
+                Err(from_api(&ApiError::invalid("model", what)))
             }
-            Some(o) if read::is_embedding(o.dialect) => self.embed(o).await,
-            Some(o) if read::is_count(o.dialect) => self.count(o).await,
-            original => self.run(ask.request, original).await,
-        };
-        answer.map_err(|e| from_api(&e))
+            Some(o) if read::is_embedding(o.dialect) => self.embed(o, &ask.request.memory).await,
+            Some(o) if read::is_count(o.dialect) => self.count(o, &ask.request.memory).await,
+            original => {
+                let whole = read::whole(ask.request, original).await?;
+                self.run(&whole).await.map_err(|e| from_api(&e))
+            }
+        }
     }
 
-    async fn run(
-        &self,
-        request: &Arc<GenerateRequest>,
-        original: Option<&Arc<Original>>,
-    ) -> Result<Answer, ApiError> {
-        let request = self.changed(&read::whole(request, original).await?).await?;
-        let share = uncounted(&request);
-        let mut run =
-            Run::start(&self.inference, &Trace::default(), self.index, (request, share), false).await?;
+    async fn run(&self, request: &Arc<GenerateRequest>) -> Result<Answer, ApiError> {
+        let request = self.changed(request).await?;
+        let asked = (Arc::clone(&request), size_bytes(&request));
+        let mut run = Run::start(&self.inference, &Trace::default(), self.index, asked, false).await?;
         let warnings = std::mem::take(&mut run.warnings);
         if !warnings.is_empty() {
             tracing::debug!(model = &*self.name, "{}", warnings.join("; "));
@@ -231,13 +234,14 @@ impl LocalTarget {
         Ok(Answer::LocalTarget(Box::new(run)))
     }
 
-    async fn embed(&self, original: &Arc<Original>) -> Result<Answer, ApiError> {
-        let request = read::parse(original, read::embedding).await?;
+    async fn embed(&self, original: &Arc<Original>, memory: &MemoryHandle) -> Result<Answer, Failure> {
+        let request = read::parse(original, memory, read::embedding).await?;
         // The caller is not known here.
         let keep_alive = request.keep_alive.filter(|_| self.may_keep);
-        let request = Arc::new(EmbedRequest { keep_alive, ..request });
+        let request = Arc::new(EmbedRequest { keep_alive, memory: memory.clone(), ..request });
         let vectors =
-            embed(&self.inference, &Trace::default(), self.index, Arc::clone(&request), false).await?;
+            embed(&self.inference, &Trace::default(), self.index, Arc::clone(&request), false).await;
+        let vectors = vectors.map_err(|e| from_api(&e))?;
         Ok(Answer::vectors(original.dialect, &request, &vectors))
     }
 
@@ -254,6 +258,7 @@ impl LocalTarget {
             user: None,
             extra: Map::new(),
             warnings: Vec::new(),
+            memory: MemoryHandle::default(),
         };
         match embed(&self.inference, &Trace::default(), self.index, Arc::new(request), false).await {
             Ok(mut vectors) => vectors.vectors.pop(),
@@ -264,9 +269,10 @@ impl LocalTarget {
         }
     }
 
-    async fn count(&self, original: &Arc<Original>) -> Result<Answer, ApiError> {
-        let request = read::parse(original, read::to_count).await?;
-        let tokens = self.tokens(&Arc::new(request)).await?;
+    async fn count(&self, original: &Arc<Original>, memory: &MemoryHandle) -> Result<Answer, Failure> {
+        let request = read::parse(original, memory, read::to_count).await?;
+        let request = Arc::new(GenerateRequest { memory: memory.clone(), ..request });
+        let tokens = self.tokens(&request).await.map_err(|e| from_api(&e))?;
         Ok(Answer::Ready(Some(read::counted(original.dialect, tokens).to_string().into()), None))
     }
 

@@ -135,8 +135,8 @@ async fn embedded(
     if let Some(gateway) = c.app.gateway().cloned() {
         return routed::ready(&gateway, c, dialect).await;
     }
-    let (parsed, _share): (EmbedRequest, _) = body::parse(c.body, parse).await?;
-    let parsed = Arc::new(parsed);
+    let (parsed, share): (EmbedRequest, _) = body::parse(c.body, parse).await?;
+    let parsed = Arc::new(EmbedRequest { memory: c.app.memory_budget.shared(share), ..parsed });
     let index = c.app.find(&parsed.model)?;
     let vectors =
         pipeline::embed(&c.app.inference, &c.sender.trace, index, Arc::clone(&parsed), false).await?;

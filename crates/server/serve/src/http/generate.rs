@@ -37,9 +37,11 @@ pub async fn generate(
     form: Form,
 ) -> Result<Response, ApiError> {
     let explain = headers.get(EXPLAIN).is_some_and(|v| !matches!(v.as_bytes(), b"" | b"0" | b"false"));
-    let (request, share) = (Arc::new(asked.0), asked.1);
+    let (request, share) = asked;
     let index = app.find(&request.model)?;
-    let mut run = Run::start(&app.inference, &trace, index, (request, share), explain).await?;
+    let body_bytes = share.body_bytes;
+    let request = Arc::new(GenerateRequest { memory: app.memory_budget.shared(share), ..request });
+    let mut run = Run::start(&app.inference, &trace, index, (request, body_bytes), explain).await?;
     if explain {
         run.admitted().await;
     }

@@ -6,7 +6,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::response::Response;
 use octet_api::ApiError;
-use octet_api::core::{GenerateRequest, Usage};
+use octet_api::core::{EmbedRequest, GenerateRequest, Usage};
 use octet_api::llama::{self, rerank};
 use octet_api::openai;
 use octet_router::{Dialect as Wire, Passed};
@@ -57,7 +57,7 @@ async fn answer(
 ) -> Result<Response, ApiError> {
     let (parsed, share) = body::parse(c.body, parse).await?;
     if let Some(gateway) = c.app.gateway().cloned() {
-        let context = c.sender.context(share, Own::default());
+        let context = c.sender.context(c.app.memory_budget.shared(share), Own::default());
         return routed::parsed(&c.app, &gateway, context, parsed, None, COMPLETION).await;
     }
     generate(c.app, c.sender.trace, &c.sender.headers, (parsed, share), COMPLETION).await
@@ -81,12 +81,12 @@ async fn vectors(c: Call) -> Result<Response, ApiError> {
     if let Some(gateway) = c.app.gateway().cloned() {
         // Translated to OpenAI's form, which other providers understand too.
         let asked = Value::Object(openai::embeddings::body(&parsed, &parsed.model)).to_string().into_bytes();
-        let context = c.sender.context(share, Own::default());
-        let got = routed::bytes(&c.app, &gateway, context, Wire::OpenAiEmbeddings, asked.into()).await?;
+        let asked = (asked.into(), share);
+        let got = routed::bytes(&c.app, &gateway, c.sender, Wire::OpenAiEmbeddings, asked).await?;
         return Ok(json_response(200, llama::vectors(&openai::embeddings::read(&got.0)?)));
     }
     let index = c.app.find(&parsed.model)?;
-    let parsed = Arc::new(parsed);
+    let parsed = Arc::new(EmbedRequest { memory: c.app.memory_budget.shared(share), ..parsed });
     let vectors = embed(&c.app.inference, &c.sender.trace, index, Arc::clone(&parsed), !normalised).await?;
     let mut response = json_response(200, llama::vectors(&vectors));
     add_header(&mut response, messages(&parsed.warnings));

@@ -98,7 +98,7 @@ async fn answer(
             own.cached_as = Some((wire, bytes));
             None
         };
-        let context = c.sender.context(share, own);
+        let context = c.sender.context(c.app.memory_budget.shared(share), own);
         return routed::parsed(&c.app, &gateway, context, parsed, original, form).await;
     }
     drop(bytes);
@@ -173,8 +173,9 @@ pub async fn embed_new(State(app): State<Arc<App>>, request: Request) -> Respons
         if let Some(gateway) = c.app.gateway().cloned() {
             return routed::ready(&gateway, c, Wire::OllamaEmbed).await;
         }
-        let (parsed, _share): (EmbedRequest, _) = body::parse(c.body, vectors::parse).await?;
-        let (index, parsed) = (c.app.find(&parsed.model)?, Arc::new(parsed));
+        let (parsed, share): (EmbedRequest, _) = body::parse(c.body, vectors::parse).await?;
+        let index = c.app.find(&parsed.model)?;
+        let parsed = Arc::new(EmbedRequest { memory: c.app.memory_budget.shared(share), ..parsed });
         let out = embed(&c.app.inference, &c.sender.trace, index, Arc::clone(&parsed), false).await?;
         let mut response = json(200, vectors::response(&out));
         add_header(&mut response, messages(&parsed.warnings));
@@ -191,12 +192,13 @@ pub async fn embed_old(State(app): State<Arc<App>>, request: Request) -> Respons
             // The older endpoint returns one vector in its own format; translated to the newer one, which routed providers understand.
             let newer = vectors::body(&parsed, &parsed.model)?;
             let body = serde_json::Value::Object(newer).to_string().into_bytes();
-            let context = c.sender.context(share, Own::default());
-            let got = routed::bytes(&c.app, &gateway, context, Wire::OllamaEmbed, body.into()).await?;
+            let body = (body.into(), share);
+            let got = routed::bytes(&c.app, &gateway, c.sender, Wire::OllamaEmbed, body).await?;
             return Ok(json(200, vectors::response_old(&vectors::read(&got.0)?)));
         }
         let index = c.app.find(&parsed.model)?;
-        let out = embed(&c.app.inference, &c.sender.trace, index, Arc::new(parsed), true).await?;
+        let parsed = Arc::new(EmbedRequest { memory: c.app.memory_budget.shared(share), ..parsed });
+        let out = embed(&c.app.inference, &c.sender.trace, index, parsed, true).await?;
         Ok(json(200, vectors::response_old(&out)))
     })
     .await

@@ -72,8 +72,8 @@ pub async fn embed_inputs(c: Call) -> Result<Response, ApiError> {
     if let Some(gateway) = c.app.gateway().cloned() {
         return routed::ready(&gateway, c, Wire::OpenAiEmbeddings).await;
     }
-    let (parsed, _share): (EmbedRequest, _) = body::parse(c.body, embeddings::parse).await?;
-    let parsed = Arc::new(parsed);
+    let (parsed, share): (EmbedRequest, _) = body::parse(c.body, embeddings::parse).await?;
+    let parsed = Arc::new(EmbedRequest { memory: c.app.memory_budget.shared(share), ..parsed });
     let index = c.app.find(&parsed.model)?;
     let vectors = embed(&c.app.inference, &c.sender.trace, index, Arc::clone(&parsed), false).await?;
     let mut response = json(200, embeddings::response(&parsed, &vectors));

@@ -104,7 +104,8 @@ pub async fn json(c: Call, passed: Passed, path: &str) -> Result<Response, ApiEr
     let read::Peeked { request, own, body: left } = body::read_bytes(&mut share, &bytes, peek).await??;
     let body = left.unwrap_or(bytes);
     let original = Original::new(dialect, body);
-    routed::unread(&app, &gateway, sender.context(share, own), request, original).await
+    let context = sender.context(app.memory_budget.shared(share), own);
+    routed::unread(&app, &gateway, context, request, original).await
 }
 
 fn missing() -> ApiError {
@@ -151,7 +152,7 @@ async fn form(head: Head, request: Request, passed: Passed, boundary: &str) -> R
     let upload = Upload::new(content_type, beginning.into(), rest, length).naming(place);
     let original =
         Original { upload: Some(Arc::new(upload)), ..Original::new(Wire::Passed(passed), Bytes::new()) };
-    let context = sender.context(share, Own::default());
+    let context = sender.context(app.memory_budget.shared(share), Own::default());
     routed::unread(&app, &gateway, context, request, original).await
 }
 

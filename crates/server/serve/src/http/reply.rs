@@ -5,17 +5,18 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::response::Response;
-use futures_util::stream::unfold;
+use futures_util::stream::try_unfold;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use octet_api::ApiError;
-use octet_api::core::{Answer, GenerateRequest};
+use octet_api::core::{Answer, Event, GenerateRequest};
 use octet_api::dialect::StreamWriter;
-use octet_router::Piece;
+use octet_router::{Piece, Size};
 
 use super::error::json;
 use super::yield_to_others::yield_to_others;
 use crate::answer_source::{AnswerSource, Facts};
 use crate::app::App;
+use crate::blocking::run_sized;
 use crate::header::header_text;
 use crate::warnings::add_header;
 
@@ -23,6 +24,8 @@ use crate::warnings::add_header;
 pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Approximate number of bytes that a stream sends at once.
 const FRAME_BYTES: usize = 16 << 10;
+/// Approximate number of bytes of a log-probability.
+const LOGPROB_BYTES: usize = 64;
 
 /// How a dialect writes answers.
 #[derive(Clone, Copy)]
@@ -59,9 +62,9 @@ pub async fn respond(
 ) -> Result<Response, ApiError> {
     let (request, facts) = (source.request(), source.facts());
     let mut response = if request.stream {
-        stream(Arc::clone(app), source, request, form)
+        stream(Arc::clone(app), source, request, form).await?
     } else {
-        whole(app, source, &request, form).await?
+        whole(app, source, request, form).await?
     };
     write_facts(facts, &mut response);
     Ok(response)
@@ -84,18 +87,39 @@ pub fn write_facts(facts: Facts, response: &mut Response) {
     add_header(response, facts.warnings.iter().map(String::as_str));
 }
 
-/// Sends an answer as one body.
+/// Approximate bytes of an event in a whole answer.
+fn written_bytes(event: &Event) -> usize {
+    match event {
+        Event::Text { text, .. } | Event::Reasoning { text, .. } | Event::ToolCallArguments { text, .. } => {
+            text.len()
+        }
+        Event::Logprobs { tokens, .. } => tokens.iter().map(|t| LOGPROB_BYTES * (1 + t.top.len())).sum(),
+        _ => 0,
+    }
+}
+
+/// Bytes of the conversation that the answer to a request repeats, or that is stored with it.
+fn repeated_bytes(request: &GenerateRequest) -> usize {
+    let is_repeated = request.report.conversation || request.store;
+    if is_repeated { usize::try_from(Size::of(request).bytes).unwrap_or(usize::MAX) } else { 0 }
+}
+
+/// Sends an answer as one body. A long one is written on a blocking thread.
 async fn whole(
-    app: &App,
+    app: &Arc<App>,
     mut source: impl AnswerSource,
-    request: &GenerateRequest,
+    request: Arc<GenerateRequest>,
     form: Form,
 ) -> Result<Response, ApiError> {
+    let mut answer_bytes = 0usize;
     let mut answer = Answer::default();
     let mut raw: Option<Bytes> = None;
     while let Some(piece) = source.next().await {
         match piece {
-            Piece::Event(event) => answer.push(&event),
+            Piece::Event(event) => {
+                answer_bytes += written_bytes(&event);
+                answer.push(&event);
+            }
             // A raw whole answer is a single piece.
             Piece::Raw(bytes) => raw = Some(bytes),
         }
@@ -106,8 +130,13 @@ async fn whole(
     let body = match raw {
         Some(raw) => raw,
         None => {
-            (form.done)(app, source.owner(), request, &answer);
-            (form.whole)(request, &answer).into()
+            let (app, owner) = (Arc::clone(app), source.owner().cloned());
+            let bytes = answer_bytes.saturating_add(repeated_bytes(&request));
+            let write = move || {
+                (form.done)(&app, owner.as_ref(), &request, &answer);
+                (form.whole)(&request, &answer)
+            };
+            run_sized(bytes, write).await?.into()
         }
     };
     source.wrote(&body);
@@ -121,7 +150,10 @@ struct Streaming<S> {
     source: S,
     request: Arc<GenerateRequest>,
     form: Form,
-    writer: Box<dyn StreamWriter>,
+    /// `None` when the end has been written.
+    writer: Option<Box<dyn StreamWriter>>,
+    /// Bytes that were written.
+    written: usize,
     /// The provider writes the stream's bytes, including its end.
     is_raw: bool,
     /// Collected if the answer is to be stored.
@@ -132,24 +164,26 @@ struct Streaming<S> {
 
 impl<S: AnswerSource> Streaming<S> {
     /// Begins again, as only keep-alives were written, if the request has become complete.
-    fn update_request(&mut self) {
+    async fn update_request(&mut self) -> Result<(), ApiError> {
         let request = self.source.request();
         if !Arc::ptr_eq(&request, &self.request) {
-            self.writer = (self.form.writer)(&request);
+            self.writer = Some(writer(&request, self.form).await?);
             self.answer = request.store.then(Answer::default);
             self.request = request;
         }
+        Ok(())
     }
 
     fn write(&mut self, piece: &Piece, out: &mut Vec<u8>) {
+        let Some(writer) = &mut self.writer else { return };
         match piece {
             Piece::Raw(bytes) => {
                 self.is_raw = true;
-                self.writer.pass(bytes, out);
+                writer.pass(bytes, out);
             }
             Piece::Event(event) => {
                 self.is_raw = false;
-                self.writer.write(event, out);
+                writer.write(event, out);
                 if let Some(answer) = &mut self.answer {
                     answer.push(event);
                 }
@@ -176,35 +210,52 @@ impl<S: AnswerSource> Streaming<S> {
         }
     }
 
+    /// Writes the end, and stores the answer: on a blocking thread if the end is long, as it may repeat the answer or the conversation.
+    async fn end(&mut self) -> Result<Vec<u8>, ApiError> {
+        let Some(mut writer) = self.writer.take() else { return Ok(Vec::new()) };
+        let answer = self.answer.take().filter(|answer| answer.error.is_none());
+        let (app, owner) = (Arc::clone(&self.app), self.source.owner().cloned());
+        let (request, is_raw, done) = (Arc::clone(&self.request), self.is_raw, self.form.done);
+        let bytes = if is_raw { 0 } else { self.written.saturating_add(repeated_bytes(&request)) };
+        run_sized(bytes, move || {
+            let mut out = Vec::new();
+            if is_raw {
+                writer.end_passed(&mut out);
+            } else {
+                writer.end(&mut out);
+            }
+            if let Some(answer) = answer {
+                done(&app, owner.as_ref(), &request, &answer);
+            }
+            out
+        })
+        .await
+    }
+
     /// The next bytes; `None` after the last.
-    async fn next(&mut self) -> Option<Vec<u8>> {
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, ApiError> {
         let mut out = Vec::new();
         while out.is_empty() && !self.over {
             match tokio::time::timeout(KEEP_ALIVE, self.source.next()).await {
                 Err(_) => {
-                    self.writer.keep_alive(&mut out);
+                    if let Some(writer) = &mut self.writer {
+                        writer.keep_alive(&mut out);
+                    }
                     if out.is_empty() {
                         continue;
                     }
                     break;
                 }
                 Ok(None) => {
-                    if self.is_raw {
-                        self.writer.end_passed(&mut out);
-                    } else {
-                        self.writer.end(&mut out);
-                    }
+                    self.over = true;
+                    out = self.end().await?;
                     self.source.wrote(&out);
                     self.source.finished();
-                    if let Some(answer) = self.answer.take().filter(|a| a.error.is_none()) {
-                        (self.form.done)(&self.app, self.source.owner(), &self.request, &answer);
-                    }
-                    self.over = true;
                 }
                 Ok(Some(piece)) => {
                     let is_first = !std::mem::replace(&mut self.began, true);
                     if is_first && matches!(piece, Piece::Event(_)) {
-                        self.update_request();
+                        self.update_request().await?;
                     }
                     self.write(&piece, &mut out);
                     // The first piece is sent at once.
@@ -215,21 +266,41 @@ impl<S: AnswerSource> Streaming<S> {
                 }
             }
         }
-        (!out.is_empty()).then_some(out)
+        self.written += out.len();
+        Ok((!out.is_empty()).then_some(out))
     }
 }
 
+/// The writer of an answer's stream. It copies the conversation if its end repeats that.
+async fn writer(request: &Arc<GenerateRequest>, form: Form) -> Result<Box<dyn StreamWriter>, ApiError> {
+    let asked = Arc::clone(request);
+    run_sized(repeated_bytes(request), move || (form.writer)(&asked)).await
+}
+
 /// Sends an answer as a stream.
-fn stream(app: Arc<App>, source: impl AnswerSource, request: Arc<GenerateRequest>, form: Form) -> Response {
-    let writer = (form.writer)(&request);
-    let answer = request.store.then(Answer::default);
-    let state =
-        Streaming { app, source, request, form, writer, is_raw: false, answer, began: false, over: false };
-    let bytes = unfold(state, |mut state| async move {
+async fn stream(
+    app: Arc<App>,
+    source: impl AnswerSource,
+    request: Arc<GenerateRequest>,
+    form: Form,
+) -> Result<Response, ApiError> {
+    let state = Streaming {
+        app,
+        source,
+        writer: Some(writer(&request, form).await?),
+        answer: request.store.then(Answer::default),
+        request,
+        form,
+        written: 0,
+        is_raw: false,
+        began: false,
+        over: false,
+    };
+    let bytes = try_unfold(state, |mut state| async move {
         let bytes = state.next().await?;
-        Some((Ok::<Bytes, std::convert::Infallible>(bytes.into()), state))
+        Ok::<_, ApiError>(bytes.map(|bytes| (Bytes::from(bytes), state)))
     });
-    streamed(Body::from_stream(bytes), form)
+    Ok(streamed(Body::from_stream(bytes), form))
 }
 
 /// A streaming response with this body.

@@ -56,13 +56,14 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
             if let Some(request) = request
                 && !refers_to_stored(&c.app, &c.sender.caller, &mut share, &bytes).await?
             {
-                let context = c.sender.context(share, own);
+                let context = c.sender.context(c.app.memory_budget.shared(share), own);
                 return routed::parsed(&c.app, &gateway, context, request, Some((wire, bytes)), FORM).await;
             }
         }
         let parsed = read(&c.app, &c.sender.caller, &mut share, bytes).await?;
         if let Some(gateway) = c.app.gateway().cloned() {
-            return routed::parsed(&c.app, &gateway, c.sender.context(share, own), parsed, None, FORM).await;
+            let context = c.sender.context(c.app.memory_budget.shared(share), own);
+            return routed::parsed(&c.app, &gateway, context, parsed, None, FORM).await;
         }
         generate(c.app, c.sender.trace, &c.sender.headers, (parsed, share), FORM).await
     })

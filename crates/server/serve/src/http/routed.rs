@@ -18,8 +18,8 @@ use super::reply::{Form, KEEP_ALIVE, respond, streamed, write_facts};
 use crate::answer_source::{AnswerSource, Facts};
 use crate::app::App;
 use crate::gateway::read::{self, Own};
-use crate::gateway::{Caller, Gateway, Lookup, RequestContext, RoutedRequest};
-use crate::memory_budget::MemoryPermit;
+use crate::gateway::{Caller, Gateway, Lookup, RequestContext, RoutedRequest, Sender};
+use crate::memory_budget::{MemoryPermit, holding};
 
 /// An endpoint that generates text.
 pub struct TextEndpoint {
@@ -51,7 +51,8 @@ pub async fn generate(gateway: &Arc<Gateway>, c: Call, endpoint: TextEndpoint) -
         Some(request) => request,
         None => body::parse_bytes(&app.memory_budget, &mut share, bytes.clone(), parse).await?,
     };
-    parsed(&app, gateway, sender.context(share, own), request, Some((dialect, bytes)), form).await
+    let context = sender.context(app.memory_budget.shared(share), own);
+    parsed(&app, gateway, context, request, Some((dialect, bytes)), form).await
 }
 
 /// Reads the fields of a body that routing needs; `None` if they are invalid.
@@ -103,9 +104,7 @@ pub async fn parsed(
 /// Answers a request whose answer is one piece in its own dialect: embeddings, token counts.
 pub async fn ready(gateway: &Arc<Gateway>, c: Call, dialect: Wire) -> Result<Response, ApiError> {
     let Call { app, sender, body } = c;
-    let (body, share) = body.into_parts();
-    let context = sender.context(share, Own::default());
-    let (got, facts) = bytes(&app, gateway, context, dialect, body).await?;
+    let (got, facts) = bytes(&app, gateway, sender, dialect, body.into_parts()).await?;
     let mut response = json(200, got);
     write_facts(facts, &mut response);
     Ok(response)
@@ -115,19 +114,20 @@ pub async fn ready(gateway: &Arc<Gateway>, c: Call, dialect: Wire) -> Result<Res
 pub async fn bytes(
     app: &Arc<App>,
     gateway: &Arc<Gateway>,
-    mut context: RequestContext,
+    sender: Sender,
     dialect: Wire,
-    body: Bytes,
+    (body, mut share): (Bytes, MemoryPermit),
 ) -> Result<(Bytes, Facts), ApiError> {
-    let peeked = peek(&mut context.share, &body, dialect).await?;
+    let peeked = peek(&mut share, &body, dialect).await?;
     let Some(read::Peeked { request, own, body: left }) = peeked else {
         // Parsed fully to report what is wrong.
-        let original = Arc::new(Original::new(dialect, body));
-        let request = read::parse(&original, read::check).await;
+        let check = move |body: &[u8]| read::check(dialect, body);
+        let request = body::parse_bytes(&app.memory_budget, &mut share, body, check).await;
         return Err(request.err().unwrap_or_else(|| ApiError::invalid("model", "'model' is missing")));
     };
     let request = GenerateRequest { stream: false, ..request };
-    let (context, body) = (RequestContext { own, ..context }.with_tags(), left.unwrap_or(body));
+    let context = sender.context(app.memory_budget.shared(share), own).with_tags();
+    let body = left.unwrap_or(body);
     let lookup = gateway.lookup(&app.memory_budget, &context, &request, (dialect, &body), "").await?;
     let mut routed_request = start(app, gateway, context, request, Some(Original::new(dialect, body)))?;
     if let Some(lookup) = lookup {
@@ -205,7 +205,8 @@ where
     response
 }
 
-/// Starts a request; `original` gets the client's headers.
+/// Starts a request; `original` gets the client's headers. Both hold the memory permit: threads may still work on copies of them when the
+/// client has disconnected.
 fn start(
     app: &Arc<App>,
     gateway: &Arc<Gateway>,
@@ -219,6 +220,9 @@ fn start(
     };
     // Keep-alive affects all clients: virtual keys cannot change it.
     let keep_alive = request.keep_alive.filter(|_| matches!(context.sender.caller, Caller::Trusted));
-    let request = Arc::new(GenerateRequest { model, keep_alive, ..request });
+    let memory = context.memory.clone();
+    let original =
+        original.map(|original| Original { body: holding(original.body.clone(), &memory), ..original });
+    let request = Arc::new(GenerateRequest { model, keep_alive, memory, ..request });
     RoutedRequest::start(gateway, context, &request, original)
 }

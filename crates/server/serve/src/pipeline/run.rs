@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use octet_api::core::{Applied, Event, FinishReason, GenerateRequest, Input, Timings, Usage};
+use octet_api::core::{Applied, Event, FinishReason, GenerateRequest, Input, MemoryHandle, Timings, Usage};
 use octet_api::{ApiError, Warning};
 use octet_engine::engine::{self, EventSink, Request, SubmitError};
 use octet_engine::scheduler::QueueSlot;
@@ -22,7 +22,6 @@ use super::plan::{Defaults, Plan, Reader, plan, render};
 use crate::answer_source::{AnswerSource, Facts};
 use crate::blocking::spawn_blocking;
 use crate::inference::Inference;
-use crate::memory_budget::MemoryPermit;
 use crate::models::{Lease, Loaded};
 use crate::ops::{Metrics, Model, RequestCost, Trace};
 use crate::warnings::messages;
@@ -64,10 +63,8 @@ pub struct Run {
     label: Model,
     /// The model's name as the client wrote it.
     name: String,
-    /// The request. Its messages and prompts are kept only if the answer is stored, or reports the conversation.
+    /// The request. Its messages, prompts and memory are kept only if the answer is stored, or reports the conversation.
     pub request: Arc<GenerateRequest>,
-    /// The memory permit of the kept messages.
-    _share: MemoryPermit,
     to: UnboundedSender<Told>,
     events: UnboundedReceiver<Told>,
     /// The first prompt's queue slot, until it is submitted.
@@ -117,7 +114,6 @@ pub const QUEUE_PAUSE: Duration = Duration::from_millis(50);
 /// A request with its plan.
 struct Planned {
     request: Arc<GenerateRequest>,
-    share: MemoryPermit,
     plan: Plan,
     /// Parts of the request that were left out of the prompt.
     left_out: Vec<Warning>,
@@ -133,41 +129,41 @@ fn reserve(inference: &Inference, lease: &Lease, label: &Model) -> Result<QueueS
     })
 }
 
-/// Renders, tokenizes and plans a request on blocking threads.
+/// Renders, tokenizes and plans a request on blocking threads. Its body had `body_bytes`.
 async fn planned(
     inference: &Inference,
     (model, name): (Arc<Loaded>, String),
-    (request, share): (Arc<GenerateRequest>, MemoryPermit),
+    (request, body_bytes): (Arc<GenerateRequest>, usize),
     defaults: Defaults,
 ) -> Result<Planned, ApiError> {
-    let (of, body_bytes) = (Arc::clone(&model), share.body_bytes);
+    let of = Arc::clone(&model);
     let rendered = inference.blocking_pool.run(body_bytes, move |gone| {
-        let (mut request, mut share) = (request, share);
+        let mut request = request;
         let rendered = render(&of, &request, gone)?;
-        // The router keeps the request and its permit for other deployments.
+        // The router keeps the request for other deployments.
         if let Some(ours) = Arc::get_mut(&mut request).filter(|r| !r.store && !r.report.conversation) {
             forget_input(ours);
-            share = MemoryPermit::default();
+            ours.memory = MemoryHandle::default();
         }
-        Ok((request, share, rendered))
+        Ok((request, rendered))
     });
-    let (request, share, mut rendered) = rendered.await?;
+    let (request, mut rendered) = rendered.await?;
     let left_out: Vec<Warning> = rendered.iter_mut().flat_map(|r| std::mem::take(&mut r.warnings)).collect();
     inference.warnings.note(&left_out)?;
     // Not on the pool: others need not wait while a grammar is compiled, and compilations have their own limit.
     let asked = Arc::clone(&request);
     let plan = spawn_blocking(move || plan(&model, &name, &asked, rendered, defaults));
     let plan = plan.await.map_err(|e| internal(&e.to_string()))??;
-    Ok(Planned { request, share, plan, left_out })
+    Ok(Planned { request, plan, left_out })
 }
 
 impl Run {
-    /// Waits for the model of that index, plans the request, and queues it.
+    /// Waits for the model of that index, plans the request, whose body had `body_bytes`, and queues it.
     pub async fn start(
         inference: &Arc<Inference>,
         trace: &Trace,
         index: usize,
-        (request, share): (Arc<GenerateRequest>, MemoryPermit),
+        (request, body_bytes): (Arc<GenerateRequest>, usize),
         explain_miss: bool,
     ) -> Result<Self, ApiError> {
         let deadline = inference.timeout.map(|t| tokio::time::Instant::now() + t);
@@ -179,7 +175,7 @@ impl Run {
         let explain_miss = explain_miss || tracing::enabled!(tracing::Level::DEBUG);
         let defaults = Defaults { reasoning: inference.reasoning, explain_miss };
         let place = reserve(inference, &lease, &label)?;
-        let planning = planned(inference, (Arc::clone(lease.model()), name), (request, share), defaults);
+        let planning = planned(inference, (Arc::clone(lease.model()), name), (request, body_bytes), defaults);
         let planned = match deadline {
             Some(deadline) => tokio::time::timeout_at(deadline, planning).await.map_err(|_| timeout())?,
             None => planning.await,
@@ -194,7 +190,7 @@ impl Run {
 
     /// A planned request of which nothing has been queued.
     fn new(inference: &Arc<Inference>, trace: &Trace, label: Model, lease: Lease, planned: Planned) -> Self {
-        let Planned { request, share, plan, left_out } = planned;
+        let Planned { request, plan, left_out } = planned;
         let Plan { requests, echo, prompt_tokens, reader, unenforced, form, applied } = plan;
         let n = request.n as usize;
         let choice = |i: usize| {
@@ -209,7 +205,6 @@ impl Run {
             trace: trace.clone(),
             label,
             name: if request.model.is_empty() { lease.card().info.id.clone() } else { request.model.clone() },
-            _share: share,
             to,
             events,
             place: None,
