@@ -110,8 +110,11 @@ impl Models {
     /// The free memory for a model; `None` until it is measured.
     fn free_now(&mut self, x: usize) -> Option<Result<[Option<u64>; 2], String>> {
         let is_of_use = |m: &Measured| m.model == x && m.at.elapsed() < MEASURE_AGAIN;
-        if let Some(measured) = self.free.measured.as_ref().filter(|m| is_of_use(m)) {
-            return Some(measured.free.clone());
+        if let Some(free) = self.free.measured.as_ref().filter(|m| is_of_use(m)).map(|m| m.free.clone()) {
+            if free.is_err() {
+                self.free.measured = None; // it is reported once
+            }
+            return Some(free);
         }
         if self.free.measuring != Some(x)
             && let Some(pool) = self.pool.upgrade()
