@@ -14,7 +14,6 @@ mod python;
 mod strftime;
 
 use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use minijinja::value::Serde;
 use minijinja::{Environment, ErrorKind};
@@ -216,7 +215,9 @@ impl ChatTemplate {
             )
         })?;
 
-        bounds::apart(|| self.render_marked((compiled, budget), input, &messages, mark))
+        // One time for all renderings: they are compared.
+        let now_s = input.now_s.or(budget.map(|b| b.now_s())).unwrap_or_else(budget::now_s);
+        bounds::apart(|| self.render_marked((compiled, budget), input, (&messages, now_s), mark))
             .map_err(|what| TemplateError::Failed { what })?
     }
 
@@ -230,23 +231,33 @@ impl ChatTemplate {
         self.forms(self.tool_use.as_ref().unwrap_or(&self.default), None).arguments
     }
 
+    /// What was found with a budget that is spent is not kept: other probes may have spent it. The first request looks again, and keeps
+    /// what it finds.
     fn forms(&self, compiled: &Compiled, budget: Option<&ProbeBudget>) -> Forms {
-        *compiled.forms.get_or_init(|| {
-            Forms::find(|messages, tools| {
-                let tools = (!tools.is_empty()).then(|| tools.to_vec());
-                let input = ChatInput { tools, ..ChatInput::default() };
-                let render = || {
-                    let rendered = bounds::apart(|| {
-                        // The probes contain no tokens, so nothing needs a mark.
-                        let (context, _) = self.context(compiled, &input, messages, ('\u{fdd0}', false));
-                        run(compiled, context, budget.map(ProbeBudget::shared))
-                    });
-                    rendered.ok()?.ok()
-                };
-                match budget {
-                    Some(budget) => budget.probe("the form of content and arguments", render),
-                    None => render(),
-                }
+        if let Some(found) = compiled.forms.get() {
+            return *found;
+        }
+        let own = ProbeBudget::default();
+        let shared = budget.unwrap_or(&own);
+        let found = self.find_forms(compiled, shared);
+        if budget.is_some() && shared.is_spent() {
+            return found;
+        }
+        *compiled.forms.get_or_init(|| found)
+    }
+
+    fn find_forms(&self, compiled: &Compiled, budget: &ProbeBudget) -> Forms {
+        let now_s = budget.shared().now_s();
+        Forms::find(|messages, tools| {
+            let tools = (!tools.is_empty()).then(|| tools.to_vec());
+            let input = ChatInput { tools, ..ChatInput::default() };
+            budget.probe("the form of content and arguments", || {
+                let rendered = bounds::apart(|| {
+                    // The probes contain no tokens, so nothing needs a mark.
+                    let (context, _) = self.context(compiled, &input, (messages, now_s), ('\u{fdd0}', false));
+                    run(compiled, context, Some(budget.shared()))
+                });
+                rendered.ok()?.ok()
             })
         })
     }
@@ -256,7 +267,7 @@ impl ChatTemplate {
         &self,
         (compiled, budget): (&Compiled, Option<&Arc<Budget>>),
         input: &ChatInput,
-        messages: &[Value],
+        messages: (&[Value], i64),
         mark: char,
     ) -> Result<Prompt, TemplateError> {
         let (guarded, any_tag) = self.context(compiled, input, messages, (mark, true));
@@ -278,7 +289,7 @@ impl ChatTemplate {
         &self,
         compiled: &Compiled,
         input: &ChatInput,
-        messages: &[Value],
+        (messages, now_s): (&[Value], i64),
         (mark, tags): (char, bool),
     ) -> (minijinja::Value, bool) {
         let mut any_tag = false;
@@ -293,9 +304,6 @@ impl ChatTemplate {
             Some(t) => t.iter().map(|t| marked(t, false)).collect(),
             None => minijinja::Value::from(()),
         };
-        let now_s = input.now_s.unwrap_or_else(|| {
-            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64)
-        });
         let mut all: Vec<(String, minijinja::Value)> = vec![
             ("messages".into(), messages.into()),
             ("tools".into(), tools),

@@ -51,6 +51,8 @@ pub enum Fit<E> {
     },
     /// Evicting others does not help.
     Never(E),
+    /// Not known yet: the caller finds out, and then has the scheduler decide again. Entries that accept no requests stay so until then.
+    Unknown,
 }
 
 /// How long an entry that others wait for keeps running.
@@ -213,8 +215,8 @@ impl<W> Scheduler<W> {
 
     /// Removes an entry: running and waiting requests are finished, then it ends.
     pub fn retire(&mut self, i: usize) {
-        self.entries[i].retired = true;
-        self.entries[i].wanted = false;
+        let entry = &mut self.entries[i];
+        (entry.retired, entry.wanted, entry.place_until) = (true, false, None);
     }
 
     /// Starts it without requests, as soon as that evicts no other.
@@ -430,13 +432,18 @@ impl<W> Scheduler<W> {
                     steps.push(Step::Start(x));
                 }
                 // An entry that no request waits for evicts nothing.
-                Fit::Blocked { .. } | Fit::Never(_) if !is_waited_for => {}
+                Fit::Blocked { .. } | Fit::Never(_) | Fit::Unknown if !is_waited_for => {}
                 Fit::Blocked { by, again: look } => {
                     before.push(x);
                     look.iter().for_each(|look| again.at(now + *look));
                     for y in by {
                         self.preempt(y, now, steps, again);
                     }
+                }
+                Fit::Unknown => {
+                    before.push(x);
+                    let ready = self.entries.iter_mut().filter(|e| e.phase == Phase::Ready);
+                    ready.for_each(|e| e.closed |= e.was_closed);
                 }
                 Fit::Never(why) => {
                     (self.entries[x].turn, self.entries[x].place_until) = (None, None);

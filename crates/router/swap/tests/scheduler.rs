@@ -10,6 +10,11 @@ use proptest::prelude::*;
 trait Fits: Rules<Error = &'static str> {
     /// Whether `starting` may start beside those that take room.
     fn fits(&self, starting: usize, beside: &[usize]) -> bool;
+
+    /// Whether the rules have to find something out, which takes a millisecond.
+    fn asks(&mut self) -> bool {
+        false
+    }
 }
 
 /// Entries of one group exclude each other.
@@ -38,6 +43,9 @@ impl Fits for Groups {
 struct Shared {
     sizes: Vec<u64>,
     all: u64,
+    /// It answers every other question at once; before that it does not know.
+    is_known: bool,
+    asks: bool,
 }
 
 impl Rules for Shared {
@@ -46,6 +54,11 @@ impl Rules for Shared {
     fn fits(&mut self, x: usize, running: &[Running]) -> Fit<Self::Error> {
         if let Some(loading) = running.iter().find(|r| r.phase == Phase::Starting) {
             return Fit::Blocked { by: vec![loading.index], again: None };
+        }
+        self.is_known = !self.is_known;
+        if self.is_known {
+            self.asks = true;
+            return Fit::Unknown;
         }
         let taken: u64 = running.iter().map(|r| self.sizes[r.index]).sum();
         if taken + self.sizes[x] <= self.all {
@@ -64,6 +77,10 @@ impl Rules for Shared {
 }
 
 impl Fits for Shared {
+    fn asks(&mut self) -> bool {
+        std::mem::take(&mut self.asks)
+    }
+
     fn fits(&self, starting: usize, beside: &[usize]) -> bool {
         beside.iter().chain([&starting]).map(|i| self.sizes[*i]).sum::<u64>() <= self.all
     }
@@ -88,6 +105,7 @@ enum What {
     Done(usize, u64),
     Arrive(usize, u64),
     Leave(u64),
+    Known,
 }
 
 /// A machine on which all takes its time, in milliseconds.
@@ -142,6 +160,9 @@ impl<R: Fits> World<R> {
             let again = loop {
                 let time = self.time();
                 let again = self.scheduler.next(&mut self.rules, time, &mut steps);
+                if self.rules.asks() {
+                    self.events.push((self.now + 1, What::Known));
+                }
                 if steps.is_empty() {
                     break again;
                 }
@@ -188,6 +209,7 @@ impl<R: Fits> World<R> {
             self.events = later;
             for (_, what) in due {
                 match what {
+                    What::Known => {}
                     What::Ready(i) => self.scheduler.ready(i, now),
                     What::Stopped(i) => self.scheduler.stopped(i, now),
                     What::Done(i, generation) => self.scheduler.done(i, generation, now),
@@ -311,6 +333,19 @@ fn an_entry_keeps_its_place_while_its_client_tries_again() {
 }
 
 #[test]
+fn an_entry_whose_turn_is_over_accepts_nothing_while_the_rules_find_something_out() {
+    let rules = Shared { sizes: vec![10, 10], all: 10, is_known: false, asks: false };
+    let mut world = World::new(rules, vec![1000; 2], 5000, 100, None);
+    // there are always answers of the first entry under way
+    for n in 0..200 {
+        world.events.push((n * 500, What::Arrive(0, n)));
+    }
+    world.events.push((6000, What::Arrive(1, 1000)));
+    world.run(1_000_000);
+    assert!(world.served[&1000] <= 6000 + 5000 + 50 + 1000 + 100, "{}", world.served[&1000]);
+}
+
+#[test]
 fn requests_of_an_earlier_run_do_not_count() {
     let now = Instant::now();
     let (mut rules, mut steps) = (Groups(vec!["g"]), Vec::new());
@@ -374,7 +409,7 @@ proptest! {
     ) {
         let (loads, sizes): (Vec<u64>, Vec<u64>) = entries.into_iter().unzip();
         let models = loads.len();
-        let mut world = World::new(Shared { sizes: sizes.clone(), all: 10 }, loads.clone(), service, limit, ttl);
+        let mut world = World::new(Shared { sizes: sizes.clone(), all: 10, is_known: false, asks: false }, loads.clone(), service, limit, ttl);
         for (n, (at, model, leaves)) in arrivals.iter().enumerate() {
             world.events.push((*at, What::Arrive(model % models, n as u64)));
             if let Some(after) = leaves {

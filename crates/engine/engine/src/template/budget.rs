@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use minijinja::value::Object;
 
@@ -26,7 +26,16 @@ pub(super) struct Budget {
     made: AtomicU64,
     work: AtomicU64,
     began: Instant,
+    /// Nanoseconds between renderings, which do not count.
+    pauses: AtomicU64,
     time_max: Duration,
+    now_s: i64,
+}
+
+/// The time in seconds since 1970.
+pub(super) fn now_s() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX))
 }
 
 impl Object for Budget {}
@@ -40,8 +49,8 @@ fn add(counter: &AtomicU64, n: u64) -> u64 {
 
 impl Budget {
     fn new(time_max: Duration) -> Arc<Self> {
-        let [steps, made, work] = [const { AtomicU64::new(0) }; 3];
-        Arc::new(Self { steps, made, work, began: Instant::now(), time_max })
+        let [steps, made, work, pauses] = [const { AtomicU64::new(0) }; 4];
+        Arc::new(Self { steps, made, work, began: Instant::now(), pauses, time_max, now_s: now_s() })
     }
 
     /// For one rendering.
@@ -74,9 +83,19 @@ impl Budget {
         add(&self.work, n) <= WORK_MAX
     }
 
+    /// The time that templates see.
+    pub fn now_s(&self) -> i64 {
+        self.now_s
+    }
+
+    /// The time of renderings so far.
+    fn elapsed(&self) -> Duration {
+        self.began.elapsed().saturating_sub(Duration::from_nanos(self.pauses.load(Ordering::Relaxed)))
+    }
+
     /// The maximum time, if it has passed.
     pub fn time_passed(&self) -> Option<Duration> {
-        (self.began.elapsed() > self.time_max).then_some(self.time_max)
+        (self.elapsed() > self.time_max).then_some(self.time_max)
     }
 
     fn is_spent(&self) -> bool {
@@ -84,17 +103,20 @@ impl Budget {
     }
 }
 
-/// The budget of the probes of one template when a model is loaded: as many steps as one rendering may take, and 5 s. A template that is
-/// slow on purpose delays the model no longer than that.
+/// The budget of the probes of one template when a model is loaded: as many steps as one rendering may take, and 5 s of rendering. A
+/// template that is slow on purpose delays the model no longer than that, and a second or two of the last rendering. All see the same
+/// time, since their results are compared.
 #[derive(Debug)]
 pub struct ProbeBudget {
     shared: Arc<Budget>,
+    /// The time of renderings when the last one ended.
+    used: Mutex<Duration>,
     missed: Mutex<BTreeSet<&'static str>>,
 }
 
 impl Default for ProbeBudget {
     fn default() -> Self {
-        Self { shared: Budget::new(PROBES_TIME_MAX), missed: Mutex::default() }
+        Self { shared: Budget::new(PROBES_TIME_MAX), used: Mutex::default(), missed: Mutex::default() }
     }
 }
 
@@ -108,9 +130,23 @@ impl ProbeBudget {
         &self.shared
     }
 
+    /// No probe is rendered any more.
+    pub(super) fn is_spent(&self) -> bool {
+        self.shared.is_spent()
+    }
+
+    /// Leaves out the time since the last rendering.
+    fn resume(&self) {
+        let used = *self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let pause = self.shared.elapsed().saturating_sub(used);
+        add(&self.shared.pauses, u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX));
+    }
+
     /// The result of `render`, a probe of `what`; `None` without a call if the budget is spent.
     pub(super) fn probe<T>(&self, what: &'static str, render: impl FnOnce() -> Option<T>) -> Option<T> {
+        self.resume();
         let out = if self.shared.is_spent() { None } else { render() };
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = self.shared.elapsed();
         if out.is_none() && self.shared.is_spent() {
             self.missed.lock().unwrap_or_else(PoisonError::into_inner).insert(what);
         }

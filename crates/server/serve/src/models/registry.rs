@@ -1,7 +1,7 @@
 //! The served models: their names, and a lease for each request. Used by the pipeline for each request.
 //!
 //! `octet_swap` decides which are loaded, in which order, and which is evicted; `host` loads and unloads them; `memory` knows which fit
-//! together. A load is its own task, so a client that disconnects does not cancel it.
+//! together. A load is its own task, so a client that disconnects does not cancel it; a model that waits to be loaded keeps its place for a while.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -20,6 +20,7 @@ use super::spec::{BoxError, ModelCard, ModelSpec};
 pub use health::Unhealthy;
 use host::{Entry, Models};
 
+mod free;
 mod health;
 mod host;
 mod listing;
@@ -182,7 +183,7 @@ impl Registry {
         self.pool.change(|scheduler, _| scheduler.set_ttl(index, duration(keep_alive)));
     }
 
-    /// Lets a model that stays down be loaded again: whoever asks for it next does that.
+    /// Loads a model again that stays down.
     pub fn revive(&self, index: usize) {
         self.pool.change(|_, models| models.revive(index, Instant::now()));
     }

@@ -7,8 +7,8 @@ use octet_engine::scheduler::Shutdown;
 use octet_swap::{Host, Phase, Pool, Scheduler, Waiter};
 
 use super::AcquireError;
+use super::free::FreeNow;
 use super::health::Health;
-use super::memory::FreeNow;
 use crate::models::loaded::{Loaded, Progress};
 use crate::models::memory::Memory;
 use crate::models::spec::{ModelCard, ModelSpec};
@@ -141,9 +141,10 @@ impl Host for Models {
     }
 
     fn stop(&mut self, x: usize, pool: &Arc<Pool<Self>>) {
-        let (ends, model) = (Unloading { pool: Arc::clone(pool), index: x }, &mut self.all[x]);
+        let (owner, model) = (Arc::clone(pool), &mut self.all[x]);
         let (name, loaded) = (model.entry.spec.name.clone(), model.loaded.take());
         pool.spawn(async move {
+            let ends = Unloading { pool: owner, index: x };
             if let Some(loaded) = loaded {
                 unload(&name, loaded).await;
             }
@@ -197,7 +198,7 @@ impl Host for Models {
     }
 }
 
-/// A load that has begun. If it is dropped without a result (a panic), it has failed.
+/// A load that has begun. If it panics, it has failed.
 struct Loading {
     pool: Arc<Pool<Models>>,
     index: usize,
@@ -228,7 +229,8 @@ impl Loading {
 
 impl Drop for Loading {
     fn drop(&mut self) {
-        if !self.is_over {
+        // A task that is dropped at the end of the program is no failure.
+        if !self.is_over && std::thread::panicking() {
             let (pool, index) = (Arc::clone(&self.pool), self.index);
             Self { pool, index, is_over: true }.done(Err(INTERNAL.into()));
         }

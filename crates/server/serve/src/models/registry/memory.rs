@@ -8,12 +8,16 @@ use humansize::{BINARY, format_size};
 use octet_swap::{Fit, Phase, Rules, Running};
 
 use super::AcquireError;
+use super::free::Measured;
 use super::host::{INTERNAL, Models};
 use crate::blocking::spawn_blocking;
 use crate::models::memory::OnDevice;
 
 /// The time after which the free memory is measured again: other programs may have freed some.
 const MEASURE_AGAIN: Duration = Duration::from_millis(500);
+
+/// Time limit for measuring it: a driver may hang after its device was lost.
+const MEASURE_MAX: Duration = Duration::from_secs(30);
 
 /// A lack of memory.
 struct Shortage {
@@ -47,32 +51,6 @@ fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     }
 }
 
-/// The free memory for a model, as measured a moment ago. Measuring takes milliseconds, so it is done by a task.
-#[derive(Default)]
-pub(super) struct FreeNow {
-    measured: Option<Measured>,
-    /// The model for which it is being measured.
-    measuring: Option<usize>,
-    /// Number of changes: what was measured before the last one is of no use.
-    changes: u64,
-}
-
-impl FreeNow {
-    /// A model was loaded or unloaded: measures again.
-    pub fn forget(&mut self) {
-        self.changes += 1;
-        (self.measured, self.measuring) = (None, None);
-    }
-}
-
-#[derive(Clone)]
-struct Measured {
-    model: usize,
-    at: Instant,
-    /// The machine's, and that of the model's device; `None` if it is unknown or not limited.
-    free: Result<[Option<u64>; 2], String>,
-}
-
 impl Rules for Models {
     type Error = AcquireError;
 
@@ -81,9 +59,7 @@ impl Rules for Models {
         if let Some(loading) = running.iter().find(|r| r.phase == Phase::Starting) {
             return Fit::Blocked { by: vec![loading.index], again: None };
         }
-        let Some(free) = self.free_now(x) else {
-            return Fit::Blocked { by: Vec::new(), again: None };
-        };
+        let Some(free) = self.free_now(x) else { return Fit::Unknown };
         let short = match free.map(|free| self.shortage(x, free, running)) {
             Ok(None) => return Fit::Yes,
             Ok(Some(short)) => short,
@@ -109,8 +85,8 @@ impl Rules for Models {
 impl Models {
     /// The free memory for a model; `None` until it is measured.
     fn free_now(&mut self, x: usize) -> Option<Result<[Option<u64>; 2], String>> {
-        let is_of_use = |m: &Measured| m.model == x && m.at.elapsed() < MEASURE_AGAIN;
-        if let Some(free) = self.free.measured.as_ref().filter(|m| is_of_use(m)).map(|m| m.free.clone()) {
+        let is_fresh = |m: &Measured| m.model == x && m.at.elapsed() < MEASURE_AGAIN;
+        if let Some(free) = self.free.measured.as_ref().filter(|m| is_fresh(m)).map(|m| m.free.clone()) {
             if free.is_err() {
                 self.free.measured = None; // it is reported once
             }
@@ -125,7 +101,13 @@ impl Models {
             let (owner, change) = (Arc::clone(&pool), self.free.changes);
             pool.spawn(async move {
                 let measure = move || [machine(), device.and_then(|free| free())];
-                let free = spawn_blocking(measure).await.map_err(|_| INTERNAL.into());
+                let free = match tokio::time::timeout(MEASURE_MAX, spawn_blocking(measure)).await {
+                    Ok(measured) => measured.map_err(|_| INTERNAL.into()),
+                    Err(_) => Err(format!(
+                        "the free memory is not known: that took more than {} s; look at the driver's messages (dmesg on Linux)",
+                        MEASURE_MAX.as_secs()
+                    )),
+                };
                 owner.change(|_, models| {
                     if models.free.changes == change && models.free.measuring == Some(x) {
                         models.free.measuring = None;
