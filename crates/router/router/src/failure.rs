@@ -30,10 +30,15 @@ pub fn passes(kind: FailureKind) -> bool {
     matches!(kind, K::Connect | K::Timeout | K::RateLimited | K::Server | K::Protocol)
 }
 
-/// Whether no deployment is the cause: any other of the same model would fail, too.
+/// Whether the request is the cause: any other deployment of the same model would fail, too.
 pub fn is_of_the_request(kind: FailureKind) -> bool {
     use FailureKind as K;
-    matches!(kind, K::BadRequest | K::ContextWindow | K::ContentPolicy | K::Cancelled | K::Memory)
+    matches!(kind, K::BadRequest | K::ContextWindow | K::ContentPolicy | K::Cancelled)
+}
+
+/// Whether the deployment may be the cause. This server's memory is no deployment's: one that needs less of it may answer.
+pub fn is_of_the_deployment(kind: FailureKind) -> bool {
+    !is_of_the_request(kind) && kind != FailureKind::Memory
 }
 
 /// The failure for an error event of a target.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use octet_config::{ErrorCounts, Fallback, RouterSettings, Sticky, TagFilter};
 
-use crate::failure::{FailureKind, is_of_the_request};
+use crate::failure::{FailureKind, is_of_the_deployment, is_of_the_request};
 
 /// The number for failures of this kind, if one is set.
 fn count(counts: &ErrorCounts, kind: FailureKind) -> Option<u32> {
@@ -77,7 +77,7 @@ pub struct Cooldown {
 impl Cooldown {
     /// Whether a failure of this kind counts against the deployment.
     pub fn counts(&self, kind: FailureKind) -> bool {
-        !is_of_the_request(kind) || self.allowed(kind).is_some()
+        is_of_the_deployment(kind) || self.allowed(kind).is_some()
     }
 
     /// Allowed failures of exactly this kind, if set.

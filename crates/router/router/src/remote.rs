@@ -95,8 +95,9 @@ impl Target for Remote {
             Some(o) => {
                 let (headers, body) = (&o.headers, &o.body);
                 let stream = ask.request.stream;
-                let upload = o.upload.as_ref();
-                let forward = Forward { dialect: o.dialect, headers, body, upload, stream, usage: true };
+                let (upload, memory) = (o.upload.as_ref(), &ask.request.memory);
+                let forward =
+                    Forward { dialect: o.dialect, headers, body, upload, memory, stream, usage: true };
                 self.client.forward(endpoint, forward).await.map(Answer::Raw)
             }
             None => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::choose::{Ineligible, Pick};
-use crate::failure::{Failure, is_of_the_request, passes};
+use crate::failure::{Failure, FailureKind, is_of_the_request, passes};
 use crate::policy::Policy;
 use crate::state::Availability;
 use crate::table::Group;
@@ -84,6 +84,10 @@ impl RetryState {
     pub fn failed(&mut self, index: usize, failure: Failure, allowed: u32) {
         let again = passes(failure.kind) || is_of_the_request(failure.kind);
         self.tried[index] = if again { Tried::Again } else { Tried::Never };
+        if failure.kind == FailureKind::Memory {
+            // Nothing was sent: it is not an attempt.
+            self.attempts = self.attempts.saturating_sub(1);
+        }
         if self.attempts > allowed {
             self.given_up = self.level;
         }

@@ -268,7 +268,7 @@ impl Endpoint {
     }
 
     /// Whether [`Client::forward`](crate::Client::forward) parses bodies of this dialect completely, because nested fields are changed.
-    pub fn parses(&self, dialect: Dialect) -> bool {
+    pub(crate) fn parses(&self, dialect: Dialect) -> bool {
         !matches!(dialect, Dialect::Passed(_)) && crate::edit::goes_deep(&self.shared.settings.remote.changes)
     }
 

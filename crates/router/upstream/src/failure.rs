@@ -55,7 +55,8 @@ pub enum FailureKind {
     Protocol,
     /// The client disconnected. Never created here (a dropped call just ends); used by the router's metrics.
     Cancelled,
-    /// This server has no memory left to translate the request: no provider is the cause.
+    /// This server has no memory to parse the request, which it needs to change or translate it: no provider is the cause. One that gets
+    /// the client's bytes may answer.
     Memory,
 }
 
@@ -152,10 +153,18 @@ impl Failure {
         }
     }
 
+    /// The failure to get memory for the request's values.
+    pub fn memory(error: ApiError) -> Self {
+        let status = error.status();
+        Self { kind: FailureKind::Memory, ..Self::reported(error, Some(status)) }
+    }
+
     /// The error for the client if no other provider answers.
     pub fn to_error(&self) -> ApiError {
+        let is_too_large =
+            self.status == Some(413) && matches!(self.kind, FailureKind::BadRequest | FailureKind::Memory);
         ApiError {
-            kind: self.kind.to_error_kind(),
+            kind: if is_too_large { ErrorKind::TooLarge } else { self.kind.to_error_kind() },
             message: self.message.clone(),
             param: self.param.clone(),
             code: self.code.clone().filter(|_| self.kind != FailureKind::Authentication),
@@ -209,6 +218,16 @@ mod tests {
         let e = tokio::spawn(async { panic!("secret") }).await.unwrap_err();
         let e = Failure::from(e);
         assert!(e.kind == FailureKind::Server && !e.message.contains("secret"), "{e}");
+    }
+
+    #[test]
+    fn a_body_that_is_too_large_stays_one() {
+        for (kind, expected) in [(ErrorKind::TooLarge, 413), (ErrorKind::Overloaded, 503)] {
+            let error = ApiError { retry_after_s: Some(2), ..ApiError::new(kind, "too many values") };
+            let failure = Failure::memory(error.clone());
+            assert_eq!((failure.kind, failure.status), (FailureKind::Memory, Some(expected)));
+            assert_eq!(failure.to_error(), error);
+        }
     }
 
     #[test]

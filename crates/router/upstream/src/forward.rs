@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Uri};
-use octet_api::core::Usage;
+use octet_api::core::{MemoryHandle, Usage};
 use octet_config::Provider;
 
 use crate::blocking::run_sized;
@@ -32,6 +32,8 @@ pub struct Forward<'a> {
     pub body: &'a Bytes,
     /// Its body if it is not JSON; it is streamed to the provider.
     pub upload: Option<&'a Arc<Upload>>,
+    /// Counts the values of a body that must be parsed, until it is written.
+    pub memory: &'a MemoryHandle,
     /// Whether the answer is a stream, as the body says.
     pub stream: bool,
     /// [`Raw::usage`] is needed: a stream must report its token count. The client does not see a count that it did not
@@ -116,9 +118,9 @@ impl Client {
     ///
     /// # Errors
     /// All failures before that; [`FailureKind::BadRequest`] for a dialect that the endpoint does not
-    /// [support](Endpoint::speaks), and for a body that is not a JSON object.
+    /// [support](Endpoint::speaks), and for a body that is not a JSON object; [`FailureKind::Memory`].
     pub async fn forward(&self, endpoint: &Endpoint, request: Forward<'_>) -> Result<Raw, Failure> {
-        let Forward { dialect, headers, body, stream, usage, .. } = request;
+        let Forward { dialect, headers, body, memory, stream, usage, .. } = request;
         if !endpoint.speaks(dialect) {
             let what = format!("{} does not speak {dialect:?}", endpoint.provider().name());
             return Err(Failure::new(FailureKind::BadRequest, what));
@@ -128,7 +130,13 @@ impl Client {
         }
         let chunks = matches!(dialect, Dialect::OpenAiChat | Dialect::OpenAiCompletions);
         let (to, json, count) = (endpoint.clone(), body.clone(), stream && usage && chunks);
-        let sent = run_sized(body.len(), move || rewritten(&to, dialect, &json, count)).await??;
+        let memory = memory.clone();
+        let write = move || {
+            let borrowed = to.parses(dialect).then(|| memory.borrow_values(&json)).transpose();
+            let _borrowed = borrowed.map_err(Failure::memory)?;
+            rewritten(&to, dialect, &json, count)
+        };
+        let sent = run_sized(body.len(), write).await??;
         let operation = match dialect {
             Dialect::Gemini => Operation::GenerateContent { stream },
             Dialect::GeminiCountTokens => Operation::CountTokens,

@@ -3,6 +3,7 @@
 //! Each tag follows a mark, which is a token in most models, so text without it is never a tag. A closing tag ends the innermost open one
 //! of its name; what was opened in between is text. Whether a value is text, a list or an object is decided by the tool's schema.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use serde_json::Value;
@@ -52,6 +53,8 @@ pub struct NestedScan {
     elements: Vec<Element>,
     /// The elements around this place, the innermost last.
     around: Vec<usize>,
+    /// Opening tags that are text because of their depth, by name: as many closing tags are text, too.
+    too_deep: HashMap<String, usize>,
 }
 
 impl NestedScan {
@@ -63,6 +66,7 @@ impl NestedScan {
             at: At::Open(String::new()),
             elements: Vec::new(),
             around: Vec::new(),
+            too_deep: HashMap::new(),
         }
     }
 
@@ -95,7 +99,7 @@ impl NestedScan {
             At::Mark if c == '<' => At::Angle,
             At::Angle if c == '/' => At::Close { from: end },
             At::Angle if !matches!(c, '<' | '>') => At::Key { from: begun },
-            &mut At::Key { from } if c == '>' => self.opened(from..begun, end),
+            &mut At::Key { from } if c == '>' => self.opened(from..begun, end, held),
             &mut At::Close { from } if c == '>' => self.closed(from..begun, held),
             At::Key { from } | At::Close { from }
                 if c != '<' && c != '\n' && end - *from <= KEY_BYTES_MAX =>
@@ -108,21 +112,28 @@ impl NestedScan {
         Progress::More
     }
 
-    fn opened(&mut self, key: Range<usize>, end: usize) -> At {
+    fn opened(&mut self, key: Range<usize>, end: usize, held: &str) -> At {
         if self.around.len() < DEPTH_MAX {
             self.around.push(self.elements.len());
             self.elements.push(Element { key, value: end..end, is_closed: false });
+        } else {
+            *self.too_deep.entry(held[key].to_string()).or_default() += 1;
         }
         At::Text
     }
 
     fn closed(&mut self, name: Range<usize>, held: &str) -> At {
+        if let Some(opened) = self.too_deep.get_mut(&held[name.clone()]).filter(|n| **n > 0) {
+            *opened -= 1;
+            return At::Text;
+        }
         let end = name.start - "/".len() - self.open.len();
         let is_of = |i: &usize| held[self.elements[*i].key.clone()] == held[name.clone()];
         if let Some(depth) = self.around.iter().rposition(is_of) {
             let element = &mut self.elements[self.around[depth]];
             (element.value.end, element.is_closed) = (end, true);
             self.around.truncate(depth);
+            self.too_deep.clear();
         }
         if self.around.is_empty() { At::Open(String::new()) } else { At::Text }
     }

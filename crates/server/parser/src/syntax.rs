@@ -288,19 +288,24 @@ fn gemma(value: &Value) -> String {
     }
 }
 
+/// Maximum length of the name in MiniMax's mark.
+const NAME_CHARS_MAX: usize = 64;
+
 /// The tags in a text: `<...>` and `[...]`, with a letter and without white space, quotation marks or brackets in them; and MiniMax's
 /// `]<]...[>[`.
 pub fn tags(text: &str) -> impl Iterator<Item = &str> {
     text.match_indices(['<', '[', ']']).filter_map(|(at, open)| {
         if open == "]" {
-            let (name, _) = text[at..].strip_prefix("]<]")?.split_once("[>[")?;
-            let is_tag = !name.is_empty() && name.chars().all(char::is_alphanumeric);
-            return is_tag.then(|| &text[at..at + "]<][>[".len() + name.len()]);
+            // A name ends before the next one could begin, so a text of nothing but `]<]` takes no more time than another.
+            let rest = text[at..].strip_prefix("]<]")?;
+            let end = rest.char_indices().take(NAME_CHARS_MAX + 1).find(|(_, c)| !c.is_alphanumeric())?.0;
+            let is_tag = end > 0 && rest[end..].starts_with("[>[");
+            return is_tag.then(|| &text[at..at + "]<][>[".len() + end]);
         }
-        let inner = at + 1;
-        let end = inner + text[inner..].find(if open == "<" { '>' } else { ']' })?;
-        let is_tag = text[inner..end].contains(char::is_alphabetic)
-            && !text[inner..end].contains(|c: char| c.is_whitespace() || "\"'<[{}".contains(c));
+        let (inner, close) = (at + 1, if open == "<" { '>' } else { ']' });
+        let ends = |c: char| c == close || c.is_whitespace() || "\"'<[{}".contains(c);
+        let end = inner + text[inner..].find(ends)?;
+        let is_tag = text[end..].starts_with(close) && text[inner..end].contains(char::is_alphabetic);
         is_tag.then(|| &text[at..=end])
     })
 }

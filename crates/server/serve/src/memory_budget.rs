@@ -58,6 +58,13 @@ impl RequestMemory for SharedPermit {
         let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
         self.budget.take_values(&mut permit, body)
     }
+
+    fn borrow_values(&self, body: &[u8]) -> Result<Box<dyn Send>, ApiError> {
+        // A permit of its own: other threads may parse copies of the same request.
+        let mut permit = MemoryPermit::default();
+        self.budget.take_values(&mut permit, body)?;
+        Ok(Box::new(permit))
+    }
 }
 
 /// Bytes with the memory that they take.
@@ -230,7 +237,12 @@ mod tests {
         drop((memory, body));
         assert_eq!(&slice[..], b"1");
         copy.take_values(format!("[{}1]", "1,".repeat(20_000)).as_bytes()).unwrap();
-        assert!(room.left.available_permits() < room.bytes_max - (3 << 20));
+        let held = room.left.available_permits();
+        assert!(held < room.bytes_max - (3 << 20));
+        let borrowed = copy.borrow_values(format!("[{}1]", "1,".repeat(10_000)).as_bytes()).unwrap();
+        assert!(room.left.available_permits() < held - (1 << 20));
+        drop(borrowed);
+        assert_eq!(room.left.available_permits(), held);
         drop(copy);
         assert!(room.left.available_permits() < room.bytes_max);
         drop(slice);

@@ -64,7 +64,8 @@ async fn errors_of_a_request_are_not_counted_against_deployments() {
     let mut c = no_retries(&[("m", "a"), ("m", "b")]);
     c.router.allowed_fails = Some(0);
     let (router, world) = router(&c);
-    for kind in [FailureKind::BadRequest, FailureKind::ContextWindow, FailureKind::ContentPolicy] {
+    use FailureKind as K;
+    for kind in [K::BadRequest, K::ContextWindow, K::ContentPolicy, K::Memory] {
         world.script("a", [vec![fail(kind)]]);
         ask_a(&router, &world, 10).await;
         assert_eq!(status(&router, "a").state, "ready", "{kind:?}");

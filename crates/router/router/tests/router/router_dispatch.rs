@@ -61,6 +61,24 @@ async fn errors_of_the_request_are_not_retried() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn without_memory_for_one_deployment_the_others_are_tried() {
+    let mut c = config(&[("m", "a"), ("m", "b")]);
+    for retries in [0, 2] {
+        c.router.num_retries = retries;
+        let (router, world) = router(&c);
+        world.script("a", [vec![fail(FailureKind::Memory)]]);
+        for _ in 0..20 {
+            assert_eq!(ask(&router, "m").await.unwrap(), "b");
+        }
+        assert!(world.deployments().contains(&"a".to_string()));
+        world.script("b", [vec![fail(FailureKind::Memory)]]);
+        world.requests.lock().unwrap().clear();
+        assert_eq!(ask(&router, "m").await.unwrap_err().kind, ErrorKind::Overloaded);
+        assert_eq!(world.deployments().len(), 2, "none is tried twice");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn retries_depend_on_the_kind_of_error() {
     let mut c = config(&[("m", "a")]);
     c.router.num_retries = 5;

@@ -465,6 +465,7 @@ async fn connections_are_used_again_after_streams_and_errors() {
     let body = &Bytes::from_static(br#"{"messages":[],"stream":true}"#);
     let call = Forward {
         upload: None,
+        memory: &octet_api::core::MemoryHandle::default(),
         dialect: Dialect::OpenAiChat,
         headers: &HeaderMap::new(),
         body,

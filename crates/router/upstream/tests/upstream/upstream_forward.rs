@@ -28,6 +28,7 @@ async fn pass(
     let server = Server::start(vec![steps]).await;
     let request = Forward {
         upload: None,
+        memory: &octet_api::core::MemoryHandle::default(),
         dialect,
         headers: &HeaderMap::new(),
         body: &body.as_bytes().to_vec().into(),
@@ -114,6 +115,7 @@ async fn anthropic_passes_to_anthropic() {
     let server = Server::start(vec![stream_of("text/event-stream", &[error])]).await;
     let request = Forward {
         upload: None,
+        memory: &octet_api::core::MemoryHandle::default(),
         dialect: Dialect::AnthropicMessages,
         headers: &HeaderMap::new(),
         body: &body.as_bytes().to_vec().into(),
@@ -144,6 +146,7 @@ async fn only_headers_for_providers_are_forwarded() {
     }
     let request = Forward {
         upload: None,
+        memory: &octet_api::core::MemoryHandle::default(),
         dialect: Dialect::AnthropicMessages,
         headers: &headers,
         body: &Bytes::from_static(b"{}"),
@@ -217,6 +220,7 @@ async fn a_configuration_changes_forwarded_requests() {
     let body = &Bytes::from_static(body);
     let request = Forward {
         upload: None,
+        memory: &octet_api::core::MemoryHandle::default(),
         dialect: Dialect::OpenAiChat,
         headers: &HeaderMap::new(),
         body,
@@ -255,6 +259,7 @@ async fn unsupported_requests_are_refused_before_sending() {
     ] {
         let request = Forward {
             upload: None,
+            memory: &octet_api::core::MemoryHandle::default(),
             dialect,
             headers: &HeaderMap::new(),
             body: &body.as_bytes().to_vec().into(),
@@ -282,6 +287,7 @@ async fn a_stream_without_done_is_complete_if_all_choices_ended() {
     let server = Server::start(vec![steps]).await;
     let request = Forward {
         upload: None,
+        memory: &octet_api::core::MemoryHandle::default(),
         dialect: Dialect::OpenAiChat,
         headers: &HeaderMap::new(),
         body: &Bytes::from_static(br#"{"n":3}"#),

@@ -12,6 +12,12 @@ pub trait RequestMemory: Debug + Send + Sync {
     /// # Errors
     /// If the server has no memory left for them.
     fn take_values(&self, body: &[u8]) -> Result<(), ApiError>;
+
+    /// Counts the values of a body that is parsed, and the copy that is written of it, until the result is dropped.
+    ///
+    /// # Errors
+    /// If the server has no memory left for them.
+    fn borrow_values(&self, body: &[u8]) -> Result<Box<dyn Send>, ApiError>;
 }
 
 /// A request's share, which is released when the last copy of the request is dropped: threads that work on one may outlive the client's
@@ -31,6 +37,14 @@ impl MemoryHandle {
     /// If the server has no memory left for them.
     pub fn take_values(&self, body: &[u8]) -> Result<(), ApiError> {
         self.0.as_ref().map_or(Ok(()), |memory| memory.take_values(body))
+    }
+
+    /// Counts the values of a body that is parsed, and the copy that is written of it, until the result is dropped.
+    ///
+    /// # Errors
+    /// If the server has no memory left for them.
+    pub fn borrow_values(&self, body: &[u8]) -> Result<Option<Box<dyn Send>>, ApiError> {
+        self.0.as_ref().map(|memory| memory.borrow_values(body)).transpose()
     }
 }
 

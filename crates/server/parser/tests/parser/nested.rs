@@ -164,6 +164,27 @@ fn tags_without_end_are_text() {
     assert_eq!(message.content, text);
 }
 
+/// A closing tag whose opening tag is too deep to count closes nothing further out.
+#[test]
+fn tags_that_are_too_deep_are_text_with_their_ends() {
+    let nested = |depth: usize| format!("{}x{}", "@<item>".repeat(depth), "@</item>".repeat(depth));
+    let read = |arguments: &str| {
+        let text = call(arguments).replace('@', MARK);
+        let message = feed(parser(), [text.as_str()]);
+        assert_eq!(message.tool_calls.len(), 1, "{}", message.content);
+        serde_json::from_str::<Value>(&message.tool_calls[0].arguments).unwrap()
+    };
+    for depth in [63, 64, 70] {
+        let mut value = &read(&format!("@<free>{}@</free>@<city>Rome@</city>", nested(depth)));
+        assert_eq!(value["city"], "Rome", "{depth}");
+        value = &value["free"];
+        for _ in 0..depth.min(63) {
+            value = &value[0];
+        }
+        assert_eq!(*value, Value::from(nested(depth.saturating_sub(63)).replace('@', MARK)), "{depth}");
+    }
+}
+
 fn values() -> impl Strategy<Value = Value> {
     let text = "[a-z<>/\\]\\[ é\n]{0,8}".prop_map(Value::from);
     let object = (any::<i32>(), "[a-z ]{0,4}").prop_map(|(id, item)| json!({"id": id, "item": item}));

@@ -13,7 +13,7 @@ use octet_api::core::{Completion, EmbedRequest, GenerateRequest, Input, MemoryHa
 use octet_api::ollama::{self, Call};
 use octet_api::openai::{chat, completions, embeddings, responses};
 use octet_api::{ApiError, ErrorKind, gemini};
-use octet_router::{Dialect, Failure, FailureKind, Original, RequestOptions, from_api};
+use octet_router::{Dialect, Failure, Original, RequestOptions, from_api};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -253,7 +253,7 @@ pub async fn whole(
 /// by the result.
 ///
 /// # Errors
-/// [`FailureKind::Memory`] if there is no memory for the values; those of `parse`.
+/// [`FailureKind::Memory`](octet_router::FailureKind) if there is no memory for the values; those of `parse`.
 pub async fn parse<T: Send + 'static>(
     original: &Original,
     memory: &MemoryHandle,
@@ -261,10 +261,7 @@ pub async fn parse<T: Send + 'static>(
 ) -> Result<T, Failure> {
     let (dialect, body, memory) = (original.dialect, original.body.clone(), memory.clone());
     let read = move || {
-        memory.take_values(&body).map_err(|e| match e.kind {
-            ErrorKind::Overloaded => Failure { kind: FailureKind::Memory, ..from_api(&e) },
-            _ => from_api(&e),
-        })?;
+        memory.take_values(&body).map_err(Failure::memory)?;
         parse(dialect, &body).map_err(|e| from_api(&e))
     };
     run_sized(original.body.len(), read).await.map_err(|e| from_api(&e))?

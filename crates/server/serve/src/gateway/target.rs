@@ -123,9 +123,6 @@ impl RemoteTarget {
             whole = read::whole(ask.request, Some(o)).await?;
             ask.request = &whole;
         }
-        if let Some(o) = ask.original.filter(|o| foreign.is_none() && self.endpoint.parses(o.dialect)) {
-            read::parse(o, &ask.request.memory, |_, _| Ok(())).await?;
-        }
         let answer = octet_router::Target::generate(&self.remote, ask).await?;
         Ok(Answer::RemoteTarget(Box::new(answer)))
     }

@@ -154,6 +154,8 @@ async fn failing(dialect: &str, body_bytes_max: usize) -> Failing {
 - {{model_name: well, litellm_params: {{model: hosted_vllm/well, api_base: \"{base}/v1\", api_key: k}}}}
 - model_name: deep
   litellm_params: {{model: hosted_vllm/deep, api_base: \"{base}/v1\", api_key: k, additional_drop_params: [a.b]}}
+- model_name: deep-slow
+  litellm_params: {{model: hosted_vllm/slow, api_base: \"{base}/v1\", api_key: k, additional_drop_params: [a.b]}}
 - {{model_name: slow, litellm_params: {{model: hosted_vllm/slow, api_base: \"{base}/v1\", api_key: k}}}}
 router_settings: {{fallbacks: [{{sick: [well]}}], num_retries: 0, disable_cooldowns: true}}
 "
@@ -226,7 +228,7 @@ async fn values_of_bodies_that_are_parsed_late_are_counted() {
     // The budget is half a MiB, and a quarter is not counted: 12000 values exceed both.
     let (status, refused) = read(embed(12_000).await.expect("an answer")).await;
     assert!(
-        status == 400 && refused.to_string().contains("keys and values"),
+        status == 413 && refused.to_string().contains("keys and values"),
         "{status} {}",
         refused["error"]
     );
@@ -235,7 +237,7 @@ async fn values_of_bodies_that_are_parsed_late_are_counted() {
     let (status, refused) =
         f.post("/v1/chat/completions", &json!({"model": "deep", "messages": messages})).await;
     assert!(
-        status == 400 && refused.to_string().contains("keys and values"),
+        status == 413 && refused.to_string().contains("keys and values"),
         "{status} {}",
         refused["error"]
     );
@@ -260,6 +262,21 @@ async fn values_of_bodies_that_are_parsed_late_are_counted() {
     assert_eq!(embed(3000).await.expect("an answer").status(), 200);
     assert_eq!(to_chat("sick").await.expect("an answer").status(), 200);
     assert_eq!(up.last().body["model"], "well");
+}
+
+/// The values of a body that is parsed to be changed are free when it is written, not only when it is answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn values_of_forwarded_bodies_are_counted_until_they_are_written() {
+    let Failing { f, up, sick: _sick, slow } = failing("hosted_vllm", 64 << 10).await;
+    // Two of them do not fit into half a MiB.
+    let messages = vec![json!({"role": "user", "content": "x"}); 600];
+    let body = |model: &str| json!({"model": model, "messages": messages});
+    let first = tokio::spawn(f.request("/v1/chat/completions", &body("deep-slow")).send());
+    f.until("it arrives", || up.seen().len() == 1).await;
+    let (status, answer) = f.post("/v1/chat/completions", &body("deep")).await;
+    assert_eq!(status, 200, "{answer}");
+    slow.send(true).expect("the provider waits");
+    assert_eq!(first.await.expect("a task").expect("an answer").status(), 200);
 }
 
 /// The end of Ollama's answers has the whole conversation.

@@ -268,6 +268,7 @@ pub async fn forward(e: &Endpoint, stream: bool) -> (String, Option<Failure>) {
     let body = json!({"model": "ours", "messages": [], "stream": stream}).to_string();
     let request = Forward {
         upload: None,
+        memory: &octet_api::core::MemoryHandle::default(),
         dialect: Dialect::OpenAiChat,
         headers: &HeaderMap::new(),
         body: &body.as_bytes().to_vec().into(),
