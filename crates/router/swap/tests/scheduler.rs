@@ -229,6 +229,23 @@ impl<R: Fits> World<R> {
         }
     }
 
+    /// Requests that arrive at times for entries, and whose clients leave after a time; all has happened in the end.
+    fn serve(&mut self, arrivals: &[(u64, usize, Option<u64>)]) {
+        for (n, (at, entry, leaves)) in arrivals.iter().enumerate() {
+            self.events.push((*at, What::Arrive(entry % self.load.len(), n as u64)));
+            if let Some(after) = leaves {
+                self.events.push((at + after, What::Leave(n as u64)));
+            }
+        }
+        self.run(10_000_000);
+    }
+
+    /// No wait is longer than the rounds that a queue of this length takes, each with the turns of all entries.
+    fn wait_max(&self, requests: usize) -> u64 {
+        let turns: u64 = self.load.iter().map(|l| l + (*l).max(1000) + self.service + 50 + 300).sum();
+        turns * (requests.div_ceil(self.limit) as u64 + 1)
+    }
+
     fn longest_wait(&self) -> u64 {
         self.arrived
             .iter()
@@ -382,19 +399,10 @@ proptest! {
     ) {
         let models = loads.len();
         let groups = (0..models).map(|i| if two_groups && i % 2 == 0 { "h" } else { "g" }).collect();
-        let mut world = World::new(Groups(groups), loads.clone(), service, limit, ttl);
-        for (n, (at, model, leaves)) in arrivals.iter().enumerate() {
-            world.events.push((*at, What::Arrive(model % models, n as u64)));
-            if let Some(after) = leaves {
-                world.events.push((at + after, What::Leave(n as u64)));
-            }
-        }
-        world.run(10_000_000);
-        let wait = world.longest_wait();
-        // Rounds that a queue of this length takes, each with all others' turns.
-        let turns: u64 = loads.iter().map(|l| l + (*l).max(1000) + service + 50 + 300).sum();
-        let rounds = arrivals.len().div_ceil(limit) as u64 + 1;
-        prop_assert!(wait <= turns * rounds, "{wait} ms, {turns} a round");
+        let mut world = World::new(Groups(groups), loads, service, limit, ttl);
+        world.serve(&arrivals);
+        let (wait, bound) = (world.longest_wait(), world.wait_max(arrivals.len()));
+        prop_assert!(wait <= bound, "{wait} ms of {bound}");
         prop_assert!(world.starts.len() <= arrivals.len() * 2, "{} starts", world.starts.len());
     }
 
@@ -409,18 +417,10 @@ proptest! {
     ) {
         let (loads, sizes): (Vec<u64>, Vec<u64>) = entries.into_iter().unzip();
         let models = loads.len();
-        let mut world = World::new(Shared { sizes: sizes.clone(), all: 10, is_known: false, asks: false }, loads.clone(), service, limit, ttl);
-        for (n, (at, model, leaves)) in arrivals.iter().enumerate() {
-            world.events.push((*at, What::Arrive(model % models, n as u64)));
-            if let Some(after) = leaves {
-                world.events.push((at + after, What::Leave(n as u64)));
-            }
-        }
-        world.run(10_000_000);
-        let wait = world.longest_wait();
-        let turns: u64 = loads.iter().map(|l| l + (*l).max(1000) + service + 50 + 300).sum();
-        let rounds = arrivals.len().div_ceil(limit) as u64 + 1;
-        prop_assert!(wait <= turns * rounds, "{wait} ms, {turns} a round");
+        let mut world = World::new(Shared { sizes: sizes.clone(), all: 10, is_known: false, asks: false }, loads, service, limit, ttl);
+        world.serve(&arrivals);
+        let (wait, bound) = (world.longest_wait(), world.wait_max(arrivals.len()));
+        prop_assert!(wait <= bound, "{wait} ms of {bound}");
         for request in &world.refused {
             let model = arrivals[usize::try_from(*request).unwrap()].1 % models;
             prop_assert!(sizes[model] > 10, "{request} was refused, and its entry fits");
