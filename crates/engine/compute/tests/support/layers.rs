@@ -8,7 +8,7 @@ use octet_weights::{GgmlType, Matrix, quant};
 use proptest::prelude::*;
 
 /// Random inputs for both backends.
-pub struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
     pub fn next(&mut self) -> f32 {
