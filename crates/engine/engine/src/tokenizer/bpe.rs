@@ -162,19 +162,18 @@ impl Bpe {
         Ok(work)
     }
 
-    /// Whether a word ends between `left` and `right`, of which the first begins at byte `from` of the text: split separately they
-    /// give the same words as together.
+    /// Whether a word ends between `left` and `right`, of which the first begins at byte `at` of the text: split separately they
+    /// give the same words as together. Neither has added tokens that are found before normalising.
     pub(super) fn ends_word(
         &self,
         left: &str,
         right: &str,
-        from: usize,
+        at: usize,
         normalized: &Finder,
         barred: &impl Fn(usize, usize) -> bool,
     ) -> bool {
-        let barred = |start: usize, end: usize| barred(from + start, from + end);
         let words = |text: &str, at: usize| {
-            let work = self.cut_words(text, at, &[], normalized, &barred).ok()?;
+            let work = self.cut_words(text, at, &[], normalized, barred).ok()?;
             let splits = work.get_splits(OffsetReferential::Original, OffsetType::None);
             let words = splits.iter().skip(usize::from(at > 0));
             let word = |(text, _, tokens): &(&str, _, &Option<Vec<Token>>)| {
@@ -182,11 +181,11 @@ impl Bpe {
             };
             Some(words.map(word).collect::<Vec<_>>())
         };
-        let (Some(mut apart), Some(second)) = (words(left, 0), words(right, left.len())) else {
+        let (Some(mut apart), Some(second)) = (words(left, at), words(right, at + left.len())) else {
             return false;
         };
         apart.extend(second);
-        words(&format!("{left}{right}"), 0).is_some_and(|together| together == apart)
+        words(&format!("{left}{right}"), at).is_some_and(|together| together == apart)
     }
 
     /// Maximum number of bytes of text that normalising may turn into one; `None` if unbounded.

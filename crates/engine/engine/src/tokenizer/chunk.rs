@@ -3,6 +3,8 @@
 //! A split must not change any token. Words usually end between a letter or digit and something else, or before a space; the tokenizer
 //! itself confirms each position, given the text around it.
 
+use std::ops::Range;
+
 use super::added::Found;
 
 /// Approximate size of a piece: [`super::Bounds`] is checked after each.
@@ -70,8 +72,7 @@ pub(super) fn end(
         }
         if before.is_some_and(|b| may_end(b, c)) && !within(found, at) {
             tries += 1;
-            let around =
-                text.floor_char_boundary(at.saturating_sub(AROUND))..text.ceil_char_boundary(at + AROUND);
+            let around = around(text, from, at, found);
             if ends(around.start, &text[around.start..at], &text[at..around.end]) {
                 return Ok(at);
             }
@@ -79,6 +80,17 @@ pub(super) fn end(
         before = Some(c);
     }
     if left <= word_max { Ok(text.len()) } else { Err(NoCutPoint { from }) }
+}
+
+/// The text around `at` that is tokenized together with it: without the pieces before (a word that is apart from its left neighbour
+/// already may become another one without its right neighbour too), and between two added tokens.
+fn around(text: &str, from: usize, at: usize, found: &[Found]) -> Range<usize> {
+    let next = found.partition_point(|f| f.end <= at);
+    let after = found[..next].last().map_or(0, |f| f.end);
+    let before = found.get(next).map_or(text.len(), |f| f.start);
+    let start = text.floor_char_boundary(at.saturating_sub(AROUND));
+    let end = text.ceil_char_boundary(at + AROUND);
+    start.max(from).max(after)..end.min(before)
 }
 
 /// Whether an added token spans `at`, or ends there.
@@ -113,5 +125,17 @@ mod tests {
         // not behind an added token, but before one
         assert_eq!(cut(13, &[Found { start: 2, end: 4, id: 0 }], true), Ok(9));
         assert_eq!(cut(13, &[Found { start: 4, end: 6, id: 0 }], true), Ok(4));
+    }
+
+    #[test]
+    fn the_context_ends_at_the_piece_and_at_added_tokens() {
+        let text = "a".repeat(1000);
+        let found = [Found { start: 100, end: 110, id: 0 }, Found { start: 150, end: 160, id: 0 }];
+        assert_eq!(around(&text, 0, 90, &found), 0..100);
+        assert_eq!(around(&text, 0, 100, &found), 0..100);
+        assert_eq!(around(&text, 0, 120, &found), 110..150);
+        assert_eq!(around(&text, 115, 120, &found), 115..150);
+        assert_eq!(around(&text, 0, 500, &found), 500 - AROUND..500 + AROUND);
+        assert_eq!(around(&text, 0, 950, &[]), 950 - AROUND..1000);
     }
 }

@@ -200,6 +200,16 @@ fn barriers_may_be_beside_chunk_boundaries() {
     }
 }
 
+/// A whole word stays apart from what is in the chunks on both of its sides, and next to an added token.
+#[test]
+fn whole_words_are_not_made_by_chunk_boundaries() {
+    for text in ["1234567word12", "12word 12", " 12word,", "<tag>word12", "the <l>word12 word"] {
+        for chunk in 1..text.len() {
+            same_in_pieces(text, chunk, 0).unwrap();
+        }
+    }
+}
+
 fn qwen() -> Tokenizer {
     Tokenizer::from_metadata(&tiny("qwen35moe", Mix::Q4KM).unwrap().metadata).unwrap()
 }
