@@ -153,7 +153,8 @@ impl Scan {
             from: 0,
             name: 0..0,
             given: None,
-            opened: plan.trigger.len(),
+            // The trigger may begin again within itself: `>>>` at the second character of `>>>>`.
+            opened: plan.trigger.chars().next().map_or(0, char::len_utf8),
         };
         scan.enter(0);
         // The trigger is text of the syntax, or begins an object.

@@ -148,6 +148,9 @@ fn marks_before_text_and_calls() {
         ("all\nA>>>now\n{}>>>all\nB", "AB", &[NOW]),
         ("all\nType\n>>> print(1)\n>>>> and >>>> x", "Type\n>>> print(1)\n>>>> and >>>> x", &[]),
         ("all\n>>>get_time\n{}", ">>>get_time\n{}", &[]),
+        // A header behind a character with which it could begin.
+        ("all\n<b>>>>all\nB", "<b>B", &[]),
+        ("all\n<b>>>>now\n{}", "<b>", &[NOW]),
         // The header twice, half of it, and none.
         (">>>all\nHi", "Hi", &[]),
         ("all", "", &[]),
