@@ -155,6 +155,14 @@ impl<T: Target> Reply<T> {
         matches!(&self.phase, Phase::Answering(opened) if opened.begun.events.is_remote())
     }
 
+    /// What the current deployment [says about the request](Events::warnings).
+    pub fn warnings(&self) -> &[String] {
+        match &self.phase {
+            Phase::Answering(opened) => opened.begun.events.warnings(),
+            Phase::Deciding(_) | Phase::Over => &[],
+        }
+    }
+
     /// The current deployment's headers, if the answer is forwarded unread.
     pub fn headers(&self) -> Option<&http::HeaderMap> {
         match &self.phase {

@@ -165,6 +165,11 @@ pub trait Events: Send + 'static {
         false
     }
 
+    /// What the client should know about its request: fields that have no effect, constraints that are not enforced.
+    fn warnings(&self) -> &[String] {
+        &[]
+    }
+
     /// Token counts of a raw answer that has ended.
     fn usage(&self) -> Option<Usage> {
         None

@@ -301,8 +301,12 @@ impl AnswerSource for RoutedRequest {
         let (model, route) = self.reply.with_route(who);
         // A provider may support fields that Octet does not.
         let request = self.request();
-        let warnings = if self.is_remote() { &[] } else { &request.warnings[..] };
-        let warnings = messages(warnings).map(str::to_string).collect();
+        // A model in this process repeats those of the request, with its own.
+        let warnings = match self.reply.warnings() {
+            [] if self.is_remote() => Vec::new(),
+            [] => messages(&request.warnings).map(str::to_string).collect(),
+            warnings => warnings.to_vec(),
+        };
         let response_cache = self.entry.take().map(|key| (key, false));
         Facts { model, route: Some(route), warnings, cache_miss: None, response_cache }
     }

@@ -223,11 +223,7 @@ impl LocalTarget {
     async fn run(&self, request: &Arc<GenerateRequest>) -> Result<Answer, ApiError> {
         let request = self.changed(request).await?;
         let asked = (Arc::clone(&request), size_bytes(&request));
-        let mut run = Run::start(&self.inference, &Trace::default(), self.index, asked, false).await?;
-        let warnings = std::mem::take(&mut run.warnings);
-        if !warnings.is_empty() {
-            tracing::debug!(model = &*self.name, "{}", warnings.join("; "));
-        }
+        let run = Run::start(&self.inference, &Trace::default(), self.index, asked, false).await?;
         Ok(Answer::LocalTarget(Box::new(run)))
     }
 
@@ -495,6 +491,13 @@ impl Events for Answer {
 
     fn is_remote(&self) -> bool {
         matches!(self, Self::RemoteTarget(_) | Self::OnDemandTarget { .. })
+    }
+
+    fn warnings(&self) -> &[String] {
+        match self {
+            Self::LocalTarget(run) => &run.warnings,
+            Self::RemoteTarget(_) | Self::OnDemandTarget { .. } | Self::Ready(..) => &[],
+        }
     }
 
     fn usage(&self) -> Option<Usage> {

@@ -304,6 +304,19 @@ async fn a_local_model_continues_a_broken_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_local_model_says_what_it_does_not_enforce() {
+    let f = Fixture::routed(&file(&[("local", "octet/tiny", HERE)], "")).await;
+    let room = json!({"type": "string", "not": {"const": "hall"}});
+    let parameters = json!({"type": "object", "properties": {"room": room}, "required": ["room"]});
+    let tool = json!({"type": "function", "function": {"name": "set_light", "parameters": parameters}});
+    let body = json!({"tools": [tool], "tool_choice": "required", "parallel_tool_calls": false,
+        "max_tokens": 200, "verbosity": "low"});
+    let warning = header(&f.send(CHAT, &with(&ask("local"), body)).await, "x-octet-warning");
+    assert!(warning.contains("set_light") && warning.contains("not enforced"), "{warning}");
+    assert_eq!(warning.matches("'verbosity'").count(), 1, "{warning}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn weights_aliases_and_wildcards_choose_deployments() {
     let (a, b) = (Upstream::saying("a").await, Upstream::saying("b").await);
     let all = [
