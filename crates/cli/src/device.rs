@@ -10,7 +10,7 @@ use octet_engine::report::Report;
 
 use crate::device_memory::{Placement, Room, Split, Wanted, expert_slots, shortage};
 use crate::stderr::note;
-use crate::units::size;
+use crate::units::{gibibytes, size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,7 +36,7 @@ pub struct DeviceFlags {
     device: DeviceName,
     /// Maximum graphics device memory to use, in GiB, or with a unit: GiB, MiB, G and M are powers of 1024, GB and MB are powers
     /// of 1000. Default: all that is free.
-    #[arg(long, value_name = "GIB", value_parser = gib)]
+    #[arg(long, value_name = "GIB", value_parser = gibibytes)]
     gpu_memory: Option<u64>,
     /// The card as it was when the first model was placed. Memory that models of this program use later is shared among them.
     #[arg(skip)]
@@ -88,28 +88,6 @@ impl FromStr for DeviceName {
             _ => None,
         }
         .ok_or_else(|| "expected auto, cpu, or vulkan:N with a number from `octet devices`".into())
-    }
-}
-
-/// Bytes, from a number of GiB or with a unit: `16`, `7.5GiB`, `512M`, `24GB`. GB and MB are powers of 1000, the others of 1024. At least one byte.
-pub fn gib(s: &str) -> Result<u64, String> {
-    let (number, unit) = s.split_at(s.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(s.len()));
-    let unit = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "g" | "gib" => f64::from(1 << 30),
-        "m" | "mib" => f64::from(1 << 20),
-        "gb" => 1e9,
-        "mb" => 1e6,
-        _ => return Err("expected a number of GiB, or a size such as 7.5GiB or 512MiB".into()),
-    };
-    let number: f64 = number
-        .trim()
-        .parse()
-        .map_err(|_| "expected a number of GiB, such as 16 or 7.5, or a size such as 512MiB".to_string())?;
-    let bytes = number * unit;
-    if bytes.is_finite() && bytes >= 1.0 {
-        Ok(bytes as u64)
-    } else {
-        Err("expected at least one byte".into())
     }
 }
 
@@ -514,14 +492,6 @@ mod tests {
         assert_eq!("vulkan:2".parse(), Ok(DeviceName::Vulkan(2)));
         for wrong in ["", "gpu", "cpu:1", "vulkan:", "vulkan:x", "cuda:0"] {
             assert!(wrong.parse::<DeviceName>().is_err(), "{wrong}");
-        }
-        assert_eq!(gib("16"), Ok(16 << 30));
-        assert_eq!(gib("7.5GiB"), Ok(15 << 29));
-        assert_eq!([gib("512M"), gib("512 MiB"), gib("16gib")], [Ok(512 << 20), Ok(512 << 20), Ok(16 << 30)]);
-        assert_eq!([gib("24GB"), gib("1.5mb")], [Ok(24_000_000_000), Ok(1_500_000)]);
-        assert_eq!([gib("24G"), gib("0.000000001")], [Ok(24 << 30), Ok(1)]);
-        for wrong in ["0", "0.0000000001", "-1", "much", "", "GiB", "16 TiB", "1e400", "nan", "inf", "1,5"] {
-            assert!(gib(wrong).is_err(), "{wrong}");
         }
     }
 

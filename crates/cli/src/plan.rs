@@ -30,13 +30,13 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct PlanArgs {
     /// Memory for the model. Default: the memory that is free on this machine now.
-    #[arg(long, value_name = "SIZE", value_parser = crate::device::gib)]
+    #[arg(long, value_name = "SIZE", value_parser = crate::units::gibibytes)]
     ram: Option<u64>,
     /// Memory bandwidth in GB/s. Default: measured on this machine.
     #[arg(long, value_name = "GB/S", value_parser = rate)]
     bandwidth: Option<f64>,
     /// Memory of a graphics card. A model that fits into it completely runs there.
-    #[arg(long, value_name = "SIZE", value_parser = crate::device::gib)]
+    #[arg(long, value_name = "SIZE", value_parser = crate::units::gibibytes)]
     vram: Option<u64>,
     /// Memory bandwidth of the card in GB/s. Default: unknown; models on the card then have no expected speed.
     #[arg(long, value_name = "GB/S", value_parser = rate, requires = "vram")]

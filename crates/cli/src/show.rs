@@ -9,7 +9,7 @@ use octet_engine::report::{Memory, Report, TypeShare};
 use serde_json::{Value, json};
 
 use crate::args::{KvArgs, ModelArgs};
-use crate::device::{DeviceName, described, gib};
+use crate::device::{DeviceName, described};
 use crate::device_memory::{Placement, Room, Split, Wanted, bill, shortage, table_copy, with_spare};
 use crate::numbers::count;
 use crate::settings::Settings;
@@ -38,7 +38,7 @@ pub struct ShowArgs {
     #[arg(long, value_name = "DEVICE,..", value_delimiter = ',')]
     device: Vec<DeviceName>,
     /// Maximum memory of each graphics device to use in the estimate, in GiB. Default: all that is free.
-    #[arg(long, value_name = "GIB", value_parser = gib, requires = "device")]
+    #[arg(long, value_name = "GIB", value_parser = crate::units::gibibytes, requires = "device")]
     gpu_memory: Option<u64>,
     /// As JSON.
     #[arg(long)]

@@ -17,7 +17,7 @@ use octet_engine::report::Report;
 use octet_synth::Shape;
 
 use crate::args::{KernelArgs, KvArgs, MemoryArgs, ModelArgs};
-use crate::device::{DeviceName, gib};
+use crate::device::DeviceName;
 use crate::numbers::{count, positive};
 use crate::progress::Bar;
 use crate::settings::Settings;
@@ -135,7 +135,7 @@ pub struct BenchArgs {
     )]
     device: Vec<DeviceName>,
     /// Maximum memory to use of the graphics device, in GiB. Default: all that is free.
-    #[arg(long, value_name = "GIB", value_parser = gib, help_heading = "Device")]
+    #[arg(long, value_name = "GIB", value_parser = crate::units::gibibytes, help_heading = "Device")]
     gpu_memory: Option<u64>,
     /// Numbers of threads. Default: one per physical core.
     #[arg(short, long, value_name = "N,..", value_delimiter = ',', value_parser = positive, help_heading = "Processor")]

@@ -15,6 +15,7 @@ use crate::numbers::{from_minus_one_u32, port, positive, whole};
 use crate::samplers::MoreSamplerArgs;
 use crate::sampling::SamplerArgs;
 use crate::settings::empty_mirror;
+use crate::units::{mebibytes, memory_limit, nonzero_bytes};
 use crate::usage_error::Usage;
 
 /// The server's settings.
@@ -49,7 +50,7 @@ pub struct ServerArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = whole::<u64>, help_heading = "Server")]
     pub timeout: u64,
     /// Maximum request body size: 32MiB, 500K.
-    #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = some, help_heading = "Server")]
+    #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = nonzero_bytes, help_heading = "Server")]
     pub max_body: u64,
     /// Maximum number of open connections.
     #[arg(long, value_name = "N", default_value = "1024", value_parser = positive, help_heading = "Server")]
@@ -69,7 +70,7 @@ pub struct ServerArgs {
     #[arg(long, value_name = "TIME", default_value = "-1", allow_hyphen_values = true, value_parser = keep_alive, help_heading = "Models")]
     pub keep_alive: KeepAlive,
     /// Maximum memory of all models together: 24GiB. Default: the free memory.
-    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Models")]
+    #[arg(long, value_name = "SIZE", value_parser = memory_limit, help_heading = "Models")]
     pub memory_limit: Option<u64>,
     /// Maximum number of requests that wait for a model to be loaded.
     #[arg(long, value_name = "N", default_value = "64", value_parser = positive, help_heading = "Models")]
@@ -92,7 +93,7 @@ pub struct ServerArgs {
     #[arg(long, alias = "slot-save-path", value_name = "DIR", help_heading = "Cache")]
     pub cache_disk: Option<PathBuf>,
     /// Maximum size of the cache folder.
-    #[arg(long, value_name = "SIZE", default_value = "20GiB", value_parser = some, help_heading = "Cache")]
+    #[arg(long, value_name = "SIZE", default_value = "20GiB", value_parser = nonzero_bytes, help_heading = "Cache")]
     pub cache_disk_size: u64,
 
     /// Where to return reasoning: in a separate field (deepseek), not at all (hidden), or in the answer's text (none).
@@ -228,29 +229,6 @@ fn pooling(name: &str) -> Result<Pooling, String> {
     }
 }
 
-/// `32MiB`, `500K`, `1.5G`, or bytes. Units are powers of 1024.
-fn size(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u32); 5] = [("", 0), ("K", 10), ("M", 20), ("G", 30), ("T", 40)];
-    let wrong = || format!("expected a size like 24GiB or 500M, got '{text}'");
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let number: f64 = number.parse().map_err(|_| wrong())?;
-    let unit = unit.trim().to_ascii_uppercase();
-    let unit = unit.strip_suffix("IB").or(unit.strip_suffix('B')).unwrap_or(&unit);
-    let (_, bits) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
-    let bytes = number * (1u64 << bits) as f64;
-    // Above any machine's memory; below, f64 is exact enough.
-    if bytes < (1u64 << 50) as f64 { Ok(bytes as u64) } else { Err(wrong()) }
-}
-
-/// A nonzero size.
-fn some(text: &str) -> Result<u64, String> {
-    match size(text)? {
-        0 => Err("must be more than 0".into()),
-        bytes => Ok(bytes),
-    }
-}
-
 /// An address to listen on, or `localhost`.
 fn host(text: &str) -> Result<IpAddr, String> {
     if text == "localhost" {
@@ -292,39 +270,18 @@ fn page_origin(text: &str) -> Result<String, String> {
     Err(format!("expected the scheme, host and port of a server, like http://127.0.0.1:9000; got '{text}'"))
 }
 
-/// A size whose plain numbers are MiB: llama.cpp's `--cache-ram`.
-fn mebibytes(text: &str) -> Result<u64, String> {
-    if text.bytes().all(|b| b.is_ascii_digit()) { size(&format!("{text}M")) } else { size(text) }
-}
-
 /// A model's keep-alive; a separate type, as clap treats an `Option` as a flag that may be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeepAlive(pub Option<Duration>);
 
 /// `5m`, `1h30m`, seconds; negative is forever.
 fn keep_alive(text: &str) -> Result<KeepAlive, String> {
-    let wrong = || format!("expected a time like 5m, 1h30m, 90 (seconds) or -1 (never), got '{text}'");
     if text.starts_with('-') || text == "never" {
         return Ok(KeepAlive(None));
     }
-    if let Ok(seconds) = text.parse::<u32>() {
-        return Ok(KeepAlive(Some(Duration::from_secs(seconds.into()))));
-    }
-    let mut total = Duration::ZERO;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-        let count: u32 = rest[..end].parse().map_err(|_| wrong())?;
-        let unit = match rest[end..].chars().next() {
-            Some('s') => 1,
-            Some('m') => 60,
-            Some('h') => 3600,
-            _ => return Err(wrong()),
-        };
-        total += Duration::from_secs(u64::from(count) * unit);
-        rest = &rest[end + 1..];
-    }
-    if text.is_empty() { Err(wrong()) } else { Ok(KeepAlive(Some(total))) }
+    let time = octet_config::units::time(text);
+    time.map(|t| KeepAlive(Some(t)))
+        .ok_or_else(|| format!("expected a time like 5m, 1h30m, 90 (seconds) or -1 (never), got '{text}'"))
 }
 
 #[cfg(test)]
@@ -338,21 +295,14 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_times() {
-        assert_eq!(size("32MiB"), Ok(32 << 20));
-        assert_eq!((size("1.5g"), size("500K"), size("7")), (Ok(3 << 29), Ok(500 << 10), Ok(7)));
-        assert_eq!((mebibytes("2048"), mebibytes("2GiB")), (Ok(2 << 30), Ok(2 << 30)));
-        for wrong in ["", "x", "5X", "-1", "1e30", "9999999999T"] {
-            assert!(size(wrong).is_err(), "{wrong}");
-        }
-        assert_eq!((some("1"), some("0").is_err(), some("0GiB").is_err()), (Ok(1), true, true));
+    fn times() {
         let seconds = |n| Ok(KeepAlive(Some(Duration::from_secs(n))));
         assert_eq!(
             (keep_alive("5m"), keep_alive("1h30m"), keep_alive("90")),
             (seconds(300), seconds(5400), seconds(90))
         );
         assert_eq!((keep_alive("-1"), keep_alive("0")), (Ok(KeepAlive(None)), seconds(0)));
-        for wrong in ["", "m", "5d", "5m3"] {
+        for wrong in ["", "m", "5x", "5m3"] {
             assert!(keep_alive(wrong).is_err(), "{wrong}");
         }
     }

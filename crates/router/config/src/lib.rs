@@ -33,7 +33,7 @@ mod sections;
 mod source;
 mod span;
 mod tree;
-mod units;
+pub mod units;
 mod yaml;
 
 pub use model::*;

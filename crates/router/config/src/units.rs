@@ -1,4 +1,4 @@
-//! Parses times and sizes. Used by `fields` and by imports.
+//! Parses times and sizes, for configuration files and for flags. Used by `fields`, by imports and by the command line.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub(crate) fn seconds(n: f64) -> Option<Duration> {
 }
 
 /// `30` and `2.5` (seconds), `30s`, `5m`, `2h`, `7d`, `1w`, `1mo` (30 days), or several after each other: `1h30m`.
-pub(crate) fn time(text: &str) -> Option<Duration> {
+pub fn time(text: &str) -> Option<Duration> {
     let text = text.trim();
     if let Ok(n) = text.parse::<f64>() {
         return seconds(n);
@@ -38,8 +38,8 @@ pub(crate) fn time(text: &str) -> Option<Duration> {
     if text.is_empty() { None } else { seconds(total) }
 }
 
-/// `32MiB`, `500K`, `1.5G`, or bytes. Units are powers of 1024.
-pub(crate) fn size(text: &str) -> Option<u64> {
+/// `32MiB`, `500K`, `1.5G`, or bytes. Units are powers of 1024, also `MB` and `GB`.
+pub fn size(text: &str) -> Option<u64> {
     const UNITS: [(&str, u32); 5] = [("", 0), ("K", 10), ("M", 20), ("G", 30), ("T", 40)];
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
