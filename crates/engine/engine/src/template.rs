@@ -10,6 +10,7 @@ mod forms;
 mod guard;
 mod jinja;
 mod limits;
+mod operators;
 mod python;
 mod strftime;
 

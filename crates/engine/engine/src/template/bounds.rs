@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 
 use minijinja::formatting::{FormatStyle, format};
-use minijinja::value::{Kwargs, Rest, StringInput, Value, ValueKind, ValueOrKwargs};
+use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, args, filters};
 
 use super::{limits, python};
@@ -50,10 +50,11 @@ pub(super) fn check_source(source: &str) -> Result<(), String> {
 pub(super) fn add_filters(env: &mut Environment<'_>) {
     env.add_filter(
         "replace",
-        |state: &mut State, s: StringInput<'_>, from: StringInput<'_>, to: StringInput<'_>| {
-            let bytes = check_replace(s.as_str(), from.as_str(), to.as_str(), usize::MAX)?;
+        |state: &mut State, s: &Value, from: &Value, to: &Value| -> Result<String, Error> {
+            let (s, from, to) = (text(s)?, text(from)?, text(to)?);
+            let bytes = check_replace(&s, &from, &to, usize::MAX)?;
             limits::make(state, bytes)?;
-            filters::replace(state, s, from, to)
+            Ok(s.replace(&*from, &to))
         },
     );
     let indent = Value::from_function(indent);
@@ -88,6 +89,11 @@ pub(super) fn add_filters(env: &mut Environment<'_>) {
     });
 }
 
+/// A value as a text. The engine's own conversion would write nested lists without a limit.
+pub(super) fn text(value: &Value) -> Result<Cow<'_, str>, Error> {
+    value.as_str().map_or_else(|| python::str(value).map(Cow::Owned), |s| Ok(s.into()))
+}
+
 fn too_long() -> Error {
     let what = format!("a text would be longer than {} MiB", TEXT_BYTES_MAX >> 20);
     Error::new(ErrorKind::InvalidOperation, what)
@@ -108,6 +114,19 @@ fn check_items(value: &Value, count: usize) -> Result<(), Error> {
     Ok(())
 }
 
+/// Fails if a text has too many parts: between separators, else between white space.
+pub(super) fn check_parts(s: &str, separator: Option<&Value>) -> Result<(), Error> {
+    // There are at most as many as characters.
+    if s.len() < ITEMS_MAX {
+        return Ok(());
+    }
+    let parts = match separator.and_then(Value::as_str).filter(|s| !s.is_empty()) {
+        Some(separator) => s.matches(separator).count() + 1,
+        None => s.split_whitespace().count(),
+    };
+    check_items(&Value::from(()), parts)
+}
+
 /// Fails if `s.replace(from, to)`, at most `most` times, would be too long.
 pub(super) fn check_replace(s: &str, from: &str, to: &str, most: usize) -> Result<usize, Error> {
     let times = s.matches(from).count().min(most);
@@ -116,31 +135,63 @@ pub(super) fn check_replace(s: &str, from: &str, to: &str, most: usize) -> Resul
     Ok(bytes)
 }
 
+/// jinja2's `indent(value, width=4, first=False, blank=False)`; the width is a number or a text.
 fn indent(
-    value: StringInput<'_>,
-    width: Option<usize>,
+    value: &Value,
+    width: Option<Value>,
     first: Option<bool>,
     blank: Option<bool>,
     kwargs: Kwargs,
-) -> Result<Value, Error> {
-    let columns = width.map_or_else(|| kwargs.get("width"), |w| Ok(Some(w)))?.unwrap_or(4);
-    let lines = value.as_str().matches('\n').count() + 1;
-    check_text(lines.saturating_mul(columns).saturating_add(value.as_str().len()))?;
-    filters::indent(value, width, first, blank, kwargs)
+) -> Result<String, Error> {
+    let flag = |given: Option<bool>, name| given.map_or_else(|| kwargs.get(name), |v| Ok(Some(v)));
+    let (first, blank) = (flag(first, "first")?.unwrap_or(false), flag(blank, "blank")?.unwrap_or(false));
+    let width = match width {
+        Some(width) => Some(width),
+        None => kwargs.get("width")?,
+    };
+    kwargs.assert_all_used()?;
+    let value = text(value)?;
+    let lines = value.matches('\n').count() + 1;
+    let bytes = |columns: usize| lines.saturating_mul(columns).saturating_add(value.len());
+    let margin = match width {
+        None => "    ".to_string(),
+        Some(width) => match width.as_str() {
+            Some(s) => s.to_string(),
+            None => {
+                let columns = usize::try_from(width)?;
+                check_text(bytes(columns))?;
+                " ".repeat(columns)
+            }
+        },
+    };
+    check_text(bytes(margin.len()))?;
+    let mut out = String::with_capacity(bytes(margin.len()));
+    for (i, line) in value.split('\n').enumerate() {
+        if i > 0 {
+            out.push('\n');
+        }
+        if if i == 0 { first } else { blank || !line.is_empty() } {
+            out.push_str(&margin);
+        }
+        out.push_str(line);
+    }
+    Ok(out)
 }
 
 /// jinja2's `join(value, d='', attribute=None)`.
 fn join_filter(
     state: &mut State,
     value: &Value,
-    separator: Option<Cow<'_, str>>,
+    separator: Option<Value>,
     attribute: Option<Value>,
     kwargs: Kwargs,
 ) -> Result<String, Error> {
     let separator = match separator {
-        Some(s) => s,
-        None => kwargs.get::<Option<String>>("d")?.unwrap_or_default().into(),
+        Some(s) => Some(s),
+        None => kwargs.get("d")?,
     };
+    let separator = separator.filter(|s: &Value| !s.is_none() && !s.is_undefined());
+    let separator = separator.as_ref().map(text).transpose()?.unwrap_or_default();
     let attribute = match attribute {
         Some(a) => Some(a),
         None => kwargs.get("attribute")?,
@@ -162,7 +213,7 @@ pub(super) fn join(values: &Value, separator: &str) -> Result<String, Error> {
     let mut out = String::new();
     for (i, item) in values.try_iter()?.checked().enumerate() {
         let item = item?;
-        let text = item.as_str().map_or_else(|| python::str(&item).map(Cow::Owned), |s| Ok(s.into()))?;
+        let text = text(&item)?;
         check_text(out.len().saturating_add(separator.len()).saturating_add(text.len()))?;
         if i > 0 {
             out.push_str(separator);

@@ -13,7 +13,7 @@ use minijinja_contrib::pycompat;
 use super::budget::Budget;
 use super::python::{self, JsonStyle};
 use super::strftime::strftime;
-use super::{bounds, limits};
+use super::{bounds, limits, operators};
 
 /// Name of the template in the environment, and in error messages.
 pub(super) const NAME: &str = "chat";
@@ -75,9 +75,10 @@ fn functions<'a>() -> Environment<'a> {
     });
     env.add_filter(
         "trim",
-        |state: &mut State, value: &Value, chars: Option<String>| -> Result<String, Error> {
-            let text = python::str(value)?;
+        |state: &mut State, value: &Value, chars: Option<&Value>| -> Result<String, Error> {
+            let text = bounds::text(value)?;
             limits::printed(state, text.len())?;
+            let chars = chars.filter(|c| !c.is_none()).map(bounds::text).transpose()?;
             Ok(strip(&text, chars.as_deref(), true, true).to_string())
         },
     );
@@ -85,6 +86,7 @@ fn functions<'a>() -> Environment<'a> {
         env.add_filter(name, default);
     }
     limits::add(&mut env);
+    operators::add(&mut env);
     bounds::add_filters(&mut env);
     // Strings and mappings count as sequences in jinja2.
     env.add_test("sequence", |value: &Value| {
@@ -110,9 +112,9 @@ pub(super) fn render(source: &str, variables: Value, budget: &Arc<Budget>) -> Re
     let mut code = CodeGenerator::new(NAME, source);
     code.compile_stmt(&machinery::parse(source, NAME, syntax()?)?);
     let (mut instructions, mut blocks) = code.finish();
-    let mut longest = limits::bound(&mut instructions)?;
+    let mut longest = operators::bound(&mut instructions)?;
     for block in blocks.values_mut() {
-        longest = longest.max(limits::bound(block)?);
+        longest = longest.max(operators::bound(block)?);
     }
     let mut env = functions();
     let (before, fuel) = (budget.steps(), limits::fuel(longest).min(budget.steps_left()));
@@ -157,6 +159,12 @@ fn uncounted_method(state: &mut State, value: &Value, name: &str, args: &[Value]
         let (chars,): (Option<&str>,) = from_args(args)?;
         Ok(Value::from(strip(s, chars, start, end)))
     };
+    match name {
+        "split" | "splitlines" | "rsplit" => {
+            bounds::check_parts(s, args.first().filter(|_| name != "splitlines"))?
+        }
+        _ => {}
+    }
     match name {
         "strip" => stripped(true, true),
         "lstrip" => stripped(true, false),

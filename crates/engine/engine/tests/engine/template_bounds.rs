@@ -94,6 +94,12 @@ fn long_texts_are_refused_before_they_are_made() {
         "{{ (['a' * 1000000] * 10000)|string }}",
         "{{ (['a' * 1000000] * 10000)|tojson }}",
         "{{ messages|tojson(indent='a' * 1000000) }}",
+        "{{ 'x'|indent('a' * 100000000) }}",
+        "{{ '%99999999999d' % 1 }}",
+        "{{ ('a ' * 3000000).split(' ')|length }}",
+        "{{ ('a ' * 3000000).split()|length }}",
+        "{{ ('a ' * 3000000)|split|length }}",
+        "{{ ('a\n' * 3000000).splitlines()|length }}",
     ] {
         let e = render(template).unwrap_err();
         assert!(e.contains("longer than 64 MiB") || e.contains("at most"), "{template}: {e}");
@@ -145,13 +151,76 @@ fn nested_lists_are_searched_within_bounds() {
         "ns.x < ns.y",
         "[ns.x, ns.y]|sort|string",
         "[ns.x, ns.y]|unique|list",
+        "{ns.x: 1}|length",
+        "{'a': 1, 'b': 2}[ns.x]",
+        "{'a': 1, 'b': 2}.get(ns.x)",
+        "[ns.x].count(ns.y)",
+        "messages[0]|attr(ns.x)",
+        "messages[0].get(ns.x)",
+        "ns.x|upper",
+        "ns.x|lower",
+        "ns.x|title",
+        "ns.x|capitalize",
+        "ns.x|safe",
+        "ns.x|indent",
+        "ns.x|replace('b', 'c')",
+        "'a'|replace(ns.x, 'c')",
+        "'a'|replace('a', ns.x)",
+        "'a,b'|join(ns.x)",
+        "'a'|trim(ns.x)",
+        "'a' is startingwith ns.x",
+        "ns.x is endingwith 'a'",
+        "'%s' % ns.x",
+        "'%s' % (1, ns.x)",
     ] {
         all.push(format!(
             "{{% set ns = namespace(x=[1], y=[1]) %}}{{% for i in range(60) %}}{{% set ns.x = [ns.x, ns.x] %}}\
              {{% set ns.y = [ns.y, ns.y] %}}{{% endfor %}}{{{{ {look} }}}}"
         ));
     }
+    all.push(
+        all[0].replace("{{ ns.x == ns.y }}", "{% for v in [ns.x, ns.y] %}{{ loop.changed(v) }}{% endfor %}"),
+    );
+    assert_ne!(all.first(), all.last());
     all_refused(&all);
+}
+
+/// What is replaced by functions that are charged works as in jinja2, whose results these are.
+#[test]
+fn replaced_operators_and_filters_are_as_in_jinja2() {
+    for (template, text) in [
+        (
+            "{{ '{\n'|indent(4, first=true) }}|{{ 'a\n\nb\n'|indent(2) }}|{{ 'a\nb'|indent('>>', true) }}",
+            "    {\n|a\n\n  b\n|>>a\n>>b",
+        ),
+        ("{{ 'a\n\nb'|indent(width=1, blank=true) }}|{{ ''|indent }}", "a\n \n b|"),
+        (
+            "{{ '%s-%d' % ('a', 5) }} {{ '%d%%' % 5 }} {{ '%.1f' % 2.25 }} {{ '%(a)s' % {'a': 1} }}",
+            "a-5 5% 2.2 1",
+        ),
+        (
+            "{{ 7 % 3 }} {{ -7 % 3 }} {{ 7 % -3 }} {{ -6 % 3 }} {{ 7.5 % 2 }} {{ -7.5 % 2 }}",
+            "1 2 -2 0 1.5 0.5",
+        ),
+        (
+            "{{ 'x'|int }} {{ '42'|int }} {{ '3.7'|int }} {{ 'x'|int(7) }} {{ 'ff'|int(0, 16) }} {{ 2.9|int }} {{ true|int }}",
+            "0 42 3 7 255 2 1",
+        ),
+        ("{{ 'x'|float }} {{ '1.5'|float }} {{ 2|float }} {{ 'x'|float(1.25) }}", "0.0 1.5 2.0 1.25"),
+        (
+            "{{ [1, 2]|upper }}{{ none|lower }}{{ 'ab'|capitalize|safe }}{{ 'abc' is startingwith 'ab' }}",
+            "[1, 2]noneAbTrue",
+        ),
+        (
+            "{{ [1, 2]|join(3) }} {{ ['a']|join(none) }} {{ ' a '|trim(none) }} {{ 'xax'|trim('x') }}",
+            "132 a a a",
+        ),
+        ("{{ {'b': 1, 'a': 2, 'b': 3} }}", "{'b': 3, 'a': 2}"),
+        ("{{ {} }}{{ {'a': {'b': [1, {}]}}.a.b[0] }}{{ {1: 'x', (1, 2): 'y'}[(1, 2)] }}", "{}1y"),
+        ("{% for v in [1, 1, 2, 2, 1] %}{{ loop.changed(v) }} {% endfor %}", "True False True False True "),
+    ] {
+        assert_eq!(render(template).unwrap(), text, "{template}");
+    }
 }
 
 /// Expensive single steps, repeated.
