@@ -4,7 +4,7 @@
 #   sh install.sh                       the latest release, into ~/.local/bin
 #   OCTET_VERSION=v0.2.0 OCTET_BIN=/usr/local/bin sh install.sh
 #
-# OCTET_RELEASES is where the archives lie, for a mirror.
+# OCTET_RELEASES is the address of the releases, for a mirror.
 set -eu
 
 fail() { echo "install.sh: $1" >&2; exit 1; }

@@ -9,25 +9,29 @@ from harness import ROOT
 
 HEAD = """# Compatibility
 
-What was run against Octet, in which version, and what of it worked. `tests/agents/run.py --report docs/compatibility.md` writes this file,
-but for the last section, which `tests/llama-server/run.py` writes.
+What was run against Octet, in which version, and what worked. `tests/agents/run.py --report docs/compatibility.md`
+writes this file, except the last section, which `tests/llama-server/run.py` writes.
 
 ## Programs
 
-Each program is the real one, installed from npm or PyPI, without a network. The server is the real one with Qwen3.6's tokenizer and chat
-template; the model plays a script, so that a run shows the protocol and not the model's wits. [agents.md](agents.md) has the settings.
+Each program is the published one, installed from npm or PyPI, and runs without a network. The server is the real one
+with Qwen3.6's tokenizer and chat template; the model is scripted, so the runs test the protocol, not the model.
+[agents.md](agents.md) has the settings.
 """
 
 NOTES = """
-"Several turns with tool calls" creates a file, reads it by a command, changes it, reads it again and answers. "Resume" goes on with that session
-in another process. "A second model name" is `--model haiku` with Claude Code, another alias elsewhere. "Screenshot" is a PNG that a tool
-returns, to a model that reads text only: the session goes on, the model sees a line in place of the image.
+- "Several turns with tool calls" creates a file, reads it by a command, changes it, reads it again and answers.
+- "Resume of a session" continues that session in another process.
+- "A second model name" is `--model haiku` with Claude Code, another alias elsewhere.
+- "Screenshot in a tool result" is a PNG that a tool returns to a model that reads text only: the session continues, and
+  the model sees a line of text instead of the image.
 """
 
 LIBRARIES = """
 ## Client libraries
 
-Run by `cargo test -p octet-serve --test clients --test gateway_clients` with `OCTET_TEST_NETWORK=1`, against a tiny model with random weights.
+Run by `cargo test -p octet-serve --test clients --test gateway_clients` with `OCTET_TEST_NETWORK=1`, against a tiny
+model with random weights.
 
 | library | version | what its test does |
 |---|---|---|

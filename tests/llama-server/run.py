@@ -168,11 +168,11 @@ def section(results, expected, tests):
     reasons = "\n".join(f"- *{g['key']}*: {g['reason']}" for g in expected.groups)
     return f"""{HEADING}
 
-`tests/llama-server/run.py --report docs/compatibility.md` runs them and writes this section: the API tests of llama.cpp's server as
-llama-cpp-python {VERSION} carries them, against `octet serve` with the built-in model in place of theirs. What the model says is not
-compared. {passed} of {of} pass.
+`tests/llama-server/run.py --report docs/compatibility.md` runs the API tests of llama.cpp's server, from the source
+distribution of llama-cpp-python {VERSION}, against `octet serve` with the built-in model instead of theirs,
+and writes this section. The model's text is not compared. {passed} of {of} pass.
 
-| file of tests | passed | of | why not the rest |
+| test file | passed | of | why the others fail |
 |---|---|---|---|
 {chr(10).join(rows)}
 

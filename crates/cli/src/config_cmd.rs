@@ -20,7 +20,7 @@ Examples:
   octet config import Modelfile --name qwen > octet.yaml
   octet config schema > octet.schema.json          for editors: # yaml-language-server: $schema=octet.schema.json
 
-docs/router.md lists the keys.";
+docs/router-keys.md lists the keys.";
 
 /// Checks a router's configuration file, or converts another program's.
 #[derive(Debug, Args)]

@@ -117,10 +117,10 @@ fn the_schema_is_json_and_the_tables_are_those_of_the_documentation() {
     let schema: Value = serde_json::from_str(&place.octet(&["config", "schema"]).ok().stdout).unwrap();
     assert!(schema["properties"]["model_list"]["items"]["properties"]["litellm_params"].is_object());
     let tables = place.octet(&["config", "schema", "--markdown"]).ok().stdout;
-    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/router.md");
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/router-keys.md");
     let docs = std::fs::read_to_string(docs).unwrap();
     assert!(
         docs.contains(tables.trim_end()),
-        "docs/router.md is not what `octet config schema --markdown` prints"
+        "docs/router-keys.md is not what `octet config schema --markdown` prints"
     );
 }

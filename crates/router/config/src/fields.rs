@@ -355,7 +355,7 @@ fn unknown(section: &Section, name: &str, near: Option<&str>) -> String {
         (None, None) if section.name == "litellm_params" => {
             "it is not sent; a parameter for the provider belongs under 'extra_body'".into()
         }
-        (None, None) => "docs/router.md lists the keys".into(),
+        (None, None) => "docs/router-keys.md lists the keys".into(),
     };
     if section.open {
         format!("passed on to clients; {what}")

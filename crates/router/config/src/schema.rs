@@ -81,7 +81,7 @@ fn table(section: &'static Section, out: &mut String, done: &mut Vec<&'static st
     }
     done.push(section.name);
     *out +=
-        &format!("### {}\n\n{}.\n\n| key | | |\n|---|---|---|\n", title(section.name), capital(section.doc));
+        &format!("## {}\n\n{}.\n\n| key | | |\n|---|---|---|\n", title(section.name), capital(section.doc));
     for key in section.keys {
         let names: Vec<String> =
             std::iter::once(&key.name).chain(key.aliases).map(|n| format!("`{n}`")).collect();

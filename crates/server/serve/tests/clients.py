@@ -23,7 +23,7 @@ def check_arguments(arguments):
 
 
 def openai():
-    """Chats and responses, whole and streamed; tools, also in the syntaxes of nine families; custom tools; deprecated functions; text files; forms; stored responses and their items; plain completions with log-probabilities; embeddings; models; errors."""
+    """Chats and responses, whole and streamed; tools, also in the syntaxes of eleven families; custom tools; deprecated functions; text files; structured output; stored responses and their items; plain completions with log-probabilities; embeddings; models; errors."""
     import openai
     from pydantic import BaseModel
 
@@ -127,7 +127,7 @@ def openai():
 
 
 def anthropic():
-    """Messages, whole and streamed; tools and their results, also in the syntaxes of nine families; thinking; counting tokens; errors."""
+    """Messages, whole and streamed; tools and their results, also in the syntaxes of eleven families; thinking; counting tokens; errors."""
     import anthropic
 
     client = anthropic.Anthropic(base_url=URL, api_key="none", max_retries=0)
@@ -160,7 +160,7 @@ def anthropic():
 
 
 def ollama():
-    """Chats, whole and streamed; tools; forms; plain completions; thinking; embeddings; models; errors."""
+    """Chats, whole and streamed; tools; structured output; plain completions; thinking; embeddings; models; errors."""
     import ollama
 
     client = ollama.Client(host=URL)
@@ -195,7 +195,7 @@ def ollama():
 
 
 def google_genai():
-    """Contents, whole, streamed and in chats; function calls and their results; forms; thinking; log-probabilities; counting tokens; embeddings; models; errors."""
+    """Contents, whole, streamed and in chats; function calls and their results; structured output; thinking; log-probabilities; counting tokens; embeddings; models; errors."""
     from google import genai
     from google.genai import errors, types
     from pydantic import BaseModel
@@ -272,7 +272,7 @@ def google_genai():
 
 
 def mistralai():
-    """Chats, whole and streamed; tools; forms; embeddings; models; errors."""
+    """Chats, whole and streamed; tools; structured output; embeddings; models; errors."""
     from mistralai.client import Mistral
     from mistralai.client.errors import SDKError
 
@@ -340,7 +340,7 @@ def litellm():
 
 
 def langchain():
-    """Chats, whole and streamed; tools; forms; embeddings."""
+    """Chats, whole and streamed; tools; structured output; embeddings."""
     from langchain_core.tools import tool
     from langchain_openai import ChatOpenAI, OpenAIEmbeddings
     from pydantic import BaseModel
@@ -374,7 +374,7 @@ def langchain():
 
 
 def httpx():
-    """HTTP/2 with prior knowledge: chats, whole and streamed, many at once on one connection; bodies in pieces; errors."""
+    """HTTP/2 with prior knowledge: chats, whole and streamed, concurrently on one connection; chunked bodies; errors."""
     import asyncio
 
     import httpx
@@ -413,7 +413,7 @@ def httpx():
 
 
 def schemathesis():
-    """Asks everything that the description offers, right and wrong: nothing may be the server's fault, and each answer as described."""
+    """Sends valid and invalid requests to everything in the API description: no answer may be a server error, and each must match the description."""
     import os
     import pathlib
     import subprocess

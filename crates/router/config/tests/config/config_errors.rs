@@ -70,7 +70,7 @@ fn unknown_keys_have_a_place_and_a_neighbour() {
             "3:3: router_settings.cooldown_tim: unknown key, ignored: did you mean 'cooldown_time'?",
         ],
     );
-    noted("zzz: 1\n", &["1:1: zzz: unknown key, ignored: docs/router.md lists the keys"]);
+    noted("zzz: 1\n", &["1:1: zzz: unknown key, ignored: docs/router-keys.md lists the keys"]);
     noted(
         "litellm_settings: {max_parallel_requests: 5}\n",
         &["litellm_settings.max_parallel_requests: unknown key, ignored: it belongs under general_settings"],
