@@ -33,6 +33,7 @@ mod show;
 mod speculation;
 mod stderr;
 mod stdout;
+mod svg;
 mod synth;
 mod template;
 mod tokenize;

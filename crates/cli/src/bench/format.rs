@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use octet_compute::cpu::profile::Verb;
+use octet_config::printable;
 use octet_engine::bench::{Kind, Outcome, mean_sd};
 use serde_json::{Map, Value, json};
 
@@ -89,14 +90,8 @@ pub fn model(subject: &Subject) -> String {
     let name = printable(&subject.name);
     match subject.report.types.first() {
         Some(most) => format!("{name} {}", most.ty),
-        None => name,
+        None => name.into_owned(),
     }
-}
-
-/// Text from a file without terminal control characters.
-fn printable(text: &str) -> String {
-    let escaped = |c: char| if c.is_control() { c.escape_debug().to_string() } else { c.into() };
-    text.chars().map(escaped).collect()
 }
 
 /// All fields of a row. `nested` adds structured values.

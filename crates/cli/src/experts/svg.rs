@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::domains::{Domain, Domains, shares};
+use crate::svg::escape;
 
 /// Width of a map.
 const WIDTH: usize = 1024;
@@ -83,10 +84,6 @@ fn legend(out: &mut String, y: usize) {
     }
     let x = MARGIN + COLOURS.len() * 60;
     let _ = writeln!(out, "<text x=\"{x}\" y=\"{y}\" font-size=\"11\">times the even share</text>");
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -153,11 +153,8 @@ pub fn line(text: &str) -> String {
         if i > 0 {
             out.push(' ');
         }
-        out.extend(word.chars().take(MESSAGE_CHARS_MAX).flat_map(|c| {
-            let escaped = c.is_control().then(|| c.escape_debug());
-            let plain = escaped.is_none().then_some(c);
-            escaped.into_iter().flatten().chain(plain)
-        }));
+        let word: String = word.chars().take(MESSAGE_CHARS_MAX).collect();
+        out.push_str(&octet_config::printable(&word));
         if out.chars().count() > MESSAGE_CHARS_MAX {
             return out.chars().take(MESSAGE_CHARS_MAX).chain(['…']).collect();
         }

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use octet_router::calibrate::Row;
 
+use crate::svg::escape;
+
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 400.0;
 const LEFT: f64 = 64.0;
@@ -78,10 +80,6 @@ fn axes(out: &mut String, (low, high): (f64, f64), x: &dyn Fn(f64) -> f64, y: &d
         out,
         "<text x=\"{LEFT}\" y=\"38\" fill=\"#606070\">right answers; grey: as many sent at random</text>"
     );
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

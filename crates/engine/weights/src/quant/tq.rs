@@ -23,10 +23,6 @@ use super::{read_f16, write_f16};
 pub const LEN: usize = 256;
 /// Bytes of a TQ1_0 block.
 pub const BYTES_TQ1: usize = 54;
-/// Trits of TQ1_0, five a byte: first 32 bytes, then 16.
-pub const QS_TQ1: Range<usize> = 0..48;
-/// The last trits of TQ1_0, four a byte.
-pub const QH_TQ1: Range<usize> = 48..52;
 /// Where `d` lies in TQ1_0.
 pub const D_TQ1: usize = 52;
 /// Bytes of a TQ2_0 block.

@@ -2,10 +2,13 @@
 
 use std::collections::HashMap;
 
-/// Finds a model by name. A tag that Ollama's clients add is ignored. A name with `*` is a pattern; the longest match wins.
+/// Finds a model by name. A tag that Ollama's clients add is ignored. A name with `*` is a pattern; of several that match, the one with
+/// the most characters besides `*` wins, as in a router's groups.
 pub fn find(names: &HashMap<String, usize>, name: &str) -> Option<usize> {
     let exact = names.get(name).or_else(|| names.get(name.strip_suffix(":latest")?));
-    let matching = || names.iter().filter(|(p, _)| matches(p, name)).max_by_key(|(p, _)| (p.len(), *p));
+    let specificity = |pattern: &str| pattern.chars().filter(|c| *c != '*').count();
+    let matching =
+        || names.iter().filter(|(p, _)| matches(p, name)).max_by_key(|(p, _)| (specificity(p), *p));
     exact.or_else(|| matching().map(|(_, index)| index)).copied()
 }
 
@@ -22,7 +25,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::matches;
+    use super::{find, matches};
 
     #[test]
     fn names_with_stars_stand_for_many() {
@@ -37,6 +40,14 @@ mod tests {
             ("gpt-5", "gpt-5", false),
         ] {
             assert_eq!(matches(pattern, name), is, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn the_most_specific_pattern_wins() {
+        let names = [("**a**", 0), ("ba*", 1), ("*", 2), ("bar", 3)].map(|(p, i)| (p.to_string(), i)).into();
+        for (name, found) in [("bar", 3), ("bat", 1), ("cat", 0), ("dog", 2), ("bar:latest", 3)] {
+            assert_eq!(find(&names, name), Some(found), "{name}");
         }
     }
 }
