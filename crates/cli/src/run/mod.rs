@@ -99,7 +99,8 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
     args.sampling.check()?;
     let (name, text) = args.model.name_and_text(&args.prompt, settings)?;
     if args.web {
-        if text.is_some() {
+        let first = args.model.positional.as_deref();
+        if text.is_some() || first.is_some_and(crate::model::is_other_word) {
             return Err(Usage("--web takes no prompt; type it in the page".into()).into());
         }
         crate::serve::page(name, args.port, &args.engine, settings)?;
