@@ -259,6 +259,13 @@ fn create(
         writeln!(out, "{}", secret.reveal())?;
         note!("This is the only time that the key of '{name}' is shown; its id is {}.", key.id);
     }
+    if file.db.is_none() && file.config.is_none() {
+        let path = file.path(settings)?;
+        let path = path.display();
+        note!(
+            "note: the key is in {path}; a server uses it only if its configuration has keys: {{database: {path}}}"
+        );
+    }
     Ok(())
 }
 
