@@ -431,7 +431,7 @@ def main():
             if server.process.poll() is None:
                 server.process.kill()
         log = server.log.read_text(errors="replace")
-    panics = [line for line in log.splitlines() if "panicked" in line or "ended badly" in line or "which is a bug" in line]
+    panics = [line for line in log.splitlines() if "panicked" in line or "engine failed" in line or "(a bug)" in line]
     wrong += panics
     if crashed is not None:
         wrong.append(f"the server ended by itself with {crashed}:\n{log[-2000:]}")

@@ -79,7 +79,7 @@ pub struct EngineArgs {
     /// Maximum number of prompt tokens processed at once. Also -ub.
     #[arg(long, value_name = "N", default_value = "512", value_parser = positive, help_heading = "Memory")]
     ubatch_size: usize,
-    /// Same as --ubatch-size; the smaller one counts.
+    /// Same as --ubatch-size; the smaller value applies.
     #[arg(short, long, value_name = "N", value_parser = positive, help_heading = "Memory")]
     batch_size: Option<usize>,
     #[command(flatten)]

@@ -26,21 +26,21 @@ pub struct Cli {
 
 const TOP_HELP: &str = "\
 Examples:
-  octet run 'Tell me a story about a fox.'                 the tiny model inside answers
-  octet run smollm2:135m 'Why is the sky blue?'            fetches the model once, and answers
-  octet run model.gguf                                     a chat in the terminal
-  octet serve smollm2:135m                                 an API for clients, at 127.0.0.1:8080
-  octet show model.gguf                                    what is in it, and what memory it takes
-  octet plan                                               which models fit here, and how fast
-  octet bench --synthetic qwen3.6-35b-a3b --quant q4_k_m   how fast would it run here?
+  octet run 'Tell me a story about a fox.'                 ask the tiny built-in model
+  octet run smollm2:135m 'Why is the sky blue?'            download a model once, and ask it
+  octet run model.gguf                                     chat in the terminal
+  octet serve smollm2:135m                                 serve APIs at http://127.0.0.1:8080
+  octet show model.gguf                                    layers, parameters, memory
+  octet plan                                               models that fit into this machine
+  octet bench --synthetic qwen3.6-35b-a3b --quant q4_k_m   expected speed, without a download
 
-A MODEL is a short name (smollm2:135m), a repository on Hugging Face (hf:user/repo:Q4_K_M), an
-address of a GGUF file, a GGUF file, or a Hugging Face directory. What is not on this machine is
-fetched first. Where none is named, the tiny model built into octet (fox) is used.
+A MODEL is a short name (smollm2:135m), a Hugging Face repository (hf:user/repo:Q4_K_M), the URL
+of a GGUF file, a GGUF file, or a Hugging Face directory. Octet downloads it if necessary.
+Default: fox, the tiny built-in model.
 
-Flags that say how a model is loaded and how tokens are chosen have a mirror in the environment:
---ctx-size is OCTET_CTX_SIZE, --temp is OCTET_TEMP; OCTET_MODEL is the model where none is named.
-Models are fetched as HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE say.";
+The flags of `octet serve`, and those for loading and sampling, can be set in the environment:
+--ctx-size is OCTET_CTX_SIZE, --temp is OCTET_TEMP. OCTET_MODEL is the default model. HF_HOME,
+HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE control downloads.";
 
 /// The command.
 #[derive(Debug, Subcommand)]
@@ -185,6 +185,19 @@ mod tests {
             }
             assert!(sub.get_after_help().is_some(), "{} has no example", sub.get_name());
         }
+    }
+
+    #[test]
+    fn flags_after_a_flattened_group_are_not_under_its_heading() {
+        let command = command();
+        let heading = |sub: &str, id: &str| {
+            let sub = command.find_subcommand(sub).unwrap();
+            sub.get_arguments().find(|a| a.get_id() == id).unwrap().get_help_heading()
+        };
+        for (sub, id) in [("run", "web"), ("show", "json"), ("plan", "all"), ("template", "source")] {
+            assert_eq!(heading(sub, id), None, "{sub} {id}");
+        }
+        assert_eq!(heading("serve", "verbose"), Some("Server"));
     }
 
     #[test]

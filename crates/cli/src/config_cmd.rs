@@ -18,8 +18,9 @@ Examples:
   octet config check octet.yaml                    what each name routes to, and what is wrong
   octet config import litellm/config.yaml > octet.yaml
   octet config import Modelfile --name qwen > octet.yaml
-  octet config schema > octet.schema.json          for editors: # yaml-language-server: $schema=octet.schema.json
+  octet config schema > octet.schema.json          a JSON schema for editors
 
+In the file, `# yaml-language-server: $schema=octet.schema.json` names the schema for editors.
 docs/router-keys.md lists the keys.";
 
 /// Checks a router's configuration file, or converts another program's.

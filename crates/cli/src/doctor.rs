@@ -15,7 +15,7 @@ Examples:
   octet doctor --device vulkan:0
   octet doctor --json
 
-Ends with 1 if a device computes something wrong.";
+Exits with 1 if a device computes a wrong result.";
 
 /// Checks that the processor and graphics devices compute correctly, and measures their memory.
 #[derive(Debug, Args)]

@@ -44,7 +44,7 @@ pub struct FileArgs {
     /// Key database: `keys.database` of the server's configuration. Default: keys.db in Octet's data folder.
     #[arg(long, value_name = "FILE", global = true)]
     db: Option<PathBuf>,
-    /// The server's configuration: its keys.database is used, and default_key_generate_params limits new keys.
+    /// The server's configuration: its keys.database is used, and default_key_generate_params sets limits of new keys.
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
     /// Print JSON.
@@ -54,7 +54,7 @@ pub struct FileArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Creates a key and prints it, only this once.
+    /// Creates a key and prints it. It cannot be shown again.
     Create {
         /// Name of the key.
         #[arg(value_name = "NAME")]
@@ -94,7 +94,7 @@ fn limit<T: FromStr>(text: &str) -> Result<Limit<T>, T::Err> {
 
 #[derive(Debug, Args)]
 struct LimitArgs {
-    /// Models that the key can use, separated by commas; * matches any text. Default: all.
+    /// Models that the key can use, separated by commas; * matches any text. Default: all; edit: unchanged.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     models: Option<Vec<String>>,
     /// Maximum requests per minute, or none.
@@ -258,6 +258,13 @@ fn create(
     } else {
         writeln!(out, "{}", secret.reveal())?;
         note!("This is the only time that the key of '{name}' is shown; its id is {}.", key.id);
+    }
+    if file.db.is_none() && file.config.is_none() {
+        let path = file.path(settings)?;
+        let path = path.display();
+        note!(
+            "note: the key is in {path}; a server uses it only if its configuration has keys: {{database: {path}}}"
+        );
     }
     Ok(())
 }

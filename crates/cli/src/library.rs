@@ -113,7 +113,7 @@ pub fn list(args: &ListArgs, settings: &Settings) -> anyhow::Result<()> {
     }
     if models.is_empty() {
         note!(
-            "none fetched to {}; `octet pull smollm2:135m` fetches a small one",
+            "no models in {}; `octet pull smollm2:135m` downloads a small one",
             hub.config().cache.display()
         );
     }

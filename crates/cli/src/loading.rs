@@ -37,7 +37,7 @@ fn check(model: &octet_weights::Model, args: &EngineArgs, variants: &mut [Option
     let made_for = report.config.context_length;
     let context = variants.first().map_or(0, |options| options.context_for(made_for));
     if context > made_for {
-        note!("note: the model was made for {made_for} tokens of context; {context} may be too much for it");
+        note!("note: the model was trained for {made_for} tokens; answers may be poor beyond that");
     }
     let is_checked = !args.memory.no_memory_check;
     // They stay loaded together.

@@ -69,7 +69,7 @@ pub fn check_within(
     let extra = needs.iter().map(|b| b.speculation).fold(0, u64::saturating_add);
     let guesses = match extra {
         0 => String::new(),
-        n => format!(", {} for guesses, which --speculative off saves", size(n)),
+        n => format!(", {} for speculation, which --speculative off saves", size(n)),
     };
     anyhow::ensure!(
         total <= free,

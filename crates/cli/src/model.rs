@@ -10,20 +10,35 @@ use crate::settings::Settings;
 
 /// Minimum similarity of names to be suggested as a correction.
 const ALIKE: f64 = 0.6;
+/// Minimum length of a beginning of a name to be suggested as a correction.
+const PREFIX_BYTES_MIN: usize = 3;
 
 /// Parses a model's name; suggests a similar one if it is unknown.
 pub fn reference(name: &str) -> anyhow::Result<Reference> {
-    Reference::parse(name).map_err(|e| {
-        let like = |known: &str| strsim::normalized_damerau_levenshtein(&name.to_ascii_lowercase(), known);
-        let nearest =
-            catalog::CATALOG.iter().map(|k| (like(k.name), k.name)).max_by(|a, b| a.0.total_cmp(&b.0));
-        match nearest {
-            Some((alike, known)) if alike >= ALIKE => {
-                anyhow::anyhow!("{e}\n\n  did you mean '{known}'?")
-            }
-            _ => e.into(),
-        }
+    Reference::parse(name).map_err(|e| match suggestion(name) {
+        Some(known) => anyhow::anyhow!("{e}\n\n  did you mean '{known}'?"),
+        None => e.into(),
     })
+}
+
+/// The known name that an unknown one probably stands for: it begins with the unknown one, or is similar to it.
+fn suggestion(name: &str) -> Option<&'static str> {
+    let name = name.trim().to_ascii_lowercase();
+    let known = || catalog::CATALOG.iter().map(|k| k.name).chain([embedded::NAME]);
+    if name.len() >= PREFIX_BYTES_MIN
+        && let Some(longer) = known().find(|k| k.starts_with(&name))
+    {
+        return Some(longer);
+    }
+    let like = |known: &'static str| (strsim::normalized_damerau_levenshtein(&name, known), known);
+    let nearest = known().map(like).max_by(|a, b| a.0.total_cmp(&b.0));
+    nearest.filter(|(alike, _)| *alike >= ALIKE).map(|(_, known)| known)
+}
+
+/// Whether `name` is a word that is neither a model's name nor similar to one.
+pub fn is_other_word(name: &str) -> bool {
+    let is_word = !embedded::is(name) && !name.contains(['/', '\\', ':']);
+    is_word && Reference::parse(name).is_err() && suggestion(name).is_none()
 }
 
 /// The location of a model.
@@ -88,4 +103,20 @@ pub fn open(name: &str, settings: &Settings) -> anyhow::Result<octet_weights::Mo
         };
         anyhow::Error::new(e).context(format!("'{name}' cannot be opened{again}"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_longer_or_similar_name_is_suggested() {
+        assert_eq!(suggestion("qwen3.6:35b"), Some("qwen3.6:35b-a3b"));
+        assert_eq!(suggestion("smollm2:136m"), Some("smollm2:135m"));
+        assert_eq!(suggestion("Smol"), Some("smollm2:135m"));
+        assert_eq!(suggestion("foxx"), Some("fox"));
+        assert_eq!(suggestion("hello"), None);
+        assert!(is_other_word("hello") && !is_other_word("fox") && !is_other_word("foxx"));
+        assert!(!is_other_word("user/repo") && !is_other_word("./hello"));
+    }
 }

@@ -22,13 +22,13 @@ const EXAMPLES: &str = "\
 Examples:
   octet perplexity model.gguf -f wiki.test.raw -c 512
   octet perplexity model.gguf -f text.txt --exact          with f32 weights, as a reference
-  octet perplexity model.gguf -f text.txt --kl-divergence  what 8-bit activations change against that
+  octet perplexity model.gguf -f text.txt --kl-divergence  the effect of 8-bit activations
   octet perplexity model.gguf -f text.txt --kl-divergence --exact -ctk q8_0 -ctv q8_0
-                                                           what these keys and values alone change
+                                                           the effect of these keys and values alone
   octet perplexity model.gguf -f text.txt --experts --json > usage.json
 
-A text longer than the context is cut into windows of it; each begins without what went before. All
-tokens of a window but the first one count.";
+A text longer than the context is split into windows of that length, without overlap. All tokens
+of a window except its first are scored.";
 
 /// Measures how well a model predicts a text.
 #[derive(Debug, Args)]

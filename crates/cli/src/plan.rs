@@ -21,9 +21,9 @@ use crate::units::{parameters, size};
 const EXAMPLES: &str = "\
 Examples:
   octet plan                                             for this machine
-  octet plan --ram 64GiB --bandwidth 80                  for a machine with 64 GiB that reads 80 GB/s
-  octet plan --vram 16GiB --vram-bandwidth 450           models that fit into a card of 16 GiB too
-  octet plan -c 131072 --all                             every quantisation that fits with a context of 131072 tokens";
+  octet plan --ram 64GiB --bandwidth 80                  for 64 GiB of memory at 80 GB/s
+  octet plan --vram 16GiB --vram-bandwidth 450           also with a card of 16 GiB
+  octet plan -c 131072 --all                             every quantisation that fits";
 
 /// Lists the models that fit into a machine, with their context and expected speed.
 #[derive(Debug, Args)]
@@ -44,8 +44,6 @@ pub struct PlanArgs {
     /// Context in tokens that must fit; 0 is the model's own. Default: the most that fits, at least 4096.
     #[arg(short, long, value_name = "N", value_parser = count)]
     ctx_size: Option<usize>,
-    #[command(flatten)]
-    kv: KvArgs,
     /// List every quantisation that fits. Default: for each model the largest one that fits with a context of 32768 tokens, or else
     /// the smallest.
     #[arg(long)]
@@ -53,6 +51,8 @@ pub struct PlanArgs {
     /// Print JSON, with every quantisation that fits.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    kv: KvArgs,
 }
 
 /// Quantisations in which nearly all models are published, smallest first.

@@ -62,17 +62,17 @@ pub fn recommended(metadata: &Metadata) -> anyhow::Result<SamplerParams> {
 /// Sampling settings of `octet run`, and the defaults of `octet serve`.
 #[derive(Debug, Clone, Default, Args)]
 pub struct SamplerArgs {
-    /// Temperature; 0 always chooses the most probable token. Default: the model's, or 0.8.
+    /// Temperature; 0 always chooses the most probable token. Default: the model's recommendation; 0.8 if it has none.
     #[arg(long, visible_alias = "temperature", value_name = "X", allow_negative_numbers = true, value_parser = number::<f32>)]
     temp: Option<f32>,
-    /// Keep the N most probable tokens; 0 or -1 keeps all. Default: the model's, or 40.
+    /// Keep the N most probable tokens; 0 or -1 keeps all. Default: the model's recommendation; 40 if it has none.
     #[arg(long, value_name = "N", allow_negative_numbers = true,
           value_parser = from_minus_one_u32)]
     top_k: Option<i64>,
-    /// Keep the most probable tokens with this total probability. Default: the model's, or 0.95.
+    /// Keep the most probable tokens with this total probability. Default: the model's recommendation; 0.95 if it has none.
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = number::<f32>)]
     top_p: Option<f32>,
-    /// Keep tokens with at least this fraction of the highest probability. Default: the model's, or 0.05.
+    /// Keep tokens with at least this fraction of the highest probability. Default: the model's recommendation; 0.05 if it has none.
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = number::<f32>)]
     min_p: Option<f32>,
     /// Repetition penalty; 1 is off.
@@ -87,7 +87,7 @@ pub struct SamplerArgs {
     /// Frequency penalty: subtracted for each occurrence of a token; 0 is off.
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = number::<f32>)]
     frequency_penalty: Option<f32>,
-    /// Random seed: the same request gives the same answer. -1 chooses one for each request.
+    /// Random seed: the same seed and request give the same answer; -1: random.
     #[arg(short = 's', long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     seed: Option<Seed>,
 }
@@ -125,7 +125,7 @@ pub struct SamplingArgs {
     /// Added to the logit of the token with this id (see `octet tokenize`); -inf bans it. May be given several times.
     #[arg(long, value_name = "ID=X", value_parser = bias)]
     logit_bias: Vec<(u32, f32)>,
-    /// Maximum number of generated tokens; -1 is up to the context's end.
+    /// Maximum number of generated tokens; -1: until the context is full.
     #[arg(short = 'n', long, visible_alias = "max-tokens", alias = "n-predict", value_name = "N",
           allow_negative_numbers = true, default_value_t = -1, value_parser = from_minus_one)]
     predict: i64,
@@ -145,7 +145,7 @@ fn seed(text: &str) -> Result<Seed, &'static str> {
     }
     text.parse()
         .map(|n| Seed(Some(n)))
-        .map_err(|_| "expected a whole number from 0 up, or -1 for another one each time")
+        .map_err(|_| "expected a whole number from 0 up, or -1 for a random seed")
 }
 
 /// `15043=-1.5`, or llama.cpp's `15043-1.5`.

@@ -18,8 +18,8 @@ use crate::units::size;
 const EXAMPLES: &str = "\
 Examples:
   octet show model.gguf
-  octet show qwen3.6:35b-a3b -c 32768      with the memory for a context of 32768 tokens
-  octet show model.gguf --device cpu,vulkan:0   the memory that it takes on each
+  octet show qwen3.6:35b-a3b -c 32768           memory for this context (downloads it first)
+  octet show model.gguf --device cpu,vulkan:0   memory on each device
   octet show model.gguf --device vulkan:0 --gpu-memory 8
   octet show model.gguf --json | jq .active_parameters";
 
@@ -32,17 +32,17 @@ pub struct ShowArgs {
     /// Context size in tokens for the memory estimate; 0 is the model's own. Default: the model's own, but at most 8192.
     #[arg(short, long, visible_alias = "max-model-len", value_name = "N", value_parser = count)]
     ctx_size: Option<usize>,
-    #[command(flatten)]
-    kv: KvArgs,
     /// Also show the memory that the model needs on these devices: cpu, vulkan:N as `octet devices` numbers them.
     #[arg(long, value_name = "DEVICE,..", value_delimiter = ',')]
     device: Vec<DeviceName>,
     /// Maximum memory of each graphics device to use in the estimate, in GiB. Default: all that is free.
     #[arg(long, value_name = "GIB", value_parser = crate::units::gibibytes, requires = "device")]
     gpu_memory: Option<u64>,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    kv: KvArgs,
 }
 
 /// Default context size of the memory estimate.
@@ -203,7 +203,7 @@ impl Bill {
             format!("; {} free: it {verdict}", size(free))
         });
         let mut out = format!(
-            "{} ({})\n  {} of weights, {} of KV cache, {} of states, {} of activations, {} for guesses\n  {} together{fits}\n",
+            "{} ({})\n  {} of weights, {} of KV cache, {} of states, {} of activations, {} for speculation\n  {} in total{fits}\n",
             self.device,
             self.what,
             size(m.weights),
@@ -218,15 +218,14 @@ impl Bill {
             Some(Err(why)) => out += &format!("  `octet run` cannot load it there: {why}\n"),
             Some(Ok(p)) => {
                 out += &format!(
-                    "  `octet run` there: context of {} tokens, {} of its memory, {} of the machine's\n",
+                    "  `octet run` there: context of {} tokens, {} of its memory, {} of host memory\n",
                     p.options.context.unwrap_or(0),
                     size(p.split.device),
                     size(p.split.machine)
                 );
                 if self.ahead > 0 {
                     let ahead = size(self.ahead);
-                    out +=
-                        &format!("  {ahead} more of the machine's for steps ahead, if that is free then\n");
+                    out += &format!("  {ahead} of additional host memory for steps ahead, if available\n");
                 }
                 p.smaller.iter().for_each(|what| out += &format!("  to fit, {what}\n"));
             }

@@ -20,10 +20,10 @@ use crate::usage_error::Usage;
 pub struct SpeculationFlags {
     /// Speculative decoding, which speeds up answers without changing them: mtp (the model's own block for multi-token prediction),
     /// lookup (repetitions in the text), draft=MODEL (a smaller model with the same tokenizer), off, or auto (lookup, and mtp if the
-    /// model has the block and it pays on this machine). Default: auto.
+    /// model has the block and is faster with it on this machine). Default: auto.
     #[arg(long, visible_alias = "spec-type", value_name = "HOW")]
     speculative: Option<SpeculativeArg>,
-    /// Maximum number of guesses per step, 0 to 16. Default: 8.
+    /// Maximum number of draft tokens per step, 0 to 16. Default: 8.
     #[arg(
         long,
         visible_aliases = ["draft", "draft-n", "spec-draft-n-max", "num-speculative-tokens"],

@@ -15,7 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
   octet synth qwen3.6-35b-a3b --quant q4_k_m -o synth.gguf
   octet synth qwen3-8b --quant q8_0 --layers 4 -o small.gguf    a few layers of it
-  octet synth qwen3.6-35b-a3b --layers 8 --mtp -o mtp.gguf      with a block for multi-token prediction
+  octet synth qwen3.6-35b-a3b --layers 8 --mtp -o mtp.gguf      with the block for MTP
   octet synth tiny-qwen35moe --quant f32 -o tiny.gguf           the smallest of its kind";
 
 /// Writes a model of a known shape with random weights, for measurements before a download.

@@ -34,8 +34,6 @@ pub struct TemplateArgs {
     /// File with a list of tools, as in OpenAI's API.
     #[arg(long, value_name = "FILE")]
     tools: Option<PathBuf>,
-    #[command(flatten)]
-    chat: ChatArgs,
     /// Omit the beginning of the answer.
     #[arg(long)]
     no_generation_prompt: bool,
@@ -45,6 +43,8 @@ pub struct TemplateArgs {
     /// Show the template itself instead.
     #[arg(long)]
     source: bool,
+    #[command(flatten)]
+    chat: ChatArgs,
 }
 
 pub fn run(args: &TemplateArgs, settings: &Settings) -> anyhow::Result<()> {

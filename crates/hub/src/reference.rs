@@ -55,7 +55,7 @@ pub struct ShortRef {
 /// The default branch.
 pub const MAIN: &str = "main";
 
-const FORMS: &str = "a short name, hf:user/repo:QUANT, https://host/file.gguf, or a path";
+const OTHERS: &str = "hf:user/repo:QUANT, https://host/file.gguf, or a path";
 
 impl Reference {
     /// Parses what a user typed. Accesses the disk only to distinguish a path from a short name.
@@ -63,7 +63,7 @@ impl Reference {
         let text = given.trim();
         let wrong = |why: String| Error::Reference { given: given.into(), why };
         if text.is_empty() {
-            return Err(wrong(format!("no model is named; expected {FORMS}")));
+            return Err(wrong(format!("no model is named; expected a short name, {OTHERS}")));
         }
         if let Some(rest) = text.strip_prefix("hf:").or_else(|| text.strip_prefix("hf.co/")) {
             return HubRef::parse(rest.trim_start_matches("//")).map(Self::Hub);
@@ -83,9 +83,9 @@ impl Reference {
                 "no such file or folder; a repository on Hugging Face is written hf:{text}"
             )));
         }
-        ShortRef::parse(text).map(Self::Short).ok_or_else(|| {
-            wrong(format!("no model of this name; known are {}; or use {FORMS}", catalog::names()))
-        })
+        ShortRef::parse(text)
+            .map(Self::Short)
+            .ok_or_else(|| wrong(format!("unknown model. Short names: {}. Also: {OTHERS}", catalog::names())))
     }
 }
 

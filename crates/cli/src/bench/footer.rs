@@ -41,7 +41,7 @@ pub fn write(out: &mut dyn Write, subject: &Subject, rows: &[Row], profile: bool
                 verbs(out, &label(row, rows), p, row)?;
             }
             if let Some((barriers, kernels)) = row.stages {
-                writeln!(out, "\n{}: {barriers} barriers and {kernels} kernels a step", label(row, rows))?;
+                writeln!(out, "\n{}: {barriers} barriers and {kernels} kernels per step", label(row, rows))?;
             }
         }
     }
@@ -65,12 +65,12 @@ fn label(row: &Row, rows: &[Row]) -> String {
     name
 }
 
-/// `tg128: 24.1 GB/s of weights, states, keys and values; 87% (85-89) of plain reads measured alternately (27.6 GB/s)`.
+/// `tg128: 24.1 GB/s of weights, states, keys and values; 87% (85-89) of the memory bandwidth measured alternately (27.6 GB/s)`.
 fn bandwidth_line(row: &Row, rows: &[Row]) -> Option<String> {
     let achieved = row.achieved()?;
     let of = match (row.share, row.bandwidth) {
         (Some(s), _) => format!(
-            "; {:.0}% ({:.0}-{:.0}) of a plain read of memory in turn with it ({:.1} GB/s)",
+            "; {:.0}% ({:.0}-{:.0}) of the memory bandwidth measured alternately ({:.1} GB/s)",
             100.0 * s.median,
             100.0 * s.quartiles[0],
             100.0 * s.quartiles[1],
@@ -110,5 +110,5 @@ fn verbs(out: &mut dyn Write, name: &str, profile: &Profile, row: &Row) -> io::R
             line(out, verb.name(), entry, true)?;
         }
     }
-    line(out, "together", all, false)
+    line(out, "total", all, false)
 }

@@ -28,30 +28,32 @@ use crate::usage_error::Usage;
 const EXAMPLES: &str = "\
 Examples:
   octet bench model.gguf
-  octet bench model.gguf -p 512,2048 -n 128 -d 0,4096       prompts, and both on top of 4096 tokens
-  octet bench model.gguf -p 512 -n 64 -np 1,4,8             how much more do several sequences get together?
-  octet bench model.gguf -t 1,2,4 -o csv                    which number of threads is best?
-  octet bench model.gguf --device cpu,vulkan:0              what does the graphics card bring?
-  octet bench model.gguf -p 0 -n 64 --profile               where does the time of a token go?
-  octet bench --synthetic qwen3.6-35b-a3b --quant q4_k_m    how fast would it run here?
-  octet bench model.gguf --speculative auto -f prompts.jsonl    what do guesses bring on these prompts?
-  octet bench --kernels                                     which types of weights are fast on this processor?
-  octet bench --url http://127.0.0.1:8080/v1                how fast does a server answer?
-  octet bench --url http://127.0.0.1:8080/v1 --url http://127.0.0.1:9090/v1 -p 2048 --concurrency 1,4
+  octet bench model.gguf -p 512,2048 -n 128 -d 0,4096       prompts, and both after 4096 tokens
+  octet bench model.gguf -p 512 -n 64 -np 1,4,8             throughput of several sequences
+  octet bench model.gguf -t 1,2,4 -o csv                    compare numbers of threads
+  octet bench model.gguf --device cpu,vulkan:0              compare the card with the processor
+  octet bench model.gguf -p 0 -n 64 --profile               time of each operation of a step
+  octet bench --synthetic qwen3.6-35b-a3b --quant q4_k_m    expected speed, without a download
+  octet bench model.gguf --speculative auto -f prompts.jsonl    speedup by speculation
+  octet bench --kernels                                     kernel speed by type of weights
+  octet bench --url http://127.0.0.1:8080/v1                latency and throughput of a server
+  octet bench --url http://127.0.0.1:8080/v1 --url http://127.0.0.1:9090/v1 --concurrency 1,4
 
-Rows are llama-bench's: pp512 processes a prompt of 512 tokens, tg128 generates 128, '@ d4096' does
-so after 4096 tokens, x4 is four sequences at once and their tokens together. Several values with
-commas make several rows. Below them: what a token reads, and how near generation comes to its limit,
-the memory: each step against a plain read of memory right before and after it.
+Rows are llama-bench's: pp512 processes a prompt of 512 tokens, tg128 generates 128 tokens,
+'@ d4096' does so after 4096 tokens, x4 runs four sequences (total rate). Comma-separated values
+give one row each. The lines below the table show the bytes read per token, and the share of the
+memory bandwidth that generation reached.
 
 --kernels measures the matrix kernels without a model, for each type and instruction set: GB/s of
-weights in the cache, which is the kernel's own limit, and in memory, next to a plain read of memory.
+weights in the cache, which is the kernel's own limit, and in memory, next to a plain read of
+memory.
 
-With --speculative or -f, answers are generated with guesses and without, in turn, and must be the same.
--f is a file with a JSON object a line: {\"messages\": [..]} or {\"prompt\": \"..\"}, and maybe a \"name\".
+With --speculative or -f, answers are generated with and without speculation, in turn, and must be
+the same. -f is a file with one JSON object per line: {\"messages\": [..]} or {\"prompt\": \"..\"},
+optionally with \"name\".
 
-With --url a server is measured over HTTP, as its clients see it: time to the first token (TTFT), time
-per output token after it (TPOT), time between pieces of the stream (ITL), and throughput. Tokens are
+--url measures a server over HTTP, as its clients see it: time to the first token (TTFT), time per
+output token after it (TPOT), time between pieces of the stream (ITL), and throughput. Tokens are
 those that the server reports (usage); if it reports none, pieces count, and the table says so.";
 
 /// Measures how fast a model processes prompts and generates text.
@@ -116,7 +118,7 @@ pub struct BenchArgs {
     /// Measure the matrix kernels of all types and instruction sets, without a model.
     #[arg(long = "kernels", help_heading = "Tests", conflicts_with_all = ["positional", "flag", "hf", "synthetic"])]
     only_kernels: bool,
-    /// Answer the prompts in this file with and without guesses (JSON lines; - is standard input).
+    /// Answer the prompts in this file with and without speculation (JSON lines; - is standard input).
     #[arg(short = 'f', long = "prompts", value_name = "FILE", help_heading = "Tests")]
     prompts: Option<std::path::PathBuf>,
     #[command(flatten)]

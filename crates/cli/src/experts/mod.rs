@@ -30,8 +30,8 @@ Examples:
 Each line of the file is a prompt, or one of
   {\"domain\": \"code\", \"prompt\": \"Reverse a list in Python.\", \"answer\": \"items[::-1]\"}
   {\"domain\": \"law\", \"text\": \"The parties agree that ...\"}
-A prompt, and the answer if there is one, goes through the chat template; a text does not. Prompts that are
-plain lines belong to a domain with the file's name.";
+The chat template applies to a prompt and its answer, if there is one, not to a text. Prompts that
+are plain lines belong to a domain with the file's name.";
 
 /// Shows which experts texts of different domains use.
 #[derive(Debug, Args)]

@@ -48,7 +48,7 @@ pub(crate) fn read(args: impl Iterator<Item = OsString>, command: &clap::Command
         match row.map(|(_, takes, meaning)| (*takes, *meaning)) {
             None => line.args.push(arg),
             Some((_, Meaning::Refused(why))) => {
-                return Err(Usage(format!("{flag} of llama.cpp is not supported: {why}")));
+                return Err(Usage(format!("{flag} is not supported: {why}")));
             }
             Some((takes, Meaning::Ignored(why))) => {
                 line.notes.push(format!("{flag} has no effect here: {why}"));
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn what_changes_answers_is_refused_by_name() {
         for (flag, what) in [
-            ("--lora", "adapters"),
+            ("--lora", "adapter"),
             ("--rope-scaling", "the model's file"),
             ("--mmproj", "images"),
             ("--grammar", "in requests"),

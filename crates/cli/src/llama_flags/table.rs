@@ -36,15 +36,15 @@ const PAGE: Meaning = Ignored("the chat page has no settings on the server");
 const CORS: Meaning = Ignored("--cors-origin says which web pages may use the server");
 const VISION: Meaning = Ignored("no model sees images here");
 
-const LORA: Meaning = Refused("adapters are not supported: merge them into the model's file, and serve that");
-const CONTROL: Meaning = Refused("control vectors are not supported: leave it out");
+const LORA: Meaning = Refused("merge the adapter into the model's file");
+const CONTROL: Meaning = Refused("remove the flag");
 const ROPE: Meaning = Refused("the model's file says how positions are scaled: change it there");
 const REQUEST: Meaning = Refused("there is no default for it: send it in requests");
 const PAGE_TOOLS: Meaning =
     Refused("the server runs no tools of its own: docs/page.md says how the page reaches some");
 const MODELS: Meaning = Refused("name the models: octet serve A=MODEL B=MODEL, or --config");
-const TLS: Meaning = Refused("there is no TLS: put a proxy in front (docs/deploy.md)");
-const ADAPTIVE: Meaning = Refused("this sampler is not supported: leave it out");
+const TLS: Meaning = Refused("use a proxy for TLS (docs/deploy.md)");
+const ADAPTIVE: Meaning = Refused("remove the flag");
 const PRESET: Meaning = Refused("name the model itself: octet serve -hf user/repo:QUANT");
 
 /// Flags, separated by spaces.
@@ -77,7 +77,7 @@ pub(super) const FLAGS: &[(&str, Takes, Meaning)] = &[
     ("-mg --main-gpu -ot --override-tensor -ncmoe --n-cpu-moe -ncffn --n-cpu-ffn --rpc", Value, DEVICE),
     ("-cmoe --cpu-moe -kvo --kv-offload -nkvo --no-kv-offload --no-host", Nothing, DEVICE),
     ("--op-offload --no-op-offload -bs --backend-sampling", Nothing, DEVICE),
-    ("-fit --fit", Switch, Ignored("what no flag sets is always fitted to the free memory")),
+    ("-fit --fit", Switch, Ignored("sizes that no flag sets always fit the free memory")),
     ("-fitt --fit-target -fitc --fit-ctx", Value, Ignored("--memory-limit limits the memory")),
     ("-fa --flash-attn", Switch, Ignored("there is one kind of attention here")),
     ("--mlock --mmap --no-mmap -dio --direct-io -ndio --no-direct-io", Nothing, FILE),
@@ -100,7 +100,7 @@ pub(super) const FLAGS: &[(&str, Takes, Meaning)] = &[
     ("--no-jinja", Nothing, Ignored("chat templates are always read as Jinja")),
     ("--perf --no-perf -e --escape --no-escape", Nothing, Ignored("it is for other programs of llama.cpp")),
     ("--models-max", Value, Ignored("--memory-limit says how much all models may take")),
-    ("--sse-ping-interval", Value, Ignored("how often streams send a sign of life cannot be chosen")),
+    ("--sse-ping-interval", Value, Ignored("the keep-alive interval is fixed")),
     ("--reuse-port", Nothing, Ignored("a port is used by one server")),
     ("--tags", Value, Ignored("models have no tags")),
     ("--cors-methods --cors-headers", Value, CORS),
@@ -154,7 +154,7 @@ pub(super) const FLAGS: &[(&str, Takes, Meaning)] = &[
     ("--yarn-orig-ctx --yarn-ext-factor --yarn-attn-factor", Value, ROPE),
     ("--yarn-beta-slow --yarn-beta-fast", Value, ROPE),
     ("--override-kv", Value, Refused("change the model's file instead")),
-    ("-mm --mmproj -mmu --mmproj-url", Value, Refused("no model sees images here: leave it out")),
+    ("-mm --mmproj -mmu --mmproj-url", Value, Refused("no model accepts images; remove the flag")),
     (
         "--context-shift",
         Nothing,

@@ -14,7 +14,7 @@ Examples:
   octet route explain request.json --config octet.yaml
   octet route calibrate prompts.jsonl --config octet.yaml --name auto
 
-docs/routing.md says what decides.";
+See docs/routing.md.";
 
 /// Explains routing decisions: where a request would go, and when a cascade should escalate.
 #[derive(Debug, Args)]

@@ -21,8 +21,8 @@ const HELP: &str = "\
   /set think on|off       let the model think before it answers
   /set kwargs JSON        variables of the chat template
   /model                  the model in use
-  /model NAME             continue with another model; conversation and changed settings stay
-  /regenerate             answer once more
+  /model NAME             continue with another model; keeps the conversation and changed settings
+  /regenerate             answer the last question again
   /clear                  forget the conversation; the system message stays
   /save FILE, /load FILE  save the conversation as JSON, continue a saved one
   /stats                  tokens, speed, cache and memory
@@ -216,7 +216,7 @@ fn experts(rest: &str, chat: &Chat) -> anyhow::Result<()> {
     let usage = match rest {
         "" => chat.last.as_ref().and_then(|l| l.experts.clone()).context("there is no answer yet")?,
         "all" => all.context("no experts")?,
-        _ => anyhow::bail!("/experts is of the last answer, /experts all since the start"),
+        _ => anyhow::bail!("usage: /experts (last answer) or /experts all (since the start)"),
     };
     let terminal = console::Term::stderr();
     let columns = if terminal.is_term() { usize::from(terminal.size().1) } else { COLUMNS };

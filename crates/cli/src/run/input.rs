@@ -92,7 +92,7 @@ impl Input {
         if let Some(path) = history {
             match open_history(&mut editor, path) {
                 Ok(()) => kept = Some(path.to_path_buf()),
-                Err(e) => note!("note: {}: {e}; what is typed is not kept", path.display()),
+                Err(e) => note!("note: {}: {e}; the input history is not saved", path.display()),
             }
         }
         Ok(Self::Editor { editor: Box::new(editor), history: kept })
@@ -145,7 +145,7 @@ fn read_lines() -> anyhow::Result<Typed> {
 
 /// Reports bad input without ending the conversation.
 fn complain() {
-    note!("error: that line is not UTF-8; it counts as not typed");
+    note!("error: that line is not UTF-8; it was ignored");
 }
 
 /// Whether quotes are open.

@@ -33,14 +33,14 @@ use session::Session;
 
 const EXAMPLES: &str = "\
 Examples:
-  octet run 'Tell me a story about a fox.'               the built-in model; a text with a space is not a model name
+  octet run 'Tell me a story about a fox.'               the built-in model
   octet run smollm2:135m 'Why is the sky blue?'
   octet run model.gguf                                   a chat; /help lists what it can do
   octet run model.gguf -f notes.txt 'Summarise this.'
   git diff | octet run model.gguf 'Write a commit message.'
   octet run --web                                        a chat in the browser
   octet run ./Qwen3.6-35B-A3B/ --no-think --temp 0 -n 200 'Name three rivers.'
-  octet run model.gguf --raw 'Once upon a time'          continues the text, without the chat template
+  octet run model.gguf --raw 'Once upon a time'          continue the text, no template
 
 Ctrl-C stops the answer. The answer goes to standard output; all else to standard error.";
 
@@ -56,12 +56,11 @@ pub struct RunArgs {
     /// File whose text is appended to the prompt; may be given several times.
     #[arg(short, long, value_name = "FILE", help_heading = "Prompt")]
     file: Vec<PathBuf>,
-    /// Conversation to continue, as written by /save or in OpenAI's format. If it ends with a question, no prompt is needed.
+    /// Conversation to continue, as written by /save or in OpenAI's format. If its last message is the user's,
+    /// no prompt is needed.
     #[arg(long, value_name = "FILE", help_heading = "Prompt", conflicts_with = "raw")]
     messages: Option<PathBuf>,
-    #[command(flatten)]
-    chat: ChatArgs,
-    /// Continue the text as it is, without the chat template; control tokens in it count.
+    /// Continue the text as it is, without the chat template; control tokens in it are parsed.
     #[arg(long, help_heading = "Prompt", conflicts_with_all = ["system", "chat_template", "chat_template_kwargs", "no_think"])]
     raw: bool,
     /// Chat in the browser: serve the model to this machine and open the page. `octet serve` has more options.
@@ -89,6 +88,9 @@ pub struct RunArgs {
     /// Print tokens per second after an answer, even if standard error is not a terminal.
     #[arg(short, long)]
     verbose: bool,
+    // After the ungrouped flags: the heading of a flattened group also applies to what follows it.
+    #[command(flatten)]
+    chat: ChatArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
@@ -99,7 +101,8 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
     args.sampling.check()?;
     let (name, text) = args.model.name_and_text(&args.prompt, settings)?;
     if args.web {
-        if text.is_some() {
+        let first = args.model.positional.as_deref();
+        if text.is_some() || first.is_some_and(crate::model::is_other_word) {
             return Err(Usage("--web takes no prompt; type it in the page".into()).into());
         }
         crate::serve::page(name, args.port, &args.engine, settings)?;

@@ -36,7 +36,7 @@ fn format(template: &ChatTemplate, tokenizer: &Tokenizer) -> Format {
     let stops: Vec<&str> = tokenizer.eos_ids().iter().filter_map(|&id| tokenizer.token_text(id)).collect();
     let derived = derive(template.source(), &render, &stops);
     if !budget.missed().is_empty() {
-        note!("warning: the chat template takes too long; reasoning may not be told from the answer");
+        note!("warning: the chat template takes too long; reasoning may appear in the answer");
     }
     Format::derived(template.source(), &derived)
 }

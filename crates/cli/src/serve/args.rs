@@ -21,7 +21,7 @@ use crate::usage_error::Usage;
 /// The server's settings.
 #[derive(Debug, Args)]
 pub struct ServerArgs {
-    /// Address to listen on. 0.0.0.0 listens on all interfaces: set an --api-key then.
+    /// Address to listen on. 0.0.0.0 listens on all interfaces: then also set --api-key.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = host, help_heading = "Server")]
     pub host: IpAddr,
     /// Port to listen on; 0 picks a free port.
@@ -96,7 +96,7 @@ pub struct ServerArgs {
     #[arg(long, value_name = "SIZE", default_value = "20GiB", value_parser = nonzero_bytes, help_heading = "Cache")]
     pub cache_disk_size: u64,
 
-    /// Where to return reasoning: in a separate field (deepseek), not at all (hidden), or in the answer's text (none).
+    /// Reasoning: deepseek returns it in a separate field, hidden removes it, none leaves it in the answer.
     #[arg(long, value_name = "FORMAT", default_value = "deepseek", value_parser = reasoning, help_heading = "Answers")]
     pub reasoning_format: ReasoningFormat,
     /// Syntax of tool calls: qwen3_coder, hermes, openai, none. Default: derived from the model's template.
@@ -125,7 +125,7 @@ pub struct ServerArgs {
     pub sampling: SamplerArgs,
     #[command(flatten)]
     pub more_samplers: MoreSamplerArgs,
-    /// Maximum number of generated tokens; -1 is up to the context's end.
+    /// Maximum number of generated tokens; -1: until the context is full.
     #[arg(short = 'n', long, alias = "n-predict", value_name = "N", allow_negative_numbers = true,
           value_parser = from_minus_one_u32,
           help_heading = "Sampling defaults (for requests that set nothing)")]

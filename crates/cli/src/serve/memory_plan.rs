@@ -7,7 +7,7 @@ use octet_engine::models::Limits;
 use octet_engine::report::{Memory, Report};
 
 use crate::device_memory::{Placement, Split, Wanted, bill, table_copy};
-use crate::units::{parameters, size};
+use crate::units::{count, parameters, size};
 
 /// Sizes to try in turn if the user sets none: contexts in the KV cache, and bytes of snapshots. Finally snapshots get the rest, at
 /// least what one conversation needs.
@@ -117,7 +117,6 @@ impl MemoryPlan {
         let m = self.memory(report);
         let slot = report.state_bytes();
         let kv_tokens = (self.limits.pages - 1) * PAGE_TOKENS;
-        let at_once = self.limits.slots.min(kv_tokens / self.context.max(1)).max(1);
         let mut out = format!(
             "{name}: {} with {} parameters on {}\n  weights      {:>12}\n  KV cache     {:>12}  {kv_tokens} tokens in {}\n",
             report.config.architecture.name,
@@ -144,29 +143,34 @@ impl MemoryPlan {
             );
         }
         if m.speculation > 0 {
-            out += &format!("  speculation  {:>12}  for guesses\n", size(m.speculation));
+            out += &format!("  speculation  {:>12}\n", size(m.speculation));
         }
         out += &format!("  activations  {:>12}\n", size(m.activations));
         out += &match self.split() {
             None => format!(
-                "  at most      {:>12}  KV cache and snapshots take their memory when they are filled\n",
+                "  total        {:>12}  at most: KV cache and snapshots are allocated as they fill\n",
                 size(m.total())
             ),
             Some(split) => format!(
-                "  on the device {:>11}  from the start\n  beside it    {:>12}  of the machine's memory, at most\n",
+                "  device       {:>12}  allocated at the start\n  host memory  {:>12}  at most\n",
                 size(split.device),
                 size(split.machine)
             ),
         };
         match table_copy(report) {
             ahead if ahead > 0 && self.on_device.is_some() => {
-                out += &format!("  steps ahead  {:>12}  more of that, if it is free then\n", size(ahead));
+                out += &format!("  steps ahead  {:>12}  additional host memory, if available\n", size(ahead));
             }
             _ => {}
         }
+        let contexts = match kv_tokens / self.context.max(1) {
+            0 => "less than one full context".to_string(),
+            n => count(n, "full context"),
+        };
         out += &format!(
-            "  context of {} tokens; {at_once} such at once, {} answers in all",
-            self.context, self.limits.slots,
+            "  context: {} tokens per request; the KV cache holds {contexts}; at most {}",
+            self.context,
+            count(self.limits.slots, "concurrent request"),
         );
         self.notes(report, &mut out);
         out
@@ -177,8 +181,7 @@ impl MemoryPlan {
         let made_for = report.config.context_length;
         if self.context > made_for {
             *out += &format!(
-                "\n  note: the model was made for {made_for} tokens of context; {} may be too much for it",
-                self.context
+                "\n  note: the model was trained for {made_for} tokens; answers may be poor beyond that"
             );
         }
         for what in self.on_device.iter().flat_map(|(_, smaller)| smaller) {
@@ -186,7 +189,7 @@ impl MemoryPlan {
         }
         if let Some(room) = self.shrunk {
             *out += &format!(
-                "\n  KV cache and snapshots, where no flag says, were made smaller to fit {}",
+                "\n  KV cache and snapshots were reduced to fit into {} (--kv-tokens and --cache-ram set them)",
                 size(room)
             );
         }
@@ -208,12 +211,15 @@ mod tests {
         assert_eq!(roomy.options.kv_tokens, Some(4000));
         assert_eq!((tight.options.kv_tokens, tight.options.snapshot_memory), (Some(1000), None));
         let text = roomy.text("tiny", &report);
-        assert!(text.contains("4032 tokens in f16") && text.contains("4 such at once, 8 answers"), "{text}");
-        assert!(!text.contains("made for"), "{text}");
+        assert!(
+            text.contains("4032 tokens in f16") && text.contains("4 full contexts; at most 8 concurrent"),
+            "{text}"
+        );
+        assert!(!text.contains("trained for"), "{text}");
         let made_for = report.config.context_length;
         let long = Options { context: Some(made_for + 1), ..options.clone() };
         let text = MemoryPlan::new(&report, &long, None).unwrap().text("tiny", &report);
-        assert!(text.contains(&format!("made for {made_for} tokens")), "{text}");
+        assert!(text.contains(&format!("trained for {made_for} tokens")), "{text}");
         // The remaining memory is for snapshots.
         let least = tight.total(&report);
         let room = least + 10 * report.state_bytes() + 1;
@@ -221,7 +227,7 @@ mod tests {
         assert_eq!((some.options.kv_tokens, some.limits.snapshots), (Some(1000), 3 + 10));
         assert!(some.total(&report) <= room && some.fits(&report) && !tight.fits(&report));
         let text = some.text("tiny", &report);
-        assert!(text.contains("made smaller to fit"), "{text}");
+        assert!(text.contains("reduced to fit into"), "{text}");
         let own = Options { kv_tokens: Some(2000), snapshot_memory: Some(1), ..options.clone() };
         let own = MemoryPlan::new(&report, &own, Some(0)).unwrap().options;
         assert_eq!((own.kv_tokens, own.snapshot_memory), (Some(2000), Some(1)));

@@ -30,8 +30,8 @@ Examples:
   octet serve smollm2:135m                                one model, at http://127.0.0.1:8080/v1
   octet serve qwen3.6:35b-a3b --alias local -np 8 --cache-disk ~/.cache/octet/kv
   octet serve coder=qwen3.6:35b-a3b small=smollm2:135m --keep-alive 10m
-                                                          two, each loaded when it is first asked for
-  octet serve --config octet.yaml                         models, other servers and providers, under your own names
+                                                          two models, loaded on demand
+  octet serve --config octet.yaml                         a router: docs/router.md
   curl http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
     -d '{\"model\": \"smollm2:135m\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
 
@@ -51,8 +51,8 @@ pub struct ServeArgs {
     /// A model on Hugging Face: user/repo:QUANT. Also -hf.
     #[arg(long = "hf", alias = "hf-repo", value_name = "REPO", help_heading = "Models")]
     hf: Vec<String>,
-    /// Router configuration, which defines all models: docs/router.md. The server applies changes of the file while it runs, also on
-    /// SIGHUP. Flags override the file.
+    /// Router configuration, which defines all models: docs/router.md. The server reloads it when it changes, or on SIGHUP.
+    /// Flags override the file.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["positional", "flag", "hf", "alias"], help_heading = "Models")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -62,14 +62,14 @@ pub struct ServeArgs {
     #[command(flatten)]
     engine: EngineArgs,
     /// Log more: why prompts were not in the cache, what happens to connections. RUST_LOG selects the parts.
-    #[arg(short, long)]
+    #[arg(short, long, help_heading = "Server")]
     verbose: bool,
 }
 
 /// Configuration keys that may be ignored.
 #[derive(Debug, Clone, Default, Args)]
 pub struct UnsupportedArgs {
-    /// Start although these keys of the configuration, which protect something or change answers, are not supported: guardrails,
+    /// Ignore these unsupported configuration keys, although they protect something or change answers: guardrails,
     /// general_settings.allowed_ips. Default: such a key is an error.
     #[arg(
         long = "ignore-unsupported",
@@ -155,16 +155,14 @@ fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Resu
             return Ok(());
         }
         let address = server.address()?;
-        note!(
-            "\nlistening at http://{address}    OpenAI: /v1    Anthropic, Ollama: /    chat: / in a browser"
-        );
+        note!("\nlistening at http://{address}    OpenAI: /v1   Anthropic, Ollama, Gemini: /   chat page: /");
         // Without a terminal, no browser is opened.
         if show_page && std::io::stderr().is_terminal() {
             open_browser(address);
         }
         warn_if_open(gateway.map_or(server.app().options.keys.is_empty(), |g| g.is_open()), address);
         server.run(stage).await;
-        note!("ended");
+        note!("stopped");
         Ok(())
     });
     // A model still loading, or a prompt still being tokenized, is not waited for.

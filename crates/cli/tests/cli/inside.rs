@@ -38,7 +38,7 @@ fn a_name_is_a_model_and_a_text_with_a_space_is_none() {
     let other =
         place.octet_with(&[&["run"], SHORT, &["Hello there"]].concat(), "", &[("OCTET_MODEL", "model.gguf")]);
     assert_eq!(other.ok().stdout, run(&["model.gguf", "Hello there"]).ok().stdout);
-    run(&["Hello", "there"]).fails(1, &["no model of this name"]);
+    run(&["Hello", "there"]).fails(1, &["unknown model"]);
     run(&["a b.gguf", "Hello"]).fails(1, &["a b.gguf"]);
     std::fs::rename(place.path("model.gguf"), place.path("my model")).unwrap();
     assert_ne!(run(&["my model", "Hello there"]).ok().stdout, inside.stdout, "a file of this name");

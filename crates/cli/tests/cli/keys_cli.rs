@@ -17,6 +17,7 @@ fn keys_are_made_listed_changed_and_revoked() {
     let key = made.stdout.trim();
     assert!(key.starts_with("sk-octet-") && key.len() == 73, "{key}");
     assert!(made.stderr.contains("only time") && !made.stderr.contains(key));
+    assert!(made.stderr.contains("configuration has keys: {database: "), "{}", made.stderr);
     let made = json(&place, &["keys", "create", "bob", "--expires", "2099-01-01", "--rpm", "5"]);
     assert!(made["key"].as_str().unwrap().starts_with("sk-octet-"));
 

@@ -43,7 +43,7 @@ fn keys_and_values_take_the_memory_of_their_types() {
     assert_eq!(kv(&["-ctk", "f32", "-ctv=q8_0"]), f16 / 128 * (128 + 34));
     place.octet(&["show", "model.gguf", "-ctk", "q4_0"]).fails(2, &["q4_0", "f16", "q8_0"]);
     let text = place.octet(&["show", "model.gguf", "-ctv", "q8_0"]).ok().stdout;
-    assert!(text.contains("a position in f16/q8_0"), "{text}");
+    assert!(text.contains("per position in f16/q8_0"), "{text}");
     let ran = bench(&place, &["-o", "jsonl", "-ctk", "q8_0"]).stdout;
     let row: Value = serde_json::from_str(ran.lines().next().unwrap()).unwrap();
     assert_eq!((&row["type_k"], &row["type_v"]), (&"q8_0".into(), &"f16".into()));
@@ -53,7 +53,7 @@ fn keys_and_values_take_the_memory_of_their_types() {
 fn guesses_have_a_line_in_the_bill_and_change_no_answer() {
     let place = Place::with_model("qwen35moe", "q4_k_m");
     let text = place.octet(&["show", "model.gguf"]).ok().stdout;
-    assert!(text.contains("for guesses (none with --speculative off"), "{text}");
+    assert!(text.contains("(0 with --speculative off"), "{text}");
     let json: Value =
         serde_json::from_str(&place.octet(&["show", "model.gguf", "--json"]).ok().stdout).unwrap();
     let block =
@@ -118,7 +118,7 @@ fn bench_prints_the_table_and_what_a_token_reads() {
     );
     for word in [
         "weights read per token:",
-        "of a plain read of memory",
+        "of the memory bandwidth measured alternately",
         "logits of tg4 @ d8: ",
         "norm_linear",
         "GB/s",

@@ -136,7 +136,7 @@ fn a_command_for_llama_server_works() {
     let lora = place.command(&["serve", "fox", "--lora", "x.gguf"]).output().unwrap();
     let said = String::from_utf8_lossy(&lora.stderr);
     assert_eq!(lora.status.code(), Some(2), "{said}");
-    assert!(said.contains("--lora of llama.cpp is not supported: adapters"), "{said}");
+    assert!(said.contains("--lora is not supported: merge the adapter"), "{said}");
 }
 
 /// The reader of its log has closed the pipe before the first line.

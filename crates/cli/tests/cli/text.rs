@@ -386,7 +386,7 @@ fn without_a_recommendation_sampling_is_moderate() {
     assert!(ran.stderr.contains("temperature 0.8  top_k 40  top_p 0.95  min_p 0.05"), "{}", ran.stderr);
     let help = place.octet(&["run", "--help"]).ok().stdout;
     let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("Default: the model's, or 0.8"), "{help}");
+    assert!(words.contains("Default: the model's recommendation; 0.8 if it has none"), "{help}");
 }
 
 #[test]

@@ -50,6 +50,7 @@ fn bad_flags_are_refused_by_name() {
     place.octet(&["show", "a.gguf", "-m", "b.gguf"]).fails(2, &["two models", "a.gguf", "b.gguf"]);
     place.octet(&["run", "--web", "--temp", "0"]).fails(2, &["--web", "cannot be used with", "--temp"]);
     place.octet(&["run", "--web", "Tell me a story."]).fails(2, &["--web takes no prompt"]);
+    place.octet(&["run", "--web", "hello"]).fails(2, &["--web takes no prompt"]);
     place.octet(&["run", "--port", "0"]).fails(2, &["--web"]);
 }
 
@@ -132,7 +133,7 @@ fn an_empty_cache_says_how_to_fill_it() {
     assert_eq!(place.octet(&["list", "--json"]).ok().stdout.trim(), "[]");
     place.octet(&["pull", "smollm2:135m"]).fails(1, &["HF_HUB_OFFLINE"]);
     place.octet(&["rm", "smollm2:135m"]).fails(1, &["smollm2:135m"]);
-    place.octet(&["rm", "nothing-like-this"]).fails(1, &["nothing-like-this", "known are"]);
+    place.octet(&["rm", "nothing-like-this"]).fails(1, &["nothing-like-this", "Short names: "]);
 }
 
 #[test]

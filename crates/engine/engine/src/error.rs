@@ -14,10 +14,10 @@ pub enum Error {
     #[error("{file}: architecture '{name}' is not supported; known architectures: {known}")]
     UnknownArchitecture { file: String, name: String, known: String },
     /// More tokens than the context.
-    #[error("the prompt has {tokens} tokens; this model's maximum context length is {context} tokens")]
+    #[error("the prompt has {}; this model's maximum context length is {}", count_tokens(*tokens), count_tokens(*context))]
     ContextFull { tokens: usize, context: usize },
     /// More context than positions can count.
-    #[error("a context of {context} tokens is more than the {most} that are possible")]
+    #[error("a context of {context} tokens exceeds the maximum of {most}")]
     ContextTooLong { context: usize, most: usize },
     /// The request is invalid.
     #[error("{0}")]
@@ -32,18 +32,28 @@ pub enum Error {
     #[error("the constraint on the answer failed: {0}")]
     Constraint(String),
     /// The device failed; the driver's own message.
-    #[error("the model cannot go on: {0}")]
+    #[error("the model failed: {0}")]
     Device(String),
     /// The engine was stopped before the request finished.
     #[error("the model was stopped before the answer was finished")]
     Stopped,
     /// The engine's thread panicked: a bug. No further request can be served.
-    #[error("the engine broke down, which is a bug; start it again")]
+    #[error("internal engine error (a bug): see the log, and try again")]
     Panicked,
     /// The folder for cached states is unusable.
     #[error("{path}: {what}")]
     CacheDir { path: String, what: String },
-    /// No free state slot or KV page.
-    #[error("the cache is full: {what}")]
-    CacheFull { what: String },
+    /// The KV cache is too small for the next tokens of the only running sequence.
+    #[error(
+        "the KV cache is too small for one sequence: {needed} pages needed, {available} available; raise --kv-tokens"
+    )]
+    CacheFull { needed: usize, available: usize },
+    /// All state slots are in use.
+    #[error("all state slots are in use")]
+    NoSlot,
+}
+
+/// `1 token`, `2 tokens`.
+pub(crate) fn count_tokens(n: usize) -> String {
+    format!("{n} token{}", if n == 1 { "" } else { "s" })
 }

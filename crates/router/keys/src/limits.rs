@@ -51,7 +51,7 @@ impl Limits {
     pub(crate) fn check(&self) -> Result<(), Error> {
         let wrong = |why: String| Err(Error::Invalid(why));
         if self.models.is_empty() {
-            return wrong("a key without models could ask nothing; '*' allows all".into());
+            return wrong("a key needs at least one model; '*' allows all".into());
         }
         if self.models.len() > NAMES_MAX {
             return wrong(format!("a key has at most {NAMES_MAX} models"));

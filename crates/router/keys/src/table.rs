@@ -116,7 +116,7 @@ pub fn keys(db: &Connection) -> Result<Vec<KeyRow>, Unread> {
 fn key(row: &Row<'_>, id: &str) -> Result<KeyRow, Unread> {
     let wrong = Unread::Damaged;
     let hash: Vec<u8> = row.get("hash")?;
-    let hash = blake3::Hash::from_slice(&hash).map_err(|e| wrong(format!("its hash is none: {e}")))?;
+    let hash = blake3::Hash::from_slice(&hash).map_err(|e| wrong(format!("its hash is invalid: {e}")))?;
     if KeyId::of(&hash).to_string() != id {
         return Err(wrong("its id is not that of its hash".into()));
     }

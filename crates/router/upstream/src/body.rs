@@ -35,12 +35,12 @@ impl Clock {
     /// Deadline of the first piece.
     pub(crate) fn first(&self) -> Option<Due> {
         let first = self.limits.first_chunk.filter(|_| self.stream);
-        earlier(self.whole(), Due::new(self.start, first, "the provider sends nothing"))
+        earlier(self.whole(), Due::new(self.start, first, "no first data from the provider"))
     }
 
     /// Deadline of the next piece.
     fn next(&self, last: Instant) -> Option<Due> {
-        earlier(self.whole(), Due::new(last, self.limits.idle, "the provider has fallen silent"))
+        earlier(self.whole(), Due::new(last, self.limits.idle, "no data from the provider"))
     }
 
     fn whole(&self) -> Option<Due> {
@@ -201,7 +201,7 @@ impl Body {
 }
 
 fn broken(e: &hyper::Error) -> Failure {
-    Failure::protocol(format!("the answer broke off before its end: {}", chain(e)))
+    Failure::protocol(format!("the answer ended before it was complete: {}", chain(e)))
 }
 
 /// An error with its causes.

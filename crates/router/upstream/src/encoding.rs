@@ -76,7 +76,7 @@ fn decoded<D: Write>(
         let written = decoder.write_all(step).and_then(|()| decoder.flush());
         written.map_err(|e| Failure::protocol(format!("the answer cannot be decompressed: {e}")))?;
         if out(decoder).len() as u64 > most {
-            return Err(Failure::protocol("the answer is longer than is read, decompressed"));
+            return Err(Failure::protocol("the decompressed answer exceeds the maximum size"));
         }
     }
     Ok(std::mem::take(out(decoder)).into())

@@ -359,7 +359,7 @@ impl Endpoint {
         let path: PathAndQuery = path.parse().map_err(|_| {
             Failure::new(
                 crate::FailureKind::NotFound,
-                format!("the model's name '{}' cannot stand in an address", self.model),
+                format!("the model's name '{}' cannot be used in a URL", self.model),
             )
         })?;
         let mut parts = http::uri::Parts::default();

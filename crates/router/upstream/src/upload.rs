@@ -135,7 +135,7 @@ impl UploadBody {
                     self.rest = Some(rest);
                 }
                 Remaining::Sent => {
-                    return Poll::Ready(Some(Err("the body was sent to somebody else".into())));
+                    return Poll::Ready(Some(Err("the body was already sent to another deployment".into())));
                 }
             }
         }

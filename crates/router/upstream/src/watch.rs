@@ -340,7 +340,7 @@ impl Watch {
         let may_just_end = matches!(self.form, Form::Chunks | Form::Contents);
         let complete = self.is_over || (may_just_end && self.choices_left == 0 && self.carry.is_empty());
         self.is_over = true;
-        if complete { Ok(()) } else { Err(ApiError::upstream("the answer broke off before its end")) }
+        if complete { Ok(()) } else { Err(ApiError::upstream("the answer ended before it was complete")) }
     }
 
     fn give(&mut self, verdict: Verdict, event: Bytes, out: &mut VecDeque<Bytes>) -> Result<(), ApiError> {

@@ -103,7 +103,7 @@ impl Body {
 
 /// The error of a stream that ended before it was complete.
 pub(crate) fn broken_off() -> ApiError {
-    ApiError::upstream("the answer broke off before its end")
+    ApiError::upstream("the answer ended before it was complete")
 }
 
 /// An id with the prefix of its dialect.

@@ -263,7 +263,7 @@ fn choice(choices: &[String]) -> Result<String, Error> {
     }
     if bytes > CHOICE_BYTES_MAX {
         return Err(Error::Choice(format!(
-            "they have {bytes} bytes in all; at most {CHOICE_BYTES_MAX} are taken"
+            "they have {bytes} bytes in all; the maximum is {CHOICE_BYTES_MAX}"
         )));
     }
     let texts: Vec<String> = choices.iter().filter(|c| !c.is_empty()).map(|c| lark::literal(c)).collect();

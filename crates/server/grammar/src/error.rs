@@ -26,7 +26,7 @@ pub enum Error {
     #[error("the constraint is too complex: {0}")]
     TooComplex(String),
     /// Too many constraints are being compiled: a retry may succeed.
-    #[error("{0} constraints are being compiled, some longer than was waited for; try again later")]
+    #[error("{0} constraints are being compiled, and some timed out; try again later")]
     Busy(usize),
     /// The constraint does not allow this token.
     #[error("token {id} is not allowed here by the constraint: {why}")]

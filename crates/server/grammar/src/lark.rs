@@ -60,10 +60,7 @@ pub struct Checked {
 /// Checks a client's grammar.
 pub fn check(source: &str) -> Result<Checked, Error> {
     if source.len() > LARK_BYTES_MAX {
-        return Err(Error::Lark(format!(
-            "it has {} bytes; at most {LARK_BYTES_MAX} are taken",
-            source.len()
-        )));
+        return Err(Error::Lark(format!("it has {} bytes; the maximum is {LARK_BYTES_MAX}", source.len())));
     }
     let mut scan = Scan {
         source,
@@ -79,7 +76,7 @@ pub fn check(source: &str) -> Result<Checked, Error> {
     }
     if scan.ands > LARK_ANDS_MAX {
         return Err(Error::TooComplex(format!(
-            "the grammar has {} '&'; at most {LARK_ANDS_MAX} are taken",
+            "the grammar has {} '&'; the maximum is {LARK_ANDS_MAX}",
             scan.ands
         )));
     }

@@ -102,7 +102,7 @@ impl Matcher {
         let taken =
             self.watch.over(|| inner.try_consume_tokens(&[id])).map_err(|e| self.failed(&e.to_string()))?;
         if taken == 0 {
-            return refused("it does not go on like this");
+            return refused("no continuation matches");
         }
         self.free = None;
         // A grammar may contain the end token itself.

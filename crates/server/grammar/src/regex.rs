@@ -13,7 +13,7 @@ use crate::limits::REGEX_BYTES_MAX;
 pub fn check_len(pattern: &str) -> Result<(), String> {
     match pattern.len() {
         0..=REGEX_BYTES_MAX => Ok(()),
-        len => Err(format!("a regex has {len} bytes; at most {REGEX_BYTES_MAX} are taken")),
+        len => Err(format!("a regex has {len} bytes; the maximum is {REGEX_BYTES_MAX}")),
     }
 }
 
@@ -188,6 +188,6 @@ mod tests {
             let said = whole(pattern).unwrap_err();
             assert!(said.contains(part), "{pattern}: {said}");
         }
-        assert!(whole(&"a".repeat(REGEX_BYTES_MAX + 1)).unwrap_err().contains("at most"));
+        assert!(whole(&"a".repeat(REGEX_BYTES_MAX + 1)).unwrap_err().contains("the maximum is"));
     }
 }

@@ -50,7 +50,7 @@ pub async fn serve(
         result = run(pin!(connection), &activity, &mut close, Some(idle_max)).await;
     }
     if let Err(e) = result {
-        tracing::debug!("a connection ended badly: {e}");
+        tracing::debug!("a connection failed: {e}");
     }
 }
 

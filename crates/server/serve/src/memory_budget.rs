@@ -145,10 +145,8 @@ impl MemoryBudget {
         let permits = u32::try_from(more).ok();
         let taken = permits.and_then(|n| Arc::clone(&self.left).try_acquire_many_owned(n).ok());
         let Some(taken) = taken else {
-            let what = format!(
-                "other requests take the {} bytes that there are for long ones; try again",
-                self.bytes_max
-            );
+            let what =
+                format!("the memory for long requests ({} bytes) is in use; try again", self.bytes_max);
             let error = ApiError::new(ErrorKind::Overloaded, what);
             return Err(ApiError { retry_after_s: Some(RETRY_S), ..error });
         };

@@ -171,7 +171,10 @@ async fn wait_for_stage(stage: &mut watch::Receiver<Stage>, which: Stage) {
 /// Waits for the signal to shut down, and until every request is answered.
 async fn drained(app: &App, stage: &mut watch::Receiver<Stage>) {
     wait_for_stage(stage, Stage::Drain).await;
-    tracing::info!(requests = app.busy(), "finishing open requests; press Ctrl-C again to quit now");
+    match app.busy() {
+        0 => tracing::info!("stopping"),
+        requests => tracing::info!(requests, "finishing open requests; press Ctrl-C again to quit now"),
+    }
     app.models().drain();
     let answered = async {
         while app.busy() > 0 {

@@ -140,7 +140,7 @@ impl Stream {
     fn after(&self, at: usize) -> Result<Option<Bytes>, std::io::Error> {
         let text = lock(&self.text);
         let Some(begin) = at.checked_sub(text.forgotten) else {
-            return Err(std::io::Error::other("the beginning of the stream is forgotten"));
+            return Err(std::io::Error::other("the beginning of the stream is no longer stored"));
         };
         let end = text.bytes.len().min(begin.saturating_add(PIECE_BYTES));
         if begin < end {

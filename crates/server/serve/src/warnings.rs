@@ -40,7 +40,7 @@ impl Warnings {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         for warning in warnings {
             if logged.len() < LOGGED_MAX && logged.insert(warning.kind()) {
-                tracing::warn!("a request's {} (told once)", header_text(&warning.message));
+                tracing::warn!("a request's {} (logged once)", header_text(&warning.message));
             }
         }
         Ok(())

@@ -32,9 +32,9 @@ async fn many_small_values_do_not_fill_the_memory() {
         ("/v1/messages", &|| messages(700_000), 413, "keys and values"),
         ("/api/chat", &|| messages(700_000), 413, "keys and values"),
         // For these there is room.
-        (CHAT, &|| messages(200_000), 400, "200000 messages and each takes a token at least"),
+        (CHAT, &|| messages(200_000), 400, "200000 messages, of at least one token each"),
         ("/v1/messages", &|| messages(200_000), 400, "maximum context length is 1024 tokens"),
-        ("/v1/messages/count_tokens", &|| messages(200_000), 400, "more than 65536 tokens"),
+        ("/v1/messages/count_tokens", &|| messages(200_000), 400, "exceeds 65536 tokens"),
         ("/apply-template", &|| messages(200_000), 400, "200000 messages"),
         ("/v1/completions", &|| numbers("prompt", 1_000_000), 400, "1000000 tokens"),
         ("/v1/completions", &|| numbers("prompt", 16_000_000), 413, "--max-body"),

@@ -227,7 +227,7 @@ async fn warm_up(endpoints: &[Arc<Endpoint>], work: &Work, next: &mut u64) -> an
     for endpoint in endpoints {
         let level = load::level(std::slice::from_ref(endpoint), work, 1, 1, next, &mut || ()).await;
         if let Some((why, _)) = level.first().and_then(|l| l.failures.first()) {
-            bail!("{}: the first request failed: {why}; --no-warmup measures in spite of it", endpoint.url);
+            bail!("{}: the first request failed: {why}; use --no-warmup to measure anyway", endpoint.url);
         }
     }
     Ok(())

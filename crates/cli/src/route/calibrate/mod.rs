@@ -112,7 +112,7 @@ pub fn run(args: &CalibrateArgs, settings: &Settings) -> anyhow::Result<()> {
             "its server gives no log-probabilities".to_string()
         } else {
             format!(
-                "none had text within {} tokens, perhaps for the model thinks first: give more --max-tokens",
+                "none had text within {} tokens; the model may be reasoning first: raise --max-tokens",
                 args.max_tokens
             )
         };

@@ -171,8 +171,7 @@ impl Pool {
 
     /// An empty sequence with capacity for `capacity` tokens in its vectors.
     pub fn sequence(&mut self, model: &mut dyn Model, capacity: usize) -> Result<Sequence, Error> {
-        let slot =
-            self.take_slot().ok_or_else(|| Error::CacheFull { what: "every state slot is taken".into() })?;
+        let slot = self.take_slot().ok_or(Error::NoSlot)?;
         model.reset_slot(slot);
         Ok(Sequence {
             tokens: Vec::with_capacity(capacity),

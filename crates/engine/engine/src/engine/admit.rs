@@ -230,9 +230,11 @@ impl Engine {
             let Some(short) = (0..self.running.len()).find(|&i| !self.make_room(i)) else { break };
             // The last admitted sequence is preempted, even if it is the one that needs a page.
             if self.running.len() == 1 {
-                let id = self.running[short].job;
-                let what = "a sequence alone does not find room for its next tokens".into();
-                self.fail(id, Error::CacheFull { what });
+                let r = &self.running[short];
+                let (id, pages) = (r.job, r.lease.pages.len());
+                let needed = (r.lease.computed + r.planned).div_ceil(PAGE_TOKENS);
+                let available = pages + self.cache.pages_available();
+                self.fail(id, Error::CacheFull { needed, available });
                 self.drop_closed();
                 continue;
             }

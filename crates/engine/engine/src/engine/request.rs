@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::choice::Choice;
 use crate::Error;
 use crate::detokenizer::ControlTokens;
+use crate::error::count_tokens;
 use crate::sampler::SamplerParams;
 use crate::tokenizer::Tokenizer;
 
@@ -149,8 +150,10 @@ pub enum SubmitError {
     },
     /// It could never run, even with an empty cache.
     #[error(
-        "the prompt has {prompt} tokens{}; this model's maximum context length is {context} tokens, and the KV cache holds {capacity}",
-        max_tokens.map_or(String::new(), |n| format!(" and max_tokens is {n}"))
+        "the prompt has {}{}; this model's maximum context length is {}, and the KV cache holds {capacity}",
+        count_tokens(*prompt),
+        max_tokens.map_or(String::new(), |n| format!(" and max_tokens is {n}")),
+        count_tokens(*context)
     )]
     TooLong {
         /// Tokens of the prompt.

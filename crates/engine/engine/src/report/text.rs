@@ -87,7 +87,7 @@ impl Report {
             (Some(bos), Some(true)) => format!("; begins with {}", token(bos)),
             _ => String::new(),
         };
-        out.line("ends with", eos + &bos);
+        out.line("end tokens", eos + &bos);
         out.line("chat template", t.template_bytes.map_or("none".to_string(), |n| format!("{n} bytes")));
         let s = &self.sampling;
         let parts: Vec<String> = [
@@ -111,7 +111,7 @@ impl Report {
     }
 
     fn write_groups(&self, out: &mut Lines) {
-        out.title("what a token reads");
+        out.title("bytes read per token");
         let most = self.groups.iter().map(|g| g.active_bytes).max().unwrap_or(0);
         for g in &self.groups {
             let share = 100.0 * ratio(g.active_bytes, self.bytes_per_token);
@@ -123,7 +123,10 @@ impl Report {
                 format!("{read:>10} {share:5.1}% {bar:BAR_COLUMNS$} of {:>10}  {types}", bytes(g.bytes)),
             );
         }
-        out.line("weights", format!("{:>10} a token, of {}", bytes(self.bytes_per_token), bytes(self.bytes)));
+        out.line(
+            "weights",
+            format!("{:>10} per token, of {}", bytes(self.bytes_per_token), bytes(self.bytes)),
+        );
     }
 
     fn write_memory(&self, out: &mut Lines, limits: &Limits) {
@@ -132,7 +135,10 @@ impl Report {
         out.title(&format!("memory for a context of {context}"));
         out.line("weights", format!("{:>10}", bytes(m.weights)));
         let position = self.kv_bytes_per_position(limits.kv);
-        out.line("KV cache", format!("{:>10}  {} a position in {}", bytes(m.kv), bytes(position), limits.kv));
+        out.line(
+            "KV cache",
+            format!("{:>10}  {} per position in {}", bytes(m.kv), bytes(position), limits.kv),
+        );
         if m.states > 0 {
             let counted = |n: usize, what: &str| match n {
                 0 => String::new(),
@@ -142,18 +148,18 @@ impl Report {
             let and = if limits.snapshots > 0 { " and " } else { "" };
             let (slots, snapshots) = (counted(limits.slots, "slot"), counted(limits.snapshots, "snapshot"));
             let slots = format!("{slots}{and}{snapshots} of {}", bytes(self.state_bytes()));
-            out.line("states", format!("{:>10}  {slots}, whatever the length", bytes(m.states)));
+            out.line("states", format!("{:>10}  {slots}, for any length", bytes(m.states)));
         }
         let step = format!("steps of up to {} tokens", limits.batch_tokens);
         out.line("activations", format!("{:>10}  {step}, about", bytes(m.activations)));
         if m.speculation > 0 {
-            let what = "for guesses (none with --speculative off)";
+            let what = "(0 with --speculative off)";
             out.line("speculation", format!("{:>10}  {what}", bytes(m.speculation)));
         }
-        out.line("together", format!("{:>10}", bytes(m.total())));
+        out.line("total", format!("{:>10}", bytes(m.total())));
         let traffic = |depth| bytes(self.traffic_per_token(depth, limits.kv));
         let deep = format!("{} after {context} tokens", traffic(context));
-        out.line("moved per token", format!("{:>10}  at the start, {deep}", traffic(0)));
+        out.line("memory traffic", format!("{:>10}  per token at the start, {deep}", traffic(0)));
     }
 }
 

@@ -150,8 +150,8 @@ fn the_text_report_has_all_values_in_columns() {
         "8 of 256 per token",
         "<|im_end|> (248046)",
         "397.85 MiB  57.2%",
-        "695.52 MiB a token, of 4.46 GiB",
-        "4 KiB a position in f16",
+        "695.52 MiB per token, of 4.46 GiB",
+        "4 KiB per position in f16",
         "no multi-token prediction",
     ] {
         assert!(text.contains(part), "'{part}' is not in\n{text}");
@@ -159,7 +159,7 @@ fn the_text_report_has_all_values_in_columns() {
     assert!(text.lines().all(|l| l.chars().count() <= 110));
     // every line of the table has its share at the same place
     let table =
-        text.lines().skip_while(|l| !l.starts_with("what a token reads")).skip(1).take(r.groups.len());
+        text.lines().skip_while(|l| !l.starts_with("bytes read per token")).skip(1).take(r.groups.len());
     let columns: Vec<_> = table.map(|l| l.chars().position(|c| c == '%')).collect();
     assert!(columns[0].is_some() && columns.iter().all(|c| *c == columns[0]), "{columns:?}");
 }

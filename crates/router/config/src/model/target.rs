@@ -284,7 +284,7 @@ pub struct EngineSettings {
     pub keep_alive: Option<KeepAlive>,
     /// `reasoning_format`: `deepseek`, `hidden`, `none`.
     pub reasoning_format: Option<String>,
-    /// `tool_call_parser`: `qwen3_coder`, `hermes`, `none`.
+    /// `tool_call_parser`: `qwen3_coder`, `hermes`, `openai`, `none`.
     pub tool_call_parser: Option<String>,
     /// `chat_template`: a file.
     pub chat_template: Option<PathBuf>,

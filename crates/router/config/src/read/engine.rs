@@ -19,7 +19,8 @@ const ISAS: &[(&str, &str)] = &[
     ("neon-i8mm", "neon-i8mm"),
 ];
 const REASONING: &[(&str, &str)] = &[("deepseek", "deepseek"), ("hidden", "hidden"), ("none", "none")];
-const TOOLS: &[(&str, &str)] = &[("qwen3_coder", "qwen3_coder"), ("hermes", "hermes"), ("none", "none")];
+const TOOLS: &[(&str, &str)] =
+    &[("qwen3_coder", "qwen3_coder"), ("hermes", "hermes"), ("openai", "openai"), ("none", "none")];
 
 const SPECULATIVE: &[&str] = &["auto", "off", "mtp", "lookup", "ngram"];
 /// The engine's maximum of draft tokens per step.

@@ -156,7 +156,7 @@ pub static PARAMS: Section = Section {
         ),
         key(
             "tool_call_parser",
-            Kind::OneOf(&["qwen3_coder", "hermes", "none"]),
+            Kind::OneOf(&["qwen3_coder", "hermes", "openai", "none"]),
             "the model's syntax of tool calls",
         ),
         key("chat_template", Kind::Text, "a file with a Jinja template instead of the model's own"),
@@ -167,7 +167,7 @@ pub static PARAMS: Section = Section {
     warned: &[
         (
             &["configurable_clientside_auth_params", "use_in_pass_through", "use_litellm_proxy"],
-            "clients cannot change the address of a request, and there is no pass-through",
+            "clients cannot change the address of a request, and LiteLLM's pass-through endpoints are not supported",
         ),
         (&["allowed_openai_params"], "all of OpenAI's parameters are always passed on"),
         (&["merge_reasoning_content_in_choices"], "reasoning is returned in reasoning_content"),

@@ -286,7 +286,10 @@ pub static GENERAL: Section = Section {
             ],
             "Python plugins are not supported; use master_key and virtual keys",
         ),
-        (&["litellm_key_header_name"], "keys are read from Authorization, x-api-key and api-key"),
+        (
+            &["litellm_key_header_name"],
+            "keys are read from Authorization, x-api-key, api-key, x-goog-api-key and x-litellm-api-key",
+        ),
         (&["public_routes"], "the paths without a key are fixed"),
     ],
     refused: &[

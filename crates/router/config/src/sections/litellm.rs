@@ -278,7 +278,7 @@ pub static LITELLM: Section = Section {
         ),
         (
             &["block_requests_for_models_without_pricing"],
-            "a table of prices is not supported: set input_cost_per_token and output_cost_per_token of a deployment",
+            "requests without a known price are not blocked: set input_cost_per_token and output_cost_per_token, or keys.prices",
         ),
         (
             &[

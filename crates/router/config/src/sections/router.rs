@@ -99,10 +99,7 @@ pub static ROUTER: Section = Section {
         ),
         (&["weights"], "set litellm_params.weight in the entries of model_list"),
         (&["routing_groups"], "routing_strategy is one for all groups"),
-        (
-            &["tag_routing", "tag_routing_prefix"],
-            "deployments are not chosen by tags here: give them separate model_names",
-        ),
+        (&["tag_routing", "tag_routing_prefix"], "use enable_tag_filtering, with tags in the entries"),
         (
             &["optional_pre_call_checks", "deployment_affinity_ttl_seconds"],
             "use router_settings.sticky, or routing_strategy: prefix-affinity",

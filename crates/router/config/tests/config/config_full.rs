@@ -118,7 +118,7 @@ fn other_kinds_of_targets() {
     assert_eq!((e.speculative.as_deref(), e.draft_max), (Some("draft=small.gguf"), Some(4)));
     assert_eq!(
         (e.reasoning_format.as_deref(), e.tool_call_parser.as_deref()),
-        (Some("deepseek"), Some("qwen3_coder"))
+        (Some("deepseek"), Some("openai"))
     );
 
     let wild = group(&config, "openai/*");

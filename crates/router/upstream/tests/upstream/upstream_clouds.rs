@@ -223,7 +223,7 @@ async fn errors_of_bedrock_are_classified() {
     for (events, kind, said) in [
         (thrown, FailureKind::RateLimited, "slow down"),
         (damaged, FailureKind::Protocol, "cannot be read"),
-        (begun(), FailureKind::Protocol, "broke off"),
+        (begun(), FailureKind::Protocol, "ended before it was complete"),
     ] {
         let server = Server::start(vec![frames(&events, 64)]).await;
         let e = cloud(Provider::Bedrock, "m", &server.base, aws());

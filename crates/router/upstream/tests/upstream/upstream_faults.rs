@@ -110,7 +110,7 @@ async fn silence_before_and_after_the_head() {
         for failure in [generate(&endpoint, &request(true)).await.1, forward(&endpoint, true).await.1] {
             let failure = failure.unwrap();
             assert_eq!((failure.kind, failure.sent_any), (FailureKind::Timeout, false));
-            assert_eq!(failure.message, "the provider sends nothing within 0.1 s");
+            assert_eq!(failure.message, "no first data from the provider within 0.1 s");
         }
     }
     // A whole answer has the limit of the whole alone.
@@ -127,7 +127,7 @@ async fn a_stream_that_falls_silent_or_never_ends() {
     let steps = vec![send(stream_head("text/event-stream")), send(chunk(FIRST)), Step::Hang];
     let timeouts = Timeouts { idle: Some(Duration::from_millis(80)), ..Timeouts::default() };
     let failures = fails_midway(steps, FailureKind::Timeout, timeouts).await;
-    assert_eq!(failures[0].message, "the provider has fallen silent within 0.08 s");
+    assert_eq!(failures[0].message, "no data from the provider within 0.08 s");
 
     // Comments keep a connection alive, but not a call. (The times are longer than the gaps on a busy machine.)
     let mut steps = vec![send(stream_head("text/event-stream")), send(chunk(FIRST))];
@@ -262,7 +262,8 @@ async fn a_length_that_is_wrong() {
         format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {n}\r\n\r\n")
     };
     // Shorter than it says, longer than it says, and no number.
-    fails(vec![send(head(100) + body), Step::Close], FailureKind::Protocol, "broke off").await;
+    fails(vec![send(head(100) + body), Step::Close], FailureKind::Protocol, "ended before it was complete")
+        .await;
     fails(vec![send(head(5) + body), Step::Close], FailureKind::Protocol, "cannot be read").await;
     let none = "HTTP/1.1 200 OK\r\ncontent-length: many\r\n\r\n{}";
     fails(vec![send(none), Step::Close], FailureKind::Protocol, "HTTP").await;

@@ -55,7 +55,7 @@ pub fn in_stream(json: &[u8]) -> ApiError {
 pub(crate) fn from_value(value: &Value, status: Option<u16>) -> ApiError {
     let error = &value["error"];
     let name = error["type"].as_str().unwrap_or("");
-    let message = error["message"].as_str().unwrap_or("the provider failed and does not say why");
+    let message = error["message"].as_str().unwrap_or("the provider returned an error without a message");
     let too_long = message.starts_with(TOO_LONG) || message.contains("exceed context limit");
     let kind = match TYPES.iter().find(|(_, n)| *n == name) {
         _ if too_long => ErrorKind::ContextLength,

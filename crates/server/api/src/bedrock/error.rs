@@ -18,7 +18,7 @@ pub fn parse(status: u16, name: Option<&str>, body: &[u8]) -> ApiError {
 pub(super) fn from_value(name: &str, value: &Value, status: Option<u16>) -> ApiError {
     let name = name.split(':').next().unwrap_or("").rsplit('#').next().unwrap_or("");
     let message = ["message", "Message"].iter().find_map(|key| value[*key].as_str());
-    let message = message.unwrap_or("the provider failed and does not say why");
+    let message = message.unwrap_or("the provider returned an error without a message");
     let low = message.to_ascii_lowercase();
     let too_long =
         ["input is too long", "too many input tokens", "maximum context length", "prompt is too long"];

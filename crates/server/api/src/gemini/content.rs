@@ -18,8 +18,8 @@ pub(super) fn several(f: Field) -> Result<Vec<Field>> {
 /// Fields of a part besides its content.
 const PART: Rules = &[
     ("partMetadata", echo()),
-    ("videoMetadata", tuning("this server looks at no films")),
-    ("mediaResolution", tuning("this server looks at what a provider's model sees")),
+    ("videoMetadata", tuning("video is not supported")),
+    ("mediaResolution", tuning("media is processed by the provider")),
 ];
 
 /// Calls without a result so far. Clients may omit ids: results then belong to the calls of the same function in order.

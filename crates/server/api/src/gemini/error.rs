@@ -69,7 +69,7 @@ pub(super) fn from_value(value: &Value, status: Option<u16>) -> ApiError {
     let nothing = Value::Null;
     let error = error_of(value).unwrap_or(&nothing);
     let name = error["status"].as_str().unwrap_or("");
-    let message = error["message"].as_str().unwrap_or("the provider failed and does not say why");
+    let message = error["message"].as_str().unwrap_or("the provider returned an error without a message");
     let details = error["details"].as_array().map_or(&[][..], Vec::as_slice);
     let reason = details.iter().find_map(|d| d["reason"].as_str());
     let status = status.or_else(|| error["code"].as_u64().and_then(|n| u16::try_from(n).ok()));

@@ -13,11 +13,11 @@ use crate::rules::{Rules, echo, only, refused, tuning, tuning_but};
 
 /// Fields of the body.
 const RULES: Rules = &[
-    ("safetySettings", tuning("this server filters nothing")),
+    ("safetySettings", tuning("this server does not filter content")),
     ("cachedContent", refused("prompts are cached without it: send the content itself")),
-    ("labels", tuning("there are no bills to label")),
+    ("labels", tuning("labels are not supported")),
     ("serviceTier", tuning("there is one service tier")),
-    ("store", tuning("nothing is kept")),
+    ("store", tuning("responses are not stored")),
 ];
 
 /// The same if the settings disable filters.
@@ -28,10 +28,10 @@ const CONFIG: Rules = &[
     ("responseModalities", only(r#"[["TEXT"], ["MODALITY_UNSPECIFIED"]]"#, "answers are text")),
     ("speechConfig", refused("answers are text")),
     ("imageConfig", refused("answers are text")),
-    ("audioTranscriptionConfig", tuning("this server hears nothing")),
-    ("mediaResolution", tuning("this server looks at what a provider's model sees")),
-    ("enableEnhancedCivicAnswers", tuning("it is for a provider")),
-    ("audioTimestamp", tuning("this server hears nothing")),
+    ("audioTranscriptionConfig", tuning("audio is not supported")),
+    ("mediaResolution", tuning("media is processed by the provider")),
+    ("enableEnhancedCivicAnswers", tuning("only a provider uses it")),
+    ("audioTimestamp", tuning("audio is not supported")),
     ("routingConfig", tuning("the model's name selects the deployment")),
     ("modelSelectionConfig", tuning("the model's name selects the deployment")),
 ];

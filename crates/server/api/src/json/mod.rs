@@ -321,7 +321,7 @@ impl Field {
     pub(crate) fn name(self) -> Result<String> {
         match &self.value {
             Value::String(s) if !s.is_empty() => self.string(),
-            _ => Err(self.expected("a string that is not empty")),
+            _ => Err(self.expected("a non-empty string")),
         }
     }
 
@@ -479,7 +479,7 @@ mod tests {
         assert_eq!(e.message, "'t' must be a number from 0 to 2, got 3");
         assert!(o.take("n").unwrap().integer(0..=9).unwrap_err().message.ends_with("got 1.5"));
         let e = o.take("s").unwrap().list(Field::name).unwrap_err();
-        assert_eq!(e.message, "'s[0]' must be a string that is not empty, got the string \"\"");
+        assert_eq!(e.message, "'s[0]' must be a non-empty string, got the string \"\"");
     }
 
     #[test]

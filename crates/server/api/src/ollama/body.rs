@@ -119,7 +119,7 @@ fn message(m: &Message, called: &HashMap<&str, &str>) -> Result<Value, ApiError>
             Part::Image { image, .. } => match &image.source {
                 ImageSource::Base64 { data, .. } => images.push(data),
                 ImageSource::Url(_) => {
-                    let what = format!("{}: the provider fetches no pictures; send its bytes", image.at);
+                    let what = format!("{}: the provider does not download images; send the data", image.at);
                     return Err(ApiError::invalid(image.at.clone(), what));
                 }
             },

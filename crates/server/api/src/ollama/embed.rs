@@ -18,7 +18,7 @@ use crate::rules::refused;
 pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
     let mut o = json::parse(body)?;
     let input = o.require("input")?;
-    let what = "a string that is not empty, or an array of at least one";
+    let what = "a non-empty string, or a non-empty array of them";
     let wrong = input.expected(what);
     let inputs = if input.is_string() { vec![input.name()?] } else { input.list(Field::name)? };
     if inputs.is_empty() {

@@ -9,10 +9,7 @@ use crate::{ApiError, ErrorKind};
 const REFUSED: [(&str, &str); 6] = [
     ("/api/pull", "get models with `octet pull`"),
     ("/api/push", "models are not published"),
-    (
-        "/api/create",
-        "models are made by other programs; put files of them into a folder, and name that to `octet serve`",
-    ),
+    ("/api/create", "create a GGUF file with another program, and pass it to `octet serve`"),
     ("/api/copy", "name models with --alias"),
     ("/api/delete", "remove models with `octet rm`"),
     ("/api/blobs", "get models with `octet pull`"),
@@ -39,7 +36,7 @@ pub fn parse(status: u16, body: &[u8]) -> ApiError {
 pub fn in_stream(json: &[u8]) -> ApiError {
     let value: Value = serde_json::from_slice(json).unwrap_or_default();
     error_from_message(
-        value["error"].as_str().unwrap_or("the provider failed and does not say why").into(),
+        value["error"].as_str().unwrap_or("the provider returned an error without a message").into(),
         None,
     )
 }

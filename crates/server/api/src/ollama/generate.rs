@@ -12,9 +12,9 @@ const RULES: Rules = &[
     ("messages", refused("they belong to /api/chat; send 'prompt'")),
     ("tools", refused("they belong to /api/chat")),
     ("template", refused("set it on the server with --chat-template")),
-    ("width", only("[0]", "no pictures are made")),
-    ("height", only("[0]", "no pictures are made")),
-    ("steps", tuning("no pictures are made")),
+    ("width", only("[0]", "image generation is not supported")),
+    ("height", only("[0]", "image generation is not supported")),
+    ("steps", tuning("image generation is not supported")),
 ];
 
 /// Parses the body of a `POST /api/generate`. Without a prompt it is a request to load or unload the model. The prompt is a user

@@ -28,7 +28,7 @@ pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
     let mut o = json::parse(body)?;
     let model = o.model()?;
     let input = o.require("input")?;
-    let empty = input.error("has an empty string, which has no vector");
+    let empty = input.error("must not contain an empty string");
     let inputs = prompts(input)?;
     if inputs.contains(&Prompt::Text(String::new())) {
         return Err(empty);
@@ -115,7 +115,9 @@ pub fn read(body: &[u8]) -> Result<Embeddings> {
         Numbers::Base64(text) => {
             let bytes = STANDARD.decode(text).unwrap_or_default();
             if bytes.is_empty() || !bytes.len().is_multiple_of(4) {
-                return Err(ApiError::upstream("a vector of the provider's answer is no base64 of numbers"));
+                return Err(ApiError::upstream(
+                    "the provider returned an embedding that is not valid base64 floats",
+                ));
             }
             Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
         }

@@ -19,7 +19,7 @@ pub(super) const RULES: Rules = &[
     ("prompt_cache_key", tuning("shared prefixes are found without it")),
     ("prompt_cache_retention", tuning("the server's settings say how long prefixes are kept")),
     ("prompt_cache_options", tuning("shared prefixes are found without it")),
-    ("safety_identifier", tuning("it is for a provider")),
+    ("safety_identifier", tuning("only a provider uses it")),
     ("prediction", tuning("it may make an answer faster, never different")),
     ("verbosity", tuning_but(r#"["medium"]"#, "say in the prompt how long the answer should be")),
     ("store", tuning("only answers of /v1/responses are kept")),
@@ -33,8 +33,8 @@ pub(super) const RULES: Rules = &[
     ("id_slot", tuning_but("[-1]", "the server places requests itself")),
     ("kv_transfer_params", tuning("there is no remote cache")),
     ("mm_processor_kwargs", tuning("this model reads no images")),
-    ("guided_decoding_backend", tuning("there is one")),
-    ("guided_whitespace_pattern", tuning("how a grammar is followed is the server's matter")),
+    ("guided_decoding_backend", tuning("the server chooses the grammar backend")),
+    ("guided_whitespace_pattern", tuning("the server chooses the whitespace of JSON")),
     ("length_penalty", tuning_but("[1]", "there is no beam search")),
     ("early_stopping", tuning("there is no beam search")),
     (
@@ -48,7 +48,7 @@ pub(super) const RULES: Rules = &[
     ("echo", refused("only completions have it")),
     ("prompt_logprobs", refused("use /v1/completions with 'echo' and 'logprobs'")),
     ("truncate_prompt_tokens", only("[-1]", "a prompt that does not fit is refused, never cut")),
-    ("logits_processors", refused("a client may not bring code")),
+    ("logits_processors", refused("clients cannot supply code")),
     ("allowed_token_ids", refused("use a grammar or 'logit_bias'")),
     ("bad_words", refused("use 'logit_bias'")),
     ("lora", refused("adapters are not supported")),
@@ -331,7 +331,7 @@ pub(super) fn thinking(o: &mut Object, chat: &mut Chat) -> Result<()> {
         o.take("reasoning_format");
         chat.reasoning.hide = true;
     }
-    let why = "reasoning comes apart from the answer; say --reasoning-format on the server";
+    let why = "reasoning is returned separately; set --reasoning-format on the server";
     o.only("reasoning_format", &["auto".into(), "deepseek".into(), "parsed".into()], why)?;
     switch(o.take("enable_thinking"), chat)?;
     if let Some(f) = o.take("chat_template_kwargs") {
@@ -396,10 +396,10 @@ fn switch(f: Option<Field>, chat: &mut Chat) -> Result<()> {
 /// Fields of vLLM's `structured_outputs` besides the constraint.
 const STRUCTURED: Rules = &[
     ("structural_tag", refused("use 'tools' and 'tool_choice'")),
-    ("whitespace_pattern", tuning("how a grammar is followed is the server's matter")),
-    ("disable_any_whitespace", tuning("how a grammar is followed is the server's matter")),
+    ("whitespace_pattern", tuning("the server chooses the whitespace of JSON")),
+    ("disable_any_whitespace", tuning("the server chooses the whitespace of JSON")),
     ("disable_additional_properties", refused("say it in the schema")),
-    ("disable_fallback", tuning_but("[true, false]", "there is one backend")),
+    ("disable_fallback", tuning_but("[true, false]", "the server chooses the grammar backend")),
 ];
 
 /// Parses the response format from all fields besides `response_format`.

@@ -198,7 +198,7 @@ fn failures_end_a_stream_with_an_error() {
     let e = Event::Error(ApiError::new(ErrorKind::Overloaded, "too much"));
     let stream = write(MessageWriter::new(&request()), &[started(), text("a"), e, text("b")]);
     assert!(stream.ends_with("event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"too much\"},\"request_id\":null}\n\n"), "{stream}");
-    assert!(write(MessageWriter::new(&request()), &[started()]).contains("broke off"));
+    assert!(write(MessageWriter::new(&request()), &[started()]).contains("ended before it was complete"));
 }
 
 #[test]

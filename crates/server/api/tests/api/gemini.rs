@@ -84,7 +84,7 @@ fn settings_are_read() {
     );
     let reasoning = &r.chat().expect("a conversation").reasoning;
     assert_eq!((reasoning.enabled, reasoning.effort, reasoning.hide), (Some(true), Some(Effort::Low), false));
-    assert_eq!(r.warnings[0].message, "'safetySettings' is ignored: this server filters nothing");
+    assert_eq!(r.warnings[0].message, "'safetySettings' is ignored: this server does not filter content");
     for (budget, enabled, tokens) in
         [(0, Some(false), None), (-1, Some(true), None), (99, Some(true), Some(99))]
     {

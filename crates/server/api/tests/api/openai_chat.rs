@@ -225,7 +225,7 @@ fn errors_in_messages_name_the_field() {
     refused(
         call(json!({"name": "", "arguments": "{}"})),
         "messages[1].tool_calls[0].function.name",
-        "not empty",
+        "a non-empty string",
     );
     refused(
         call(json!({"name": "f", "arguments": [1]})),
@@ -439,7 +439,7 @@ fn failures_end_a_stream_with_an_error() {
     assert!(stream.ends_with("data: {\"error\":{\"message\":\"too much\",\"type\":\"overloaded_error\",\"param\":null,\"code\":null}}\n\ndata: [DONE]\n\n"));
     for cut in [vec![], vec![started()], vec![started(), text("a")]] {
         let stream = write(ChunkWriter::new(&request()), &cut);
-        assert!(stream.contains("broke off"), "{stream}");
+        assert!(stream.contains("ended before it was complete"), "{stream}");
     }
 }
 

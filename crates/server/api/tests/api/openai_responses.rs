@@ -168,9 +168,9 @@ fn items_of_stored_responses_are_referred_to() {
     assert_eq!(said.reasoning, [ReasoningPart::Text { text: "A".into(), signature: None }]);
     assert_eq!((&*said.tool_calls[0].name, &*said.tool_calls[0].id), ("f", "c"));
     for (ids, says) in [
-        (&["fc_abc_2"][..], "not kept"),
-        (&["x"], "not kept"),
-        (&["fc_abc_1", "fc_abc_1"], "in the input already"),
+        (&["fc_abc_2"][..], "not stored"),
+        (&["x"], "not stored"),
+        (&["fc_abc_1", "fc_abc_1"], "already in the input"),
     ] {
         let e = parse(ids).unwrap_err();
         assert!(e.message.contains(says) && e.param.is_some_and(|p| p.ends_with("].id")), "{}", e.message);
@@ -251,7 +251,7 @@ fn failures_and_limits_are_reported() {
     let last = &events[events.len() - 1];
     assert_eq!(last["type"], "response.incomplete");
     assert_eq!(last["response"]["incomplete_details"], json!({"reason": "max_output_tokens"}));
-    assert!(write(ResponseWriter::new(&request()), &[]).contains("broke off"));
+    assert!(write(ResponseWriter::new(&request()), &[]).contains("ended before it was complete"));
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub enum Translated {
 /// Invalid GBNF, with the line; and features without a counterpart, by name.
 pub fn translate(text: &str) -> Result<Translated, Error> {
     if text.len() > LARK_BYTES_MAX {
-        return Err(Error::Lark(format!("it has {} bytes; at most {LARK_BYTES_MAX} are taken", text.len())));
+        return Err(Error::Lark(format!("it has {} bytes; the maximum is {LARK_BYTES_MAX}", text.len())));
     }
     let grammar = parse::parse(text)?;
     if grammar.is_regular(grammar.root) {

@@ -219,7 +219,7 @@ pub fn parse(text: &str) -> Result<Grammar, Error> {
         p.space(true);
     }
     let Some(&root) = p.names.get("root") else {
-        return Err(Error::Lark("there is no rule 'root', which the text is to follow".into()));
+        return Err(Error::Lark("the grammar has no rule 'root'".into()));
     };
     let mut names: Vec<&str> = vec![""; p.bodies.len()];
     p.names.iter().for_each(|(name, i)| names[*i] = name);

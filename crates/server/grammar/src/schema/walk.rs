@@ -255,7 +255,7 @@ impl<'a> Walk<'a> {
         };
         let most = if name == "properties" { PROPERTIES_MAX } else { PATTERN_PROPERTIES_MAX };
         if map.len() > most {
-            return Err(self.error(format!("'{name}' has {} entries; at most {most} are taken", map.len())));
+            return Err(self.error(format!("'{name}' has {} entries; the maximum is {most}", map.len())));
         }
         let mut out = Map::new();
         for (key, v) in map {
@@ -340,8 +340,9 @@ impl<'a> Walk<'a> {
             return Ok(None);
         };
         if names.len() > PROPERTIES_MAX {
-            return Err(self
-                .error(format!("'required' has {} names; at most {PROPERTIES_MAX} are taken", names.len())));
+            return Err(
+                self.error(format!("'required' has {} names; the maximum is {PROPERTIES_MAX}", names.len()))
+            );
         }
         Ok(Some(value.clone()))
     }

@@ -62,8 +62,7 @@ impl Head {
     fn of(app: &Arc<App>, request: &Request, path: &str) -> Result<Self, ApiError> {
         let gateway = app.gateway().cloned().ok_or_else(|| {
             let what = format!(
-                "{path} is only passed on to other servers, and there are none; serve with --config and a model of a provider \
-                 that has it (docs/providers.md)"
+                "{path} needs a provider: start with --config and a model of a provider that supports it (docs/providers.md)"
             );
             ApiError::new(ErrorKind::NotFound, what)
         })?;
@@ -109,7 +108,7 @@ pub async fn json(c: Call, passed: Passed, path: &str) -> Result<Response, ApiEr
 }
 
 fn missing() -> ApiError {
-    ApiError::invalid("model", "'model' is missing, or no string that is not empty")
+    ApiError::invalid("model", "'model' must be a non-empty string")
 }
 
 async fn form(head: Head, request: Request, passed: Passed, boundary: &str) -> Result<Response, ApiError> {

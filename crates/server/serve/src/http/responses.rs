@@ -89,8 +89,10 @@ pub async fn read(
     app.memory_budget.take_kept(share, referred_bytes)?;
     if let Some(id) = &parsed.previous_response_id {
         let Some(kept) = app.kept.get(id, caller) else {
-            let what =
-                format!("the response '{}' is not kept (any more); send its items instead", shortened(id));
+            let what = format!(
+                "the response '{}' is not stored (unknown or expired); send its items instead",
+                shortened(id)
+            );
             let error = ApiError::invalid("previous_response_id", what);
             return Err(ApiError { code: Some("previous_response_not_found".into()), ..error });
         };

@@ -20,7 +20,7 @@ use crate::memory_budget::MemoryPermit;
 type Id = Result<Path<String>, PathRejection>;
 
 fn missing(id: &str) -> ApiError {
-    let what = format!("the response '{}' is not kept, or not any more", shortened(id));
+    let what = format!("the response '{}' is not stored (unknown or expired)", shortened(id));
     ApiError::new(ErrorKind::NotFound, what)
 }
 

@@ -50,7 +50,7 @@ impl Named {
 }
 
 fn missing(id: &str) -> ApiError {
-    let what = format!("there is no stream '{}', or not any more", shortened(id));
+    let what = format!("no stream '{}' (unknown or expired)", shortened(id));
     ApiError::new(ErrorKind::NotFound, what)
 }
 

@@ -206,7 +206,7 @@ impl Registry {
         for loaded in engines {
             let ended = crate::blocking::spawn_blocking(move || loaded.handle.join()).await;
             if !matches!(ended, Ok(Ok(()))) {
-                tracing::error!("an engine ended badly");
+                tracing::error!("an engine failed");
             }
         }
     }

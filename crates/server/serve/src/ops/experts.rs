@@ -46,7 +46,7 @@ impl ExpertMetrics {
         );
         exposed.register(
             "octet:experts_effective",
-            "Experts that, used equally, would be as hard to foretell as those of the layer",
+            "Effective number of experts: exp of the entropy of the layer's choices",
             new.effective.clone(),
         );
         new

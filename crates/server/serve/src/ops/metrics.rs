@@ -174,7 +174,7 @@ impl Levels {
                 "KV cache pages that no running sequence uses, kept for later prompts",
             ),
             snapshots: level("octet:snapshots", "Snapshots of recurrent states in memory"),
-            snapshot_bytes: level("octet:snapshot_bytes", "Bytes of these snapshots"),
+            snapshot_bytes: level("octet:snapshot_bytes", "Bytes of the snapshots in memory"),
             snapshots_taken: level("octet:snapshots_taken", "Snapshots taken since the model was loaded"),
             snapshot_hits: level(
                 "octet:snapshot_hits",
@@ -213,11 +213,11 @@ impl Levels {
             ),
             steps_dropped: level(
                 "octet:steps_dropped",
-                "Steps ahead whose results were not needed, or that had other tokens than the host then chose",
+                "Steps ahead that were discarded: not needed, or begun with other tokens than the host chose",
             ),
             step_bytes: level(
                 "octet:step_bytes",
-                "Bytes that these steps had to read: weights, states, keys and values",
+                "Bytes that steps had to read since the model was loaded: weights, states, keys and values",
             ),
             bandwidth: level(
                 "octet:memory_bandwidth_bytes",
@@ -253,23 +253,26 @@ impl Shares {
                 "vllm:kv_cache_usage_perc",
                 "Share of the KV cache that running sequences use, 0 to 1",
             ),
-            loaded: share("octet:model_loaded", "How far the model is loaded, 0 to 1"),
+            loaded: share("octet:model_loaded", "Loading progress of the model, 0 to 1"),
             worst_step: share(
                 "octet:decode_step_seconds_max",
-                "The longest step that had an answer's token in it",
+                "Longest step that generated a token, in seconds",
             ),
-            step_seconds: share("octet:step_seconds", "Time that all steps took since the model was loaded"),
+            step_seconds: share(
+                "octet:step_seconds",
+                "Time of all steps since the model was loaded, in seconds",
+            ),
             masked_step_seconds: share(
                 "octet:masked_step_seconds",
-                "Time that those with constrained answers took, masks included",
+                "Time of steps with constrained answers, including masks, in seconds",
             ),
             mask_seconds: share(
                 "octet:mask_seconds",
-                "Time that masks were computed, beside the steps' own work",
+                "Time to compute masks, in parallel with steps, in seconds",
             ),
             mask_wait_seconds: share(
                 "octet:mask_wait_seconds",
-                "Time that steps waited for masks: what constraints cost",
+                "Time that steps waited for masks, in seconds",
             ),
         }
     }
@@ -284,16 +287,24 @@ impl Latencies {
         };
         let long: fn() -> Histogram = || Histogram::new(E2E_S);
         Self {
-            ttft: times("vllm:time_to_first_token_seconds", "From the request to the first token", || {
+            ttft: times("vllm:time_to_first_token_seconds", "Time to first token in seconds", || {
                 Histogram::new(TTFT_S)
             }),
-            itl: times("vllm:inter_token_latency_seconds", "From one token to the next", || {
+            itl: times("vllm:inter_token_latency_seconds", "Time between output tokens in seconds", || {
                 Histogram::new(ITL_S)
             }),
-            e2e: times("vllm:e2e_request_latency_seconds", "From the request to its end", long),
-            queued: times("vllm:request_queue_time_seconds", "In the queue", long),
-            prefill: times("vllm:request_prefill_time_seconds", "From there to the first token", long),
-            decode: times("vllm:request_decode_time_seconds", "From there to the last", long),
+            e2e: times("vllm:e2e_request_latency_seconds", "Request latency in seconds", long),
+            queued: times("vllm:request_queue_time_seconds", "Time in the queue in seconds", long),
+            prefill: times(
+                "vllm:request_prefill_time_seconds",
+                "Time from scheduling to the first token in seconds",
+                long,
+            ),
+            decode: times(
+                "vllm:request_decode_time_seconds",
+                "Time from the first to the last token in seconds",
+                long,
+            ),
         }
     }
 }
@@ -302,11 +313,15 @@ impl Default for Metrics {
     fn default() -> Self {
         let mut exposed = Exposed::default();
         let memory = Gauge::default();
-        exposed.register("process_resident_memory_bytes", "Memory that the server holds", memory.clone());
+        exposed.register(
+            "process_resident_memory_bytes",
+            "Resident memory of the server in bytes",
+            memory.clone(),
+        );
         let finished = Family::<Finished, Counter>::default();
-        exposed.register("vllm:request_success", "Answers that came to their end", finished.clone());
+        exposed.register("vllm:request_success", "Completed requests", finished.clone());
         let cache_config = Family::<CacheConfig, Gauge>::default();
-        exposed.register("vllm:cache_config_info", "The cache's shape", cache_config.clone());
+        exposed.register("vllm:cache_config_info", "KV cache configuration", cache_config.clone());
         Self {
             counts: Counts::new(&mut exposed),
             levels: Levels::new(&mut exposed),

@@ -87,38 +87,30 @@ impl RouteMetrics {
             busy: Gauge::default(),
             reloads: Gauge::default(),
         };
-        exposed.register(
-            "octet:routed_requests",
-            "Requests by who answered them, and how",
-            out.requests.clone(),
-        );
+        exposed.register("octet:routed_requests", "Requests by deployment and result", out.requests.clone());
         exposed.register("octet:route_failures", "Attempts that failed, by kind", out.failures.clone());
-        exposed.register("octet:route_fallbacks", "Turns to another group", out.fallbacks.clone());
-        exposed.register(
-            "octet:route_confidence",
-            "What cascades made of first tokens",
-            out.cascades.clone(),
-        );
+        exposed.register("octet:route_fallbacks", "Fallbacks to another group", out.fallbacks.clone());
+        exposed.register("octet:route_confidence", "Confidence results of cascades", out.cascades.clone());
         exposed.register(
             "octet:route_decisions",
             "Decisions of cascades, by what decided: rule, prerouter, confidence, tool_calls, self_check",
             out.decisions.clone(),
         );
-        let continued = "Answers that broke off and went on elsewhere";
+        let continued = "Answers continued by another deployment";
         exposed.register("octet:route_continued", continued, out.continued.clone());
-        let prompt = "Tokens of prompts, as who answered counts them";
+        let prompt = "Prompt tokens, as counted by the deployment";
         exposed.register("octet:routed_prompt_tokens", prompt, out.prompt_tokens.clone());
-        let generated = "Tokens of answers, as who answered counts them";
+        let generated = "Answer tokens, as counted by the deployment";
         exposed.register("octet:routed_generation_tokens", generated, out.generation_tokens.clone());
-        exposed.register("octet:routed_seconds", "From a request to its end", out.seconds.clone());
-        let cached = "Requests that were answered from the cache of responses";
+        exposed.register("octet:routed_seconds", "Request latency in seconds", out.seconds.clone());
+        let cached = "Response cache hits";
         exposed.register("octet:response_cache_hits", cached, out.cached.clone());
-        let errors = "Times that Redis did not answer since the cache of responses was made";
+        let errors = "Redis failures";
         exposed.register("octet:response_cache_errors", errors, out.cache_errors.clone());
-        let dropped = "Records of requests that no callback took since these were set up";
+        let dropped = "Callback records dropped";
         exposed.register("octet:callback_records_dropped", dropped, out.dropped.clone());
-        exposed.register("octet:routed_running", "Requests on their way", out.busy.clone());
-        exposed.register("octet:config_reloads", "Configurations taken since the start", out.reloads.clone());
+        exposed.register("octet:routed_running", "Running routed requests", out.busy.clone());
+        exposed.register("octet:config_reloads", "Configuration reloads", out.reloads.clone());
         out
     }
 

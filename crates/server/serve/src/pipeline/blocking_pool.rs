@@ -95,7 +95,7 @@ impl BlockingPool {
 
 /// The result of cancelled work, which nobody reads.
 pub fn given_up() -> ApiError {
-    ApiError::new(ErrorKind::Overloaded, "the request was given up")
+    ApiError::new(ErrorKind::Overloaded, "the request was cancelled")
 }
 
 fn internal(e: &dyn std::error::Error) -> ApiError {

@@ -157,7 +157,7 @@ fn check(model: &Loaded, request: &GenerateRequest) -> Result<(), ApiError> {
     let rules = model.handle.rules();
     if request.n as usize > rules.max_seqs {
         let what = format!(
-            "'n' is {}, but the server generates {} answers at once (--parallel); ask for at most that",
+            "'n' is {}, which exceeds the maximum of {} concurrent answers (--parallel)",
             request.n, rules.max_seqs
         );
         return Err(ApiError::invalid("n", what));

@@ -66,21 +66,25 @@ impl Job<'_> {
         }
     }
 
+    /// The error for `what`, which exceeds the token limit.
+    fn too_long(&self, model: &Loaded, param: &str, what: impl std::fmt::Display) -> ApiError {
+        let (rules, tokens_max) = (model.handle.rules(), self.tokens_max(model));
+        let counted = if self.purpose == Purpose::Count { ", the maximum for counting" } else { "" };
+        let what = format!(
+            "{what} exceeds {tokens_max} tokens{counted}; this model's maximum context length is {} tokens, and the KV \
+             cache holds {}",
+            rules.context, rules.capacity
+        );
+        ApiError { param: Some(param.into()), ..ApiError::new(ErrorKind::ContextLength, what) }
+    }
+
     /// Each message and each tool takes at least one token, so more of them than tokens are refused before rendering, where a template
     /// would need many times their memory.
     fn check_count(&self, model: &Loaded, chat: &Chat) -> Result<(), ApiError> {
-        let (rules, tokens_max) = (model.handle.rules(), self.tokens_max(model));
         for (param, n) in [("messages", chat.messages.len()), ("tools", chat.tools.len())] {
-            if n > tokens_max {
-                let what = format!(
-                    "there are {n} {param} and each takes a token at least, but no more than {tokens_max} tokens are taken; \
-                     this model's maximum context length is {} tokens, and the KV cache holds {}",
-                    rules.context, rules.capacity
-                );
-                return Err(ApiError {
-                    param: Some(param.into()),
-                    ..ApiError::new(ErrorKind::ContextLength, what)
-                });
+            if n > self.tokens_max(model) {
+                let what = format!("a request with {n} {param}, of at least one token each,");
+                return Err(self.too_long(model, param, what));
             }
         }
         Ok(())
@@ -94,19 +98,8 @@ impl Job<'_> {
         bytes: usize,
         encode: impl FnOnce(Bounds<'_>) -> Result<Encoded, EncodeError>,
     ) -> Result<Vec<u32>, ApiError> {
-        let rules = model.handle.rules();
         let tokens_max = self.tokens_max(model);
-        let too_long = || {
-            let what = match self.purpose {
-                Purpose::Count => "no more are counted",
-                Purpose::Prompt | Purpose::CutPrompt => "no more fit",
-            };
-            let what = format!(
-                "a text of {bytes} bytes has more than {tokens_max} tokens, and {what}; this model's maximum context length is {} tokens, and the KV cache holds {}",
-                rules.context, rules.capacity
-            );
-            ApiError { param: Some(param.into()), ..ApiError::new(ErrorKind::ContextLength, what) }
-        };
+        let too_long = || self.too_long(model, param, format_args!("a text of {bytes} bytes"));
         let cuts = self.purpose == Purpose::CutPrompt;
         if !cuts && model.tokenizer().bytes_max(tokens_max).is_some_and(|most| bytes > most) {
             return Err(too_long());
@@ -334,11 +327,7 @@ fn mixed(model: &Loaded, parts: &[PromptPart], job: Job<'_>) -> Result<Vec<u32>,
             }
         }
         if ids.len() > job.tokens_max(model) {
-            let what = format!("the prompt has more than {} tokens, and no more fit", job.tokens_max(model));
-            return Err(ApiError {
-                param: Some("prompt".into()),
-                ..ApiError::new(ErrorKind::ContextLength, what)
-            });
+            return Err(job.too_long(model, "prompt", "the prompt"));
         }
     }
     Ok(ids)
@@ -366,7 +355,7 @@ pub fn infill(
     let Some(fim) = tokenizer.fim() else {
         return Err(ApiError::invalid(
             "suffix",
-            "this model's vocabulary has no tokens to fill in the middle; use a code model that has",
+            "this model has no fill-in-the-middle tokens; use a code model that has them",
         ));
     };
     let Prompt::Text(prefix) = prefix else {

@@ -192,7 +192,7 @@ async fn left_bodies_are_counted(dialect: &str, path: &str) {
     let refused = tokio::time::timeout(PATIENCE, f.post(path, &body("well"))).await;
     let (status, refused) = refused.expect("it is refused before it waits for a thread");
     assert!(
-        status == 503 && refused.to_string().contains("other requests take"),
+        status == 503 && refused.to_string().contains("the memory for long requests"),
         "{status} {}",
         refused["error"]
     );
@@ -249,7 +249,7 @@ async fn values_of_bodies_that_are_parsed_late_are_counted() {
     f.until("it arrives", || up.last().body["model"] == "slow").await;
     let (status, refused) = read(embed(3000).await.expect("an answer")).await;
     assert!(
-        status == 503 && refused.to_string().contains("other requests take"),
+        status == 503 && refused.to_string().contains("the memory for long requests"),
         "{status} {}",
         refused["error"]
     );

@@ -96,7 +96,7 @@ async fn requests_that_cannot_be_forwarded_are_refused() {
     let f = Fixture::routed(&config(&up.base, "")).await;
     let path = "/v1/audio/transcriptions";
     for (body, status, expected) in [
-        (form(&[("file", "a")]), 400, "'model' is missing"),
+        (form(&[("file", "a")]), 400, "'model' must be a non-empty string"),
         (form(&[("model", "ears"), ("model", "other")]), 400, "two fields 'model'"),
         (form(&[("model", "nobody")]), 404, "nobody"),
         (form(&[("model", "other")]), 400, "anthropic has no /audio/transcriptions"),
@@ -107,12 +107,12 @@ async fn requests_that_cannot_be_forwarded_are_refused() {
         assert!(got == status && text.contains(expected), "{got} {text}");
     }
     let (status, said) = f.post("/v1/moderations", &json!({"input": "a"})).await;
-    assert!(status == 400 && said.to_string().contains("'model' is missing"), "{said}");
+    assert!(status == 400 && said.to_string().contains("'model' must be a non-empty string"), "{said}");
     assert_eq!(up.seen().len(), 0, "nobody was asked");
     let local = Fixture::start().await;
     for path in ["/v1/audio/speech", "/v1/files"] {
         let (status, said) = local.post(path, &json!({"model": "tiny", "input": "a"})).await;
-        assert!(status == 404 && said.to_string().contains("serve with --config"), "{said}");
+        assert!(status == 404 && said.to_string().contains("start with --config"), "{said}");
     }
 }
 

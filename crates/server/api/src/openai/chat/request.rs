@@ -53,11 +53,10 @@ fn continuation(o: &mut Object, chat: &mut Chat) -> Result<()> {
         return Err(ApiError::invalid(path, format!("'{path}' cannot continue a message with 'tool_calls'")));
     }
     if chat.continue_final {
-        let why = "a message that goes on needs no beginning of an answer";
+        let why = "it cannot be true together with 'continue_final_message'";
         o.only("add_generation_prompt", &[false.into()], why)
     } else {
-        let why =
-            "without it there is no answer; set 'continue_final_message' to go on with the last message";
+        let why = "without it there is no answer; set 'continue_final_message' to continue the last message";
         o.only("add_generation_prompt", &[true.into()], why)
     }
 }

@@ -89,8 +89,8 @@ fn stored(
     let at = f.at();
     let mut o = f.object()?;
     let f = o.require("id")?;
-    let unknown = f.error("names an item that is not kept (any more): send the item itself");
-    let twice = f.error("names an item that is in the input already");
+    let unknown = f.error("refers to an item that is not stored: send the item itself");
+    let twice = f.error("refers to an item that is already in the input");
     let id = f.name()?;
     if !referred.insert(id.clone()) {
         return Err(twice);

@@ -131,7 +131,7 @@ impl Health {
     /// Somebody asks for a model that stays down: it is loaded again, as after the first loss.
     pub(super) fn revive(&mut self, now: Instant) {
         if let Condition::Down(why) = &self.condition {
-            let why = format!("{why}; it is loaded again, since somebody asked for that");
+            let why = format!("{why}; it is loaded again, as requested");
             (self.condition, self.loaded_again) = (Condition::Lost { why, next: Some(now), failed: 0 }, None);
         }
     }

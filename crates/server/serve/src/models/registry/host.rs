@@ -278,6 +278,6 @@ async fn unload(model: &str, loaded: Arc<Loaded>) {
     loaded.handle.shutdown(Shutdown::Drain);
     let ended = crate::blocking::spawn_blocking(move || loaded.handle.join()).await;
     if !matches!(ended, Ok(Ok(()))) {
-        tracing::error!(model, "the engine ended badly");
+        tracing::error!(model, "the engine failed");
     }
 }
