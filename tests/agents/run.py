@@ -97,6 +97,7 @@ def main():
     if not (args.shared / "templates").exists():
         print(f"skipped: needs a tokenizer and a chat template of Qwen3.5's kind in {args.shared}, which is not there")
         return 1 if os.environ.get("CI") else 0
+    args.folder, args.server = args.folder.resolve(), args.server.resolve()
     installed = Installed(args.folder)
     chosen = [known[key] for key in args.programs or known]
     for program in chosen:

@@ -51,7 +51,7 @@ def tasks(p):
     ]
     if p.agent:
         out += [
-            task("SUBTASK-ONE", answer(p.shell("echo sub-$((60 + 4))")), answer("SUB-DONE", expect="sub-64")),
+            task("SUBTASK-ONE", answer(p.shell("echo sub-$((60 + 4))")), p.subtask_done()),
             task(
                 "TASK-AGENT",
                 answer(p.agent("Please do SUBTASK-ONE.")),

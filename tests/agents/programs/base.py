@@ -1,5 +1,7 @@
 """What is asked of a program."""
 
+from harness import answer
+
 
 class Program:
     """One program. `place` and `bin` are set before its other methods are called."""
@@ -48,6 +50,10 @@ class Program:
     def script(self):
         """Tasks of its own, instead of those that use its tools."""
         return []
+
+    def subtask_done(self):
+        """What the model of a sub-agent answers after its command."""
+        return answer("SUB-DONE", expect="sub-64")
 
     def ask(self, prompt, resume=False, model=None):
         """Asks it something, in the last session or in a new one; what it said."""

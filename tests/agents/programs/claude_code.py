@@ -5,7 +5,7 @@ from programs.base import Program
 
 
 class ClaudeCode(Program):
-    key, name, version, api = "claude-code", "Claude Code", "2.1.330", "Anthropic messages"
+    key, name, version, api = "claude-code", "Claude Code", "2.1.332", "Anthropic messages"
     aliases = ["claude-*"]
     second_model = "haiku"
     # It differs between sessions: with it no prompt could go on from an earlier session's.

@@ -26,7 +26,7 @@ class Codex(Program):
     image_expect = "Here was an image"
 
     def install(self, installed):
-        return installed.npm(self.key, [f"@openai/codex@{self.version}"])
+        return installed.npm("codex", [f"@openai/codex@{self.version}"])
 
     def setup(self):
         self.place.write(".codex/config.toml", CONFIG.format(url=self.place.url))
@@ -55,3 +55,18 @@ class Codex(Program):
         command += ["--model", model] if model else []
         command += ["resume", "--last"] if resume else []
         return self.place.run([*command, prompt])
+
+
+class CodexOss(Codex):
+    """Codex as its users start it with Ollama: no settings but the address."""
+
+    key, api = "codex-oss", "Ollama, OpenAI responses"
+
+    def setup(self):
+        self.place.write(".codex/config.toml", "check_for_update_on_startup = false\n[analytics]\nenabled = false\n")
+
+    def ask(self, prompt, resume=False, model=None):
+        command = ["codex", "exec", "--skip-git-repo-check", "--sandbox", "danger-full-access"]
+        command += ["--oss", "--local-provider", "ollama", "--model", model or "local"]
+        command += ["resume", "--last"] if resume else []
+        return self.place.run([*command, prompt], {"CODEX_OSS_BASE_URL": f"{self.place.url}/v1"})

@@ -11,6 +11,7 @@ class OpenCode(Program):
     aliases = ["small"]
     second_model = "octet/small"
     image_expect = "Here was an image"
+    program, settings = "opencode", ".config/opencode/opencode.json"
 
     def install(self, installed):
         return installed.npm(self.key, [f"opencode-ai@{self.version}"], ["opencode-ai/postinstall.mjs"])
@@ -34,7 +35,7 @@ class OpenCode(Program):
             "autoupdate": False,
             "share": "disabled",
         }
-        self.place.write(".config/opencode/opencode.json", json.dumps(config))
+        self.place.write(self.settings, json.dumps(config))
 
     def write(self, name, content):
         return call("write", filePath=self.path(name), content=content)
@@ -54,5 +55,7 @@ class OpenCode(Program):
     def ask(self, prompt, resume=False, model=None):
         more = ["--continue"] if resume else []
         more += ["--model", model] if model else []
-        env = {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"}
-        return self.place.run(["opencode", "run", "--auto", *more, prompt], env)
+        return self.place.run([self.program, "run", "--auto", *more, prompt], self.environment())
+
+    def environment(self):
+        return {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"}

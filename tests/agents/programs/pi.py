@@ -7,7 +7,7 @@ from programs.base import Program
 
 
 class Pi(Program):
-    key, name, version, api = "pi", "pi", "0.87.1", "OpenAI chat"
+    key, name, version, api = "pi", "pi", "1.3.0", "OpenAI chat"
     aliases = ["small"]
     second_model = "octet/small"
     image_expect = "Here was an image"

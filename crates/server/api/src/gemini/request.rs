@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::content::{contents, several, texts};
-use super::schema::json_schema;
+use super::schema::{any_schema, json_schema};
 use crate::core::{
     Chat, Effort, Family, GenerateRequest, Input, Message, ResponseFormat, Role, Tool, ToolChoice, ToolOrigin,
 };
@@ -150,7 +150,8 @@ fn function(f: Field) -> Result<Tool> {
     let mut o = f.object()?;
     o.camel_case();
     let theirs = o.read("parameters", Field::map)?.map(json_schema);
-    let schema = o.read("parametersJsonSchema", Field::map)?;
+    // Gemini CLI writes Google's names of types here, too.
+    let schema = o.read("parametersJsonSchema", Field::map)?.map(json_schema);
     let tool = Tool {
         name: o.require("name")?.name()?,
         description: o.read("description", Field::string)?,
@@ -262,7 +263,7 @@ fn format(o: &mut Object, r: &mut GenerateRequest) -> Result<()> {
     let ours = o.take("responseJsonSchema");
     let field = ours.as_ref().or(theirs.as_ref()).map(Field::path);
     let schema = match (ours, theirs) {
-        (Some(f), _) => Some(crate::openai::schema(f)?),
+        (Some(f), _) => Some(any_schema(crate::openai::schema(f)?)),
         (None, Some(f)) => Some(Value::Object(json_schema(f.map()?))),
         (None, None) => None,
     };

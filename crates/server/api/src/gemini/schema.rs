@@ -40,9 +40,11 @@ pub(super) fn json_schema(schema: Map<String, Value>) -> Map<String, Value> {
                 text.parse::<u64>().map_or(Value::String(text), Value::from)
             }
             (key, Value::Object(inner)) if SCHEMA.contains(&key) => json_schema(inner).into(),
-            (key, Value::Array(items)) if SCHEMAS.contains(&key) => items.into_iter().map(any).collect(),
+            (key, Value::Array(items)) if SCHEMAS.contains(&key) => {
+                items.into_iter().map(any_schema).collect()
+            }
             (key, Value::Object(inner)) if NAMED.contains(&key) => {
-                Value::Object(inner.into_iter().map(|(name, s)| (name, any(s))).collect())
+                Value::Object(inner.into_iter().map(|(name, s)| (name, any_schema(s))).collect())
             }
             (_, other) => other,
         };
@@ -64,7 +66,8 @@ pub(super) fn json_schema(schema: Map<String, Value>) -> Map<String, Value> {
     out
 }
 
-fn any(value: Value) -> Value {
+/// The same for a schema that may be `true` or `false`.
+pub(super) fn any_schema(value: Value) -> Value {
     match value {
         Value::Object(schema) => json_schema(schema).into(),
         other => other,

@@ -10,7 +10,8 @@ use crate::time::rfc3339;
 /// 9999-12-31: the expiry of models that are never unloaded.
 const NEVER_S: u64 = 253_402_300_799;
 
-/// The answer to `GET /api/tags`.
+/// The answer to `GET /api/tags`. Other names of a model have entries of their own, as with `ollama cp`: clients look names up here before
+/// they ask for them.
 pub fn tags(models: &[ModelInfo]) -> Value {
     let entry = |m| {
         let mut out = entry(m);
@@ -18,7 +19,12 @@ pub fn tags(models: &[ModelInfo]) -> Value {
         out["size"] = m.size_bytes.into();
         out
     };
-    json!({"models": models.iter().map(entry).collect::<Vec<_>>()})
+    let renamed = |m: &ModelInfo| {
+        let other = |name: &String| ModelInfo { id: name.clone(), ..m.clone() };
+        m.aliases.iter().map(other).collect::<Vec<_>>()
+    };
+    let all = models.iter().flat_map(|m| std::iter::once(m.clone()).chain(renamed(m)));
+    json!({"models": all.map(|m| entry(&m)).collect::<Vec<_>>()})
 }
 
 /// The answer to `GET /api/ps`: the loaded models.

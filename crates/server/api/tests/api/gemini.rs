@@ -20,6 +20,26 @@ fn refused(mut body: Value) -> String {
     gemini::parse(body.to_string().as_bytes()).expect_err("it is refused").to_string()
 }
 
+/// Gemini CLI's requests have them in JSON schemas.
+#[test]
+fn googles_names_of_types_are_read_in_json_schemas() {
+    let schema = json!({"type": "OBJECT", "properties": {
+        "type": {"type": "STRING"}, "n": {"type": "ARRAY", "items": {"type": "NUMBER"}}}, "required": ["n"]});
+    let read = json!({"type": "object", "properties": {
+        "type": {"type": "string"}, "n": {"type": "array", "items": {"type": "number"}}}, "required": ["n"]});
+    let config = json!({"responseMimeType": "application/json", "responseJsonSchema": schema});
+    let tool = json!({"name": "f", "parametersJsonSchema": schema});
+    let contents = json!([{"parts": [{"text": "a"}]}]);
+    let r = parse(
+        json!({"contents": contents, "generationConfig": config, "tools": [{"functionDeclarations": [tool]}]}),
+    );
+    let ResponseFormat::JsonSchema { schema, .. } = &r.response_format else {
+        panic!("{:?}", r.response_format)
+    };
+    assert_eq!(schema, &read);
+    assert_eq!(Value::from(r.chat().expect("a conversation").tools[0].parameters.clone()), read);
+}
+
 #[test]
 fn a_conversation_with_calls_is_read() {
     let r = parse(json!({

@@ -154,6 +154,9 @@ fn models_are_shown() {
         loaded: Some(Loaded { memory_bytes: 9, accelerator_bytes: 2, expires_s: None }),
         ..ModelInfo::default()
     };
+    let copied = models::tags(&[octet_api::core::ModelInfo { aliases: vec!["small".into()], ..m.clone() }]);
+    let names: Vec<&Value> = copied["models"].as_array().unwrap().iter().map(|m| &m["name"]).collect();
+    assert_eq!(names, ["qwen", "small"]);
     let tags = models::tags(std::slice::from_ref(&m));
     assert_eq!((&tags["models"][0]["name"], &tags["models"][0]["size"]), (&json!("qwen"), &json!(5)));
     assert_eq!(tags["models"][0]["details"]["parameter_size"], "35.1B");

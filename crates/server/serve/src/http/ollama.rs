@@ -25,8 +25,8 @@ use crate::memory_budget::values;
 use crate::pipeline::{acquire, embed};
 use crate::warnings::{add_header, messages};
 
-/// The version of Ollama whose API this is: clients check it.
-const OLLAMA_VERSION: &str = "0.12.6";
+/// The version of Ollama whose API this is. Clients check it: Codex requires 0.13.4, the first with a usable Responses API.
+const OLLAMA_VERSION: &str = "0.13.5";
 
 const CHAT: Form = Form {
     writer: |r| Box::new(chat::writer(r)),
