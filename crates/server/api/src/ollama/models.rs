@@ -13,18 +13,17 @@ const NEVER_S: u64 = 253_402_300_799;
 /// The answer to `GET /api/tags`. Other names of a model have entries of their own, as with `ollama cp`: clients look names up here before
 /// they ask for them.
 pub fn tags(models: &[ModelInfo]) -> Value {
-    let entry = |m| {
+    let entry = |m: &ModelInfo| {
         let mut out = entry(m);
         out["modified_at"] = rfc3339(m.created_s).into();
         out["size"] = m.size_bytes.into();
         out
     };
-    let renamed = |m: &ModelInfo| {
-        let other = |name: &String| ModelInfo { id: name.clone(), ..m.clone() };
-        m.aliases.iter().map(other).collect::<Vec<_>>()
+    let named = |m: &ModelInfo| {
+        let names = std::iter::once(&m.id).chain(&m.aliases);
+        names.map(|name| ModelInfo { id: name.clone(), ..m.clone() }).collect::<Vec<_>>()
     };
-    let all = models.iter().flat_map(|m| std::iter::once(m.clone()).chain(renamed(m)));
-    json!({"models": all.map(|m| entry(&m)).collect::<Vec<_>>()})
+    json!({"models": models.iter().flat_map(named).map(|m| entry(&m)).collect::<Vec<_>>()})
 }
 
 /// The answer to `GET /api/ps`: the loaded models.
