@@ -172,7 +172,7 @@ fn code_and_nonsense_in_a_file_are_refused() {
         ("UPDATE keys SET hash = x'00'", ["hash", "key '"]),
         ("UPDATE keys SET hash = zeroblob(32)", ["its id", "key '"]),
         ("UPDATE keys SET models = '{'", ["models", "key '"]),
-        ("UPDATE keys SET models = '[]'", ["models", "key '"]),
+        ("UPDATE keys SET models = '[]'", ["at least one model", "key '"]),
         ("UPDATE keys SET period = 'soon'", ["period", "soon"]),
         ("UPDATE keys SET budget = NULL", ["budget", "period"]),
         ("UPDATE keys SET name = CAST(x'ff' AS TEXT)", ["row cannot be read", "key '"]),

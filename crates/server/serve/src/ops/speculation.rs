@@ -35,12 +35,12 @@ impl SpeculationMetrics {
         let mut count = |name: &str, help: &str, family: &Family<Model, Counter>| {
             exposed.register(name, help, family.clone());
         };
-        count("vllm:spec_decode_num_drafts", "Steps of an answer that had guesses", &new.drafts);
-        count("vllm:spec_decode_num_draft_tokens", "Guesses that were computed", &new.drafted);
-        count("vllm:spec_decode_num_accepted_tokens", "Guesses that were right", &new.accepted);
+        count("vllm:spec_decode_num_drafts", "Steps of an answer with draft tokens", &new.drafts);
+        count("vllm:spec_decode_num_draft_tokens", "Draft tokens that were computed", &new.drafted);
+        count("vllm:spec_decode_num_accepted_tokens", "Draft tokens that were accepted", &new.accepted);
         exposed.register(
             "vllm:spec_decode_num_accepted_tokens_per_pos",
-            "Guesses that were right, by their place in their step, from 0 on",
+            "Draft tokens that were accepted, by position in the step, from 0",
             new.accepted_at.clone(),
         );
         new

@@ -95,7 +95,7 @@ pub struct Run {
     deadline: Option<tokio::time::Instant>,
     usage: Usage,
     took: RequestCost,
-    /// Guesses that were computed, and those that were right.
+    /// Draft tokens that were computed, and those that were right.
     draft: Option<(u64, u64)>,
     last_token: Option<Instant>,
     /// When the first token came, and how many there are.

@@ -153,7 +153,7 @@ pub struct Guesses {
     pub most: usize,
     /// The success of its guesses so far.
     pub history: History,
-    /// Guesses that were computed.
+    /// Draft tokens that were computed.
     pub drafted: usize,
     /// Those of them that were right.
     pub accepted: usize,
