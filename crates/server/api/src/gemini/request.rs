@@ -208,7 +208,7 @@ fn config(f: Field, r: &mut GenerateRequest) -> Result<()> {
     s.presence_penalty = o.read("presencePenalty", penalty)?;
     s.frequency_penalty = o.read("frequencyPenalty", penalty)?;
     s.seed = o.take("seed").map(seed).transpose()?.flatten();
-    r.max_tokens = o.read("maxOutputTokens", |f| f.count(1..=u32::MAX))?;
+    r.max_tokens = o.read("maxOutputTokens", |f| f.most(1))?;
     r.n = o.read("candidateCount", |f| f.count(1..=CANDIDATES_MAX))?.unwrap_or(1);
     r.stop = o.take("stopSequences").map(stop).transpose()?.unwrap_or_default();
     let top = o.read("logprobs", |f| f.count(0..=crate::openai::TOP_LOGPROBS_MAX))?;

@@ -4,6 +4,7 @@ mod accepted;
 mod anthropic;
 mod clients;
 mod common;
+mod foreign;
 mod gemini;
 mod ollama;
 mod openai_chat;

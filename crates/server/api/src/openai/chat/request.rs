@@ -1,12 +1,22 @@
 //! Parses a client's chat request. Called by the server and the gateway.
 
 use super::super::fields;
+use super::super::foreign::{LENGTHS, drop_repeated};
 use super::messages::messages;
 use super::tools::tools;
 use crate::ApiError;
 use crate::core::{Chat, GenerateRequest, Input, Role};
 use crate::json::{self, Field, Object, Result};
-use crate::rules::tuning;
+use crate::rules::{Rules, only, refused, tuning};
+
+/// Fields of other APIs.
+const RULES: Rules = &[
+    ("system", refused("send a message with the role 'system'")),
+    ("instructions", refused("send a message with the role 'system'")),
+    ("format", refused("send 'response_format'")),
+    ("options", refused("send its fields beside 'messages'")),
+    ("parse_tool_calls", only("[true]", "calls are always parsed")),
+];
 
 /// Parses the body of a `POST /v1/chat/completions`.
 ///
@@ -18,14 +28,17 @@ pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
 
 /// The same for a parsed object.
 pub(crate) fn request(mut o: Object) -> Result<GenerateRequest> {
+    drop_repeated(&mut o);
     let model = o.model()?;
     let mut chat = Chat { messages: messages(o.require("messages")?)?, ..Chat::default() };
     tools(&mut o, &mut chat)?;
     fields::other_thinking(&mut o, &mut chat)?;
+    let effort = if o.has("reasoning_effort") { "reasoning_effort" } else { "reasoning.effort" };
     if let Some(f) = o.take("reasoning_effort") {
         fields::effort(f, &mut chat)?;
     }
     fields::thinking(&mut o, &mut chat)?;
+    fields::settle_effort(&o, &mut chat, effort);
     continuation(&mut o, &mut chat)?;
 
     let mut r = GenerateRequest::new(model, Input::Chat(Chat::default()));
@@ -38,7 +51,7 @@ pub(crate) fn request(mut o: Object) -> Result<GenerateRequest> {
     r.include_usage = stream_options(&mut o)?;
     fields::common(&mut o, &mut r)?;
     r.input = Input::Chat(chat);
-    fields::finish(o, &mut r, &[])?;
+    fields::finish(o, &mut r, &[RULES, LENGTHS])?;
     Ok(r)
 }
 
