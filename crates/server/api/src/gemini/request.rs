@@ -98,9 +98,11 @@ fn request(o: &mut Object) -> Result<GenerateRequest> {
             chat.messages.push(Message { content, ..Message::empty(Role::System) });
         }
     }
-    chat.messages.extend(contents(o.require("contents")?)?);
+    let first = chat.messages.len();
+    chat.messages.extend(contents(o.require("contents")?, first)?);
     chat.continue_final =
         chat.messages.last().is_some_and(|m| m.role == Role::Assistant && m.tool_calls.is_empty());
+    o.settle_unread(&chat.current_turn())?;
     if let Some(f) = o.take("tools") {
         for f in several(f)? {
             tools(f, &mut chat.tools)?;

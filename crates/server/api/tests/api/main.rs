@@ -6,6 +6,7 @@ mod clients;
 mod common;
 mod foreign;
 mod gemini;
+mod history;
 mod ollama;
 mod openai_chat;
 mod openai_completions;

@@ -106,10 +106,12 @@ fn request(o: &mut Object) -> Result<GenerateRequest> {
             chat.messages.push(Message { content, ..Message::empty(Role::System) });
         }
     }
-    chat.messages.extend(messages(o.require("messages")?)?);
+    let first = chat.messages.len();
+    chat.messages.extend(messages(o.require("messages")?, first)?);
     // In this dialect, the answer continues a last assistant message.
     chat.continue_final =
         chat.messages.last().is_some_and(|m| m.role == Role::Assistant && m.tool_calls.is_empty());
+    o.settle_unread(&chat.current_turn())?;
     if let Some(f) = o.take("tools") {
         chat.tools = f.list(tool)?.into_iter().flatten().collect();
         unique(&chat.tools)?;
