@@ -76,6 +76,10 @@ fn samplers_beyond_their_range_mean_its_end_as_in_llama_cpp() {
         }
         let banned = parse(&json!({"logit_bias": [[5, false]]})).unwrap();
         assert_eq!(banned.sampling.logit_bias, [(5, f64::NEG_INFINITY)], "{name}");
+        if name == "chat" {
+            let body = openai::chat::body(&banned, "m", openai::chat::Flavor::OpenAi).unwrap();
+            assert_eq!(body.json["logit_bias"], json!({"5": -100.0}));
+        }
         for wrong in [
             json!({"adaptive_target": 0.5}),
             json!({"frequency_penalty": 3}),
