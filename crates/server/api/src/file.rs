@@ -29,7 +29,7 @@ impl File<'_> {
     /// else the bytes decide.
     ///
     /// # Errors
-    /// Text that is not base64; files that are neither text nor a PDF nor an image.
+    /// Text that is not base64. Files that are neither text nor a PDF nor an image are [`Unread`](crate::unread::Unread).
     pub(crate) fn part(self, f: &Field) -> Result<Part> {
         let data = standard(self.data);
         let kind = self.media_type.map(|kind| kind.split(';').next().unwrap_or(kind).trim());
@@ -40,7 +40,8 @@ impl File<'_> {
                 Contents::Text(text) => return Ok(Part::Text { text: self.head + &text, cache: self.cache }),
                 Contents::Pdf => PDF,
                 Contents::Unknown => {
-                    return Err(f.error("is neither text nor a PDF: send the file's text"));
+                    let refusal = f.error("is neither text nor a PDF: send the file's text");
+                    return Ok(Part::text(f.unread().found(self.at, "a file", refusal)));
                 }
             },
         };

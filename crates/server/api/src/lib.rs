@@ -65,6 +65,7 @@ mod rules;
 pub mod sse;
 mod time;
 pub mod tokens;
+mod unread;
 
 pub use error::{ApiError, ErrorKind};
 pub use json::shortened;

@@ -18,6 +18,8 @@ pub struct Roles {
     pub alternating: bool,
     /// After a tool result it accepts the model's answer only: it refuses a user message there.
     pub answers_results: bool,
+    /// The first message after leading instructions must be the user's: without it, it refuses some conversations.
+    pub begins_with_user: bool,
 }
 
 /// Where a template accepts instructions.
@@ -33,7 +35,12 @@ pub enum SystemPlace {
 
 impl Default for Roles {
     fn default() -> Self {
-        Self { system: SystemPlace::Anywhere, alternating: false, answers_results: false }
+        Self {
+            system: SystemPlace::Anywhere,
+            alternating: false,
+            answers_results: false,
+            begins_with_user: false,
+        }
     }
 }
 
@@ -70,6 +77,7 @@ impl Chat {
     /// - A later one becomes a user message within `<system>` and `</system>`, if the template accepts instructions only at the
     ///   beginning.
     /// - Leading ones are prepended to the first user message, if the template accepts none.
+    /// - An empty user message is inserted after leading instructions, if the template needs one there and the client sent none.
     /// - Adjacent user messages are merged, if the template refuses them.
     /// - A user message after tool results is appended to that of the last call, within `<user>` and `</user>`, if the template refuses
     ///   it there. It comes before the template's end of the result. Lines of results that begin with such a mark begin with `&lt;`
@@ -138,6 +146,11 @@ impl Chat {
         {
             out.push(Turn { role: Role::System, texts, message: None });
         }
+        // Whatever comes later, so that a longer conversation has the same beginning.
+        let begins_with_user = self.messages.get(leading).is_some_and(|m| m.role == Role::User);
+        if roles.begins_with_user && !begins_with_user {
+            out.push(Turn { role: Role::User, texts: system.take().unwrap_or_default(), message: None });
+        }
         for (i, message) in self.messages.iter().enumerate().skip(leading) {
             let mut texts = texts(message, asked.contains(&i), warnings)?;
             if roles.answers_results && message.role == Role::Tool {
@@ -182,7 +195,7 @@ impl Chat {
     }
 
     /// The messages of the current user turn: those after the last answer, tool results included.
-    fn current_turn(&self) -> std::ops::Range<usize> {
+    pub(crate) fn current_turn(&self) -> std::ops::Range<usize> {
         let end = self.messages.len() - usize::from(self.continue_final && !self.messages.is_empty());
         let answered = self.messages[..end].iter().rposition(|m| m.role == Role::Assistant);
         let begin = answered.map_or(0, |i| i + 1);

@@ -50,9 +50,10 @@ impl Calls {
     }
 }
 
-/// All messages of a conversation.
-pub(super) fn contents(f: Field) -> Result<Vec<Message>> {
+/// All messages of a conversation; `first` is the index of the first one.
+pub(super) fn contents(f: Field, first: usize) -> Result<Vec<Message>> {
     let empty = f.error("must have at least one content");
+    let unread = f.unread().clone();
     let mut calls = Calls::default();
     let mut out = Vec::new();
     for f in several(f)? {
@@ -63,9 +64,10 @@ pub(super) fn contents(f: Field) -> Result<Vec<Message>> {
         let mut o = f.object()?;
         o.camel_case();
         let role = o.take("role");
-        let parts = several(o.require("parts")?)?;
+        // An answer that was ended early may have none.
+        let parts = o.read("parts", several)?.unwrap_or_default();
         match role.as_ref().map(|f| f.as_str()) {
-            None | Some(Some("user" | "function" | "tool" | "")) => user(parts, &mut calls, &mut out)?,
+            None | Some(Some("user" | "function" | "tool" | "")) => user(parts, &mut calls, first, &mut out)?,
             Some(Some("model" | "assistant")) => model(parts, &mut calls, &mut out)?,
             Some(Some("system" | "developer")) => {
                 let mut m = Message::empty(Role::System);
@@ -76,6 +78,7 @@ pub(super) fn contents(f: Field) -> Result<Vec<Message>> {
                 return Err(role.map_or(empty, |f| f.unsupported("; user, model and function are")));
             }
         }
+        unread.place(first + out.len().saturating_sub(1));
         o.finish(&[])?;
     }
     if out.is_empty() { Err(empty) } else { Ok(out) }
@@ -86,10 +89,12 @@ pub(super) fn texts(f: Field) -> Result<Vec<Part>> {
     if f.is_string() {
         return Ok(vec![Part::text(f.string()?)]);
     }
+    let unread = f.unread().clone();
     let mut o = f.object()?;
     o.camel_case();
     let mut out = Vec::new();
     read_parts(several(o.require("parts")?)?, &mut out)?;
+    unread.refuse_unplaced()?;
     o.finish(&[&[("role", echo())]])?;
     out.retain(|p| p.as_text().is_none_or(|text| !text.is_empty()));
     Ok(out)
@@ -111,17 +116,20 @@ fn opened(f: Field) -> Result<Object> {
 }
 
 /// A user turn. Function results become separate messages.
-fn user(parts: Vec<Field>, calls: &mut Calls, out: &mut Vec<Message>) -> Result<()> {
+fn user(parts: Vec<Field>, calls: &mut Calls, first: usize, out: &mut Vec<Message>) -> Result<()> {
     let mut rest = Message::empty(Role::User);
     for f in parts {
+        let unread = f.unread().clone();
         let mut o = opened(f)?;
         if let Some(f) = o.take("functionResponse") {
             if !rest.content.is_empty() {
                 out.push(std::mem::replace(&mut rest, Message::empty(Role::User)));
             }
             out.push(result(f, calls)?);
+            unread.place(first + out.len() - 1);
         } else {
             rest.content.extend(content_part(&mut o)?);
+            unread.place(first + out.len());
         }
         // The signature of a client that sends back a model's part as its own.
         o.take("thoughtSignature");
@@ -224,7 +232,7 @@ fn content_part(o: &mut Object) -> Result<Option<Part>> {
     }
     let at = o.path();
     if let Some(f) = o.take("inlineData") {
-        return inline(f, at).map(Some);
+        return inline(o, f, at).map(Some);
     }
     if let Some(f) = o.take("fileData") {
         let mut data = opened(f)?;
@@ -235,7 +243,7 @@ fn content_part(o: &mut Object) -> Result<Option<Part>> {
     Ok(None)
 }
 
-fn inline(f: Field, at: String) -> Result<Part> {
+fn inline(part: &Object, f: Field, at: String) -> Result<Part> {
     let mut o = opened(f)?;
     let kind = o.require("mimeType")?;
     let media_type = kind.as_str().ok_or_else(|| kind.expected("a string"))?;
@@ -243,8 +251,11 @@ fn inline(f: Field, at: String) -> Result<Part> {
     let text = data.as_str().ok_or_else(|| data.expected("a string"))?;
     let name = o.read("displayName", Field::string)?.filter(|name| !name.is_empty());
     o.finish(&[])?;
-    if media_type.starts_with("audio/") || media_type.starts_with("video/") {
-        return Err(kind.unsupported("; texts, pictures and documents are"));
+    let refusal = || kind.unsupported("; texts, pictures and documents are");
+    for (family, what) in [("audio/", "audio"), ("video/", "a video")] {
+        if media_type.starts_with(family) {
+            return Ok(Part::text(part.unread(what, refusal())));
+        }
     }
     let head = name.map(|name| format!("{name}\n")).unwrap_or_default();
     File { media_type: Some(media_type), data: text, head, at, cache: None }.part(&data)

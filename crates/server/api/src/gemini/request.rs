@@ -98,9 +98,11 @@ fn request(o: &mut Object) -> Result<GenerateRequest> {
             chat.messages.push(Message { content, ..Message::empty(Role::System) });
         }
     }
-    chat.messages.extend(contents(o.require("contents")?)?);
+    let first = chat.messages.len();
+    chat.messages.extend(contents(o.require("contents")?, first)?);
     chat.continue_final =
         chat.messages.last().is_some_and(|m| m.role == Role::Assistant && m.tool_calls.is_empty());
+    o.settle_unread(&chat.current_turn())?;
     if let Some(f) = o.take("tools") {
         for f in several(f)? {
             tools(f, &mut chat.tools)?;
@@ -209,7 +211,7 @@ fn config(f: Field, r: &mut GenerateRequest) -> Result<()> {
     s.presence_penalty = o.read("presencePenalty", penalty)?;
     s.frequency_penalty = o.read("frequencyPenalty", penalty)?;
     s.seed = o.take("seed").map(seed).transpose()?.flatten();
-    r.max_tokens = o.read("maxOutputTokens", |f| f.count(1..=u32::MAX))?;
+    r.max_tokens = o.read("maxOutputTokens", |f| f.most(1))?;
     r.n = o.read("candidateCount", |f| f.count(1..=CANDIDATES_MAX))?.unwrap_or(1);
     r.stop = o.take("stopSequences").map(stop).transpose()?.unwrap_or_default();
     let top = o.read("logprobs", |f| f.count(0..=crate::openai::TOP_LOGPROBS_MAX))?;

@@ -9,22 +9,24 @@ mod strict;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 
 use serde_json::{Map, Value};
 
 use crate::rules::{self, Named, Warning};
+use crate::unread::Unread;
 use crate::{ApiError, ErrorKind};
 
 /// The result of parsing.
 pub(crate) type Result<T> = std::result::Result<T, ApiError>;
 
-/// The path of a value, `messages[3].content[0].type`, and the warnings about its body.
+/// The path of a value, `messages[3].content[0].type`, and the warnings about its body, and what of it is not read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Path {
     step: Option<Rc<Step>>,
     warnings: Warnings,
+    unread: Unread,
 }
 
 /// Warnings about one body.
@@ -53,7 +55,7 @@ enum Segment {
 impl Path {
     fn join(&self, segment: Segment) -> Self {
         let step = Rc::new(Step { parent: self.clone(), segment });
-        Self { step: Some(step), warnings: self.warnings.clone() }
+        Self { step: Some(step), warnings: self.warnings.clone(), unread: self.unread.clone() }
     }
 
     /// The path of a field.
@@ -245,6 +247,25 @@ impl Object {
         self.path.warn(Warning::new(self.path.to_string(), what));
     }
 
+    /// Warns about a field of this object.
+    pub(crate) fn warn_of(&self, key: &'static str, what: impl fmt::Display) {
+        self.path.warn(Warning::new(self.path.key(key.into()).to_string(), what));
+    }
+
+    /// Notes that this is content that is not read, and returns the text that replaces it; see [`Unread::found`].
+    pub(crate) fn unread(&self, what: &'static str, refusal: ApiError) -> String {
+        self.path.unread.found(self.path(), what, refusal)
+    }
+
+    /// Refuses content that is not read in the messages to be answered, and warns about the rest.
+    pub(crate) fn settle_unread(&self, asked: &Range<usize>) -> Result<()> {
+        for (at, what) in self.path.unread.settle(asked)? {
+            let what = format_args!("is {what}, which this server does not read: it is left out");
+            self.path.warn(Warning::new(at, what));
+        }
+        Ok(())
+    }
+
     /// Applies the rules to the remaining fields. Returns those that only tune, unknown ones included.
     pub(crate) fn finish(self, tables: &[&[Named]]) -> Result<Map<String, Value>> {
         rules::apply(&self.path, self.map, tables)
@@ -289,6 +310,11 @@ impl Field {
     /// Warns about this field.
     pub(crate) fn warn(&self, what: impl fmt::Display) {
         self.parent.warn(Warning::new(self.path(), what));
+    }
+
+    /// The content of its body that is not read.
+    pub(crate) fn unread(&self) -> &Unread {
+        &self.parent.unread
     }
 
     /// The error for a wrong type or value.
@@ -347,8 +373,14 @@ impl Field {
     pub(crate) fn limit(self, least: u32) -> Result<Option<u32>> {
         match self.value.as_i64() {
             Some(-2 | -1) => Ok(None),
-            _ => self.count(least..=u32::MAX).map(Some),
+            _ => self.most(least).map(Some),
         }
+    }
+
+    /// A maximum; those beyond `u32` are `u32::MAX`, which no context reaches.
+    pub(crate) fn most(self, least: u32) -> Result<u32> {
+        let is_larger = |n: f64| n.fract() == 0.0 && n > f64::from(u32::MAX);
+        if self.value.as_f64().is_some_and(is_larger) { Ok(u32::MAX) } else { self.count(least..=u32::MAX) }
     }
 
     /// A number.
@@ -360,6 +392,14 @@ impl Field {
             };
             self.expected(what)
         })
+    }
+
+    /// A number; one outside the range is moved to its nearer end, for settings whose values beyond it mean the same.
+    pub(crate) fn clamped(self, range: RangeInclusive<f64>) -> Result<f64> {
+        match self.value.as_f64() {
+            Some(n) => Ok(n.clamp(*range.start(), *range.end())),
+            None => self.number(range),
+        }
     }
 
     pub(crate) fn object(self) -> Result<Object> {

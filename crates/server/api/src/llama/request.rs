@@ -1,7 +1,5 @@
 //! The bodies of `/completion` and `/infill`. Called by the server.
 
-use serde_json::Value;
-
 use crate::core::{Completion, GenerateRequest, Infill, Input, Prompt};
 use crate::json::{self, Field, Object, Result};
 use crate::openai;
@@ -66,7 +64,8 @@ pub fn infill(body: &[u8]) -> Result<GenerateRequest> {
 
 fn read(mut o: Object, completion: Completion) -> Result<GenerateRequest> {
     let model = o.model()?;
-    let text_bias = o.take("logit_bias").map(biases).transpose()?;
+    openai::drop_repeated(&mut o);
+    let text_bias = o.read("logit_bias", |f| openai::biases(f, true))?;
     let mut r = GenerateRequest::new(model, Input::Completion(completion));
     r.sampling = openai::sampling(&mut o)?;
     if let Some((ids, texts)) = text_bias {
@@ -97,45 +96,7 @@ fn read(mut o: Object, completion: Completion) -> Result<GenerateRequest> {
         r.report.fields = openai::at_most(f, LIST_MAX)?.list(Field::string)?;
     }
     let warnings = o.warnings();
-    r.extra = o.finish(&[RULES, openai::SAMPLERS])?;
+    r.extra = o.finish(&[RULES, openai::FOREIGN, openai::SAMPLERS])?;
     r.warnings = warnings.take();
     Ok(r)
-}
-
-type Biases = (Vec<(u32, f64)>, Vec<(String, f64)>);
-
-/// `logit_bias`: pairs `[token, bias]` or an object; a token is an id or a text, and `false` bans it. Biases are clamped to 100 in
-/// either direction, where nothing is left to chance.
-fn biases(f: Field) -> Result<Biases> {
-    let bias = |f: Field| match f.value() {
-        Value::Bool(false) => Ok(f64::NEG_INFINITY),
-        _ => Ok(f.number(f64::MIN..=f64::MAX)?.clamp(-100.0, 100.0)),
-    };
-    let (mut ids, mut texts) = (Vec::new(), Vec::new());
-    if f.is_object() {
-        for (key, f) in f.object()?.into_fields() {
-            match key.parse::<u32>() {
-                Ok(id) => ids.push((id, bias(f)?)),
-                Err(_) => texts.push((key, bias(f)?)),
-            }
-        }
-    } else {
-        for f in f.array()? {
-            let wrong = f.expected("a pair of a token and its bias");
-            let mut pair = f.array()?;
-            let (Some(token), Some(value), None) = (pair.next(), pair.next(), pair.next()) else {
-                return Err(wrong);
-            };
-            if token.is_string() {
-                texts.push((token.string()?, bias(value)?));
-            } else {
-                ids.push((token.count(0..=u32::MAX)?, bias(value)?));
-            }
-        }
-    }
-    // The last one wins, as in llama.cpp.
-    ids.reverse();
-    ids.sort_by_key(|(id, _)| *id);
-    ids.dedup_by_key(|(id, _)| *id);
-    Ok((ids, texts))
 }

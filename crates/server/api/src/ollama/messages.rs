@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::core::{Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall};
 use crate::json::{Field, Object, Result};
+use crate::rules::{Rules, tuning};
 
 pub(super) fn messages(f: Field) -> Result<Vec<Message>> {
     let mut out = Vec::new();
@@ -27,6 +28,13 @@ pub(super) fn messages(f: Field) -> Result<Vec<Message>> {
     Ok(out)
 }
 
+/// Fields of messages of other roles: clients send them, often empty, with every message.
+const MESSAGE: Rules = &[
+    ("tool_name", tuning("only a tool's message has it")),
+    ("tool_call_id", tuning("only a tool's message has it")),
+    ("thinking", tuning("only an assistant's message has it")),
+];
+
 fn message(f: Field, place: usize) -> Result<Message> {
     let mut o = f.object()?;
     let role = o.require("role")?.one_of(&[
@@ -45,10 +53,6 @@ fn message(f: Field, place: usize) -> Result<Message> {
     if role == Role::Tool {
         m.name = o.take_any(&["tool_name", "name"])?.map(Field::name).transpose()?;
         m.tool_call_id = o.read("tool_call_id", Field::name)?;
-    } else {
-        // Clients that collect streams send these fields, empty.
-        o.only("tool_name", &["".into()], "only a tool's message has it")?;
-        o.only("tool_call_id", &["".into()], "only a tool's message has it")?;
     }
     if role == Role::Assistant {
         if let Some(text) = o.read("thinking", Field::string)?.filter(|t| !t.is_empty()) {
@@ -58,11 +62,9 @@ fn message(f: Field, place: usize) -> Result<Message> {
         let call = |(i, f)| tool_call(f, || format!("call_{place}_{i}"));
         m.tool_calls = calls.into_iter().enumerate().map(call).collect::<Result<_>>()?;
     } else {
-        let why = "only an assistant's message has it";
-        o.only("thinking", &["".into()], why)?;
-        o.only("tool_calls", &[Value::Array(Vec::new())], why)?;
+        o.only("tool_calls", &[Value::Array(Vec::new())], "only an assistant's message has it")?;
     }
-    o.finish(&[])?;
+    o.finish(&[MESSAGE])?;
     Ok(m)
 }
 

@@ -18,6 +18,7 @@ const RULES: Rules = &[
     ("mm_processor_kwargs", tuning("this model reads no images")),
     ("priority", tuning_but("[0]", "all requests are equal")),
     ("add_special_tokens", only("[true]", "the model's tokenizer says which tokens a text begins with")),
+    ("output_dtype", only(r#"["float"]"#, "vectors are numbers of 32 bits")),
 ];
 
 /// Parses the body of a `POST /v1/embeddings`. Empty inputs are refused, as by OpenAI.
@@ -35,7 +36,9 @@ pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
     }
     let encodings = [("float", VectorEncoding::Float), ("base64", VectorEncoding::Base64)];
     let encoding = o.read("encoding_format", |f| f.one_of(&encodings))?.unwrap_or_default();
-    let dimensions = o.read("dimensions", |f| f.count(1..=u32::MAX))?;
+    // The second is Mistral's and Voyage's name.
+    let dimensions = o.take_any(&["dimensions", "output_dimension"])?;
+    let dimensions = dimensions.map(|f| f.count(1..=u32::MAX)).transpose()?;
     let user = o.read("user", Field::string)?;
     let warnings = o.warnings();
     let extra = o.finish(&[RULES])?;

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::foreign::FOREIGN;
+use super::logit_bias::biases;
 use crate::core::{Chat, Effort, GenerateRequest, ResponseFormat, Sampling, Tool, ToolChoice, ToolOrigin};
 use crate::json::{Field, Object, Result, shortened};
 use crate::rules::{Rules, echo, only, refused, tuning, tuning_but};
@@ -65,6 +67,7 @@ pub(super) const RULES: Rules = &[
 pub(crate) const SAMPLERS: Rules = &[
     ("tfs_z", only("[1]", "there is no tail-free sampling")),
     ("top_a", only("[0]", "there is no top-a sampling")),
+    // Below zero is off: see `sampling`.
     ("adaptive_target", only("[-1]", "there is no adaptive-p sampling")),
     ("adaptive_decay", tuning("there is no adaptive-p sampling")),
 ];
@@ -114,7 +117,7 @@ pub(super) fn common(o: &mut Object, r: &mut GenerateRequest) -> Result<()> {
 /// about.
 pub(super) fn finish(o: Object, r: &mut GenerateRequest, tables: &[Rules]) -> Result<()> {
     let warnings = o.warnings();
-    let tables: Vec<Rules> = tables.iter().copied().chain([RULES, SAMPLERS]).collect();
+    let tables: Vec<Rules> = tables.iter().copied().chain([RULES, FOREIGN, SAMPLERS]).collect();
     r.extra = o.finish(&tables)?;
     r.warnings = warnings.take();
     Ok(())
@@ -122,25 +125,32 @@ pub(super) fn finish(o: Object, r: &mut GenerateRequest, tables: &[Rules]) -> Re
 
 pub(crate) fn sampling(o: &mut Object) -> Result<Sampling> {
     let penalty = |f: Field| f.number(-2.0..=2.0);
+    // As in llama.cpp, values beyond an end mean the same as that end.
+    let share = |f: Field| f.clamped(0.0..=1.0);
+    let is_below_zero = |value: &Value| value.as_f64().is_some_and(|n| n < 0.0);
     let top_k = match o.take("top_k") {
-        // vLLM's value for all.
-        Some(f) if f.value().as_i64() == Some(-1) => Some(0),
-        Some(f) => Some(f.count(0..=u32::MAX)?),
+        // Below zero is all, as -1 in vLLM.
+        Some(f) if f.value().as_i64().is_some_and(|k| k < 0) => Some(0),
+        Some(f) => Some(f.most(0)?),
         None => None,
     };
+    if o.peek("adaptive_target").is_some_and(is_below_zero) {
+        o.take("adaptive_target");
+    }
     let repetition = o.take_any(&["repetition_penalty", "repeat_penalty"])?;
     let last_n = o.read("repeat_last_n", |f| f.integer(-1..=i64::from(i32::MAX)))?;
     Ok(Sampling {
-        temperature: o.read("temperature", |f| f.number(0.0..=f64::MAX))?,
+        temperature: o.read("temperature", |f| f.clamped(0.0..=f64::MAX))?,
         top_k,
-        top_p: o.read("top_p", |f| f.number(0.0..=1.0))?,
-        min_p: o.read("min_p", |f| f.number(0.0..=1.0))?,
+        top_p: o.read("top_p", share)?,
+        min_p: o.read("min_p", share)?,
         repetition_penalty: repetition.map(|f| f.number(0.01..=100.0)).transpose()?,
         penalty_last_n: last_n.map(|n| n as i32),
         presence_penalty: o.read("presence_penalty", penalty)?,
         frequency_penalty: o.read("frequency_penalty", penalty)?,
-        seed: o.take("seed").map(seed).transpose()?.flatten(),
-        logit_bias: o.take("logit_bias").map(logit_bias).transpose()?.unwrap_or_default(),
+        // The second is Mistral's name.
+        seed: o.take_any(&["seed", "random_seed"])?.map(seed).transpose()?.flatten(),
+        logit_bias: o.read("logit_bias", |f| biases(f, false))?.unwrap_or_default().0,
         more: super::samplers::read(o)?,
     })
 }
@@ -152,24 +162,6 @@ pub(crate) fn seed(f: Field) -> Result<Option<u64>> {
     }
     let n = f.integer(i64::MIN..=i64::MAX)?;
     Ok((n != -1).then_some(n as u64))
-}
-
-fn logit_bias(f: Field) -> Result<Vec<(u32, f64)>> {
-    let mut out = Vec::new();
-    for (key, field) in f.object()?.into_fields() {
-        let Ok(id) = key.parse::<u32>() else {
-            return Err(field.error("must have token ids (whole numbers) as keys"));
-        };
-        out.push((id, field.number(-100.0..=100.0)?));
-    }
-    out.sort_by_key(|(id, _)| *id);
-    if let Some(twice) = out.windows(2).find(|w| w[0].0 == w[1].0) {
-        return Err(crate::ApiError::invalid(
-            "logit_bias",
-            format!("'logit_bias' names the token {} twice", twice[0].0),
-        ));
-    }
-    Ok(out)
 }
 
 pub(crate) fn at_most(f: Field, most: usize) -> Result<Field> {
@@ -221,7 +213,8 @@ pub(super) const TOOL: Rules = &[
 /// `type`, which may only be `function`.
 pub(crate) fn function_type(o: &mut Object) -> Result<()> {
     match o.take("type") {
-        Some(f) if f.as_str() == Some("function") => Ok(()),
+        // An empty one comes from streams that were put together.
+        Some(f) if matches!(f.as_str(), Some("function" | "")) => Ok(()),
         Some(f) if f.is_string() => Err(f.unsupported("; only functions are")),
         Some(f) => Err(f.expected("\"function\"")),
         None => Ok(()),
@@ -314,8 +307,23 @@ pub(crate) fn effort(f: Field, chat: &mut Chat) -> Result<()> {
     let mut names = vec![("none", None)];
     names.extend(Effort::NAMES.map(|(name, effort)| (name, Some(effort))));
     chat.reasoning.effort = f.one_of(&names)?;
-    chat.reasoning.enabled = Some(chat.reasoning.effort.is_some());
+    if chat.reasoning.effort.is_none() {
+        chat.reasoning.enabled = Some(false);
+    }
     Ok(())
+}
+
+/// An effort switches thinking on, unless another field switches it off. Called when all of them are read.
+pub(super) fn settle_effort(o: &Object, chat: &mut Chat, name: &'static str) {
+    let reasoning = &mut chat.reasoning;
+    if reasoning.effort.is_none() {
+        return;
+    }
+    if *reasoning.enabled.get_or_insert(true) {
+        return;
+    }
+    reasoning.effort = None;
+    o.warn_of(name, "has no effect: another field switches thinking off");
 }
 
 /// Fields of vLLM, llama.cpp and Qwen's API that control thinking and the template.

@@ -8,6 +8,8 @@ mod envelope;
 pub mod error;
 mod experts;
 mod fields;
+mod foreign;
+mod logit_bias;
 mod logprobs;
 pub mod models;
 mod prompts;
@@ -25,6 +27,8 @@ pub(crate) use fields::{
     SAMPLERS, TOP_LOGPROBS_MAX, at_most, check_tool_choice, function_type, no_parameters, sampling, schema,
     seed, stop, structured, tools, unique,
 };
+pub(crate) use foreign::{FOREIGN, drop_repeated};
+pub(crate) use logit_bias::biases;
 pub(crate) use logprobs::{Token, finite};
 pub(crate) use prompts::prompts;
 pub(crate) use usage::WireTimings;

@@ -33,7 +33,8 @@ pub fn sampler_letter(letter: char) -> Option<&'static str> {
 
 /// Parses the fields.
 pub(super) fn read(o: &mut Object) -> Result<MoreSampling> {
-    let share = |f: Field| f.number(0.0..=1.0);
+    // As in llama.cpp, values beyond an end mean the same as that end.
+    let share = |f: Field| f.clamped(0.0..=1.0);
     let positive = |f: Field| f.number(0.0..=f64::from(f32::MAX));
     let any = |f: Field| f.number(f64::from(f32::MIN)..=f64::from(f32::MAX));
     let last_n = o.read("dry_penalty_last_n", |f| f.integer(-1..=i64::from(i32::MAX)))?;
@@ -48,7 +49,7 @@ pub(super) fn read(o: &mut Object) -> Result<MoreSampling> {
         dry_allowed_length: o.read("dry_allowed_length", |f| f.count(0..=u32::MAX))?,
         dry_penalty_last_n: last_n.map(|n| n as i32),
         dry_sequence_breakers: o.read("dry_sequence_breakers", breakers)?,
-        dynatemp_range: o.read("dynatemp_range", positive)?,
+        dynatemp_range: o.read("dynatemp_range", |f| f.clamped(0.0..=f64::from(f32::MAX)))?,
         dynatemp_exponent: o.read("dynatemp_exponent", positive)?,
         mirostat: o.read("mirostat", |f| f.count(0..=2))?,
         mirostat_tau: o.read("mirostat_tau", positive)?,

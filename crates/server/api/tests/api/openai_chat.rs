@@ -142,14 +142,16 @@ fn errors_name_the_field() {
         "temperature",
         "must be a number from 0 up, got the string \"hot\"",
     );
-    refused(json!({"temperature": -0.1}), "temperature", "got -0.1");
-    refused(json!({"top_p": 1.5}), "top_p", "from 0 to 1");
+    refused(json!({"top_p": "most"}), "top_p", "from 0 to 1");
+    refused(json!({"frequency_penalty": 3}), "frequency_penalty", "from -2 to 2");
+    refused(json!({"repeat_penalty": 0}), "repeat_penalty", "from 0.01 to 100");
     refused(json!({"max_tokens": 0}), "max_tokens", "from 1 up");
     refused(json!({"max_tokens": 5, "max_completion_tokens": 6}), "max_tokens", "contradict");
     refused(json!({"n": 1000}), "n", "from 1 to 128");
     refused(json!({"stop": vec!["a"; 65]}), "stop", "at most 64");
     refused(json!({"logit_bias": {"x": 1}}), "logit_bias.x", "token ids");
-    refused(json!({"logit_bias": {"1": 101}}), "logit_bias.1", "from -100 to 100");
+    refused(json!({"logit_bias": {"1": "x"}}), "logit_bias.1", "from -100 to 100");
+    refused(json!({"logit_bias": [["x", 1]]}), "logit_bias[0][0]", "whole number");
     refused(json!({"top_logprobs": 3}), "top_logprobs", "needs 'logprobs'");
     refused(json!({"tfs_z": 0.5}), "tfs_z", "0.5 is not supported: there is no tail-free");
     refused(json!({"samplers": ["top_k", "infill"]}), "samplers", "there are: penalties, dry");

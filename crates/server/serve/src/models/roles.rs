@@ -18,13 +18,7 @@ pub fn roles(template: &ChatTemplate, variables: &Map<String, Value>, budget: &P
             let content = if *role == "system" { PROBE } else { "text" };
             json!({"role": role, "content": content})
         };
-        let input = ChatInput {
-            messages: roles.iter().map(message).collect(),
-            tools: None,
-            add_generation_prompt: true,
-            variables: variables.clone(),
-            now_s: None,
-        };
+        let input = input(roles.iter().map(message).collect(), variables);
         template.probe(&input, budget, WHAT).map(|prompt| prompt.text)
     };
     let shows =
@@ -44,7 +38,27 @@ pub fn roles(template: &ChatTemplate, variables: &Map<String, Value>, budget: &P
         system,
         alternating: render(&["user", "user"]).is_none(),
         answers_results: refuses_user_after_result(template, variables, budget),
+        begins_with_user: begins_with_user(&|messages| {
+            template.probe(&input(messages, variables), budget, WHAT).is_some()
+        }),
     }
+}
+
+/// True if the template renders these conversations only with an empty user message before the others, after the instructions.
+fn begins_with_user(renders: &dyn Fn(Vec<Value>) -> bool) -> bool {
+    let message = |role: &str| json!({"role": role, "content": "text"});
+    [&["assistant"][..], &["assistant", "user"], &["system"]].iter().any(|roles| {
+        let without: Vec<Value> = roles.iter().map(|role| message(role)).collect();
+        let mut with = without.clone();
+        let at = usize::from(roles[0] == "system");
+        with.insert(at, json!({"role": "user", "content": ""}));
+        !renders(without) && renders(with)
+    })
+}
+
+/// A conversation to be answered.
+fn input(messages: Vec<Value>, variables: &Map<String, Value>) -> ChatInput {
+    ChatInput { messages, add_generation_prompt: true, variables: variables.clone(), ..ChatInput::default() }
 }
 
 /// True if the template renders a call and its result, but not a user message after them.
@@ -63,16 +77,8 @@ fn refuses_user_after_result(
             json!({"role": "assistant", "content": "", "tool_calls": [call]}),
             json!({"role": "tool", "content": "text", "tool_call_id": ID, "name": "probe"}),
         ];
-        let renders = |messages: &[Value]| {
-            let input = ChatInput {
-                messages: messages.to_vec(),
-                tools: None,
-                add_generation_prompt: true,
-                variables: variables.clone(),
-                now_s: None,
-            };
-            template.probe(&input, budget, WHAT).is_some()
-        };
+        let renders =
+            |messages: &[Value]| template.probe(&input(messages.to_vec(), variables), budget, WHAT).is_some();
         renders(&messages) && {
             messages.push(json!({"role": "user", "content": "text"}));
             !renders(&messages)

@@ -30,3 +30,4 @@ mod page;
 mod prefix;
 mod reasoning_tags;
 mod refusals;
+mod roles;

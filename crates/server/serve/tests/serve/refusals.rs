@@ -419,9 +419,13 @@ async fn a_single_model_needs_no_name_and_aliases_may_have_wildcards() {
     };
     let f = Fixture::with(Options::new(vec![spec("tiny", &["claude-*"])])).await;
     let hello = json!({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4});
-    for (path, name, told) in
-        [(CHAT, None, "tiny"), ("/v1/messages", Some("claude-haiku-4-5"), "claude-haiku-4-5")]
-    {
+    for (path, name, told) in [
+        (CHAT, None, "tiny"),
+        // What huggingface_hub and Strands Agents send without a name.
+        (CHAT, Some("dummy"), "dummy"),
+        (CHAT, Some("default"), "default"),
+        ("/v1/messages", Some("claude-haiku-4-5"), "claude-haiku-4-5"),
+    ] {
         let mut body = hello.clone();
         if let Some(name) = name {
             body["model"] = name.into();

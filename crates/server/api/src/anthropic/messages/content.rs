@@ -4,18 +4,20 @@ use crate::anthropic::UNSIGNED;
 use crate::core::{CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall};
 use crate::file::File;
 use crate::json::{Field, Object, Result, shortened};
-use crate::openai::chat::arguments;
+use crate::openai::chat::any_arguments;
 use crate::rules::{Rules, echo, tuning, tuning_but};
 
-pub(super) fn messages(f: Field) -> Result<Vec<Message>> {
+/// All messages; `first` is the index of the first one in the conversation.
+pub(super) fn messages(f: Field, first: usize) -> Result<Vec<Message>> {
     let empty = f.error("must have at least one message");
+    let unread = f.unread().clone();
     let mut out = Vec::new();
     for f in f.array()? {
         let mut o = f.object()?;
         let role = o.require("role")?;
         let content = o.require("content")?;
         match role.as_str() {
-            Some("user") => user(content, &mut out)?,
+            Some("user") => user(content, first, &mut out)?,
             Some("assistant") => out.push(assistant(content)?),
             Some("system" | "developer") => {
                 out.push(Message { content: texts(content)?, ..Message::empty(Role::System) });
@@ -23,6 +25,7 @@ pub(super) fn messages(f: Field) -> Result<Vec<Message>> {
             Some(_) => return Err(role.unsupported("; user, assistant and system are")),
             None => return Err(role.expected("a string")),
         }
+        unread.place(first + out.len().saturating_sub(1));
         o.finish(&[MESSAGE])?;
     }
     if out.is_empty() { Err(empty) } else { Ok(out) }
@@ -55,12 +58,13 @@ pub(super) fn texts(f: Field) -> Result<Vec<Part>> {
 }
 
 /// A user's message. Tool results become separate messages.
-fn user(f: Field, out: &mut Vec<Message>) -> Result<()> {
+fn user(f: Field, first: usize, out: &mut Vec<Message>) -> Result<()> {
     if f.is_string() {
         out.push(Message::text(Role::User, f.string()?));
         return Ok(());
     }
     let empty = f.expected("a string or an array of at least one block");
+    let unread = f.unread().clone();
     let before = out.len();
     let mut rest = Message::empty(Role::User);
     let mut has_part = false;
@@ -70,9 +74,11 @@ fn user(f: Field, out: &mut Vec<Message>) -> Result<()> {
                 out.push(std::mem::replace(&mut rest, Message::empty(Role::User)));
             }
             out.push(block.tool_result()?);
+            unread.place(first + out.len() - 1);
             continue;
         }
         block.part(&mut rest.content)?;
+        unread.place(first + out.len());
         // It may be a block that is left out.
         has_part = true;
     }
@@ -230,7 +236,12 @@ impl Block {
                 let source = ImageSource::Url(source.require("url")?.name()?);
                 out.push(Part::Image { image: Image { source, detail: None, at }, cache });
             }
-            _ => return Err(kind.unsupported("; text, content, base64 and url are")),
+            Some(_) => {
+                let refusal = kind.unsupported("; text, content, base64 and url are");
+                out.push(Part::text(self.o.unread("a document", refusal)));
+                return Ok(());
+            }
+            None => return Err(kind.expected("a string")),
         }
         source.finish(&[])?;
         self.o.finish(&[BLOCK])?;
@@ -247,7 +258,11 @@ impl Block {
                 media_type: Some(source.require("media_type")?.name()?),
                 data: source.require("data")?.string()?,
             },
-            _ => return Err(kind.unsupported("; url and base64 are")),
+            Some(_) => {
+                let refusal = kind.unsupported("; url and base64 are");
+                return Ok(Part::text(self.o.unread("an image", refusal)));
+            }
+            None => return Err(kind.expected("a string")),
         };
         source.finish(&[])?;
         let cache = cache_control(&mut self.o)?;
@@ -285,7 +300,7 @@ impl Block {
         let call = ToolCall {
             id: o.require("id")?.name()?,
             name: o.require("name")?.name()?,
-            arguments: arguments(o.require("input")?)?,
+            arguments: o.take("input").map(any_arguments).unwrap_or_default(),
             cache: cache_control(o)?,
         };
         self.o.finish(&[BLOCK])?;

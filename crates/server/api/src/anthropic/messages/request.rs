@@ -1,5 +1,7 @@
 //! Parses a client's messages request. Called by the server and the gateway.
 
+use serde_json::Value;
+
 use super::content::{cache_control, messages, texts};
 use crate::core::{
     Chat, Effort, Family, GenerateRequest, Input, Message, Part, ResponseFormat, Role, Tool, ToolChoice,
@@ -50,7 +52,7 @@ const ANSWER: Rules = &[
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
 pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
     let mut o = json::parse(body)?;
-    let max_tokens = o.require("max_tokens")?.count(1..=u32::MAX)?;
+    let max_tokens = o.require("max_tokens")?.most(1)?;
     let mut r = request(&mut o)?;
     r.max_tokens = Some(max_tokens);
     r.stop = o
@@ -105,10 +107,12 @@ fn request(o: &mut Object) -> Result<GenerateRequest> {
             chat.messages.push(Message { content, ..Message::empty(Role::System) });
         }
     }
-    chat.messages.extend(messages(o.require("messages")?)?);
+    let first = chat.messages.len();
+    chat.messages.extend(messages(o.require("messages")?, first)?);
     // In this dialect, the answer continues a last assistant message.
     chat.continue_final =
         chat.messages.last().is_some_and(|m| m.role == Role::Assistant && m.tool_calls.is_empty());
+    o.settle_unread(&chat.current_turn())?;
     if let Some(f) = o.take("tools") {
         chat.tools = f.list(tool)?.into_iter().flatten().collect();
         unique(&chat.tools)?;
@@ -162,6 +166,14 @@ fn tool(f: Field) -> Result<Option<Tool>> {
             shortened(kind.as_str().unwrap_or(""))
         ));
         return Ok(None);
+    }
+    // Where the model may call it directly, too, it does.
+    if let Some(callers) = o.peek("allowed_callers").and_then(Value::as_array)
+        && callers.len() > 1
+        && callers.contains(&Value::from("direct"))
+    {
+        o.take("allowed_callers");
+        o.warn_of("allowed_callers", "is read as [\"direct\"]: this server calls no tools itself");
     }
     let tool = Tool {
         name: o.require("name")?.name()?,

@@ -99,8 +99,9 @@ fn sampling(b: &mut Body, request: &GenerateRequest, extended: bool) {
     b.set("frequency_penalty", s.frequency_penalty);
     b.set("seed", s.seed.map(|n| n as i64)); // as every server has it; a negative one came as such
     if !s.logit_bias.is_empty() {
+        // A banned token has an infinite one, which JSON does not have.
         let bias: Map<String, Value> =
-            s.logit_bias.iter().map(|(id, bias)| (id.to_string(), (*bias).into())).collect();
+            s.logit_bias.iter().map(|(id, bias)| (id.to_string(), bias.max(-100.0).into())).collect();
         b.set("logit_bias", Some(bias));
     }
 }

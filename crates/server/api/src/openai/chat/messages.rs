@@ -8,7 +8,7 @@ use crate::core::{
     CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall, ToolOrigin,
 };
 use crate::file::File;
-use crate::json::{Field, Object, Result};
+use crate::json::{Field, Object, Result, shortened};
 use crate::rules::{Rules, echo, tuning};
 
 /// Fields of an answer's message that clients send back, or add.
@@ -26,7 +26,11 @@ const MESSAGE: Rules = &[
     ("images", tuning("an answer's images are not shown to the model")),
     ("audio", tuning("messages are text")),
     ("cache_control", tuning("shared prefixes are found without it")),
+    ("prefix", tuning(CONTINUED)),
+    ("partial", tuning(CONTINUED)),
 ];
+
+const CONTINUED: &str = "only a last message of the assistant is continued";
 
 /// Fields of a part besides its content.
 const PART: Rules = &[
@@ -45,11 +49,30 @@ const CALL: Rules = &[
     ("cache_control", tuning("shared prefixes are found without it")),
 ];
 
-pub(super) fn messages(f: Field) -> Result<Vec<Message>> {
+/// A conversation.
+#[derive(Default)]
+pub(super) struct Conversation {
+    pub messages: Vec<Message>,
+    /// The path of a field of the last message that says that the answer continues it: Mistral's and DeepSeek's `prefix`, Kimi's
+    /// `partial`.
+    pub continued: Option<String>,
+    /// The ids of calls that are left out.
+    hosted: HashSet<String>,
+}
+
+pub(super) fn messages(f: Field) -> Result<Conversation> {
     let empty = f.error("must have at least one message");
-    let mut messages = f.list(message)?;
-    add_missing_ids(&mut messages);
-    if messages.is_empty() { Err(empty) } else { Ok(messages) }
+    let last = f.value().as_array().map_or(0, Vec::len);
+    let unread = f.unread().clone();
+    let mut out = Conversation::default();
+    for (i, f) in f.array()?.enumerate() {
+        if let Some(message) = message(f, i + 1 == last, &mut out)? {
+            unread.place(out.messages.len());
+            out.messages.push(message);
+        }
+    }
+    add_missing_ids(&mut out.messages);
+    if out.messages.is_empty() { Err(empty) } else { Ok(out) }
 }
 
 /// Gives calls without ids different ids. A result without an id answers a call of its name in the last message that has one: the
@@ -110,7 +133,8 @@ impl Ids {
     }
 }
 
-fn message(f: Field) -> Result<Message> {
+/// Reads a message; `None` if it is left out.
+fn message(f: Field, is_last: bool, all: &mut Conversation) -> Result<Option<Message>> {
     let mut o = f.object()?;
     let role_field = o.require("role")?;
     let role = match role_field.as_str() {
@@ -126,35 +150,58 @@ fn message(f: Field) -> Result<Message> {
     let mut m = Message::empty(role);
     m.name = o.read("name", Field::string)?.filter(|name| !name.is_empty());
     match role {
-        Role::Assistant => assistant(&mut o, &mut m)?,
+        Role::Assistant => {
+            let left_out = assistant(&mut o, &mut m, &mut all.hosted)?;
+            if left_out && is_blank(&m) {
+                return Ok(None);
+            }
+            for name in ["prefix", "partial"].into_iter().filter(|_| is_last) {
+                let Some(f) = o.take(name) else { continue };
+                let path = f.path();
+                all.continued = f.bool()?.then_some(path).or(all.continued.take());
+            }
+        }
         Role::Tool => {
             // Without an id it answers the call before it, unless it names a function.
             m.tool_call_id = o.read("tool_call_id", Field::string)?.filter(|id| !id.is_empty());
+            if m.tool_call_id.as_ref().is_some_and(|id| all.hosted.contains(id)) {
+                o.warn("is left out: its call is, too");
+                return Ok(None);
+            }
             // A tool may return nothing.
             m.content = o.read("content", content)?.unwrap_or_default();
         }
         _ => m.content = content(o.require("content")?)?,
     }
     o.finish(&[MESSAGE])?;
-    Ok(m)
+    Ok(Some(m))
 }
 
-fn assistant(o: &mut Object, m: &mut Message) -> Result<()> {
-    let mut thoughts = Vec::new();
+/// Whether a message says and calls nothing.
+fn is_blank(m: &Message) -> bool {
+    m.tool_calls.is_empty() && m.content.iter().all(|part| part.as_text() == Some(""))
+}
+
+/// Reads an assistant's message. The ids of calls that are left out are added to `hosted`; true if there are any.
+fn assistant(o: &mut Object, m: &mut Message, hosted: &mut HashSet<String>) -> Result<bool> {
+    let mut parts = Answered::default();
     if let Some(f) = o.take("content") {
-        m.content = if f.is_array() { answered(f, &mut thoughts)? } else { content(f)? };
+        m.content = if f.is_array() { answered(f, &mut parts)? } else { content(f)? };
     }
     if let Some(text) = o.read("refusal", Field::string)? {
         m.content.push(Part::text(text));
     }
-    if let Some(f) = o.take_any(&["reasoning_content", "reasoning", "reasoning_text", "thinking"])? {
-        let text = f.string()?;
-        if !text.is_empty() {
-            m.reasoning.push(ReasoningPart::Text { text, signature: None });
+    for name in ["reasoning_content", "reasoning", "reasoning_text", "thinking"] {
+        let Some(f) = o.take(name) else { continue };
+        let found = reasoning(&f)?;
+        if m.reasoning.is_empty() {
+            m.reasoning = found;
+        } else if !found.is_empty() && found != m.reasoning {
+            f.warn("is ignored: the message has other reasoning beside it");
         }
     }
     if m.reasoning.is_empty() {
-        m.reasoning = thoughts;
+        m.reasoning = parts.thoughts;
     }
     if m.reasoning.is_empty() {
         // LiteLLM's, Anthropic's and OpenRouter's names.
@@ -165,7 +212,13 @@ fn assistant(o: &mut Object, m: &mut Message) -> Result<()> {
             }
         }
     }
-    m.tool_calls = o.read("tool_calls", |f| f.list(tool_call))?.unwrap_or_default();
+    let calls = o.read("tool_calls", |f| f.list(|f| tool_call(f, hosted)))?.unwrap_or_default();
+    let left_out = calls.iter().any(Option::is_none);
+    m.tool_calls = calls.into_iter().flatten().collect();
+    // Some clients send a call both ways.
+    let is_known = |call: &ToolCall| m.tool_calls.iter().any(|c| c.id == call.id);
+    parts.calls.retain(|call| !is_known(call));
+    m.tool_calls.append(&mut parts.calls);
     if let Some(f) = o.take("function_call") {
         let mut function = f.object()?;
         let name = function.require("name")?.name()?;
@@ -173,22 +226,30 @@ fn assistant(o: &mut Object, m: &mut Message) -> Result<()> {
         function.finish(&[CALL])?;
         m.tool_calls.push(ToolCall { id: String::new(), name, arguments, cache: None });
     }
-    Ok(())
+    Ok(left_out)
 }
 
-/// Parts of an answer: those of other providers' reasoning are put into `thoughts`.
-fn answered(f: Field, thoughts: &mut Vec<ReasoningPart>) -> Result<Vec<Part>> {
+/// What other providers put into the parts of an answer.
+#[derive(Default)]
+struct Answered {
+    thoughts: Vec<ReasoningPart>,
+    calls: Vec<ToolCall>,
+}
+
+/// Parts of an answer: those of other providers' reasoning and calls are put into `beside`.
+fn answered(f: Field, beside: &mut Answered) -> Result<Vec<Part>> {
     let mut out = Vec::new();
     for f in f.array()? {
         match f.value()["type"].as_str() {
             Some("thinking" | "reasoning" | "redacted_thinking") => {
-                // Mistral's is a list of texts.
-                let inner = f.value()["thinking"].clone();
-                thoughts.extend(thought_texts(if inner.is_array() {
-                    inner
-                } else {
-                    [f.raw()].into_iter().collect()
-                }));
+                thought_texts(f.value(), &mut beside.thoughts);
+            }
+            Some("tool_use") => beside.calls.push(tool_use(f.object()?)?),
+            Some(kind) if kind == "server_tool_use" || kind.ends_with("_tool_result") => {
+                f.warn(format_args!(
+                    "is left out: parts of the type '{}' are not supported",
+                    shortened(kind)
+                ));
             }
             _ => out.push(part(f)?),
         }
@@ -196,25 +257,65 @@ fn answered(f: Field, thoughts: &mut Vec<ReasoningPart>) -> Result<Vec<Part>> {
     Ok(out)
 }
 
+/// Anthropic's form of a call.
+fn tool_use(mut o: Object) -> Result<ToolCall> {
+    o.take("type");
+    let id = o.require("id")?.name()?;
+    let name = o.require("name")?.name()?;
+    let arguments = o.take("input").map(any_arguments).unwrap_or_default();
+    o.finish(&[CALL])?;
+    Ok(ToolCall { id, name, arguments, cache: None })
+}
+
+/// Reasoning as a text, or as one block or several.
+fn reasoning(f: &Field) -> Result<Vec<ReasoningPart>> {
+    let mut out = Vec::new();
+    match f.value() {
+        Value::String(_) | Value::Array(_) | Value::Object(_) => thought_texts(f.value(), &mut out),
+        _ => return Err(f.expected("a string")),
+    }
+    Ok(out)
+}
+
 /// The readable texts in a list of reasoning blocks, with their signatures. Other blocks are for their provider only.
 fn reasoning_texts(f: Field) -> Vec<ReasoningPart> {
-    thought_texts(f.raw())
+    let mut out = Vec::new();
+    if f.is_array() {
+        thought_texts(f.value(), &mut out);
+    }
+    out
 }
 
-fn thought_texts(blocks: Value) -> Vec<ReasoningPart> {
-    let blocks = blocks.as_array().into_iter().flatten();
-    let text = |b: &Value| {
-        ["thinking", "text", "summary", "reasoning"].iter().find_map(|k| Some(b[*k].as_str()?.to_string()))
-    };
-    let part = |b: &Value| {
-        let signature = b["signature"].as_str().filter(|s| !s.is_empty()).map(str::to_string);
-        text(b).filter(|t| !t.is_empty()).map(|text| ReasoningPart::Text { text, signature })
-    };
-    blocks.filter_map(part).collect()
+fn thought_texts(block: &Value, out: &mut Vec<ReasoningPart>) {
+    match block {
+        Value::String(text) if !text.is_empty() => {
+            out.push(ReasoningPart::Text { text: text.clone(), signature: None });
+        }
+        Value::Array(blocks) => blocks.iter().for_each(|block| thought_texts(block, out)),
+        Value::Object(fields) => {
+            let names = ["thinking", "text", "summary", "reasoning", "content"];
+            let texts =
+                names.iter().find_map(|name| fields.get(*name).filter(|v| v.is_string() || v.is_array()));
+            let before = out.len();
+            texts.into_iter().for_each(|texts| thought_texts(texts, out));
+            let sent = block["signature"].as_str().filter(|s| !s.is_empty());
+            if let Some(ReasoningPart::Text { signature, .. }) = out[before..].last_mut() {
+                *signature = sent.map(str::to_string).or(signature.take());
+            }
+        }
+        _ => {}
+    }
 }
 
-fn tool_call(f: Field) -> Result<ToolCall> {
+/// Reads a call; `None` if it is of a tool that a provider runs.
+fn tool_call(f: Field, hosted: &mut HashSet<String>) -> Result<Option<ToolCall>> {
     let mut o = f.object()?;
+    let kind = o.peek("type").and_then(Value::as_str).unwrap_or_default();
+    if !["", "function", "custom"].contains(&kind) {
+        o.warn(format_args!("is left out: this server has no tool '{}'", shortened(kind)));
+        hosted.extend(o.read("id", Field::string)?.filter(|id| !id.is_empty()));
+        return Ok(None);
+    }
     // A custom tool.
     if o.peek("type").and_then(Value::as_str) == Some("custom") {
         o.take("type");
@@ -224,7 +325,7 @@ fn tool_call(f: Field) -> Result<ToolCall> {
         let input = custom.require("input")?.string()?;
         custom.finish(&[CALL])?;
         o.finish(&[CALL])?;
-        return Ok(ToolCall { id, name, arguments: ToolOrigin::arguments(&input), cache: None });
+        return Ok(Some(ToolCall { id, name, arguments: ToolOrigin::arguments(&input), cache: None }));
     }
     super::super::fields::function_type(&mut o)?;
     let id = o.read("id", Field::string)?.unwrap_or_default();
@@ -233,7 +334,15 @@ fn tool_call(f: Field) -> Result<ToolCall> {
     let arguments = function.read("arguments", arguments)?.unwrap_or_default();
     function.finish(&[CALL])?;
     o.finish(&[CALL])?;
-    Ok(ToolCall { id, name, arguments, cache: None })
+    Ok(Some(ToolCall { id, name, arguments, cache: None }))
+}
+
+/// Arguments in a history, whatever they are: what is no text is written as JSON.
+pub(crate) fn any_arguments(f: Field) -> String {
+    match f.raw() {
+        Value::String(text) => text,
+        other => other.to_string(),
+    }
 }
 
 /// Arguments of a call: a JSON object, as text or (from several clients) as an object. Other text is kept: a model wrote it.
@@ -270,7 +379,12 @@ fn part(f: Field) -> Result<Part> {
     let mut part = match kind.as_str() {
         Some("text" | "input_text" | "output_text") => Part::text(o.require("text")?.string()?),
         Some("refusal") => Part::text(o.require("refusal")?.string()?),
-        Some("image_url") => {
+        Some("input_image") if o.has("file_id") && !o.has("image_url") => {
+            let refusal = o.require("file_id")?.error(NOT_KEPT);
+            return Ok(Part::text(o.unread("an image", refusal)));
+        }
+        Some("image") if o.has("source") => anthropic_image(&mut o, at, &kind)?,
+        Some("image_url" | "input_image") => {
             let f = o.require("image_url")?;
             let (source, detail) = if f.is_string() {
                 (image_source(f.name()?), None)
@@ -281,6 +395,7 @@ fn part(f: Field) -> Result<Part> {
                 url.finish(&[&[("format", echo())]])?;
                 (source, detail)
             };
+            let detail = detail.or(o.read("detail", Field::string)?);
             Part::Image { image: Image { source, detail, at }, cache: None }
         }
         Some("file") => {
@@ -289,7 +404,10 @@ fn part(f: Field) -> Result<Part> {
             file.finish(&[])?;
             part
         }
-        Some(_) => return Err(kind.unsupported("; text, image_url and file are")),
+        Some(other) => {
+            let refusal = kind.unsupported("; text, image_url and file are");
+            return Ok(Part::text(o.unread(content_kind(other), refusal)));
+        }
         None => return Err(kind.expected("a string")),
     };
     if let Some(f) = o.take("prompt_cache_breakpoint") {
@@ -304,11 +422,45 @@ fn part(f: Field) -> Result<Part> {
     Ok(part)
 }
 
+/// What a part of a type that is not supported contains.
+pub(crate) fn content_kind(name: &str) -> &'static str {
+    match name {
+        "audio" | "audio_url" | "input_audio" => "audio",
+        "video" | "video_url" | "input_video" => "a video",
+        "document" | "document_url" | "file" | "file_url" | "input_file" => "a document",
+        "image" | "image_file" | "input_image" => "an image",
+        _ => "content of another kind",
+    }
+}
+
+/// Anthropic's form of an image.
+fn anthropic_image(o: &mut Object, at: String, kind: &Field) -> Result<Part> {
+    let mut source = o.require("source")?.object()?;
+    let from = match source.take("type").as_ref().and_then(Field::as_str) {
+        Some("url") => ImageSource::Url(source.require("url")?.name()?),
+        Some("base64") => ImageSource::Base64 {
+            media_type: source.read("media_type", Field::name)?,
+            data: source.require("data")?.name()?,
+        },
+        _ => return Ok(Part::text(o.unread("an image", kind.unsupported("; send 'image_url'")))),
+    };
+    source.finish(&[])?;
+    Ok(Part::Image { image: Image { source: from, detail: None, at }, cache: None })
+}
+
+/// Why an id of a file is refused.
+pub(crate) const NOT_KEPT: &str = "is not supported: files are not kept; send the file itself";
+
 /// A file given by its bytes or URL. Text becomes text; a PDF or an image stays what it is. Other files are refused.
 pub(crate) fn document(o: &mut Object, at: String) -> Result<Part> {
-    o.only("file_id", &[], "files are not kept; send 'file_data'")?;
     let name = o.read("filename", Field::string)?.filter(|name| !name.is_empty());
     o.take("detail");
+    if let Some(f) = o.take("file_id") {
+        if !o.has("file_data") && !o.has("file_url") {
+            return Ok(Part::text(o.unread("a file", f.error(NOT_KEPT))));
+        }
+        f.warn("is ignored: the file itself is beside it");
+    }
     let (f, is_url) = match o.take("file_url") {
         Some(f) => (f, true),
         None => (o.require("file_data")?, false),

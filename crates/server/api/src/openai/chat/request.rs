@@ -1,12 +1,22 @@
 //! Parses a client's chat request. Called by the server and the gateway.
 
 use super::super::fields;
+use super::super::foreign::{LENGTHS, drop_repeated};
 use super::messages::messages;
 use super::tools::tools;
 use crate::ApiError;
 use crate::core::{Chat, GenerateRequest, Input, Role};
 use crate::json::{self, Field, Object, Result};
-use crate::rules::tuning;
+use crate::rules::{Rules, only, refused, tuning};
+
+/// Fields of other APIs.
+const RULES: Rules = &[
+    ("system", refused("send a message with the role 'system'")),
+    ("instructions", refused("send a message with the role 'system'")),
+    ("format", refused("send 'response_format'")),
+    ("options", refused("send its fields beside 'messages'")),
+    ("parse_tool_calls", only("[true]", "calls are always parsed")),
+];
 
 /// Parses the body of a `POST /v1/chat/completions`.
 ///
@@ -18,15 +28,20 @@ pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
 
 /// The same for a parsed object.
 pub(crate) fn request(mut o: Object) -> Result<GenerateRequest> {
+    drop_repeated(&mut o);
     let model = o.model()?;
-    let mut chat = Chat { messages: messages(o.require("messages")?)?, ..Chat::default() };
+    let read = messages(o.require("messages")?)?;
+    let mut chat = Chat { messages: read.messages, ..Chat::default() };
     tools(&mut o, &mut chat)?;
     fields::other_thinking(&mut o, &mut chat)?;
+    let effort = if o.has("reasoning_effort") { "reasoning_effort" } else { "reasoning.effort" };
     if let Some(f) = o.take("reasoning_effort") {
         fields::effort(f, &mut chat)?;
     }
     fields::thinking(&mut o, &mut chat)?;
-    continuation(&mut o, &mut chat)?;
+    fields::settle_effort(&o, &mut chat, effort);
+    continuation(&mut o, &mut chat, read.continued)?;
+    o.settle_unread(&chat.current_turn())?;
 
     let mut r = GenerateRequest::new(model, Input::Chat(Chat::default()));
     r.max_tokens = max_tokens(&mut o)?;
@@ -38,14 +53,19 @@ pub(crate) fn request(mut o: Object) -> Result<GenerateRequest> {
     r.include_usage = stream_options(&mut o)?;
     fields::common(&mut o, &mut r)?;
     r.input = Input::Chat(chat);
-    fields::finish(o, &mut r, &[])?;
+    fields::finish(o, &mut r, &[RULES, LENGTHS])?;
     Ok(r)
 }
 
-/// vLLM's fields to continue the last message.
-fn continuation(o: &mut Object, chat: &mut Chat) -> Result<()> {
-    let path = "continue_final_message";
-    chat.continue_final = o.read(path, Field::bool)?.unwrap_or(false);
+/// vLLM's fields to continue the last message; `continued` is the path of a field of the message itself that says so.
+fn continuation(o: &mut Object, chat: &mut Chat, continued: Option<String>) -> Result<()> {
+    let name = "continue_final_message";
+    let asked = o.read(name, Field::bool)?;
+    if let Some(path) = continued.as_ref().filter(|_| asked == Some(false)) {
+        return Err(ApiError::invalid(path.clone(), format!("'{path}' is true, but '{name}' is false")));
+    }
+    chat.continue_final = continued.is_some() || asked == Some(true);
+    let path = &*continued.unwrap_or_else(|| name.into());
     if chat.continue_final && chat.messages.last().is_none_or(|m| m.role != Role::Assistant) {
         return Err(ApiError::invalid(path, format!("'{path}' needs a last message of the assistant")));
     }

@@ -66,7 +66,8 @@ fn is_custom(o: &Object) -> bool {
 /// A tool. Those that a provider runs are left out with a warning.
 fn tool(f: Field) -> Result<Option<Tool>> {
     let mut o = f.object()?;
-    let hosted = o.peek("type").and_then(Value::as_str).filter(|kind| !["function", "custom"].contains(kind));
+    let hosted =
+        o.peek("type").and_then(Value::as_str).filter(|kind| !["function", "custom", ""].contains(kind));
     if let Some(hosted) = hosted {
         o.warn(format_args!("is left out: this server has no tool '{}'", shortened(hosted)));
         return Ok(None);

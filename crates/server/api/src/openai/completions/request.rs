@@ -1,6 +1,7 @@
 //! Parses a client's completion request. Called by the server and the gateway.
 
 use super::super::chat::stream_options;
+use super::super::foreign::{LENGTHS, drop_repeated};
 use super::super::{fields, prompts};
 use crate::ApiError;
 use crate::core::{Completion, GenerateRequest, Infill, Input};
@@ -12,6 +13,10 @@ const MAX_TOKENS_DEFAULT: u32 = 16;
 
 const RULES: Rules = &[
     ("messages", refused("it belongs to /v1/chat/completions; send 'prompt'")),
+    ("system", refused("put it into 'prompt'")),
+    ("instructions", refused("put them into 'prompt'")),
+    ("format", refused("send 'response_format'")),
+    ("options", refused("send its fields beside 'prompt'")),
     ("tools", refused("it belongs to /v1/chat/completions")),
     ("tool_choice", only(r#"["none", "auto"]"#, "it belongs to /v1/chat/completions")),
     ("top_logprobs", only("[0]", "here 'logprobs' is the number of alternatives")),
@@ -26,6 +31,7 @@ const RULES: Rules = &[
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
 pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
     let mut o = json::parse(body)?;
+    drop_repeated(&mut o);
     let model = o.model()?;
     let prompts = prompts::prompts(o.require("prompt")?)?;
     let echo = o.read("echo", Field::bool)?.unwrap_or(false);
@@ -43,7 +49,7 @@ pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
     fields::structured(&mut o, &mut r)?;
     r.include_usage = stream_options(&mut o)?;
     fields::common(&mut o, &mut r)?;
-    fields::finish(o, &mut r, &[RULES])?;
+    fields::finish(o, &mut r, &[RULES, LENGTHS])?;
     Ok(r)
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::super::chat::{arguments, document, image_source, text_or_parts};
+use super::super::chat::{NOT_KEPT, arguments, content_kind, document, image_source, text_or_parts};
 use super::tools::{self, flat};
 use crate::core::{Chat, Image, Message, Part, ReasoningPart, Role, Tool, ToolCall, ToolOrigin};
 use crate::json::{Field, Object, Result, shortened};
@@ -66,11 +66,13 @@ pub(super) fn input(
         return Err(f.expected("a string or an array of items"));
     }
     let mut referred = HashSet::new();
+    let unread = f.unread().clone();
     for mut f in f.array()? {
         if f.value()["type"] == "item_reference" || is_bare_reference(f.value()) {
             f = stored(f, kept, &mut referred)?;
         }
         item(f, &mut chat.messages, added)?;
+        unread.place(chat.messages.len().saturating_sub(1));
     }
     Ok(())
 }
@@ -229,13 +231,20 @@ fn part(f: Field) -> Result<Part> {
             Part::text(o.require("text")?.string()?)
         }
         Some("refusal") => Part::text(o.require("refusal")?.string()?),
+        Some("input_image") if o.has("file_id") && !o.has("image_url") => {
+            let refusal = o.require("file_id")?.error(NOT_KEPT);
+            return Ok(Part::text(o.unread("an image", refusal)));
+        }
         Some("input_image") => {
             let source = image_source(o.require("image_url")?.name()?);
             let detail = o.read("detail", Field::string)?;
             Part::Image { image: Image { source, detail, at }, cache: None }
         }
         Some("input_file") => document(&mut o, at)?,
-        Some(_) => return Err(kind.unsupported("; input_text, output_text, input_image and input_file are")),
+        Some(other) => {
+            let refusal = kind.unsupported("; input_text, output_text, input_image and input_file are");
+            return Ok(Part::text(o.unread(content_kind(other), refusal)));
+        }
         None => return Err(kind.expected("a string")),
     };
     o.finish(&[PART])?;

@@ -67,6 +67,8 @@ pub fn parse_with(body: &[u8], kept: &mut dyn FnMut(&str) -> Option<Value>) -> R
     tools::tools(&mut o, &mut chat, added)?;
     reasoning(&mut o, &mut chat)?;
     fields::thinking(&mut o, &mut chat)?;
+    fields::settle_effort(&o, &mut chat, "reasoning.effort");
+    o.settle_unread(&chat.current_turn())?;
 
     let mut r = GenerateRequest::new(model, Input::Chat(Chat::default()));
     r.previous_response_id = previous;
