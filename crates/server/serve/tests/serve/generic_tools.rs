@@ -35,7 +35,10 @@ async fn templates_without_tools_get_a_generic_form() {
     let mut messages = asked["messages"].as_array().unwrap().clone();
     messages.push(choice["message"].clone());
     messages.push(json!({"role": "tool", "tool_call_id": call["id"], "content": "done"}));
-    let prompt = f.ok("/apply-template", &json!({"messages": messages, "tools": [tool()]})).await;
+    let response = f.send("/apply-template", &json!({"messages": messages, "tools": [tool()]})).await;
+    let warned = response.headers().get("x-octet-warning").map(|h| h.to_str().unwrap().to_string());
+    assert!(warned.is_some_and(|w| w.contains("Hermes")), "the header is sent with the prompt, too");
+    let prompt: Value = response.json().await.unwrap();
     let prompt = prompt["prompt"].as_str().unwrap();
     assert!(
         prompt.starts_with("<|im_start|>system\n") && prompt.contains("\"name\":\"set_light\""),
