@@ -413,6 +413,21 @@ mod tests {
         assert_eq!(Format::derived(source, &derived).tools, ToolSyntax::Hermes);
     }
 
+    /// As templates write them with `tojson`.
+    #[test]
+    fn calls_that_are_written_as_text_have_pythons_spaces() {
+        let arguments = json!({"city": "Zürich", "days": 2});
+        let calls = [("f".to_string(), arguments.as_object().expect("an object").clone())];
+        // Granite 3, Kimi K2.
+        let known =
+            ["<|tool_call|>", "<|tool_calls_section_begin|>"].map(|tag| known::named_in(tag).expect(tag));
+        let chosen = ["hermes", "openai"].map(|name| name.parse::<ToolSyntax>().expect(name));
+        for syntax in known.map(ToolSyntax::from).into_iter().chain(chosen) {
+            let text = syntax.write(&calls);
+            assert!(text.contains(r#"{"city": "Zürich", "days": 2}"#), "{text}");
+        }
+    }
+
     #[test]
     fn a_template_without_calls_has_no_syntax() {
         let render = |messages: &[Value], _: ToolsVariable, _: &[Value]| {

@@ -11,6 +11,7 @@ use octet_engine::template::{ChatInput, ChatTemplate, ProbeBudget};
 use octet_engine::tokenizer::Tokenizer;
 use octet_parser::{
     Derived, Format, History, Ids, ReasoningPlace, TextBesideCalls, ToolSyntax, ToolsVariable, derive,
+    json_dumps,
 };
 use serde_json::{Map, Value, json};
 
@@ -75,9 +76,10 @@ impl Tools {
             ToolDelivery::Template(_) => (Cow::Borrowed(chat), None),
             ToolDelivery::Described => {
                 let arguments = Map::from_iter([("argument's name".to_string(), Value::from("value"))]);
-                chat.with_described_tools(&self.syntax.write(&[("tool's name".into(), arguments)]))
+                let example = self.syntax.write(&[("tool's name".into(), arguments)]);
+                chat.with_described_tools(json_dumps, &example)
             }
-            ToolDelivery::Generic => chat.with_generic_tools(),
+            ToolDelivery::Generic => chat.with_generic_tools(json_dumps),
         }
     }
 
