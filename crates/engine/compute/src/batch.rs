@@ -202,10 +202,14 @@ impl Batch {
     /// Whether [`Batch::push`] would accept `len` tokens of such a sequence.
     pub fn fits(&self, past: usize, len: usize, slot: usize, pages: &[u32]) -> bool {
         let end = past + len;
-        len > 0
-            && pages.len() * PAGE_TOKENS >= end
-            && self.is_free(slot)
-            && !pages[past / PAGE_TOKENS..end.div_ceil(PAGE_TOKENS)].iter().any(|p| self.written.contains(p))
+        let fits =
+            len > 0 && end <= u32::MAX as usize && pages.len() * PAGE_TOKENS >= end && self.is_free(slot);
+        fits && {
+            let written = &pages[past / PAGE_TOKENS..end.div_ceil(PAGE_TOKENS)];
+            let is_taken =
+                |(i, page): (usize, &u32)| self.written.contains(page) || written[..i].contains(page);
+            !written.iter().enumerate().any(is_taken)
+        }
     }
 
     /// Page number that holds `position` of `span`, and the row within the page.
@@ -220,12 +224,15 @@ mod tests {
 
     use super::*;
 
-    /// Whether a second span is accepted after one of 70 tokens in slot 0 with pages 5 and 6.
+    /// Whether a second span is accepted after one of 70 tokens in slot 0 with pages 5 and 6. [`Batch::fits`] says so before.
     fn fits(n: usize, past: usize, slot: usize, pages: &[u32]) -> bool {
         let mut batch = Batch::default();
         batch.push(&[1; 70], 0, 0, &[5, 6], 1);
         let tokens = vec![1; n];
-        catch_unwind(AssertUnwindSafe(|| batch.push(&tokens, past, slot, pages, 1))).is_ok()
+        let fits = batch.fits(past, n, slot, pages);
+        let is_pushed = catch_unwind(AssertUnwindSafe(|| batch.push(&tokens, past, slot, pages, 1))).is_ok();
+        assert_eq!(fits, is_pushed, "{n} tokens behind {past}, slot {slot}, pages {pages:?}");
+        is_pushed
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::derive::Derived;
 use crate::derive::known::is_harmony;
+use crate::dumps::json_dumps;
 use crate::reasoning::ReasoningTags;
 use crate::syntax::{Arguments, CallSyntax, Piece, tags};
 use crate::text::{Start, TextTags};
@@ -76,7 +77,7 @@ impl ToolSyntax {
         let one = |(name, arguments): &(String, Map<String, Value>)| match self {
             Self::Qwen3Coder => {
                 let each = arguments.iter().map(|(k, v)| {
-                    let value = v.as_str().map_or_else(|| v.to_string(), str::to_string);
+                    let value = v.as_str().map_or_else(|| json_dumps(v), str::to_string);
                     format!("<parameter={k}>\n{value}\n</parameter>\n")
                 });
                 let each: String = each.collect();
@@ -84,10 +85,10 @@ impl ToolSyntax {
             }
             Self::Harmony => format!(
                 "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{}<|call|>",
-                Value::from(arguments.clone())
+                json_dumps(&arguments.clone().into())
             ),
             Self::None | Self::Hermes | Self::Native(_) => {
-                let call = json!({"name": name, "arguments": arguments});
+                let call = json_dumps(&json!({"name": name, "arguments": arguments}));
                 format!("<tool_call>\n{call}\n</tool_call>")
             }
         };

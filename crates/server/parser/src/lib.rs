@@ -37,6 +37,7 @@
 
 mod coerce;
 mod derive;
+mod dumps;
 mod format;
 mod harmony;
 mod hermes;
@@ -56,6 +57,7 @@ mod written;
 mod xml;
 
 pub use derive::{Derived, History, Ids, ReasoningPlace, TextBesideCalls, ToolsVariable, derive};
+pub use dumps::json_dumps;
 pub use format::{Format, ReasoningFormat, ToolSyntax, UnknownName};
 pub use message::{Delta, Message, ToolCall};
 pub use parser::{Options, Parser, Tool, parse};

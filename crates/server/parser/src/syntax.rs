@@ -3,6 +3,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::dumps::{json_dumps, python_text};
+
 /// A section of calls: `open`, one call, any number of `separator` and call, then `close`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallSyntax {
@@ -122,7 +124,7 @@ impl Arguments {
     pub fn value(&self, value: &Value) -> String {
         match self {
             Self::Json | Self::Tagged(_) => value.to_string(),
-            Self::Python => python(value),
+            Self::Python => python_text(value),
             Self::Gemma => gemma(value),
             Self::Nested(nested) => nested.value(value),
         }
@@ -246,33 +248,18 @@ impl Piece {
             Self::Name => name.into(),
             Self::Id => format!("{i:09}"),
             Self::Number(first) => (first + i).to_string(),
-            Self::Arguments(Arguments::Json) => Value::from(arguments.clone()).to_string(),
-            Self::Arguments(Arguments::Python) => list(&|k, v| format!("{k}={}", python(v)), ", "),
+            Self::Arguments(Arguments::Json) => json_dumps(&arguments.clone().into()),
+            Self::Arguments(Arguments::Python) => list(&|k, v| format!("{k}={}", python_text(v)), ", "),
             Self::Arguments(Arguments::Gemma) => list(&|k, v| format!("{k}:{}", gemma(v)), ","),
             Self::Arguments(Arguments::Nested(nested)) => nested.members(arguments),
             Self::Arguments(Arguments::Tagged(t)) => list(
                 &|k, v| {
-                    let value = v.as_str().map_or_else(|| v.to_string(), str::to_string);
+                    let value = v.as_str().map_or_else(|| json_dumps(v), str::to_string);
                     format!("{}{k}{}{value}{}", t.open, t.middle(JsonType::of(v)), t.close)
                 },
                 "",
             ),
         });
-    }
-}
-
-/// A value in Python's syntax; its strings are in JSON's, which is valid Python.
-fn python(value: &Value) -> String {
-    match value {
-        Value::Null => "None".into(),
-        Value::Bool(true) => "True".into(),
-        Value::Bool(false) => "False".into(),
-        Value::Array(items) => format!("[{}]", items.iter().map(python).collect::<Vec<_>>().join(", ")),
-        Value::Object(members) => {
-            let all = members.iter().map(|(k, v)| format!("{}: {}", Value::from(k.as_str()), python(v)));
-            format!("{{{}}}", all.collect::<Vec<_>>().join(", "))
-        }
-        other => other.to_string(),
     }
 }
 

@@ -8,13 +8,16 @@ use serde_json::{Value, json};
 use super::{Chat, Message, Part, Role, Tool, ToolChoice};
 use crate::rules::Warning;
 
+/// Writes a value as JSON text, as the model knows it from its training.
+pub type WriteJson = fn(&Value) -> String;
+
 impl Chat {
     /// This conversation with its tools, calls and results as text.
     ///
     /// The tools are described in the first instructions, which are added if necessary. A call is `<tool_call>`, a JSON object with
     /// `name` and `arguments`, `</tool_call>`, after the text of its message. The results are one user turn, each between
     /// `<tool_response>` tags. A conversation without any of these is unchanged.
-    pub fn with_generic_tools(&self) -> (Cow<'_, Self>, Option<Warning>) {
+    pub fn with_generic_tools(&self, write: WriteJson) -> (Cow<'_, Self>, Option<Warning>) {
         let offered = !self.tools.is_empty() && self.tool_choice != ToolChoice::None;
         let has_history = self.messages.iter().any(|m| m.role == Role::Tool || !m.tool_calls.is_empty());
         if !offered && !has_history {
@@ -40,14 +43,14 @@ impl Chat {
             }
             answers_open = false;
             for (i, call) in std::mem::take(&mut message.tool_calls).iter().enumerate() {
-                let call = json!({"name": call.name, "arguments": call.arguments_object()});
+                let call = write(&json!({"name": call.name, "arguments": call.arguments_object()}));
                 let separator = if i == 0 && message.content.is_empty() { "" } else { "\n" };
                 message.content.push(Part::text(format!("{separator}<tool_call>\n{call}\n</tool_call>")));
             }
             messages.push(message);
         }
         if offered {
-            describe(&mut messages, &self.tools, HERMES, "comes between <tool_response> tags");
+            describe(&mut messages, &self.tools, write, HERMES, "comes between <tool_response> tags");
         }
         let what = "is described in the instructions, in Hermes' syntax: the model's chat template has no known call syntax";
         let chat = Self { messages, tools: Vec::new(), ..self.clone() };
@@ -56,7 +59,7 @@ impl Chat {
 
     /// This conversation with its tools described in the first instructions; `example` is a call in the model's syntax. Calls and
     /// results are unchanged.
-    pub fn with_described_tools(&self, example: &str) -> (Cow<'_, Self>, Option<Warning>) {
+    pub fn with_described_tools(&self, write: WriteJson, example: &str) -> (Cow<'_, Self>, Option<Warning>) {
         if self.tools.is_empty() {
             return (Cow::Borrowed(self), None);
         }
@@ -64,7 +67,7 @@ impl Chat {
         if self.tool_choice == ToolChoice::None {
             return (Cow::Owned(chat), None);
         }
-        describe(&mut chat.messages, &self.tools, example, "comes in the next turn");
+        describe(&mut chat.messages, &self.tools, write, example, "comes in the next turn");
         let what = "is described in the instructions: the model's chat template has a call syntax but shows the model no tools";
         (Cow::Owned(chat), Some(Warning::new("tools", what)))
     }
@@ -80,7 +83,7 @@ fn text_of(message: &Message) -> String {
 }
 
 /// Adds the tools to the first instructions, with an example call and the form of results.
-fn describe(messages: &mut Vec<Message>, tools: &[Tool], example: &str, answers: &str) {
+fn describe(messages: &mut Vec<Message>, tools: &[Tool], write: WriteJson, example: &str, answers: &str) {
     let mut text = String::from("You can call these tools. Each is described by a JSON object:\n<tools>\n");
     for tool in tools {
         let mut function = json!({"name": tool.name});
@@ -88,7 +91,7 @@ fn describe(messages: &mut Vec<Message>, tools: &[Tool], example: &str, answers:
             function["description"] = description.as_str().into();
         }
         function["parameters"] = Value::Object(tool.parameters.clone());
-        text.push_str(&function.to_string());
+        text.push_str(&write(&function));
         text.push('\n');
     }
     text.push_str(&format!(
@@ -105,6 +108,10 @@ fn describe(messages: &mut Vec<Message>, tools: &[Tool], example: &str, answers:
 mod tests {
     use super::*;
     use crate::core::{ToolCall, ToolOrigin};
+
+    fn compact(value: &Value) -> String {
+        value.to_string()
+    }
 
     fn weather() -> Tool {
         let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}});
@@ -131,7 +138,7 @@ mod tests {
             |text: &str| Message { tool_call_id: Some("1".into()), ..Message::text(Role::Tool, text) };
         let messages = vec![Message::text(Role::User, "And?"), call, answer("rain"), answer("12 °C")];
         let chat = Chat { messages, tools: vec![weather()], ..Chat::default() };
-        let (chat, warning) = chat.with_generic_tools();
+        let (chat, warning) = chat.with_generic_tools(compact);
         assert!(warning.expect("it says so").message.starts_with("'tools' is described"));
         assert!(chat.tools.is_empty());
         let texts: Vec<(Role, String)> = chat.messages.iter().map(|m| (m.role, text_of(m))).collect();
@@ -148,8 +155,8 @@ mod tests {
     #[test]
     fn a_conversation_without_tools_stays() {
         let chat = Chat { messages: vec![Message::text(Role::User, "Hi")], ..Chat::default() };
-        assert_eq!(chat.with_generic_tools(), (Cow::Borrowed(&chat), None));
+        assert_eq!(chat.with_generic_tools(compact), (Cow::Borrowed(&chat), None));
         let refused = Chat { tools: vec![weather()], tool_choice: ToolChoice::None, ..chat.clone() };
-        assert_eq!(refused.with_generic_tools().0.into_owned().messages, chat.messages);
+        assert_eq!(refused.with_generic_tools(compact).0.into_owned().messages, chat.messages);
     }
 }

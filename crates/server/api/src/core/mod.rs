@@ -15,6 +15,7 @@ mod template;
 pub use answer::{Answer, Block, Choice};
 pub use embed::{EmbedRequest, Embeddings, VectorEncoding};
 pub use event::{Applied, Event, FinishReason, RoutedExperts, Timings, TokenLogprob, TopLogprob, Usage};
+pub use generic_tools::WriteJson;
 pub use memory::{MemoryHandle, RequestMemory};
 pub(crate) use message::arguments_object;
 pub use message::{CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall};

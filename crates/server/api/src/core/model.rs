@@ -23,6 +23,8 @@ pub struct ModelInfo {
     pub quantization: String,
     /// Maximum context, as served.
     pub context_length: u32,
+    /// The context that it was trained for.
+    pub trained_context_length: u32,
     /// Length of its hidden state (and of embeddings).
     pub embedding_length: u32,
     /// Its abilities.

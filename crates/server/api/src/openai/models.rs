@@ -30,7 +30,7 @@ pub fn one(m: &ModelInfo) -> Value {
             "vision": false,
         },
         "meta": {
-            "n_ctx_train": m.context_length,
+            "n_ctx_train": m.trained_context_length,
             "n_embd": m.embedding_length,
             "n_params": m.parameters,
             "size": m.size_bytes,

@@ -220,7 +220,13 @@ fn a_request_round_trips_through_a_provider() {
 
 #[test]
 fn models_are_listed() {
-    let m = ModelInfo { id: "q".into(), created_s: 1_700_000_000, context_length: 9, ..ModelInfo::default() };
+    let m = ModelInfo {
+        id: "q".into(),
+        created_s: 1_700_000_000,
+        context_length: 9,
+        trained_context_length: 40,
+        ..ModelInfo::default()
+    };
     let v = models::list(std::slice::from_ref(&m));
     assert_eq!((&v["first_id"], &v["last_id"], &v["has_more"]), (&json!("q"), &json!("q"), &json!(false)));
     assert_eq!(v["data"][0]["created_at"], "2023-11-14T22:13:20Z");
@@ -230,6 +236,7 @@ fn models_are_listed() {
         (&v["object"], &v["data"][0]["id"], &v["data"][0]["max_model_len"]),
         (&json!("list"), &json!("q"), &json!(9))
     );
+    assert_eq!(v["data"][0]["meta"]["n_ctx_train"], 40);
 }
 
 /// Without the parts that this dialect does not have.

@@ -61,9 +61,11 @@ pub enum TextBesideCalls {
     /// In one message.
     #[default]
     Together,
+    /// In one message, where the text counts as reasoning: gpt-oss. A message with reasoning, too, is refused.
+    AsReasoning,
     /// In two messages: of one, it leaves out the text, or the calls.
     Apart,
-    /// Not at all: it leaves out one of them, and two messages in a row are refused.
+    /// Not at all: it leaves out one of them, and refuses two messages in a row.
     Lost,
 }
 
@@ -159,8 +161,9 @@ pub fn derive(source: &str, render: Render<'_>, stops: &[&str]) -> Derived {
     }
     prober.history = History::default();
     let is_harmony = known::is_harmony(source);
+    let beside = if is_harmony { TextBesideCalls::AsReasoning } else { TextBesideCalls::default() };
     let history =
-        History { as_text: !is_harmony, single: is_harmony, reasoning: place, ..History::default() };
+        History { as_text: !is_harmony, single: is_harmony, reasoning: place, beside, ..History::default() };
     Derived { calls: known::named_in(source), tools, reasoning, text: None, history }
 }
 
@@ -227,22 +230,44 @@ impl Prober<'_> {
     }
 
     fn text_beside_calls(&self) -> TextBesideCalls {
-        let has_both = |answers: &[Value]| {
-            let messages: Vec<Value> = std::iter::once(user()).chain(answers.iter().cloned()).collect();
-            (self.render)(&messages, self.variable, &tools())
-                .is_some_and(|p| p.contains(TEXT) && p.contains(VALUE))
+        let possible = [TextBesideCalls::Together, TextBesideCalls::Apart];
+        possible.into_iter().find(|how| self.keeps_text(*how)).unwrap_or(TextBesideCalls::Lost)
+    }
+
+    /// Whether the template writes both the text and the calls of messages that are passed in this way: of the last one, and of two with
+    /// results and an answer behind them. Some templates count messages with text, but not those with calls, and then refuse two in a
+    /// row (Mistral); or they write only the first text (DeepSeek V3).
+    fn keeps_text(&self, beside: TextBesideCalls) -> bool {
+        let words = [(TEXT, VALUE), ("zqlater", "zqworth")];
+        let said = |text: &str| json!({"role": "assistant", "content": text});
+        let messages = |rounds: usize, with_text: bool| {
+            let mut out = vec![user()];
+            for (i, (text, value)) in words[..rounds].iter().enumerate() {
+                let mut call = self.answer(&[argument(*value)], [IDS[i], ""]);
+                let id = call["tool_calls"][0]["id"].clone();
+                if with_text && beside == TextBesideCalls::Apart {
+                    out.push(said(text));
+                } else if with_text {
+                    call["content"] = (*text).into();
+                }
+                out.push(call);
+                out.push(json!({"role": "tool", "tool_call_id": id, "name": NAMES[0], "content": "-"}));
+            }
+            if rounds == 1 {
+                out.pop();
+            } else {
+                out.extend([said("-"), user()]);
+            }
+            out
         };
-        let text = json!({"role": "assistant", "content": TEXT});
-        let call = self.answer(&[argument(VALUE)], IDS);
-        let mut both = call.clone();
-        both["content"] = TEXT.into();
-        if has_both(&[both]) {
-            TextBesideCalls::Together
-        } else if has_both(&[text, call]) {
-            TextBesideCalls::Apart
-        } else {
-            TextBesideCalls::Lost
-        }
+        let shows = |rounds: usize, with_text: bool| {
+            let prompt = (self.render)(&messages(rounds, with_text), self.variable, &tools());
+            let has =
+                |p: &str, (text, value): &(&str, &str)| p.contains(value) && (!with_text || p.contains(text));
+            prompt.is_some_and(|p| words[..rounds].iter().all(|pair| has(&p, pair)))
+        };
+        // Where the longer conversation is not written without text either, the text is not the cause.
+        shows(1, true) && (shows(2, true) || !shows(2, false))
     }
 
     fn takes_long_ids(&self) -> bool {
@@ -411,6 +436,21 @@ mod tests {
         assert_eq!(derived.tools, Some(ToolsVariable::XmlTools));
         assert!(derived.history.as_text);
         assert_eq!(Format::derived(source, &derived).tools, ToolSyntax::Hermes);
+    }
+
+    /// As templates write them with `tojson`.
+    #[test]
+    fn calls_that_are_written_as_text_have_pythons_spaces() {
+        let arguments = json!({"city": "Zürich", "days": 2});
+        let calls = [("f".to_string(), arguments.as_object().expect("an object").clone())];
+        // Granite 3, Kimi K2.
+        let known =
+            ["<|tool_call|>", "<|tool_calls_section_begin|>"].map(|tag| known::named_in(tag).expect(tag));
+        let chosen = ["hermes", "openai"].map(|name| name.parse::<ToolSyntax>().expect(name));
+        for syntax in known.map(ToolSyntax::from).into_iter().chain(chosen) {
+            let text = syntax.write(&calls);
+            assert!(text.contains(r#"{"city": "Zürich", "days": 2}"#), "{text}");
+        }
     }
 
     #[test]

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use octet_parser::{
-    Derived, Format, History, Ids, Message, Options, Parser, Start, Tool, ToolSyntax, ToolsVariable, derive,
+    Derived, Format, History, Ids, Message, Options, Parser, Start, TextBesideCalls, Tool, ToolSyntax,
+    ToolsVariable, derive,
 };
 use renderer::Renderer;
 use serde_json::{Map, Value, json};
@@ -23,7 +24,7 @@ fn render(
     // Some take arguments as a mapping, some as text: the one that does not fail, and is not quoted, is right.
     let as_text = |messages: &[Value]| {
         let mut messages = messages.to_vec();
-        for call in messages.iter_mut().filter_map(|m| m["tool_calls"].as_array_mut()).flatten() {
+        for call in messages.iter_mut().filter_map(|m| m.get_mut("tool_calls")?.as_array_mut()).flatten() {
             let arguments = call["function"]["arguments"].to_string();
             call["function"]["arguments"] = arguments.into();
         }
@@ -89,6 +90,60 @@ fn parse(format: &Format, start: Start, pieces: &[&str]) -> Message {
     message
 }
 
+/// A call of a message, with an id as the template takes it.
+fn call(derived: &Derived, i: usize) -> Value {
+    let (name, arguments) = &calls()[i];
+    let is_numbered = derived.history.ids == Ids::Numbered;
+    let id = if is_numbered { format!("functions.{name}:{i}") } else { format!("call0000{i}") };
+    json!({"type": "function", "id": id, "function": {"name": name, "arguments": arguments}})
+}
+
+/// Whether text beside calls is in the prompts of conversations that go on behind them; what is wrong, where it is not.
+fn keeps_text(renderer: &Renderer, path: &Path, derived: &Derived) -> Result<(), String> {
+    let History { null_content, beside, .. } = derived.history;
+    let said = |role: &str, text: &str| json!({"role": role, "content": text});
+    let texts = ["zqfirst", "zqsecond"];
+    let prompt = |rounds: usize, is_answered: bool, with_text: bool| {
+        let mut messages = vec![said("user", "hi")];
+        for (i, text) in texts[..rounds].iter().enumerate() {
+            let call = call(derived, i);
+            let (id, name) = (call["id"].clone(), call["function"]["name"].clone());
+            let content = match beside {
+                TextBesideCalls::Together | TextBesideCalls::AsReasoning if with_text => text,
+                TextBesideCalls::Apart if with_text => {
+                    messages.push(said("assistant", text));
+                    ""
+                }
+                _ => "",
+            };
+            let content = if null_content && content.is_empty() { Value::Null } else { content.into() };
+            messages.push(json!({"role": "assistant", "content": content, "tool_calls": [call]}));
+            messages.push(json!({"role": "tool", "tool_call_id": id, "name": name, "content": "12"}));
+        }
+        if is_answered {
+            messages.extend([said("assistant", "So."), said("user", "And?")]);
+        }
+        let variable = derived.tools.unwrap_or(ToolsVariable::Tools);
+        render(renderer, path, &messages, variable, &schemas())
+    };
+    for (rounds, is_answered) in [(1, false), (1, true), (2, false), (2, true)] {
+        let at = format!("{rounds} rounds, {}", if is_answered { "answered" } else { "not answered" });
+        if prompt(rounds, is_answered, false).is_none() {
+            continue; // whatever it does not take, it is not the text
+        }
+        let Some(prompt) = prompt(rounds, is_answered, true) else {
+            return Err(format!("{at}: is not rendered"));
+        };
+        // gpt-oss' template leaves reasoning out once it is answered.
+        let is_left_out =
+            beside == TextBesideCalls::Lost || beside == TextBesideCalls::AsReasoning && is_answered;
+        if !is_left_out && !texts[..rounds].iter().all(|text| prompt.contains(text)) {
+            return Err(format!("{at}: a text is missing: {prompt}"));
+        }
+    }
+    Ok(())
+}
+
 /// What a template makes of an answer with the first `n` calls, after `said`: from where an answer of text would differ, or where the
 /// prompt ends if text has a header.
 fn written(
@@ -97,13 +152,8 @@ fn written(
     (derived, format): (&Derived, &Format),
     (said, n): (&str, usize),
 ) -> Option<(Start, String)> {
-    let History { ids, null_content, .. } = derived.history;
-    let call = |(i, (name, arguments)): (usize, &(&str, Value))| {
-        let id = if ids == Ids::Numbered { format!("functions.{name}:{i}") } else { format!("call0000{i}") };
-        json!({"type": "function", "id": id, "function": {"name": name, "arguments": arguments}})
-    };
-    let calls: Vec<Value> = calls()[..n].iter().enumerate().map(call).collect();
-    let content = if null_content && said.is_empty() { Value::Null } else { said.into() };
+    let calls: Vec<Value> = (0..n).map(|i| call(derived, i)).collect();
+    let content = if derived.history.null_content && said.is_empty() { Value::Null } else { said.into() };
     let user = json!({"role": "user", "content": "hi"});
     let variable = derived.tools.unwrap_or(ToolsVariable::Tools);
     let answered = |answer: Value| render(renderer, path, &[user.clone(), answer], variable, &schemas());
@@ -234,6 +284,11 @@ fn calls_of_real_templates_parse_to_themselves() {
             History { single: true, .. } => 1,
             _ => 2,
         };
+        if most > 0
+            && let Err(why) = keeps_text(&renderer, &path, &derived)
+        {
+            bad.push(format!("{name}, text beside calls: {why}"));
+        }
         let mut cases = vec![("", 1), ("", 2)];
         // In few families text has a header, too.
         if derived.text.is_some() {

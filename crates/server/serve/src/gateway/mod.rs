@@ -420,6 +420,7 @@ impl Gateway {
             id: name.into(),
             created_s: current.created_s,
             context_length: window.unwrap_or_default(),
+            trained_context_length: window.unwrap_or_default(),
             abilities: Abilities {
                 completion: !embeds && !passes,
                 tools: first.is_none_or(|i| i.supports_function_calling.unwrap_or(true)),

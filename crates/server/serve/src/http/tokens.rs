@@ -21,6 +21,7 @@ use crate::gateway::Caller;
 use crate::memory_budget::MemoryPermit;
 use crate::models::Lease;
 use crate::pipeline::{Job, Purpose, Rendered, acquire, chat_prompt, text_tokens};
+use crate::warnings::{add_header, messages};
 
 /// Refuses a model that a client may not use.
 pub fn permit(app: &App, caller: &Caller, name: &str) -> Result<(), ApiError> {
@@ -102,8 +103,12 @@ pub async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Re
     call(app, request, |c: Call| async move {
         let (app, caller, (asked, share)) = read_chat(c).await?;
         let lease = lease(&app, &caller, &asked.model).await?;
-        let text = prompt(&app, &lease, asked, share, |prompt| prompt.text).await?;
-        Ok(json_response(200, json!({"prompt": text}).to_string()))
+        let take = |prompt: Rendered| (prompt.text, prompt.warnings);
+        let (text, warnings) = prompt(&app, &lease, asked, share, take).await?;
+        app.inference.warnings.note(&warnings)?;
+        let mut response = json_response(200, json!({"prompt": text}).to_string());
+        add_header(&mut response, messages(&warnings));
+        Ok(response)
     })
     .await
 }

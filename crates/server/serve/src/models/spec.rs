@@ -152,6 +152,7 @@ impl ModelCard {
                 parameters: report.parameters,
                 quantization: report.types.first().map(|t| t.ty.to_string()).unwrap_or_default(),
                 context_length: u32::try_from(engine.context_for(config.context_length)).unwrap_or(u32::MAX),
+                trained_context_length: u32::try_from(config.context_length).unwrap_or(u32::MAX),
                 embedding_length: u32::try_from(config.hidden).unwrap_or(u32::MAX),
                 abilities: Abilities {
                     completion: true,

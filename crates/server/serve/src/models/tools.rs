@@ -11,6 +11,7 @@ use octet_engine::template::{ChatInput, ChatTemplate, ProbeBudget};
 use octet_engine::tokenizer::Tokenizer;
 use octet_parser::{
     Derived, Format, History, Ids, ReasoningPlace, TextBesideCalls, ToolSyntax, ToolsVariable, derive,
+    json_dumps,
 };
 use serde_json::{Map, Value, json};
 
@@ -75,9 +76,10 @@ impl Tools {
             ToolDelivery::Template(_) => (Cow::Borrowed(chat), None),
             ToolDelivery::Described => {
                 let arguments = Map::from_iter([("argument's name".to_string(), Value::from("value"))]);
-                chat.with_described_tools(&self.syntax.write(&[("tool's name".into(), arguments)]))
+                let example = self.syntax.write(&[("tool's name".into(), arguments)]);
+                chat.with_described_tools(json_dumps, &example)
             }
-            ToolDelivery::Generic => chat.with_generic_tools(),
+            ToolDelivery::Generic => chat.with_generic_tools(json_dumps),
         }
     }
 
@@ -86,21 +88,27 @@ impl Tools {
         if let (ToolDelivery::Template(variable), Some(tools)) = (self.shown, from.tools.take()) {
             give_tools(&mut from.variables, &mut from.tools, variable, tools);
         }
+        let calls = from.messages.iter().any(|m| m.get("tool_calls").is_some());
+        if calls && self.shown != ToolDelivery::Generic {
+            self.shape_calls(from);
+        }
+        // After messages were split: the reasoning stays with their first part.
         if self.history.reasoning != ReasoningPlace::default() {
             from.messages.iter_mut().for_each(|m| move_reasoning(m, self.history.reasoning));
         }
-        if self.shown == ToolDelivery::Generic || !from.messages.iter().any(|m| m.get("tool_calls").is_some())
-        {
-            return;
-        }
+    }
+
+    /// Converts messages with calls.
+    fn shape_calls(&self, from: &mut TemplateChat) {
         if self.history.as_text {
             from.messages.iter_mut().for_each(|m| self.write_out(m));
             return;
         }
         match self.history.beside {
             TextBesideCalls::Together => {}
+            TextBesideCalls::AsReasoning => from.messages.iter_mut().for_each(join_reasoning),
             TextBesideCalls::Apart => from.messages = text_apart(std::mem::take(&mut from.messages)),
-            TextBesideCalls::Lost => from.warnings.extend(lost_text(&from.messages)),
+            TextBesideCalls::Lost => from.warnings.extend(leave_out_text(&mut from.messages)),
         }
         if self.history.single {
             from.messages = one_by_one(std::mem::take(&mut from.messages));
@@ -164,14 +172,9 @@ impl Tools {
     }
 }
 
-/// Moves a message's reasoning to the field that the template reads. gpt-oss' template refuses a message with both text and calls; its
-/// text counts as reasoning.
+/// Moves a message's reasoning to the field that the template reads.
 fn move_reasoning(message: &mut Value, place: ReasoningPlace) {
-    let says = message["content"].as_str().is_some_and(|text| !text.is_empty());
-    let Some(members) = message.as_object_mut() else { return };
-    if let Some(text) = members.remove("reasoning_content")
-        && !(says && members.contains_key("tool_calls") && place == ReasoningPlace::Key("thinking"))
-    {
+    if let Some(text) = message.as_object_mut().and_then(|m| m.remove("reasoning_content")) {
         place.put(message, text);
     }
 }
@@ -202,14 +205,34 @@ fn give_tools(
     }
 }
 
+/// The texts of a message's content.
+fn text_of(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => {
+            parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n")
+        }
+        _ => String::new(),
+    }
+}
+
 /// Whether a message has text, which white space is not, and calls. Many clients send some beside calls.
 fn has_text_and_calls(message: &Value) -> bool {
-    let is_text = |content: &Value| content.as_str().is_some_and(|text| !text.trim().is_empty());
-    let has_text = match &message["content"] {
-        Value::Array(parts) => parts.iter().any(|part| is_text(&part["text"])),
-        content => is_text(content),
+    message.get("tool_calls").is_some() && !text_of(&message["content"]).trim().is_empty()
+}
+
+/// Adds the text beside calls to the message's reasoning: gpt-oss' template writes either as that, and refuses both.
+fn join_reasoning(message: &mut Value) {
+    let Some(reasoning) = message["reasoning_content"].as_str().filter(|text| !text.is_empty()) else {
+        return;
     };
-    has_text && message.get("tool_calls").is_some()
+    if message.get("tool_calls").is_none() {
+        return;
+    }
+    if has_text_and_calls(message) {
+        message["reasoning_content"] = format!("{reasoning}\n\n{}", text_of(&message["content"])).into();
+    }
+    message["content"] = "".into();
 }
 
 /// Splits messages with text and calls into one with the text, and its reasoning, and one with the calls.
@@ -225,14 +248,15 @@ fn text_apart(messages: Vec<Value>) -> Vec<Value> {
     out
 }
 
-/// A warning about the first message whose text the template leaves out.
-fn lost_text(messages: &[Value]) -> Option<Warning> {
-    messages.iter().any(has_text_and_calls).then(|| {
-        Warning::new(
-            "messages",
-            "has text beside tool calls, of which this model's chat template shows only one",
-        )
-    })
+/// Leaves out the text of messages with calls, with a warning if there is any.
+fn leave_out_text(messages: &mut [Value]) -> Option<Warning> {
+    let mut warning = None;
+    for message in messages.iter_mut().filter(|m| has_text_and_calls(m)) {
+        message["content"] = "".into();
+        let what = "has text beside tool calls, which this model's chat template has no place for: the text is left out";
+        warning.get_or_insert_with(|| Warning::new("messages", what));
+    }
+    warning
 }
 
 /// Splits messages with several calls into one message per call, each followed by the call's result.
@@ -296,53 +320,145 @@ mod tests {
         assert_eq!(contents, ["?", "So.", "a", "", "b", "?"]);
     }
 
-    /// Of a message with text and calls, Llama 3.1's template writes the calls, and DeepSeek R1's the text.
+    fn chat(messages: Vec<Value>) -> TemplateChat {
+        TemplateChat {
+            messages,
+            tools: None,
+            variables: Map::new(),
+            add_generation_prompt: true,
+            warnings: Vec::new(),
+        }
+    }
+
+    /// What a template does with messages that have text and calls.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum Writes {
+        Both,
+        /// DeepSeek V3.
+        FirstText,
+        /// DeepSeek R1.
+        Text,
+        /// Llama 3.1.
+        Calls,
+    }
+
+    /// What a template refuses.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum Refuses {
+        Nothing,
+        /// Two answers in a row.
+        TwoInARow,
+        /// Two answers of text before the user's next message: Mistral Nemo, which does not count those with calls.
+        TwoTexts,
+    }
+
+    fn rendered(messages: &[Value], writes: Writes, refuses: Refuses) -> Option<String> {
+        let has_calls = |m: &Value| m["tool_calls"].is_array();
+        let texts: Vec<&Value> = messages.iter().filter(|m| !has_calls(m) && m["role"] != "tool").collect();
+        let is_refused = match refuses {
+            Refuses::Nothing => false,
+            Refuses::TwoInARow => messages.windows(2).any(|m| m[0]["role"] == m[1]["role"]),
+            Refuses::TwoTexts => texts.windows(2).any(|m| m[0]["role"] == m[1]["role"]),
+        };
+        let mut out = String::new();
+        let mut called = false;
+        for message in messages {
+            let text = message["content"].as_str().unwrap_or_default();
+            let calls = message["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
+            let has_both = !text.is_empty() && !calls.is_empty();
+            let leaves_text = writes == Writes::Calls || writes == Writes::FirstText && called;
+            let text = if has_both && leaves_text { "" } else { text };
+            let calls = if has_both && writes == Writes::Text { &[] } else { calls };
+            called |= !calls.is_empty();
+            let calls: String = calls.iter().map(|c| format!("<call>{}</call>", c["function"])).collect();
+            out.push_str(&format!("[{}]{text}{calls}[end]", message["role"]));
+        }
+        (!is_refused).then_some(out)
+    }
+
+    /// In a conversation that ends with calls, goes on with further ones, and is answered.
     #[test]
     fn text_beside_calls_is_kept_or_warned_about() {
-        for (writes, refuses) in [
-            (["calls"].as_slice(), false),
-            (&["text"], false),
-            (&["text", "calls"], false),
-            (&["calls"], true),
+        let said = |role: &str, text: &str| json!({"role": role, "content": text});
+        let both =
+            |text: &str, id: &str| json!({"role": "assistant", "content": text, "tool_calls": [call(id)]});
+        let result = |id: &str| json!({"role": "tool", "content": "12", "tool_call_id": id});
+        let begun = [said("user", "?"), both("I look.", "a")];
+        let again = [result("a"), both("Once more.", "b"), result("b")];
+        let answered = [said("assistant", "So."), said("user", "And?")];
+        for (writes, refuses, beside) in [
+            (Writes::Both, Refuses::Nothing, TextBesideCalls::Together),
+            (Writes::Both, Refuses::TwoTexts, TextBesideCalls::Together),
+            (Writes::FirstText, Refuses::Nothing, TextBesideCalls::Apart),
+            (Writes::Text, Refuses::Nothing, TextBesideCalls::Apart),
+            (Writes::Calls, Refuses::Nothing, TextBesideCalls::Apart),
+            (Writes::Calls, Refuses::TwoInARow, TextBesideCalls::Lost),
+            (Writes::Calls, Refuses::TwoTexts, TextBesideCalls::Lost),
+            (Writes::Text, Refuses::TwoTexts, TextBesideCalls::Lost),
         ] {
-            let write = |message: &Value| {
-                let text = message["content"].as_str().unwrap_or_default();
-                let calls = message["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
-                let call = |c: &Value| format!("<call>{}</call>", c["function"]);
-                let has_both = !text.is_empty() && !calls.is_empty();
-                let text = if has_both && !writes.contains(&"text") { "" } else { text };
-                let calls = if has_both && !writes.contains(&"calls") { &[] } else { calls };
-                format!("[{}]{text}{}[end]", message["role"], calls.iter().map(call).collect::<String>())
-            };
-            let render = |messages: &[Value]| {
-                let twice = messages.windows(2).any(|m| m[0]["role"] == m[1]["role"]);
-                (!refuses || !twice).then(|| messages.iter().map(write).collect::<String>())
-            };
+            let render = |messages: &[Value]| rendered(messages, writes, refuses);
             let derived = derive(
                 "",
                 &|messages, _, tools| Some(Value::from(tools).to_string() + &render(messages)?),
                 &["[end]"],
             );
             assert!(derived.calls.is_some());
+            assert_eq!(derived.history.beside, beside, "{writes:?} {refuses:?}");
             let shown = ToolDelivery::Template(ToolsVariable::Tools);
             let tools = Tools { history: derived.history, shown, ..Tools::default() };
-            let both = json!({"role": "assistant", "content": "I look.", "tool_calls": [call("a")]});
-            let mut chat = TemplateChat {
-                messages: vec![json!({"role": "user", "content": "?"}), both],
-                tools: None,
-                variables: Map::new(),
-                add_generation_prompt: true,
-                warnings: Vec::new(),
-            };
-            tools.shape(&mut chat);
-            assert_eq!(chat.warnings.len(), usize::from(refuses));
-            if refuses {
-                continue;
+            let all = [&begun[..], &again, &answered].concat();
+            for (n, texts) in
+                [(2, &["I look."][..]), (5, &["I look.", "Once more."]), (7, &["I look.", "Once more."])]
+            {
+                let mut chat = chat(all[..n].to_vec());
+                tools.shape(&mut chat);
+                let is_lost = beside == TextBesideCalls::Lost;
+                assert_eq!(chat.warnings.len(), usize::from(is_lost));
+                let apart = if beside == TextBesideCalls::Apart { texts.len() } else { 0 };
+                assert_eq!(chat.messages.len(), n + apart);
+                let prompt = render(&chat.messages).expect("it is rendered");
+                assert_eq!(prompt.matches("<call>").count(), texts.len(), "{prompt}");
+                let mut from = 0;
+                for text in texts {
+                    let found = prompt[from..].find(text).map(|at| from + at);
+                    assert_eq!(found.is_none(), is_lost, "{prompt}");
+                    from = found.unwrap_or(from);
+                    from += prompt[from..].find("<call>").expect("its call follows");
+                }
             }
-            assert_eq!(chat.messages.len(), if writes.len() == 2 { 2 } else { 3 });
-            let prompt = render(&chat.messages).expect("it is rendered");
-            let [text, call] = ["I look.", "<call>"].map(|part| prompt.find(part).expect(part));
-            assert!(text < call, "{prompt}");
+        }
+    }
+
+    /// gpt-oss: one call in a message, and text beside it counts as reasoning.
+    #[test]
+    fn reasoning_before_calls_is_written_once() {
+        let history = History {
+            single: true,
+            reasoning: ReasoningPlace::Key("thinking"),
+            beside: TextBesideCalls::AsReasoning,
+            ..History::default()
+        };
+        let shown = ToolDelivery::Template(ToolsVariable::Tools);
+        let tools = Tools { history, shown, ..Tools::default() };
+        for (content, thought, shown) in [
+            (json!(""), "I think.", ("", json!("I think."))),
+            (json!(" "), "I think.", ("", json!("I think."))),
+            (json!("So."), "I think.", ("", json!("I think.\n\nSo."))),
+            (json!([{"type": "text", "text": "So."}]), "I think.", ("", json!("I think.\n\nSo."))),
+            (json!("So."), "", ("So.", Value::Null)),
+        ] {
+            let mut message =
+                json!({"role": "assistant", "content": content, "tool_calls": [call("a"), call("b")]});
+            if !thought.is_empty() {
+                message["reasoning_content"] = thought.into();
+            }
+            let mut chat = chat(vec![message]);
+            tools.shape(&mut chat);
+            let seen =
+                |m: &Value| (m["content"].clone(), m["thinking"].clone(), m["reasoning_content"].clone());
+            let seen: Vec<_> = chat.messages.iter().map(seen).collect();
+            let first = (json!(shown.0), shown.1, Value::Null);
+            assert_eq!(seen, [first, (json!(""), Value::Null, Value::Null)], "{content}");
         }
     }
 
@@ -360,7 +476,7 @@ mod tests {
         ] {
             let message = json!({"role": "assistant", "content": content, "tool_calls": [call("a")]});
             assert_eq!(text_apart(vec![message.clone()]).len(), 1 + usize::from(is_text), "{content}");
-            assert_eq!(lost_text(&[message]).is_some(), is_text, "{content}");
+            assert_eq!(leave_out_text(&mut [message]).is_some(), is_text, "{content}");
         }
     }
 

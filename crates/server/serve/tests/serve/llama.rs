@@ -1,6 +1,6 @@
 //! llama-server's own endpoints.
 
-use crate::common::{Fixture, chat, model, with};
+use crate::common::{CONTEXT, Fixture, chat, model, with};
 use octet_engine::engine::Pooling;
 use octet_engine::sampler::{Mirostat, MirostatVersion, SamplingDefaults, Stage, Xtc};
 use octet_serve::{ModelSpec, Options};
@@ -282,6 +282,11 @@ async fn a_list_of_models_has_their_other_names() {
     let listed = f.get("/v1/models").await.1;
     assert_eq!(listed["data"][0]["aliases"], json!(["second"]), "a pattern is no name");
     assert_eq!(f.get("/v1/models/second").await.1["aliases"], json!(["second"]));
+    // As in llama-server, the model's own context is told besides the one that is served.
+    assert_eq!(
+        (&listed["data"][0]["max_model_len"], &listed["data"][0]["meta"]["n_ctx_train"]),
+        (&json!(CONTEXT), &json!(4096))
+    );
 }
 
 /// As in llama-server's `test_responses_stream_with_llama_telemetry`.
