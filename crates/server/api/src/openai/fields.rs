@@ -129,6 +129,10 @@ pub(crate) fn sampling(o: &mut Object) -> Result<Sampling> {
         None => None,
     };
     let repetition = o.take_any(&["repetition_penalty", "repeat_penalty"])?;
+    // Any negative value turns it off.
+    if o.peek("adaptive_target").and_then(Value::as_f64).is_some_and(|p| p < 0.0) {
+        o.take("adaptive_target");
+    }
     let last_n = o.read("repeat_last_n", |f| f.integer(-1..=i64::from(i32::MAX)))?;
     Ok(Sampling {
         temperature: o.read("temperature", |f| f.number(0.0..=f64::MAX))?,
@@ -139,7 +143,8 @@ pub(crate) fn sampling(o: &mut Object) -> Result<Sampling> {
         penalty_last_n: last_n.map(|n| n as i32),
         presence_penalty: o.read("presence_penalty", penalty)?,
         frequency_penalty: o.read("frequency_penalty", penalty)?,
-        seed: o.take("seed").map(seed).transpose()?.flatten(),
+        // The second is Mistral's name.
+        seed: o.take_any(&["seed", "random_seed"])?.map(seed).transpose()?.flatten(),
         logit_bias: o.take("logit_bias").map(logit_bias).transpose()?.unwrap_or_default(),
         more: super::samplers::read(o)?,
     })

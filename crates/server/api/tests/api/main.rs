@@ -5,6 +5,7 @@ mod anthropic;
 mod clients;
 mod common;
 mod gemini;
+mod llama;
 mod ollama;
 mod openai_chat;
 mod openai_completions;
