@@ -90,8 +90,8 @@ pub struct App {
     gateway: Option<Arc<Gateway>>,
 }
 
-/// The name that huggingface_hub's client sends when its user names no model.
-const HUGGING_FACE_UNNAMED: &str = "dummy";
+/// Names that clients send when their user names no model: huggingface_hub's, and strands' for llama.cpp.
+const UNNAMED: [&str; 2] = ["dummy", "default"];
 
 impl App {
     /// Opens each model's file to read its metadata; loads none. With routes it must be called inside a tokio runtime.
@@ -153,7 +153,7 @@ impl App {
             None if name.is_empty() => self.models().sole().ok_or_else(|| unnamed(&self.models().known())),
             None => {
                 let found = self.models().find(name);
-                let found = found.or_else(|| self.models().sole().filter(|_| name == HUGGING_FACE_UNNAMED));
+                let found = found.or_else(|| self.models().sole().filter(|_| UNNAMED.contains(&name)));
                 found.ok_or_else(|| unknown(name, &self.models().known()))
             }
         }
