@@ -18,8 +18,6 @@ pub struct Roles {
     pub alternating: bool,
     /// After a tool result it accepts the model's answer only: it refuses a user message there.
     pub answers_results: bool,
-    /// It refuses conversations without a user message, or those whose first message after the instructions is not the user's.
-    pub begins_with_user: bool,
 }
 
 /// Where a template accepts instructions.
@@ -35,12 +33,7 @@ pub enum SystemPlace {
 
 impl Default for Roles {
     fn default() -> Self {
-        Self {
-            system: SystemPlace::Anywhere,
-            alternating: false,
-            answers_results: false,
-            begins_with_user: false,
-        }
+        Self { system: SystemPlace::Anywhere, alternating: false, answers_results: false }
     }
 }
 
@@ -77,8 +70,6 @@ impl Chat {
     /// - A later one becomes a user message within `<system>` and `</system>`, if the template accepts instructions only at the
     ///   beginning.
     /// - Leading ones are prepended to the first user message, if the template accepts none.
-    /// - If the first message after the leading instructions is not the user's, or there is none, an empty user message comes before it,
-    ///   if the template needs one. (It holds the instructions, if the template accepts none.)
     /// - Adjacent user messages are merged, if the template refuses them.
     /// - A user message after tool results is appended to that of the last call, within `<user>` and `</user>`, if the template refuses
     ///   it there. It comes before the template's end of the result. Lines of results that begin with such a mark begin with `&lt;`
@@ -146,11 +137,6 @@ impl Chat {
             && let Some(texts) = system.take()
         {
             out.push(Turn { role: Role::System, texts, message: None });
-        }
-        let first = self.messages.get(leading);
-        if roles.begins_with_user && first.is_none_or(|m| m.role != Role::User) {
-            let texts = system.take().unwrap_or_default();
-            out.push(Turn { role: Role::User, texts, message: None });
         }
         for (i, message) in self.messages.iter().enumerate().skip(leading) {
             let mut texts = texts(message, asked.contains(&i), warnings)?;

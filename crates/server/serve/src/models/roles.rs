@@ -43,19 +43,8 @@ pub fn roles(template: &ChatTemplate, variables: &Map<String, Value>, budget: &P
     Roles {
         system,
         alternating: render(&["user", "user"]).is_none(),
-        begins_with_user: needs_user(system, |roles| render(roles).is_some()),
         answers_results: refuses_user_after_result(template, variables, budget),
     }
-}
-
-/// True if the template refuses a conversation without a user message, or one that the model begins. `renders` tells whether it renders
-/// messages with these roles.
-fn needs_user(system: SystemPlace, renders: impl Fn(&[&str]) -> bool) -> bool {
-    let has_system = system != SystemPlace::Nowhere;
-    // Some templates refuse every conversation that ends with an answer.
-    has_system && !renders(&["system"])
-        || !renders(&["assistant", "user"])
-        || !renders(&["assistant"]) && renders(&["user", "assistant"])
 }
 
 /// True if the template renders a call and its result, but not a user message after them.
@@ -89,29 +78,4 @@ fn refuses_user_after_result(
             !renders(&messages)
         }
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Templates as they refuse: what each says of a list of roles.
-    #[test]
-    fn templates_that_need_a_user_message() {
-        let user_first = |roles: &[&str]| roles.iter().find(|r| **r != "system") == Some(&"user");
-        let some_user = |roles: &[&str]| roles.contains(&"user");
-        let ends_with_user = |roles: &[&str]| roles.last() != Some(&"assistant");
-        type Renders<'a> = &'a dyn Fn(&[&str]) -> bool;
-        for (renders, want) in [
-            (&(|_: &[&str]| true) as Renders<'_>, false),
-            (&ends_with_user, false),
-            (&some_user, true),
-            (&user_first, true),
-        ] {
-            assert_eq!(needs_user(SystemPlace::First, renders), want);
-        }
-        // Without a system role, instructions alone are a user message already.
-        let no_system = |roles: &[&str]| !roles.contains(&"system");
-        assert!(!needs_user(SystemPlace::Nowhere, no_system));
-    }
 }
