@@ -10,7 +10,7 @@ use crate::{ApiError, Warning};
 pub struct EmbedRequest {
     /// The model's name as the client knows it.
     pub model: String,
-    /// The texts, one vector each; at least one, none empty.
+    /// The texts, one vector each; none empty. Only Ollama's dialect allows no text at all: it loads the model.
     pub inputs: Vec<Prompt>,
     /// Length of the vectors, if shorter than the model's.
     pub dimensions: Option<u32>,

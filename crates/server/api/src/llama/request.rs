@@ -3,7 +3,7 @@
 use crate::core::{Completion, GenerateRequest, Infill, Input, Prompt};
 use crate::json::{self, Field, Object, Result};
 use crate::openai;
-use crate::rules::{Rules, only, refused, tuning, tuning_but};
+use crate::rules::{Rules, refused, tuning, tuning_but};
 
 /// Maximum number of alternatives per token.
 const PROBS_MAX: u32 = 1000;
@@ -21,8 +21,10 @@ const RULES: Rules = &[
     ("sse_ping_interval", tuning("the server sends a keep-alive every 10 seconds")),
     ("backend_sampling", tuning("there is one way to sample")),
     ("verbose", tuning("start the server with --verbose")),
-    ("n_indent", only("[0]", "lines are not indented by rule; use a grammar")),
-    ("t_max_predict_ms", only("[0, -1]", "answers are limited by tokens: send 'n_predict'")),
+    // Editors' plugins send these with every request; the length of an answer has the limit of 'n_predict' all the same.
+    ("n_indent", tuning_but("[0]", "an answer does not end at a line that is less indented")),
+    ("t_max_predict_ms", tuning_but("[0, -1]", "answers are limited by tokens: send 'n_predict'")),
+    ("t_max_prompt_ms", tuning_but("[0, -1]", "prompts are always processed completely")),
     ("lora", refused("adapters are not supported")),
     ("grammar_lazy", refused("grammars hold from the first token on")),
     ("grammar_triggers", refused("grammars hold from the first token on")),

@@ -6,18 +6,18 @@ use serde_json::{Value, json};
 use crate::ApiError;
 use crate::json::{self, Field, Object, Result};
 use crate::openai::at_most;
-use crate::rules::{Rules, Warning, only, refused};
+use crate::rules::{Rules, Warning, only, tuning};
 
 /// Maximum number of documents per request; Cohere's recommended limit.
 const DOCUMENTS_MAX: usize = 1000;
 
 /// See [`rules`](crate::rules) for what the rules mean.
 const RULES: Rules = &[
-    ("truncate", only("[false]", "a document that does not fit is refused, never cut")),
-    ("truncate_prompt_tokens", refused("a document that does not fit is refused, never cut")),
-    ("max_tokens_per_doc", refused("a document that does not fit is refused, never cut")),
-    ("max_chunks_per_doc", refused("a document that does not fit is refused, never cut")),
-    ("rank_fields", refused("send the text that is to be ranked")),
+    ("truncate", tuning("a document that does not fit is refused, never cut")),
+    ("truncation_direction", tuning("a document that does not fit is refused, never cut")),
+    ("truncate_prompt_tokens", only("[-1]", "a document that does not fit is refused, never cut")),
+    ("max_chunks_per_doc", tuning("a document is ranked as a whole")),
+    ("rank_fields", only(r#"[["text"]]"#, "send the text that is to be ranked")),
 ];
 
 /// A query and the documents to rank.
@@ -33,6 +33,8 @@ pub struct RerankRequest {
     pub instruction: Option<String>,
     /// Return only this many of the best.
     pub top_n: Option<usize>,
+    /// Rank only this many tokens of each document, from its beginning.
+    pub document_tokens_max: Option<usize>,
     /// Return the documents' texts.
     pub return_documents: bool,
     /// Use the form of text-embeddings-inference: a bare array.
@@ -69,10 +71,12 @@ pub fn parse(body: &[u8]) -> Result<RerankRequest> {
     if documents.is_empty() {
         return Err(empty);
     }
-    let mut switch = |name: &'static str| Ok(o.read(name, Field::bool)?.unwrap_or(false));
+    let mut switch = |name: &'static str| Ok(o.read(name, switch)?.unwrap_or(false));
     let return_documents = switch("return_documents")? | switch("return_text")?;
     let raw_scores = switch("raw_scores")?;
-    let top_n = o.read("top_n", |f| f.count(0..=u32::MAX))?.map(|n| n as usize);
+    // The second is Voyage's name.
+    let top_n = o.take_any(&["top_n", "top_k"])?.map(|f| f.count(0..=u32::MAX)).transpose()?;
+    let document_tokens_max = o.read("max_tokens_per_doc", |f| f.count(1..=u32::MAX))?;
     let instruction = instruction(&mut o)?;
     let warnings = o.warnings();
     o.finish(&[RULES])?;
@@ -82,11 +86,21 @@ pub fn parse(body: &[u8]) -> Result<RerankRequest> {
         query,
         documents,
         instruction,
-        top_n,
+        top_n: top_n.map(|n| n as usize),
+        document_tokens_max: document_tokens_max.map(|n| n as usize),
         return_documents,
         bare,
         raw_scores,
     })
+}
+
+/// A boolean, also as a text: RAGFlow sends `"true"`.
+fn switch(f: Field) -> Result<bool> {
+    match f.as_str() {
+        Some("true") => Ok(true),
+        Some("false") => Ok(false),
+        _ => f.bool(),
+    }
 }
 
 fn instruction(o: &mut Object) -> Result<Option<String>> {

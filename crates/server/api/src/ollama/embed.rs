@@ -11,19 +11,20 @@ use crate::json::{self, Field, Object, Result};
 use crate::reader;
 use crate::rules::refused;
 
-/// Parses the body of a `POST /api/embed`: one text or several. The vectors are normalised to length 1.
+/// Parses the body of a `POST /api/embed`: texts, or none. The vectors are normalised to length 1.
 ///
 /// # Errors
 /// Fields that are unknown, not supported, of the wrong type or out of range, by name.
 pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
     let mut o = json::parse(body)?;
-    let input = o.require("input")?;
-    let what = "a non-empty string, or a non-empty array of them";
-    let wrong = input.expected(what);
-    let inputs = if input.is_string() { vec![input.name()?] } else { input.list(Field::name)? };
-    if inputs.is_empty() {
-        return Err(wrong);
-    }
+    // No input only loads the model.
+    let inputs = match o.take("input") {
+        Some(f) if f.as_str() == Some("") => Vec::new(),
+        Some(f) if f.is_string() => vec![f.string()?],
+        Some(f) if f.is_array() => f.list(Field::name)?,
+        Some(f) => return Err(f.expected("a string, or an array of non-empty strings")),
+        None => Vec::new(),
+    };
     // This dialect's default, which clients rely on.
     let truncate = o.read("truncate", Field::bool)?.unwrap_or(true);
     let dimensions = o.read("dimensions", |f| f.count(0..=u32::MAX))?.filter(|n| *n > 0);

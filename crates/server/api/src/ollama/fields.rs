@@ -49,7 +49,8 @@ pub(super) fn options(o: &mut Object) -> Result<Options> {
     let mut o = f.object()?;
     let options = Options {
         sampling: openai::sampling(&mut o)?,
-        max_tokens: o.take("num_predict").map(|f| f.limit(1)).transpose()?.flatten(),
+        // In Ollama, 0 is no limit, too.
+        max_tokens: o.take("num_predict").map(|f| f.limit(0)).transpose()?.flatten().filter(|n| *n > 0),
         stop: o.read("stop", openai::stop)?.unwrap_or_default(),
         context_length: o.read("num_ctx", |f| f.count(0..=u32::MAX))?.filter(|n| *n > 0),
     };

@@ -59,6 +59,32 @@ pub fn parse_show(body: &[u8]) -> Result<String> {
     Ok(model)
 }
 
+/// Parses a `POST /api/pull`: the name of the model, and whether the answer is a stream.
+///
+/// # Errors
+/// Fields of the wrong type, by name.
+pub fn parse_pull(body: &[u8]) -> Result<(String, bool)> {
+    let mut o = json::parse(body)?;
+    let model = match o.take_any(&["model", "name"])? {
+        Some(f) => f.name()?,
+        None => o.require("model")?.name()?,
+    };
+    let stream = o.read("stream", Field::bool)?.unwrap_or(true);
+    let why = "a model that is served is there already";
+    o.finish(&[&[("insecure", tuning(why)), ("username", tuning(why)), ("password", tuning(why))]])?;
+    Ok((model, stream))
+}
+
+/// The answer to `POST /api/pull` of a model that is served: a JSON object, or a stream of lines.
+pub fn pulled(stream: bool) -> String {
+    let success = json!({"status": "success"});
+    if stream {
+        format!("{}\n{success}\n", json!({"status": "pulling manifest"}))
+    } else {
+        success.to_string()
+    }
+}
+
 /// The answer to `POST /api/show`.
 pub fn show(m: &ModelInfo) -> Value {
     let mut info = Map::new();

@@ -62,7 +62,7 @@ struct Chunk<'a, C> {
     system_fingerprint: &'static str,
     choices: &'a [C],
     #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Option<&'a WireUsage>>,
+    usage: Option<&'a WireUsage>,
     #[serde(skip_serializing_if = "Option::is_none")]
     timings: Option<&'a WireTimings>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -116,7 +116,7 @@ impl ChunkStream {
     fn chunk<'a, C>(
         &'a self,
         choices: &'a [C],
-        usage: Option<Option<&'a WireUsage>>,
+        usage: Option<&'a WireUsage>,
         timings: Option<&'a WireTimings>,
     ) -> Chunk<'a, C> {
         Chunk {
@@ -134,9 +134,9 @@ impl ChunkStream {
 
     /// Writes a chunk of one choice.
     pub fn write<C: Serialize>(&self, choice: C, timings: Option<&WireTimings>, out: &mut Vec<u8>) {
-        // With counts requested, OpenAI sends `usage: null` in every chunk before.
-        let usage = self.include_usage.then_some(None);
-        sse::write_json(out, None, &self.chunk(&[choice], usage, timings));
+        // Only the last chunk has `usage`, as in llama-server and vLLM. OpenAI writes `null` into the others, but some clients take any
+        // chunk with the field as the last.
+        sse::write_json(out, None, &self.chunk(&[choice], None, timings));
     }
 
     /// Records or writes an event that concerns the stream; ignores those of a choice's contents.
@@ -154,8 +154,7 @@ impl ChunkStream {
             // A chunk without choices.
             Event::Progress { done, total, cached, ms } => {
                 let progress = WireProgress { total: *total, cache: *cached, processed: *done, time_ms: *ms };
-                let usage = self.include_usage.then_some(None);
-                let chunk = Chunk { prompt_progress: Some(&progress), ..self.chunk::<()>(&[], usage, None) };
+                let chunk = Chunk { prompt_progress: Some(&progress), ..self.chunk::<()>(&[], None, None) };
                 sse::write_json(out, None, &chunk);
             }
             Event::Usage(usage) => self.usage = Some(usage.into()),
@@ -176,7 +175,7 @@ impl ChunkStream {
             if !self.finished {
                 self.fail(&broken_off(), out);
             } else if self.include_usage && (self.usage.is_some() || self.timings.is_some()) {
-                let chunk = self.chunk::<()>(&[], Some(self.usage.as_ref()), self.timings.as_ref());
+                let chunk = self.chunk::<()>(&[], self.usage.as_ref(), self.timings.as_ref());
                 sse::write_json(out, None, &chunk);
             }
         }

@@ -134,6 +134,7 @@ pub(crate) fn sampling(o: &mut Object) -> Result<Sampling> {
         Some(f) => Some(f.most(0)?),
         None => None,
     };
+    // Any negative value turns it off.
     if o.peek("adaptive_target").is_some_and(is_below_zero) {
         o.take("adaptive_target");
     }

@@ -21,6 +21,14 @@ const SAMPLERS: &[(&str, &[&str], char)] = &[
     ("xtc", &[], 'x'),
 ];
 
+/// llama.cpp's samplers of other versions and of `/infill`, with their letters: left out of `samplers`, with a warning.
+const OTHERS: &[(&str, &[&str], char)] = &[
+    ("infill", &[], 'i'),
+    ("tfs_z", &["tfs-z", "tfs"], 'f'),
+    ("adaptive_p", &["adaptive-p"], 'a'),
+    ("softmax", &[], '\0'),
+];
+
 /// The name of a sampler by any of its names.
 pub fn sampler_name(name: &str) -> Option<&'static str> {
     SAMPLERS.iter().find(|s| s.0 == name || s.1.contains(&name)).map(|s| s.0)
@@ -84,6 +92,13 @@ fn samplers(f: Field) -> Result<Vec<String>> {
     let mut out: Vec<String> = Vec::new();
     for name in &asked {
         let letter = name.chars().next().filter(|_| by_letter);
+        let is_other = |(n, aliases, l): &&(&str, &[&str], char)| {
+            letter.map_or_else(|| *n == name || aliases.contains(&name.as_str()), |letter| letter == *l)
+        };
+        if let Some((other, ..)) = OTHERS.iter().find(is_other) {
+            f.warn(format_args!("names the sampler '{other}', which is left out: there is none here"));
+            continue;
+        }
         match letter.map_or_else(|| sampler_name(name), sampler_letter) {
             Some(known) if out.iter().any(|n| n == known) => {
                 return Err(f.error(format_args!("names the sampler '{known}' twice")));

@@ -7,6 +7,7 @@ mod common;
 mod foreign;
 mod gemini;
 mod history;
+mod llama;
 mod ollama;
 mod openai_chat;
 mod openai_completions;

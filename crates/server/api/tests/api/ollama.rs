@@ -43,11 +43,28 @@ fn errors_name_the_field() {
             .contains("exclude each other")
     );
     let embedded = |fields: Value| embed::parse(fields.to_string().as_bytes()).unwrap_err().message;
-    assert!(embedded(json!({"model": "m", "input": []})).contains("a non-empty array"));
+    assert!(embedded(json!({"model": "m", "input": 5})).contains("an array of non-empty"));
     assert!(embedded(json!({"model": "m", "input": ["a", 5]})).contains("'input[1]'"));
+    for none in
+        [json!({"model": "m"}), json!({"model": "m", "input": ""}), json!({"model": "m", "input": []})]
+    {
+        assert!(
+            embed::parse(none.to_string().as_bytes()).unwrap().inputs.is_empty(),
+            "it loads the model: {none}"
+        );
+    }
     let truncates = |fields: Value| embed::parse(fields.to_string().as_bytes()).unwrap().truncate;
     assert!(truncates(json!({"model": "m", "input": "a"})), "as it does where this dialect comes from");
     assert!(!truncates(json!({"model": "m", "input": "a", "truncate": false})));
+}
+
+#[test]
+fn zero_and_negative_limits_are_none() {
+    for (n, most) in [(0, None), (-1, None), (-2, None), (7, Some(7))] {
+        let body = json!({"model": "m", "prompt": "a", "options": {"num_predict": n}});
+        let Call::Generate(r) = generate::parse(body.to_string().as_bytes()).unwrap() else { unreachable!() };
+        assert_eq!(r.max_tokens, most, "{n}");
+    }
 }
 
 #[test]

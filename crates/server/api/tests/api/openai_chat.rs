@@ -154,7 +154,7 @@ fn errors_name_the_field() {
     refused(json!({"logit_bias": [["x", 1]]}), "logit_bias[0][0]", "whole number");
     refused(json!({"top_logprobs": 3}), "top_logprobs", "needs 'logprobs'");
     refused(json!({"tfs_z": 0.5}), "tfs_z", "0.5 is not supported: there is no tail-free");
-    refused(json!({"samplers": ["top_k", "infill"]}), "samplers", "there are: penalties, dry");
+    refused(json!({"samplers": ["top_k", "topk"]}), "samplers", "there are: penalties, dry");
     refused(json!({"samplers": "kk"}), "samplers", "'top_k' twice");
     refused(json!({"best_of": 3}), "best_of", "send 1");
     refused(json!({"grammar": "root ::= x", "guided_regex": "a"}), "guided_regex", "only one answer format");
@@ -389,8 +389,8 @@ fn a_stream_in_order() {
     assert_eq!(last["timings"]["prompt_per_second"], json!(200.0));
     let finish = &chunks[chunks.len() - 2];
     assert_eq!(finish["choices"][0]["finish_reason"], "tool_calls");
-    assert_eq!(finish["usage"], Value::Null);
-    assert!(chunks[0].as_object().unwrap().contains_key("usage"));
+    let counted = chunks.iter().filter(|c| c.as_object().unwrap().contains_key("usage")).count();
+    assert_eq!(counted, 1, "strands' LlamaCppModel takes the first chunk with the field as the last");
 }
 
 #[test]

@@ -151,6 +151,7 @@ fn a_stream_says_the_same() {
     assert_eq!((said.as_str(), all), ("aé c", logprobs()));
     let last = &chunks[chunks.len() - 1];
     assert_eq!((&last["choices"], &last["usage"]["total_tokens"]), (&json!([]), &json!(19)));
+    assert!(chunks[..chunks.len() - 1].iter().all(|c| c.get("usage").is_none()));
     assert_eq!(chunks[chunks.len() - 2]["choices"][0]["finish_reason"], "length");
     let r = parsed(json!({"stream": true})).unwrap();
     let stream = write(CompletionWriter::new(&r), &echoed());

@@ -4,6 +4,7 @@
 //! gigabytes. So each schema is walked here first: annotations are dropped, definitions collected under `#/$defs`, and each error has
 //! its position.
 
+mod close;
 mod keywords;
 mod size;
 mod strict;
@@ -46,7 +47,8 @@ pub struct Prepared {
     pub open: bool,
 }
 
-/// Prepares a whole schema. `closed`: a top-level object allows only its listed properties, unless it says otherwise.
+/// Prepares a whole schema. Objects that list properties allow no others, see `close`. `closed`: so does a top-level object that lists
+/// none or is combined with others, unless it says otherwise.
 pub fn prepare(schema: &Value, subject: &str, policy: Policy, closed: bool) -> Result<Prepared, Error> {
     prepare_part(schema, schema, "#", subject, policy, closed)
 }

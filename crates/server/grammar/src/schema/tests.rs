@@ -86,11 +86,11 @@ fn annotations_are_dropped_and_references_gathered() {
     }))
     .unwrap();
     let schema = prepared.schema.as_object().unwrap();
-    assert_eq!(schema.keys().collect::<Vec<_>>(), ["properties", "type", "$defs"]);
+    assert_eq!(schema.keys().collect::<Vec<_>>(), ["properties", "type", "additionalProperties", "$defs"]);
     assert_eq!(schema["type"], "object");
     assert_eq!(schema["properties"]["a"], schema["properties"]["b"]);
     assert_eq!(schema["$defs"].as_object().unwrap().len(), 2);
-    assert!(prepared.open && prepared.warnings.is_empty());
+    assert!(!prepared.open && prepared.warnings.is_empty());
 }
 
 #[test]
@@ -128,12 +128,87 @@ fn one_of_becomes_any_of_where_that_says_the_same() {
     }
 }
 
+/// As llama.cpp's converter and xgrammar read schemas.
+#[test]
+fn objects_allow_only_listed_properties() {
+    let inner = json!({"properties": {"b": {}}, "required": ["b"]});
+    let outer = |value: Value| json!({"properties": {"a": value}});
+    let with = |key: &str, value: Value| {
+        let mut out = inner.clone();
+        out[key] = value;
+        out
+    };
+    let tagged = |tag: &str| json!({"properties": {"t": {"const": tag}}, "required": ["t"]});
+    for (schema, pointer, closed) in [
+        (inner.clone(), "", true),
+        (outer(inner.clone()), "/properties/a", true),
+        (outer(json!({"items": inner})), "/properties/a/items", true),
+        (outer(json!({"prefixItems": [inner]})), "/properties/a/prefixItems/0", true),
+        (json!({"additionalProperties": inner}), "/additionalProperties", true),
+        (json!({"anyOf": [inner, {"type": "null"}]}), "/anyOf/0", true),
+        (json!({"oneOf": [tagged("a"), tagged("b")]}), "/anyOf/1", true),
+        (json!({"type": "object", "anyOf": [inner]}), "/anyOf/0", true),
+        // As pydantic writes a reference with a description.
+        (json!({"allOf": [inner], "description": "d", "default": {}}), "/allOf/0", true),
+        (outer(json!({"$ref": "#/$defs/x", "description": "d"})), "/$defs/0", true),
+        (with("not", json!({"required": ["c"]})), "", true),
+        // Nothing is listed, or the schema says it.
+        (json!({"type": "object"}), "", false),
+        (json!({"properties": {}}), "", false),
+        (with("additionalProperties", json!(true)), "", false),
+        (with("additionalProperties", json!({"type": "string"})), "", false),
+        (with("patternProperties", json!({"^x": {}})), "", false),
+        (with("propertyNames", json!({"type": "string"})), "", false),
+        // It could not be met.
+        (with("required", json!(["b", "c"])), "", false),
+        (with("minProperties", json!(2)), "", false),
+        (with("const", json!({"b": 1, "c": 2})), "", false),
+        // Together with others.
+        (with("anyOf", json!([{"required": ["b"]}, {"required": ["c"]}])), "", false),
+        (with("if", json!({})), "", false),
+        (json!({"allOf": [inner, {"properties": {"c": {}}}]}), "/allOf/0", false),
+        (
+            json!({"allOf": [outer(inner.clone()), outer(json!({"properties": {"c": {}}}))]}),
+            "/allOf/0/properties/a",
+            false,
+        ),
+        (json!({"properties": {"a": {}}, "anyOf": [inner, {"properties": {"c": {}}}]}), "/anyOf/0", false),
+        (json!({"anyOf": [inner], "oneOf": [inner]}), "/anyOf/0", false),
+        (json!({"$ref": "#/$defs/x", "required": ["c"]}), "/$defs/0", false),
+        (json!({"allOf": [{"$ref": "#/$defs/x"}, {"required": ["c"]}]}), "/$defs/0", false),
+        (
+            json!({"properties": {"x": inner}, "patternProperties": {"^x": {"properties": {"c": {}}}}}),
+            "/properties/x",
+            false,
+        ),
+    ] {
+        let mut document = schema.clone();
+        document["$defs"] = json!({"x": inner});
+        let prepared = prepare(&document, "the schema", Policy::Relax, false).unwrap();
+        let found =
+            prepared.schema.pointer(pointer).unwrap_or_else(|| panic!("{schema}: {}", prepared.schema));
+        assert_eq!(
+            found.get("additionalProperties") == Some(&json!(false)),
+            closed,
+            "{schema} at '{pointer}'"
+        );
+    }
+    // A definition that is used alone and in a combination is closed only alone.
+    let x = json!({"$ref": "#/$defs/x"});
+    let both = json!({"properties": {"a": x, "b": {"allOf": [x, {"properties": {"c": {}}}]}}, "$defs": {"x": inner}});
+    let prepared = refuse(&both).unwrap().schema;
+    let defs: Vec<&Value> = prepared["$defs"].as_object().unwrap().values().collect();
+    assert_eq!(defs.len(), 2);
+    assert_eq!(defs.iter().filter(|d| d["additionalProperties"] == false).count(), 1);
+}
+
 #[test]
 fn tools_accept_only_listed_properties() {
-    let open = json!({"type": "object", "properties": {"a": {}}});
-    let closed = prepare(&open, "the tool", Policy::Relax, true).unwrap();
-    assert_eq!(closed.schema["additionalProperties"], json!(false));
-    assert!(!closed.open && refuse(&open).unwrap().open);
+    for open in [json!({"type": "object"}), json!({"properties": {"a": {}}, "required": ["b"]})] {
+        let closed = prepare(&open, "the tool", Policy::Relax, true).unwrap();
+        assert_eq!(closed.schema["additionalProperties"], json!(false));
+        assert!(!closed.open && refuse(&open).unwrap().schema.get("additionalProperties").is_none());
+    }
     let said_so = json!({"type": "object", "properties": {}, "additionalProperties": true});
     assert_eq!(
         prepare(&said_so, "the tool", Policy::Relax, true).unwrap().schema["additionalProperties"],

@@ -6,7 +6,7 @@ use octet_parser::Types;
 use serde_json::{Map, Number, Value};
 
 use super::keywords::{FORMATS, Keyword, keyword};
-use super::{Policy, pointer_segment, strict, types};
+use super::{Policy, close, pointer_segment, strict, types};
 use crate::limits::{
     DEFINITIONS_MAX, ENUM_BYTES_MAX, ENUM_VALUES_MAX, MULTIPLE_DIGITS_MAX, MULTIPLE_MAX,
     PATTERN_PROPERTIES_MAX, PROPERTIES_MAX, SCHEMA_DEPTH_MAX, SCHEMAS_MAX,
@@ -25,17 +25,27 @@ pub struct Walk<'a> {
     depth: usize,
     /// Inside a schema with its own `$id`, to which references are relative.
     embedded: bool,
+    /// Inside a part that must be met together with others.
+    combined: bool,
     schemas: usize,
     enum_values: usize,
     enum_bytes: usize,
     /// Least common multiple of all `multipleOf`: an integer without the decimal point, and its number of decimals.
     multiples: (u32, u32),
-    /// Targets of references, with the indices of their definitions.
-    numbers: HashMap<String, usize>,
+    /// Targets of references, and whether they are combined with others, with the indices of their definitions.
+    numbers: HashMap<(String, bool), usize>,
     /// Definitions still to be walked.
-    ahead: Vec<(usize, &'a Value, String)>,
+    ahead: Vec<Ahead<'a>>,
     definitions: Map<String, Value>,
     warnings: Vec<String>,
+}
+
+/// A definition to be walked.
+struct Ahead<'a> {
+    number: usize,
+    value: &'a Value,
+    path: String,
+    combined: bool,
 }
 
 /// The result of a walk.
@@ -55,6 +65,7 @@ impl<'a> Walk<'a> {
             path: path.into(),
             depth: 0,
             embedded: false,
+            combined: false,
             schemas: 0,
             enum_values: 0,
             enum_bytes: 0,
@@ -69,8 +80,9 @@ impl<'a> Walk<'a> {
     /// Walks `part` and all its references. Only the first walk returns a schema; definitions are in the outcome.
     pub fn document(&mut self, part: &'a Value) -> Result<Value, Error> {
         let schema = self.schema(part)?;
-        while let Some((number, value, path)) = self.ahead.pop() {
+        while let Some(Ahead { number, value, path, combined }) = self.ahead.pop() {
             self.path = path;
+            self.combined = combined;
             let definition = self.schema(value)?;
             self.definitions.insert(number.to_string(), definition);
         }
@@ -78,8 +90,10 @@ impl<'a> Walk<'a> {
     }
 
     pub fn finish(self) -> Outcome {
-        let pointers =
-            self.numbers.into_iter().map(|(pointer, number)| (number.to_string(), format!("#{pointer}")));
+        let pointers = self
+            .numbers
+            .into_iter()
+            .map(|((pointer, _), number)| (number.to_string(), format!("#{pointer}")));
         Outcome { definitions: self.definitions, pointers: pointers.collect(), warnings: self.warnings }
     }
 
@@ -132,16 +146,22 @@ impl<'a> Walk<'a> {
         };
         let embedded = self.embedded;
         self.embedded |= self.path != "#" && schema.get("$id").is_some_and(Value::is_string);
+        let combined = self.combined;
         self.depth += 1;
         let mut out = Map::new();
         for (name, value) in schema {
+            self.combined = combined || close::combines(name, schema);
             if let Some(value) = self.keyword(name, value, schema)? {
                 out.insert(name.clone(), value);
             }
         }
         self.depth -= 1;
+        self.combined = combined;
         self.embedded = embedded;
         self.whole(schema, &mut out)?;
+        if !combined && close::closes(schema) {
+            out.insert("additionalProperties".into(), false.into());
+        }
         Ok(Value::Object(out))
     }
 
@@ -386,7 +406,9 @@ impl<'a> Walk<'a> {
         };
         match self.resolve(reference) {
             Ok((pointer, target)) => {
-                let number = match self.numbers.get(&pointer) {
+                let path = format!("#{}", pointer.escape_debug());
+                let (key, combined) = ((pointer, self.combined), self.combined);
+                let number = match self.numbers.get(&key) {
                     Some(&number) => number,
                     None => {
                         let number = self.numbers.len();
@@ -394,8 +416,8 @@ impl<'a> Walk<'a> {
                             return Err(self
                                 .error(format!("references point to more than {DEFINITIONS_MAX} schemas")));
                         }
-                        self.ahead.push((number, target, format!("#{}", pointer.escape_debug())));
-                        self.numbers.insert(pointer, number);
+                        self.ahead.push(Ahead { number, value: target, path, combined });
+                        self.numbers.insert(key, number);
                         number
                     }
                 };

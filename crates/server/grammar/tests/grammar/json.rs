@@ -168,6 +168,24 @@ fn sampled_documents_are_valid() {
     }
 }
 
+/// What pydantic writes says nothing of `additionalProperties`.
+#[test]
+fn answers_have_no_properties_that_the_schema_does_not_list() {
+    let pet = json!({"properties": {"name": {"type": "string"}}, "required": ["name"], "title": "Pet", "type": "object"});
+    let schema = json!({"$defs": {"Pet": pet}, "properties": {
+        "name": {"type": "string"}, "pets": {"items": {"$ref": "#/$defs/Pet"}, "type": "array"}, "more": {"type": "object"},
+    }, "required": ["name", "pets"], "title": "Person", "type": "object"});
+    let grammar = matcher(&bytes(), spec(&schema));
+    for (document, valid) in [
+        (json!({"name": "A", "pets": [{"name": "B"}]}), true),
+        (json!({"name": "A", "pets": [], "more": {"any": [1]}}), true),
+        (json!({"name": "A", "pets": [], "age": 1}), false),
+        (json!({"name": "A", "pets": [{"name": "B", "age": 1}]}), false),
+    ] {
+        assert_eq!(takes(&grammar, &ids_of(&document.to_string())), valid, "{document}");
+    }
+}
+
 #[test]
 fn any_object_is_an_object() {
     let grammar = matcher(&bytes(), GrammarSpec::JsonObject);

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::response::Response;
-use octet_api::ApiError;
 use octet_api::core::{EmbedRequest, GenerateRequest, Usage};
 use octet_api::llama::{self, rerank};
 use octet_api::openai;
+use octet_api::{ApiError, ErrorKind};
 use octet_router::{Dialect as Wire, Passed};
 use serde_json::{Value, json};
 
-use super::call::{Call, call};
+use super::Dialect;
+use super::call::{Call, call, trace};
 use super::error::json as json_response;
 use super::generate::generate;
 use super::openai::keep_nothing;
@@ -131,13 +132,30 @@ pub async fn reranking(State(app): State<Arc<App>>, request: Request) -> Respons
     .await
 }
 
-/// `GET /slots`: one for each concurrent answer. Requests are not bound to slots, so only the number of busy ones is exact.
+/// `GET /slots`: one for each concurrent answer. Requests are not bound to slots, so only the number of busy ones is exact. With
+/// `fail_on_no_slot`, 503 if all are busy.
 pub async fn slots(
     State(app): State<Arc<App>>,
     which: Result<Query<ModelQuery>, QueryRejection>,
     request: Request,
 ) -> Response {
-    about(&app, which, &request, |index| slot_states(&app, index))
+    let fails = which.as_ref().is_ok_and(|Query(which)| which.fails_without_slot());
+    let mut is_full = false;
+    let answer = about(&app, which, &request, |index| {
+        let states = slot_states(&app, index);
+        is_full = all_busy(&states);
+        states
+    });
+    if fails && is_full {
+        let e = ApiError::new(ErrorKind::Overloaded, "all slots are busy");
+        return Dialect::OpenAi.error(&e, Some(&trace(&request)));
+    }
+    answer
+}
+
+/// Whether there are slots, and all are busy.
+fn all_busy(states: &Value) -> bool {
+    states.as_array().is_some_and(|all| !all.is_empty() && all.iter().all(|s| s["is_processing"] == true))
 }
 
 fn slot_states(app: &App, index: usize) -> Value {
@@ -146,4 +164,17 @@ fn slot_states(app: &App, index: usize) -> Value {
     let running = loaded.handle.stats().running;
     let slot = |id: usize| json!({"id": id, "n_ctx": rules.context, "speculative": false, "is_processing": id < running});
     (0..rules.max_seqs).map(slot).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_that_are_all_busy() {
+        for (busy, want) in [(vec![], false), (vec![true, false], false), (vec![true, true], true)] {
+            let states = busy.iter().map(|b| json!({"is_processing": b})).collect();
+            assert_eq!(all_busy(&states), want, "{states}");
+        }
+    }
 }

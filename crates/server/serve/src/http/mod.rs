@@ -104,6 +104,7 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/api/tags", get(ollama::tags))
         .route("/api/ps", get(ollama::ps))
         .route("/api/show", post(ollama::show))
+        .route("/api/pull", post(ollama::pull))
         .route("/api/version", get(ollama::version))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::response::Response;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 use octet_api::ollama::{self, Call as Asked, Load, chat, embed as vectors, generate as text, models};
 use octet_api::{ApiError, ErrorKind, core::EmbedRequest};
 use octet_router::Dialect as Wire;
@@ -224,6 +225,23 @@ pub async fn show(State(app): State<Arc<App>>, request: Request) -> Response {
     call(app, request, |c: Call| async move {
         let (name, _) = body::parse(c.body, models::parse_show).await?;
         Ok(json(200, models::show(&c.app.info(&name, &c.sender.caller)?).to_string()))
+    })
+    .await
+}
+
+/// `POST /api/pull`: success for a model that is served, since scripts pull a model before they use it. Others are not fetched.
+pub async fn pull(State(app): State<Arc<App>>, request: Request) -> Response {
+    call(app, request, |c: Call| async move {
+        let ((name, stream), _) = body::parse(c.body, models::parse_pull).await?;
+        c.app.info(&name, &c.sender.caller).map_err(|e| {
+            let refused = unsupported_path("/api/pull").message;
+            ApiError { message: format!("{}. {refused}", e.message), ..e }
+        })?;
+        let mut out = json(200, models::pulled(stream));
+        if stream {
+            out.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(NDJSON));
+        }
+        Ok(out)
     })
     .await
 }

@@ -111,6 +111,18 @@ const QUERY_ERROR_CHARS_MAX: usize = 200;
 #[serde(deny_unknown_fields)]
 pub struct ModelQuery {
     model: Option<String>,
+    /// llama-server's: load the model that is asked about. Here only requests for answers load one.
+    #[serde(rename = "autoload")]
+    _autoload: Option<String>,
+    /// llama-server's for `/slots`: an error if all are busy.
+    fail_on_no_slot: Option<String>,
+}
+
+impl ModelQuery {
+    /// Whether `/slots` answers with an error if all slots are busy.
+    pub fn fails_without_slot(&self) -> bool {
+        self.fail_on_no_slot.as_ref().is_some_and(|value| !value.is_empty())
+    }
 }
 
 fn unreadable(e: &QueryRejection) -> ApiError {

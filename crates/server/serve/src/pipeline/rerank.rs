@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use octet_api::core::{Chat, Message, Part, Reasoning, Role};
 use octet_api::llama::rerank::{Ranking, RerankRequest};
 use octet_api::{ApiError, ErrorKind};
+use octet_engine::detokenizer::{ControlTokens, decode};
 use octet_engine::engine::{Constraint, Event, Request};
 use octet_engine::sampler::SamplerParams;
 use octet_engine::tokenizer::Special;
@@ -136,6 +137,21 @@ fn tokens(
 ) -> Result<Vec<u32>, ApiError> {
     let job = Job { purpose: Purpose::Prompt, gone };
     let encode = |text: &str, special| prompt::text(model, "documents", text, special, job);
+    let cut;
+    let document = match request.document_tokens_max {
+        // Each byte is a token at most.
+        Some(most) if document.len() > most => {
+            let counted = Job { purpose: Purpose::CutPrompt, gone };
+            let ids = prompt::text(model, "documents", document, Special::Text, counted)?;
+            if ids.len() > most {
+                cut = decode(model.tokenizer(), &ids[..most], ControlTokens::Show);
+                cut.as_str()
+            } else {
+                document
+            }
+        }
+        _ => document,
+    };
     if let Some(template) = &model.rerank_template {
         // Only the template's own text may contain control tokens.
         let mut out = Vec::new();

@@ -120,6 +120,7 @@ const BODIES: &[(&str, Read)] = &[
     ("/api/embed", |b| ollama::embed::parse(b).map(|r| r.warnings)),
     ("/api/embeddings", |b| ollama::embed::parse_old(b).map(|r| r.warnings)),
     ("/api/show", |b| ollama::models::parse_show(b).map(|_| Vec::new())),
+    ("/api/pull", |b| ollama::models::parse_pull(b).map(|_| Vec::new())),
     ("/completion", |b| llama::completion(b).map(|r| r.warnings)),
     ("/completions", |b| llama::completion(b).map(|r| r.warnings)),
     ("/infill", |b| llama::infill(b).map(|r| r.warnings)),
@@ -284,6 +285,7 @@ async fn answers_are_as_described() {
     c.post("/api/generate", with(&llama, json!({"prompt": "Hello"}))).await;
     c.post("/api/generate", json!({"model": "tiny"})).await;
     c.post("/api/show", json!({"model": "tiny"})).await;
+    c.post("/api/pull", json!({"model": "tiny", "stream": false})).await;
 
     let native =
         json!({"prompt": "Hello", "n_predict": 4, "n_probs": 2, "return_tokens": true, "temperature": 0});

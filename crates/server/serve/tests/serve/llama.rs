@@ -238,6 +238,13 @@ async fn props_reports_the_defaults_of_the_server() {
         "0.8, not an f32 widened to an f64"
     );
     assert_eq!(f.get("/slots").await.1.as_array().unwrap().len(), 4);
+    for (path, status) in [
+        ("/props?model=tiny&autoload=false", 200),
+        ("/slots?fail_on_no_slot=1", 200),
+        ("/slots?fail_on_no_slots=1", 400),
+    ] {
+        assert_eq!(f.get(path).await.0, status, "{path}");
+    }
     // The last token's state, whatever came before has gone into it.
     let vectors =
         f.ok("/embeddings", &json!({"content": ["one two", "one two"], "embd_normalize": -1})).await;
@@ -384,6 +391,16 @@ async fn a_real_model_ranks_by_the_odds_of_yes() {
     assert_eq!(few["results"].as_array().unwrap().len(), 1);
     let best = documents[results[0]["index"].as_u64().unwrap() as usize];
     assert_eq!(few["results"][0]["document"]["text"], best);
+    // Only the beginning of a document is ranked; it is returned as a whole.
+    let score = async |document: &str, most: Option<u32>| {
+        let asked = json!({"query": query, "documents": [document], "return_documents": true, "max_tokens_per_doc": most});
+        let one = f.ok("/rerank", &asked).await["results"][0].clone();
+        assert_eq!(one["document"]["text"], document);
+        one["relevance_score"].as_f64().unwrap()
+    };
+    let beginning = score("A bear", None).await;
+    assert_eq!(score("A bear of China.", Some(2)).await, beginning);
+    assert_eq!(score("A bear", Some(4096)).await, beginning);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -460,4 +477,51 @@ async fn a_template_that_wants_answers_to_results_gets_what_the_user_says_in_the
     ]});
     let prompt = f.ok("/apply-template", &asked).await["prompt"].clone();
     assert_eq!(prompt, "[user]A[TOOL_CALLS]f[ARGS]{}[tool]B\n\n<user>\nC\n</user>");
+}
+
+/// In the manner of Qwen3.5's template, which refuses a conversation in which no user speaks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_template_that_wants_a_user_gets_one_in_every_dialect() {
+    let mut spec = model("tiny");
+    let template = "{% set ns = namespace(asked=false) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.asked = true %}{% endif %}\
+        {% if m.role == 'system' and not loop.first %}{{ raise_exception('not at the beginning') }}{% endif %}{% endfor %}\
+        {% if not ns.asked %}{{ raise_exception('No user query found in messages.') }}{% endif %}\
+        {% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}";
+    spec.chat_template = Some(template.into());
+    let f = Fixture::with(Options::new(vec![spec])).await;
+    let call = json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    let system = json!({"role": "system", "content": "A"});
+    let answer = json!({"role": "assistant", "content": "B"});
+    let called = json!({"role": "assistant", "content": "", "tool_calls": [call]});
+    let result = json!({"role": "tool", "tool_call_id": "1", "content": "C"});
+    let user = json!({"role": "user", "content": "D"});
+    for (messages, prompt) in [
+        (json!([system]), "[system]A[user]"),
+        (json!([{"role": "developer", "content": "A"}]), "[system]A[user]"),
+        (json!([system, answer]), "[system]A[user][assistant]B"),
+        (json!([system, answer, user]), "[system]A[user][assistant]B[user]D"),
+        (json!([system, called, result]), "[system]A[user][assistant][tool]C"),
+        (json!([system, user]), "[system]A[user]D"),
+    ] {
+        let asked = json!({"messages": messages, "add_generation_prompt": true});
+        assert_eq!(f.ok("/apply-template", &asked).await["prompt"], prompt, "{messages}");
+    }
+    let contents = json!([{"role": "model", "parts": [{"text": "B"}]}]);
+    for (path, body) in [
+        ("/v1/responses", json!({"instructions": "A", "input": [], "max_output_tokens": 1})),
+        (
+            "/v1beta/models/tiny:generateContent",
+            json!({"contents": contents, "generationConfig": {"maxOutputTokens": 1}}),
+        ),
+        (
+            "/v1/messages",
+            json!({"system": "A", "messages": [{"role": "assistant", "content": "B"}], "max_tokens": 1}),
+        ),
+        (
+            "/api/chat",
+            json!({"model": "tiny", "messages": [system], "stream": false, "options": {"num_predict": 1}}),
+        ),
+    ] {
+        f.ok(path, &body).await;
+    }
 }

@@ -91,10 +91,23 @@ async fn embeddings_and_errors_have_ollamas_shape() {
     let out = f.ok("/api/embed", &json!({"model": "tiny", "input": ["one", "two"]})).await;
     assert_eq!(out["embeddings"].as_array().unwrap().len(), 2);
     assert!(out["prompt_eval_count"].as_u64().unwrap() > 1);
+    for none in [json!({}), json!({"input": ""}), json!({"input": []})] {
+        let out = f.ok("/api/embed", &with(&json!({"model": "tiny"}), none.clone())).await;
+        assert_eq!(out["embeddings"], json!([]), "{none}");
+    }
     let old = f.ok("/api/embeddings", &json!({"model": "tiny", "prompt": "one"})).await;
     assert_eq!(old["embedding"].as_array().unwrap().len(), 256);
+    // 0 is no limit in Ollama; the context's end is one.
+    let unlimited = json!({"stream": false, "options": {"num_predict": 0, "stop": ["e", "a", "o", " "]}});
+    f.ok("/api/chat", &with(&chat(), unlimited)).await;
     let (status, body) = f.post("/api/chat", &with(&chat(), json!({"model": "llama9"}))).await;
     assert!(status == 404 && body["error"].as_str().unwrap().contains("tiny"), "{body}");
     let (status, body) = f.post("/api/pull", &json!({"model": "x"})).await;
     assert!(status == 404 && body["error"].as_str().unwrap().contains("octet pull"), "{body}");
+    // Scripts pull a model before they use it.
+    let pulled = f.ok("/api/pull", &json!({"model": "tiny", "stream": false})).await;
+    assert_eq!(pulled, json!({"status": "success"}));
+    let lines = f.request("/api/pull", &json!({"name": "tiny"})).send().await.unwrap();
+    assert_eq!(lines.headers()["content-type"], "application/x-ndjson");
+    assert!(lines.text().await.unwrap().ends_with("{\"status\":\"success\"}\n"));
 }

@@ -40,6 +40,15 @@ async fn chat_is_the_same_whole_and_streamed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn names_that_mean_no_model_are_those_of_the_only_one() {
+    let f = Fixture::start().await;
+    for (name, status) in [("", 200), ("dummy", 200), ("default", 200), ("other", 404)] {
+        let asked = with(&chat("Hello"), json!({"model": name, "max_tokens": 1}));
+        assert_eq!(f.post("/v1/chat/completions", &asked).await.0, status, "{name:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_continues_from_the_cache() {
     let f = Fixture::start().await;
     let long = "word ".repeat(60);

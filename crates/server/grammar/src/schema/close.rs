@@ -1,0 +1,53 @@
+//! Which objects allow only the properties that they list: by the standard a schema that says nothing of `additionalProperties` allows
+//! any, but its author means those that it lists, and a model would go on writing others. Called by `walk`.
+
+use serde_json::{Map, Value};
+
+use super::keywords::{Keyword, keyword};
+
+/// Keywords beside which the listed properties are not all that the author means.
+const OTHERS: [&str; 15] = [
+    "additionalProperties",
+    "patternProperties",
+    "unevaluatedProperties",
+    "propertyNames",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "$ref",
+    "$dynamicRef",
+    "$recursiveRef",
+    "if",
+    "dependentSchemas",
+    "dependencies",
+    "enum",
+    "const",
+];
+
+/// Whether an object allows only its listed properties. False if it lists none, or says so itself, or could not be met then.
+pub fn closes(schema: &Map<String, Value>) -> bool {
+    let Some(listed) = schema.get("properties").and_then(Value::as_object).filter(|p| !p.is_empty()) else {
+        return false;
+    };
+    let required = schema.get("required").and_then(Value::as_array);
+    let is_listed = |name: &Value| name.as_str().is_none_or(|name| listed.contains_key(name));
+    let least = schema.get("minProperties").and_then(Value::as_f64).unwrap_or(0.0);
+    !OTHERS.iter().any(|name| schema.contains_key(*name))
+        && required.into_iter().flatten().all(is_listed)
+        && least <= listed.len() as f64
+}
+
+/// Whether what the keyword `name` of a schema holds must be met together with others: properties of one may be listed by another, so
+/// neither can be closed. `allOf` with one schema, as pydantic writes a reference with a description, is no combination.
+pub fn combines(name: &str, schema: &Map<String, Value>) -> bool {
+    match name {
+        "allOf" | "anyOf" | "oneOf" | "$ref" => {
+            let asserts = |key: &&String| *key != "type" && keyword(key) != Keyword::Annotation;
+            let several = |value: &Value| value.as_array().is_some_and(|all| all.len() > 1);
+            schema.keys().filter(asserts).count() > 1
+                || name == "allOf" && schema.get(name).is_some_and(several)
+        }
+        "properties" | "patternProperties" => schema.contains_key("patternProperties"),
+        _ => false,
+    }
+}
