@@ -4,15 +4,17 @@
 //! variable. Flags of a single command have no variables: `--output` may mean something else in another command.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::args::EngineArgs;
+use crate::llama_flags::env::{self, Foreign};
 use crate::llama_flags::{self, Line};
 use crate::sampling::SamplingArgs;
-use crate::settings::{Settings, mirror, not_text, set};
+use crate::settings::{Settings, mirror, not_text, others, set};
 use crate::stderr::note;
 use crate::usage_error::Usage;
 
@@ -69,18 +71,38 @@ pub enum Command {
 
 /// Parses the command line and the environment; exits if it is invalid or asks for help.
 pub fn parse() -> Result<(Command, Settings), Usage> {
-    let mut command = mirrored(Cli::command(), &|name| set(name).is_some());
-    let Line { args, notes } = llama_flags::read(std::env::args_os(), &command)?;
-    let matches = command.try_get_matches_from_mut(args).map_err(|e| refused(&e))?;
+    let is_set = |name: &str| set(name).is_some();
+    let mut command = mirrored(Cli::command(), &is_set);
+    let foreign = match command.find_subcommand(SERVE) {
+        Some(serve) => env::read(&others(), serve, &is_shared, &is_set),
+        None => Foreign::default(),
+    };
+    command = command.mut_subcommand(SERVE, |serve| foreign.add_to(serve));
+    let Line { args, mut notes } = llama_flags::read(std::env::args_os(), &command)?;
+    let matches = command.try_get_matches_from_mut(args).map_err(|e| refused(&e, &foreign))?;
+    one_value_each(&matches, &command)?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|e| refused(&e.format(&mut command), &foreign))?;
+    let offline =
+        matches.subcommand().and_then(|(_, m)| m.try_get_one::<bool>("offline").ok().flatten().copied());
+    let mut settings = Settings::read(given(&matches, &command), offline.unwrap_or(false))?;
+    if let Some((SERVE, matches)) = matches.subcommand()
+        && let Some(serve) = command.find_subcommand(SERVE)
+    {
+        let is_named = settings.model.is_some() || MODEL_FLAGS.iter().any(|id| settings.given.contains(*id));
+        let (more, model) = foreign.take(matches, serve, is_named)?;
+        notes.extend(more);
+        settings.model = settings.model.or(model);
+    }
     for note in notes {
         note!("note: {note}");
     }
-    one_value_each(&matches, &command)?;
-    let cli = Cli::from_arg_matches(&matches).map_err(|e| refused(&e.format(&mut command)))?;
-    let offline =
-        matches.subcommand().and_then(|(_, m)| m.try_get_one::<bool>("offline").ok().flatten().copied());
-    Ok((cli.command, Settings::read(given(&matches, &command), offline.unwrap_or(false))?))
+    Ok((cli.command, settings))
 }
+
+/// The command that reads other servers' variables.
+const SERVE: &str = "serve";
+/// Its arguments that name models.
+const MODEL_FLAGS: [&str; 4] = ["positional", "flag", "hf", "config"];
 
 /// The flags that were given.
 fn given(matches: &ArgMatches, command: &clap::Command) -> BTreeSet<String> {
@@ -95,7 +117,7 @@ fn given(matches: &ArgMatches, command: &clap::Command) -> BTreeSet<String> {
 }
 
 /// Prints clap's error and exits; an error about a variable names the variable.
-fn refused(e: &clap::Error) -> Usage {
+fn refused(e: &clap::Error, foreign: &Foreign) -> Usage {
     let context = |kind| e.get(kind).map(ToString::to_string);
     let shared = shared();
     if e.kind() == ErrorKind::InvalidUtf8 {
@@ -111,7 +133,8 @@ fn refused(e: &clap::Error) -> Usage {
         let flag = flag.split_whitespace().next().unwrap_or_default().trim_start_matches("--").to_string();
         let typed = std::env::args_os().any(|a| a.to_string_lossy().contains(&value));
         if !typed && shared.contains(&flag) {
-            note!("\nThe value comes from the environment variable {}.", mirror(&flag));
+            let name = foreign.variable(&flag).map_or_else(|| mirror(&flag), String::from);
+            note!("\nThe value comes from the environment variable {name}.");
         }
     }
     std::process::exit(e.exit_code())
@@ -127,6 +150,11 @@ fn shared() -> BTreeSet<String> {
     let all = SamplingArgs::augment_args(EngineArgs::augment_args(clap::Command::new("shared")));
     let all = crate::serve::ServerArgs::augment_args(all);
     all.get_arguments().filter_map(|a| a.get_long()).map(String::from).collect()
+}
+
+/// Whether the flag of this long name has a variable.
+pub fn is_shared(long: &str) -> bool {
+    shared().contains(long)
 }
 
 /// Adds environment variables to flags, as far as they are `set`. (clap would treat an empty variable as a value.)
@@ -158,7 +186,9 @@ fn one_value_each(matches: &ArgMatches, command: &clap::Command) -> Result<(), U
     let shared = shared();
     for arg in sub.get_arguments().filter(|a| a.get_value_delimiter().is_some()) {
         let id = arg.get_id().as_str();
-        let by_variable = matches.value_source(id) == Some(ValueSource::EnvVariable);
+        // llama-server's variables hold lists.
+        let is_ours = arg.get_long().is_some_and(|long| arg.get_env() == Some(OsStr::new(&mirror(long))));
+        let by_variable = is_ours && matches.value_source(id) == Some(ValueSource::EnvVariable);
         if let Some(long) = arg.get_long().filter(|l| by_variable && shared.contains(*l))
             && matches.get_raw(id).is_some_and(|v| v.len() > 1)
         {

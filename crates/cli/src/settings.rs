@@ -10,6 +10,7 @@ use etcetera::BaseStrategy;
 use octet_hub::HubConfig;
 
 use crate::embedded;
+use crate::llama_flags::env::KEYS;
 use crate::stderr::note;
 use crate::usage_error::Usage;
 
@@ -110,7 +111,22 @@ pub fn mirror(long: &str) -> String {
     format!("OCTET_{}", long.to_ascii_uppercase().replace('-', "_"))
 }
 
-/// The variable of a flag, if it is set but empty. Most flags treat that as unset.
+/// A variable of a flag, Octet's or another server's, that is set but empty. Most flags treat that as unset.
 pub fn empty_mirror(long: &str) -> Option<String> {
-    Some(mirror(long)).filter(|name| std::env::var_os(name).is_some_and(|v| v.is_empty()))
+    let others: &[&str] = match long {
+        "api-key" => &KEYS,
+        "api-key-file" => &["LLAMA_ARG_API_KEY_FILE"],
+        _ => &[],
+    };
+    let mut all = std::iter::once(mirror(long)).chain(others.iter().map(ToString::to_string));
+    all.find(|name| std::env::var_os(name).is_some_and(|v| v.is_empty()))
+}
+
+/// Variables that may be another server's, if they are not empty; sorted by name.
+pub fn others() -> Vec<(String, OsString)> {
+    let text = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value));
+    let mut all: Vec<_> = std::env::vars_os().filter_map(text).filter(|(_, v)| !v.is_empty()).collect();
+    all.retain(|(name, _)| ["LLAMA_", "VLLM_", "OLLAMA_"].iter().any(|p| name.starts_with(p)));
+    all.sort_unstable();
+    all
 }

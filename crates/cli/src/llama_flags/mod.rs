@@ -1,6 +1,7 @@
 //! llama.cpp's flags in existing scripts: other spellings, flags without effect here, and those that are refused by name. Called by
 //! `commands`.
 
+pub(crate) mod env;
 mod table;
 
 use std::collections::BTreeSet;
@@ -125,6 +126,27 @@ mod tests {
         assert_eq!(ours(&["-ngl=99", "fox", "-fa", "fox"]).args, ["fox", "fox"]);
         // `-t` and `-c` are flags with a value: these are not `b`.
         assert_eq!(ours(&["serve", "-tb", "2", "-cb", "fox"]).args, ["serve", "fox"]);
+    }
+
+    #[test]
+    fn common_flags_of_vllm_are_noted() {
+        let line = ours(&[
+            "serve",
+            "--gpu-memory-utilization",
+            "0.9",
+            "fox",
+            "--enable-auto-tool-choice",
+            "--reasoning-parser",
+            "qwen3",
+            "--tool-call-parser",
+            "hermes",
+            "-tp",
+            "1",
+            "--tensor-parallel-size=1",
+            "--trust-remote-code",
+        ]);
+        assert_eq!(line.args, ["serve", "fox", "--tool-call-parser", "hermes"]);
+        assert_eq!(line.notes.len(), 6, "{:?}", line.notes);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The flags of llama.cpp's programs that Octet does not have under that name, and what becomes of each. Read by `llama_flags`.
+//! The flags of llama.cpp's programs, and vLLM's most common ones, that Octet does not have under that name, and what becomes of each.
+//! Read by `llama_flags`.
 
 /// The value of a flag.
 #[derive(Clone, Copy, PartialEq)]
@@ -146,8 +147,36 @@ pub(super) const FLAGS: &[(&str, Takes, Meaning)] = &[
     ("--spec-ngram-map-k4v-size-n --spec-ngram-map-k4v-size-m", Value, DRAFT),
     ("--spec-ngram-map-k4v-min-hits --spec-ngram-min-hits", Value, DRAFT),
     ("--spec-ngram-size-n --spec-ngram-size-m", Value, DRAFT),
+    // No effect: vLLM's.
+    (
+        "--gpu-memory-utilization --swap-space --cpu-offload-gb",
+        Value,
+        Ignored("--memory-limit limits the memory"),
+    ),
+    ("-tp --tensor-parallel-size -pp --pipeline-parallel-size -dp --data-parallel-size", Value, DEVICE),
+    ("--distributed-executor-backend --max-parallel-loading-workers", Value, DEVICE),
+    ("--enable-expert-parallel --enforce-eager --disable-custom-all-reduce", Nothing, DEVICE),
+    ("--enable-auto-tool-choice --enable-prefix-caching --enable-chunked-prefill", Nothing, ALWAYS),
+    ("--no-enable-prefix-caching --no-enable-chunked-prefill", Nothing, Ignored("it cannot be turned off")),
+    (
+        "--reasoning-parser",
+        Value,
+        Ignored("the chat template says how reasoning is marked; --reasoning-format says where it goes"),
+    ),
+    ("--trust-remote-code", Nothing, Ignored("no code is read from a model's repository")),
+    ("--dtype --quantization --load-format --block-size", Value, Ignored("the model's file says it")),
+    (
+        "--max-num-batched-tokens",
+        Value,
+        Ignored("--ubatch-size says how many tokens of prompts a step takes"),
+    ),
+    ("--guided-decoding-backend --structured-outputs-config", Value, Ignored("there is one")),
+    ("--disable-log-requests --disable-log-stats --enable-log-requests", Nothing, LOG),
+    ("--uvicorn-log-level --max-log-len", Value, LOG),
+    ("--limit-mm-per-prompt", Value, VISION),
     // Refused: other answers.
-    ("--lora --lora-scaled", Value, LORA),
+    ("--lora --lora-scaled --lora-modules", Value, LORA),
+    ("--enable-lora", Nothing, LORA),
     ("--lora-init-without-apply", Nothing, LORA),
     ("--control-vector --control-vector-scaled --control-vector-layer-range", Value, CONTROL),
     ("--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale", Value, ROPE),
@@ -174,7 +203,9 @@ pub(super) const FLAGS: &[(&str, Takes, Meaning)] = &[
     ("--reasoning-budget-message", Value, Refused("the words that end reasoning cannot be chosen")),
     ("--adaptive-target --adaptive-decay", Value, ADAPTIVE),
     // Refused: what is served, to whom, and from where.
-    ("--ssl-key-file --ssl-cert-file", Value, TLS),
+    ("--ssl-key-file --ssl-cert-file --ssl-keyfile --ssl-certfile", Value, TLS),
+    ("--allowed-origins", Value, Refused("name the web pages with --cors-origin")),
+    ("--hf-overrides", Value, Refused("change the model's file instead")),
     ("--path", Value, Refused("files are not served: use a web server, and --cors-origin with its address")),
     ("--api-prefix", Value, Refused("put a proxy in front that removes the prefix (docs/deploy.md)")),
     ("--ui-mcp-proxy --webui-mcp-proxy -ag --agent", Nothing, PAGE_TOOLS),
