@@ -40,6 +40,7 @@ fn texts(r: &GenerateRequest) -> Vec<String> {
 #[test]
 fn content_that_is_not_read_is_refused_only_where_it_is_asked_about() {
     type Parse = fn(&Value) -> Result<GenerateRequest, ApiError>;
+    type Dialect<'a> = (Parse, &'a [(Value, &'a str)], &'a str, &'a str);
     let of_chat = [
         (json!({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}), "audio"),
         (json!({"type": "audio_url", "audio_url": {"url": "http://x"}}), "audio"),
@@ -67,7 +68,7 @@ fn content_that_is_not_read_is_refused_only_where_it_is_asked_about() {
         (json!({"inlineData": {"mimeType": "audio/wav", "data": "AAAA"}}), "audio"),
         (json!({"inlineData": {"mimeType": "video/mp4", "data": "AAAA"}}), "a video"),
     ];
-    let dialects: [(Parse, &[(Value, &str)], &str, &str); 4] = [
+    let dialects: [Dialect<'_>; 4] = [
         (chat, &of_chat, "content", "text"),
         (responses, &of_responses, "content", "input_text"),
         (messages, &of_anthropic, "content", "text"),
