@@ -231,6 +231,8 @@ impl Foreign {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     fn foreign(variables: &[(&str, &str)], is_set: &dyn Fn(&str) -> bool) -> Foreign {
@@ -296,7 +298,7 @@ mod tests {
             assert!(read.notes.len() == 1 && read.notes[0].contains(note), "{name}: {:?}", read.notes);
         }
         for (name, value, why) in [
-            ("LLAMA_ARG_MMPROJ", "x", "no model sees images"),
+            ("LLAMA_ARG_MMPROJ", "x", "no model accepts images"),
             ("LLAMA_ARG_CONTEXT_SHIFT", "1", "make the context larger"),
             ("LLAMA_ARG_SSL_KEY_FILE", "x", "docs/deploy.md"),
             ("LLAMA_ARG_PREFILL_ASSISTANT", "0", "add_generation_prompt"),
@@ -326,7 +328,7 @@ mod tests {
     fn flags_count_more_than_variables_and_what_is_read_is_said() {
         let parse = |args: &[&str]| {
             // A variable that is set wherever tests run stands for llama-server's.
-            let flags = BTreeMap::from([("alias".to_string(), "CARGO_PKG_NAME".to_string())]);
+            let flags = BTreeMap::from([("chat-template".to_string(), "PATH".to_string())]);
             let model = Some(("LLAMA_ARG_MODEL".to_string(), "/x.gguf".to_string()));
             let foreign = Foreign { flags, model, ..Foreign::default() };
             let commands = crate::commands::command();
@@ -334,15 +336,15 @@ mod tests {
             let matches = serve.clone().try_get_matches_from(args).unwrap();
             let named = matches.contains_id("positional");
             let out = foreign.take(&matches, &serve, named).unwrap();
-            (matches.get_many::<String>("alias").unwrap().cloned().collect::<Vec<_>>(), out)
+            (matches.get_one::<PathBuf>("chat_template").unwrap().clone(), out)
         };
-        let (alias, (notes, model)) = parse(&["serve"]);
-        assert_eq!((alias, model), (vec!["octet".to_string()], Some("/x.gguf".to_string())));
+        let (template, (notes, model)) = parse(&["serve"]);
         assert_eq!(
-            notes,
-            ["read from the environment: CARGO_PKG_NAME (--alias), LLAMA_ARG_MODEL (the model)"]
+            (template, model),
+            (PathBuf::from(std::env::var_os("PATH").unwrap()), Some("/x.gguf".into()))
         );
-        let (alias, out) = parse(&["serve", "fox", "--alias", "b"]);
-        assert_eq!((alias, out), (vec!["b".to_string()], (Vec::new(), None)));
+        assert_eq!(notes, ["read from the environment: PATH (--chat-template), LLAMA_ARG_MODEL (the model)"]);
+        let (template, out) = parse(&["serve", "fox", "--chat-template", "b"]);
+        assert_eq!((template, out), (PathBuf::from("b"), (Vec::new(), None)));
     }
 }

@@ -38,14 +38,14 @@ const CORS: Meaning = Ignored("--cors-origin says which web pages may use the se
 const VISION: Meaning = Ignored("no model sees images here");
 
 const LORA: Meaning = Refused("merge the adapter into the model's file");
-const CONTROL: Meaning = Refused("remove the flag");
+const CONTROL: Meaning = Refused("leave it out");
 const ROPE: Meaning = Refused("the model's file says how positions are scaled: change it there");
 const REQUEST: Meaning = Refused("there is no default for it: send it in requests");
 const PAGE_TOOLS: Meaning =
     Refused("the server runs no tools of its own: docs/page.md says how the page reaches some");
 const MODELS: Meaning = Refused("name the models: octet serve A=MODEL B=MODEL, or --config");
 const TLS: Meaning = Refused("use a proxy for TLS (docs/deploy.md)");
-const ADAPTIVE: Meaning = Refused("remove the flag");
+const ADAPTIVE: Meaning = Refused("leave it out");
 const PRESET: Meaning = Refused("name the model itself: octet serve -hf user/repo:QUANT");
 
 /// Flags, separated by spaces.
@@ -183,7 +183,7 @@ pub(super) const FLAGS: &[(&str, Takes, Meaning)] = &[
     ("--yarn-orig-ctx --yarn-ext-factor --yarn-attn-factor", Value, ROPE),
     ("--yarn-beta-slow --yarn-beta-fast", Value, ROPE),
     ("--override-kv", Value, Refused("change the model's file instead")),
-    ("-mm --mmproj -mmu --mmproj-url", Value, Refused("no model accepts images; remove the flag")),
+    ("-mm --mmproj -mmu --mmproj-url", Value, Refused("no model accepts images; leave it out")),
     (
         "--context-shift",
         Nothing,
