@@ -9,7 +9,7 @@ use std::sync::Arc;
 use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, filters, tests};
 
-use super::bounds::{TEXT_BYTES_MAX, check_text, text};
+use super::bounds::{TEXT_BYTES_MAX, check_parts, check_text, text};
 use super::budget::{Budget, FUEL, MADE_BYTES_MAX};
 use super::python;
 
@@ -142,8 +142,6 @@ fn add_filters(env: &mut Environment<'_>) {
     }
     for (name, filter, scans) in [
         ("attr", Value::from_function(filters::attr), false),
-        ("split", Value::from_function(filters::split), false),
-        ("lines", Value::from_function(filters::lines), false),
         ("reverse", Value::from_function(filters::reverse), false),
         ("items", Value::from_function(filters::items), false),
         ("escape", Value::from_function(escape), false),
@@ -163,6 +161,17 @@ fn add_filters(env: &mut Environment<'_>) {
         env.add_filter(name, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
             let args = args.into_values();
             counted(state, &args, scans, |state| filter.call(state, &args))
+        });
+    }
+    for (name, filter) in
+        [("split", Value::from_function(filters::split)), ("lines", Value::from_function(filters::lines))]
+    {
+        env.add_filter(name, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+            let args = args.into_values();
+            if let Some(s) = args.first().and_then(Value::as_str) {
+                check_parts(s, args.get(1))?;
+            }
+            counted(state, &args, false, |state| filter.call(state, &args))
         });
     }
     // Without auto-escaping a safe text is a text.

@@ -174,7 +174,7 @@ fn nested_lists_are_searched_within_bounds() {
         "'%s' % (1, ns.x)",
     ] {
         all.push(format!(
-            "{{% set ns = namespace(x=[1], y=[1]) %}}{{% for i in range(60) %}}{{% set ns.x = [ns.x, ns.x] %}}\
+            "{{% set a = ['a' * 100000] %}}{{% set ns = namespace(x=a, y=a) %}}{{% for i in range(60) %}}{{% set ns.x = [ns.x, ns.x] %}}\
              {{% set ns.y = [ns.y, ns.y] %}}{{% endfor %}}{{{{ {look} }}}}"
         ));
     }
