@@ -10,9 +10,12 @@ use etcetera::BaseStrategy;
 use octet_hub::HubConfig;
 
 use crate::embedded;
-use crate::llama_flags::env::KEYS;
 use crate::stderr::note;
 use crate::usage_error::Usage;
+
+/// Other servers' variables that hold an API key; the first that is set counts. The last is none of llama-server's, but who sets it wants a
+/// key.
+pub const API_KEYS: [&str; 3] = ["LLAMA_API_KEY", "VLLM_API_KEY", "LLAMA_ARG_API_KEY"];
 
 /// Settings from the environment that are not flags.
 #[derive(Debug, Clone)]
@@ -114,7 +117,7 @@ pub fn mirror(long: &str) -> String {
 /// A variable of a flag, Octet's or another server's, that is set but empty. Most flags treat that as unset.
 pub fn empty_mirror(long: &str) -> Option<String> {
     let others: &[&str] = match long {
-        "api-key" => &KEYS,
+        "api-key" => &API_KEYS,
         "api-key-file" => &["LLAMA_ARG_API_KEY_FILE"],
         _ => &[],
     };
