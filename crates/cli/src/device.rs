@@ -34,8 +34,7 @@ pub struct DeviceFlags {
     /// processor.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceName,
-    /// Maximum graphics device memory to use, in GiB, or with a unit: GiB, MiB, G and M are powers of 1024, GB and MB are powers
-    /// of 1000. Default: all that is free.
+    /// Maximum graphics device memory to use, in GiB, or with a unit: 24GiB, 24GB and 24G are the same. Default: all that is free.
     #[arg(long, value_name = "GIB", value_parser = gibibytes)]
     gpu_memory: Option<u64>,
     /// The card as it was when the first model was placed. Memory that models of this program use later is shared among them.

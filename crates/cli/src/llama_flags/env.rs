@@ -86,14 +86,16 @@ pub(crate) fn read(
             ollama.push(format!("{name} ({instead})"));
             continue;
         }
-        if API_KEYS.contains(&name.as_str()) {
+        let (is_key, rest) = (API_KEYS.contains(&name.as_str()), name.strip_prefix(LLAMA));
+        if !is_key && rest.is_none() {
             continue;
         }
-        let Some(rest) = name.strip_prefix(LLAMA) else { continue };
+        // Without its key the server would be open.
         let Some(value) = value.to_str() else {
             out.refused.get_or_insert(not_text(name));
             continue;
         };
+        let Some(rest) = rest.filter(|_| !is_key) else { continue };
         if MODELS.iter().any(|(n, _)| n == name) {
             continue;
         }
@@ -129,6 +131,15 @@ pub(crate) fn read(
         out.flags.insert("api-key".into(), (*key).into());
     }
     out
+}
+
+/// The value of a variable that is a switch, as llama-server reads it.
+fn switch(value: &str) -> Result<bool, String> {
+    match value {
+        "1" | "on" | "true" | "yes" | "enabled" => Ok(true),
+        "0" | "off" | "false" | "no" | "disabled" | "" => Ok(false),
+        _ => Err("expected 1 or 0, on or off, true or false, enabled or disabled".into()),
+    }
 }
 
 /// What becomes of `LLAMA_ARG_{rest}`.
@@ -186,7 +197,7 @@ impl Foreign {
             Some(name) => {
                 let is_switch = matches!(arg.get_action(), ArgAction::SetTrue);
                 let arg = arg.env(name.clone()).hide_env(true);
-                if is_switch { arg.value_parser(clap::builder::BoolishValueParser::new()) } else { arg }
+                if is_switch { arg.value_parser(switch) } else { arg }
             }
             None => arg,
         })
@@ -304,6 +315,28 @@ mod tests {
             let refused = foreign(&[(name, value)], &|_| false).refused.expect(name).to_string();
             assert!(refused.contains(name) && refused.contains(why), "{refused}");
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_key_that_is_no_text_is_refused() {
+        use std::os::unix::ffi::OsStringExt;
+        let commands = crate::commands::command();
+        let serve = commands.find_subcommand("serve").unwrap();
+        for name in API_KEYS {
+            let variables = [(name.to_string(), OsString::from_vec(vec![0xff]))];
+            let refused = read(&variables, serve, &crate::commands::is_shared, &|_| false).refused;
+            assert!(refused.expect(name).to_string().contains(name));
+        }
+    }
+
+    #[test]
+    fn switches_have_llama_servers_values() {
+        assert_eq!(
+            (switch("enabled"), switch("1"), switch("disabled"), switch("off")),
+            (Ok(true), Ok(true), Ok(false), Ok(false))
+        );
+        assert!(switch("maybe").is_err());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod bounds;
 mod budget;
+mod constants;
 mod forms;
 mod guard;
 mod jinja;

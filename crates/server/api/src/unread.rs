@@ -31,7 +31,8 @@ impl Unread {
 
     /// Says that what was found since the last call is in this message.
     pub(crate) fn place(&self, message: usize) {
-        for found in self.0.borrow_mut().iter_mut().filter(|found| found.message.is_none()) {
+        // Those without a message are the last.
+        for found in self.0.borrow_mut().iter_mut().rev().take_while(|found| found.message.is_none()) {
             found.message = Some(message);
         }
     }

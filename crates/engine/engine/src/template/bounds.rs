@@ -51,7 +51,7 @@ pub(super) fn add_filters(env: &mut Environment<'_>) {
     env.add_filter(
         "replace",
         |state: &mut State, s: &Value, from: &Value, to: &Value| -> Result<String, Error> {
-            let (s, from, to) = (text(s)?, text(from)?, text(to)?);
+            let (s, from, to) = (text(state, s)?, text(state, from)?, text(state, to)?);
             let bytes = check_replace(&s, &from, &to, usize::MAX)?;
             limits::make(state, bytes)?;
             Ok(s.replace(&*from, &to))
@@ -59,7 +59,10 @@ pub(super) fn add_filters(env: &mut Environment<'_>) {
     );
     let indent = Value::from_function(indent);
     env.add_filter("indent", move |state: &mut State, args: Rest<ValueOrKwargs>| {
-        let args = args.into_values();
+        let mut args = args.into_values();
+        if let Some(value) = args.first_mut() {
+            *value = Value::from(text(state, value)?.into_owned());
+        }
         limits::counted(state, &args, false, |state| indent.call(state, &args))
     });
     env.add_filter("join", join_filter);
@@ -69,29 +72,36 @@ pub(super) fn add_filters(env: &mut Environment<'_>) {
             let Some(s) = s.as_str() else {
                 return Err(Error::new(ErrorKind::InvalidOperation, "value is not a string"));
             };
-            let out = formatted(FormatStyle::Printf, s, &args.into_values())?;
+            let out = formatted(state, FormatStyle::Printf, s, &args.into_values())?;
             limits::make(state, out.len())?;
             Ok(out)
         },
     );
     env.add_filter("slice", |state: &mut State, v: Value, count: usize, fill: Option<Value>| {
-        check_items(&v, count)?;
+        make_items(state, &v, count)?;
         filters::slice(state, v, count, fill)
     });
     env.add_filter("batch", |state: &mut State, v: Value, count: usize, fill: Option<Value>| {
-        check_items(&v, count)?;
+        make_items(state, &v, count)?;
         filters::batch(state, v, count, fill)
     });
     env.add_filter("list", |state: &mut State, v: Value| {
-        check_items(&v, 0)?;
-        limits::make(state, v.as_str().map(str::len).or_else(|| v.len()).unwrap_or(0).saturating_mul(32))?;
-        filters::list(state, v)
+        make_items(state, &v, 0)?;
+        // A lazy list does not know its length.
+        let out = filters::list(state, v)?;
+        limits::make_list(state, out.len().unwrap_or(0))?;
+        Ok::<_, Error>(out)
     });
 }
 
-/// A value as a text. The engine's own conversion would write nested lists without a limit.
-pub(super) fn text(value: &Value) -> Result<Cow<'_, str>, Error> {
-    value.as_str().map_or_else(|| python::str(value).map(Cow::Owned), |s| Ok(s.into()))
+/// A value as a text, which is charged if it is made. The engine's own conversion would write nested lists without a limit.
+pub(super) fn text<'v>(state: &mut State<'_, '_>, value: &'v Value) -> Result<Cow<'v, str>, Error> {
+    if let Some(s) = value.as_str() {
+        return Ok(s.into());
+    }
+    let out = python::str(value)?;
+    limits::make(state, out.len())?;
+    Ok(out.into())
 }
 
 fn too_long() -> Error {
@@ -112,6 +122,15 @@ fn check_items(value: &Value, count: usize) -> Result<(), Error> {
         return Err(Error::new(ErrorKind::InvalidOperation, what));
     }
     Ok(())
+}
+
+/// Charges for a list of a value's items, in `count` parts, and fails if there are too many.
+fn make_items(state: &mut State<'_, '_>, value: &Value, count: usize) -> Result<(), Error> {
+    check_items(value, count)?;
+    limits::make_list(
+        state,
+        value.as_str().map(str::len).or_else(|| value.len()).unwrap_or(0).saturating_add(count),
+    )
 }
 
 /// Fails if a text has too many parts: between separators, else between white space.
@@ -137,7 +156,7 @@ pub(super) fn check_replace(s: &str, from: &str, to: &str, most: usize) -> Resul
 
 /// jinja2's `indent(value, width=4, first=False, blank=False)`; the width is a number or a text.
 fn indent(
-    value: &Value,
+    value: &str,
     width: Option<Value>,
     first: Option<bool>,
     blank: Option<bool>,
@@ -150,7 +169,6 @@ fn indent(
         None => kwargs.get("width")?,
     };
     kwargs.assert_all_used()?;
-    let value = text(value)?;
     let lines = value.matches('\n').count() + 1;
     let bytes = |columns: usize| lines.saturating_mul(columns).saturating_add(value.len());
     let margin = match width {
@@ -191,7 +209,7 @@ fn join_filter(
         None => kwargs.get("d")?,
     };
     let separator = separator.filter(|s: &Value| !s.is_none() && !s.is_undefined());
-    let separator = separator.as_ref().map(text).transpose()?.unwrap_or_default();
+    let separator = separator.as_ref().map(|s| text(state, s)).transpose()?.unwrap_or_default();
     let attribute = match attribute {
         Some(a) => Some(a),
         None => kwargs.get("attribute")?,
@@ -200,20 +218,21 @@ fn join_filter(
     let out = match attribute.filter(|a| !a.is_none()) {
         Some(attribute) => {
             let values = state.apply_filter("map", args![value, attribute => attribute])?;
-            join(&values, &separator)?
+            join(state, &values, &separator)?
         }
-        None => join(value, &separator)?,
+        None => join(state, value, &separator)?,
     };
     limits::make(state, out.len())?;
     Ok(out)
 }
 
 /// Joins the items of `values` with `separator`.
-pub(super) fn join(values: &Value, separator: &str) -> Result<String, Error> {
+pub(super) fn join(state: &mut State<'_, '_>, values: &Value, separator: &str) -> Result<String, Error> {
     let mut out = String::new();
     for (i, item) in values.try_iter()?.checked().enumerate() {
+        limits::work(state, 1)?;
         let item = item?;
-        let text = text(&item)?;
+        let text = text(state, &item)?;
         check_text(out.len().saturating_add(separator.len()).saturating_add(text.len()))?;
         if i > 0 {
             out.push_str(separator);
@@ -224,13 +243,17 @@ pub(super) fn join(values: &Value, separator: &str) -> Result<String, Error> {
 }
 
 /// The engine's `format`, unless the text might be too long.
-pub(super) fn formatted(style: FormatStyle, s: &str, args: &[Value]) -> Result<String, Error> {
+pub(super) fn formatted(
+    state: &mut State<'_, '_>,
+    style: FormatStyle,
+    s: &str,
+    args: &[Value],
+) -> Result<String, Error> {
     let mut longest = 0;
     let mut largest = 0;
     for arg in args {
         // Named arguments are one mapping, which is at least as long as each of them.
-        longest =
-            longest.max(arg.as_str().map_or_else(|| python::str(arg).map(|s| s.len()), |s| Ok(s.len()))?);
+        longest = longest.max(text(state, arg)?.len());
         if arg.kind() == ValueKind::Number {
             largest = largest.max(arg.as_i64().map_or(usize::MAX, |n| n.unsigned_abs() as usize));
         }

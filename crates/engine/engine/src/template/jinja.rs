@@ -13,7 +13,7 @@ use minijinja_contrib::pycompat;
 use super::budget::Budget;
 use super::python::{self, JsonStyle};
 use super::strftime::strftime;
-use super::{bounds, limits, operators};
+use super::{bounds, constants, limits, operators};
 
 /// Name of the template in the environment, and in error messages.
 pub(super) const NAME: &str = "chat";
@@ -34,6 +34,7 @@ fn syntax() -> Result<SyntaxConfig, Error> {
 pub(super) fn environment(source: &str) -> Result<Environment<'static>, Error> {
     let mut env = functions();
     env.set_syntax(syntax()?);
+    constants::check(&machinery::parse(source, NAME, syntax()?)?)?;
     env.add_template_owned(NAME, source.to_string())?;
     Ok(env)
 }
@@ -76,9 +77,9 @@ fn functions<'a>() -> Environment<'a> {
     env.add_filter(
         "trim",
         |state: &mut State, value: &Value, chars: Option<&Value>| -> Result<String, Error> {
-            let text = bounds::text(value)?;
+            let text = bounds::text(state, value)?;
             limits::printed(state, text.len())?;
-            let chars = chars.filter(|c| !c.is_none()).map(bounds::text).transpose()?;
+            let chars = chars.filter(|c| !c.is_none()).map(|c| bounds::text(state, c)).transpose()?;
             Ok(strip(&text, chars.as_deref(), true, true).to_string())
         },
     );
@@ -101,8 +102,10 @@ fn functions<'a>() -> Environment<'a> {
 
 /// The function `strftime_now` for one rendering.
 pub(super) fn strftime_now(now_s: i64) -> Value {
-    Value::from_function(move |format: &str| {
-        strftime(format, now_s).map_err(|e| Error::new(ErrorKind::InvalidOperation, e))
+    Value::from_function(move |state: &mut State, format: &str| {
+        let out = strftime(format, now_s).map_err(|e| Error::new(ErrorKind::InvalidOperation, e))?;
+        limits::printed(state, out.len())?;
+        Ok::<_, Error>(out)
     })
 }
 
@@ -178,9 +181,9 @@ fn uncounted_method(state: &mut State, value: &Value, name: &str, args: &[Value]
         }
         "join" => {
             let (values,): (&Value,) = from_args(args)?;
-            Ok(Value::from(bounds::join(values, s)?))
+            Ok(Value::from(bounds::join(state, values, s)?))
         }
-        "format" => Ok(Value::from(bounds::formatted(FormatStyle::StrFormat, s, args)?)),
+        "format" => Ok(Value::from(bounds::formatted(state, FormatStyle::StrFormat, s, args)?)),
         "removeprefix" => {
             let (prefix,): (&str,) = from_args(args)?;
             Ok(Value::from(s.strip_prefix(prefix).unwrap_or(s)))

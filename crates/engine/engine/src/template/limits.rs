@@ -7,14 +7,14 @@
 use std::sync::Arc;
 
 use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
-use minijinja::{Environment, Error, ErrorKind, State, filters, tests};
+use minijinja::{Environment, Error, ErrorKind, State, filters, functions, tests};
 
 use super::bounds::{TEXT_BYTES_MAX, check_parts, check_text, text};
 use super::budget::{Budget, FUEL, MADE_BYTES_MAX};
 use super::python;
 
 /// Bytes charged per list item.
-pub(super) const ITEM_BYTES: u64 = 32;
+const ITEM_BYTES: u64 = 32;
 /// The name of the budget among the functions. No template can read it: it is not a name.
 pub(super) const BUDGET: &str = "the budget";
 
@@ -45,23 +45,33 @@ fn spent<'a>(state: &'a mut State<'_, '_>) -> &'a Budget {
 
 /// Charges for bytes about to be created.
 pub(super) fn make(state: &mut State<'_, '_>, bytes: usize) -> Result<(), Error> {
-    if !spent(state).make(bytes as u64) {
+    let spent = spent(state);
+    if !spent.make(bytes as u64) {
         return Err(invalid(format!("it makes more than {} MiB of texts and lists", MADE_BYTES_MAX >> 20)));
     }
-    Ok(())
+    in_time(spent)
 }
 
-/// Charges for work about to be done. The time is checked here; the uncounted steps between are bounded by [`FUEL`] and take a second
-/// or two.
+/// Charges for a list of so many items, or a mapping.
+pub(super) fn make_list(state: &mut State<'_, '_>, items: usize) -> Result<(), Error> {
+    make(state, items.saturating_mul(ITEM_BYTES as usize))
+}
+
+/// Fails if the time is over. It is checked at each charge; the uncounted steps between are bounded by [`FUEL`] and take a second or two.
+fn in_time(spent: &Budget) -> Result<(), Error> {
+    match spent.time_passed() {
+        Some(max) => Err(invalid(format!("it takes longer than {} s", max.as_secs()))),
+        None => Ok(()),
+    }
+}
+
+/// Charges for work about to be done.
 pub(super) fn work(state: &mut State<'_, '_>, n: u64) -> Result<(), Error> {
     let spent = spent(state);
     if !spent.work(n) {
         return Err(Error::from(ErrorKind::OutOfFuel));
     }
-    match spent.time_passed() {
-        Some(max) => Err(invalid(format!("it takes longer than {} s", max.as_secs()))),
-        None => Ok(()),
-    }
+    in_time(spent)
 }
 
 /// Blocks and items of a value, not counting nested values.
@@ -104,7 +114,7 @@ pub(super) fn counted(
     let out = call(state)?;
     match out.as_str() {
         Some(s) => make(state, s.len())?,
-        None => make(state, out.len().unwrap_or(0).saturating_mul(ITEM_BYTES as usize))?,
+        None => make_list(state, out.len().unwrap_or(0))?,
     }
     Ok(out)
 }
@@ -125,6 +135,16 @@ pub(super) fn method(
 pub(super) fn add(env: &mut Environment<'_>) {
     add_filters(env);
     add_tests(env);
+    for (name, function) in [
+        ("dict", Value::from_function(functions::dict)),
+        ("namespace", Value::from_function(functions::namespace)),
+    ] {
+        env.add_function(name, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+            let args = args.into_values();
+            make_list(state, args.iter().filter_map(Value::len).sum())?;
+            function.call(state, &args)
+        });
+    }
     env.remove_global("debug");
 }
 
@@ -136,12 +156,14 @@ fn add_filters(env: &mut Environment<'_>) {
         ("capitalize", Value::from_function(filters::capitalize)),
     ] {
         env.add_filter(name, move |state: &mut State<'_, '_>, value: &Value| {
-            let args = [Value::from(text(value)?.into_owned())];
+            let args = [Value::from(text(state, value)?.into_owned())];
             counted(state, &args, false, |state| filter.call(state, &args))
         });
     }
     for (name, filter, scans) in [
         ("attr", Value::from_function(filters::attr), false),
+        ("length", Value::from_function(filters::length), false),
+        ("count", Value::from_function(filters::length), false),
         ("reverse", Value::from_function(filters::reverse), false),
         ("items", Value::from_function(filters::items), false),
         ("escape", Value::from_function(escape), false),
@@ -163,6 +185,23 @@ fn add_filters(env: &mut Environment<'_>) {
             counted(state, &args, scans, |state| filter.call(state, &args))
         });
     }
+    for (name, filter, other) in [
+        ("int", Value::from_function(filters::int), Value::from(0)),
+        ("float", Value::from_function(filters::float), Value::from(0.0)),
+    ] {
+        env.add_filter(name, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+            let mut args = args.into_values();
+            let trimmed = args.first().and_then(|v| v.as_str().map(|s| Value::from(s.trim())));
+            if let (Some(first), Some(trimmed)) = (args.first_mut(), trimmed) {
+                *first = trimmed;
+            }
+            // jinja2 has a default for what is not a number.
+            counted(state, &args, false, |state| match filter.call(state, &args) {
+                Err(e) if e.kind() == ErrorKind::InvalidOperation => Ok(other.clone()),
+                done => done,
+            })
+        });
+    }
     for (name, filter) in
         [("split", Value::from_function(filters::split)), ("lines", Value::from_function(filters::lines))]
     {
@@ -175,12 +214,10 @@ fn add_filters(env: &mut Environment<'_>) {
         });
     }
     // Without auto-escaping a safe text is a text.
-    env.add_filter("safe", |value: &Value| Ok::<_, Error>(Value::from(text(value)?.into_owned())));
-    env.add_filter("int", |value: &Value, other: Option<Value>, base: Option<u32>| whole(value, other, base));
-    env.add_filter("float", |value: &Value, other: Option<Value>| -> Value {
-        let parsed =
-            value.as_str().map_or_else(|| f64::try_from(value.clone()).ok(), |s| s.trim().parse().ok());
-        parsed.map_or_else(|| other.unwrap_or_else(|| Value::from(0.0)), Value::from)
+    env.add_filter("safe", |state: &mut State<'_, '_>, value: &Value| {
+        let out = text(state, value)?.into_owned();
+        make(state, out.len())?;
+        Ok::<_, Error>(out)
     });
     // The size of their results cannot be bounded in advance, and no chat template uses them.
     for name in ["pprint", "urlencode", "chain", "zip"] {
@@ -192,8 +229,18 @@ fn add_tests(env: &mut Environment<'_>) {
     let starts: fn(&str, &str) -> bool = |s, part| s.starts_with(part);
     let ends: fn(&str, &str) -> bool = |s, part| s.ends_with(part);
     for (name, test) in [("startingwith", starts), ("endingwith", ends)] {
-        env.add_test(name, move |a: &Value, b: &Value| -> Result<bool, Error> {
-            Ok(test(&text(a)?, &text(b)?))
+        env.add_test(name, move |state: &mut State<'_, '_>, a: &Value, b: &Value| -> Result<bool, Error> {
+            work(state, size(a) + size(b))?;
+            let (a, b) = (text(state, a)?, text(state, b)?);
+            Ok(test(&a, &b))
+        });
+    }
+    for (name, test) in
+        [("lower", Value::from_function(tests::is_lower)), ("upper", Value::from_function(tests::is_upper))]
+    {
+        env.add_test(name, move |state: &mut State<'_, '_>, value: Value| {
+            work(state, size(&value))?;
+            test.call(state, &[value]).map(|v| v.is_true())
         });
     }
     for (names, test) in [
@@ -214,21 +261,6 @@ fn add_tests(env: &mut Environment<'_>) {
             });
         }
     }
-}
-
-/// Adds the filters that [`bound`] puts in place of operators.
-/// jinja2's `int(value, default=0, base=10)`.
-fn whole(value: &Value, other: Option<Value>, base: Option<u32>) -> Value {
-    let parsed = match value.as_str().map(str::trim) {
-        Some(s) => match base {
-            None | Some(10) => s.parse().ok().or_else(|| s.parse::<f64>().ok().map(|x| x as i64)),
-            Some(base @ 2..=36) => i64::from_str_radix(s.trim_start_matches("0x"), base).ok(),
-            Some(_) => None,
-        },
-        None if value.kind() == ValueKind::Bool => Some(i64::from(value.is_true())),
-        None => value.as_i64().or_else(|| f64::try_from(value.clone()).ok().map(|x| x as i64)),
-    };
-    parsed.map_or_else(|| other.unwrap_or_else(|| Value::from(0)), Value::from)
 }
 
 /// markupsafe's `escape`, which jinja2 uses.

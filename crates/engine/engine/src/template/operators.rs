@@ -9,7 +9,7 @@ use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State};
 
 use super::bounds::{self, ITEMS_MAX, check_text};
-use super::limits::{ITEM_BYTES, invalid, make, size, walk, work};
+use super::limits::{invalid, make, make_list, size, walk, work};
 use super::python;
 
 /// Adds the filters that [`bound`] puts in place of operators.
@@ -18,6 +18,7 @@ pub(super) fn add(env: &mut Environment<'_>) {
     env.add_filter("sum", |state: &mut State<'_, '_>, values: &Value| -> Result<Value, Error> {
         let mut sum = Value::from(0);
         for value in values.try_iter()?.checked() {
+            work(state, 1)?;
             sum = add_values(state, &sum, &value?)?;
         }
         Ok(sum)
@@ -102,7 +103,10 @@ pub(super) fn bound(instructions: &mut Instructions<'_>) -> Result<usize, Error>
             Instruction::BuildMap(0) => continue,
             Instruction::BuildMap(pairs) => {
                 let args = u16::try_from(2 * *pairs);
-                (MAP, args.map_err(|_| invalid(format!("a mapping has {pairs} pairs")))?)
+                (
+                    MAP,
+                    args.map_err(|_| invalid(format!("a mapping has {pairs} pairs; the maximum is 32767")))?,
+                )
             }
             // `loop.changed(value)` compares the value with the last one.
             Instruction::CallMethod("changed", Some(args)) => (CHANGED, *args),
@@ -150,7 +154,7 @@ fn items<'a>(state: &mut State<'_, '_>, lists: impl Iterator<Item = &'a Value>) 
             out.push(item?);
         }
     }
-    make(state, out.len() * ITEM_BYTES as usize)?;
+    make_list(state, out.len())?;
     Ok(out)
 }
 
@@ -228,24 +232,32 @@ fn remainder(state: &mut State<'_, '_>, a: &Value, b: &Value) -> Result<Value, E
     if let Some(s) = a.as_str() {
         let values = match b.kind() {
             _ if b.is_tuple() => items(state, [b].into_iter())?,
-            ValueKind::Map => vec![named(b)?],
+            ValueKind::Map => vec![named(state, b)?],
             _ => vec![b.clone()],
         };
-        let out = bounds::formatted(FormatStyle::Printf, s, &values)?;
+        let out = bounds::formatted(state, FormatStyle::Printf, s, &values)?;
         make(state, out.len())?;
         return Ok(Value::from(out));
     }
     let whole =
         |x: i64, y: i64| x.checked_rem(y).map(|r| if r != 0 && (r < 0) != (y < 0) { r + y } else { r });
-    number("%", a, b, whole, |x, y| x - y * (x / y).floor())
+    if [b.as_i64(), f64::try_from(b.clone()).ok().filter(|y| *y == 0.0).map(|_| 0)].contains(&Some(0)) {
+        return Err(invalid("division by zero"));
+    }
+    let float = |x: f64, y: f64| {
+        let r = x % y;
+        if r != 0.0 && (r < 0.0) != (y < 0.0) { r + y } else { r }
+    };
+    number("%", a, b, whole, float)
 }
 
 /// The values of a mapping as named arguments.
-fn named(of: &Value) -> Result<Value, Error> {
+fn named(state: &mut State<'_, '_>, of: &Value) -> Result<Value, Error> {
     let mut values = Vec::new();
     for key in of.try_iter()?.checked() {
         let key = key?;
-        values.push((bounds::text(&key)?.into_owned(), of.get_item(&key)?));
+        work(state, 1)?;
+        values.push((bounds::text(state, &key)?.into_owned(), of.get_item(&key)?));
     }
     Ok(values.into_iter().collect::<Kwargs>().into())
 }
@@ -258,7 +270,7 @@ fn map(state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>) -> Result<Value, Er
         walk(state, &pair[0], 0)?;
         map.insert(pair[0].clone(), pair[1].clone());
     }
-    make(state, map.len() * ITEM_BYTES as usize)?;
+    make_list(state, map.len())?;
     Ok(Value::from_object(map))
 }
 

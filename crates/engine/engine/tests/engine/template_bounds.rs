@@ -102,7 +102,8 @@ fn long_texts_are_refused_before_they_are_made() {
         "{{ ('a\n' * 3000000).splitlines()|length }}",
     ] {
         let e = render(template).unwrap_err();
-        assert!(e.contains("longer than 64 MiB") || e.contains("at most"), "{template}: {e}");
+        let named = ["longer than 64 MiB", "at most", "its constants would take", "more than 1048576 items"];
+        assert!(named.iter().any(|n| e.contains(n)), "{template}: {e}");
     }
 }
 
@@ -185,6 +186,59 @@ fn nested_lists_are_searched_within_bounds() {
     all_refused(&all);
 }
 
+/// The engine computes constants before a rendering has limits, also in branches that never run.
+#[test]
+fn large_constants_are_refused() {
+    for template in [
+        "{% if false %}{% set x = 'a' * 90000000 %}{% endif %}",
+        "{% if false %}{% set x = 'a' * 40000000 %}{% set y = 'a' * 40000000 %}{% endif %}",
+        "{% if false %}{% set x = (['aaaaaaaaaa'] * 100000000) ~ '' %}{% endif %}",
+        "{{ ([1] * 100000000) == ([1] * 100000000) }}",
+        "{{ x if false else ('a' * 1000) * 1000 * 1000 }}",
+        "{{ messages[0]['a' * (30000 ** 2)] }}",
+        "{% macro m(a=('a' * (9999 * 9999))) %}{% endmacro %}",
+        "{% for i in [1] if 3 in (1, 2) * 90000000 %}{% endfor %}",
+    ] {
+        let e = render(template).unwrap_err();
+        assert!(e.contains("its constants would take"), "{template}: {e}");
+    }
+    let lines = "{{ '=' * 80 ~ '-' * 1000 }}".repeat(50);
+    assert_eq!(render(&lines).unwrap().len(), 50 * 1080);
+}
+
+/// Each step does much, and makes little or nothing.
+#[test]
+fn work_in_loops_is_bounded() {
+    let steps = [
+        "s|safe|length",
+        "l is startingwith 'a'",
+        "s|float",
+        "s|int",
+        "l|sum",
+        "e|join",
+        "'' % l",
+        "'%.1s'|format(l)",
+        "s|length",
+        "s is lower",
+        "l|string|length",
+    ];
+    let mut all: Vec<String> = Vec::new();
+    for step in steps {
+        all.push(format!(
+            "{{% set s = 'b' * 4000000 ~ '' %}}{{% set l = [1] * 99999 + [2] %}}{{% set e = [''] * 99999 + [''] %}}\
+             {{% for i in range(9999) %}}{{% for j in range(99) %}}{{% set z = {step} %}}{{% endfor %}}{{% endfor %}}"
+        ));
+    }
+    // Lists and mappings that are kept.
+    for made in ["l|slice(2)|list", "l|batch(2)|list", "range(100000)|list", "dict(m)", "namespace(m)"] {
+        all.push(format!(
+            "{{% set l = [1] * 100000 %}}{{% set m = {{'a': 1, 'b': 2, 'c': 3, 'd': 4}} %}}{{% set ns = namespace(x=[]) %}}\
+             {{% for i in range(9999) %}}{{% for j in range(999) %}}{{% set ns.x = [{made}] %}}{{% endfor %}}{{% endfor %}}"
+        ));
+    }
+    all_refused(&all);
+}
+
 /// What is replaced by functions that are charged works as in jinja2, whose results these are.
 #[test]
 fn replaced_operators_and_filters_are_as_in_jinja2() {
@@ -194,19 +248,23 @@ fn replaced_operators_and_filters_are_as_in_jinja2() {
             "    {\n|a\n\n  b\n|>>a\n>>b",
         ),
         ("{{ 'a\n\nb'|indent(width=1, blank=true) }}|{{ ''|indent }}", "a\n \n b|"),
+        // With variables, since the engine computes constants in advance.
         (
-            "{{ '%s-%d' % ('a', 5) }} {{ '%d%%' % 5 }} {{ '%.1f' % 2.25 }} {{ '%(a)s' % {'a': 1} }}",
-            "a-5 5% 2.2 1",
+            "{% set a, n, x = 'a', 5, 2.25 %}{{ '%s-%d' % (a, n) }} {{ '%d%%' % n }} {{ '%.1f' % x }} {{ '%(k)s' % {'k': n} }}",
+            "a-5 5% 2.2 5",
         ),
         (
-            "{{ 7 % 3 }} {{ -7 % 3 }} {{ 7 % -3 }} {{ -6 % 3 }} {{ 7.5 % 2 }} {{ -7.5 % 2 }}",
-            "1 2 -2 0 1.5 0.5",
+            "{% set a, b, c, d, three = 7, -7, 7.5, 1e17, 3 %}{{ a % three }} {{ b % three }} {{ a % -three }} {{ c % 2 }} {{ -c % 2 }} {{ d % three }}",
+            "1 2 -2 1.5 0.5 1.0",
         ),
         (
-            "{{ 'x'|int }} {{ '42'|int }} {{ '3.7'|int }} {{ 'x'|int(7) }} {{ 'ff'|int(0, 16) }} {{ 2.9|int }} {{ true|int }}",
-            "0 42 3 7 255 2 1",
+            "{{ 'x'|int }} {{ ' 42 '|int }} {{ '3.7'|int }} {{ 'x'|int(7) }} {{ 'x'|int(default=3) }} {{ 'ff'|int(0, 16) }} {{ '-0xff'|int(0, 16) }} {{ 2.9|int }} {{ true|int }} {{ 18446744073709551615|int }}",
+            "0 42 3 7 3 255 -255 2 1 18446744073709551615",
         ),
-        ("{{ 'x'|float }} {{ '1.5'|float }} {{ 2|float }} {{ 'x'|float(1.25) }}", "0.0 1.5 2.0 1.25"),
+        (
+            "{{ 'x'|float }} {{ '1.5'|float }} {{ 2|float }} {{ 'x'|float(1.25) }} {{ true|float }}",
+            "0.0 1.5 2.0 1.25 1.0",
+        ),
         (
             "{{ [1, 2]|upper }}{{ none|lower }}{{ 'ab'|capitalize|safe }}{{ 'abc' is startingwith 'ab' }}",
             "[1, 2]noneAbTrue",
@@ -251,6 +309,8 @@ fn all_refused(templates: &[String]) {
             "more than 1048576 items",
             "too many steps",
             "nested more than",
+            "takes longer than",
+            "its constants would take",
         ];
         assert!(named.iter().any(|n| e.contains(n)), "{template}: {e}");
     }

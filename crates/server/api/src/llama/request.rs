@@ -22,6 +22,9 @@ const RULES: Rules = &[
     ("backend_sampling", tuning("there is one way to sample")),
     ("verbose", tuning("start the server with --verbose")),
     // Editors' plugins send these with every request; the length of an answer has the limit of 'n_predict' all the same.
+    ("max_new_tokens", refused("send 'n_predict'")),
+    ("max_output_tokens", refused("send 'n_predict'")),
+    ("num_predict", refused("send 'n_predict'")),
     ("n_indent", tuning_but("[0]", "an answer does not end at a line that is less indented")),
     ("t_max_predict_ms", tuning_but("[0, -1]", "answers are limited by tokens: send 'n_predict'")),
     ("t_max_prompt_ms", tuning_but("[0, -1]", "prompts are always processed completely")),

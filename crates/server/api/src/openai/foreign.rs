@@ -2,7 +2,7 @@
 //! Responses and llama.cpp's completions.
 
 use crate::json::Object;
-use crate::rules::{Rules, only, refused};
+use crate::rules::{Rules, refused, tuning_but};
 
 /// They change the answer, so they are refused by name.
 pub(crate) const FOREIGN: Rules = &[
@@ -23,8 +23,10 @@ pub(super) const LENGTHS: Rules = &[
     ("max_new_tokens", refused("send 'max_tokens'")),
     ("max_output_tokens", refused("send 'max_tokens'")),
     ("num_predict", refused("send 'max_tokens'")),
-    ("t_max_predict_ms", only("[0, -1]", "answers are limited by tokens: send 'max_tokens'")),
-    ("n_indent", only("[0]", "lines are not indented by rule; use a grammar")),
+    // Editors' plugins send them with a length.
+    ("t_max_predict_ms", tuning_but("[0, -1]", "answers are limited by tokens: send 'max_tokens'")),
+    ("t_max_prompt_ms", tuning_but("[0, -1]", "prompts have no time limit")),
+    ("n_indent", tuning_but("[0]", "answers are limited by tokens: send 'max_tokens'")),
 ];
 
 /// Names of one setting: ours first. Programs that serve many kinds of servers send several.

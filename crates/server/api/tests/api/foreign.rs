@@ -140,8 +140,6 @@ fn foreign_names_that_change_the_answer_are_refused() {
         (json!({"max_new_tokens": 5}), "send 'max_tokens'"),
         (json!({"max_output_tokens": 5}), "send 'max_tokens'"),
         (json!({"num_predict": 5}), "send 'max_tokens'"),
-        (json!({"t_max_predict_ms": 500}), "send 'max_tokens'"),
-        (json!({"n_indent": 4}), "grammar"),
     ];
     let refused = |parse: fn(&Value) -> Result<GenerateRequest, ApiError>, (more, why): &(Value, &str)| {
         let e = parse(more).unwrap_err();

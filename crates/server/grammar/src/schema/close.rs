@@ -30,11 +30,19 @@ pub fn closes(schema: &Map<String, Value>) -> bool {
         return false;
     };
     let required = schema.get("required").and_then(Value::as_array);
+    // `false` as a property's schema forbids it: the author lists what must not be there.
+    let allowed = listed.values().filter(|schema| **schema != Value::Bool(false)).count();
     let is_listed = |name: &Value| name.as_str().is_none_or(|name| listed.contains_key(name));
     let least = schema.get("minProperties").and_then(Value::as_f64).unwrap_or(0.0);
-    !OTHERS.iter().any(|name| schema.contains_key(*name))
+    let open = |name: &&&str| {
+        schema
+            .get(**name)
+            .is_some_and(|value| **name != "unevaluatedProperties" || *value != Value::Bool(false))
+    };
+    allowed > 0
+        && !OTHERS.iter().any(|name| open(&name))
         && required.into_iter().flatten().all(is_listed)
-        && least <= listed.len() as f64
+        && least <= allowed as f64
 }
 
 /// Whether what the keyword `name` of a schema holds must be met together with others: properties of one may be listed by another, so

@@ -144,7 +144,7 @@ async fn samplers_take_effect_in_every_dialect() {
             );
         }
         for (field, value) in
-            [("mirostat", json!(3)), ("samplers", json!(["infill"])), ("xtc_probability", json!(2))]
+            [("mirostat", json!(3)), ("samplers", json!(["best_guess"])), ("xtc_probability", json!(2))]
         {
             let (status, e) = f.post(at, &with(&base, json!({field: value}))).await;
             assert_eq!((status, &e["error"]["param"]), (400, &json!(field)), "{e}");
@@ -500,7 +500,11 @@ async fn a_template_that_wants_a_user_gets_one_in_every_dialect() {
         (json!([{"role": "developer", "content": "A"}]), "[system]A[user]"),
         (json!([system, answer]), "[system]A[user][assistant]B"),
         (json!([system, answer, user]), "[system]A[user][assistant]B[user]D"),
-        (json!([system, called, result]), "[system]A[user][assistant][tool]C"),
+        (
+            json!([system, called, result]),
+            "[system]A[user][assistant]\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\
+             [user]<tool_response>\nC\n</tool_response>",
+        ),
         (json!([system, user]), "[system]A[user]D"),
     ] {
         let asked = json!({"messages": messages, "add_generation_prompt": true});

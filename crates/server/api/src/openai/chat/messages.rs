@@ -216,8 +216,10 @@ fn assistant(o: &mut Object, m: &mut Message, hosted: &mut HashSet<String>) -> R
     let left_out = calls.iter().any(Option::is_none);
     m.tool_calls = calls.into_iter().flatten().collect();
     // Some clients send a call both ways.
-    let is_known = |call: &ToolCall| m.tool_calls.iter().any(|c| c.id == call.id);
-    parts.calls.retain(|call| !is_known(call));
+    if !parts.calls.is_empty() {
+        let known: HashSet<&str> = m.tool_calls.iter().map(|call| call.id.as_str()).collect();
+        parts.calls.retain(|call| !known.contains(call.id.as_str()));
+    }
     m.tool_calls.append(&mut parts.calls);
     if let Some(f) = o.take("function_call") {
         let mut function = f.object()?;
