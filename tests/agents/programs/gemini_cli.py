@@ -10,6 +10,7 @@ class GeminiCli(Program):
     key, name, version, api = "gemini-cli", "Gemini CLI", "0.61.0", "Gemini"
     aliases = ["gemini-*"]
     second_model = "gemini-2.5-flash"
+    image_expect = "Here was an image"
 
     def install(self, installed):
         return installed.npm(self.key, [f"@google/gemini-cli@{self.version}"])
