@@ -144,7 +144,7 @@ async fn samplers_take_effect_in_every_dialect() {
             );
         }
         for (field, value) in
-            [("mirostat", json!(3)), ("samplers", json!(["best_guess"])), ("xtc_probability", json!(2))]
+            [("mirostat", json!(3)), ("samplers", json!(["best_guess"])), ("repeat_penalty", json!(0))]
         {
             let (status, e) = f.post(at, &with(&base, json!({field: value}))).await;
             assert_eq!((status, &e["error"]["param"]), (400, &json!(field)), "{e}");
