@@ -19,7 +19,7 @@ pub enum Error {
     #[error("{}: no such file or directory", .0.display())]
     NoSuchPath(PathBuf),
     /// The network must not be used.
-    #[error("{0} is not on this machine, and HF_HUB_OFFLINE is set; unset it to download")]
+    #[error("{0} is not on this machine, and downloads are off (--offline or HF_HUB_OFFLINE)")]
     Offline(String),
     /// A server did not provide the requested data.
     #[error("{url}: {what}")]

@@ -51,6 +51,9 @@ const OLLAMA: [(&str, &str); 7] = [
     ("OLLAMA_ORIGINS", "--cors-origin"),
 ];
 
+/// Variables that only choose a model.
+const CHOICES: [&str; 4] = ["HF_FILE", "MODELS_DIR", "MODELS_PRESET", "DOCKER_REPO"];
+
 /// What the variables ask for.
 #[derive(Debug, Default)]
 pub(crate) struct Foreign {
@@ -61,6 +64,8 @@ pub(crate) struct Foreign {
     notes: Vec<String>,
     /// A variable that would change answers.
     refused: Option<Usage>,
+    /// A variable that chooses a model in a way that is not supported: refused unless the command names one.
+    choice_refused: Option<Usage>,
 }
 
 /// What becomes of one variable.
@@ -109,7 +114,8 @@ pub(crate) fn read(
             Outcome::Note(why) => out.notes.push(format!("{name} has no effect here: {why}")),
             Outcome::Refused(why) => {
                 let what = format!("the environment variable {name} of llama.cpp is not supported: {why}");
-                out.refused.get_or_insert(Usage(what));
+                let place = if CHOICES.contains(&rest) { &mut out.choice_refused } else { &mut out.refused };
+                place.get_or_insert(Usage(what));
             }
             Outcome::Nothing => {}
         }
@@ -217,7 +223,7 @@ impl Foreign {
         serve: &clap::Command,
         is_named: bool,
     ) -> Result<(Vec<String>, Option<String>), Usage> {
-        if let Some(refused) = self.refused {
+        if let Some(refused) = self.refused.or(self.choice_refused.filter(|_| !is_named)) {
             return Err(refused);
         }
         let mut notes = self.notes;
@@ -328,6 +334,18 @@ mod tests {
             let refused = read(&variables, serve, &crate::commands::is_shared, &|_| false).refused;
             assert!(refused.expect(name).to_string().contains(name));
         }
+    }
+
+    #[test]
+    fn choices_of_a_model_are_refused_unless_one_is_named() {
+        let commands = crate::commands::command();
+        let serve = commands.find_subcommand("serve").unwrap();
+        let matches = serve.clone().try_get_matches_from(["serve"]).unwrap();
+        let read = || foreign(&[("LLAMA_ARG_MODELS_DIR", "/x")], &|_| false);
+        assert!(
+            read().take(&matches, serve, false).unwrap_err().to_string().contains("LLAMA_ARG_MODELS_DIR")
+        );
+        assert!(read().take(&matches, serve, true).is_ok());
     }
 
     #[test]
