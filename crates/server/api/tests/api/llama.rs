@@ -18,6 +18,16 @@ fn params(warnings: &[Warning]) -> Vec<&str> {
     all
 }
 
+/// Other programs' names of its length are refused with the right one.
+#[test]
+fn other_names_of_the_length_are_refused() {
+    for name in ["max_new_tokens", "max_output_tokens", "num_predict"] {
+        let body = json!({"prompt": "a", name: 5});
+        let e = octet_api::llama::completion(body.to_string().as_bytes()).expect_err(name);
+        assert!(e.param.as_deref() == Some(name) && e.message.contains("send 'n_predict'"), "{e}");
+    }
+}
+
 /// The bodies of llama.vscode (`src/llama-server.ts`) and llama.vim (`autoload/llama.vim`).
 #[test]
 fn what_editors_send_is_accepted() {

@@ -59,3 +59,29 @@ pub fn combines(name: &str, schema: &Map<String, Value>) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::closes;
+
+    #[test]
+    fn objects_that_list_what_may_be_there_are_closed() {
+        let closed = |schema: Value| closes(schema.as_object().expect("an object"));
+        assert!(closed(json!({"properties": {"a": {}}})));
+        assert!(closed(json!({"properties": {"a": {}}, "unevaluatedProperties": false})));
+        assert!(closed(json!({"properties": {"a": {}, "b": false}})));
+        for open in [
+            json!({"type": "object"}),
+            json!({"properties": {}}),
+            json!({"properties": {"secret": false}}),
+            json!({"properties": {"a": {}}, "additionalProperties": true}),
+            json!({"properties": {"a": {}}, "unevaluatedProperties": true}),
+            json!({"properties": {"a": {}}, "required": ["b"]}),
+            json!({"properties": {"a": {}, "b": false}, "minProperties": 2}),
+        ] {
+            assert!(!closed(open.clone()), "{open}");
+        }
+    }
+}
