@@ -99,6 +99,8 @@ pub(super) fn text<'v>(state: &mut State<'_, '_>, value: &'v Value) -> Result<Co
     if let Some(s) = value.as_str() {
         return Ok(s.into());
     }
+    // First, since a value that contains another one many times takes long to write.
+    limits::walk(state, value, 0)?;
     let out = python::str(value)?;
     limits::make(state, out.len())?;
     Ok(out.into())

@@ -46,31 +46,23 @@ fn functions<'a>() -> Environment<'a> {
     env.set_recursion_limit(RECURSION_MAX);
     env.set_unknown_method_callback(method);
     env.set_formatter(|out, state, value| {
-        let written = match value.as_str() {
-            Some(s) => {
-                limits::printed(state, s.len())?;
-                out.write_str(s)
-            }
-            None => {
-                let text = python::str(value)?;
-                limits::printed(state, text.len())?;
-                out.write_str(&text)
-            }
-        };
-        written.map_err(Error::from)
+        let text = bounds::text(state, value)?;
+        limits::printed(state, text.len())?;
+        out.write_str(&text).map_err(Error::from)
     });
     env.add_function("raise_exception", |state: &mut State, message: Value| -> Result<Value, Error> {
         limits::work(state, 1)?;
-        let message = python::str(&message)?;
+        let message = bounds::text(state, &message)?.into_owned();
         Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(TemplateException(message)))
     });
     env.add_filter("tojson", |state: &mut State, value: &Value, args: Rest<Value>, kwargs: Kwargs| {
+        limits::walk(state, value, 0)?;
         let out = tojson(value, args, kwargs)?;
         limits::printed(state, out.len())?;
         Ok::<_, Error>(out)
     });
     env.add_filter("string", |state: &mut State, value: &Value| -> Result<String, Error> {
-        let out = python::str(value)?;
+        let out = bounds::text(state, value)?.into_owned();
         limits::printed(state, out.len())?;
         Ok(out)
     });

@@ -108,7 +108,14 @@ fn float_repr(x: f64, infinity: &str, nan: &str) -> String {
 fn string_repr(out: &mut String, s: &str) {
     let quote = if s.contains('\'') && !s.contains('"') { '"' } else { '\'' };
     out.push(quote);
-    for c in s.chars() {
+    // Runs of what needs no look are copied whole.
+    let plain = |c: char| matches!(c, ' '..='~') && c != '\\' && c != quote;
+    let mut rest = s;
+    while let Some(at) = rest.find(|c| !plain(c)) {
+        out.push_str(&rest[..at]);
+        let mut chars = rest[at..].chars();
+        let Some(c) = chars.next() else { break };
+        rest = chars.as_str();
         match c {
             '\n' => out.push_str("\\n"),
             '\r' => out.push_str("\\r"),
@@ -129,6 +136,7 @@ fn string_repr(out: &mut String, s: &str) {
             }
         }
     }
+    out.push_str(rest);
     out.push(quote);
 }
 
