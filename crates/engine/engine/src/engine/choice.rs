@@ -3,9 +3,10 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::event::{Event, Finish, TokenLogprob};
+use super::line_limits::Lines;
 use super::request::{Constraint, Request, Rules, ThinkingBudget};
 use super::speculation::Guesses;
 use octet_compute::picks::Pick;
@@ -58,6 +59,7 @@ pub struct Choice {
     tokenizer: Arc<Tokenizer>,
     detokenizer: Detokenizer,
     stop: StopStrings,
+    lines: Lines,
     stop_token_ids: Vec<u32>,
     ignore_eos: bool,
     min_tokens: usize,
@@ -124,6 +126,7 @@ impl Choice {
                 .showing(request.shown_tokens.clone()),
             tokenizer: Arc::clone(&rules.tokenizer),
             stop: StopStrings::new(request.stop.clone())?,
+            lines: Lines::new(request.lines.clone()),
             stop_token_ids: request.stop_token_ids.clone(),
             ignore_eos: request.ignore_eos,
             min_tokens: request.min_tokens,
@@ -247,7 +250,7 @@ impl Choice {
         self.stop_token_ids.contains(&id).then_some(Finish::StopToken)
     }
 
-    /// Appends the text that is certain with the new token; `Some` if a stop string ends the answer.
+    /// Appends the text that is certain with the new token; `Some` if a stop string or a line ends the answer.
     fn take_text(&mut self, id: u32, text: &mut String) -> Option<Finish> {
         let early = self.generated() <= self.min_tokens && self.min_tokens > 0;
         let piece = self.detokenizer.push(id);
@@ -256,19 +259,29 @@ impl Choice {
             return None;
         }
         let found = self.stop.push(piece);
-        text.push_str(found.emit);
-        found.stopped.then_some(Finish::StopString)
+        let (bytes, is_last) = self.lines.push(found.emit, since(self.first_token));
+        text.push_str(&found.emit[..bytes]);
+        match (self.lines.has_ended(), found.stopped) {
+            (false, true) => Some(Finish::StopString),
+            _ => is_last.then_some(Finish::Length),
+        }
     }
 
     /// Appends the held-back text at the end of the answer.
     fn flush_text(&mut self, text: &mut String) -> Option<Finish> {
+        if self.lines.has_ended() {
+            return None;
+        }
+        let begin = text.len();
         let found = self.stop.push(self.detokenizer.flush());
         text.push_str(found.emit);
-        if found.stopped {
-            return Some(Finish::StopString);
+        let stopped = found.stopped;
+        if !stopped {
+            text.push_str(self.stop.flush());
         }
-        text.push_str(self.stop.flush());
-        None
+        let (bytes, _) = self.lines.push(&text[begin..], since(self.first_token));
+        text.truncate(begin + bytes);
+        (stopped && !self.lines.has_ended()).then_some(Finish::StopString)
     }
 
     /// Ends reasoning whose budget is used up.
@@ -301,6 +314,11 @@ impl Choice {
             self.forced.extend(&t.end);
         }
     }
+}
+
+/// The time since the first token.
+fn since(first_token: Option<Instant>) -> Duration {
+    first_token.map_or(Duration::ZERO, |first| first.elapsed())
 }
 
 fn clear(bits: &mut [u32], id: u32) {

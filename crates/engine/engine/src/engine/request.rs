@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::choice::Choice;
+use super::line_limits::LineLimits;
 use crate::Error;
 use crate::detokenizer::ControlTokens;
 use crate::error::count_tokens;
@@ -29,6 +30,8 @@ pub struct Request {
     pub sampling: SamplerParams,
     /// Stop strings, which are not part of the answer.
     pub stop: Vec<String>,
+    /// Ends of the answer that depend on its lines; the reason is [`super::Finish::Length`].
+    pub lines: LineLimits,
     /// Tokens that end the answer besides the model's own.
     pub stop_token_ids: Vec<u32>,
     /// The model's end tokens do not end the answer.
@@ -75,6 +78,7 @@ impl Default for Request {
             min_tokens: 0,
             sampling: SamplerParams::default(),
             stop: Vec::new(),
+            lines: LineLimits::default(),
             stop_token_ids: Vec::new(),
             ignore_eos: false,
             n: 1,

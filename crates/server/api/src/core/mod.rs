@@ -21,8 +21,8 @@ pub(crate) use message::arguments_object;
 pub use message::{CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall};
 pub use model::{Abilities, Loaded, ModelInfo};
 pub use request::{
-    CacheOptions, Chat, Completion, Effort, Family, GenerateRequest, Infill, Input, KeepAlive, Prompt,
-    PromptPart, Reasoning, Reporting, ResponseFormat, Sampling, Tool, ToolChoice, ToolOrigin,
+    CacheOptions, Chat, Completion, Effort, Family, GenerateRequest, Infill, Input, KeepAlive, LineLimits,
+    Prompt, PromptPart, Reasoning, Reporting, ResponseFormat, Sampling, Tool, ToolChoice, ToolOrigin,
 };
 pub use sampling::MoreSampling;
 pub use template::{Roles, SystemPlace, TemplateChat};

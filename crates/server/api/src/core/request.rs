@@ -24,6 +24,8 @@ pub struct GenerateRequest {
     pub stop_token_ids: Vec<u32>,
     /// Continue past the model's end-of-text token.
     pub ignore_eos: bool,
+    /// Ends of the answer that depend on its lines.
+    pub lines: LineLimits,
     /// Number of answers to the same prompt; at least 1.
     pub n: u32,
     /// Report the log-probability of each token and of this many alternatives.
@@ -62,6 +64,15 @@ pub struct GenerateRequest {
     pub memory: MemoryHandle,
 }
 
+/// Limits after an answer's first line, as editors' plugins set them. The default has none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LineLimits {
+    /// The answer ends at a line that begins with fewer spaces and tabs than this.
+    pub indent: u32,
+    /// The answer ends with the first line that is complete this many milliseconds after the first token.
+    pub time_ms: Option<u32>,
+}
+
 impl GenerateRequest {
     /// A request with nothing else set.
     pub fn new(model: impl Into<String>, input: Input) -> Self {
@@ -74,6 +85,7 @@ impl GenerateRequest {
             stop: Vec::new(),
             stop_token_ids: Vec::new(),
             ignore_eos: false,
+            lines: LineLimits::default(),
             n: 1,
             logprobs: None,
             response_format: ResponseFormat::Text,

@@ -21,12 +21,10 @@ const RULES: Rules = &[
     ("sse_ping_interval", tuning("the server sends a keep-alive every 10 seconds")),
     ("backend_sampling", tuning("there is one way to sample")),
     ("verbose", tuning("start the server with --verbose")),
-    // Editors' plugins send these with every request; the length of an answer has the limit of 'n_predict' all the same.
     ("max_new_tokens", refused("send 'n_predict'")),
     ("max_output_tokens", refused("send 'n_predict'")),
     ("num_predict", refused("send 'n_predict'")),
-    ("n_indent", tuning_but("[0]", "an answer does not end at a line that is less indented")),
-    ("t_max_predict_ms", tuning_but("[0, -1]", "answers are limited by tokens: send 'n_predict'")),
+    // Editors' plugins send it with every request.
     ("t_max_prompt_ms", tuning_but("[0, -1]", "prompts are always processed completely")),
     ("lora", refused("adapters are not supported")),
     ("grammar_lazy", refused("grammars hold from the first token on")),
@@ -85,6 +83,8 @@ fn read(mut o: Object, completion: Completion) -> Result<GenerateRequest> {
     r.logprobs = probs.filter(|n| *n > 0);
     r.stop = o.read("stop", openai::stop)?.unwrap_or_default();
     r.ignore_eos = o.read("ignore_eos", Field::bool)?.unwrap_or(false);
+    r.lines.indent = o.read("n_indent", |f| f.limit(0))?.flatten().unwrap_or(0);
+    r.lines.time_ms = o.read("t_max_predict_ms", |f| f.limit(0))?.flatten().filter(|ms| *ms > 0);
     r.stream = o.read("stream", Field::bool)?.unwrap_or(false);
     r.cache.prompt = o.read("cache_prompt", Field::bool)?;
     // Both at once are refused by name there.

@@ -24,9 +24,12 @@ pub(super) const LENGTHS: Rules = &[
     ("max_output_tokens", refused("send 'max_tokens'")),
     ("num_predict", refused("send 'max_tokens'")),
     // Editors' plugins send them with a length.
-    ("t_max_predict_ms", tuning_but("[0, -1]", "answers are limited by tokens: send 'max_tokens'")),
+    (
+        "t_max_predict_ms",
+        tuning_but("[0, -1]", "only '/completion' and '/infill' have it: send 'max_tokens'"),
+    ),
     ("t_max_prompt_ms", tuning_but("[0, -1]", "prompts have no time limit")),
-    ("n_indent", tuning_but("[0]", "answers are limited by tokens: send 'max_tokens'")),
+    ("n_indent", tuning_but("[0]", "only '/completion' and '/infill' have it")),
 ];
 
 /// Names of one setting: ours first. Programs that serve many kinds of servers send several.

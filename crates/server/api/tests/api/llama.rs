@@ -32,25 +32,28 @@ fn other_names_of_the_length_are_refused() {
 #[test]
 fn what_editors_send_is_accepted() {
     let gap = json!({"input_prefix": "a", "input_suffix": "b", "input_extra": [], "prompt": "c", "cache_prompt": true});
-    for (more, samplers, ignored) in [
+    for (more, samplers, ignored, lines) in [
         (
             json!({
                 "n_predict": 128, "top_k": 40, "top_p": 0.99, "stream": false, "samplers": ["top_k", "top_p", "infill"],
                 "n_indent": 4, "t_max_prompt_ms": 500, "t_max_predict_ms": 1000,
             }),
             json!(["top_k", "top_p"]),
-            vec!["n_indent", "samplers", "t_max_predict_ms", "t_max_prompt_ms"],
+            vec!["samplers", "t_max_prompt_ms"],
+            (4, Some(1000)),
         ),
         (
             json!({"n_predict": 0, "samplers": [], "t_max_prompt_ms": 500, "t_max_predict_ms": 1}),
             json!([]),
-            vec!["t_max_predict_ms", "t_max_prompt_ms"],
+            vec!["t_max_prompt_ms"],
+            (0, Some(1)),
         ),
-        (json!({"n_indent": 0, "t_max_predict_ms": -1}), Value::Null, vec![]),
+        (json!({"n_indent": 0, "t_max_predict_ms": -1}), Value::Null, vec![], (0, None)),
     ] {
         let r = infill(&with(&gap, &more)).unwrap_or_else(|e| panic!("{more}: {e}"));
         assert_eq!(json!(r.sampling.more.samplers), samplers, "{more}");
         assert_eq!(params(&r.warnings), ignored, "{more}");
+        assert_eq!((r.lines.indent, r.lines.time_ms), lines, "{more}");
     }
 }
 

@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use octet_api::core::{Applied, Chat, GenerateRequest, Input, ToolChoice};
 use octet_api::{ApiError, ErrorKind};
 use octet_engine::detokenizer::ControlTokens;
-use octet_engine::engine::{Pooling, Request, ThinkingBudget};
+use octet_engine::engine::{LineLimits, Pooling, Request, ThinkingBudget};
 use octet_engine::tokenizer::Special;
 use octet_parser::{Format, Options, ReasoningFormat, Start, Tool};
 use serde_json::Value;
@@ -271,6 +272,10 @@ fn engine_request(
         stop: request.stop.clone(),
         stop_token_ids: request.stop_token_ids.clone(),
         ignore_eos: request.ignore_eos,
+        lines: LineLimits {
+            indent: request.lines.indent as usize,
+            time: request.lines.time_ms.map(|ms| Duration::from_millis(ms.into())),
+        },
         n: request.n as usize,
         control_tokens: ControlTokens::Hide,
         cache: request.cache.prompt.unwrap_or(true),

@@ -159,6 +159,8 @@ pub fn settings(request: &GenerateRequest, engine: &Request) -> Map<String, Valu
         "n_keep": 0,
         "n_discard": 0,
         "ignore_eos": engine.ignore_eos,
+        "n_indent": request.lines.indent,
+        "t_max_predict_ms": request.lines.time_ms.map_or(json!(-1), Value::from),
         "stream": request.stream,
         "logit_bias": engine.sampling.logit_bias.iter().map(bias).collect::<Vec<_>>(),
         "n_probs": request.logprobs.unwrap_or(0),

@@ -175,6 +175,36 @@ async fn gbnf_grammars_constrain_the_answer() {
     assert_eq!(f.post("/completion", &completion(both)).await.0, 400);
 }
 
+/// As editors' plugins ask for. The grammar leaves one text, so that its lines are known.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_ends_at_the_line_that_the_limits_say() {
+    let f = Fixture::start().await;
+    let grammar = r#"root ::= "if x:\n    a()\n  b()\nreturn\nend""#;
+    for (limits, text, stop) in [
+        (json!({}), "if x:\n    a()\n  b()\nreturn\nend", "eos"),
+        (json!({"n_indent": 0, "t_max_predict_ms": -1}), "if x:\n    a()\n  b()\nreturn\nend", "eos"),
+        (json!({"n_indent": 1}), "if x:\n    a()\n  b()\n", "limit"),
+        (json!({"n_indent": 3}), "if x:\n    a()\n  ", "limit"),
+        (json!({"n_indent": 3, "stop": ["()\n  b"]}), "if x:\n    a", "word"),
+        (json!({"n_indent": 3, "stop": ["b()"]}), "if x:\n    a()\n  ", "word"),
+    ] {
+        let asked = json!({"grammar": grammar, "n_predict": 60, "ignore_eos": false});
+        let asked = completion(with(&asked, limits.clone()));
+        let answer = f.ok("/completion", &asked).await;
+        assert_eq!((&answer["content"], &answer["stop_type"]), (&json!(text), &json!(stop)), "{limits}");
+        let events = f.events("/completion", &with(&asked, json!({"stream": true}))).await;
+        let streamed: String = events.iter().filter_map(|e| e.1["content"].as_str()).collect();
+        assert_eq!(streamed, text, "{limits}");
+    }
+    // A step takes longer than no time.
+    let grammar = r#"root ::= [ab]{300} "\n" [ab]{50}"#;
+    let timed = json!({"t_max_predict_ms": 1, "n_predict": 400, "ignore_eos": false, "grammar": grammar});
+    let answer = f.ok("/completion", &completion(timed)).await;
+    let text = answer["content"].as_str().unwrap();
+    assert_eq!((text.matches('\n').count(), &answer["stop_type"]), (1, &json!("limit")), "{text}");
+    assert!(text.len() < 351, "{text}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn progress_of_a_long_prompt_is_reported() {
     let f = Fixture::start().await;
