@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use axum::response::Response;
+use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
 use octet_api::{ApiError, Warning};
 
@@ -56,6 +57,11 @@ pub fn add_header<'a>(response: &mut Response, messages: impl Iterator<Item = &'
     if let Ok(value) = HeaderValue::from_str(&header_text(&all.join("; "))) {
         response.headers_mut().insert(HEADER, value);
     }
+}
+
+/// What the header of another Octet's answer says.
+pub fn warning(headers: &HeaderMap) -> Option<String> {
+    Some(headers.get(HEADER)?.to_str().ok()?.to_string())
 }
 
 /// The messages of warnings.

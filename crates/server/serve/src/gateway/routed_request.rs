@@ -23,7 +23,7 @@ use crate::answer_source::{AnswerSource, Facts};
 use crate::inference::Inference;
 use crate::ops::Trace;
 use crate::pipeline::draining;
-use crate::warnings::messages;
+use crate::warnings::{messages, warning};
 
 /// After how many seconds a request that was refused for lack of capacity may be tried again.
 const RETRY_S: u64 = 1;
@@ -299,11 +299,11 @@ impl AnswerSource for RoutedRequest {
     fn facts(&mut self) -> Facts {
         let who = |route: &Route| (route.answered.as_ref().map(|a| a.model.clone()), route.header());
         let (model, route) = self.reply.with_route(who);
-        // A provider may support fields that Octet does not.
         let request = self.request();
-        // A model in this process repeats those of the request, with its own.
+        // A provider may support fields that Octet does not; another Octet says what it warns about. A model in this process repeats
+        // the warnings of the request, with its own.
         let warnings = match self.reply.warnings() {
-            [] if self.is_remote() => Vec::new(),
+            [] if self.is_remote() => self.headers().and_then(warning).into_iter().collect(),
             [] => messages(&request.warnings).map(str::to_string).collect(),
             warnings => warnings.to_vec(),
         };

@@ -317,6 +317,18 @@ async fn a_local_model_says_what_it_does_not_enforce() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_warnings_of_another_server_reach_the_client() {
+    let behind = Fixture::start().await;
+    let f = Fixture::routed(&file(&[("far", "hosted_vllm/tiny", &behind.url(""))], "")).await;
+    for stream in [false, true] {
+        let body = json!({"verbosity": "low", "stream": stream});
+        let warning = header(&f.send(CHAT, &with(&ask("far"), body)).await, "x-octet-warning");
+        assert!(warning.contains("'verbosity'"), "{stream}: {warning}");
+    }
+    assert_eq!(header(&f.send(CHAT, &ask("far")).await, "x-octet-warning"), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn weights_aliases_and_wildcards_choose_deployments() {
     let (a, b) = (Upstream::saying("a").await, Upstream::saying("b").await);
     let all = [
