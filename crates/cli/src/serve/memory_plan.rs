@@ -12,6 +12,8 @@ use crate::units::{count, parameters, size};
 /// Sizes to try in turn if the user sets none: contexts in the KV cache, and bytes of snapshots. Finally snapshots get the rest, at
 /// least what one conversation needs.
 const TRIED: [(usize, u64); 3] = [(4, 2 << 30), (2, 1 << 30), (1, 1 << 30)];
+/// Then there is a further context only if the snapshots keep room for one per so many tokens of the KV cache.
+const SNAPSHOT_TOKENS: usize = 512;
 
 /// The sizes of a model on a device if there is room for them.
 pub fn wanted<'a>(report: &'a Report, options: &'a Options) -> Wanted<'a> {
@@ -63,11 +65,20 @@ impl MemoryPlan {
             return Self::new(report, &Options { speculation, ..options.clone() }, room);
         }
         let slot = report.state_bytes();
-        let own = slot.saturating_mul(least.limits.snapshots as u64);
-        let left = room.unwrap_or(0).saturating_sub(total).saturating_add(own).min(TRIED[2].1);
-        let more = left / slot.max(1) > least.limits.snapshots as u64;
-        let (bill, _) = with(1, more.then_some(left))?;
-        Ok(Self { shrunk: room, ..bill })
+        let mut out = least;
+        for (contexts, _) in TRIED.into_iter().rev() {
+            let (least, total) = with(contexts, None)?;
+            let own = slot.saturating_mul(least.limits.snapshots as u64);
+            let left = room.unwrap_or(0).saturating_sub(total).saturating_add(own).min(TRIED[2].1);
+            let states = (left / slot.max(1)) as usize;
+            let useful = context.saturating_mul(contexts) / SNAPSHOT_TOKENS;
+            if contexts > 1 && (room.is_some_and(|room| total > room) || states < useful) {
+                break;
+            }
+            let more = states > least.limits.snapshots;
+            (out, _) = with(contexts, more.then_some(left))?;
+        }
+        Ok(Self { shrunk: room, ..out })
     }
 
     /// The plan of a model on a device.
@@ -220,14 +231,19 @@ mod tests {
         let long = Options { context: Some(made_for + 1), ..options.clone() };
         let text = MemoryPlan::new(&report, &long, None).unwrap().text("tiny", &report);
         assert!(text.contains(&format!("trained for {made_for} tokens")), "{text}");
-        // The remaining memory is for snapshots.
+        // The remaining memory is for snapshots, and a second context.
         let least = tight.total(&report);
         let room = least + 10 * report.state_bytes() + 1;
         let some = bill(Some(room));
-        assert_eq!((some.options.kv_tokens, some.limits.snapshots), (Some(1000), 3 + 10));
+        assert_eq!((some.options.kv_tokens, some.limits.snapshots), (Some(2000), 10));
         assert!(some.total(&report) <= room && some.fits(&report) && !tight.fits(&report));
         let text = some.text("tiny", &report);
         assert!(text.contains("reduced to fit into"), "{text}");
+        // Where states are small, further contexts come before thousands of them.
+        let room = least + 1000 * report.state_bytes();
+        let some = bill(Some(room));
+        assert_eq!(some.options.kv_tokens, Some(4000));
+        assert!(some.total(&report) <= room && some.limits.snapshots > 100);
         let own = Options { kv_tokens: Some(2000), snapshot_memory: Some(1), ..options.clone() };
         let own = MemoryPlan::new(&report, &own, Some(0)).unwrap().options;
         assert_eq!((own.kv_tokens, own.snapshot_memory), (Some(2000), Some(1)));
