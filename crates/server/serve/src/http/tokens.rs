@@ -104,7 +104,9 @@ pub async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Re
         let (app, caller, (asked, share)) = read_chat(c).await?;
         let lease = lease(&app, &caller, &asked.model).await?;
         let take = |prompt: Rendered| (prompt.text, prompt.warnings);
-        let (text, warnings) = prompt(&app, &lease, asked, share, take).await?;
+        let mut warnings = asked.warnings.clone();
+        let (text, more) = prompt(&app, &lease, asked, share, take).await?;
+        warnings.extend(more);
         app.inference.warnings.note(&warnings)?;
         let mut response = json_response(200, json!({"prompt": text}).to_string());
         add_header(&mut response, messages(&warnings));

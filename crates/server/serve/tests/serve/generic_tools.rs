@@ -35,9 +35,11 @@ async fn templates_without_tools_get_a_generic_form() {
     let mut messages = asked["messages"].as_array().unwrap().clone();
     messages.push(choice["message"].clone());
     messages.push(json!({"role": "tool", "tool_call_id": call["id"], "content": "done"}));
-    let response = f.send("/apply-template", &json!({"messages": messages, "tools": [tool()]})).await;
+    let asked = json!({"messages": messages, "tools": [tool()], "verbosity": "low"});
+    let response = f.send("/apply-template", &asked).await;
     let warned = response.headers().get("x-octet-warning").map(|h| h.to_str().unwrap().to_string());
-    assert!(warned.is_some_and(|w| w.contains("Hermes")), "the header is sent with the prompt, too");
+    let has_both = |w: String| w.contains("Hermes") && w.contains("'verbosity'");
+    assert!(warned.is_some_and(has_both), "the header is sent with the prompt, too");
     let prompt: Value = response.json().await.unwrap();
     let prompt = prompt["prompt"].as_str().unwrap();
     // With spaces, like the example and the lists of tools of other templates: the model writes what it sees.
