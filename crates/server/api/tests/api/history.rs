@@ -183,14 +183,33 @@ fn anthropic_s_calls_in_a_chat_are_calls() {
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "tool_calls": [same], "content": [
             hosted[0], hosted[1], {"type": "text", "text": "A"}, block("1"), block("2")]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "1", "content": "one", "cache_control": {"type": "ephemeral"}},
+            {"type": "text", "text": "B"}, {"type": "tool_result", "tool_use_id": "2"}]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "2", "content": [{"type": "text", "text": "two"}], "is_error": true}]},
     ]))
     .unwrap();
+    let said: Vec<(Role, Option<&str>, String)> = r.chat().unwrap().messages[2..]
+        .iter()
+        .map(|m| (m.role, m.tool_call_id.as_deref(), m.content.iter().filter_map(Part::as_text).collect()))
+        .collect();
+    let results = [
+        (Role::Tool, Some("1"), "one".to_string()),
+        (Role::Tool, Some("2"), String::new()),
+        (Role::User, None, "B".to_string()),
+        (Role::Tool, Some("2"), "two".to_string()),
+    ];
+    assert_eq!(said, results);
     let t = template(&r);
     let calls = t.messages[1]["tool_calls"].as_array().unwrap();
     let ids: Vec<&Value> = calls.iter().map(|c| &c["id"]).collect();
     assert_eq!((ids, &calls[1]["function"]["arguments"]), (vec![&json!("1"), &json!("2")], &json!({"a": 1})));
     assert_eq!(t.messages[1]["content"], "A");
-    assert_eq!(params(&r), ["messages[1].content[0]", "messages[1].content[1]"]);
+    assert_eq!(
+        params(&r),
+        ["messages[1].content[0]", "messages[1].content[1]", "messages[2].content[0].cache_control"]
+    );
 }
 
 #[test]

@@ -66,7 +66,7 @@ pub(super) fn messages(f: Field) -> Result<Conversation> {
     let unread = f.unread().clone();
     let mut out = Conversation::default();
     for (i, f) in f.array()?.enumerate() {
-        if let Some(message) = message(f, i + 1 == last, &mut out)? {
+        for message in message(f, i + 1 == last, &mut out)? {
             unread.place(out.messages.len());
             out.messages.push(message);
         }
@@ -133,8 +133,8 @@ impl Ids {
     }
 }
 
-/// Reads a message; `None` if it is left out.
-fn message(f: Field, is_last: bool, all: &mut Conversation) -> Result<Option<Message>> {
+/// Reads a message: none if it is left out, several if it has results of tools.
+fn message(f: Field, is_last: bool, all: &mut Conversation) -> Result<Vec<Message>> {
     let mut o = f.object()?;
     let role_field = o.require("role")?;
     let role = match role_field.as_str() {
@@ -149,11 +149,12 @@ fn message(f: Field, is_last: bool, all: &mut Conversation) -> Result<Option<Mes
     };
     let mut m = Message::empty(role);
     m.name = o.read("name", Field::string)?.filter(|name| !name.is_empty());
+    let mut results = Vec::new();
     match role {
         Role::Assistant => {
             let left_out = assistant(&mut o, &mut m, &mut all.hosted)?;
             if left_out && is_blank(&m) {
-                return Ok(None);
+                return Ok(Vec::new());
             }
             for name in ["prefix", "partial"].into_iter().filter(|_| is_last) {
                 let Some(f) = o.take(name) else { continue };
@@ -166,15 +167,21 @@ fn message(f: Field, is_last: bool, all: &mut Conversation) -> Result<Option<Mes
             m.tool_call_id = o.read("tool_call_id", Field::string)?.filter(|id| !id.is_empty());
             if m.tool_call_id.as_ref().is_some_and(|id| all.hosted.contains(id)) {
                 o.warn("is left out: its call is, too");
-                return Ok(None);
+                return Ok(Vec::new());
             }
             // A tool may return nothing.
             m.content = o.read("content", content)?.unwrap_or_default();
         }
-        _ => m.content = content(o.require("content")?)?,
+        Role::User => {
+            (results, m.content) = asked(o.require("content")?)?;
+        }
+        Role::System | Role::Developer => m.content = content(o.require("content")?)?,
     }
     o.finish(&[MESSAGE])?;
-    Ok(Some(m))
+    if results.is_empty() || !m.content.is_empty() {
+        results.push(m);
+    }
+    Ok(results)
 }
 
 /// Whether a message says and calls nothing.
@@ -257,6 +264,33 @@ fn answered(f: Field, beside: &mut Answered) -> Result<Vec<Part>> {
         }
     }
     Ok(out)
+}
+
+/// Parts of a question. Results of tools, in Anthropic's form, become messages before it.
+fn asked(f: Field) -> Result<(Vec<Message>, Vec<Part>)> {
+    if !f.is_array() {
+        return Ok((Vec::new(), content(f)?));
+    }
+    let (mut results, mut others) = (Vec::new(), Vec::new());
+    for f in f.array()? {
+        if f.value()["type"] == "tool_result" {
+            results.push(tool_result(f.object()?)?);
+        } else {
+            others.push(part(f)?);
+        }
+    }
+    Ok((results, others))
+}
+
+/// Anthropic's form of a call's result.
+fn tool_result(mut o: Object) -> Result<Message> {
+    o.take("type");
+    let mut m = Message::empty(Role::Tool);
+    m.tool_call_id = Some(o.require("tool_use_id")?.name()?);
+    m.is_error = o.read("is_error", Field::bool)?.unwrap_or(false);
+    m.content = o.read("content", content)?.unwrap_or_default();
+    o.finish(&[PART])?;
+    Ok(m)
 }
 
 /// Anthropic's form of a call.
