@@ -40,7 +40,7 @@ pub use clock::{Clock, Now};
 pub use entry::KeyInfo;
 pub use error::Error;
 pub use grant::Grant;
-pub use limits::{Budget, Limits, Period};
+pub use limits::{Budget, Limits, Period, matches_pattern};
 pub use money::{Ask, Prices, Usage, Usd};
 pub use options::Options;
 pub use own::{OWN_USER, own_key};

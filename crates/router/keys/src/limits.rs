@@ -39,7 +39,7 @@ pub(crate) const COUNT_MAX: u64 = 1_000_000_000_000;
 impl Limits {
     /// Whether `model` is allowed.
     pub fn allows(&self, model: &str) -> bool {
-        self.models.iter().any(|pattern| matches(pattern, model))
+        self.models.iter().any(|pattern| matches_pattern(pattern, model))
     }
 
     /// The same for a model that is also in these groups.
@@ -73,7 +73,7 @@ impl Limits {
 }
 
 /// Whether `text` matches `pattern`, in which `*` stands for any text.
-fn matches(pattern: &str, text: &str) -> bool {
+pub fn matches_pattern(pattern: &str, text: &str) -> bool {
     let mut pieces = pattern.split('*');
     let first = pieces.next().unwrap_or_default();
     let Some(mut rest) = text.strip_prefix(first) else { return false };
