@@ -193,9 +193,14 @@ pub(crate) fn tools(f: Field) -> Result<Vec<Tool>> {
     Ok(tools)
 }
 
-/// A tool of chat or Ollama: `{"type": "function", "function": {...}}`.
+/// A tool of chat or Ollama: `{"type": "function", "function": {...}}`. Some agents send the form of Responses or Anthropic.
 pub(super) fn function(mut o: Object) -> Result<Tool> {
     function_type(&mut o)?;
+    if !o.has("function") && o.has("name") {
+        let tool = tool(&mut o)?;
+        o.finish(&[TOOL])?;
+        return Ok(tool);
+    }
     let mut function = o.require("function")?.object()?;
     o.finish(&[TOOL])?;
     let tool = tool(&mut function)?;
@@ -235,7 +240,11 @@ pub(crate) fn tool(o: &mut Object) -> Result<Tool> {
     Ok(Tool {
         name: o.require("name")?.name()?,
         description: o.read("description", Field::string)?,
-        parameters: o.read("parameters", Field::map)?.unwrap_or_else(nothing),
+        parameters: o
+            .take_any(&["parameters", "input_schema"])?
+            .map(Field::map)
+            .transpose()?
+            .unwrap_or_else(nothing),
         strict,
         cache: None,
         origin: ToolOrigin::default(),

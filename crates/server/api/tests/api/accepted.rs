@@ -510,3 +510,27 @@ fn a_user_message_is_added_where_a_template_needs_one() {
     assert_eq!(alone(First), [json!({"role": "system", "content": "A"}), empty]);
     assert_eq!(alone(Nowhere), [json!({"role": "user", "content": "A"})]);
 }
+
+/// Agents that speak several dialects send their tools in the form of one of them.
+#[test]
+fn tools_of_responses_and_anthropic_in_a_chat() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "string"}}});
+    let usual =
+        json!({"type": "function", "function": {"name": "f", "description": "d", "parameters": schema}});
+    let with = |tool: &Value, choice: Value| {
+        let body = json!({"model": "m", "messages": [{"role": "user", "content": "Hi"}], "tools": [tool], "tool_choice": choice});
+        openai::chat::parse(body.to_string().as_bytes())
+    };
+    let named = json!({"type": "function", "function": {"name": "f"}});
+    let wanted = with(&usual, named).unwrap();
+    for tool in [
+        json!({"type": "function", "name": "f", "description": "d", "parameters": schema}),
+        json!({"name": "f", "description": "d", "input_schema": schema}),
+    ] {
+        let r =
+            with(&tool, json!({"type": "function", "name": "f"})).unwrap_or_else(|e| panic!("{tool}: {e}"));
+        assert_eq!((r.chat(), r.warnings.len()), (wanted.chat(), 0), "{tool}");
+    }
+    let e = with(&json!({"type": "function"}), json!("auto")).unwrap_err();
+    assert_eq!(e.param.as_deref(), Some("tools[0].function"));
+}

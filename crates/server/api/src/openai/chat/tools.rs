@@ -109,8 +109,11 @@ fn choice(f: Field, chat: &mut Chat) -> Result<()> {
     Ok(())
 }
 
-/// The name of the chosen tool.
+/// The name of the chosen tool, also in the form of Responses.
 fn named(o: &mut Object, is_custom: bool) -> Result<String> {
+    if !o.has("function") && o.has("name") {
+        return o.require("name")?.name();
+    }
     let mut inner = o.require(if is_custom { "custom" } else { "function" })?.object()?;
     let name = inner.require("name")?.name()?;
     inner.finish(&[])?;
