@@ -49,7 +49,7 @@ fn main() {
     let sum = "start: sum\nsum: product | sum (\"+\" | \"-\") product\nproduct: /[0-9]+/ | \"(\" sum \")\"\n";
     let cases = [
         ("JSON object", GrammarSpec::JsonObject, document.clone()),
-        ("JSON schema", GrammarSpec::JsonSchema { schema: person, strict: true }, document),
+        ("JSON schema", GrammarSpec::JsonSchema(person), document),
         (
             "regex",
             GrammarSpec::Regex("(\\w+ )*\\w+\\.".into()),

@@ -216,11 +216,9 @@ fn source(
     match spec {
         GrammarSpec::JsonObject => {
             let any = serde_json::json!({ "type": "object" });
-            json(schema::prepare(&any, SUBJECT, Policy::Refuse { strict: false }, false)?)
+            json(schema::prepare(&any, SUBJECT, Policy::Refuse, false)?)
         }
-        GrammarSpec::JsonSchema { schema, strict } => {
-            json(schema::prepare(schema, SUBJECT, Policy::Refuse { strict: *strict }, false)?)
-        }
+        GrammarSpec::JsonSchema(schema) => json(schema::prepare(schema, SUBJECT, Policy::Refuse, false)?),
         GrammarSpec::Regex(pattern) => {
             let regex = regex::whole(pattern).map_err(Error::Regex)?;
             let body = if regex.is_empty() { lark::literal("") } else { format!("/{regex}/") };
@@ -400,7 +398,7 @@ fn error(spec: &GrammarSpec, said: &str) -> Error {
         return Error::TooComplex(format!("it cannot be compiled: {panic}"));
     }
     match spec {
-        GrammarSpec::JsonObject | GrammarSpec::JsonSchema { .. } => {
+        GrammarSpec::JsonObject | GrammarSpec::JsonSchema(_) => {
             Error::Schema { subject: SUBJECT.into(), path: "#".into(), what: said }
         }
         GrammarSpec::Regex(_) => Error::Regex(said),

@@ -157,7 +157,7 @@ impl Scan<'_> {
             return Err(Error::Lark(format!("{}: 'x-guidance' is not supported", self.place())));
         }
         let subject = format!("the schema in line {} of the grammar", self.line());
-        let prepared = crate::schema::prepare(&schema, &subject, Policy::Refuse { strict: false }, false)?;
+        let prepared = crate::schema::prepare(&schema, &subject, Policy::Refuse, false)?;
         self.out.push_str(&json(&prepared));
         self.warnings.extend(prepared.warnings);
         self.at += "%json".len() + len;

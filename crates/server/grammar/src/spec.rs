@@ -36,13 +36,10 @@ pub enum GrammarSpec {
     /// A JSON object, any.
     JsonObject,
     /// JSON that is valid by a schema. Properties come in the schema's order.
-    JsonSchema {
+    JsonSchema(
         /// The schema. What of it is not supported is refused by name.
-        schema: Value,
-        /// Hold the schema to the rules of OpenAI's strict mode: every object lists all its properties as required and
-        /// allows no others.
-        strict: bool,
-    },
+        Value,
+    ),
     /// Text that a regular expression matches as a whole (Rust's syntax; no look-around, no back-references).
     Regex(String),
     /// Text of a grammar in llguidance's variant of Lark.
@@ -72,8 +69,7 @@ pub struct Tool {
     /// JSON schema of its arguments, an object; `null` where it takes none. Arguments that it does not list are only
     /// allowed where it says `additionalProperties`.
     pub parameters: Value,
-    /// Refuse what of the schema cannot be enforced, and hold it to the rules of OpenAI's strict mode. Otherwise that part
-    /// of the schema is left out, with a warning.
+    /// Refuse what of the schema cannot be enforced. Otherwise that part of the schema is left out, with a warning.
     pub strict: bool,
 }
 

@@ -12,7 +12,11 @@ pub fn body(error: &ApiError, request_id: Option<&str>) -> Value {
         ErrorKind::ContextLength if !error.message.starts_with(TOO_LONG) => format!("{TOO_LONG}: "),
         _ => String::new(),
     };
-    let inner = json!({"type": type_name(error.kind), "message": format!("{words}{}", error.message)});
+    let mut inner = json!({"type": type_name(error.kind), "message": format!("{words}{}", error.message)});
+    if error.param.as_deref() == Some("thread") {
+        // Anthropic's clients then send the whole conversation.
+        inner["details"] = json!({"error_code": "thread_unsupported_request", "unsupported": ["thread"]});
+    }
     json!({"type": "error", "error": inner, "request_id": request_id})
 }
 
@@ -84,6 +88,8 @@ mod tests {
             let read = parse(kind.status(), v.to_string().as_bytes());
             assert_eq!(type_name(read.kind), name);
         }
+        let threads = ApiError::invalid("thread", "'thread' is not supported");
+        assert_eq!(body(&threads, None)["error"]["details"]["error_code"], "thread_unsupported_request");
         let long = br#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 tokens > 5 maximum"}}"#;
         assert_eq!(parse(400, long).kind, ErrorKind::ContextLength);
         assert_eq!(

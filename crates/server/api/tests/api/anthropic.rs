@@ -308,3 +308,19 @@ proptest! {
         error(&read(MessageReader::new(), &bytes, piece));
     }
 }
+
+/// Anthropic's clients send a thread's first message with `create`, and only what is new later, unless the error says that there are no
+/// threads.
+#[test]
+fn threads_are_refused_in_the_way_that_clients_expect() {
+    let body = |thread: Value| {
+        json!({"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}], "thread": thread})
+            .to_string()
+    };
+    for thread in [json!({"type": "create"}), json!({"type": "continue", "previous_message_id": "msg_1"})] {
+        let e = octet_api::anthropic::messages::parse(body(thread).as_bytes()).unwrap_err();
+        let details = &octet_api::anthropic::error::body(&e, None)["error"]["details"];
+        assert_eq!(details["error_code"], "thread_unsupported_request", "{e}");
+    }
+    assert!(octet_api::anthropic::messages::parse(body(Value::Null).as_bytes()).is_ok());
+}

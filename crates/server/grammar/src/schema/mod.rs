@@ -7,7 +7,6 @@
 mod close;
 mod keywords;
 mod size;
-mod strict;
 mod types;
 mod walk;
 
@@ -18,22 +17,18 @@ use crate::Error;
 
 pub use types::types;
 
+/// Whether a keyword says nothing about what is valid.
+pub fn is_annotation(name: &str) -> bool {
+    keywords::keyword(name) == keywords::Keyword::Annotation
+}
+
 /// What to do with unsupported keywords.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// Refuse them.
-    Refuse {
-        /// Also enforce OpenAI's rules for strict schemas.
-        strict: bool,
-    },
+    Refuse,
     /// Drop them with a warning, which allows more than the schema does.
     Relax,
-}
-
-impl Policy {
-    fn is_strict(self) -> bool {
-        self == Self::Refuse { strict: true }
-    }
 }
 
 /// A schema for llguidance.
@@ -66,14 +61,9 @@ pub fn prepare_part(
     let mut schema = walk.document(part)?;
     let walk::Outcome { definitions, pointers, mut warnings } = walk.finish();
     if let Value::Object(s) = &mut schema {
-        if policy.is_strict()
-            && path == "#"
-            && (types(s, &definitions) != Types::OBJECT || s.contains_key("anyOf"))
-        {
-            let what = "strict: the schema has to be of type object, and no union".into();
-            return Err(Error::Schema { subject: subject.into(), path: path.into(), what });
-        }
-        if closed && types(s, &definitions) == Types::OBJECT && !s.contains_key("$ref") {
+        // Beside these, what is allowed is listed elsewhere.
+        let is_combined = ["$ref", "allOf", "anyOf", "oneOf"].iter().any(|name| s.contains_key(*name));
+        if closed && types(s, &definitions) == Types::OBJECT && !is_combined {
             s.entry("additionalProperties").or_insert(Value::Bool(false));
         }
     }

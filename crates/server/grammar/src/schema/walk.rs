@@ -6,7 +6,7 @@ use octet_parser::Types;
 use serde_json::{Map, Number, Value};
 
 use super::keywords::{FORMATS, Keyword, keyword};
-use super::{Policy, close, pointer_segment, strict, types};
+use super::{Policy, close, pointer_segment, types};
 use crate::limits::{
     DEFINITIONS_MAX, ENUM_BYTES_MAX, ENUM_VALUES_MAX, MULTIPLE_DIGITS_MAX, MULTIPLE_MAX,
     PATTERN_PROPERTIES_MAX, PROPERTIES_MAX, SCHEMA_DEPTH_MAX, SCHEMAS_MAX,
@@ -158,25 +158,16 @@ impl<'a> Walk<'a> {
         self.depth -= 1;
         self.combined = combined;
         self.embedded = embedded;
-        self.whole(schema, &mut out)?;
+        // Without a type, keywords for objects and arrays allow all other types. Authors mean the type.
+        if types::without_type(&out)
+            && let Some(meant) = types::implied_type(&out)
+        {
+            out.insert("type".into(), meant.into());
+        }
         if !combined && close::closes(schema) {
             out.insert("additionalProperties".into(), false.into());
         }
         Ok(Value::Object(out))
-    }
-
-    /// The rules for all keywords together.
-    fn whole(&mut self, schema: &Map<String, Value>, out: &mut Map<String, Value>) -> Result<(), Error> {
-        if self.policy.is_strict() {
-            strict::check(schema).map_err(|what| self.error(what))?;
-        }
-        // Without a type, keywords for objects and arrays allow all other types. Authors mean the type.
-        if types::without_type(out)
-            && let Some(meant) = types::implied_type(out)
-        {
-            out.insert("type".into(), meant.into());
-        }
-        Ok(())
     }
 
     /// The rewritten value of one keyword; `None` drops it.
@@ -378,7 +369,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// An unknown format is an annotation, so it is dropped; strict mode refuses it.
+    /// An unknown format is an annotation, so it is dropped.
     fn format(&mut self, value: &Value, schema: &Map<String, Value>) -> Result<Option<Value>, Error> {
         let Some(name) = value.as_str() else {
             self.malformed("format", "a string")?;
@@ -390,9 +381,6 @@ impl<'a> Walk<'a> {
         }
         let what =
             format!("the format '{}' is not known; known: {}", name.escape_debug(), FORMATS.join(", "));
-        if self.policy.is_strict() {
-            return Err(self.error(what));
-        }
         if self.warnings.len() < WARNINGS_MAX {
             self.warnings.push(format!("{}; not enforced", self.error(what)));
         }

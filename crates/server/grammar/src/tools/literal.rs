@@ -51,10 +51,12 @@ pub(super) fn members(
             _ => format!("(member (comma member)*)? {end}"),
         });
     };
-    let prepared = arguments.prepare(arguments.schema, &arguments.path, true)?;
-    writer.rules.warnings.extend(prepared.warnings.iter().cloned());
-    writer.defs = prepared.schema.get("$defs").and_then(Value::as_object).cloned().unwrap_or_default();
-    writer.object(&prepared.schema, &arguments.path, end, true, 0)
+    let alternatives = arguments.alternatives();
+    if alternatives.is_empty() {
+        return writer.call(arguments, end);
+    }
+    let each: Result<Vec<String>, Error> = alternatives.iter().map(|one| writer.call(one, end)).collect();
+    Ok(format!("({})", each?.join(" | ")))
 }
 
 /// Whether a key can be the name of a nested tag.
@@ -73,6 +75,20 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
+    /// Writes the rules of a call's arguments followed by `end`; returns a reference to them.
+    fn call(&mut self, arguments: &Arguments<'_>, end: &str) -> Result<String, Error> {
+        let prepared = arguments.prepare(arguments.schema, &arguments.path, true)?;
+        self.rules.warnings.extend(prepared.warnings.iter().cloned());
+        self.defs = prepared.schema.get("$defs").and_then(Value::as_object).cloned().unwrap_or_default();
+        for name in ["anyOf", "oneOf", "$ref"] {
+            if prepared.schema.get(name).is_some() {
+                let what = format!("'{name}' is not supported there in this model's syntax");
+                xml::problem(self.rules, arguments, &arguments.path, what)?;
+            }
+        }
+        self.object(&prepared.schema, &arguments.path, end, true, 0)
+    }
+
     /// Writes the rules of any value, once for all tools.
     fn any(&mut self) {
         if self.rules.text.contains("\nany_value: ") || self.rules.text.starts_with("any_value: ") {

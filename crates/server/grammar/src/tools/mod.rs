@@ -22,6 +22,8 @@ use crate::{Error, Header, Tool, ToolMode, ToolSyntax, Vocabulary, lark};
 const CALL_OPEN: &str = "<tool_call>";
 const CALL_CLOSE: &str = "</tool_call>";
 
+/// Maximum number of alternatives of a tool's parameters in a syntax of tags: each has rules of its own.
+const ALTERNATIVES_MAX: usize = 32;
 /// Maximum length of a tool's name in errors.
 const NAME_SHOWN_MAX: usize = 60;
 
@@ -62,7 +64,7 @@ impl Calls<'_> {
             if given.is_none() {
                 rules
                     .warnings
-                    .push(format!("{}: is too complex; its arguments are not enforced", subject(tool)));
+                    .push(format!("{} are too complex for a grammar; they are not enforced", subject(tool)));
             }
             match self.syntax {
                 ToolSyntax::Native(syntax) => {
@@ -149,33 +151,56 @@ struct Arguments<'a> {
 
 impl<'a> Arguments<'a> {
     fn of(tool: &'a Tool) -> Result<Self, Error> {
-        let policy = if tool.strict { Policy::Refuse { strict: true } } else { Policy::Relax };
-        let (mut schema, mut path) = (&tool.parameters, "#".to_string());
-        // A schema that is only a reference (some generators write that), to a limited depth.
-        for _ in 0..8 {
-            let Some(pointer) = schema.get("$ref").and_then(Value::as_str).and_then(|r| r.strip_prefix('#'))
-            else {
-                break;
-            };
-            let Some(target) = tool.parameters.pointer(pointer) else { break };
-            (schema, path) = (target, format!("#{}", pointer.escape_debug()));
-        }
+        let policy = if tool.strict { Policy::Refuse } else { Policy::Relax };
+        let (schema, path) = target(&tool.parameters, &tool.parameters, "#".into());
         let subject = subject(tool);
-        let fits = match schema {
-            Value::Null => true,
-            Value::Object(s) => s.get("type").is_none_or(|t| t == "object"),
-            _ => false,
-        };
-        if !fits {
+        if !schema.is_null() && !takes_objects(schema) {
             let what = "the parameters of a tool are a schema of type object".into();
             return Err(Error::Schema { subject, path, what });
         }
         Ok(Self { root: &tool.parameters, schema, path, subject, policy })
     }
 
+    /// The alternatives, if the schema is a list of some that are objects: one call has the members of one of them.
+    fn alternatives(&self) -> Vec<Self> {
+        let Value::Object(schema) = self.schema else { return Vec::new() };
+        let is_list = |name: &str| matches!(name, "anyOf" | "oneOf");
+        let rest = |name: &&String| *name != "type" && !crate::schema::is_annotation(name);
+        let mut asserting = schema.keys().filter(rest);
+        let (Some(name), None) = (asserting.next().filter(|name| is_list(name)), asserting.next()) else {
+            return Vec::new();
+        };
+        let members = schema[name].as_array().map(Vec::as_slice).unwrap_or_default();
+        let each = members.iter().enumerate().map(|(k, member)| {
+            let (schema, path) = target(self.root, member, format!("{}/{name}/{k}", self.path));
+            Self { root: self.root, schema, path, subject: self.subject.clone(), policy: self.policy }
+        });
+        let is_plain = |one: &Self| {
+            let keys = one.schema.as_object().into_iter().flat_map(Map::keys);
+            takes_objects(one.schema) && !keys.into_iter().any(|key| is_list(key) || key == "$ref")
+        };
+        let each: Vec<Self> = each.take(ALTERNATIVES_MAX + 1).collect();
+        if each.len() > ALTERNATIVES_MAX || !each.iter().all(is_plain) { Vec::new() } else { each }
+    }
+
     fn prepare(&self, part: &Value, path: &str, closed: bool) -> Result<crate::schema::Prepared, Error> {
         crate::schema::prepare_part(self.root, part, path, &self.subject, self.policy, closed)
     }
+}
+
+/// The target of a schema that is only a reference (some generators write that), to a limited depth, and where it is.
+fn target<'a>(root: &'a Value, mut schema: &'a Value, mut path: String) -> (&'a Value, String) {
+    for _ in 0..8 {
+        let reference = schema.get("$ref").and_then(Value::as_str);
+        let Some(pointer) = reference.and_then(|r| r.strip_prefix('#')) else { break };
+        let Some(found) = root.pointer(pointer) else { break };
+        (schema, path) = (found, format!("#{}", pointer.escape_debug()));
+    }
+    (schema, path)
+}
+
+fn takes_objects(schema: &Value) -> bool {
+    schema.as_object().is_some_and(|s| s.get("type").is_none_or(|t| t == "object"))
 }
 
 fn subject(tool: &Tool) -> String {

@@ -74,7 +74,7 @@ pub(super) fn write(
     let end = pieces(vocabulary, syntax.call.get(at + 1..).unwrap_or_default());
     out.push_str(&match syntax.call.get(at) {
         Some(Piece::Arguments(Form::Tagged(tagged))) => {
-            xml::list(rules, i, given, &form(vocabulary, tagged)?, &end)?
+            xml::list(rules, &i.to_string(), given, &form(vocabulary, tagged)?, &end)?
         }
         Some(Piece::Arguments(form @ (Form::Python | Form::Gemma | Form::Nested(_)))) => {
             literal::members(rules, vocabulary, form, (i, tool), given, &end)?

@@ -49,19 +49,26 @@ pub(super) fn write(
         bare: Bare::qwen(),
     };
     let end = format!("{}close", lark::literal("</function>\n"));
-    let list = list(rules, i, given, &form, &end)?;
+    let list = list(rules, &i.to_string(), given, &form, &end)?;
     rules.rule(&format!("call{i}"), &format!("{}{list}", lark::literal(&format!("{}>\n", tool.name))));
     Ok(())
 }
 
-/// Writes the rules of a tool's parameters followed by `end`; returns a reference to them.
+/// Writes the rules of a tool's parameters followed by `end`, with `i` in their names; returns a reference to them.
 pub(super) fn list(
     rules: &mut Rules,
-    i: usize,
+    i: &str,
     given: Option<&Arguments<'_>>,
     form: &Form,
     end: &str,
 ) -> Result<String, Error> {
+    let alternatives = given.map(Arguments::alternatives).unwrap_or_default();
+    if !alternatives.is_empty() {
+        let each = alternatives.iter().enumerate();
+        let lists: Result<Vec<String>, Error> =
+            each.map(|(k, one)| list(rules, &format!("{i}_{k}"), Some(one), form, end)).collect();
+        return Ok(format!("({})", lists?.join(" | ")));
+    }
     let (parameters, others) = match given {
         None => (Vec::new(), true),
         Some(arguments) => parameters(rules, i, arguments, form)?,
@@ -106,7 +113,7 @@ fn one(p: &Parameter, form: &Form) -> String {
 }
 
 /// A parameter with another name and any value.
-fn other(rules: &mut Rules, i: usize, listed: &[Parameter], form: &Form) -> String {
+fn other(rules: &mut Rules, i: &str, listed: &[Parameter], form: &Form) -> String {
     let name = format!("OTHER{i}");
     let listed: Vec<String> = listed.iter().map(|p| lark::literal(&p.name)).collect();
     let not = if listed.is_empty() { String::new() } else { format!(" & ~({})", listed.join("| ")) };
@@ -117,7 +124,7 @@ fn other(rules: &mut Rules, i: usize, listed: &[Parameter], form: &Form) -> Stri
 /// The listed parameters of a schema, with rules for their values; and whether others are allowed.
 fn parameters(
     rules: &mut Rules,
-    i: usize,
+    i: &str,
     arguments: &Arguments<'_>,
     form: &Form,
 ) -> Result<(Vec<Parameter>, bool), Error> {
@@ -168,7 +175,7 @@ fn allows_others(schema: &Map<String, Value>) -> bool {
 /// The parameters of `properties`, with rules for their values.
 fn listed(
     rules: &mut Rules,
-    i: usize,
+    i: &str,
     arguments: &Arguments<'_>,
     form: &Form,
     (properties, required): (&Map<String, Value>, &[&str]),

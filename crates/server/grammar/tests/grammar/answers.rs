@@ -116,24 +116,15 @@ fn errors_name_the_field() {
         (GrammarSpec::Lark("start: \"a".into()), "1"),
         (GrammarSpec::Lark(String::new()), "start"),
         (GrammarSpec::Lark("start: ~\"a\" <think>".into()), "one of both"),
-        (GrammarSpec::JsonSchema { schema: json!([]), strict: false }, "expected a schema"),
+        (GrammarSpec::JsonSchema(json!([])), "expected a schema"),
         (
-            GrammarSpec::JsonSchema {
-                schema: json!({"type": "object", "properties": {"a": {"if": {}}}}),
-                strict: false,
-            },
+            GrammarSpec::JsonSchema(json!({"type": "object", "properties": {"a": {"if": {}}}})),
             "'#/properties/a': 'if' is not supported",
         ),
-        (GrammarSpec::JsonSchema { schema: json!({"type": "text"}), strict: false }, "'text'"),
-        (
-            GrammarSpec::JsonSchema { schema: json!({"$ref": "#/$defs/gone"}), strict: false },
-            "points to nothing",
-        ),
-        (
-            GrammarSpec::JsonSchema { schema: json!({"$ref": "https://example.com/s.json"}), strict: false },
-            "another document",
-        ),
-        (GrammarSpec::JsonSchema { schema: json!(false), strict: false }, "the JSON schema"),
+        (GrammarSpec::JsonSchema(json!({"type": "text"})), "'text'"),
+        (GrammarSpec::JsonSchema(json!({"$ref": "#/$defs/gone"})), "points to nothing"),
+        (GrammarSpec::JsonSchema(json!({"$ref": "https://example.com/s.json"})), "another document"),
+        (GrammarSpec::JsonSchema(json!(false)), "the JSON schema"),
     ] {
         let said = compile(&bytes(), spec.clone(), false).unwrap_err().to_string();
         assert!(said.contains(part), "{spec:?}: {said}");

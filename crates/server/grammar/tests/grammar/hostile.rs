@@ -11,7 +11,7 @@ const COMPILE_MAX: Duration = Duration::from_secs(120);
 const MASK_MAX: Duration = Duration::from_secs(60);
 
 fn schema(schema: Value) -> GrammarSpec {
-    GrammarSpec::JsonSchema { schema, strict: false }
+    GrammarSpec::JsonSchema(schema)
 }
 
 fn cases() -> Vec<(&'static str, GrammarSpec)> {

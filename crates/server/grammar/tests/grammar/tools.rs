@@ -142,6 +142,10 @@ fn text_end(syntax: &ToolSyntax) -> &'static str {
 
 /// The message that an answer is.
 fn read(syntax: &ToolSyntax, thinking: bool, text: &str) -> parser::Message {
+    read_calls(syntax, thinking, tools(), text)
+}
+
+fn read_calls(syntax: &ToolSyntax, thinking: bool, known: Vec<Tool>, text: &str) -> parser::Message {
     let tools = match syntax {
         ToolSyntax::Qwen3Coder => parser::ToolSyntax::Qwen3Coder,
         ToolSyntax::Hermes => parser::ToolSyntax::Hermes,
@@ -149,7 +153,7 @@ fn read(syntax: &ToolSyntax, thinking: bool, text: &str) -> parser::Message {
         ToolSyntax::Native(syntax) => parser::ToolSyntax::Native(syntax.clone()),
     };
     let format = parser::Format { reasoning: Some(parser::ReasoningTags::default()), tools, text: None };
-    let known = self::tools().into_iter().map(|t| parser::Tool { name: t.name, parameters: t.parameters });
+    let known = known.into_iter().map(|t| parser::Tool { name: t.name, parameters: t.parameters });
     let start = parser::Start { in_reasoning: thinking, ..parser::Start::default() };
     parser::parse(format, start, known.collect::<Vec<_>>(), parser::Options::default(), text)
 }
@@ -299,6 +303,54 @@ fn reasoning_precedes_calls() {
         }
         for wrong in ["Only thoughts", "Thoughts</think>", "Thoughts</think>\n\nNo call."] {
             assert!(!takes(&grammar, &ids_of(wrong)), "{wrong}");
+        }
+    }
+}
+
+/// A list of alternatives, as zod and pydantic write a discriminated union.
+#[test]
+fn arguments_of_several_forms_are_enforced() {
+    let vocabulary = bytes();
+    let form = |kind: &str, more: &str| {
+        json!({"type": "object", "properties": {"kind": {"type": "string", "const": kind}, more: {"type": "integer"}},
+            "required": ["kind", more], "additionalProperties": false})
+    };
+    let (left, right) = (form("left", "steps"), form("right", "turns"));
+    let schemas = [
+        json!({"anyOf": [left]}),
+        json!({"type": "object", "title": "T", "oneOf": [left, right]}),
+        json!({"anyOf": [{"$ref": "#/$defs/l"}, {"$ref": "#/$defs/r"}], "$defs": {"l": left, "r": right}}),
+        json!({"allOf": [{"anyOf": [left, right]}]}),
+    ];
+    for syntax in &syntaxes() {
+        for (i, schema) in schemas.iter().enumerate() {
+            let tools = vec![tool("go", schema.clone())];
+            let (mode, syntax) = (ToolMode::Required, syntax.clone());
+            let spec = GrammarSpec::ToolCalls {
+                syntax: syntax.clone(),
+                tools: tools.clone(),
+                mode,
+                parallel: false,
+            };
+            let compiled = compile(&vocabulary, spec.clone(), false).unwrap();
+            // Those that write a call in a form of their own say what they do not enforce.
+            if !compiled.warnings().is_empty() {
+                let said = compiled.warnings().join(" ");
+                assert!(
+                    said.contains("'go'") && said.contains("not enforced"),
+                    "{syntax:?} {schema}: {said}"
+                );
+                assert_eq!(i, 3, "{syntax:?} {schema}: {said}");
+                continue;
+            }
+            let grammar = matcher(&vocabulary, spec);
+            for seed in 1..=6u64 {
+                let text = text_of(&walk_to(&grammar, seed, 120, text_end(&syntax)));
+                let message = read_calls(&syntax, false, tools.clone(), &text);
+                let arguments: Value = serde_json::from_str(&message.tool_calls[0].arguments).unwrap();
+                jsonschema::validate(schema, &arguments)
+                    .unwrap_or_else(|e| panic!("{text}: {arguments}: {e}"));
+            }
         }
     }
 }

@@ -18,6 +18,8 @@ pub struct Choice {
     /// Log-probabilities of tokens whose text is not emitted yet.
     waiting: Vec<TokenLogprob>,
     logprobs: bool,
+    /// The next text begins the answer's content: white space and tags before it are not part of it.
+    begins: bool,
     /// The client wants token ids.
     tokens: bool,
     /// The last token.
@@ -39,6 +41,7 @@ impl Choice {
             calls: 0,
             waiting: Vec::new(),
             logprobs,
+            begins: reader.is_some(),
             tokens,
             last: None,
             reasoning_tokens: 0,
@@ -96,6 +99,9 @@ impl Choice {
 
     fn push_text(&mut self, text: &str, out: &mut Vec<Event>) {
         let choice = self.index;
+        if std::mem::replace(&mut self.begins, false) {
+            drop_before(&mut self.waiting, text.len());
+        }
         if !self.waiting.is_empty() {
             out.push(Event::Logprobs { choice, tokens: std::mem::take(&mut self.waiting) });
         }
@@ -109,6 +115,7 @@ impl Choice {
             Delta::Reasoning(text) => {
                 // The APIs report log-probabilities of emitted text only.
                 self.waiting.clear();
+                self.begins = true;
                 out.push(Event::Reasoning { choice, text: text.into() });
             }
             Delta::Call { name, .. } => {
@@ -158,6 +165,18 @@ impl Choice {
         out.push(Event::Finished { choice: self.index, reason: reason.clone() });
         self.finish = Some(reason);
     }
+}
+
+/// Drops the first tokens, up to the last `bytes` bytes.
+fn drop_before(tokens: &mut Vec<TokenLogprob>, bytes: usize) {
+    let mut surplus = tokens.iter().map(|t| t.bytes.len()).sum::<usize>().saturating_sub(bytes);
+    let before = tokens.iter().take_while(|t| {
+        let is_before = t.bytes.len() <= surplus;
+        surplus = surplus.saturating_sub(t.bytes.len());
+        is_before
+    });
+    let n = before.count();
+    tokens.drain(..n);
 }
 
 fn text(bytes: &[u8]) -> String {

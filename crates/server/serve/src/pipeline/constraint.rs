@@ -85,9 +85,8 @@ fn response_format(format: &ResponseFormat) -> Option<GrammarSpec> {
     Some(match format {
         ResponseFormat::Text => return None,
         ResponseFormat::JsonObject => GrammarSpec::JsonObject,
-        ResponseFormat::JsonSchema { schema, strict, .. } => {
-            GrammarSpec::JsonSchema { schema: schema.clone(), strict: strict.unwrap_or(false) }
-        }
+        // The schema is enforced as it is, whether or not it follows the rules of OpenAI's strict mode.
+        ResponseFormat::JsonSchema { schema, .. } => GrammarSpec::JsonSchema(schema.clone()),
         ResponseFormat::Regex(regex) => GrammarSpec::Regex(regex.clone()),
         ResponseFormat::Grammar(lark) => GrammarSpec::Lark(lark.clone()),
         ResponseFormat::Gbnf(text) => GrammarSpec::Gbnf(text.clone()),

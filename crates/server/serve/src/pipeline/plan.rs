@@ -261,8 +261,10 @@ fn engine_request(
     defaults: Defaults,
 ) -> Request {
     let rules = model.handle.rules();
-    // An answer ends at the context's end, whatever was requested. The engine refuses a prompt that leaves no room.
-    let room = rules.context.min(rules.capacity).saturating_sub(rendered.tokens.len()).max(1);
+    // An answer ends at the context's end, whatever was requested. The engine refuses a prompt that leaves no room, with the number that
+    // was requested.
+    let room = rules.context.min(rules.capacity).saturating_sub(rendered.tokens.len());
+    let room = if room == 0 { usize::MAX } else { room };
     Request {
         prompt: rendered.tokens,
         checkpoints: rendered.checkpoints,

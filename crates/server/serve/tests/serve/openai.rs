@@ -120,6 +120,24 @@ async fn several_answers_have_stops_and_log_probabilities() {
         .filter_map(|(_, e)| e["choices"][0]["logprobs"]["content"].as_array().map(Vec::len))
         .sum();
     assert_eq!(streamed, 12);
+
+    // After reasoning, too, the tokens are those of the content.
+    let mut thinks = chat("Hello");
+    thinks.as_object_mut().unwrap().shift_remove("chat_template_kwargs");
+    for budget in [0, 5] {
+        let more = json!({"logprobs": true, "thinking_token_budget": budget, "max_tokens": 90});
+        let answer = f.ok("/v1/chat/completions", &with(&thinks, more)).await;
+        let choice = &answer["choices"][0];
+        let tokens = choice["logprobs"]["content"].as_array().unwrap();
+        let bytes = tokens.iter().flat_map(|t| t["bytes"].as_array().unwrap());
+        let bytes: Vec<u8> = bytes.map(|b| b.as_u64().unwrap() as u8).collect();
+        let content = choice["message"]["content"].as_str().unwrap();
+        let thought = &answer["usage"]["completion_tokens_details"]["reasoning_tokens"];
+        assert!(!content.is_empty() && thought.as_u64() > Some(0), "{answer}");
+        // Random weights also choose control tokens, which the content does not show.
+        let begin = |text: &str| text.chars().take(20).collect::<String>();
+        assert_eq!(begin(&String::from_utf8_lossy(&bytes)), begin(content), "{answer}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -360,12 +378,16 @@ async fn errors_name_the_field() {
     assert!(status == 404 && what.contains("gpt-9") && what.contains("tiny"), "{what}");
     let (status, what) = error(f.post(chat_path, &with(&chat("x"), json!({"temperature": "hot"}))).await);
     assert!(status == 400 && what.contains("temperature"), "{what}");
-    let (status, body) = f.post(chat_path, &chat(&"long ".repeat(CONTEXT))).await;
-    let what = body["error"]["message"].as_str().unwrap();
-    assert!(
-        status == 400 && body["error"]["code"] == "context_length_exceeded" && what.contains("1024"),
-        "{body}"
-    );
+    for most in [1, 300] {
+        let long = with(&chat(&"long ".repeat(CONTEXT)), json!({"max_tokens": most}));
+        let (status, body) = f.post(chat_path, &long).await;
+        let what = body["error"]["message"].as_str().unwrap();
+        assert!(
+            status == 400 && body["error"]["code"] == "context_length_exceeded" && what.contains("1024"),
+            "{body}"
+        );
+        assert!(what.contains(&format!("max_tokens is {most};")), "{body}");
+    }
     let image = json!([{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]);
     let image = json!({"messages": [{"role": "user", "content": image}]});
     let (status, what) = error(f.post(chat_path, &with(&chat("x"), image)).await);

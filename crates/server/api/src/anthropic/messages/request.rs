@@ -25,6 +25,7 @@ const RULES: Rules = &[
     ("anthropic_beta", tuning("beta features are read where they are used")),
     ("anthropic_version", tuning("there is one version")),
     ("container", tuning("this server runs no code")),
+    ("thread", refused("send the whole conversation")),
     ("safeguards", tuning("this server does not check what tools are used for")),
     ("mcp_servers", tuning("this server calls no tools itself")),
     ("prompt", refused("it belongs to the older /v1/complete; send 'messages'")),
