@@ -272,7 +272,7 @@ def google_genai():
 
 
 def mistralai():
-    """Chats, whole and streamed; tools; structured output; embeddings; models; errors."""
+    """Chats, whole and streamed; tools in whole answers (in streams it refuses calls in pieces); structured output; embeddings; models; errors."""
     from mistralai.client import Mistral
     from mistralai.client.errors import SDKError
 

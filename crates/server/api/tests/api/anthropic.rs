@@ -324,3 +324,33 @@ fn threads_are_refused_in_the_way_that_clients_expect() {
     }
     assert!(octet_api::anthropic::messages::parse(body(Value::Null).as_bytes()).is_ok());
 }
+
+/// The blocks that `addTools` and `removeTools` of Anthropic's clients send.
+#[test]
+fn system_messages_add_and_remove_tools() {
+    let tool = |name: &str| json!({"name": name, "input_schema": {"type": "object"}});
+    let change = |kind: &str, tool: Value| json!({"type": kind, "tool": tool});
+    let added =
+        |name: &str| change("tool_addition", json!({"type": "tool_definition", "definition": tool(name)}));
+    let named = |kind: &str, name: &str| change(kind, json!({"type": "tool_reference", "name": name}));
+    for (blocks, names, warnings) in [
+        (json!([added("c")]), vec!["a", "b", "c"], 0),
+        (json!([named("tool_removal", "a"), added("b")]), vec!["b"], 0),
+        (json!([named("tool_removal", "a"), named("tool_addition", "a")]), vec!["b", "a"], 0),
+        (
+            json!([
+                named("tool_removal", "x"),
+                change("tool_addition", json!({"type": "mcp_toolset_reference"}))
+            ]),
+            vec!["a", "b"],
+            1,
+        ),
+    ] {
+        let body = json!({"model": "m", "max_tokens": 1, "tools": [tool("a"), tool("b")], "messages": [
+            {"role": "user", "content": "Hi"}, {"role": "system", "content": blocks}]});
+        let r = octet_api::anthropic::messages::parse(body.to_string().as_bytes()).unwrap();
+        let chat = r.chat().unwrap();
+        let all: Vec<&str> = chat.tools.iter().map(|t| t.name.as_str()).collect();
+        assert_eq!((all, chat.messages.len(), r.warnings.len()), (names, 1, warnings), "{blocks}");
+    }
+}

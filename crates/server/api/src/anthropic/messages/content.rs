@@ -7,11 +7,19 @@ use crate::json::{Field, Object, Result, shortened};
 use crate::openai::chat::any_arguments;
 use crate::rules::{Rules, echo, tuning, tuning_but};
 
-/// All messages; `first` is the index of the first one in the conversation.
-pub(super) fn messages(f: Field, first: usize) -> Result<Vec<Message>> {
+/// A block of a system message that changes the tools.
+pub(super) enum ToolChange {
+    /// The tool, or its name.
+    Added(Field),
+    /// Its name.
+    Removed(Field),
+}
+
+/// All messages, and what they change of the tools; `first` is the index of the first message in the conversation.
+pub(super) fn messages(f: Field, first: usize) -> Result<(Vec<Message>, Vec<ToolChange>)> {
     let empty = f.error("must have at least one message");
     let unread = f.unread().clone();
-    let mut out = Vec::new();
+    let (mut out, mut changes) = (Vec::new(), Vec::new());
     for f in f.array()? {
         let mut o = f.object()?;
         let role = o.require("role")?;
@@ -19,16 +27,37 @@ pub(super) fn messages(f: Field, first: usize) -> Result<Vec<Message>> {
         match role.as_str() {
             Some("user") => user(content, first, &mut out)?,
             Some("assistant") => out.push(assistant(content)?),
-            Some("system" | "developer") => {
-                out.push(Message { content: texts(content)?, ..Message::empty(Role::System) });
-            }
+            Some("system" | "developer") => out.extend(system(content, &mut changes)?),
             Some(_) => return Err(role.unsupported("; user, assistant and system are")),
             None => return Err(role.expected("a string")),
         }
         unread.place(first + out.len().saturating_sub(1));
         o.finish(&[MESSAGE])?;
     }
-    if out.is_empty() { Err(empty) } else { Ok(out) }
+    if out.is_empty() { Err(empty) } else { Ok((out, changes)) }
+}
+
+/// A system message; `None` if it only changes the tools.
+fn system(f: Field, changes: &mut Vec<ToolChange>) -> Result<Option<Message>> {
+    let mut m = Message::empty(Role::System);
+    if f.is_string() {
+        m.content.push(Part::text(f.string()?));
+        return Ok(Some(m));
+    }
+    let before = changes.len();
+    for mut block in blocks(f)? {
+        let change = match block.kind.as_str() {
+            Some("tool_addition") => ToolChange::Added,
+            Some("tool_removal") => ToolChange::Removed,
+            _ => {
+                block.part(&mut m.content)?;
+                continue;
+            }
+        };
+        changes.push(change(block.o.require("tool")?));
+        block.o.finish(&[BLOCK])?;
+    }
+    Ok((before == changes.len() || !m.content.is_empty()).then_some(m))
 }
 
 /// Fields of an answer's message that clients send back.

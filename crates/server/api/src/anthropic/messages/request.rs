@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::content::{cache_control, messages, texts};
+use super::content::{ToolChange, cache_control, messages, texts};
 use crate::core::{
     Chat, Effort, Family, GenerateRequest, Input, Message, Part, ResponseFormat, Role, Tool, ToolChoice,
     ToolOrigin,
@@ -109,7 +109,8 @@ fn request(o: &mut Object) -> Result<GenerateRequest> {
         }
     }
     let first = chat.messages.len();
-    chat.messages.extend(messages(o.require("messages")?, first)?);
+    let (messages, changes) = messages(o.require("messages")?, first)?;
+    chat.messages.extend(messages);
     // In this dialect, the answer continues a last assistant message.
     chat.continue_final =
         chat.messages.last().is_some_and(|m| m.role == Role::Assistant && m.tool_calls.is_empty());
@@ -118,6 +119,7 @@ fn request(o: &mut Object) -> Result<GenerateRequest> {
         chat.tools = f.list(tool)?.into_iter().flatten().collect();
         unique(&chat.tools)?;
     }
+    change_tools(&mut chat.tools, changes)?;
     if let Some(f) = o.take("tool_choice") {
         tool_choice(f, &mut chat)?;
         check_tool_choice(&chat)?;
@@ -186,6 +188,42 @@ fn tool(f: Field) -> Result<Option<Tool>> {
     };
     o.finish(&[TOOL])?;
     Ok(Some(tool))
+}
+
+/// Adds and removes tools. They hold for the whole conversation: a prompt has one list.
+fn change_tools(tools: &mut Vec<Tool>, changes: Vec<ToolChange>) -> Result<()> {
+    let mut removed: Vec<Tool> = Vec::new();
+    for change in changes {
+        let (f, is_added) = match change {
+            ToolChange::Added(f) => (f, true),
+            ToolChange::Removed(f) => (f, false),
+        };
+        let mut o = f.object()?;
+        let kind = o.require("type")?;
+        match kind.as_str() {
+            Some("tool_definition") if is_added => {
+                if let Some(tool) = tool(o.require("definition")?)? {
+                    tools.retain(|t| t.name != tool.name);
+                    tools.push(tool);
+                }
+            }
+            Some("tool_reference") => {
+                let name = o.require("name")?.name()?;
+                let (from, to) =
+                    if is_added { (&mut removed, &mut *tools) } else { (&mut *tools, &mut removed) };
+                if let Some(at) = from.iter().position(|t| t.name == name) {
+                    to.push(from.remove(at));
+                }
+            }
+            other => {
+                let what = shortened(other.unwrap_or_default());
+                o.warn(format_args!("is left out: this server has no tools of the type '{what}'"));
+                continue;
+            }
+        }
+        o.finish(&[])?;
+    }
+    Ok(())
 }
 
 fn tool_choice(f: Field, chat: &mut Chat) -> Result<()> {
