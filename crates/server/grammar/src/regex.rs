@@ -103,7 +103,30 @@ fn bare(hir: Hir) -> (Hir, bool, bool) {
                 all.pop();
                 end = true;
             }
+            // `^$|^a$` is parsed as `^(?:$|a$)`.
+            if all.len() == 1 {
+                let inside = bare(all.remove(0));
+                return (inside.0, start || inside.1, end || inside.2);
+            }
+            if let Some(inside) = all.first().map(|h| bare(h.clone())).filter(|i| i.1 && !i.2) {
+                (all[0], start) = (inside.0, true);
+            }
+            if let Some(inside) = all.last().map(|h| bare(h.clone())).filter(|i| i.2 && !i.1) {
+                all.pop();
+                all.push(inside.0);
+                end = true;
+            }
             Hir::concat(all)
+        }
+        // Each alternative has the same ones, or they stay.
+        HirKind::Alternation(all) => {
+            let inside: Vec<_> = all.iter().map(|h| bare(h.clone())).collect();
+            let (first, last) = (inside[0].1, inside[0].2);
+            if !inside.iter().all(|i| (i.1, i.2) == (first, last)) {
+                return (Hir::alternation(all), false, false);
+            }
+            (start, end) = (first, last);
+            Hir::alternation(inside.into_iter().map(|i| i.0).collect())
         }
         HirKind::Capture(group) => {
             let inside = bare(*group.sub);
@@ -160,6 +183,14 @@ mod tests {
             ("^a|b$", &["ax", "xb"], &["xax", "bx"]),
             ("^(a|b)$", &["a", "b"], &["ab"]),
             ("(^a|b$)", &[], &[]),
+            ("^$|^ab$", &["", "ab"], &["a", "abab"]),
+            ("^(?:a$|bc$)", &["a", "bc"], &["ab", "bca"]),
+            // zod's base64
+            (
+                "^$|^(?:[0-9a-zA-Z+/]{4})*(?:(?:[0-9a-zA-Z+/]{2}==)|(?:[0-9a-zA-Z+/]{3}=))?$",
+                &["", "YWJj", "YQ==", "YWI="],
+                &["Y", "YQ=", "YQ==YQ=="],
+            ),
             ("^\\d+$", &["12"], &["٣", "1a"]),
             ("", &["", "x"], &[]),
         ] {
@@ -188,6 +219,10 @@ mod tests {
             let said = whole(pattern).unwrap_err();
             assert!(said.contains(part), "{pattern}: {said}");
         }
+        // Deep ones take no longer.
+        let deep = |anchor: &str| format!("{}a{}", format!("({anchor}").repeat(90), ")".repeat(90));
+        assert_eq!(whole(&deep("^")).unwrap(), "a");
+        assert!(whole(&deep("b^")).unwrap_err().contains("start and its end"));
         assert!(whole(&"a".repeat(REGEX_BYTES_MAX + 1)).unwrap_err().contains("the maximum is"));
     }
 }
