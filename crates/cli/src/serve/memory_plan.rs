@@ -9,10 +9,10 @@ use octet_engine::report::{Memory, Report};
 use crate::device_memory::{Placement, Split, Wanted, bill, table_copy};
 use crate::units::{count, parameters, size};
 
-/// Sizes to try in turn if the user sets none: contexts in the KV cache, and bytes of snapshots. Finally snapshots get the rest, at
-/// least what one conversation needs.
+/// Sizes to try in turn if the user sets none: contexts in the KV cache, and bytes of snapshots. Finally snapshots get what one or more
+/// contexts leave, at least what one conversation needs.
 const TRIED: [(usize, u64); 3] = [(4, 2 << 30), (2, 1 << 30), (1, 1 << 30)];
-/// Then there is a further context only if the snapshots keep room for one per so many tokens of the KV cache.
+/// Then a further context is added only if the snapshots keep room for one per this number of tokens of the KV cache.
 const SNAPSHOT_TOKENS: usize = 512;
 
 /// The sizes of a model on a device if there is room for them.
@@ -67,15 +67,15 @@ impl MemoryPlan {
         let slot = report.state_bytes();
         let mut out = least;
         for (contexts, _) in TRIED.into_iter().rev() {
-            let (least, total) = with(contexts, None)?;
-            let own = slot.saturating_mul(least.limits.snapshots as u64);
+            let (smallest, total) = with(contexts, None)?;
+            let own = slot.saturating_mul(smallest.limits.snapshots as u64);
             let left = room.unwrap_or(0).saturating_sub(total).saturating_add(own).min(TRIED[2].1);
             let states = (left / slot.max(1)) as usize;
             let useful = context.saturating_mul(contexts) / SNAPSHOT_TOKENS;
             if contexts > 1 && (room.is_some_and(|room| total > room) || states < useful) {
                 break;
             }
-            let more = states > least.limits.snapshots;
+            let more = states > smallest.limits.snapshots;
             (out, _) = with(contexts, more.then_some(left))?;
         }
         Ok(Self { shrunk: room, ..out })
@@ -239,7 +239,7 @@ mod tests {
         assert!(some.total(&report) <= room && some.fits(&report) && !tight.fits(&report));
         let text = some.text("tiny", &report);
         assert!(text.contains("reduced to fit into"), "{text}");
-        // Where states are small, further contexts come before thousands of them.
+        // If states are small, further contexts come before thousands of them.
         let room = least + 1000 * report.state_bytes();
         let some = bill(Some(room));
         assert_eq!(some.options.kv_tokens, Some(4000));

@@ -84,58 +84,58 @@ fn slashed(pattern: &str) -> String {
 
 /// Without anchors at the edges; and whether there was one at the start, and at the end.
 fn bare(hir: Hir) -> (Hir, bool, bool) {
-    let (mut start, mut end) = (false, false);
-    let hir = match hir.into_kind() {
-        HirKind::Look(Look::Start) => {
-            start = true;
-            Hir::empty()
+    let (start, end) = anchors(&hir);
+    (without(hir, start, end), start, end)
+}
+
+/// Whether a match begins at the start, and ends at the end, by anchors at the edges: `^$|^a$` is parsed as `^(?:$|a$)`.
+fn anchors(hir: &Hir) -> (bool, bool) {
+    match hir.kind() {
+        HirKind::Look(look) => (*look == Look::Start, *look == Look::End),
+        HirKind::Concat(all) => {
+            (all.first().is_some_and(|h| anchors(h).0), all.last().is_some_and(|h| anchors(h).1))
         }
-        HirKind::Look(Look::End) => {
-            end = true;
-            Hir::empty()
+        HirKind::Alternation(all) => {
+            let each = all.iter().map(anchors);
+            each.fold((true, true), |both, one| (both.0 && one.0, both.1 && one.1))
         }
+        HirKind::Capture(group) => anchors(&group.sub),
+        _ => (false, false),
+    }
+}
+
+/// Without the anchors that [`anchors`] finds at these edges.
+fn without(hir: Hir, start: bool, end: bool) -> Hir {
+    if !start && !end {
+        return hir;
+    }
+    match hir.into_kind() {
+        HirKind::Look(Look::Start) if start => Hir::empty(),
+        HirKind::Look(Look::End) if end => Hir::empty(),
         HirKind::Concat(mut all) => {
-            while all.first().is_some_and(|h| *h.kind() == HirKind::Look(Look::Start)) {
-                all.remove(0);
-                start = true;
+            let is = |look: Look| move |h: &&Hir| *h.kind() == HirKind::Look(look);
+            if start {
+                all.drain(..all.iter().take_while(is(Look::Start)).count());
+                let first = all.first_mut().filter(|h| anchors(h).0);
+                if let Some(h) = first {
+                    *h = without(std::mem::replace(h, Hir::empty()), true, false);
+                }
             }
-            while all.last().is_some_and(|h| *h.kind() == HirKind::Look(Look::End)) {
-                all.pop();
-                end = true;
-            }
-            // `^$|^a$` is parsed as `^(?:$|a$)`.
-            if all.len() == 1 {
-                let inside = bare(all.remove(0));
-                return (inside.0, start || inside.1, end || inside.2);
-            }
-            if let Some(inside) = all.first().map(|h| bare(h.clone())).filter(|i| i.1 && !i.2) {
-                (all[0], start) = (inside.0, true);
-            }
-            if let Some(inside) = all.last().map(|h| bare(h.clone())).filter(|i| i.2 && !i.1) {
-                all.pop();
-                all.push(inside.0);
-                end = true;
+            if end {
+                all.truncate(all.len() - all.iter().rev().take_while(is(Look::End)).count());
+                let last = all.last_mut().filter(|h| anchors(h).1);
+                if let Some(h) = last {
+                    *h = without(std::mem::replace(h, Hir::empty()), false, true);
+                }
             }
             Hir::concat(all)
         }
-        // Each alternative has the same ones, or they stay.
         HirKind::Alternation(all) => {
-            let inside: Vec<_> = all.iter().map(|h| bare(h.clone())).collect();
-            let (first, last) = (inside[0].1, inside[0].2);
-            if !inside.iter().all(|i| (i.1, i.2) == (first, last)) {
-                return (Hir::alternation(all), false, false);
-            }
-            (start, end) = (first, last);
-            Hir::alternation(inside.into_iter().map(|i| i.0).collect())
+            Hir::alternation(all.into_iter().map(|h| without(h, start, end)).collect())
         }
-        HirKind::Capture(group) => {
-            let inside = bare(*group.sub);
-            (start, end) = (inside.1, inside.2);
-            inside.0
-        }
+        HirKind::Capture(group) => without(*group.sub, start, end),
         kind => from(kind),
-    };
-    (hir, start, end)
+    }
 }
 
 fn from(kind: HirKind) -> Hir {
@@ -219,7 +219,6 @@ mod tests {
             let said = whole(pattern).unwrap_err();
             assert!(said.contains(part), "{pattern}: {said}");
         }
-        // Deep ones take no longer.
         let deep = |anchor: &str| format!("{}a{}", format!("({anchor}").repeat(90), ")".repeat(90));
         assert_eq!(whole(&deep("^")).unwrap(), "a");
         assert!(whole(&deep("b^")).unwrap_err().contains("start and its end"));

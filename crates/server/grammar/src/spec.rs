@@ -67,7 +67,7 @@ pub struct Tool {
     /// The function's name.
     pub name: String,
     /// JSON schema of its arguments, an object; `null` where it takes none. Arguments that it does not list are only
-    /// allowed where it says `additionalProperties`.
+    /// allowed where it says `additionalProperties`, or is combined with schemas that list others.
     pub parameters: Value,
     /// Refuse what of the schema cannot be enforced. Otherwise that part of the schema is left out, with a warning.
     pub strict: bool,

@@ -59,8 +59,8 @@ pub fn add_header<'a>(response: &mut Response, messages: impl Iterator<Item = &'
     }
 }
 
-/// What the header of another Octet's answer says.
-pub fn warning(headers: &HeaderMap) -> Option<String> {
+/// The warnings in the header of another Octet server's answer.
+pub fn header_value(headers: &HeaderMap) -> Option<String> {
     Some(headers.get(HEADER)?.to_str().ok()?.to_string())
 }
 

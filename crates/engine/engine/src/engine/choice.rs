@@ -255,6 +255,7 @@ impl Choice {
         let early = self.generated() <= self.min_tokens && self.min_tokens > 0;
         let piece = self.detokenizer.push(id);
         if early {
+            self.lines.skip(piece);
             text.push_str(piece);
             return None;
         }
@@ -267,7 +268,7 @@ impl Choice {
         }
     }
 
-    /// Appends the held-back text at the end of the answer.
+    /// Appends the held-back text at the end of the answer; `Some` if another end comes first.
     fn flush_text(&mut self, text: &mut String) -> Option<Finish> {
         if self.lines.has_ended() {
             return None;
@@ -281,7 +282,10 @@ impl Choice {
         }
         let (bytes, _) = self.lines.push(&text[begin..], since(self.first_token));
         text.truncate(begin + bytes);
-        (stopped && !self.lines.has_ended()).then_some(Finish::StopString)
+        match self.lines.has_ended() {
+            true => Some(Finish::Length),
+            false => stopped.then_some(Finish::StopString),
+        }
     }
 
     /// Ends reasoning whose budget is used up.

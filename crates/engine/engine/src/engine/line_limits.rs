@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-/// Limits after an answer's first line. The default has none.
+/// Limits that depend on an answer's lines. The default has none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LineLimits {
-    /// The answer ends at a line that begins with fewer spaces and tabs than this.
+    /// The answer ends at a line after the first that begins with fewer spaces and tabs than this.
     pub indent: usize,
     /// The answer ends with the first line that is complete this long after the first token.
     pub time: Option<Duration>,
@@ -33,20 +33,32 @@ impl Lines {
         self.ended
     }
 
+    /// Reads text at which the answer does not end.
+    pub fn skip(&mut self, text: &str) {
+        for c in text.chars() {
+            self.step(c);
+        }
+    }
+
+    fn step(&mut self, c: char) {
+        match (c, self.margin) {
+            (' ' | '\t', Some(n)) => self.margin = Some(n + 1),
+            ('\n', _) => (self.later, self.margin) = (true, Some(0)),
+            _ => self.margin = None,
+        }
+    }
+
     /// Reads the answer's next text, `elapsed` after the first token. Returns how many bytes of it belong to the answer, and whether
     /// the answer ends.
     pub fn push(&mut self, text: &str, elapsed: Duration) -> (usize, bool) {
         for (at, c) in text.char_indices() {
-            match (c, self.margin) {
-                (' ' | '\t', Some(n)) => self.margin = Some(n + 1),
-                // An empty line has no indentation either.
-                (_, Some(n)) if self.later && n < self.limits.indent => {
-                    self.ended = true;
-                    return (at, true);
-                }
-                ('\n', _) => (self.later, self.margin) = (true, Some(0)),
-                _ => self.margin = None,
+            // An empty line has no indentation either.
+            let is_short = self.later && self.margin.is_some_and(|n| n < self.limits.indent);
+            if is_short && !matches!(c, ' ' | '\t') {
+                self.ended = true;
+                return (at, true);
             }
+            self.step(c);
         }
         let is_late = self.limits.time.is_some_and(|time| elapsed > time);
         (text.len(), is_late && text.contains('\n'))
@@ -79,6 +91,9 @@ mod tests {
         assert_eq!(run(2, &[text]), ("if x:\n    a()\n\t".into(), true));
         assert_eq!(run(5, &[text]), ("if x:\n    ".into(), true));
         assert_eq!(run(2, &["a\n    b\n\n    c"]), ("a\n    b\n".into(), true));
+        let mut lines = Lines::new(LineLimits { indent: 1, time: None });
+        lines.skip("a\n");
+        assert_eq!(lines.push("b", Duration::ZERO), (0, true));
         let letters: Vec<String> = text.chars().map(String::from).collect();
         let letters: Vec<&str> = letters.iter().map(String::as_str).collect();
         for indent in 0..6 {

@@ -64,10 +64,10 @@ pub struct GenerateRequest {
     pub memory: MemoryHandle,
 }
 
-/// Limits after an answer's first line, as editors' plugins set them. The default has none.
+/// Limits that depend on an answer's lines, as editors' plugins set them. The default has none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LineLimits {
-    /// The answer ends at a line that begins with fewer spaces and tabs than this.
+    /// The answer ends at a line after the first that begins with fewer spaces and tabs than this.
     pub indent: u32,
     /// The answer ends with the first line that is complete this many milliseconds after the first token.
     pub time_ms: Option<u32>,

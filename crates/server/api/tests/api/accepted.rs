@@ -526,11 +526,16 @@ fn tools_of_responses_and_anthropic_in_a_chat() {
     for tool in [
         json!({"type": "function", "name": "f", "description": "d", "parameters": schema}),
         json!({"name": "f", "description": "d", "input_schema": schema}),
+        json!({"type": "custom", "name": "f", "description": "d", "input_schema": schema}),
     ] {
         let r =
             with(&tool, json!({"type": "function", "name": "f"})).unwrap_or_else(|e| panic!("{tool}: {e}"));
         assert_eq!((r.chat(), r.warnings.len()), (wanted.chat(), 0), "{tool}");
     }
+    let custom = json!({"name": "f", "description": "d"});
+    let usual = with(&json!({"type": "custom", "custom": custom}), json!("auto")).unwrap();
+    let flat = with(&json!({"type": "custom", "name": "f", "description": "d"}), json!("auto")).unwrap();
+    assert_eq!(flat.chat(), usual.chat());
     let e = with(&json!({"type": "function"}), json!("auto")).unwrap_err();
     assert_eq!(e.param.as_deref(), Some("tools[0].function"));
 }

@@ -336,14 +336,14 @@ fn system_messages_add_and_remove_tools() {
     for (blocks, names, warnings) in [
         (json!([added("c")]), vec!["a", "b", "c"], 0),
         (json!([named("tool_removal", "a"), added("b")]), vec!["b"], 0),
-        (json!([named("tool_removal", "a"), named("tool_addition", "a")]), vec!["b", "a"], 0),
+        (json!([named("tool_removal", "a"), named("tool_addition", "a")]), vec!["a", "b"], 0),
         (
             json!([
                 named("tool_removal", "x"),
                 change("tool_addition", json!({"type": "mcp_toolset_reference"}))
             ]),
             vec!["a", "b"],
-            1,
+            2,
         ),
     ] {
         let body = json!({"model": "m", "max_tokens": 1, "tools": [tool("a"), tool("b")], "messages": [

@@ -278,3 +278,36 @@ fn the_last_message_may_say_that_it_is_continued() {
     let e = ask(json!({"role": "assistant", "tool_calls": [call], "prefix": true}), json!({})).unwrap_err();
     assert!(e.message.contains("'messages[3].prefix' cannot continue"), "{e}");
 }
+
+/// As beside Anthropic's results: one screenshot does not end a session.
+#[test]
+fn content_beside_results_is_left_out() {
+    let audio = json!({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}});
+    let call =
+        json!({"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]});
+    let result = |content: Value| json!({"type": "tool_result", "tool_use_id": "1", "content": content});
+    let text = json!({"type": "text", "text": "B"});
+    for (content, at, all) in [
+        (
+            json!([result(json!("sunny")), audio, text]),
+            "messages[2].content[1]",
+            ["Hi", "sunny", "[Here was audio. This model reads text only.]", "B"],
+        ),
+        (
+            json!([result(json!([audio])), text]),
+            "messages[2].content[0].content[0]",
+            ["Hi", "[Here was audio. This model reads text only.]", "B", ""],
+        ),
+    ] {
+        let r = chat(&json!([{"role": "user", "content": "Hi"}, call, {"role": "user", "content": content}]))
+            .unwrap();
+        let all: Vec<&str> = all.into_iter().filter(|t| !t.is_empty()).collect();
+        assert_eq!(
+            (texts(&r), params(&r)),
+            (all.iter().map(|t| t.to_string()).collect(), vec![at]),
+            "{content}"
+        );
+    }
+    // Without results, it is asked about.
+    assert!(chat(&json!([{"role": "user", "content": [text, audio]}])).is_err());
+}

@@ -45,6 +45,16 @@ pub fn closes(schema: &Map<String, Value>) -> bool {
         && least <= allowed as f64
 }
 
+/// Whether an object allows what other schemas list: alternatives that only require listed properties list none.
+pub fn lists_elsewhere(schema: &Map<String, Value>) -> bool {
+    let lists = |member: &Value| {
+        let asserts = |name: &String| name != "required" && keyword(name) != Keyword::Annotation;
+        member.as_object().is_none_or(|member| member.keys().any(asserts))
+    };
+    let combined = ["allOf", "anyOf", "oneOf"].iter().filter_map(|name| schema.get(*name)?.as_array());
+    schema.contains_key("$ref") || combined.flatten().any(lists)
+}
+
 /// Whether what the keyword `name` of a schema holds must be met together with others: properties of one may be listed by another, so
 /// neither can be closed. `allOf` with one schema, as pydantic writes a reference with a description, is no combination.
 pub fn combines(name: &str, schema: &Map<String, Value>) -> bool {

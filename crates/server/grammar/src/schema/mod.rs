@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::Error;
 
+pub use close::lists_elsewhere;
 pub use types::types;
 
 /// Whether a keyword says nothing about what is valid.
@@ -43,7 +44,7 @@ pub struct Prepared {
 }
 
 /// Prepares a whole schema. Objects that list properties allow no others, see `close`. `closed`: so does a top-level object that lists
-/// none or is combined with others, unless it says otherwise.
+/// none, unless it says otherwise or is combined with schemas that list others.
 pub fn prepare(schema: &Value, subject: &str, policy: Policy, closed: bool) -> Result<Prepared, Error> {
     prepare_part(schema, schema, "#", subject, policy, closed)
 }
@@ -61,9 +62,7 @@ pub fn prepare_part(
     let mut schema = walk.document(part)?;
     let walk::Outcome { definitions, pointers, mut warnings } = walk.finish();
     if let Value::Object(s) = &mut schema {
-        // Beside these, what is allowed is listed elsewhere.
-        let is_combined = ["$ref", "allOf", "anyOf", "oneOf"].iter().any(|name| s.contains_key(*name));
-        if closed && types(s, &definitions) == Types::OBJECT && !is_combined {
+        if closed && types(s, &definitions) == Types::OBJECT && !close::lists_elsewhere(s) {
             s.entry("additionalProperties").or_insert(Value::Bool(false));
         }
     }

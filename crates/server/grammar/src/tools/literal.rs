@@ -55,6 +55,9 @@ pub(super) fn members(
     if alternatives.is_empty() {
         return writer.call(arguments, end);
     }
+    // The checks of the whole: of its size, and that one alternative excludes the others.
+    let whole = arguments.prepare(arguments.schema, &arguments.path, true)?;
+    writer.rules.warn(whole.warnings);
     let each: Result<Vec<String>, Error> = alternatives.iter().map(|one| writer.call(one, end)).collect();
     Ok(format!("({})", each?.join(" | ")))
 }
@@ -78,12 +81,11 @@ impl Writer<'_> {
     /// Writes the rules of a call's arguments followed by `end`; returns a reference to them.
     fn call(&mut self, arguments: &Arguments<'_>, end: &str) -> Result<String, Error> {
         let prepared = arguments.prepare(arguments.schema, &arguments.path, true)?;
-        self.rules.warnings.extend(prepared.warnings.iter().cloned());
+        self.rules.warn(prepared.warnings.clone());
         self.defs = prepared.schema.get("$defs").and_then(Value::as_object).cloned().unwrap_or_default();
         for name in ["anyOf", "oneOf", "$ref"] {
             if prepared.schema.get(name).is_some() {
-                let what = format!("'{name}' is not supported there in this model's syntax");
-                xml::problem(self.rules, arguments, &arguments.path, what)?;
+                xml::problem(self.rules, arguments, &arguments.path, super::not_at_the_top(name))?;
             }
         }
         self.object(&prepared.schema, &arguments.path, end, true, 0)

@@ -47,10 +47,28 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// Adds what is not enforced. A part of a schema may be looked at twice.
+    fn warn(&mut self, warnings: Vec<String>) {
+        for warning in warnings {
+            if !self.warnings.contains(&warning) {
+                self.warnings.push(warning);
+            }
+        }
+    }
+
     fn rule(&mut self, name: &str, body: &str) {
         // Writing to a string cannot fail.
         let _ = writeln!(self.text, "{name}: {body}");
     }
+}
+
+/// What is wrong with a keyword beside which a syntax cannot write arguments.
+fn not_at_the_top(name: &str) -> String {
+    let alone = match name {
+        "anyOf" | "oneOf" => format!(", unless alone, with at most {ALTERNATIVES_MAX} objects"),
+        _ => String::new(),
+    };
+    format!("'{name}' is not supported at the top of a tool's parameters in this model's syntax{alone}")
 }
 
 impl Calls<'_> {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::bare::{self, Bare};
 use super::{Arguments, Rules};
-use crate::schema::{Policy, Prepared, pointer_segment, types};
+use crate::schema::{Policy, Prepared, lists_elsewhere, pointer_segment, types};
 use crate::{Error, Tool, lark, regex};
 
 /// Maximum number of parameters in any order: the bits of a rule's state. Further ones come in the schema's order.
@@ -63,7 +63,10 @@ pub(super) fn list(
     end: &str,
 ) -> Result<String, Error> {
     let alternatives = given.map(Arguments::alternatives).unwrap_or_default();
-    if !alternatives.is_empty() {
+    if let (Some(arguments), false) = (given, alternatives.is_empty()) {
+        // The checks of the whole: of its size, and that one alternative excludes the others.
+        let whole = arguments.prepare(arguments.schema, &arguments.path, true)?;
+        rules.warn(whole.warnings);
         let each = alternatives.iter().enumerate();
         let lists: Result<Vec<String>, Error> =
             each.map(|(k, one)| list(rules, &format!("{i}_{k}"), Some(one), form, end)).collect();
@@ -131,17 +134,12 @@ fn parameters(
     let Value::Object(schema) = arguments.schema else { return Ok((Vec::new(), false)) };
     // The whole schema is prepared for its checks: of sizes and unsupported keywords.
     let whole = arguments.prepare(arguments.schema, &arguments.path, true)?;
-    rules.warnings.extend(whole.warnings);
+    rules.warn(whole.warnings);
     for name in
         ["allOf", "anyOf", "oneOf", "patternProperties", "minProperties", "maxProperties", "enum", "const"]
     {
         if schema.contains_key(name) {
-            problem(
-                rules,
-                arguments,
-                &arguments.path,
-                format!("'{name}' is not supported at the top of a tool's parameters in this model's syntax"),
-            )?;
+            problem(rules, arguments, &arguments.path, super::not_at_the_top(name))?;
         }
     }
     let others = allows_others(schema);
@@ -165,9 +163,8 @@ fn parameters(
 
 /// Whether parameters that a schema does not list are allowed.
 fn allows_others(schema: &Map<String, Value>) -> bool {
-    let combined = ["allOf", "anyOf", "oneOf"].iter().any(|k| schema.contains_key(*k));
     match schema.get("additionalProperties") {
-        None => combined && !schema.contains_key("properties"),
+        None => lists_elsewhere(schema),
         Some(value) => value != &Value::Bool(false),
     }
 }

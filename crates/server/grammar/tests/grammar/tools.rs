@@ -356,6 +356,24 @@ fn arguments_of_several_forms_are_enforced() {
 }
 
 #[test]
+fn alternatives_that_overlap_are_named() {
+    let one = |name: &str| json!({"type": "object", "properties": {name: {"type": "integer"}}});
+    let overlapping = json!({"oneOf": [one("a"), one("b")]});
+    for syntax in &syntaxes() {
+        let with = |strict| {
+            let tools = vec![Tool { name: "f".into(), parameters: overlapping.clone(), strict }];
+            let mode = ToolMode::Required;
+            let spec = GrammarSpec::ToolCalls { syntax: syntax.clone(), tools, mode, parallel: false };
+            compile(&bytes(), spec, false)
+        };
+        let warnings = with(false).unwrap().warnings().join("\n");
+        assert!(warnings.contains("'f'") && warnings.contains("oneOf"), "{syntax:?}: {warnings}");
+        let said = with(true).unwrap_err().to_string();
+        assert!(said.contains("oneOf"), "{syntax:?}: {said}");
+    }
+}
+
+#[test]
 fn unenforceable_schemas_give_a_warning() {
     let vocabulary = bytes();
     let odd = json!({"type": "object", "properties": {"a": {"type": "string", "not": {"const": "x"}}}, "required": ["a"], "additionalProperties": false});

@@ -23,7 +23,7 @@ use crate::answer_source::{AnswerSource, Facts};
 use crate::inference::Inference;
 use crate::ops::Trace;
 use crate::pipeline::draining;
-use crate::warnings::{messages, warning};
+use crate::warnings::{header_value, messages};
 
 /// After how many seconds a request that was refused for lack of capacity may be tried again.
 const RETRY_S: u64 = 1;
@@ -303,7 +303,7 @@ impl AnswerSource for RoutedRequest {
         // A provider may support fields that Octet does not; another Octet says what it warns about. A model in this process repeats
         // the warnings of the request, with its own.
         let warnings = match self.reply.warnings() {
-            [] if self.is_remote() => self.headers().and_then(warning).into_iter().collect(),
+            [] if self.is_remote() => self.headers().and_then(header_value).into_iter().collect(),
             [] => messages(&request.warnings).map(str::to_string).collect(),
             warnings => warnings.to_vec(),
         };

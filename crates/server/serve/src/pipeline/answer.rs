@@ -100,7 +100,7 @@ impl Choice {
     fn push_text(&mut self, text: &str, out: &mut Vec<Event>) {
         let choice = self.index;
         if std::mem::replace(&mut self.begins, false) {
-            drop_before(&mut self.waiting, text.len());
+            self.waiting.drain(..before(&self.waiting, text));
         }
         if !self.waiting.is_empty() {
             out.push(Event::Logprobs { choice, tokens: std::mem::take(&mut self.waiting) });
@@ -108,24 +108,28 @@ impl Choice {
         out.push(Event::Text { choice, text: text.into() });
     }
 
+    /// The APIs report log-probabilities of the content only.
+    fn drop_waiting(&mut self) {
+        self.waiting.clear();
+        self.begins = true;
+    }
+
     fn delta(&mut self, delta: Delta<'_>, out: &mut Vec<Event>) {
         let choice = self.index;
         match delta {
             Delta::Content(text) => self.push_text(text, out),
             Delta::Reasoning(text) => {
-                // The APIs report log-probabilities of emitted text only.
-                self.waiting.clear();
-                self.begins = true;
+                self.drop_waiting();
                 out.push(Event::Reasoning { choice, text: text.into() });
             }
             Delta::Call { name, .. } => {
-                self.waiting.clear();
+                self.drop_waiting();
                 let id = format!("call_{}", Uuid::new_v4().simple());
                 out.push(Event::ToolCallStart { choice, index: self.calls, id, name: name.into() });
                 self.calls += 1;
             }
             Delta::Arguments(text) => {
-                self.waiting.clear();
+                self.drop_waiting();
                 let index = self.calls.saturating_sub(1);
                 out.push(Event::ToolCallArguments { choice, index, text: text.into() });
             }
@@ -167,16 +171,20 @@ impl Choice {
     }
 }
 
-/// Drops the first tokens, up to the last `bytes` bytes.
-fn drop_before(tokens: &mut Vec<TokenLogprob>, bytes: usize) {
-    let mut surplus = tokens.iter().map(|t| t.bytes.len()).sum::<usize>().saturating_sub(bytes);
-    let before = tokens.iter().take_while(|t| {
-        let is_before = t.bytes.len() <= surplus;
-        surplus = surplus.saturating_sub(t.bytes.len());
-        is_before
-    });
-    let n = before.count();
-    tokens.drain(..n);
+/// The number of tokens before those that begin with `text`: tags, and white space that is not in the text.
+fn before(tokens: &[TokenLogprob], text: &str) -> usize {
+    let (mut bytes, mut starts) = (Vec::new(), Vec::new());
+    for token in tokens {
+        starts.push(bytes.len());
+        bytes.extend_from_slice(&token.bytes);
+    }
+    let wanted = text.trim_start().as_bytes();
+    let found = starts.iter().position(|&at| bytes[at..].trim_ascii_start().starts_with(wanted));
+    // Nothing, where the text has other bytes than its tokens: those are not characters.
+    let tags = found.unwrap_or(0);
+    let is_blank = |t: &&TokenLogprob| t.bytes.trim_ascii().is_empty();
+    let blanks = tokens[tags..].iter().take_while(is_blank).count();
+    if text.starts_with(char::is_whitespace) { tags } else { tags + blanks }
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -226,4 +234,36 @@ pub fn prompt_logprobs(
         }
     });
     first.into_iter().chain(scores.iter().map(|l| token_logprob(tokenizer, l))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_and_white_space_before_the_content_have_no_log_probabilities() {
+        let token = |text: &str| TokenLogprob {
+            id: None,
+            token: text.into(),
+            bytes: text.into(),
+            logprob: Some(-1.0),
+            top: Vec::new(),
+        };
+        for (tokens, text, dropped) in [
+            (&["</think>", "\n\n", "Hello"][..], "Hello", 2),
+            (&["\n", "</think>", "\n", "\n", "a"], "a", 4),
+            (&["</think>", " a"], "a", 1),
+            (&["\n</tool_call>", "\nDone"], "Done", 1),
+            (&["a"], "a", 0),
+            (&["\n", "a"], "\na", 0),
+            (&["\n"], "\n", 0),
+            // The rest of the last token may become a tag.
+            (&["<", " a <"], "< a ", 0),
+            (&["a", "a"], "a", 0),
+            (&["\u{fffd}"], "other", 0),
+        ] {
+            let tokens: Vec<TokenLogprob> = tokens.iter().map(|t| token(t)).collect();
+            assert_eq!(before(&tokens, text), dropped, "{text:?}");
+        }
+    }
 }

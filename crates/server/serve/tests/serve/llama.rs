@@ -196,7 +196,7 @@ async fn an_answer_ends_at_the_line_that_the_limits_say() {
         let streamed: String = events.iter().filter_map(|e| e.1["content"].as_str()).collect();
         assert_eq!(streamed, text, "{limits}");
     }
-    // A step takes longer than no time.
+    // 300 steps take longer than 1 ms.
     let grammar = r#"root ::= [ab]{300} "\n" [ab]{50}"#;
     let timed = json!({"t_max_predict_ms": 1, "n_predict": 400, "ignore_eos": false, "grammar": grammar});
     let answer = f.ok("/completion", &completion(timed)).await;

@@ -120,8 +120,12 @@ async fn several_answers_have_stops_and_log_probabilities() {
         .filter_map(|(_, e)| e["choices"][0]["logprobs"]["content"].as_array().map(Vec::len))
         .sum();
     assert_eq!(streamed, 12);
+}
 
-    // After reasoning, too, the tokens are those of the content.
+/// After reasoning, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn log_probabilities_are_those_of_the_content() {
+    let f = Fixture::start().await;
     let mut thinks = chat("Hello");
     thinks.as_object_mut().unwrap().shift_remove("chat_template_kwargs");
     for budget in [0, 5] {

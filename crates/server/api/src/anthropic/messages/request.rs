@@ -1,5 +1,7 @@
 //! Parses a client's messages request. Called by the server and the gateway.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 
 use super::content::{ToolChange, cache_control, messages, texts};
@@ -192,7 +194,12 @@ fn tool(f: Field) -> Result<Option<Tool>> {
 
 /// Adds and removes tools. They hold for the whole conversation: a prompt has one list.
 fn change_tools(tools: &mut Vec<Tool>, changes: Vec<ToolChange>) -> Result<()> {
-    let mut removed: Vec<Tool> = Vec::new();
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let mut all: Vec<(Tool, bool)> = tools.drain(..).map(|tool| (tool, true)).collect();
+    let mut by_name: HashMap<String, usize> =
+        all.iter().enumerate().map(|(at, (tool, _))| (tool.name.clone(), at)).collect();
     for change in changes {
         let (f, is_added) = match change {
             ToolChange::Added(f) => (f, true),
@@ -203,26 +210,28 @@ fn change_tools(tools: &mut Vec<Tool>, changes: Vec<ToolChange>) -> Result<()> {
         match kind.as_str() {
             Some("tool_definition") if is_added => {
                 if let Some(tool) = tool(o.require("definition")?)? {
-                    tools.retain(|t| t.name != tool.name);
-                    tools.push(tool);
+                    if let Some(earlier) = by_name.insert(tool.name.clone(), all.len()) {
+                        all[earlier].1 = false;
+                    }
+                    all.push((tool, true));
                 }
             }
             Some("tool_reference") => {
                 let name = o.require("name")?.name()?;
-                let (from, to) =
-                    if is_added { (&mut removed, &mut *tools) } else { (&mut *tools, &mut removed) };
-                if let Some(at) = from.iter().position(|t| t.name == name) {
-                    to.push(from.remove(at));
+                match by_name.get(&name) {
+                    Some(at) => all[*at].1 = is_added,
+                    None => o.warn(format_args!("is left out: there is no tool '{}'", shortened(&name))),
                 }
             }
             other => {
                 let what = shortened(other.unwrap_or_default());
-                o.warn(format_args!("is left out: this server has no tools of the type '{what}'"));
+                o.warn(format_args!("is left out: '{what}' is not supported there"));
                 continue;
             }
         }
         o.finish(&[])?;
     }
+    tools.extend(all.into_iter().filter(|(_, is_there)| *is_there).map(|(tool, _)| tool));
     Ok(())
 }
 

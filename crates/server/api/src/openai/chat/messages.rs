@@ -66,9 +66,10 @@ pub(super) fn messages(f: Field) -> Result<Conversation> {
     let unread = f.unread().clone();
     let mut out = Conversation::default();
     for (i, f) in f.array()?.enumerate() {
-        for message in message(f, i + 1 == last, &mut out)? {
-            unread.place(out.messages.len());
-            out.messages.push(message);
+        let new = message(f, i + 1 == last, &mut out)?;
+        if !new.is_empty() {
+            out.messages.extend(new);
+            unread.place(out.messages.len() - 1);
         }
     }
     add_missing_ids(&mut out.messages);
@@ -173,7 +174,7 @@ fn message(f: Field, is_last: bool, all: &mut Conversation) -> Result<Vec<Messag
             m.content = o.read("content", content)?.unwrap_or_default();
         }
         Role::User => {
-            (results, m.content) = asked(o.require("content")?)?;
+            (results, m.content) = asked(o.require("content")?, all.messages.len())?;
         }
         Role::System | Role::Developer => m.content = content(o.require("content")?)?,
     }
@@ -266,15 +267,17 @@ fn answered(f: Field, beside: &mut Answered) -> Result<Vec<Part>> {
     Ok(out)
 }
 
-/// Parts of a question. Results of tools, in Anthropic's form, become messages before it.
-fn asked(f: Field) -> Result<(Vec<Message>, Vec<Part>)> {
+/// Parts of a question. Results of tools, in Anthropic's form, become messages before it, the first at `at`.
+fn asked(f: Field, at: usize) -> Result<(Vec<Message>, Vec<Part>)> {
     if !f.is_array() {
         return Ok((Vec::new(), content(f)?));
     }
+    let unread = f.unread().clone();
     let (mut results, mut others) = (Vec::new(), Vec::new());
     for f in f.array()? {
         if f.value()["type"] == "tool_result" {
             results.push(tool_result(f.object()?)?);
+            unread.place(at + results.len() - 1);
         } else {
             others.push(part(f)?);
         }

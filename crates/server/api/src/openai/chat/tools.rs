@@ -76,6 +76,12 @@ fn tool(f: Field) -> Result<Option<Tool>> {
         return fields::function(o).map(Some);
     }
     o.take("type");
+    // The form of Responses, or of Anthropic, whose functions are custom tools.
+    if !o.has("custom") && o.has("name") {
+        let tool = if o.has("input_schema") { fields::tool(&mut o)? } else { custom(&mut o)? };
+        o.finish(&[fields::TOOL])?;
+        return Ok(Some(tool));
+    }
     let mut inner = o.require("custom")?.object()?;
     o.finish(&[fields::TOOL])?;
     let tool = custom(&mut inner)?;
