@@ -61,10 +61,12 @@ pub fn prepare_part(
     let mut walk = walk::Walk::new(root, path, subject, policy);
     let mut schema = walk.document(part)?;
     let walk::Outcome { definitions, pointers, mut warnings } = walk.finish();
-    if let Value::Object(s) = &mut schema {
-        if closed && types(s, &definitions) == Types::OBJECT && !close::lists_elsewhere(s) {
-            s.entry("additionalProperties").or_insert(Value::Bool(false));
-        }
+    if let Value::Object(s) = &mut schema
+        && closed
+        && types(s, &definitions) == Types::OBJECT
+        && !lists_elsewhere(s)
+    {
+        s.entry("additionalProperties").or_insert(Value::Bool(false));
     }
     let mut alternatives = types::Alternatives::new(&definitions, subject, policy, &mut warnings);
     schema = alternatives.settle(&schema, path)?;
