@@ -178,13 +178,17 @@ fn before(tokens: &[TokenLogprob], text: &str) -> usize {
         starts.push(bytes.len());
         bytes.extend_from_slice(&token.bytes);
     }
-    let wanted = text.trim_start().as_bytes();
-    let found = starts.iter().position(|&at| bytes[at..].trim_ascii_start().starts_with(wanted));
+    let keeps_blanks = text.starts_with(char::is_whitespace);
+    let begins = |rest: &[u8]| {
+        let rest = if keeps_blanks { rest } else { rest.trim_ascii_start() };
+        rest.starts_with(text.as_bytes())
+    };
+    let found = starts.iter().position(|&at| begins(&bytes[at..]));
     // Nothing, where the text has other bytes than its tokens: those are not characters.
     let tags = found.unwrap_or(0);
     let is_blank = |t: &&TokenLogprob| t.bytes.trim_ascii().is_empty();
     let blanks = tokens[tags..].iter().take_while(is_blank).count();
-    if text.starts_with(char::is_whitespace) { tags } else { tags + blanks }
+    if keeps_blanks { tags } else { tags + blanks }
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -257,6 +261,7 @@ mod tests {
             (&["a"], "a", 0),
             (&["\n", "a"], "\na", 0),
             (&["\n"], "\n", 0),
+            (&["</think>", "\n", "\u{b}"], "\u{b}", 2),
             // The rest of the last token may become a tag.
             (&["<", " a <"], "< a ", 0),
             (&["a", "a"], "a", 0),
