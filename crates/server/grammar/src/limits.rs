@@ -6,6 +6,10 @@ use llguidance::api::ParserLimits;
 
 /// Maximum length of a regular expression or pattern in bytes.
 pub const REGEX_BYTES_MAX: usize = 16 << 10;
+/// Maximum length of a regular expression with its classes written out, as anchors are removed from it.
+pub const PRINTED_BYTES_MAX: usize = 256 << 10;
+/// The same for all patterns of a schema.
+pub const PATTERN_BYTES_MAX: usize = 1 << 20;
 /// Maximum length of a grammar in bytes.
 pub const LARK_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of conjunctions in a grammar's terminals: intersecting regexes multiplies their sizes.

@@ -3,11 +3,13 @@
 //! llguidance's terminals match as a whole and have no anchors, while clients write `^...$`; and a schema's pattern may match
 //! anywhere. So anchors at the edges are removed here.
 
+use std::fmt::Write;
+
 use llguidance::regex_to_lark;
 use regex_syntax::Parser;
 use regex_syntax::hir::{Hir, HirKind, Look};
 
-use crate::limits::REGEX_BYTES_MAX;
+use crate::limits::{PRINTED_BYTES_MAX, REGEX_BYTES_MAX};
 
 /// Refuses patterns that are too long.
 pub fn check_len(pattern: &str) -> Result<(), String> {
@@ -151,9 +153,28 @@ fn from(kind: HirKind) -> Hir {
     }
 }
 
+/// A text that cannot become longer than [`PRINTED_BYTES_MAX`]: a class of two characters may be thousands written out.
+struct Limited(String);
+
+impl Write for Limited {
+    fn write_str(&mut self, s: &str) -> std::fmt::Result {
+        if self.0.len() + s.len() > PRINTED_BYTES_MAX {
+            return Err(std::fmt::Error);
+        }
+        self.0.push_str(s);
+        Ok(())
+    }
+}
+
 fn print(hir: Hir) -> Result<String, String> {
     match hir.properties().look_set().iter().next() {
-        None => Ok(hir.to_string()),
+        None => {
+            let mut out = Limited(String::new());
+            let too_long =
+                |_| format!("a regex has more than {PRINTED_BYTES_MAX} bytes with its classes written out");
+            write!(out, "{hir}").map_err(too_long)?;
+            Ok(out.0)
+        }
         Some(Look::Start | Look::End) => Err("anchors are only supported at its start and its end".into()),
         Some(look) => Err(format!("{look:?} is not supported: no word boundaries, no anchors of lines")),
     }
@@ -222,6 +243,10 @@ mod tests {
         let deep = |anchor: &str| format!("{}a{}", format!("({anchor}").repeat(90), ")".repeat(90));
         assert_eq!(whole(&deep("^")).unwrap(), "a");
         assert!(whole(&deep("b^")).unwrap_err().contains("start and its end"));
+        for pattern in [format!("^{}$", r"\W".repeat(8000)), format!("(a{}$)", r"\PL".repeat(5000))] {
+            let said = [whole(&pattern).unwrap_err(), search(&pattern).unwrap_err()];
+            assert!(said.iter().all(|said| said.contains("bytes")), "{said:?}");
+        }
         assert!(whole(&"a".repeat(REGEX_BYTES_MAX + 1)).unwrap_err().contains("the maximum is"));
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Number, Value};
 use super::keywords::{FORMATS, Keyword, keyword};
 use super::{Policy, close, pointer_segment, types};
 use crate::limits::{
-    DEFINITIONS_MAX, ENUM_BYTES_MAX, ENUM_VALUES_MAX, MULTIPLE_DIGITS_MAX, MULTIPLE_MAX,
+    DEFINITIONS_MAX, ENUM_BYTES_MAX, ENUM_VALUES_MAX, MULTIPLE_DIGITS_MAX, MULTIPLE_MAX, PATTERN_BYTES_MAX,
     PATTERN_PROPERTIES_MAX, PROPERTIES_MAX, SCHEMA_DEPTH_MAX, SCHEMAS_MAX,
 };
 use crate::{Error, regex};
@@ -28,6 +28,8 @@ pub struct Walk<'a> {
     /// Inside a part that must be met together with others.
     combined: bool,
     schemas: usize,
+    /// Bytes of all patterns with their classes written out.
+    pattern_bytes: usize,
     enum_values: usize,
     enum_bytes: usize,
     /// Least common multiple of all `multipleOf`: an integer without the decimal point, and its number of decimals.
@@ -67,6 +69,7 @@ impl<'a> Walk<'a> {
             embedded: false,
             combined: false,
             schemas: 0,
+            pattern_bytes: 0,
             enum_values: 0,
             enum_bytes: 0,
             multiples: (1, 0),
@@ -270,11 +273,14 @@ impl<'a> Walk<'a> {
         }
         let mut out = Map::new();
         for (key, v) in map {
-            if name == "patternProperties"
-                && let Err(e) = regex::search(key)
-            {
-                self.problem(format!("'{}' in 'patternProperties': {e}", key.escape_debug()))?;
-                continue;
+            if name == "patternProperties" {
+                match regex::search(key) {
+                    Ok(printed) => self.count_pattern(&printed)?,
+                    Err(e) => {
+                        self.problem(format!("'{}' in 'patternProperties': {e}", key.escape_debug()))?;
+                        continue;
+                    }
+                }
             }
             out.insert(key.clone(), self.below(&[name, key], v)?);
         }
@@ -361,12 +367,26 @@ impl<'a> Walk<'a> {
     fn pattern(&mut self, value: &Value) -> Result<bool, Error> {
         let Some(pattern) = value.as_str() else { return self.malformed("pattern", "a string") };
         match regex::search(pattern) {
-            Ok(_) => Ok(true),
+            Ok(printed) => {
+                self.count_pattern(&printed)?;
+                Ok(true)
+            }
             Err(e) => {
                 self.problem(format!("'pattern': {e}"))?;
                 Ok(false)
             }
         }
+    }
+
+    fn count_pattern(&mut self, printed: &str) -> Result<(), Error> {
+        self.pattern_bytes += printed.len();
+        if self.pattern_bytes > PATTERN_BYTES_MAX {
+            let what = format!(
+                "the patterns so far have more than {PATTERN_BYTES_MAX} bytes with their classes written out"
+            );
+            return Err(self.error(what));
+        }
+        Ok(())
     }
 
     /// An unknown format is an annotation, so it is dropped.

@@ -82,7 +82,7 @@ impl Calls<'_> {
             if given.is_none() {
                 rules
                     .warnings
-                    .push(format!("{} are too complex for a grammar; they are not enforced", subject(tool)));
+                    .push(format!("no grammar could be made of {}; they are not enforced", subject(tool)));
             }
             match self.syntax {
                 ToolSyntax::Native(syntax) => {
@@ -206,12 +206,19 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// The target of a schema that is only a reference (some generators write that), to a limited depth, and where it is.
+/// The target of a schema that is only a reference (some generators write that), to a limited depth, and where it is. What stands beside
+/// a reference holds too, so such a schema stays.
 fn target<'a>(root: &'a Value, mut schema: &'a Value, mut path: String) -> (&'a Value, String) {
     for _ in 0..8 {
         let reference = schema.get("$ref").and_then(Value::as_str);
         let Some(pointer) = reference.and_then(|r| r.strip_prefix('#')) else { break };
+        let is_silent = |(name, value): (&String, &Value)| {
+            name == "$ref" || name == "type" && value == "object" || crate::schema::is_annotation(name)
+        };
         let Some(found) = root.pointer(pointer) else { break };
+        if !schema.as_object().into_iter().flatten().all(is_silent) {
+            break;
+        }
         (schema, path) = (found, format!("#{}", pointer.escape_debug()));
     }
     (schema, path)

@@ -135,9 +135,17 @@ fn parameters(
     // The whole schema is prepared for its checks: of sizes and unsupported keywords.
     let whole = arguments.prepare(arguments.schema, &arguments.path, true)?;
     rules.warn(whole.warnings);
-    for name in
-        ["allOf", "anyOf", "oneOf", "patternProperties", "minProperties", "maxProperties", "enum", "const"]
-    {
+    for name in [
+        "$ref",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "patternProperties",
+        "minProperties",
+        "maxProperties",
+        "enum",
+        "const",
+    ] {
         if schema.contains_key(name) {
             problem(rules, arguments, &arguments.path, super::not_at_the_top(name))?;
         }

@@ -356,6 +356,38 @@ fn arguments_of_several_forms_are_enforced() {
 }
 
 #[test]
+fn what_stands_beside_a_reference_holds() {
+    let a = json!({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]});
+    let beside = json!({"$ref": "#/$defs/a", "required": ["y"], "properties": {"y": {"type": "integer"}}});
+    let mut root = beside.clone();
+    root["$defs"] = json!({"a": a});
+    let alternatives = json!({"anyOf": [beside], "$defs": {"a": a}});
+    for syntax in &syntaxes() {
+        for schema in [&root, &alternatives] {
+            let tools = vec![tool("go", schema.clone())];
+            let mode = ToolMode::Required;
+            let spec = GrammarSpec::ToolCalls {
+                syntax: syntax.clone(),
+                tools: tools.clone(),
+                mode,
+                parallel: false,
+            };
+            if !compile(&bytes(), spec.clone(), false).unwrap().warnings().is_empty() {
+                continue;
+            }
+            let grammar = matcher(&bytes(), spec);
+            for seed in 1..=6u64 {
+                let text = text_of(&walk_to(&grammar, seed, 120, text_end(syntax)));
+                let message = read_calls(syntax, false, tools.clone(), &text);
+                let arguments: Value = serde_json::from_str(&message.tool_calls[0].arguments).unwrap();
+                jsonschema::validate(schema, &arguments)
+                    .unwrap_or_else(|e| panic!("{syntax:?} {text}: {arguments}: {e}"));
+            }
+        }
+    }
+}
+
+#[test]
 fn alternatives_that_overlap_are_named() {
     let one = |name: &str| json!({"type": "object", "properties": {name: {"type": "integer"}}});
     let overlapping = json!({"oneOf": [one("a"), one("b")]});

@@ -18,6 +18,8 @@ pub struct Choice {
     /// Log-probabilities of tokens whose text is not emitted yet.
     waiting: Vec<TokenLogprob>,
     logprobs: bool,
+    /// A stop string ended the answer: tokens after the last text are its.
+    is_cut: bool,
     /// The next text begins the answer's content: white space and tags before it are not part of it.
     begins: bool,
     /// The client wants token ids.
@@ -41,6 +43,7 @@ impl Choice {
             calls: 0,
             waiting: Vec::new(),
             logprobs,
+            is_cut: false,
             begins: reader.is_some(),
             tokens,
             last: None,
@@ -102,8 +105,9 @@ impl Choice {
         if std::mem::replace(&mut self.begins, false) {
             self.waiting.drain(..before(&self.waiting, text));
         }
-        if !self.waiting.is_empty() {
-            out.push(Event::Logprobs { choice, tokens: std::mem::take(&mut self.waiting) });
+        let n = if self.is_cut { within(&self.waiting, text.len()) } else { self.waiting.len() };
+        if n > 0 {
+            out.push(Event::Logprobs { choice, tokens: self.waiting.drain(..n).collect() });
         }
         out.push(Event::Text { choice, text: text.into() });
     }
@@ -148,6 +152,7 @@ impl Choice {
         if self.last.is_some_and(|id| finish == Finish::StopToken || tokenizer.eos_ids().contains(&id)) {
             self.waiting.pop();
         }
+        self.is_cut = finish == Finish::StopString;
         let ours = self.single_call.take().filter(|(ours, _)| stop.as_ref() == Some(ours));
         if let Some((_, end)) = &ours {
             self.text(end, out);
@@ -171,6 +176,17 @@ impl Choice {
     }
 }
 
+/// The number of tokens that begin within the first `bytes` bytes.
+fn within(tokens: &[TokenLogprob], bytes: usize) -> usize {
+    let mut begin = 0;
+    let is_within = |token: &&TokenLogprob| {
+        let is_within = begin < bytes;
+        begin += token.bytes.len();
+        is_within
+    };
+    tokens.iter().take_while(is_within).count()
+}
+
 /// The number of tokens before those that begin with `text`: tags, and white space that is not in the text.
 fn before(tokens: &[TokenLogprob], text: &str) -> usize {
     let (mut bytes, mut starts) = (Vec::new(), Vec::new());
@@ -183,7 +199,8 @@ fn before(tokens: &[TokenLogprob], text: &str) -> usize {
         let rest = if keeps_blanks { rest } else { rest.trim_ascii_start() };
         rest.starts_with(text.as_bytes())
     };
-    let found = starts.iter().position(|&at| begins(&bytes[at..]));
+    let is_all = |at: &usize| keeps_blanks && &bytes[*at..] == text.as_bytes();
+    let found = starts.iter().position(is_all).or_else(|| starts.iter().position(|&at| begins(&bytes[at..])));
     // Nothing, where the text has other bytes than its tokens: those are not characters.
     let tags = found.unwrap_or(0);
     let is_blank = |t: &&TokenLogprob| t.bytes.trim_ascii().is_empty();
@@ -262,6 +279,7 @@ mod tests {
             (&["\n", "a"], "\na", 0),
             (&["\n"], "\n", 0),
             (&["</think>", "\n", "\u{b}"], "\u{b}", 2),
+            (&["</think>", "\n\n", "\n"], "\n", 2),
             // The rest of the last token may become a tag.
             (&["<", " a <"], "< a ", 0),
             (&["a", "a"], "a", 0),

@@ -122,10 +122,16 @@ async fn several_answers_have_stops_and_log_probabilities() {
     assert_eq!(streamed, 12);
 }
 
-/// After reasoning, too.
+/// After reasoning, too, and before a stop string that follows held-back white space.
 #[tokio::test(flavor = "multi_thread")]
 async fn log_probabilities_are_those_of_the_content() {
     let f = Fixture::start().await;
+    let stopped = json!({"logprobs": true, "structured_outputs": {"regex": "  qzxwvx"}, "stop": ["qzxwv"], "max_tokens": 50});
+    let answer = f.ok("/v1/chat/completions", &with(&chat("Hello"), stopped)).await;
+    let choice = &answer["choices"][0];
+    let tokens = choice["logprobs"]["content"].as_array().unwrap().iter();
+    let tokens: String = tokens.map(|t| t["token"].as_str().unwrap()).collect();
+    assert_eq!((&choice["message"]["content"], tokens.as_str()), (&json!("  "), "  "), "{answer}");
     let mut thinks = chat("Hello");
     thinks.as_object_mut().unwrap().shift_remove("chat_template_kwargs");
     for budget in [0, 5] {

@@ -223,11 +223,11 @@ fn change_tools(tools: &mut Vec<Tool>, changes: Vec<ToolChange>) -> Result<()> {
                     None => o.warn(format_args!("is left out: there is no tool '{}'", shortened(&name))),
                 }
             }
-            other => {
-                let what = shortened(other.unwrap_or_default());
-                o.warn(format_args!("is left out: '{what}' is not supported there"));
+            Some(other) => {
+                o.warn(format_args!("is left out: '{}' is not supported there", shortened(other)));
                 continue;
             }
+            None => return Err(kind.expected("a string")),
         }
         o.finish(&[])?;
     }
