@@ -56,7 +56,7 @@ const texts = (page, selector) => page.locator(selector).allInnerTexts();
 on("an answer streams, with its figures, and is kept", {}, async page => {
   await send(page, "Tell me a story about a fox.");
   await answered(page);
-  const stats = await shows(page, ".stats", /\d+ tokens · [\d,.]+ tokens\/s · first token after .* · prompt \d+ tokens, \d+ from cache/);
+  const stats = await shows(page, ".stats", /\d+ tokens · [\d,.]+ tokens\/s · first token after .* · \d+ of \d+ prompt tokens from cache/);
   const text = await page.innerText("article.assistant .md");
   assert.ok(text.length > 50, text);
   await shows(page, ".think summary", /Reasoned for/);
@@ -139,10 +139,10 @@ on("an answer in another conversation is taken up too", { settings: long(500), h
 on("an edit and a new answer are further versions", { settings: { sampling: { max_tokens: 40 } } }, async page => {
   await send(page, "What is the capital of France?");
   await answered(page);
-  await page.click("text=Regenerate");
+  await page.click('[aria-label="Regenerate"]');
   await page.waitForSelector("text=2/2");
   await answered(page);
-  await page.click('article.user button:has-text("Edit")');
+  await page.click('article.user [aria-label="Edit"]');
   await page.fill(".edit textarea", "What is the capital of Italy?");
   await page.press(".edit textarea", "Control+Enter");
   await shows(page, "article.user .body", /Italy/);
@@ -211,7 +211,7 @@ on("files are attached: code, PDF, and images are refused with the reason", { se
     { name: "photo.png", mimeType: "image/png", buffer: Buffer.from("\x89PNG\0", "latin1") },
   ]);
   await page.waitForSelector('.files li:has-text("bill.pdf")');
-  await shows(page, "#note", /photo\.png cannot be attached: no model of this server reads images/);
+  await shows(page, "#note", /photo\.png cannot be attached: fox does not read images/);
   // While one is read, nothing is sent.
   await page.waitForSelector(".files .wait", { state: "detached" });
   const [request] = await Promise.all([page.waitForRequest("**/v1/chat/completions"), send(page, "What is it?")]);
@@ -381,6 +381,7 @@ on("models are unloaded and loaded", {}, async page => {
   // A model is given back when nobody uses it any more.
   await idle(url);
   await page.click("#open-settings");
+  await page.click("#scope-page");
   await page.click('aside button:has-text("Unload")');
   await page.waitForSelector('aside button:text-is("Load")');
   await page.click('aside button:text-is("Load")');
@@ -399,7 +400,12 @@ on("conversations are searched, renamed, exported, deleted and imported", { sett
   await page.waitForFunction(() => document.querySelectorAll("#side li").length === 1);
   await page.fill("#search", "");
   await page.waitForFunction(() => document.querySelectorAll("#side li").length === 2);
-  await page.click('[aria-label="Rename Second about owls"]');
+  const act = async (title, name) => {
+    await page.hover(`#side li:has-text("${title}")`);
+    await page.click(`[aria-label="Actions for ${title}"]`);
+    await page.click(`[role=menuitem]:has-text("${name}")`);
+  };
+  await act("Second about owls", "Rename");
   await focused(page, ".rename");
   await page.keyboard.type("Owls & co");
   await page.keyboard.press("Enter");
@@ -407,13 +413,13 @@ on("conversations are searched, renamed, exported, deleted and imported", { sett
   const [file] = await Promise.all([page.waitForEvent("download"), page.click("#export")]);
   const exported = readFileSync(await file.path(), "utf8");
   assert.equal(JSON.parse(exported).messages.length, 4);
-  await page.hover('#side li:has-text("Owls")');
-  await page.click('[aria-label="Delete Owls & co"]');
+  await act("Owls & co", "Delete");
   await page.click("dialog .danger");
   await page.waitForFunction(() => document.querySelectorAll("#side li").length === 1);
   const [chooser] = await Promise.all([page.waitForEvent("filechooser"), page.click("#import")]);
   await chooser.setFiles({ name: "x.json", mimeType: "application/json", buffer: Buffer.from(exported.replaceAll("Second about owls", "<img src=x onerror=window.hacked=1>")) });
-  await page.waitForFunction(() => document.querySelectorAll("#side li").length === 3);
+  // What is here already is not there twice.
+  await page.waitForFunction(() => document.querySelectorAll("#side li").length === 2);
   await page.click('#side .open:has-text("Owls & co")');
   await page.waitForSelector("article.assistant");
   await shows(page, "article.user .body", "<img src=x onerror=window.hacked=1>");
@@ -437,6 +443,7 @@ on("German, dark, and by keyboard alone", { options: { locale: "de-DE", colorSch
   await page.keyboard.press("Enter");
   await answered(page);
   await page.keyboard.press("Control+,");
+  await page.click("#scope-page");
   await page.selectOption("#theme", "dark");
   await eventually(() => page.evaluate(() => getComputedStyle(document.body).backgroundColor), back => assert.equal(back, "rgb(23, 24, 27)"));
   await page.selectOption("#language", "en");
@@ -444,7 +451,7 @@ on("German, dark, and by keyboard alone", { options: { locale: "de-DE", colorSch
 });
 
 for (const colorScheme of ["light", "dark"]) {
-  on(`axe finds nothing serious (${colorScheme})`, { options: { colorScheme }, settings: saying(RICH) }, async page => {
+  on(`axe finds nothing (${colorScheme})`, { options: { colorScheme }, settings: saying(RICH) }, async page => {
     await send(page, "Write it.");
     await answered(page);
     await page.waitForSelector(".katex");
@@ -452,8 +459,7 @@ for (const colorScheme of ["light", "dark"]) {
       await page.click(`#open-${panel}`);
       if (panel === "performance") await page.waitForSelector(".chart");
       const { violations } = await new AxeBuilder({ page }).withTags(["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]).analyze();
-      const serious = violations.filter(v => v.impact === "serious" || v.impact === "critical");
-      assert.deepEqual(serious.map(v => `${panel}: ${v.id} ${v.nodes.map(n => n.target).slice(0, 3)}`), []);
+      assert.deepEqual(violations.map(v => `${panel}: ${v.id} ${v.nodes.map(n => n.target).slice(0, 3)}`), []);
     }
   });
 }
@@ -466,7 +472,7 @@ on("a phone: nothing sticks out, the header is small, panels and list open and c
   await eventually(measured, sizes => {
     assert.ok(sizes.wide <= 390, `${sizes.wide} wide`);
     assert.ok(sizes.header <= sizes.all / 14, `a header of ${sizes.header}`);
-    assert.ok(sizes.log >= sizes.all * 0.8, `messages of ${sizes.log}`);
+    assert.ok(sizes.log >= sizes.all * 0.75, `messages of ${sizes.log}`);
   });
   await page.tap(".menu-button");
   await page.tap("#side .open");
@@ -523,37 +529,9 @@ onOther("a routed answer says who answered; another server gets no fields of our
   const fields = Object.keys(JSON.parse(request.postData())).sort();
   assert.deepEqual(fields, ["max_tokens", "messages", "model", "stream", "stream_options"]);
   await answered(page);
-  await eventually(async () => (await texts(page, ".stats")).join("\n"), text => assert.match(text, /60 tokens[^]*Routed to fox: far>far/));
+  await shows(page, ".stats", /60 tokens/);
+  await page.click(".route-word");
+  await shows(page, ".more", /Routed to fox: far>far/);
   await page.click("#open-experts");
   await shows(page, "aside", /runs on another server/);
-});
-
-test("pictures for the documentation", { skip: !process.env.SHOTS }, async () => {
-  const shot = (page, name) => page.screenshot({ path: join(process.env.SHOTS, `${name}.png`) });
-  const light = await fresh(browser, url, { options: { colorScheme: "light", viewport: { width: 1200, height: 750 } } });
-  await light.page.click("#open-experts");
-  await send(light.page, "Tell me a story about a fox.");
-  await answered(light.page);
-  await light.page.waitForFunction(() => {
-    const canvas = document.querySelector("aside canvas");
-    return canvas?.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some(n => n > 0);
-  });
-  await shot(light.page, "page");
-  await light.context.close();
-  const dark = await fresh(browser, url, { options: { colorScheme: "dark", viewport: { width: 1200, height: 750 } }, settings: saying(RICH.split("HTML:")[0].trim()) });
-  await dark.page.click("#open-performance");
-  await send(dark.page, "Show me some Markdown.");
-  await answered(dark.page);
-  await dark.page.waitForSelector(".katex");
-  // After the rest in which the memory is measured, something that is seen in the charts.
-  await dark.page.waitForSelector(".chart .limit", { timeout: 60_000, state: "attached" });
-  await dark.page.evaluate(async body => (await fetch("v1/chat/completions", { method: "POST", body, headers: { "Content-Type": "application/json" } })).text(), JSON.stringify({ messages: [{ role: "user", content: "Tell me a story." }], max_tokens: 600, ignore_eos: true }));
-  await dark.page.waitForFunction(() => !document.querySelector('.chart[data-metric="performance.generated"] strong').textContent.startsWith("0"));
-  await shot(dark.page, "page-dark");
-  await dark.context.close();
-  const small = await fresh(browser, url, { options: { ...phone, colorScheme: "light", deviceScaleFactor: 1 } });
-  await send(small.page, "Tell me a story about a fox.");
-  await answered(small.page);
-  await shot(small.page, "page-phone");
-  await small.context.close();
 });

@@ -31,6 +31,7 @@ PACKAGES = [
     "@modelcontextprotocol/server-everything@2026.8.31",
 ]
 HERE = Path(__file__).resolve().parent
+TESTS = ["page", "daily", "admin", "pictures"]
 
 
 def differences(a, b):
@@ -82,7 +83,7 @@ def main():
             "SLOW": str(args.slow) if args.slow else "",
         }
         only = ["--test-name-pattern", args.only] if args.only else []
-        tests = [node / "node", "--test", "--test-concurrency=1", "--test-reporter=spec", "--test-force-exit", *only, HERE / "page.test.mjs", HERE / "admin.test.mjs"]
+        tests = [node / "node", "--test", "--test-concurrency=1", "--test-reporter=spec", "--test-force-exit", *only, *(HERE / f"{name}.test.mjs" for name in TESTS)]
         sys.exit(subprocess.run(tests, env=env, cwd=temporary).returncode)
 
 

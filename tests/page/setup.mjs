@@ -12,7 +12,7 @@ const { chromium } = require("playwright-core");
 export const { AxeBuilder } = require("@axe-core/playwright");
 
 /** How long anything may take that a test waits for. Nothing is fast on a machine that has other things to do. */
-const WAIT_MS = 240_000;
+const WAIT_MS = Number(process.env.WAIT_MS ?? 240_000);
 /** How long a test may take. */
 export const TEST = { timeout: 900_000 };
 
@@ -123,7 +123,8 @@ export function toolServer() {
   return new Promise(resolve => server.listen(0, "127.0.0.1", () => resolve({ server, asked, url: `http://127.0.0.1:${server.address().port}` })));
 }
 
-export const launch = () => chromium.launch({ executablePath: process.env.CHROMIUM, args: ["--no-sandbox", "--disable-gpu"] });
+/** Chromium; `args` are further flags. */
+export const launch = (...args) => chromium.launch({ executablePath: process.env.CHROMIUM, args: ["--no-sandbox", "--disable-gpu", ...args] });
 
 /** A page of its own, with empty storage. Errors and requests to other hosts fail the test that calls `problems`. */
 export async function fresh(browser, url, { allowed = [], options = {}, settings = {}, path = "/", ready = () => document.querySelector("#model")?.value } = {}) {
@@ -141,6 +142,8 @@ export async function fresh(browser, url, { allowed = [], options = {}, settings
     if (/^https?:/.test(r.url()) && ![url, ...allowed].includes(origin)) problems.push(`request to ${r.url()}`);
   });
   await page.addInitScript(kept => {
+    // The frames of previews have no storage.
+    if (self !== top) return;
     if (!localStorage.getItem("octet.settings.2")) localStorage.setItem("octet.settings.2", JSON.stringify(kept));
   }, settings);
   await page.goto(url + path);

@@ -1,7 +1,7 @@
 // Builds the pages into ../assets: index.html, admin.html, and page/ with the rest, whose list the server includes. Names have no hashes: the
 // server sends an ETag, and a change is a change of one file. The operator's page is built by itself, after the other (`--mode admin`), so that
 // these share no files and neither grows by the other.
-import { existsSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { copyFileSync, existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { defineConfig, type Plugin } from "vite";
@@ -12,11 +12,35 @@ const TYPES: Record<string, string> = {
   css: "text/css; charset=utf-8",
   woff2: "font/woff2",
   txt: "text/plain; charset=utf-8",
+  html: "text/html; charset=utf-8",
+  svg: "image/svg+xml",
+  png: "image/png",
+  webmanifest: "application/manifest+json",
 };
+
+/** Mermaid, for the frame that shows diagrams: its own small build, without the kinds of diagrams that need further libraries. */
+const MERMAID = "node_modules/@mermaid-js/tiny";
+
+/** Copies what no build changes: `static/`, and Mermaid. */
+function copied(): Plugin {
+  let out = "";
+  return {
+    name: "copied",
+    configResolved(config) {
+      out = config.build.outDir;
+    },
+    writeBundle() {
+      const page = join(out, "page");
+      mkdirSync(page, { recursive: true });
+      for (const name of readdirSync("static")) copyFileSync(join("static", name), join(page, name));
+      copyFileSync(join(MERMAID, "dist/mermaid.tiny.js"), join(page, "mermaid.js"));
+    },
+  };
+}
 
 /** Writes `page/licences.txt`: the licence of each package that is part of the page. */
 function licences(): Plugin {
-  const folders = new Set<string>();
+  const folders = new Set<string>([MERMAID]);
   let out = "";
   return {
     name: "licences",
@@ -42,7 +66,7 @@ function licences(): Plugin {
   };
 }
 
-/** Compresses all but fonts, which are, and writes `page/files.in`: path, content type and bytes of each file, as Rust. The first build deletes
+/** Compresses all but fonts and pictures, which are, and writes `page/files.in`: path, content type and bytes of each file, as Rust. The first build deletes
  * what is there. */
 function list(isFirst: boolean): Plugin {
   let out = "";
@@ -60,7 +84,7 @@ function list(isFirst: boolean): Plugin {
       const lines = names.map(name => {
         const type = TYPES[name.split(".").pop() ?? ""];
         if (!type) throw new Error(`which content type has ${name}?`);
-        if (type.startsWith("font/")) return line(name, type, name, false);
+        if (type.startsWith("font/") || type === "image/png") return line(name, type, name, false);
         const path = join(out, "page", name);
         if (existsSync(path)) {
           writeFileSync(`${path}.gz`, gzipSync(readFileSync(path), { level: 9 }));
@@ -92,7 +116,7 @@ const server = process.env.OCTET ?? "http://127.0.0.1:8080";
 
 export default defineConfig(({ mode }) => ({
   base: "./",
-  plugins: mode === "admin" ? [list(false)] : [woff2Only(), licences(), list(true)],
+  plugins: mode === "admin" ? [list(false)] : [woff2Only(), licences(), copied(), list(true)],
   server: {
     proxy: Object.fromEntries(["v1", "api", "ready", "props", "experts", "metrics", "streams", "openapi.json", "admin/status", "key", "user", "team", "v2", "spend"].map(path => [`/${path}`, { target: server, changeOrigin: true, headers: { origin: server } }])),
   },

@@ -34,12 +34,19 @@ const DOCUMENT: &str = "index.html";
 /// The chat page's Content-Security-Policy: load its own files and call this server. `{}` stands for further servers for its user's
 /// tools (`--page-connect`). HTML may only be created by the named policies, which sanitise it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; img-src 'self' data: blob:; \
-    connect-src 'self'{}; worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
+    connect-src 'self'{}; worker-src 'self'; frame-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
     require-trusted-types-for 'script'; trusted-types dompurify octet";
 const ADMIN: &str = "admin.html";
 /// The admin page's policy: the same without further servers, and without HTML creation.
-const ADMIN_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; base-uri 'none'; \
+const ADMIN_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; \
     form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
+
+/// The document of the frame in which the chat page shows HTML, SVG and diagrams that a model wrote.
+const FRAME: &str = "frame.html";
+/// Its policy: whatever the model wrote may run, with an origin of its own (a sandbox) and without any network. The chat page's
+/// `frame-src` keeps the frame from going elsewhere.
+const FRAME_POLICY: &str = "sandbox allow-scripts; default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'unsafe-inline'; \
+    img-src data: blob:; media-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'";
 
 /// A file as it is sent to clients.
 struct File {
@@ -138,15 +145,24 @@ pub async fn admin(State(app): State<Arc<App>>, request: Request) -> Response {
 /// `GET /page/{path}`
 pub async fn file(path: Result<Path<String>, PathRejection>, request: Request) -> Response {
     let found = named(path).and_then(|path| {
-        files().get(&*path).ok_or_else(|| {
+        let file = files().get(&*path).ok_or_else(|| {
             let what = format!("the page has no file '{}'; reload it", shortened(&path));
             ApiError::new(ErrorKind::NotFound, what)
-        })
+        })?;
+        Ok((file, path == FRAME))
     });
-    match found {
-        Ok(file) => file.response(request.headers()),
-        Err(e) => Dialect::OpenAi.error(&e, Some(&trace(&request))),
+    let (file, is_frame) = match found {
+        Ok(found) => found,
+        Err(e) => return Dialect::OpenAi.error(&e, Some(&trace(&request))),
+    };
+    let mut response = file.response(request.headers());
+    if is_frame {
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(FRAME_POLICY));
+        // A name that is looked up would be a message to others.
+        headers.insert(HeaderName::from_static("x-dns-prefetch-control"), HeaderValue::from_static("off"));
     }
+    response
 }
 
 #[cfg(test)]

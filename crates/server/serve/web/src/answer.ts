@@ -1,10 +1,11 @@
 // Answers: asks the server, follows the stream, keeps what comes; stops, resumes, continues.
 import { signal, type Signal } from "@preact/signals";
-import { call, events, headers, ServerError } from "./api.ts";
+import { call, events, headers, ServerError, userWords } from "./api.ts";
 import { AnswerError, finish, take, type Chunk, type Running } from "./chunks.ts";
 import { beginCounting, endCounting } from "./experts.ts";
 import { t } from "./i18n.ts";
 import { requestBody, continuation } from "./request.ts";
+import { newId } from "./ids.ts";
 import * as state from "./state.ts";
 import * as store from "./store.ts";
 import { line } from "./tree.ts";
@@ -110,8 +111,14 @@ async function complete(run: Run, work: () => Promise<void>) {
   } catch (e) {
     if (run.stop.signal.aborted) {
       end(run, { state: "stopped" });
-    } else if (e instanceof ServerError || e instanceof AnswerError) {
-      end(run, { state: "failed", error: e.message });
+    } else if (e instanceof ServerError) {
+      if (state.isRefused(e)) state.locked.value = "wrong";
+      end(run, { state: "failed", error: e.message, ...(e.detail ? { errorDetail: e.detail } : {}) });
+    } else if (e instanceof AnswerError) {
+      const words = userWords(0, e.message);
+      // What came is worth going on with.
+      const kept = Boolean(run.message.peek().text);
+      end(run, { state: kept ? "cut" : "failed", error: words ?? (kept ? t("error.cut") : e.message), ...(words || kept ? { errorDetail: e.message } : {}) });
     } else if (e instanceof SyntaxError) {
       end(run, { state: "failed", error: t("error.notJson") });
     } else if (run.stream && !run.running.peek().replayed) {
@@ -145,7 +152,7 @@ async function replay(run: Run) {
 
 /** Asks for an answer to the message `parent`. */
 export async function answer(chat: string, parent: string | null): Promise<void> {
-  const message: Message = { id: crypto.randomUUID(), chat, parent, role: "assistant", text: "", created: Date.now(), state: "running", stream: crypto.randomUUID() };
+  const message: Message = { id: newId(), chat, parent, role: "assistant", text: "", created: Date.now(), state: "running", stream: newId() };
   state.saveMessage(message);
   state.pick(message);
   await ask(message, line(state.plain(), parent), null);
@@ -161,7 +168,8 @@ async function ask(message: Message, before: Message[], prefix: Message | null) 
     return;
   }
   const counting = beginCounting();
-  if (counting) body.return_routed_experts = true;
+  // Many bytes for each token, and only the panel shows them.
+  if (counting && state.panel.peek() === "experts") body.return_routed_experts = true;
   await complete(run, async () => {
     // Asked before the model works: the answer's counts are differences to these.
     await counting?.before;
@@ -178,6 +186,8 @@ async function ask(message: Message, before: Message[], prefix: Message | null) 
     };
     await follow(run, response);
   });
+  // A model that was loaded for this answer has told nothing of itself yet.
+  if (!state.props.peek() || state.props.peek()?.is_sleeping) void state.loadState();
   const counts = await endCounting(counting);
   const m = run.message.peek();
   if (counts && m.state !== "running") run.message.value = state.saveMessage({ ...m, experts: counts }).peek();
@@ -185,7 +195,7 @@ async function ask(message: Message, before: Message[], prefix: Message | null) 
 
 /** Goes on with an answer that was stopped or cut. */
 export async function continueAnswer(m: Message) {
-  const fresh: Message = { ...m, state: "running", error: undefined, finish: undefined, continued: m.text.length, stream: crypto.randomUUID() };
+  const fresh: Message = { ...m, state: "running", error: undefined, errorDetail: undefined, finish: undefined, continued: m.text.length, stream: newId() };
   await ask(fresh, line(state.plain(), m.parent), m);
 }
 

@@ -4,14 +4,19 @@ import { t } from "./i18n.ts";
 
 const KEY = "octet.key";
 
+/** The key: kept for the tab, or for this browser if its user wants that. */
 export const apiKey = {
-  get: () => sessionStorage.getItem(KEY) ?? "",
-  set: (key: string) => (key ? sessionStorage.setItem(KEY, key) : sessionStorage.removeItem(KEY)),
+  get: () => sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? "",
+  set(key: string, remember: boolean) {
+    sessionStorage.removeItem(KEY);
+    localStorage.removeItem(KEY);
+    if (key) (remember ? localStorage : sessionStorage).setItem(KEY, key);
+  },
 };
 
-/** An answer that is no success, as text for the user. */
+/** An answer that is no success: the message is for the user, the detail is what the server wrote. */
 export class ServerError extends Error {
-  constructor(message: string, readonly status: number) {
+  constructor(message: string, readonly status: number, readonly detail = "") {
     super(message);
   }
 }
@@ -22,17 +27,37 @@ export function headers(): Record<string, string> {
 }
 
 /** What an error's body says. */
-export function errorText(status: number, statusText: string, body: string, retryAfter: string | null): string {
-  let what = "";
+function written(body: string): string {
   try {
     const error = JSON.parse(body)?.error;
-    what = typeof error === "string" ? error : typeof error?.message === "string" ? error.message : "";
+    return typeof error === "string" ? error : typeof error?.message === "string" ? error.message : "";
   } catch {
-    what = body.trimStart().startsWith("<") ? t("error.webPage") : body.slice(0, 500);
+    return body.trimStart().startsWith("<") ? t("error.webPage") : body.slice(0, 500);
   }
-  const out = [`${status} ${statusText}`.trim(), what].filter(Boolean).join(": ");
-  const hints = [retryAfter && /^\d+$/.test(retryAfter) ? t("error.retry", { n: retryAfter }) : "", status === 401 ? t("error.key") : ""];
-  return [out, ...hints].filter(Boolean).join(" ");
+}
+
+/** What went wrong, for the user; null if the server's words are the best there are. */
+export function userWords(status: number, what: string): string | null {
+  if (/context (window|length|size)|exceeds? the .*context|-token context|maximum context|too many (input )?tokens/i.test(what)) return t("error.tooLong");
+  if (/budget/i.test(what) && (status === 429 || status === 402 || status === 400)) return t("error.budget");
+  if (status === 401) return t("error.key");
+  if (status === 403) return t("error.forbidden");
+  if (status === 413) return t("error.tooLarge");
+  if (status === 429) return t("error.busy");
+  if (status === 503 || status === 529) return t("error.overloaded");
+  if (status === 502 || status === 504) return t("error.upstream");
+  if (status >= 500) return t("error.server");
+  return null;
+}
+
+/** An answer that is no success, as an error. */
+export function errorOf(status: number, statusText: string, body: string, retryAfter: string | null): ServerError {
+  const what = written(body);
+  const words = userWords(status, what);
+  const again = retryAfter && /^\d+$/.test(retryAfter) ? t("error.retry", { n: retryAfter }) : "";
+  const detail = [`${status} ${statusText}`.trim(), what].filter(Boolean).join(": ");
+  if (words === null) return new ServerError([what || detail, again].filter(Boolean).join(" "), status, what ? `${status} ${statusText}`.trim() : "");
+  return new ServerError([words, again].filter(Boolean).join(" "), status, detail);
 }
 
 export async function call(path: string, init: RequestInit = {}): Promise<Response> {
@@ -45,7 +70,7 @@ export async function call(path: string, init: RequestInit = {}): Promise<Respon
   }
   if (!response.ok) {
     const body = await response.text().catch(() => "");
-    throw new ServerError(errorText(response.status, response.statusText, body, response.headers.get("Retry-After")), response.status);
+    throw errorOf(response.status, response.statusText, body, response.headers.get("Retry-After"));
   }
   return response;
 }
@@ -72,6 +97,7 @@ export interface ModelEntry {
   id: string;
   owned_by?: string;
   max_model_len?: number;
+  capabilities?: { vision?: boolean; function_calling?: boolean; reasoning?: boolean } | null;
   meta?: { n_params?: number; size?: number } | null;
 }
 

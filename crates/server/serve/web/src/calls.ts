@@ -1,5 +1,6 @@
 // Calls of tools in answers: those that need no question run at once, and when all have a result the model answers again.
 import { answer, finished } from "./answer.ts";
+import { newId } from "./ids.ts";
 import * as state from "./state.ts";
 import { invoke, toolOf } from "./tools.ts";
 import * as tree from "./tree.ts";
@@ -30,7 +31,7 @@ export function give(m: Message, call: ToolCall, result: Result) {
   if (known.some(x => x.callId === call.id)) return;
   const parent = known.at(-1)?.id ?? m.id;
   const message: Message = {
-    id: crypto.randomUUID(), chat: m.chat, parent, role: "tool", text: result.text, created: Date.now(), state: "done",
+    id: newId(), chat: m.chat, parent, role: "tool", text: result.text, created: Date.now(), state: "done",
     callId: call.id, tool: call.name, ...(result.failed ? { failed: true } : {}),
   };
   state.saveMessage(message);

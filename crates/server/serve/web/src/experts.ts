@@ -28,6 +28,8 @@ export async function refreshTotal() {
   total.value = model ? await read(model) : null;
 }
 
+state.modelChanged.push(() => void refreshTotal());
+
 export function difference(now: Experts, before: Experts | null): ExpertCounts {
   const layers = now.layers.map((l, i) => {
     const old = before?.layers[i]?.counts;
@@ -37,10 +39,11 @@ export function difference(now: Experts, before: Experts | null): ExpertCounts {
   return { perToken: now.experts_per_token, layers };
 }
 
-/** Begins to count for an answer, if the panel is open: each count is a request. */
+/** Begins to count for an answer. While the panel is closed, only its begin and its end are read. */
 export function beginCounting(): Counting | null {
   const model = state.isLocal.value ? state.model.value?.id : undefined;
-  if (!model || state.panel.value !== "experts") return null;
+  // A dense model has nothing to count.
+  if (!model || (total.peek() && !total.peek()!.is_sleeping && !total.peek()!.layers.length && total.peek()!.model === model)) return null;
   const counting: Counting = { model, before: read(model), over: false };
   active = counting;
   void poll(counting);
@@ -50,6 +53,10 @@ export function beginCounting(): Counting | null {
 async function poll(counting: Counting) {
   const before = await counting.before;
   while (!counting.over && active === counting) {
+    if (state.panel.peek() !== "experts") {
+      await new Promise(resolve => window.setTimeout(resolve, PERIOD_MS));
+      continue;
+    }
     const now = await read(counting.model);
     if (!now?.layers.length || active !== counting) break;
     total.value = now;
@@ -64,8 +71,8 @@ export async function endCounting(counting: Counting | null): Promise<ExpertCoun
   counting.over = true;
   const [before, now] = [await counting.before, await read(counting.model)];
   if (active === counting) active = null;
+  if (now) total.value = now;
   if (!now?.layers.length) return null;
-  total.value = now;
   live.value = difference(now, before);
   return live.value;
 }

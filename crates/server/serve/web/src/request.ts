@@ -11,18 +11,25 @@ const fence = (text: string) => {
   return "`".repeat(longest + 1);
 };
 
-/** A message with its attachments, as the model reads it. */
+/** A message with its attachments, as the model reads it; pictures apart. */
 export function content(m: Message): string {
-  const files = (m.attachments ?? []).map(a => {
+  const files = (m.attachments ?? []).filter(a => a.kind !== "image").map(a => {
     const bar = fence(a.text);
     return `${a.name}:\n${bar}\n${a.text}\n${bar}`;
   });
   return [...files, m.text].filter(Boolean).join("\n\n");
 }
 
+function withPictures(m: Message): string | Body[] {
+  const pictures = (m.attachments ?? []).filter(a => a.kind === "image");
+  if (!pictures.length) return content(m);
+  const text = content(m);
+  return [...pictures.map(a => ({ type: "image_url", image_url: { url: a.text } })), ...(text ? [{ type: "text", text }] : [])];
+}
+
 function wire(m: Message): Body {
   if (m.role === "tool") return { role: "tool", tool_call_id: m.callId, content: m.text };
-  if (m.role === "user") return { role: "user", content: content(m) };
+  if (m.role === "user") return { role: "user", content: withPictures(m) };
   const calls = m.calls?.map(c => ({ id: c.id, type: "function", function: { name: c.name, arguments: c.arguments } }));
   return { role: "assistant", content: m.text || (calls ? null : ""), ...(calls ? { tool_calls: calls } : {}), ...(m.reasoning && calls ? { reasoning_content: m.reasoning } : {}) };
 }
@@ -39,14 +46,16 @@ function parsed(text: string, what: string): Body {
 
 /** The body for an answer to these messages. Throws where a setting is no JSON. */
 export function requestBody(before: Message[]): Body {
-  const s = state.settings.value;
+  const chat = before.at(-1)?.chat ?? "";
+  const s = state.effectiveOf(chat);
   // An answer that said nothing, or failed before it did, is no turn.
   const turns = before.filter(m => m.role !== "assistant" || m.text || m.calls?.length).map(wire);
   const messages = s.system.trim() ? [{ role: "system", content: s.system }, ...turns] : turns;
-  const body: Body = { ...(state.model.value ? { model: state.model.value.id } : {}), messages, stream: true, stream_options: { include_usage: true } };
+  const model = state.modelOf(s);
+  const body: Body = { ...(model ? { model: model.id } : {}), messages, stream: true, stream_options: { include_usage: true } };
   for (const [name, value] of Object.entries(s.sampling)) if (typeof value === "number") body[name] = value;
   if (s.thinking && state.canSwitchThinking.value) body.chat_template_kwargs = { enable_thinking: s.thinking === "on" };
-  const tools = toolDefinitions();
+  const tools = toolDefinitions(s);
   if (tools.length) body.tools = tools;
   if (s.schemaOn && s.schema.trim()) {
     const schema = parsed(s.schema, t("settings.schema"));
@@ -60,6 +69,8 @@ export function requestBody(before: Message[]): Body {
 /** The body that goes on with an answer. */
 export function continuation(before: Message[], m: Message): Body {
   const body = requestBody(before);
+  // Other servers may not know how to go on with a message: they are asked to.
+  if (!state.isLocal.value) return { ...body, messages: [...(body.messages as Body[]), { role: "assistant", content: m.text }, { role: "user", content: t("continue.ask") }] };
   const last: Body = { role: "assistant", content: m.text };
   if (m.reasoning) last.reasoning_content = m.reasoning;
   return { ...body, messages: [...(body.messages as Body[]), last], continue_final_message: true, add_generation_prompt: false };

@@ -2,9 +2,12 @@
 import { batch, computed, effect, signal, type Signal } from "@preact/signals";
 import { apiKey, json, ServerError, type ModelEntry, type Props, type Ready } from "./api.ts";
 import { chosen, t } from "./i18n.ts";
+import { newId } from "./ids.ts";
+import { readExport } from "./imports.ts";
+import { inAddress, navigate, travelled } from "./nav.ts";
 import * as store from "./store.ts";
 import * as tree from "./tree.ts";
-import type { Chat, Message, Settings } from "./types.ts";
+import type { Chat, Message, Own, Settings } from "./types.ts";
 
 export const settings = signal<Settings>(store.loadSettings());
 
@@ -23,10 +26,7 @@ export const note = signal("");
 /** What screen readers are told. */
 export const announced = signal("");
 
-export type Panel = "" | "settings" | "experts" | "performance" | "api";
-export const panel = signal<Panel>("");
-/** On a narrow screen: the list of conversations is open. */
-export const menu = signal(false);
+export { menu, panel, setMenu, setPanel, type Panel } from "./nav.ts";
 
 // ---- Models.
 
@@ -35,10 +35,13 @@ export const ready = signal<Ready["models"]>([]);
 export const props = signal<Props | null>(null);
 
 /** The model that answers. */
-export const model = computed(() => {
+export const model = computed(() => modelOf(effective.value));
+
+/** The model that settings name; the first if it is not there. */
+export function modelOf(s: Settings): ModelEntry | null {
   const all = models.value;
-  return all.find(m => m.id === settings.value.model) ?? all[0] ?? null;
-});
+  return all.find(m => m.id === s.model) ?? all[0] ?? null;
+}
 
 /** It runs in the server itself, and so takes fields that other servers may not know. */
 export const isLocal = computed(() => Boolean(model.value?.meta?.n_params));
@@ -46,15 +49,43 @@ export const isLocal = computed(() => Boolean(model.value?.meta?.n_params));
 /** The model's template reads a switch for reasoning; unknown where it runs elsewhere. */
 export const canSwitchThinking = computed(() => props.value?.chat_template?.includes("enable_thinking") ?? true);
 
+/** The server wants a key, and has none or a wrong one. */
+export const locked = signal<"" | "wanted" | "wrong">("");
+
 export async function loadModels() {
   try {
     models.value = (await json<{ data: ModelEntry[] }>("v1/models")).data;
+    locked.value = "";
     note.value = models.value.length ? "" : t("error.noModels");
   } catch (e) {
-    note.value = t("error.models", { why: said(e) });
+    if (isRefused(e)) locked.value = apiKey.get() ? "wrong" : "wanted";
+    else note.value = t("error.models", { why: said(e) });
+    return;
   }
-  await loadState();
+  await Promise.all([loadState(), loadVision()]);
 }
+
+/** Names of models that say of themselves that they read pictures. */
+const seeing = signal<ReadonlySet<string>>(new Set());
+
+/** The chosen model reads pictures. */
+export const seesImages = computed(() => {
+  const m = model.value;
+  return Boolean(m && (m.capabilities?.vision || seeing.value.has(m.id) || props.value?.modalities?.vision));
+});
+
+/** What a router's file says of its models. */
+async function loadVision() {
+  try {
+    const { data } = await json<{ data: { model_name: string; model_info?: { supports_vision?: boolean } }[] }>("v1/model/info");
+    seeing.value = new Set(data.filter(m => m.model_info?.supports_vision).map(m => m.model_name));
+  } catch {
+    // Nothing is known of pictures then.
+  }
+}
+
+/** Called when another model is chosen, and when one was loaded or unloaded. */
+export const modelChanged: (() => void)[] = [];
 
 /** Which models are loaded, and what the chosen one can do. */
 export async function loadState() {
@@ -68,6 +99,7 @@ export async function loadState() {
     props.value = null;
     return;
   }
+  for (const f of modelChanged) f();
   try {
     props.value = await json<Props>(`props?model=${encodeURIComponent(id)}`);
   } catch {
@@ -78,9 +110,10 @@ export async function loadState() {
 export const said = (e: unknown) => (e instanceof Error ? e.message : String(e));
 export const isRefused = (e: unknown) => e instanceof ServerError && e.status === 401;
 
-export function setKey(key: string) {
-  apiKey.set(key);
-  void loadModels();
+/** Logs in; `remember` keeps the key when the tab is closed. */
+export async function setKey(key: string, remember: boolean) {
+  apiKey.set(key, remember);
+  await loadModels();
 }
 
 // ---- Conversations.
@@ -92,10 +125,77 @@ export const messages = signal<ReadonlyMap<string, Signal<Message>>>(new Map());
 
 export const chat = computed(() => chats.value.find(c => c.id === current.value) ?? null);
 
+// ---- Settings of the open conversation.
+
+/** Of a conversation that has not begun. */
+const ownOfNew = signal<Own>({});
+export const own = computed(() => (chat.value ? (chat.value.own ?? {}) : ownOfNew.value));
+
+function merged(own: Own): Settings {
+  const { tools: on, ...rest } = own;
+  const tools = settings.value.tools.map(tool => ({ ...tool, enabled: on?.[tool.id] ?? tool.enabled }));
+  return { ...settings.value, ...rest, tools };
+}
+
+/** The settings that hold in the open conversation: its own, and else the defaults. */
+export const effective = computed(() => merged(own.value));
+
+/** Those of any conversation. */
+export function effectiveOf(id: string): Settings {
+  const found = chats.value.find(c => c.id === id);
+  return found ? merged(found.own ?? {}) : effective.value;
+}
+
+/** Changes settings of the open conversation alone; `undefined` takes the default again. */
+export function setOwn(change: { [K in keyof Own]: Own[K] | undefined }) {
+  const next = Object.fromEntries(Object.entries({ ...own.peek(), ...change }).filter(([, value]) => value !== undefined)) as Own;
+  if (chat.peek()) saveChat({ ...chat.peek()!, own: next });
+  else ownOfNew.value = next;
+}
+
+/** What is written in the message field of a conversation that has not begun. */
+let draftOfNew = "";
+let drafting = 0;
+
+export const draft = () => (chat.peek() ? (chat.peek()!.draft ?? "") : draftOfNew);
+
+/** Keeps what is written in the message field, a moment later. */
+export function setDraft(text: string) {
+  const id = current.peek();
+  clearTimeout(drafting);
+  if (id === null) {
+    draftOfNew = text;
+    return;
+  }
+  drafting = window.setTimeout(() => keepDraft(id, text), 400);
+}
+
+function keepDraft(id: string, text: string) {
+  const c = chats.peek().find(c => c.id === id);
+  if (!c || (c.draft ?? "") === text) return;
+  const { draft: _, ...rest } = c;
+  saveChat(text ? { ...rest, draft: text } : rest);
+}
+
 /** The messages as they are, without being told of changes within them. */
 export const plain = () => new Map([...messages.value].map(([id, m]) => [id, m.peek()]));
 
 export const shown = computed(() => tree.path(plain(), chat.value?.picks ?? {}).map(m => m.id));
+
+/** Tokens of the chosen model's context; 0 if unknown. */
+export const context = computed(() => props.value?.default_generation_settings?.n_ctx ?? model.value?.max_model_len ?? 0);
+
+/** Tokens that the conversation had when it was answered last. */
+export const used = computed(() => {
+  for (const id of [...shown.value].reverse()) {
+    const figures = messages.value.get(id)?.value.figures;
+    if (figures?.prompt) return figures.prompt + (figures.tokens ?? 0);
+  }
+  return 0;
+});
+
+/** Conversations are kept by the server, not by this browser alone. */
+export const onServer = signal(false);
 
 const tabs = "BroadcastChannel" in window ? new BroadcastChannel("octet") : null;
 
@@ -147,13 +247,12 @@ export const runs = signal<ReadonlyMap<string, Signal<Message>>>(new Map());
 export const opened: ((all: Message[]) => void)[] = [];
 
 export async function open(id: string | null) {
-  menu.value = false;
   if (id === null) {
     batch(() => {
       current.value = null;
       messages.value = new Map();
     });
-    location.hash = "";
+    navigate("");
     return;
   }
   try {
@@ -162,7 +261,7 @@ export async function open(id: string | null) {
       current.value = id;
       messages.value = new Map(all.map(m => [m.id, runs.peek().get(m.id) ?? signal(m)]));
     });
-    location.hash = id;
+    navigate(id);
     for (const f of opened) f(all);
   } catch (e) {
     note.value = t("error.storage", { why: said(e) });
@@ -173,10 +272,16 @@ export async function open(id: string | null) {
 export function ensureChat(title: string): Chat {
   if (chat.value) return chat.value;
   const now = Date.now();
-  const fresh: Chat = { id: crypto.randomUUID(), title, created: now, updated: now, picks: {} };
-  current.value = fresh.id;
-  saveChat(fresh);
-  location.hash = fresh.id;
+  // It stays with its model, whatever becomes the default.
+  const own: Own = { ...(model.peek() ? { model: model.peek()!.id } : {}), ...ownOfNew.peek() };
+  const fresh: Chat = { id: newId(), title, created: now, updated: now, picks: {}, own };
+  ownOfNew.value = {};
+  draftOfNew = "";
+  batch(() => {
+    current.value = fresh.id;
+    saveChat(fresh);
+  });
+  navigate(fresh.id);
   return fresh;
 }
 
@@ -202,17 +307,24 @@ export async function exportChats(only?: Chat): Promise<store.Exported> {
   return { format: "octet-conversations", version: 2, chats: all, messages: kept };
 }
 
-export async function importChats(text: string): Promise<number> {
-  let value: unknown = null;
-  try {
-    value = JSON.parse(text);
-  } catch {
-    return 0;
-  }
-  const read = store.readExport(value);
-  await store.putAll(read.chats, read.messages);
+export interface Imported {
+  /** Conversations that the file holds. */
+  found: number;
+  /** Those that were not here yet, or had fewer messages. */
+  fresh: number;
+}
+
+/** Reads the export of this page or another program. What is here already stays as it is. */
+export async function importChats(text: string): Promise<Imported> {
+  const read = readExport(text);
+  const here = new Map((await store.allChats()).map(c => [c.id, c]));
+  const known = new Set((await store.allMessages()).map(m => m.id));
+  const messages = read.messages.filter(m => !known.has(m.id));
+  const grown = new Set(messages.map(m => m.chat));
+  const fresh = read.chats.filter(c => !here.has(c.id) || grown.has(c.id));
+  await store.putAll(fresh.filter(c => !here.has(c.id)), messages);
   await refreshChats();
-  return read.chats.length;
+  return { found: read.chats.length, fresh: fresh.length };
 }
 
 export async function start() {
@@ -222,7 +334,7 @@ export async function start() {
   } catch (e) {
     note.value = t("error.storage", { why: said(e) });
   }
-  const wanted = location.hash.slice(1);
+  const wanted = inAddress();
   if (chats.value.some(c => c.id === wanted)) await open(wanted);
   await loadModels();
   // In conversations that are not open, too: the server waits for a minute.
@@ -230,7 +342,28 @@ export async function start() {
   for (const f of opened) f(left);
 }
 
-addEventListener("hashchange", () => {
-  const wanted = location.hash.slice(1);
+/** Deletes a message; what follows it stays, behind the message before it. */
+export async function removeMessage(m: Message) {
+  const all = plain();
+  const results = m.calls?.length ? [...all.values()].filter(x => x.role === "tool" && tree.line(all, x.id).some(y => y.id === m.id) && m.calls!.some(c => c.id === x.callId)) : [];
+  const gone = new Set([m.id, ...results.map(r => r.id)]);
+  const c = chats.peek().find(c => c.id === m.chat);
+  const left = new Map(messages.peek());
+  for (const id of gone) left.delete(id);
+  const above = (id: string | null): string | null => (id !== null && gone.has(id) ? above(all.get(id)?.parent ?? null) : id);
+  const moved = [...left.values()].map(s => s.peek()).filter(x => x.parent !== null && gone.has(x.parent));
+  batch(() => {
+    messages.value = left;
+    for (const x of moved) saveMessage({ ...x, parent: above(x.parent) });
+    if (!c) return;
+    const shownNext = moved.find(x => all.get(x.parent!)?.id === m.id && c.picks[m.id] === x.id) ?? moved.at(-1);
+    const picks = Object.fromEntries(Object.entries(c.picks).filter(([parent, child]) => !gone.has(parent) && !gone.has(child)));
+    if (shownNext) picks[above(shownNext.parent) ?? ""] = shownNext.id;
+    saveChat({ ...c, picks });
+  });
+  keep(store.removeMessages([...gone]).then(() => changed(m.chat)));
+}
+
+travelled.push(wanted => {
   if (wanted !== (current.peek() ?? "") && (!wanted || chats.peek().some(c => c.id === wanted))) void open(wanted || null);
 });

@@ -1,5 +1,6 @@
 // What is kept in the browser: conversations and messages in IndexedDB, settings in localStorage.
 import { openDB, type DBSchema, type IDBPDatabase } from "idb";
+import { readOld } from "./imports.ts";
 import type { Chat, Message, Settings } from "./types.ts";
 
 interface Kept extends DBSchema {
@@ -90,6 +91,8 @@ export const DEFAULTS: Settings = {
   schema: "",
   extra: "",
   tools: [],
+  serverToolsOff: [],
+  serverToolsAllowed: [],
   theme: "",
   language: "",
 };
@@ -112,93 +115,11 @@ export function saveSettings(settings: Settings) {
   }
 }
 
-const isText = (x: unknown): x is string => typeof x === "string";
-const isId = (x: unknown): x is string => isText(x) && /^[\w-]{1,64}$/.test(x);
-const object = (x: unknown): Record<string, unknown> | null => (x && typeof x === "object" && !Array.isArray(x) ? (x as Record<string, unknown>) : null);
-const time = (x: unknown) => (typeof x === "number" && Number.isFinite(x) ? x : Date.now());
-
 export interface Exported {
   format: "octet-conversations";
   version: 2;
   chats: Chat[];
   messages: Message[];
-}
-
-/** Reads an export, of this page or of the one before it. Only what is known of it is taken over; every id is new. */
-export function readExport(value: unknown): { chats: Chat[]; messages: Message[] } {
-  const root = object(value);
-  const out: { chats: Chat[]; messages: Message[] } = { chats: [], messages: [] };
-  if (root?.format !== "octet-conversations") return out;
-  for (const entry of Array.isArray(root.conversations) ? root.conversations : []) {
-    const old = readOld(entry);
-    if (old) {
-      out.chats.push(old.chat);
-      out.messages.push(...old.messages);
-    }
-  }
-  const chats = new Map<string, Chat>();
-  for (const entry of Array.isArray(root.chats) ? root.chats : []) {
-    const c = object(entry);
-    if (!c || !isId(c.id)) continue;
-    const chat: Chat = { id: crypto.randomUUID(), title: isText(c.title) ? c.title.slice(0, 200) : "", created: time(c.created), updated: time(c.updated), picks: {} };
-    for (const [parent, child] of Object.entries(object(c.picks) ?? {})) if (isId(child)) chat.picks[parent] = child;
-    chats.set(c.id, chat);
-    out.chats.push(chat);
-  }
-  const ids = new Map<string, string>();
-  const read: Message[] = [];
-  for (const entry of Array.isArray(root.messages) ? root.messages : []) {
-    const m = readMessage(object(entry));
-    const chat = m && chats.get(m.chat);
-    if (!m || !chat) continue;
-    const id = crypto.randomUUID();
-    ids.set(m.id, id);
-    read.push({ ...m, id, chat: chat.id });
-  }
-  for (const m of read) out.messages.push({ ...m, parent: m.parent === null ? null : (ids.get(m.parent) ?? null) });
-  for (const chat of chats.values()) {
-    const picks = Object.entries(chat.picks).map(([parent, child]) => [parent && (ids.get(parent) ?? "?"), ids.get(child) ?? "?"]);
-    chat.picks = Object.fromEntries(picks);
-  }
-  return out;
-}
-
-function readMessage(m: Record<string, unknown> | null): Message | null {
-  if (!m || !isId(m.id) || !isId(m.chat) || !isText(m.text)) return null;
-  if (m.role !== "user" && m.role !== "assistant" && m.role !== "tool") return null;
-  const out: Message = { id: m.id, chat: m.chat, parent: isId(m.parent) ? m.parent : null, role: m.role, text: m.text, created: time(m.created), state: "done" };
-  if (m.state === "stopped" || m.state === "cut" || m.state === "failed") out.state = m.state;
-  for (const key of ["reasoning", "callId", "tool", "error", "finish", "model", "route"] as const) if (isText(m[key])) out[key] = m[key];
-  if (typeof m.reasoningMs === "number") out.reasoningMs = m.reasoningMs;
-  if (m.failed === true) out.failed = true;
-  const calls = (Array.isArray(m.calls) ? m.calls : []).map(object).filter(c => c && isText(c.id) && isText(c.name) && isText(c.arguments));
-  if (calls.length) out.calls = calls.map(c => ({ id: c!.id as string, name: c!.name as string, arguments: c!.arguments as string }));
-  const files = (Array.isArray(m.attachments) ? m.attachments : []).map(object).filter(a => a && isText(a.name) && isText(a.text));
-  if (files.length) out.attachments = files.map(a => ({ name: a!.name as string, text: a!.text as string, kind: a!.kind === "pdf" ? "pdf" : "text", bytes: (a!.text as string).length }));
-  const figures = object(m.figures);
-  if (figures) {
-    out.figures = {};
-    for (const key of ["first", "tokens", "rate", "prompt", "cached", "promptRate"] as const) if (typeof figures[key] === "number") out.figures[key] = figures[key];
-  }
-  return out;
-}
-
-/** A conversation as the page kept it before: a list of messages. */
-function readOld(value: unknown): { chat: Chat; messages: Message[] } | null {
-  const old = object(value);
-  if (!old || !Array.isArray(old.messages)) return null;
-  const updated = time(old.updated);
-  const chat: Chat = { id: crypto.randomUUID(), title: isText(old.title) ? old.title : "", created: updated, updated, picks: {} };
-  const messages: Message[] = [];
-  let parent: string | null = null;
-  for (const entry of old.messages) {
-    const m = object(entry);
-    if (!m || (m.role !== "user" && m.role !== "assistant") || !isText(m.content)) continue;
-    const id: string = crypto.randomUUID();
-    messages.push({ id, chat: chat.id, parent, role: m.role, text: m.content, created: updated + messages.length, state: "done", ...(isText(m.reasoning) && m.reasoning ? { reasoning: m.reasoning } : {}), ...(isText(m.error) && m.error ? { error: m.error } : {}) });
-    parent = id;
-  }
-  return { chat, messages };
 }
 
 /** Takes over, once, what the page kept before it had a database. */

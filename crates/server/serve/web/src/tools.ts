@@ -2,7 +2,7 @@
 import { t } from "./i18n.ts";
 import { McpClient } from "./mcp.ts";
 import * as state from "./state.ts";
-import type { Result, Tool, ToolCall } from "./types.ts";
+import type { Result, Settings, Tool, ToolCall } from "./types.ts";
 
 const RESULT_CHARS_MAX = 200_000;
 const TIMEOUT_MS = 60_000;
@@ -25,12 +25,13 @@ function schema(tool: Tool): unknown {
 }
 
 /** The tools that are on, as requests name them. */
-export function toolDefinitions(): Definition[] {
-  return state.settings.value.tools.filter(tool => tool.enabled).flatMap(tool => {
+export function toolDefinitions(s: Settings): Definition[] {
+  const own = s.tools.filter(tool => tool.enabled).flatMap(tool => {
     if (tool.kind === "mcp") return offered.get(tool.id) ?? [];
     if (!tool.name) return [];
     return [{ type: "function" as const, function: { name: tool.name, description: tool.description, parameters: schema(tool) } }];
   });
+  return own;
 }
 
 /** Headers of lines `Name: value`. */
@@ -41,7 +42,7 @@ export function headerLines(text: string): Record<string, string> {
 
 /** The user's entry that a call is for. */
 export function toolOf(call: ToolCall): Tool | undefined {
-  return state.settings.value.tools.find(tool =>
+  return state.effective.value.tools.find(tool =>
     tool.enabled && (tool.kind === "mcp" ? offered.get(tool.id)?.some(d => d.function.name === call.name) : tool.name === call.name));
 }
 
@@ -55,7 +56,7 @@ export async function connect(tool: Tool): Promise<string[]> {
 }
 
 export async function connectAll() {
-  const wanted = state.settings.peek().tools.filter(tool => tool.kind === "mcp" && tool.enabled && !offered.has(tool.id));
+  const wanted = state.effective.peek().tools.filter(tool => tool.kind === "mcp" && tool.enabled && !offered.has(tool.id));
   for (const tool of wanted) {
     try {
       await connect(tool);

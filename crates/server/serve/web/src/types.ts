@@ -8,6 +8,12 @@ export interface Chat {
   updated: number;
   /** Which child is shown, by parent; "" is the parent of first messages. */
   picks: Record<string, string>;
+  /** Settings of this conversation; the others are the defaults. */
+  own?: Own;
+  /** What is written in the message field and not sent yet. */
+  draft?: string;
+  /** What it was imported from, so that it is not imported twice. */
+  from?: string;
 }
 
 export interface ToolCall {
@@ -19,7 +25,8 @@ export interface ToolCall {
 
 export interface Attachment {
   name: string;
-  kind: "text" | "pdf";
+  kind: "text" | "pdf" | "image";
+  /** Of a picture: its data URL. */
   text: string;
   bytes: number;
 }
@@ -60,6 +67,8 @@ export interface Message {
   /** A tool that failed; the text says how. */
   failed?: boolean;
   error?: string;
+  /** The server's own words, where `error` says it in the user's. */
+  errorDetail?: string;
   finish?: string;
   figures?: Figures;
   model?: string;
@@ -114,6 +123,12 @@ export interface Settings {
   /** Further fields of requests, as JSON. */
   extra: string;
   tools: Tool[];
+  /** Tools of the server (`server/name`) that are switched off, and those that run without asking. */
+  serverToolsOff: string[];
+  serverToolsAllowed: string[];
   theme: "" | "light" | "dark";
   language: "" | "en" | "de";
 }
+
+/** What a conversation may have of its own. Of tools: whether each is on, by its id. */
+export type Own = Partial<Pick<Settings, "model" | "thinking" | "system" | "sampling" | "schemaOn" | "schema" | "extra">> & { tools?: Record<string, boolean> };

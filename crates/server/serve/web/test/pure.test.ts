@@ -3,6 +3,8 @@ import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { readdirSync, readFileSync } from "node:fs";
 import test from "node:test";
+import { newId } from "../src/ids.ts";
+import { readExport } from "../src/imports.ts";
 import { finish, take, type Chunk, type Running } from "../src/chunks.ts";
 import { curl, pythonValue } from "../src/snippets.ts";
 import { below, children, line, path } from "../src/tree.ts";
@@ -118,6 +120,86 @@ test("every language has every text, with the same values, and the page uses eac
     for (const [key, text] of Object.entries(texts)) assert.deepEqual(values(text), values(en[key]!), `${name}: ${key}`);
   }
   const sources = readdirSync(folder, { recursive: true, encoding: "utf8" }).filter(f => /\.tsx?$/.test(f)).map(f => readFileSync(new URL(f, folder), "utf8")).join("\n");
-  const built = /^(panel|keys|performance)\./;
+  const built = /^(panel|keys|performance|example|settings\.scope)\./;
   for (const key of Object.keys(en)) assert.ok(sources.includes(`"${key}"`) || built.test(key), `nothing uses ${key}`);
+});
+
+test("names are UUIDs of version 4, each another", () => {
+  const all = Array.from({ length: 100 }, newId);
+  assert.equal(new Set(all).size, 100);
+  for (const id of all) assert.match(id, /^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);
+});
+
+/** The messages that are shown of the only conversation that was read, as `role: text`. */
+function shownOf(text: string) {
+  const { chats, messages } = readExport(text);
+  assert.equal(chats.length, 1);
+  assert.ok(messages.every(m => m.chat === chats[0]!.id));
+  return { chat: chats[0]!, messages, shown: path(new Map(messages.map(m => [m.id, m])), chats[0]!.picks) };
+}
+const lines = (all: Message[]) => all.map(m => `${m.role}: ${m.text}`);
+const uuid = (n: number) => `00000000-0000-4000-8000-${String(n).padStart(12, "0")}`;
+
+test("ChatGPT's export is read: the shown branch, without what was hidden", () => {
+  const node = (n: number, parent: string | null, role: string | null, text: string, more = {}) => [n ? uuid(n) : "client-created-root", {
+    id: n ? uuid(n) : "client-created-root", parent, children: [],
+    message: role === null ? null : { id: uuid(n), author: { role }, create_time: 1700000000 + n, recipient: "all", content: { content_type: "text", parts: [text] }, metadata: { model_slug: "gpt-x" }, ...more },
+  }];
+  const root = "client-created-root";
+  const export_ = [{
+    title: "Foxes", create_time: 1700000000.5, update_time: 1700000100.25, conversation_id: uuid(99), current_node: uuid(6),
+    mapping: Object.fromEntries([
+      node(0, null, null, ""), node(1, root, "system", "", { metadata: { is_visually_hidden_from_conversation: true } }), node(2, uuid(1), "user", "What is a fox?"),
+      node(3, uuid(2), "assistant", "first try"), node(4, uuid(2), "assistant", "", { recipient: "web.search" }), node(5, uuid(4), "tool", "found"), node(6, uuid(5), "assistant", "An animal."),
+    ]),
+  }];
+  const { chat, messages, shown } = shownOf(JSON.stringify(export_));
+  assert.deepEqual([chat.id, chat.title, chat.created, chat.updated], [uuid(99), "Foxes", 1700000000500, 1700000100250]);
+  assert.deepEqual(lines(shown), ["user: What is a fox?", "assistant: An animal."]);
+  assert.deepEqual([messages.length, shown[1]!.model, shown[1]!.created], [3, "gpt-x", 1700000006000]);
+});
+
+test("Open WebUI's export is read, with its reasoning and files", () => {
+  const history = { currentId: "b2", messages: {
+    a1: { id: "a1", parentId: null, childrenIds: ["b1", "b2"], role: "user", content: "Why?", timestamp: 1700000001, files: [{ type: "image", url: "data:image/png;base64,AAAA" }, { type: "file", name: "x.txt", file: { data: { content: "inside" } } }] },
+    b1: { id: "b1", parentId: "a1", childrenIds: [], role: "assistant", content: "No.", timestamp: 1700000002, model: "m" },
+    b2: { id: "b2", parentId: "a1", childrenIds: [], role: "assistant", content: '<details type="reasoning" done="true" duration="3">\n<summary>Thought for 3 seconds</summary>\n> Hm.\n> So.\n</details>\nBecause.', timestamp: 1700000003, model: "m" },
+  } };
+  const { chat, messages, shown } = shownOf(JSON.stringify([{ id: uuid(1), user_id: "u", title: "Reasons", chat: { models: ["m"], history, messages: [] }, updated_at: 1700000009, created_at: 1700000000 }]));
+  assert.deepEqual([chat.title, chat.updated, messages.length], ["Reasons", 1700000009000, 3]);
+  assert.deepEqual(lines(shown), ["user: Why?", "assistant: Because."]);
+  assert.equal(shown[1]!.reasoning, "Hm.\nSo.");
+  assert.deepEqual(shown[0]!.attachments!.map(a => [a.kind, a.text]), [["image", "data:image/png;base64,AAAA"], ["text", "inside"]]);
+});
+
+test("llama.cpp's export is read: one, a list, or one in each line", () => {
+  const [root, user, one, two] = [uuid(10), uuid(11), uuid(12), uuid(13)];
+  const message = (id: string, parent: string | null, role: string, content: string, more = {}) => ({ id, convId: uuid(1), type: "text", timestamp: 1700000000000, role, content, parent, children: [], ...more });
+  const export_ = {
+    conv: { id: uuid(1), name: "Math", lastModified: 1700000005000, currNode: two },
+    messages: [message(root, null, "system", "", { type: "root" }), message(user, root, "user", "1+1?", { extra: [{ type: "textFile", name: "a.txt", content: "A" }] }), message(one, user, "assistant", "3"), message(two, user, "assistant", "2", { reasoningContent: "add", model: "q" })],
+  };
+  for (const text of [JSON.stringify(export_), JSON.stringify([export_]), `${JSON.stringify(export_)}\n`]) {
+    const { chat, messages, shown } = shownOf(text);
+    assert.deepEqual([chat.title, messages.length, lines(shown), shown[1]!.reasoning], ["Math", 3, ["user: 1+1?", "assistant: 2"], "add"]);
+    assert.equal(shown[0]!.parent, null);
+    assert.equal(shown[0]!.attachments![0]!.name, "a.txt");
+  }
+  assert.equal(readExport(`${JSON.stringify(export_)}\n${JSON.stringify({ ...export_, conv: { ...export_.conv, id: uuid(2) } })}`).chats.length, 2);
+});
+
+test("what is no export gives nothing, whatever it is", () => {
+  for (const text of ["", "[", "null", "[1, null, {}]", '{"mapping": {}}', '{"mapping": {"a": null}, "current_node": "a"}', '{"conv": {}, "messages": [null, {"id": "a", "parent": "a", "role": "system"}]}', '{"chat": {"history": {"messages": {"a": 1}}}}']) {
+    assert.deepEqual(readExport(text), { chats: [], messages: [] }, text);
+  }
+  // A circle of parents ends.
+  const circle = { conv: { id: "c", currNode: "a" }, messages: [{ id: "a", parent: "b", role: "user", content: "x" }, { id: "b", parent: "a", role: "system" }] };
+  assert.equal(readExport(JSON.stringify(circle)).messages.length, 1);
+});
+
+test("what is read twice has the same names", () => {
+  const own = { format: "octet-conversations", version: 2, chats: [{ id: uuid(1), title: "T", created: 1, updated: 2, picks: {}, own: { model: "m", sampling: { top_k: 1, x: "y" } } }], messages: [{ id: uuid(2), chat: uuid(1), parent: null, role: "user", text: "hi", created: 1, state: "done" }, { id: uuid(3), chat: uuid(9), parent: null, role: "user", text: "of none", created: 1, state: "done" }] };
+  const [a, b] = [readExport(JSON.stringify(own)), readExport(JSON.stringify(own))];
+  assert.deepEqual(a, b);
+  assert.deepEqual([a.chats[0]!.id, a.messages.length, a.chats[0]!.own], [uuid(1), 1, { model: "m", sampling: { top_k: 1 } }]);
 });

@@ -2,6 +2,7 @@
 import { signal, type Signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
+import { copy } from "../clipboard.ts";
 import { number } from "../language.ts";
 import { ask, type Limited, type Team, type User, type VirtualKey } from "./api.ts";
 import { Form, LIMITS, values, type Field } from "./form.tsx";
@@ -225,17 +226,28 @@ const TEAM: Kind<Team> = {
   make: "team/new",
 };
 
+/** The browser did not copy the key. */
+const failed = signal(false);
+
 function Secret() {
   const s = secret.value;
   if (!s) return null;
-  const close = () => (secret.value = null);
-  const copy = () => void navigator.clipboard.writeText(s.key).then(() => (said.value = t("copied")));
+  const close = () => {
+    secret.value = null;
+    failed.value = false;
+  };
+  const copyKey = async () => {
+    const copied = await copy(s.key);
+    if (copied) said.value = t("copied");
+    failed.value = !copied;
+  };
   return (
     <Dialog title={t("secret.title", { name: s.name })} close={close}>
       <p>{t("secret.once")}</p>
       <p><code class="secret" tabIndex={0}>{s.key}</code></p>
+      {failed.value && <p class="error" role="alert">{t("secret.byHand")}</p>}
       <div class="row">
-        <button type="button" onClick={copy}>{t("copy")}</button>
+        <button type="button" onClick={() => void copyKey()}>{t("copy")}</button>
         <button type="button" class="main" onClick={close}>{t("close")}</button>
       </div>
     </Dialog>

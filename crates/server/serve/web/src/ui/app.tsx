@@ -5,9 +5,11 @@ import { language, t } from "../i18n.ts";
 import { watch } from "../metrics.ts";
 import * as state from "../state.ts";
 import { Composer, focusComposer } from "./composer.tsx";
+import { Confirm } from "./confirm.tsx";
 import { Experts } from "./experts.tsx";
 import { Header } from "./header.tsx";
 import { Icon } from "./icons.tsx";
+import { Login } from "./login.tsx";
 import { Messages } from "./messages.tsx";
 import { Performance } from "./performance.tsx";
 import { Playground } from "./playground.tsx";
@@ -22,7 +24,7 @@ function onKey(e: KeyboardEvent) {
     if (document.querySelector("dialog[open]") || e.defaultPrevented) return;
     if (isRunning()) stopAll();
     else if (state.panel.value) closePanel();
-    else if (state.menu.value) state.menu.value = false;
+    else if (state.menu.value) state.setMenu(false);
   } else if (ctrl && e.key.toLowerCase() === "k") {
     e.preventDefault();
     focusSearch();
@@ -31,13 +33,13 @@ function onKey(e: KeyboardEvent) {
     void state.open(null).then(focusComposer);
   } else if (ctrl && e.key === ",") {
     e.preventDefault();
-    state.panel.value = state.panel.value === "settings" ? "" : "settings";
+    state.setPanel(state.panel.value === "settings" ? "" : "settings");
   }
 }
 
 function closePanel() {
   const name = state.panel.peek();
-  state.panel.value = "";
+  state.setPanel("");
   document.getElementById(`open-${name}`)?.focus();
 }
 
@@ -55,12 +57,13 @@ export function App() {
   }, [state.chat.value?.title]);
   const model = state.isLocal.value ? (state.model.value?.id ?? "") : "";
   useEffect(() => watch(model, name === "performance"), [model, name]);
+  if (state.locked.value) return <Login />;
   const Panel = name ? PANELS[name] : null;
   return (
     <div class={`page${name ? " with-panel" : ""}${state.menu.value ? " with-menu" : ""}`}>
       <a class="hidden skip" href="#prompt" onClick={e => { e.preventDefault(); focusComposer(); }}>{t("skip")}</a>
       <Sidebar />
-      {state.menu.value && <div class="shade" onClick={() => (state.menu.value = false)} />}
+      {state.menu.value && <div class="shade" onClick={() => state.setMenu(false)} />}
       <main>
         <Header />
         <Messages />
@@ -70,11 +73,12 @@ export function App() {
         <aside aria-labelledby="panel-title">
           <div class="panel-head">
             <h2 id="panel-title">{t(`panel.${name}`)}</h2>
-            <button type="button" class="bare" onClick={closePanel} aria-label={t("close")}><Icon name="close" /></button>
+            <button type="button" class="bare" onClick={closePanel} aria-label={t("close")} title={t("close")}><Icon name="close" /></button>
           </div>
           <Panel />
         </aside>
       )}
+      <Confirm />
       <p class="hidden" role="status">{state.announced.value}</p>
     </div>
   );

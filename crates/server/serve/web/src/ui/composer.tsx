@@ -1,11 +1,12 @@
 // The message field, with attachments.
 import { signal } from "@preact/signals";
-import { useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { answer, isRunning, stopAll } from "../answer.ts";
 import { number, t } from "../i18n.ts";
+import { newId } from "../ids.ts";
 import * as state from "../state.ts";
 import { connectAll } from "../tools.ts";
-import type { Attachment, Message } from "../types.ts";
+import type { Attachment, Message, Settings } from "../types.ts";
 import { Icon } from "./icons.tsx";
 import { editLast } from "./messages.tsx";
 
@@ -18,11 +19,26 @@ export function focusComposer() {
   document.getElementById("prompt")?.focus();
 }
 
+/** A longer paste becomes an attachment: a field for text is slow with it, and nobody reads it there. */
+const PASTE_CHARS_MAX = 10_000;
+const IMAGE_TYPES = ["image/png", "image/jpeg", "image/webp", "image/gif"];
+
+const dataUrl = (file: Blob) => new Promise<string>((resolve, reject) => {
+  const reader = new FileReader();
+  reader.onload = () => resolve(reader.result as string);
+  reader.onerror = () => reject(reader.error ?? new Error(file.type));
+  reader.readAsDataURL(file);
+});
+
 async function read(file: File): Promise<Attachment> {
   if (file.size > FILE_BYTES_MAX) throw new Error(t("error.fileSize", { name: file.name, n: number(FILE_BYTES_MAX >> 20) }));
+  if (file.type.startsWith("image/")) {
+    if (!state.seesImages.peek()) throw new Error(t("error.image", { model: state.model.peek()?.id ?? "" }));
+    if (!IMAGE_TYPES.includes(file.type)) throw new Error(t("error.imageKind"));
+    return { name: file.name, kind: "image", text: await dataUrl(file), bytes: file.size };
+  }
   const data = await file.arrayBuffer();
   const head = new TextDecoder("latin1").decode(data.slice(0, 5));
-  if (file.type.startsWith("image/")) throw new Error(t("error.image", { name: file.name }));
   if (head === "%PDF-") {
     const { pdfText } = await import("../pdf.ts");
     const bytes = data.byteLength;
@@ -53,28 +69,82 @@ export async function attach(list: Iterable<File>) {
   }
 }
 
-function send(area: HTMLTextAreaElement) {
-  const text = area.value.trim();
-  if ((!text && !files.value.length) || reading.value || isRunning()) return;
-  state.note.value = "";
+function attachPasted(text: string) {
+  const taken = new Set(files.peek().map(f => f.name));
+  let name = t("pasted");
+  for (let n = 2; taken.has(name); n++) name = t("pasted").replace(/\.txt$/, ` ${n}.txt`);
+  files.value = [...files.peek(), { name, kind: "text", text, bytes: text.length }];
+  state.announced.value = t("announce.pasted", { n: number(text.length) });
+}
+
+/** Sends a message with what is attached. Gives whether it was sent: what was not stays in its field. */
+export function ask(text: string): boolean {
+  if ((!text && !files.value.length) || reading.value || isRunning()) return false;
+  if (!state.model.peek()) {
+    state.note.value = t("error.noModels");
+    return false;
+  }
   const attachments = files.value;
-  area.value = "";
-  files.value = [];
   const title = (text || attachments[0]?.name || "").replace(/\s+/g, " ").slice(0, 60);
   const chat = state.ensureChat(title);
   const message: Message = {
-    id: crypto.randomUUID(), chat: chat.id, parent: state.shown.peek().at(-1) ?? null, role: "user", text, created: Date.now(), state: "done",
+    id: newId(), chat: chat.id, parent: state.shown.peek().at(-1) ?? null, role: "user", text, created: Date.now(), state: "done",
     ...(attachments.length ? { attachments } : {}),
   };
   state.saveMessage(message);
   state.pick(message);
+  state.note.value = "";
+  files.value = [];
   void connectAll().then(() => answer(chat.id, message.id));
+  return true;
+}
+
+function send(area: HTMLTextAreaElement) {
+  if (!ask(area.value.trim())) return;
+  area.value = "";
+  state.setDraft("");
+}
+
+/** How much of the model's context the conversation takes. */
+function Gauge() {
+  const limit = state.context.value;
+  const used = state.used.value;
+  if (!limit || !used) return null;
+  const share = Math.min(1, used / limit);
+  const label = t("context", { used: number(used), limit: number(limit), share: number(100 * share, share < 0.1 ? 1 : 0) });
+  const round = 2 * Math.PI * 6;
+  return (
+    <span class={`gauge${share > 0.85 ? " bad" : ""}`} role="meter" aria-label={t("context.name")} aria-valuemin={0} aria-valuemax={limit} aria-valuenow={used} aria-valuetext={label} title={label} tabIndex={0}>
+      <svg viewBox="0 0 16 16" width="16" height="16" aria-hidden="true" focusable="false">
+        <circle cx="8" cy="8" r="6" class="track" />
+        <circle cx="8" cy="8" r="6" stroke-dasharray={`${round * share} ${round}`} transform="rotate(-90 8 8)" />
+      </svg>
+      <span class="wide-only">{number(100 * share, share < 0.1 ? 1 : 0)} %</span>
+    </span>
+  );
+}
+
+function Thinking() {
+  if (!state.canSwitchThinking.value) return null;
+  return (
+    <select id="thinking" class="quiet" aria-label={t("thinking")} title={t("thinking")} value={state.effective.value.thinking} onChange={e => state.setOwn({ thinking: e.currentTarget.value as Settings["thinking"] })}>
+      <option value="">{t("thinking.default")}</option>
+      <option value="on">{t("thinking.on")}</option>
+      <option value="off">{t("thinking.off")}</option>
+    </select>
+  );
 }
 
 export function Composer() {
   const area = useRef<HTMLTextAreaElement>(null);
   const input = useRef<HTMLInputElement>(null);
   const running = isRunning();
+  const chat = state.current.value;
+  // What was begun in this conversation.
+  useLayoutEffect(() => {
+    if (area.current) area.current.value = state.draft();
+  }, [chat]);
+  const seesImages = state.seesImages.value;
   return (
     <form
       id="ask"
@@ -95,6 +165,7 @@ export function Composer() {
         void attach(e.dataTransfer?.files ?? []);
       }}
     >
+      <div>
       {state.note.value && (
         <p id="note" role="alert">
           <span>{state.note.value}</span>
@@ -105,34 +176,22 @@ export function Composer() {
         <ul class="files" aria-label={t("files")}>
           {files.value.map((a, i) => (
             <li key={i}>
-              {a.name} <span class="dim">{t("characters", { n: number(a.text.length) })}</span>
+              {a.kind === "image" ? <img src={a.text} alt="" /> : null}
+              <span>{a.name} <span class="dim">{a.kind === "image" ? t("kibibytes", { n: number(Math.ceil(a.bytes / 1024)) }) : t("characters", { n: number(a.text.length) })}</span></span>
               <button type="button" class="bare" aria-label={t("file.remove", { name: a.name })} onClick={() => (files.value = files.value.filter((_, k) => k !== i))}><Icon name="close" /></button>
             </li>
           ))}
           {reading.value > 0 && <li class="wait">{t("file.reading")}</li>}
         </ul>
       )}
-      <div class="ask-row">
-        <button type="button" id="attach" class="bare" aria-label={t("attach")} title={t("attach")} onClick={() => input.current?.click()}><Icon name="attach" /></button>
-        <input
-          ref={input}
-          id="files"
-          type="file"
-          multiple
-          hidden
-          aria-label={t("attach")}
-          onChange={e => {
-            const list = [...(e.currentTarget.files ?? [])];
-            e.currentTarget.value = "";
-            void attach(list);
-          }}
-        />
+      <div class="ask-box">
         <label class="hidden" for="prompt">{t("message")}</label>
         <textarea
           id="prompt"
           ref={area}
           rows={1}
           placeholder={t("message.hint")}
+          onInput={e => state.setDraft(e.currentTarget.value)}
           onKeyDown={e => {
             if (e.key === "Enter" && !e.shiftKey && !e.isComposing) {
               e.preventDefault();
@@ -142,12 +201,34 @@ export function Composer() {
           }}
           onPaste={e => {
             const list = [...(e.clipboardData?.files ?? [])];
-            if (!list.length) return;
+            const text = e.clipboardData?.getData("text/plain") ?? "";
+            if (list.length) void attach(list);
+            else if (text.length > PASTE_CHARS_MAX) attachPasted(text);
+            else return;
             e.preventDefault();
-            void attach(list);
           }}
         />
-        <button id="send" class="main" type="submit">{running ? t("stop") : t("send")}</button>
+        <div class="ask-row">
+          <button type="button" id="attach" class="bare round" aria-label={t("attach")} title={t(seesImages ? "attach.images" : "attach")} onClick={() => input.current?.click()}><Icon name="attach" /></button>
+          <input
+            ref={input}
+            id="files"
+            type="file"
+            multiple
+            hidden
+            aria-label={t("attach")}
+            onChange={e => {
+              const list = [...(e.currentTarget.files ?? [])];
+              e.currentTarget.value = "";
+              void attach(list);
+            }}
+          />
+          <Thinking />
+          <span class="spring" />
+          <Gauge />
+          <button id="send" class="main round" type="submit" aria-label={running ? t("stop") : t("send")} title={running ? t("stop.hint") : t("send")}><Icon name={running ? "stop" : "send"} /></button>
+        </div>
+      </div>
       </div>
     </form>
   );

@@ -1,16 +1,21 @@
 // The messages of the open conversation.
 import { signal, type Signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
-import { answer, continueAnswer, runOf, stop } from "../answer.ts";
-import { duration, number, t } from "../i18n.ts";
+import { answer, continueAnswer, runOf } from "../answer.ts";
+import { duration, number, t, type Key } from "../i18n.ts";
+import { newId } from "../ids.ts";
 import * as state from "../state.ts";
 import { children } from "../tree.ts";
 import type { Figures, Message } from "../types.ts";
 import { Calls } from "./calls.tsx";
-import { Icon } from "./icons.tsx";
+import { confirmDeletion } from "./confirm.tsx";
+import { Icon, type IconName } from "./icons.tsx";
 import { copyText, Markdown } from "./text.tsx";
+import { Welcome } from "./welcome.tsx";
 
 const editing = signal<string | null>(null);
+/** The end of the messages is out of sight. */
+const away = signal(false);
 
 export function editLast() {
   const last = state.shown.peek().map(id => state.messages.peek().get(id)!.peek()).filter(m => m.role === "user").at(-1);
@@ -18,7 +23,7 @@ export function editLast() {
   return Boolean(last);
 }
 
-/** The figures of an answer, as a line. */
+/** The figures of an answer, the most interesting first. */
 export function figuresText(f: Figures): string[] {
   const out: string[] = [];
   if (f.tokens) out.push(t("figures.tokens", { n: number(f.tokens) }));
@@ -57,7 +62,7 @@ function Reasoning({ m, running }: { m: Message; running: boolean }) {
   return (
     <details class="think" onToggle={e => (open.value = e.currentTarget.open)}>
       <summary class={thinks ? "wait" : ""}>{title}</summary>
-      {open.value && <Markdown text={m.reasoning} running={thinks} />}
+      {open.value && <Markdown text={m.reasoning} name={`${m.id}-r`} running={thinks} />}
     </details>
   );
 }
@@ -75,7 +80,7 @@ function Editor({ m }: { m: Message }) {
     editing.value = null;
     // What was stays: the edit is a further version.
     const { attachments, parent, role, chat } = m;
-    const fresh: Message = { id: crypto.randomUUID(), chat, parent, role, text, created: Date.now(), state: "done", ...(attachments ? { attachments } : {}), ...(m.reasoning ? { reasoning: m.reasoning } : {}) };
+    const fresh: Message = { id: newId(), chat, parent, role, text, created: Date.now(), state: "done", ...(attachments ? { attachments } : {}), ...(m.reasoning ? { reasoning: m.reasoning } : {}) };
     state.saveMessage(fresh);
     state.pick(fresh);
     if (role === "user") void answer(chat, fresh.id);
@@ -119,38 +124,68 @@ function Answer({ m, running }: { m: Message; running: boolean }) {
           )}
         </p>
       )}
-      <Markdown text={m.text} running={running} />
+      <Markdown text={m.text} name={m.id} running={running} />
       {onlyThought && <p class="dim">{m.reasoning ? t("reasoning.only") : t("empty")}</p>}
       {m.calls && !running && <Calls m={m} />}
       {m.calls && running && <p class="dim">{m.calls.map(c => c.name).join(", ")} …</p>}
-      {m.error && <div class="error" role="alert">{m.error}</div>}
+      {m.error && (
+        <div class="error" role="alert">
+          <p>{m.error}</p>
+          {m.errorDetail && <details><summary>{t("error.detail")}</summary><p>{m.errorDetail}</p></details>}
+        </div>
+      )}
     </>
   );
 }
 
-function Acts({ m, running }: { m: Message; running: boolean }) {
+/** How long a button says that it has copied. */
+const SAID_MS = 1500;
+
+function Copy({ text }: { text: string }) {
+  const done = useRef(signal(false)).current;
+  const act = async () => {
+    if (!(await copyText(text))) return;
+    done.value = true;
+    setTimeout(() => (done.value = false), SAID_MS);
+  };
+  return <Act name={done.value ? "copied" : "copy"} icon={done.value ? "done" : "copy"} act={() => void act()} />;
+}
+
+function Act({ name, icon, act }: { name: Key; icon: IconName; act: () => void }) {
+  return <button type="button" class="bare act" aria-label={t(name)} title={t(name)} onClick={act}><Icon name={icon} /></button>;
+}
+
+function Acts({ m }: { m: Message }) {
   const isUser = m.role === "user";
-  if (running) return <div class="acts"><button type="button" class="bare" onClick={() => stop(m.id)}>{t("stop")}</button></div>;
-  const canContinue = m.role === "assistant" && Boolean(m.text) && (m.state === "stopped" || m.state === "cut" || m.finish === "length");
+  const more = useRef(signal(false)).current;
+  const wasCut = m.state === "stopped" || m.state === "cut" || m.finish === "length";
   return (
+    <>
     <div class="acts">
+      {!isUser && wasCut && Boolean(m.text) && <button type="button" class="bare labelled" onClick={() => void continueAnswer(m)}><Icon name="continue" /> {t("continue")}</button>}
+      {!isUser && m.state === "failed" && <button type="button" class="bare labelled" onClick={() => void answer(m.chat, m.parent)}><Icon name="again" /> {t("tryAgain")}</button>}
       <Versions m={m} />
-      <button type="button" class="bare" onClick={() => copyText(m.text)}>{t("copy")}</button>
-      <button type="button" class="bare" onClick={() => (editing.value = m.id)}>{t("edit")}</button>
-      {isUser && <button type="button" class="bare" onClick={() => void answer(m.chat, m.id)}>{t("ask.again")}</button>}
-      {!isUser && <button type="button" class="bare" onClick={() => void answer(m.chat, m.parent)}>{t("regenerate")}</button>}
-      {canContinue && state.isLocal.value && <button type="button" class="bare" onClick={() => void continueAnswer(m)}>{t("continue")}</button>}
+      <Copy text={m.text} />
+      <Act name="edit" icon="edit" act={() => (editing.value = m.id)} />
+      {isUser ? <Act name="ask.again" icon="again" act={() => void answer(m.chat, m.id)} /> : <Act name="regenerate" icon="again" act={() => void answer(m.chat, m.parent)} />}
+      <Act name="delete.message" icon="delete" act={() => confirmDeletion(t("delete.messageSure"), () => void state.removeMessage(m))} />
+      {!isUser && <Facts m={m} more={more} />}
     </div>
+    {more.value && decided(m).map(line => <p key={line} class="more">{line}</p>)}
+    </>
   );
 }
 
-function Facts({ m }: { m: Message }) {
-  const parts = [...figuresText(m.figures ?? {}), ending(m)].filter(Boolean);
+/** What decided about an answer: behind a word of its line. */
+const decided = (m: Message) => [m.route ? t("figures.route", { model: m.model ?? "", route: m.route }) : "", m.warning ? t("figures.warning", { warning: m.warning }) : ""].filter(Boolean);
+
+/** The figures of an answer, as one quiet line. */
+function Facts({ m, more }: { m: Message; more: Signal<boolean> }) {
+  const line = [...figuresText(m.figures ?? {}), ending(m)].filter(Boolean).join(" · ");
   return (
     <>
-      {parts.length > 0 && <p class="stats">{parts.join(" · ")}</p>}
-      {m.route && <p class="stats">{t("figures.route", { model: m.model ?? "", route: m.route })}</p>}
-      {m.warning && <p class="stats">{t("figures.warning", { warning: m.warning })}</p>}
+      {line && <p class="stats" title={line}>{line}</p>}
+      {decided(m).length > 0 && <button type="button" class="bare route-word" aria-expanded={more.value} onClick={() => (more.value = !more.value)}>{t(m.route ? "figures.how" : "figures.note")}</button>}
     </>
   );
 }
@@ -161,18 +196,19 @@ function View({ of }: { of: Signal<Message> }) {
   if (m.role === "tool") return null;
   const isUser = m.role === "user";
   const many = state.models.value.length > 1;
+  const pictures = m.attachments?.filter(a => a.kind === "image") ?? [];
   return (
     <article class={m.role} aria-busy={running} data-state={m.state}>
-      <h3 class="who">{isUser ? t("you") : many && m.model ? t("answer.of", { model: m.model }) : t("answer")}</h3>
-      {m.attachments?.map(a => (
+      <h3 class={isUser || !many || !m.model ? "hidden" : "who"}>{isUser ? t("you") : many && m.model ? m.model : t("answer")}</h3>
+      {pictures.length > 0 && <p class="pictures">{pictures.map(a => <img key={a.name} src={a.text} alt={a.name} />)}</p>}
+      {m.attachments?.filter(a => a.kind !== "image").map(a => (
         <details class="file" key={a.name}>
           <summary>{t("file", { name: a.name, n: number(a.text.length) })}</summary>
           <pre tabIndex={0}>{a.text.slice(0, 20_000)}</pre>
         </details>
       ))}
-      {editing.value === m.id ? <Editor m={m} /> : isUser ? <div class="body">{m.text}</div> : <Answer m={m} running={running} />}
-      {!isUser && <Facts m={m} />}
-      {editing.value !== m.id && <Acts m={m} running={running} />}
+      {editing.value === m.id ? <Editor m={m} /> : isUser ? m.text && <div class="body">{m.text}</div> : <Answer m={m} running={running} />}
+      {editing.value !== m.id && !running && <Acts m={m} />}
     </article>
   );
 }
@@ -198,6 +234,7 @@ export function Messages() {
     return () => observer.disconnect();
   }, []);
   return (
+    <div class="log-box">
     <section
       id="log"
       ref={log}
@@ -206,21 +243,16 @@ export function Messages() {
       onScroll={e => {
         const box = e.currentTarget;
         atEnd.current = box.scrollHeight - box.scrollTop - box.clientHeight < 60;
+        away.value = box.scrollHeight - box.scrollTop - box.clientHeight > 240;
       }}
     >
       <div>
         {ids.length === 0 ? <Welcome /> : ids.map(id => <View key={id} of={state.messages.value.get(id)!} />)}
       </div>
     </section>
-  );
-}
-
-function Welcome() {
-  const m = state.model.value;
-  return (
-    <div class="empty">
-      <h1>Octet</h1>
-      <p>{m ? t("welcome", { model: m.id }) : t("welcome.none")}</p>
+    {away.value && (
+      <button type="button" class="to-end round" aria-label={t("toEnd")} title={t("toEnd")} onClick={() => log.current?.scrollTo({ top: log.current.scrollHeight })}><Icon name="down" /></button>
+    )}
     </div>
   );
 }

@@ -1,4 +1,5 @@
-// The panel of settings. What changes here holds from the next answer on.
+// The panel of settings: of the open conversation, the defaults of new ones, and those of the page. What changes here holds from the next
+// answer on.
 import { signal } from "@preact/signals";
 import { apiKey, call, json } from "../api.ts";
 import { LANGUAGES, number, t } from "../i18n.ts";
@@ -19,21 +20,40 @@ const LIMITS: Record<Parameter, { min?: number; max?: number; step: number | "an
   max_tokens: { min: 1, step: 1 },
 };
 
+/** Whose settings are shown. */
+const scope = signal<"chat" | "defaults" | "page">("chat");
+
+type Shared = "system" | "sampling" | "schemaOn" | "schema" | "extra";
+const shownSettings = () => (scope.value === "chat" ? state.effective.value : state.settings.value);
+
+/** Changes a setting of what is shown. */
+function change<K extends Shared>(key: K, value: Settings[K]) {
+  if (scope.peek() === "chat") state.setOwn({ [key]: value } as { [P in K]: Settings[P] });
+  else state.set(key, value);
+}
+
+/** Takes the defaults again, where the conversation has something of its own. */
+function Reset({ keys }: { keys: Shared[] }) {
+  const own = state.own.value;
+  if (scope.value !== "chat" || !keys.some(key => own[key] !== undefined)) return null;
+  return <button type="button" class="bare" onClick={() => state.setOwn(Object.fromEntries(keys.map(key => [key, undefined])))}>{t("settings.takeDefaults")}</button>;
+}
+
 /** What the server uses where a field is empty. */
 function defaultOf(name: Parameter): string {
   const value = state.props.value?.default_generation_settings?.params?.[name];
   if (name === "seed") return t("settings.random");
-  if (name === "max_tokens") return t("settings.untilContext", { n: number(state.props.value?.default_generation_settings?.n_ctx ?? 0) });
+  if (name === "max_tokens") return state.context.value ? t("settings.untilContext", { n: number(state.context.value) }) : "";
   return typeof value === "number" ? String(Math.round(value * 1e4) / 1e4) : "";
 }
 
 function Sampling() {
-  const { sampling } = state.settings.value;
-  const change = (name: Parameter, text: string, valid: boolean) => {
+  const { sampling } = shownSettings();
+  const put = (name: Parameter, text: string, valid: boolean) => {
     const next = { ...sampling };
     if (text === "") delete next[name];
     else if (valid) next[name] = Number(text);
-    state.set("sampling", next);
+    change("sampling", next);
   };
   return (
     <fieldset>
@@ -48,14 +68,15 @@ function Sampling() {
               {...LIMITS[name]}
               value={sampling[name] ?? ""}
               placeholder={defaultOf(name)}
-              onChange={e => change(name, e.currentTarget.value, e.currentTarget.reportValidity())}
+              onChange={e => put(name, e.currentTarget.value, e.currentTarget.reportValidity())}
             />
           </label>
         ))}
       </div>
       <div class="row">
-        <small>{t("settings.samplingHint")}</small>
-        <button type="button" class="bare" disabled={!Object.keys(sampling).length} onClick={() => state.set("sampling", {})}>{t("settings.reset")}</button>
+        <small class="grow">{t(state.isLocal.value && state.props.value?.is_sleeping ? "settings.samplingAsleep" : "settings.samplingHint")}</small>
+        <Reset keys={["sampling"]} />
+        <button type="button" class="bare" disabled={!Object.keys(sampling).length} onClick={() => change("sampling", {})}>{t("settings.reset")}</button>
       </div>
     </fieldset>
   );
@@ -64,7 +85,7 @@ function Sampling() {
 const presetName = signal("");
 
 function System() {
-  const s = state.settings.value;
+  const s = shownSettings();
   const known = s.presets.find(p => p.text === s.system)?.name ?? "";
   const save = () => {
     const name = presetName.value.trim();
@@ -79,7 +100,7 @@ function System() {
         <div class="row">
           <label class="grow">
             {t("settings.preset")}
-            <select value={known} onChange={e => state.set("system", s.presets.find(p => p.name === e.currentTarget.value)?.text ?? "")}>
+            <select value={known} onChange={e => change("system", s.presets.find(p => p.name === e.currentTarget.value)?.text ?? "")}>
               <option value="">{t("settings.noPreset")}</option>
               {s.presets.map(p => <option key={p.name} value={p.name}>{p.name}</option>)}
             </select>
@@ -89,7 +110,7 @@ function System() {
       )}
       <label>
         <span class="hidden">{t("settings.system")}</span>
-        <textarea id="system" rows={4} value={s.system} onInput={e => state.set("system", e.currentTarget.value)} />
+        <textarea id="system" rows={4} value={s.system} onInput={e => change("system", e.currentTarget.value)} />
       </label>
       <div class="row">
         <label class="grow">
@@ -97,34 +118,36 @@ function System() {
           <input value={presetName.value} onInput={e => (presetName.value = e.currentTarget.value)} />
         </label>
         <button type="button" disabled={!presetName.value.trim() || !s.system.trim()} onClick={save}>{t("settings.presetSave")}</button>
+        <Reset keys={["system"]} />
       </div>
     </fieldset>
   );
 }
 
 function Schema() {
-  const s = state.settings.value;
+  const s = shownSettings();
   const wrong = jsonError(s.schema);
   const wrongExtra = jsonError(s.extra);
   return (
     <fieldset>
       <legend>{t("settings.output")}</legend>
       <label class="check">
-        <input type="checkbox" id="schema-on" checked={s.schemaOn} onChange={e => state.set("schemaOn", e.currentTarget.checked)} />
+        <input type="checkbox" id="schema-on" checked={s.schemaOn} onChange={e => change("schemaOn", e.currentTarget.checked)} />
         {t("settings.schemaOn")}
       </label>
       {s.schemaOn && (
         <label>
           {t("settings.schema")}
-          <textarea id="schema" class="code-field" rows={6} spellcheck={false} value={s.schema} placeholder={'{"type": "object", "properties": {"name": {"type": "string"}}}'} aria-invalid={Boolean(wrong)} onInput={e => state.set("schema", e.currentTarget.value)} />
+          <textarea id="schema" class="code-field" rows={6} spellcheck={false} value={s.schema} placeholder={'{"type": "object", "properties": {"name": {"type": "string"}}}'} aria-invalid={Boolean(wrong)} onInput={e => change("schema", e.currentTarget.value)} />
           {wrong && <small class="bad">{wrong}</small>}
         </label>
       )}
       <label>
         {t("settings.extra")}
-        <textarea id="extra" class="code-field" rows={2} spellcheck={false} value={s.extra} placeholder={'{"logit_bias": {}}'} aria-invalid={Boolean(wrongExtra)} onInput={e => state.set("extra", e.currentTarget.value)} />
+        <textarea id="extra" class="code-field" rows={2} spellcheck={false} value={s.extra} placeholder={'{"logit_bias": {}}'} aria-invalid={Boolean(wrongExtra)} onInput={e => change("extra", e.currentTarget.value)} />
         {wrongExtra && <small class="bad">{wrongExtra}</small>}
       </label>
+      <Reset keys={["schemaOn", "schema", "extra"]} />
     </fieldset>
   );
 }
@@ -174,15 +197,55 @@ function Models() {
   );
 }
 
+const SCOPES = ["chat", "defaults", "page"] as const;
+
 export function SettingsPanel() {
-  const s = state.settings.value;
   return (
     <div class="panel-body">
+      <div class="tabs" role="tablist" aria-label={t("settings.scope")}>
+        {SCOPES.map((name, i) => (
+          <button
+            type="button"
+            key={name}
+            id={`scope-${name}`}
+            role="tab"
+            aria-selected={scope.value === name}
+            aria-controls="scope"
+            tabIndex={scope.value === name ? 0 : -1}
+            onClick={() => (scope.value = name)}
+            onKeyDown={e => {
+              const by = e.key === "ArrowRight" ? 1 : e.key === "ArrowLeft" ? -1 : 0;
+              if (!by) return;
+              scope.value = SCOPES[(i + by + SCOPES.length) % SCOPES.length]!;
+              requestAnimationFrame(() => document.getElementById(`scope-${scope.peek()}`)?.focus());
+            }}
+          >
+            {t(`settings.scope.${name}`)}
+          </button>
+        ))}
+      </div>
+      <div id="scope" role="tabpanel" aria-labelledby={`scope-${scope.value}`}>
+        {scope.value === "page" ? (
+          <Page />
+        ) : (
+          <>
+            <p class="small dim">{t(scope.value === "chat" ? "settings.chatHint" : "settings.defaultsHint")}</p>
+            <System />
+            <Sampling />
+            <ToolSettings ofChat={scope.value === "chat"} />
+            <Schema />
+          </>
+        )}
+      </div>
+    </div>
+  );
+}
+
+function Page() {
+  const s = state.settings.value;
+  return (
+    <>
       <Models />
-      <System />
-      <Sampling />
-      <Schema />
-      <ToolSettings />
       <fieldset>
         <legend>{t("settings.page")}</legend>
         <div class="grid">
@@ -202,11 +265,12 @@ export function SettingsPanel() {
             </select>
           </label>
         </div>
-        <label>
-          {t("settings.key")}
-          <input type="password" id="key" autocomplete="off" spellcheck={false} value={apiKey.get()} onChange={e => state.setKey(e.currentTarget.value.trim())} />
-          <small>{t("settings.keyHint")}</small>
-        </label>
+        {apiKey.get() && (
+          <div class="row">
+            <span class="grow small">{t("settings.keyHint")}</span>
+            <button type="button" id="log-out" onClick={() => void state.setKey("", false)}>{t("logout")}</button>
+          </div>
+        )}
       </fieldset>
       <fieldset>
         <legend>{t("settings.keys")}</legend>
@@ -219,8 +283,8 @@ export function SettingsPanel() {
           ))}
         </dl>
       </fieldset>
-      <p class="small dim">{state.props.value?.build_info} · {state.props.value?.backend} · <a href="openapi.json">openapi.json</a></p>
-    </div>
+      <p class="small dim">{state.props.value?.build_info} · {state.props.value?.backend} · <a href="openapi.json">openapi.json</a> · <a href="page/licences.txt">{t("licences")}</a></p>
+    </>
   );
 }
 

@@ -1,20 +1,24 @@
 // The list of conversations: search, open, rename, delete, export, import.
 import { signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
-import { t } from "../i18n.ts";
+import { language, t } from "../i18n.ts";
 import * as state from "../state.ts";
 import * as store from "../store.ts";
+import { conversationsIn } from "../zip.ts";
 import type { Chat } from "../types.ts";
 import { focusComposer } from "./composer.tsx";
-import { Icon } from "./icons.tsx";
+import { confirmDeletion } from "./confirm.tsx";
+import { Icon, Mark } from "./icons.tsx";
 
 const query = signal("");
 const found = signal<Set<string> | null>(null);
 const renaming = signal<string | null>(null);
-const removing = signal<Chat | null>(null);
+/** The conversation whose menu is open, and where. */
+const menuOf = signal<{ chat: Chat; x: number; y: number } | null>(null);
+const narrow = matchMedia("(max-width: 56rem)");
 
 export function focusSearch() {
-  state.menu.value = true;
+  if (narrow.matches) state.setMenu(true);
   const field = document.getElementById("search");
   field?.focus();
   // It may have been hidden until now.
@@ -51,9 +55,15 @@ async function importFile(input: HTMLInputElement) {
   const file = input.files?.[0];
   input.value = "";
   if (!file) return;
-  const n = await state.importChats(await file.text());
-  if (n) state.announced.value = t("announce.imported", { n });
-  else state.note.value = t("error.import", { name: file.name });
+  try {
+    const text = file.name.endsWith(".zip") ? await conversationsIn(await file.arrayBuffer()) : await file.text();
+    const { found, fresh } = await state.importChats(text);
+    if (!found) state.note.value = t("error.import", { name: file.name });
+    else state.announced.value = fresh ? t("announce.imported", { n: fresh }) : t("announce.importedNone");
+    if (found && !fresh) state.note.value = t("announce.importedNone");
+  } catch (e) {
+    state.note.value = t("error.file", { name: file.name, why: state.said(e) });
+  }
 }
 
 function Entry({ chat }: { chat: Chat }) {
@@ -89,65 +99,135 @@ function Entry({ chat }: { chat: Chat }) {
     );
   }
   const runs = [...state.runs.value.values()].some(m => m.peek().chat === chat.id);
+  const isOpen = menuOf.value?.chat.id === chat.id;
   return (
-    <li class={is ? "current" : ""}>
+    <li class={`${is ? "current" : ""}${isOpen ? " with-acts" : ""}`}>
       <button type="button" class="open" title={title} aria-current={is ? "page" : undefined} onClick={() => void state.open(chat.id)}>
         {runs && <span class="dot" role="img" aria-label={t("running")} />}
         {title}
       </button>
-      <span class="entry-acts">
-        <button type="button" class="bare" title={t("rename")} aria-label={t("rename.this", { title })} onClick={() => (renaming.value = chat.id)}><Icon name="rename" /></button>
-        <button type="button" class="bare" title={t("export")} aria-label={t("export.this", { title })} onClick={() => void state.exportChats(chat).then(x => download(fileName(title), x))}><Icon name="save" /></button>
-        <button type="button" class="bare" title={t("delete")} aria-label={t("delete.this", { title })} onClick={() => (removing.value = chat)}><Icon name="close" /></button>
-      </span>
+      <button
+        type="button"
+        class="bare acts-of"
+        title={t("actions")}
+        aria-label={t("actions.of", { title })}
+        aria-haspopup="menu"
+        aria-expanded={isOpen}
+        onClick={e => {
+          const box = e.currentTarget.getBoundingClientRect();
+          menuOf.value = isOpen ? null : { chat, x: box.left, y: box.bottom };
+        }}
+      >
+        <Icon name="more" />
+      </button>
     </li>
   );
 }
 
-/** Asks before a conversation is deleted. */
-function Removing() {
-  const dialog = useRef<HTMLDialogElement>(null);
-  const chat = removing.value;
-  useEffect(() => {
-    if (chat) dialog.current?.showModal();
-  }, [chat]);
-  if (!chat) return null;
-  return (
-    <dialog ref={dialog} aria-labelledby="removing" onClose={() => (removing.value = null)}>
-      <p id="removing">{t("delete.sure", { title: chat.title || t("untitled") })}</p>
-      <div class="row">
-        <button type="button" onClick={() => dialog.current?.close()}>{t("cancel")}</button>
-        <button
-          type="button"
-          class="danger"
-          onClick={() => {
-            dialog.current?.close();
-            void state.remove(chat);
-          }}
-        >
-          {t("delete")}
-        </button>
-      </div>
-    </dialog>
+/** What can be done with a conversation. */
+function Menu() {
+  const box = useRef<HTMLDivElement>(null);
+  const open = menuOf.value;
+  useLayoutEffect(() => {
+    const menu = box.current;
+    if (!menu || !open) return;
+    // It stays within the window.
+    menu.style.left = `${Math.max(4, Math.min(open.x, innerWidth - menu.offsetWidth - 4))}px`;
+    menu.style.top = `${Math.max(4, Math.min(open.y + 4, innerHeight - menu.offsetHeight - 4))}px`;
+    menu.querySelector("button")?.focus();
+    const away = (e: Event) => {
+      if (!menu.contains(e.target as Node) && !(e.target as Element).closest?.(".acts-of")) menuOf.value = null;
+    };
+    addEventListener("pointerdown", away);
+    return () => removeEventListener("pointerdown", away);
+  }, [open]);
+  if (!open) return null;
+  const { chat } = open;
+  const title = chat.title || t("untitled");
+  const close = () => {
+    menuOf.value = null;
+  };
+  const onKeyDown = (e: KeyboardEvent) => {
+    const items = [...box.current!.querySelectorAll("button")];
+    const at = items.indexOf(document.activeElement as HTMLButtonElement);
+    if (e.key === "ArrowDown" || e.key === "ArrowUp") {
+      e.preventDefault();
+      items[(at + (e.key === "ArrowDown" ? 1 : items.length - 1)) % items.length]!.focus();
+    } else if (e.key === "Escape" || e.key === "Tab") {
+      e.preventDefault();
+      close();
+      document.querySelector<HTMLElement>(`[aria-label="${CSS.escape(t("actions.of", { title }))}"]`)?.focus();
+    }
+  };
+  const item = (key: "rename" | "export" | "delete", icon: "edit" | "save" | "delete", act: () => void) => (
+    <button
+      type="button"
+      role="menuitem"
+      class={key === "delete" ? "bad" : ""}
+      onClick={() => {
+        close();
+        act();
+      }}
+    >
+      <Icon name={icon} /> {t(key)}
+    </button>
   );
+  return (
+    <div ref={box} class="popup" role="menu" aria-label={t("actions.of", { title })} onKeyDown={onKeyDown}>
+      {item("rename", "edit", () => (renaming.value = chat.id))}
+      {item("export", "save", () => void state.exportChats(chat).then(x => download(fileName(title), x)))}
+      {item("delete", "delete", () => confirmDeletion(t("delete.sure", { title }), () => void state.remove(chat)))}
+    </div>
+  );
+}
+
+/** Conversations by their day, the newest first. */
+function groups(all: Chat[]): { name: string; chats: Chat[] }[] {
+  const today = new Date().setHours(0, 0, 0, 0);
+  const day = 86_400_000;
+  const nameOf = (at: number) => {
+    if (at >= today) return t("day.today");
+    if (at >= today - day) return t("day.yesterday");
+    if (at >= today - 6 * day) return t("day.week");
+    if (at >= today - 29 * day) return t("day.month");
+    return new Date(at).toLocaleDateString(language.value, { month: "long", year: "numeric" });
+  };
+  const out: { name: string; chats: Chat[] }[] = [];
+  for (const chat of all) {
+    const name = nameOf(chat.updated);
+    if (out.at(-1)?.name !== name) out.push({ name, chats: [] });
+    out.at(-1)!.chats.push(chat);
+  }
+  return out;
 }
 
 export function Sidebar() {
   const file = useRef<HTMLInputElement>(null);
   const wanted = found.value;
   const all = state.chats.value.filter(c => !wanted || wanted.has(c.id));
+  useEffect(() => {
+    menuOf.value = null;
+  }, [state.current.value]);
   return (
     <nav id="side" aria-label={t("conversations")}>
-      <button type="button" id="new" class="main" onClick={() => void state.open(null).then(focusComposer)}>{t("new")}</button>
+      <p class="brand"><Mark /> Octet</p>
+      <button type="button" id="new" onClick={() => void state.open(null).then(focusComposer)}><Icon name="new" /> {t("new")}</button>
       <input id="search" type="search" placeholder={t("search")} aria-label={t("search")} value={query.value} onInput={e => search(e.currentTarget.value)} />
-      {all.length === 0 && <p class="dim small">{wanted ? t("search.none") : t("conversations.none")}</p>}
-      <ul>{all.map(chat => <Entry key={chat.id} chat={chat} />)}</ul>
-      <div class="row">
-        <button type="button" id="export" disabled={!state.chats.value.length} onClick={() => void state.exportChats().then(x => download(fileName("conversations"), x))}>{t("export.all")}</button>
-        <button type="button" id="import" onClick={() => file.current?.click()}>{t("import")}</button>
-        <input ref={file} type="file" accept="application/json,.json" hidden aria-label={t("import.file")} onChange={e => void importFile(e.currentTarget)} />
+      <div class="list" onScroll={() => (menuOf.value = null)}>
+        {all.length === 0 && <p class="dim small">{wanted ? t("search.none") : t(state.onServer.value ? "conversations.noneServer" : "conversations.none")}</p>}
+        {groups(all).map(group => (
+          <section key={group.name} aria-label={group.name}>
+            <h2>{group.name}</h2>
+            <ul>{group.chats.map(chat => <Entry key={chat.id} chat={chat} />)}</ul>
+          </section>
+        ))}
       </div>
-      <Removing />
+      <div class="row">
+        <button type="button" id="export" class="bare" disabled={!state.chats.value.length} onClick={() => void state.exportChats().then(x => download(fileName("conversations"), x))}>{t("export.all")}</button>
+        <button type="button" id="import" class="bare" title={t("import.hint")} onClick={() => file.current?.click()}>{t("import")}</button>
+        <input ref={file} type="file" accept="application/json,.json,.jsonl,.zip" hidden aria-label={t("import.file")} onChange={e => void importFile(e.currentTarget)} />
+      </div>
+      <Menu />
     </nav>
   );
 }

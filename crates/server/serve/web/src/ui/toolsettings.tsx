@@ -1,6 +1,7 @@
 // The user's own tools in the settings: called over HTTP, answered by hand, or offered by an MCP server.
 import { signal } from "@preact/signals";
 import { t } from "../i18n.ts";
+import { newId } from "../ids.ts";
 import * as state from "../state.ts";
 import { connect } from "../tools.ts";
 import type { Tool } from "../types.ts";
@@ -17,7 +18,7 @@ const edited = signal<string | null>(null);
 const offer = signal<Record<string, string>>({});
 
 function add() {
-  const tool: Tool = { id: crypto.randomUUID(), kind: "http", enabled: true, auto: false, name: "get_weather", description: "", schema: SCHEMA, url: "", method: "POST", headers: "" };
+  const tool: Tool = { id: newId(), kind: "http", enabled: true, auto: false, name: "get_weather", description: "", schema: SCHEMA, url: "", method: "POST", headers: "" };
   state.set("tools", [...state.settings.value.tools, tool]);
   edited.value = tool.id;
 }
@@ -96,12 +97,37 @@ function Form({ tool, change }: { tool: Tool; change: (part: Partial<Tool>) => v
   );
 }
 
-export function ToolSettings() {
-  const all = state.settings.value.tools;
-  const change = (id: string, part: Partial<Tool>) => state.set("tools", all.map(x => (x.id === id ? { ...x, ...part } : x)));
+/** Of a conversation: which tools are on. */
+function Switches() {
+  const all = state.effective.value.tools;
+  const own = state.own.value.tools;
+  const put = (id: string, on: boolean) => state.setOwn({ tools: { ...own, [id]: on } });
+  return (
+    <ul class="tools">
+      {all.map(tool => (
+        <li key={tool.id}>
+          <label class="check"><input type="checkbox" checked={tool.enabled} onChange={e => put(tool.id, e.currentTarget.checked)} /> {tool.name || tool.url || "?"}</label>
+        </li>
+      ))}
+      {all.length === 0 && <li class="small dim">{t("tools.none")}</li>}
+    </ul>
+  );
+}
+
+export function ToolSettings({ ofChat }: { ofChat: boolean }) {
   return (
     <fieldset>
       <legend>{t("settings.tools")}</legend>
+      {ofChat ? <Switches /> : <Definitions />}
+    </fieldset>
+  );
+}
+
+function Definitions() {
+  const all = state.settings.value.tools;
+  const change = (id: string, part: Partial<Tool>) => state.set("tools", all.map(x => (x.id === id ? { ...x, ...part } : x)));
+  return (
+    <>
       <ul class="tools">
         {all.map(tool => (
           <li key={tool.id}>
@@ -124,6 +150,6 @@ export function ToolSettings() {
         ))}
       </ul>
       <button type="button" id="add-tool" onClick={add}>{t("tools.add")}</button>
-    </fieldset>
+    </>
   );
 }
