@@ -52,7 +52,9 @@ async fn the_page_comes_with_its_policy_and_loads_without_a_key() {
     assert!(packed.starts_with(&[0x1f, 0x8b]) && packed.len() * 2 < plain.len());
     let frame = get(&f, "/page/frame.html", &[]).await;
     let policy = header(&frame, "content-security-policy").to_string();
-    for part in ["sandbox allow-scripts;", "default-src 'none'", "form-action 'none'", "frame-ancestors 'self'"] {
+    for part in
+        ["sandbox allow-scripts;", "default-src 'none'", "form-action 'none'", "frame-ancestors 'self'"]
+    {
         assert!(policy.contains(part), "{part} in {policy}");
     }
     assert!(!policy.contains("same-origin") && !policy.contains("connect-src"), "{policy}");
