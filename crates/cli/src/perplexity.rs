@@ -72,7 +72,7 @@ pub fn run(args: &PerplexityArgs, settings: &Settings) -> anyhow::Result<()> {
         variants.push(exact);
     }
     let mut models = crate::loading::load_to_score(&model, &args.engine, &mut variants)?;
-    let windows = Windows::new(&tokens, tokenizer.bos(), models[0].context())?;
+    let windows = Windows::new(&tokens, tokenizer.prefix().first().copied(), models[0].context())?;
     anyhow::ensure!(windows.predicted() > 0, "{}: too short to predict anything", args.file.display());
     anyhow::ensure!(
         !args.experts || models[0].experts().is_some(),

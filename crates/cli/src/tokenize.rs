@@ -51,7 +51,7 @@ pub fn run(args: &TokenizeArgs, settings: &Settings) -> anyhow::Result<()> {
     let model = crate::model::open(&name, settings)?;
     let tokenizer = Tokenizer::from_metadata(&model.metadata)?;
     let special = if args.special { Special::Parse } else { Special::Text };
-    let mut ids: Vec<u32> = tokenizer.bos().filter(|_| args.bos).into_iter().collect();
+    let mut ids = if args.bos { tokenizer.prefix().to_vec() } else { Vec::new() };
     ids.extend(tokenizer.encode(&text, special)?);
     print(&tokenizer, &ids, args.ids_only, args.json)
 }

@@ -188,7 +188,7 @@ fn read(path: &Path, model: &octet_weights::Model, tokenizer: &Tokenizer) -> any
         let value: Value = serde_json::from_str(line).with_context(place)?;
         let ids = match value["prompt"].as_str() {
             Some(prompt) => {
-                let mut ids: Vec<u32> = tokenizer.bos().into_iter().collect();
+                let mut ids = tokenizer.prefix().to_vec();
                 ids.extend(tokenizer.encode(prompt, Special::Text).with_context(place)?);
                 ids
             }

@@ -175,7 +175,7 @@ impl Session {
         let tokenizer = self.engine.tokenizer();
         let Some(template) = &self.template else {
             let text: String = self.chat.messages.iter().filter_map(|m| m["content"].as_str()).collect();
-            let mut ids: Vec<u32> = tokenizer.bos().into_iter().collect();
+            let mut ids = tokenizer.prefix().to_vec();
             ids.extend(tokenizer.encode(&text, Special::Parse)?);
             let all = ids.len();
             return Ok((ids, all, Start::default()));

@@ -4,17 +4,26 @@
 //! Two questions decide every call. *Is the text trusted?* Control tokens (`<|im_end|>`) and tokens written like tags
 //! (`<think>`, `[INST]`) come only from trusted text; in other text they are encoded like any other word, so
 //! a user cannot end a turn by typing one. Added tokens that are plain text (runs of spaces, words) are vocabulary and come
-//! from any text. *Which tokenizer encoded the training data?* Byte-level BPE runs through the crate `tokenizers`, which is
-//! the reference; SentencePiece's BPE is `spm`.
+//! from any text. *Which tokenizer encoded the training data?* BPE with merges, WordPiece and Unigram run through the crate
+//! `tokenizers`, which is the reference; SentencePiece's BPE by scores is `spm`.
 
 mod added;
-mod bpe;
+mod charsmap;
 mod chunk;
+mod digits;
+mod encoders;
+mod ends;
 mod fim;
+mod frames;
 mod gguf;
 mod huggingface;
+mod models;
+mod pipeline;
 mod pre;
+mod ranks;
 mod spm;
+mod steps;
+mod tiktoken;
 mod vocab;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,15 +31,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use octet_weights::{Error, Metadata};
 
 use added::{Added, Class, Finder};
-use bpe::Bpe;
 pub use chunk::{CHUNK_BYTES, WORD_BYTES_MAX};
 pub use fim::FimTokens;
+use frames::Frames;
+pub use frames::Input;
+use pipeline::Pipeline;
 use spm::Spm;
 pub use vocab::TokenKind;
 use vocab::Vocab;
 
 /// The metadata key of a verbatim Hugging Face `tokenizer.json`.
 pub const HUGGING_FACE_KEY: &str = "tokenizer.huggingface.json";
+
+/// The metadata key of a verbatim `tekken.json`, Mistral's format.
+pub const TEKKEN_KEY: &str = "tokenizer.tekken.json";
+
+/// The metadata key of a verbatim `tiktoken.model`: a token in base64 and its rank on each line. `tokenizer.ggml.pre` names the
+/// pre-tokenizer.
+pub const TIKTOKEN_KEY: &str = "tokenizer.tiktoken.model";
+
+/// The metadata key of the added tokens of such a file: `added_tokens_decoder` of a tokenizer_config.json, as JSON.
+pub const TIKTOKEN_ADDED_KEY: &str = "tokenizer.tiktoken.added";
 
 /// The added tokens that a text may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +122,9 @@ pub struct Tokenizer {
     /// All tags and control tokens, which templates guard.
     guarded: Vec<(String, bool)>,
     bos: Option<u32>,
-    add_bos: bool,
+    /// The tokens before a document.
+    prefix: Vec<u32>,
+    frames: Frames,
     eos: Vec<u32>,
     /// The first space of a text is an artefact of the vocabulary, and is dropped when text is decoded.
     strip_first_space: bool,
@@ -111,25 +134,9 @@ pub struct Tokenizer {
 }
 
 enum Model {
-    Bpe(Box<Bpe>),
+    Steps(Box<Pipeline>),
     Spm(Box<Spm>),
 }
-
-/// Tokens that end an answer in known chat models, if they are control tokens.
-const END_NAMES: &[&str] = &[
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end_of_text|>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<end_of_turn>",
-    "<|endofturn|>",
-    "</s>",
-    "<｜end▁of▁sentence｜>",
-];
 
 /// The parts of a tokenizer that `gguf` and `huggingface` read from a file.
 struct Parts {
@@ -138,22 +145,27 @@ struct Parts {
     added: Vec<Added>,
     bos: Option<u32>,
     add_bos: bool,
+    /// The tokens around an input, if the file describes them.
+    frames: Option<Frames>,
     strip_first_space: bool,
 }
 
 impl Tokenizer {
-    /// The tokenizer of a model: from its `tokenizer.json` if it has one, otherwise from `tokenizer.ggml.*`.
+    /// The tokenizer of a model: from its `tokenizer.json`, `tekken.json` or `tiktoken.model` if it has one, otherwise from
+    /// `tokenizer.ggml.*`.
     /// Errors name the key, its value and the supported values.
     pub fn from_metadata(metadata: &Metadata) -> Result<Self, Error> {
         let parts = match metadata.opt_str(HUGGING_FACE_KEY)? {
             Some(json) => huggingface::load(metadata, json)?,
+            None if metadata.get(TEKKEN_KEY).is_some() => tiktoken::tekken(metadata)?,
+            None if metadata.get(TIKTOKEN_KEY).is_some() => tiktoken::ranked(metadata)?,
             None => gguf::load(metadata)?,
         };
         Self::assemble(metadata, parts)
     }
 
     fn assemble(metadata: &Metadata, mut parts: Parts) -> Result<Self, Error> {
-        let eos = end_ids(metadata, &parts.vocab, &parts.added)?;
+        let eos = ends::find(metadata, &parts.vocab, &parts.added)?;
         // A token that ends an answer is a control token, even if the file does not mark it.
         for added in parts.added.iter_mut().filter(|a| eos.contains(&a.id)) {
             added.control = true;
@@ -169,14 +181,17 @@ impl Tokenizer {
             let tokens = parts.added.iter().filter(|a| keep(a)).cloned().collect();
             Finder::new(tokens).map_err(|e| Error::format(metadata.file(), e))
         };
+        let bos = bos_id(metadata, &parts.vocab)?.or(parts.bos);
+        let (frames, prefix) = around(metadata, &parts, bos, eos.first().copied())?;
         let mut tokenizer = Self {
             text_only: finder(&|a| !a.normalized && a.class() == Class::Text)?,
             all: finder(&|a| !a.normalized)?,
             text_only_normalized: finder(&|a| a.normalized && a.class() == Class::Text)?,
             all_normalized: finder(&|a| a.normalized)?,
             guarded,
-            bos: bos_id(metadata, &parts.vocab)?.or(parts.bos),
-            add_bos: metadata.opt_bool("tokenizer.ggml.add_bos_token")?.unwrap_or(parts.add_bos),
+            bos,
+            prefix,
+            frames,
             eos,
             strip_first_space: parts.strip_first_space,
             token_bytes_max: token_bytes_max(&parts),
@@ -247,15 +262,15 @@ impl Tokenizer {
                 return Err(EncodeError::Cancelled);
             }
             let ends = |at: usize, left: &str, right: &str| match &self.model {
-                Model::Bpe(bpe) => bpe.ends_word(left, right, at, normalized, &barred),
+                Model::Steps(steps) => steps.ends_word(left, right, at, normalized, &barred),
                 Model::Spm(spm) => spm.ends_word(left, right),
             };
             let end = chunk::end(text, from, chunk_bytes, word_max, &all, ends)
                 .map_err(|e| EncodeError::Word { from: e.from })?;
             let found = &all[all.partition_point(|f| f.start < from)..all.partition_point(|f| f.start < end)];
             match &self.model {
-                Model::Bpe(bpe) => {
-                    bpe.encode(&text[from..end], from, found, normalized, &barred, &mut tokens)
+                Model::Steps(steps) => {
+                    steps.encode(&text[from..end], from, found, normalized, &barred, &mut tokens)
                 }
                 Model::Spm(spm) => spm.encode(&text[from..end], from, found, &mut tokens),
             }
@@ -313,10 +328,15 @@ impl Tokenizer {
         mask
     }
 
-    /// The token before a document (a completion's prompt; chat templates write their own), if this
-    /// model was trained with one.
-    pub fn bos(&self) -> Option<u32> {
-        self.bos.filter(|_| self.add_bos)
+    /// The tokens before a document (a completion's prompt; chat templates write their own): BOS if this model was trained with
+    /// one, for GLM two tokens.
+    pub fn prefix(&self) -> &[u32] {
+        &self.prefix
+    }
+
+    /// One text, or two (a reranker's query and document), with the tokens that this tokenizer puts around them: `[CLS] text [SEP]`.
+    pub fn frame(&self, first: &[u32], second: Option<&[u32]>) -> Input {
+        self.frames.join(first, second)
     }
 
     /// The model's BOS token whether or not documents begin with it: the template's `bos_token`.
@@ -361,7 +381,7 @@ fn token_bytes_max(parts: &Parts) -> Option<usize> {
     // An unknown token replaces a character.
     let longest = longest.max(added).unwrap_or(0).max(char::MAX.len_utf8());
     let shrinks = match &parts.model {
-        Model::Bpe(bpe) => bpe.shrinks_to()?,
+        Model::Steps(steps) => steps.shrinks_to()?,
         Model::Spm(_) => 1,
     };
     Some(longest * shrinks)
@@ -379,34 +399,31 @@ fn bos_id(metadata: &Metadata, vocab: &Vocab) -> Result<Option<u32>, Error> {
     }
 }
 
-/// Every id that ends an answer: those that the file names, then the well-known ones.
-fn end_ids(metadata: &Metadata, vocab: &Vocab, added: &[Added]) -> Result<Vec<u32>, Error> {
-    let mut out: Vec<u32> = Vec::new();
-    let mut push = |key: &str, id: i64| match u32::try_from(id) {
-        Ok(id) if vocab.kind(id) != TokenKind::Unused => {
-            if !out.contains(&id) {
-                out.push(id);
-            }
-            Ok(())
+/// The tokens around an input, and those before a document. The file's switches for BOS and EOS count where no post-processor
+/// describes the frame.
+fn around(
+    metadata: &Metadata,
+    parts: &Parts,
+    bos: Option<u32>,
+    eos: Option<u32>,
+) -> Result<(Frames, Vec<u32>), Error> {
+    let flag = |name: &str| metadata.opt_bool(&format!("tokenizer.ggml.add_{name}_token"));
+    let add_bos = flag("bos")?;
+    let bos = bos.filter(|_| add_bos.unwrap_or(parts.add_bos));
+    let frames = match &parts.frames {
+        Some(frames) => frames.clone(),
+        None => {
+            let eos = eos.filter(|_| matches!(flag("eos"), Ok(Some(true))));
+            Frames::of_ends(frames::Ends { bos, eos, ..Default::default() })
         }
-        _ => Err(Error::key(metadata.file(), key, format!("is {id}, which is no token of the vocabulary"))),
     };
-    for name in ["eos", "eot", "eom"] {
-        let key = format!("tokenizer.ggml.{name}_token_id");
-        if let Some(id) = metadata.opt_u32(&key)? {
-            push(&key, id.into())?;
-        }
+    if let Some(id) = frames.tokens().find(|&id| parts.vocab.kind(id) == TokenKind::Unused) {
+        let what = format!("puts token {id} around texts, which is no token of the vocabulary");
+        return Err(Error::format(metadata.file(), what));
     }
-    let key = "tokenizer.ggml.eos_token_ids";
-    for &id in metadata.opt_ints(key)?.unwrap_or_default() {
-        push(key, id)?;
-    }
-    // gpt-oss ends each message of an answer with `<|end|>`, and the answer with one of the other two.
-    let has = |name: &str| added.iter().any(|a| a.control && a.text == name);
-    let ends_messages = has("<|return|>") && has("<|call|>");
-    let is_end = |text: &str| END_NAMES.contains(&text) && !(ends_messages && text == "<|end|>");
-    for a in added.iter().filter(|a| a.control && is_end(&a.text)) {
-        push("tokenizer", a.id.into())?;
-    }
-    Ok(out)
+    let prefix = match frames.prefix() {
+        prefix if add_bos != Some(false) && !prefix.is_empty() => prefix,
+        _ => bos.into_iter().collect(),
+    };
+    Ok((frames, prefix))
 }

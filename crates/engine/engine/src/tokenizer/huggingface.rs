@@ -10,7 +10,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::added::Added;
-use super::bpe::{Bpe, BpeSpec};
+use super::frames::Frames;
+use super::models::{BpeSpec, UnigramSpec, WordPieceSpec, Words};
+use super::pipeline::{Pipeline, Step};
+use super::steps;
 use super::vocab::{MAX_VOCAB, Spelling, TokenKind, Vocab, byte_of};
 use super::{HUGGING_FACE_KEY, Model, Parts};
 
@@ -22,7 +25,7 @@ struct File {
     pre_tokenizer: Option<Value>,
     post_processor: Option<Value>,
     decoder: Option<Value>,
-    model: BpeModel,
+    model: ModelFile,
 }
 
 #[derive(Deserialize)]
@@ -41,8 +44,9 @@ struct AddedToken {
     special: bool,
 }
 
+/// A model of any kind: the fields of all.
 #[derive(Deserialize)]
-struct BpeModel {
+struct ModelFile {
     #[serde(rename = "type")]
     kind: Option<String>,
     #[serde(default)]
@@ -51,8 +55,10 @@ struct BpeModel {
     merges: Vec<Merge>,
     dropout: Option<f32>,
     unk_token: Option<String>,
+    unk_id: Option<usize>,
     continuing_subword_prefix: Option<String>,
     end_of_word_suffix: Option<String>,
+    max_input_chars_per_word: Option<usize>,
     #[serde(default)]
     fuse_unk: bool,
     #[serde(default)]
@@ -61,11 +67,12 @@ struct BpeModel {
     ignore_merges: bool,
 }
 
-/// BPE has a map; other models have lists, which are only reported as unsupported.
+/// Ids by text, or (Unigram) texts and scores by id.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum VocabForm {
     Map(HashMap<String, u32>),
+    List(Vec<(String, f64)>),
     Other(serde::de::IgnoredAny),
 }
 
@@ -90,10 +97,10 @@ pub(super) fn load(metadata: &Metadata, json: &str) -> Result<Parts, Error> {
 fn parse(json: &str) -> Result<Parts, String> {
     let file: File =
         serde_json::from_str(json).map_err(|e| format!("is not a supported tokenizer.json: {e}"))?;
-    let decoding = Decoding::of(file.decoder.as_ref())?;
-    let post = file.post_processor.as_ref();
-    let bos = post.and_then(first_special_token);
-    let (mut spec, table) = model(file.model, &file.added_tokens)?;
+    let kind = Kind::of(&file.model)?;
+    let decoding = Decoding::of(file.decoder.as_ref(), kind)?;
+    let frames = file.post_processor.as_ref().map(Frames::of_post_processor).transpose()?.flatten();
+    let (words, table) = model(file.model, kind, &file.added_tokens, decoding.spelling)?;
 
     let specials: HashMap<u32, &AddedToken> = file.added_tokens.iter().map(|a| (a.id, a)).collect();
     let mut vocab = Vocab::new(decoding.spelling);
@@ -106,15 +113,19 @@ fn parse(json: &str) -> Result<Parts, String> {
             (None, None) => vocab.push("", TokenKind::Unused),
         }
     }
-    spec.normalizer = file.normalizer.map(|v| step("normalizer", v)).transpose()?;
-    spec.pre_tokenizer = file.pre_tokenizer.map(|v| step("pre_tokenizer", v)).transpose()?;
-    spec.byte_level = decoding.spelling == Spelling::ByteLevel;
-    let bpe = Bpe::new(spec)?;
+    let pipeline = Pipeline {
+        normalizer: file.normalizer.map(|v| steps::normalizer(&v)).transpose()?.flatten(),
+        steps: match file.pre_tokenizer.filter(|v| !v.is_null()) {
+            Some(v) => vec![Step::Library(steps::pre_tokenizer(&v)?)],
+            None => Vec::new(),
+        },
+        words,
+    };
     let mut added = Vec::with_capacity(file.added_tokens.len());
     for a in file.added_tokens.into_iter().filter(|a| !a.content.is_empty()) {
         added.push(Added {
             id: a.id,
-            pattern: if a.normalized { bpe.normalize(&a.content)? } else { a.content.clone() },
+            pattern: if a.normalized { pipeline.normalize(&a.content)? } else { a.content.clone() },
             text: a.content,
             control: a.special,
             lstrip: a.lstrip,
@@ -123,86 +134,131 @@ fn parse(json: &str) -> Result<Parts, String> {
             normalized: a.normalized,
         });
     }
+    let bos = frames.as_ref().and_then(|f| f.prefix().first().copied());
     Ok(Parts {
         added,
-        model: Model::Bpe(Box::new(bpe)),
+        model: Model::Steps(Box::new(pipeline)),
         vocab,
         bos,
         add_bos: bos.is_some(),
+        frames,
         strip_first_space: decoding.strip_first_space,
     })
 }
 
-/// Parses the normaliser or the pre-tokenizer, if all of its steps are known to be safe for any text.
-fn step<T: serde::de::DeserializeOwned>(part: &str, v: Value) -> Result<T, String> {
-    known_steps(part, &v)?;
-    serde_json::from_value(v).map_err(|e| format!("has an unsupported {part}: {e}"))
+/// The kind of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Bpe,
+    WordPiece,
+    Unigram,
 }
 
-fn known_steps(part: &str, v: &Value) -> Result<(), String> {
-    const KNOWN: [(&str, &[&str]); 2] = [
-        ("normalizer", &["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Replace", "Sequence"]),
-        ("pre_tokenizer", &["Split", "ByteLevel", "Digits", "Metaspace", "Sequence"]),
-    ];
-    let kind = v["type"].as_str().unwrap_or("");
-    let known = KNOWN.iter().find(|k| k.0 == part).map_or(&[][..], |k| k.1);
-    if !known.contains(&kind) {
-        return Err(format!("has a {part} '{kind}' that is not supported; supported: {}", known.join(", ")));
+impl Kind {
+    /// Old files do not name it.
+    fn of(m: &ModelFile) -> Result<Self, String> {
+        let by_form = match &m.vocab {
+            VocabForm::List(_) => Self::Unigram,
+            _ if m.max_input_chars_per_word.is_some() => Self::WordPiece,
+            _ => Self::Bpe,
+        };
+        match m.kind.as_deref() {
+            None => Ok(by_form),
+            Some("BPE") => Ok(Self::Bpe),
+            Some("WordPiece") => Ok(Self::WordPiece),
+            Some("Unigram") => Ok(Self::Unigram),
+            Some(other) => Err(format!("has a model of type '{other}'; known: BPE, WordPiece, Unigram")),
+        }
     }
-    let text = |v: &Value| v.as_str().is_some_and(|s| !s.is_empty());
-    if kind == "Prepend" && !text(&v["prepend"]) || kind == "Replace" && !text(&v["pattern"]["String"]) {
-        return Err(format!("has a {part} '{kind}' without a text to put or to look for"));
-    }
-    let lists = [&v["normalizers"], &v["pretokenizers"]].into_iter().filter_map(Value::as_array);
-    lists.flatten().try_for_each(|v| known_steps(part, v))
 }
 
-/// Checks the model; returns the merges and the text of each id.
-fn model(m: BpeModel, added: &[AddedToken]) -> Result<(BpeSpec, Vec<Option<String>>), String> {
-    let kind = m.kind.as_deref().unwrap_or("BPE");
-    let VocabForm::Map(map) = m.vocab else {
-        return Err(format!("has a model of type '{kind}'; known: BPE"));
-    };
-    if kind != "BPE" {
-        return Err(format!("has a model of type '{kind}'; known: BPE"));
-    }
+/// Checks the model; returns it and the text of each id.
+fn model(
+    m: ModelFile,
+    kind: Kind,
+    added: &[AddedToken],
+    spelling: Spelling,
+) -> Result<(Words, Vec<Option<String>>), String> {
     if m.dropout.is_some_and(|d| d != 0.0) {
         return Err("sets 'dropout' (random merges), which is only for training".into());
     }
-    let last = map.values().copied().chain(added.iter().map(|a| a.id)).max();
+    let last_added = added.iter().map(|a| a.id).max();
+    match (kind, m.vocab) {
+        (Kind::Unigram, VocabForm::List(mut pieces)) => {
+            let mut table = table(pieces.len().checked_sub(1).map(|n| n as u32).max(last_added))?;
+            for (place, (text, _)) in table.iter_mut().zip(&pieces) {
+                *place = Some(text.clone());
+            }
+            // Control tokens have the best score, and would be found in any text.
+            for a in added.iter().filter(|a| a.special && Some(a.id as usize) != m.unk_id) {
+                if let Some((text, _)) = pieces.get_mut(a.id as usize) {
+                    text.clear();
+                }
+            }
+            let spec = UnigramSpec { pieces, unk: m.unk_id, byte_fallback: m.byte_fallback };
+            Ok((spec.build()?, table))
+        }
+        (Kind::Bpe | Kind::WordPiece, VocabForm::Map(map)) => {
+            let table = texts(&map, last_added)?;
+            let vocab = map.into_iter().collect();
+            let words = if kind == Kind::WordPiece {
+                WordPieceSpec {
+                    vocab,
+                    unk_token: m.unk_token.unwrap_or_else(|| "[UNK]".into()),
+                    prefix: m.continuing_subword_prefix.unwrap_or_else(|| "##".into()),
+                    chars_max: m.max_input_chars_per_word.unwrap_or(100),
+                }
+                .build()?
+            } else {
+                BpeSpec {
+                    vocab,
+                    merges: merges(m.merges)?,
+                    ignore_merges: m.ignore_merges,
+                    byte_fallback: m.byte_fallback,
+                    fuse_unk: m.fuse_unk,
+                    unk_token: m.unk_token,
+                    continuing_subword_prefix: m.continuing_subword_prefix,
+                    end_of_word_suffix: m.end_of_word_suffix,
+                    byte_level: spelling == Spelling::ByteLevel,
+                }
+                .build()?
+            };
+            Ok((words, table))
+        }
+        _ => Err(format!("has a {kind:?} model whose vocabulary has another model's form")),
+    }
+}
+
+/// Room for ids up to `last`.
+fn table(last: Option<u32>) -> Result<Vec<Option<String>>, String> {
     let len = last.ok_or("has no tokens")? as usize + 1;
     if len > MAX_VOCAB {
         return Err(format!("has a token {}; at most {MAX_VOCAB} tokens are allowed", len - 1));
     }
-    let mut table: Vec<Option<String>> = vec![None; len];
-    for (text, &id) in &map {
+    Ok(vec![None; len])
+}
+
+/// The text of each id.
+fn texts(map: &HashMap<String, u32>, last_added: Option<u32>) -> Result<Vec<Option<String>>, String> {
+    let mut table = table(map.values().copied().max().max(last_added))?;
+    for (text, &id) in map {
         if let Some(other) = &table[id as usize] {
             return Err(format!("gives id {id} to both '{other}' and '{text}'"));
         }
         table[id as usize] = Some(text.clone());
     }
-    let mut merges = Vec::with_capacity(m.merges.len());
-    for (i, merge) in m.merges.into_iter().enumerate() {
-        merges.push(match merge {
-            Merge::Pair(a, b) => (a, b),
-            Merge::Line(l) => match l.split_once(' ') {
-                Some((a, b)) => (a.to_string(), b.to_string()),
-                None => return Err(format!("has the merge '{l}' at {i}; expected two tokens")),
-            },
-        });
-    }
-    let spec = BpeSpec {
-        vocab: map.into_iter().collect(),
-        merges,
-        ignore_merges: m.ignore_merges,
-        byte_fallback: m.byte_fallback,
-        fuse_unk: m.fuse_unk,
-        unk_token: m.unk_token,
-        continuing_subword_prefix: m.continuing_subword_prefix,
-        end_of_word_suffix: m.end_of_word_suffix,
-        ..BpeSpec::default()
+    Ok(table)
+}
+
+fn merges(list: Vec<Merge>) -> Result<Vec<(String, String)>, String> {
+    let pair = |(i, merge)| match merge {
+        Merge::Pair(a, b) => Ok((a, b)),
+        Merge::Line(l) => match l.split_once(' ') {
+            Some((a, b)) => Ok((a.to_string(), b.to_string())),
+            None => Err(format!("has the merge '{l}' at {i}; expected two tokens")),
+        },
     };
-    Ok((spec, table))
+    list.into_iter().enumerate().map(pair).collect()
 }
 
 /// How tokens represent bytes, from the file's decoder.
@@ -214,9 +270,15 @@ struct Decoding {
 }
 
 impl Decoding {
-    fn of(decoder: Option<&Value>) -> Result<Self, String> {
-        let decoder =
-            decoder.filter(|d| !d.is_null()).ok_or("has no decoder, so what its tokens spell is unknown")?;
+    fn of(decoder: Option<&Value>, kind: Kind) -> Result<Self, String> {
+        let spaced = |spelling| Self { spelling, byte_tokens: false, strip_first_space: true };
+        let Some(decoder) = decoder.filter(|d| !d.is_null()) else {
+            return match kind {
+                Kind::Bpe => Err("has no decoder, so what its tokens spell is unknown".into()),
+                Kind::WordPiece => Ok(spaced(Spelling::WordPiece)),
+                Kind::Unigram => Ok(spaced(Spelling::SentencePiece)),
+            };
+        };
         let steps: Vec<&Value> = match decoder["decoders"].as_array() {
             Some(list) => list.iter().collect(),
             None => vec![decoder],
@@ -226,6 +288,9 @@ impl Decoding {
         for step in steps {
             match step["type"].as_str().unwrap_or("") {
                 "ByteLevel" => spelled = true,
+                "WordPiece" if kind == Kind::WordPiece => {
+                    (out, spelled) = (spaced(Spelling::WordPiece), true);
+                }
                 "Replace" if step["pattern"]["String"] == "▁" && step["content"] == " " => {
                     (out.spelling, spelled) = (Spelling::SentencePiece, true);
                 }
@@ -241,8 +306,8 @@ impl Decoding {
                 }
                 other => {
                     return Err(format!(
-                        "has a decoder '{other}' that is not supported; supported: ByteLevel, or Replace and Metaspace of '▁' \
-                         with ByteFallback, Fuse and Strip"
+                        "has a decoder '{other}' that is not supported; supported: ByteLevel, WordPiece, or Replace and \
+                         Metaspace of '▁' with ByteFallback, Fuse and Strip"
                     ));
                 }
             }
@@ -253,13 +318,4 @@ impl Decoding {
             Err("has a decoder that neither ByteLevel nor '▁' is part of".into())
         }
     }
-}
-
-/// The BOS token, from the post-processor.
-fn first_special_token(post: &Value) -> Option<u32> {
-    if let Some(list) = post["processors"].as_array() {
-        return list.iter().find_map(first_special_token);
-    }
-    let name = post["single"].get(0)?["SpecialToken"]["id"].as_str()?;
-    u32::try_from(post["special_tokens"][name]["ids"].get(0)?.as_u64()?).ok()
 }

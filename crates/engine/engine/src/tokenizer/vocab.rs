@@ -42,6 +42,8 @@ pub(super) enum Spelling {
     ByteLevel,
     /// Plain text with `▁` for a space, and `<0x0A>` for bytes.
     SentencePiece,
+    /// Plain text, `##` before a token that continues a word.
+    WordPiece,
 }
 
 /// Strings or byte strings in one allocation: there may be a quarter of a million.
@@ -88,9 +90,13 @@ impl Vocab {
                 Some(b) => self.bytes.push(&b),
                 None => self.bytes.push(text.as_bytes()),
             },
-            (TokenKind::Normal, Spelling::SentencePiece) => {
+            (TokenKind::Normal | TokenKind::UserDefined, Spelling::SentencePiece) => {
                 self.bytes.push(text.replace('▁', " ").as_bytes());
             }
+            (TokenKind::Normal, Spelling::WordPiece) => match text.strip_prefix("##") {
+                Some(rest) => self.bytes.push(rest.as_bytes()),
+                None => self.bytes.push(format!(" {text}").as_bytes()),
+            },
             (TokenKind::Byte, _) => match byte_of(text) {
                 Some(b) => self.bytes.push(&[b]),
                 None => self.bytes.push(text.as_bytes()),

@@ -35,7 +35,7 @@ fn load(json: &str) -> Result<Tokenizer, String> {
 fn damaged_tokenizer_json_is_named() {
     let t = load(&small().to_string()).unwrap();
     assert_eq!(t.encode("ABC a <e>", Special::Parse).unwrap(), [4, 6, 7]);
-    assert_eq!((t.bos(), t.vocab_len()), (Some(7), 9));
+    assert_eq!((t.prefix(), t.vocab_len()), (&[7][..], 9));
     let e = t.encode("abd", Special::Text).unwrap_err().to_string();
     assert!(e.contains("no token for byte 0x64"), "{e}");
 
@@ -51,9 +51,12 @@ fn damaged_tokenizer_json_is_named() {
     refused("/model/vocab/b", json!(0), "gives id 0 to both");
     refused("/model/vocab/b", json!(4_000_000_000u32), "at most");
     refused("/added_tokens/0/id", json!(4_000_000_000u32), "at most");
-    refused("/model/type", json!("Unigram"), "'Unigram'; known: BPE");
-    refused("/model/vocab", json!([["a", 0.5]]), "known: BPE");
+    refused("/model/type", json!("Unigram"), "Unigram model whose vocabulary has another model's form");
+    refused("/model/type", json!("WordLevel"), "'WordLevel'; known: BPE, WordPiece, Unigram");
+    refused("/model/vocab", json!([["a", 0.5]]), "Bpe model whose vocabulary has another model's form");
     refused("/decoder", json!({"type": "WordPiece"}), "'WordPiece'");
+    refused("/post_processor/type", json!("New"), "post_processor 'New' that is not supported");
+    refused("/post_processor/single/0", json!({"SpecialToken": {"id": "<x>"}}), "which is not known");
     refused("/decoder", json!(null), "no decoder");
     refused(
         "/pre_tokenizer/pretokenizers/0/pattern/Regex",
@@ -62,8 +65,8 @@ fn damaged_tokenizer_json_is_named() {
     );
     refused(
         "/normalizer/normalizers/0/type",
-        json!("Precompiled"),
-        "'Precompiled' that is not supported; supported: NFC",
+        json!("ByteLevel"),
+        "'ByteLevel' that is not supported; supported: NFC",
     );
     refused("/normalizer/normalizers/2/pattern", json!({"Regex": "x*"}), "'Replace' without a text");
     refused("/model", json!(1), "tokenizer.json");
@@ -92,7 +95,10 @@ fn damaged_gguf_keys_are_named() {
         assert!(e.starts_with("the-file: ") && e.contains(want), "{key}: {e}");
     };
     let text = |s: &str| Value::Str(s.into());
-    refused("model", text("bert"), "'bert', a tokenizer that is not supported; supported: gpt2");
+    refused("model", text("rwkv"), "'rwkv', a tokenizer that is not supported; supported: gpt2");
+    refused("model", text("none"), "the file has no vocabulary");
+    refused("model", text("bert"), "has no unknown token");
+    refused("model", text("t5"), "score");
     refused("pre", text("gpt-9"), "'gpt-9', a pre-tokenizer that is not supported; supported: qwen35");
     refused("tokens", Value::Strs(vec![]), "has 0 tokens");
     refused("tokens", Value::Ints(vec![1]), "not an array of strings");

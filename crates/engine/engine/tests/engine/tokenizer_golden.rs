@@ -59,7 +59,7 @@ fn smollm2_from_its_gguf() {
         let text = p["prompt_text"].as_str().unwrap();
         assert_eq!(t.encode(text, Special::Parse).unwrap(), ids(&p["prompt_ids"]), "{text:?}");
     }
-    assert_eq!((t.vocab_len(), t.eos_ids(), t.bos()), (49152, &[2, 0][..], None));
+    assert_eq!((t.vocab_len(), t.eos_ids(), t.prefix()), (49152, &[2, 0][..], &[][..]));
 }
 
 fn check_golden(t: &Tokenizer) {
@@ -81,7 +81,7 @@ fn qwen3_6_from_tokenizer_json() {
     let Some(t) = from_json(QWEN36) else { return };
     check_golden(&t);
     assert_eq!(t.vocab_len(), 248077);
-    assert_eq!(t.bos(), None);
+    assert!(t.prefix().is_empty());
     let mut eos = t.eos_ids().to_vec();
     eos.sort();
     assert_eq!(eos, [248044, 248046]);
@@ -95,7 +95,7 @@ fn qwen3_6_from_gguf_keys() {
     m.insert("tokenizer.ggml.add_bos_token", Value::Bool(false));
     let t = Tokenizer::from_metadata(&m).unwrap();
     check_golden(&t);
-    assert_eq!((t.vocab_len(), t.bos(), t.bos_token()), (248077, None, Some(248044)));
+    assert_eq!((t.vocab_len(), t.prefix(), t.bos_token()), (248077, &[][..], Some(248044)));
     assert_eq!(t.eos_ids(), [248046, 248044]);
     assert!(t.is_sampleable(248076) && !t.is_sampleable(248077) && !t.is_sampleable(999_999));
     let mask = t.sampleable_mask(248320);
@@ -185,7 +185,7 @@ fn sentencepiece_in_both_forms() {
     let cases = file["cases"].as_array().unwrap();
     assert!(cases.len() >= 40);
     for t in [&gguf, &hugging_face] {
-        assert_eq!((t.bos(), t.eos_ids()), (Some(1), &[2][..]));
+        assert_eq!((t.prefix(), t.eos_ids()), (&[1][..], &[2][..]));
         for case in cases {
             let text = case["text"].as_str().unwrap();
             let want = ids(&case["ids"]);

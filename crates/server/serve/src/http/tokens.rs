@@ -55,10 +55,8 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response
                 let (pieces, loaded) = (asked.with_pieces, Arc::clone(lease.model()));
                 let tokens = c.app.inference.blocking_pool.run_unqueued(share, move |gone| {
                     let special = if asked.parse_special { Special::Parse } else { Special::Text };
-                    let bos = loaded.tokenizer().bos().filter(|_| asked.add_special);
-                    let mut ids: Vec<u32> = bos.into_iter().collect();
-                    ids.extend(text_tokens(&loaded, "content", &asked.content, special, job(gone))?);
-                    Ok(ids)
+                    let ids = text_tokens(&loaded, "content", &asked.content, special, job(gone))?;
+                    Ok(if asked.add_special { loaded.tokenizer().frame(&ids, None).tokens } else { ids })
                 });
                 (lease, tokens.await?, pieces)
             }

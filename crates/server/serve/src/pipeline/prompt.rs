@@ -283,7 +283,7 @@ pub fn plain(model: &Loaded, prompt: &Prompt, job: Job<'_>) -> Result<Rendered, 
             ids.clone()
         }
         Prompt::Text(asked) => {
-            let mut ids: Vec<u32> = tokenizer.bos().into_iter().collect();
+            let mut ids = tokenizer.prefix().to_vec();
             ids.extend(text(model, "prompt", asked, Special::Parse, job)?);
             ids
         }
@@ -317,7 +317,7 @@ fn known(model: &Loaded, ids: &[u32]) -> Result<(), ApiError> {
 /// Texts and tokens mixed. The BOS token is added if the first part is a text.
 fn mixed(model: &Loaded, parts: &[PromptPart], job: Job<'_>) -> Result<Vec<u32>, ApiError> {
     let begins_with_text = matches!(parts.first(), Some(PromptPart::Text(_)));
-    let mut ids: Vec<u32> = model.tokenizer().bos().filter(|_| begins_with_text).into_iter().collect();
+    let mut ids = if begins_with_text { model.tokenizer().prefix().to_vec() } else { Vec::new() };
     for part in parts {
         match part {
             PromptPart::Text(asked) => ids.extend(text(model, "prompt", asked, Special::Parse, job)?),
@@ -377,7 +377,7 @@ pub fn infill(
     behind.truncate(behind_max);
     before.drain(..before.len().saturating_sub(tokens_max - behind.len()));
     extra.drain(..extra.len().saturating_sub(tokens_max - behind.len() - before.len()));
-    let mut tokens: Vec<u32> = tokenizer.bos().into_iter().collect();
+    let mut tokens = tokenizer.prefix().to_vec();
     tokens.extend(extra);
     if !infill.files.is_empty() {
         tokens.extend(fim.file);

@@ -1,28 +1,44 @@
-//! Byte-pair encoding with the crate `tokenizers`: added tokens, normaliser, pre-tokenizer, merges. These are the steps of its
-//! `encode`, run here because the added tokens that count depend on the text (see `super`).
+//! The steps of the crate `tokenizers`: added tokens, normaliser, pre-tokenizer, model. They are run here and not by its `encode`
+//! because the added tokens that count depend on the text (see `super`). `models` builds the model.
 
-use tokenizers::models::bpe::BPE;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 use tokenizers::tokenizer::normalizer::Range;
 use tokenizers::tokenizer::pre_tokenizer::{OffsetType, Split};
 use tokenizers::{
-    Model as _, NormalizedString, Normalizer as _, OffsetReferential, PreTokenizedString, PreTokenizer as _,
+    NormalizedString, Normalizer as _, OffsetReferential, PreTokenizedString, PreTokenizer as _,
     Token,
 };
 
 use super::added::{Finder, Found};
-use super::vocab::spell_byte;
+use super::digits::DigitGroups;
+use super::models::Words;
 
-/// The merges and the steps before them.
-pub(super) struct Bpe {
-    normalizer: Option<NormalizerWrapper>,
-    pre_tokenizer: Option<PreTokenizerWrapper>,
-    merges: BPE,
-    /// Bytes of UTF-8 that the vocabulary cannot represent (byte-level vocabularies only; most have none).
-    missing: Vec<u8>,
-    byte_level: bool,
+/// The model and the steps before it.
+pub(super) struct Pipeline {
+    pub normalizer: Option<NormalizerWrapper>,
+    /// The pre-tokenizer, applied in order.
+    pub steps: Vec<Step>,
+    pub words: Words,
+}
+
+/// A step of a pre-tokenizer.
+pub(super) enum Step {
+    Library(PreTokenizerWrapper),
+    Digits(DigitGroups),
+}
+
+impl Step {
+    /// Bytes in GPT-2's alphabet.
+    pub(super) fn byte_level() -> Self {
+        Self::Library(PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, false, false)))
+    }
+
+    pub(super) fn is_byte_level(&self) -> bool {
+        matches!(self, Self::Library(PreTokenizerWrapper::ByteLevel(_)))
+    }
 }
 
 /// Precedes a piece of text that is not the first, in place of an added token: some steps treat the beginning of a text specially.
@@ -31,74 +47,7 @@ const STAND_IN: &str = "\0";
 /// Maximum number of bytes that NFC composes into one (of the Kelvin sign, and of Hangul letters).
 const NFC_SHRINKS: usize = 3;
 
-/// The contents of a BPE tokenizer file.
-#[derive(Default)]
-pub(super) struct BpeSpec {
-    /// Token texts and ids.
-    pub vocab: Vec<(String, u32)>,
-    /// Pairs of token texts, the most frequent first.
-    pub merges: Vec<(String, String)>,
-    pub ignore_merges: bool,
-    pub byte_fallback: bool,
-    pub fuse_unk: bool,
-    pub unk_token: Option<String>,
-    pub continuing_subword_prefix: Option<String>,
-    pub end_of_word_suffix: Option<String>,
-    pub normalizer: Option<NormalizerWrapper>,
-    pub pre_tokenizer: Option<PreTokenizerWrapper>,
-    /// Tokens use GPT-2's byte alphabet, so every byte needs one.
-    pub byte_level: bool,
-}
-
-impl Bpe {
-    /// Checks the merges (the library does not) and builds the model.
-    pub(super) fn new(spec: BpeSpec) -> Result<Self, String> {
-        let prefix = spec.continuing_subword_prefix.as_deref().unwrap_or_default();
-        let vocab: ahash::AHashMap<String, u32> = spec.vocab.into_iter().collect();
-        let mut joined = String::new();
-        for (i, (a, b)) in spec.merges.iter().enumerate() {
-            let tail =
-                b.strip_prefix(prefix).ok_or_else(|| format!("merge {i}, '{a} {b}', lacks the prefix"))?;
-            joined.clear();
-            joined.push_str(a);
-            joined.push_str(tail);
-            if let Some(t) = [a, b, &joined].into_iter().find(|t| !vocab.contains_key(*t)) {
-                return Err(format!("merge {i}, '{a} {b}', needs '{t}', which is not in the vocabulary"));
-            }
-        }
-        if let Some(u) = spec.unk_token.as_ref().filter(|u| !vocab.contains_key(*u)) {
-            return Err(format!("the unknown token '{u}' is not in the vocabulary"));
-        }
-        let missing = if spec.byte_level {
-            let in_utf8 = (0u8..=0xf4).filter(|b| !matches!(b, 0xc0 | 0xc1));
-            in_utf8.filter(|&b| !vocab.contains_key(spell_byte(b).encode_utf8(&mut [0; 4]) as &str)).collect()
-        } else {
-            Vec::new()
-        };
-        let mut builder = BPE::builder()
-            .vocab_and_merges(vocab, spec.merges)
-            .ignore_merges(spec.ignore_merges)
-            .byte_fallback(spec.byte_fallback)
-            .fuse_unk(spec.fuse_unk);
-        if let Some(u) = spec.unk_token {
-            builder = builder.unk_token(u);
-        }
-        if let Some(p) = spec.continuing_subword_prefix.filter(|p| !p.is_empty()) {
-            builder = builder.continuing_subword_prefix(p);
-        }
-        if let Some(s) = spec.end_of_word_suffix.filter(|s| !s.is_empty()) {
-            builder = builder.end_of_word_suffix(s);
-        }
-        let merges = builder.build().map_err(|e| e.to_string())?;
-        Ok(Self {
-            normalizer: spec.normalizer,
-            pre_tokenizer: spec.pre_tokenizer,
-            merges,
-            missing,
-            byte_level: spec.byte_level,
-        })
-    }
-
+impl Pipeline {
     /// Appends the tokens of `piece`, which begins at byte `at` of the text. `found` are the added tokens found in it before
     /// normalising, `normalized` those to find afterwards; none may span a `barred` range of the text.
     pub(super) fn encode(
@@ -111,7 +60,7 @@ impl Bpe {
         out: &mut Vec<u32>,
     ) -> Result<(), String> {
         let mut work = self.cut_words(piece, at, found, normalized, barred).map_err(|e| e.to_string())?;
-        work.tokenize(|s| self.words(s.get())).map_err(|e| e.to_string())?;
+        work.tokenize(|s| self.words.tokenize(s.get())).map_err(|e| e.to_string())?;
         let splits = work.get_splits(OffsetReferential::Original, OffsetType::None);
         for (_, _, tokens) in splits.iter().skip(usize::from(at > 0)) {
             out.extend(tokens.iter().flatten().map(|t| t.id));
@@ -119,7 +68,7 @@ impl Bpe {
         Ok(())
     }
 
-    /// All steps before the merges. A piece that is not the first gets the prefix [`STAND_IN`].
+    /// All steps before the model. A piece that is not the first gets the prefix [`STAND_IN`].
     fn cut_words(
         &self,
         piece: &str,
@@ -156,8 +105,11 @@ impl Bpe {
                 cut(s, &found)
             })?;
         }
-        if let Some(p) = &self.pre_tokenizer {
-            p.pre_tokenize(&mut work)?;
+        for step in &self.steps {
+            match step {
+                Step::Library(p) => p.pre_tokenize(&mut work)?,
+                Step::Digits(groups) => groups.split(&mut work)?,
+            }
         }
         Ok(work)
     }
@@ -184,8 +136,23 @@ impl Bpe {
         let (Some(mut apart), Some(second)) = (words(left, at), words(right, at + left.len())) else {
             return false;
         };
+        let seam = apart.len();
         apart.extend(second);
-        words(&format!("{left}{right}"), at).is_some_and(|together| together == apart)
+        let Some(together) = words(&format!("{left}{right}"), at) else { return false };
+        if together == apart {
+            return true;
+        }
+        // One word across the boundary, which the model never joins there.
+        if seam == 0 || seam == apart.len() || !(apart[seam - 1].1.is_empty() && apart[seam].1.is_empty()) {
+            return false;
+        }
+        let right = apart.remove(seam).0;
+        let never = match (apart[seam - 1].0.chars().next_back(), right.chars().next()) {
+            (Some(a), Some(b)) => self.words.never_joins(a, b),
+            _ => false,
+        };
+        apart[seam - 1].0.push_str(&right);
+        never && together == apart
     }
 
     /// Maximum number of bytes of text that normalising may turn into one; `None` if unbounded.
@@ -197,8 +164,9 @@ impl Bpe {
                 _ => false,
             }
         }
+        let drops = |s: &Step| matches!(s, Step::Library(p) if drops(p));
         // Other vocabularies may skip unknown text.
-        if !self.byte_level || self.pre_tokenizer.as_ref().is_some_and(drops) {
+        if !self.words.covers_bytes() || self.steps.iter().any(drops) {
             return None;
         }
         match &self.normalizer {
@@ -215,13 +183,6 @@ impl Bpe {
             n.normalize(&mut s).map_err(|e| e.to_string())?;
         }
         Ok(s.get().to_string())
-    }
-
-    fn words(&self, piece: &str) -> tokenizers::Result<Vec<Token>> {
-        if let Some(&b) = self.missing.iter().find(|&&b| piece.contains(spell_byte(b))) {
-            return Err(format!("the vocabulary has no token for byte 0x{b:02x}").into());
-        }
-        self.merges.tokenize(piece)
     }
 }
 
