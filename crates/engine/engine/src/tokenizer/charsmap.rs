@@ -71,7 +71,8 @@ fn check(units: &[Unit], texts: &str) -> Result<(), String> {
             let next = at ^ unit.offset();
             if unit.has_leaf() {
                 let value = units.get(next).ok_or("the charsmap's trie has a leaf outside of it")?.value();
-                let text = texts.get(value..).ok_or("the charsmap has no replacement where its trie points")?;
+                let text =
+                    texts.get(value..).ok_or("the charsmap has no replacement where its trie points")?;
                 if text.bytes().take_while(|&b| b != 0).count() > REPLACEMENT_BYTES_MAX {
                     return Err(format!(
                         "the charsmap has a replacement of more than {REPLACEMENT_BYTES_MAX} bytes"
@@ -113,13 +114,13 @@ mod tests {
     fn damage_is_refused_or_harmless() {
         let good = one("b");
         let (mut refused, mut kept) = (0, 0);
-        for at in (0..16).chain(4 + 4 * 256..4 + 4 * 512).chain(good.len() - 2..good.len()) {
+        for at in (0..16).chain(4 + 4 * 340..4 + 4 * 356).chain(good.len() - 2..good.len()) {
             for flip in [0x01, 0x02, 0x04, 0x80, 0xff] {
                 let mut bytes = good.clone();
                 bytes[at] ^= flip;
                 match read(&bytes) {
                     Ok(map) => {
-                        for c in (1..0x250).filter_map(char::from_u32) {
+                        for c in '\u{1}'..'\u{80}' {
                             map.normalize_string(&format!("{c}a"));
                         }
                         kept += 1;

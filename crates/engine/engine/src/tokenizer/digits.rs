@@ -104,7 +104,8 @@ mod tests {
         }
         // Command's: only numbers that end at the end of a word.
         let (whole, plain) = (regex(r"(?<!\d)\d++\b"), regex(r"\d{1,3}(?=(?:\d{3})*\b)"));
-        for text in ["1234567 1234a a1234 12_ 1234_5678 12345½ 1,234,5678.12", "٣٤٥٦", "½¾¼½", "1234é1234"] {
+        for text in ["1234567 1234a a1234 12_ 1234_5678 12345½ 1,234,5678.12", "٣٤٥٦", "½¾¼½", "1234é1234"]
+        {
             let want = pieces(text, |w| plain.pre_tokenize(w).unwrap());
             let got = pieces(text, |w| {
                 whole.pre_tokenize(w).unwrap();

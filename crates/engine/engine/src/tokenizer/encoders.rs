@@ -52,12 +52,7 @@ pub(super) fn word_piece(metadata: &Metadata) -> Result<Parts, Error> {
     let segments = metadata.opt_u32("tokenizer.ggml.token_type_count")?.is_none_or(|n| n > 1);
     let add = |name: &str| metadata.opt_bool(&format!("tokenizer.ggml.add_{name}_token"));
     let (add_bos, add_sep) = (add("bos")?.unwrap_or(true), add("sep")?.unwrap_or(true));
-    let ends = Ends {
-        bos: bos.filter(|_| add_bos),
-        eos: None,
-        sep: sep.filter(|_| add_sep),
-        segments,
-    };
+    let ends = Ends { bos: bos.filter(|_| add_bos), eos: None, sep: sep.filter(|_| add_sep), segments };
     Ok(Parts {
         model: Model::Steps(Box::new(pipeline)),
         vocab,

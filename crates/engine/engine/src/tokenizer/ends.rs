@@ -11,15 +11,31 @@ const END_NAMES: &[&str] = &[
     "<|endoftext|>",
     "<|eot_id|>",
     "<|eom_id|>",
+    "<|eot|>", // Llama 4
+    "<|eom|>",
     "<|end_of_text|>",
     "<|end|>",
-    "<|return|>",
+    "<|return|>", // gpt-oss
     "<|call|>",
+    "<|flush|>", // Solar Open
+    "<|calls|>",
     "<end_of_turn>",
+    "<turn|>", // Gemma 4
+    "<|tool_response>",
     "<|endofturn|>",
+    "[|endofturn|]",         // EXAONE
+    "<|END_OF_TURN_TOKEN|>", // Command
+    "<|role_end|>",          // Ling
+    "<end_of_utterance>",    // SmolVLM, Granite Docling
+    "[EOT]",                 // Kimi
+    "[EOS]",
+    "[e~[", // MiniMax
     "</s>",
     "<｜end▁of▁sentence｜>",
 ];
+
+/// Tokens that begin the next turn, and so end an answer, in families without a token for its end.
+const NEXT_TURNS: &[(&str, &[&str])] = &[("[gMASK]", &["<|user|>", "<|observation|>"])]; // GLM
 
 /// Every id that ends an answer: those that the file names, then the well-known ones.
 pub(super) fn find(metadata: &Metadata, vocab: &Vocab, added: &[Added]) -> Result<Vec<u32>, Error> {
@@ -43,10 +59,12 @@ pub(super) fn find(metadata: &Metadata, vocab: &Vocab, added: &[Added]) -> Resul
     for &id in metadata.opt_ints(key)?.unwrap_or_default() {
         push(key, id)?;
     }
-    // gpt-oss ends each message of an answer with `<|end|>`, and the answer with one of the other two.
     let has = |name: &str| added.iter().any(|a| a.control && a.text == name);
-    let ends_messages = has("<|return|>") && has("<|call|>");
-    let is_end = |text: &str| END_NAMES.contains(&text) && !(ends_messages && text == "<|end|>");
+    // These end each message of an answer with `<|end|>`, and the answer with one of the others.
+    let ends_messages = has("<|return|>") && has("<|call|>") || has("<|flush|>") && has("<|calls|>");
+    let next_turn = |text: &str| NEXT_TURNS.iter().any(|(mark, turns)| turns.contains(&text) && has(mark));
+    let is_end =
+        |text: &str| END_NAMES.contains(&text) && !(ends_messages && text == "<|end|>") || next_turn(text);
     for a in added.iter().filter(|a| a.control && is_end(&a.text)) {
         push("tokenizer", a.id.into())?;
     }

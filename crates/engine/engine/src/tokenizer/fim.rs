@@ -35,6 +35,7 @@ const KINDS: [(&[&str], &[&str]); 6] = [
             "▁<PRE>",
             "[PREFIX]",
             "<|code_prefix|>",
+            "<|prefix|>",
         ],
     ),
     (
@@ -48,6 +49,7 @@ const KINDS: [(&[&str], &[&str]); 6] = [
             "▁<SUF>",
             "[SUFFIX]",
             "<|code_suffix|>",
+            "<|suffix|>",
         ],
     ),
     (
@@ -61,6 +63,7 @@ const KINDS: [(&[&str], &[&str]); 6] = [
             "▁<MID>",
             "[MIDDLE]",
             "<|code_middle|>",
+            "<|middle|>",
         ],
     ),
     (

@@ -53,10 +53,7 @@ impl Frames {
             Some(Part::Second(second)),
             token(end, second),
         ];
-        Self {
-            single: single.into_iter().flatten().collect(),
-            pair: pair.into_iter().flatten().collect(),
-        }
+        Self { single: single.into_iter().flatten().collect(), pair: pair.into_iter().flatten().collect() }
     }
 
     /// The frames of a post-processor; `None` if it puts no tokens.

@@ -21,7 +21,8 @@ const TYPES: &str = "tokenizer.ggml.token_type";
 const MERGES: &str = "tokenizer.ggml.merges";
 const SCORES: &str = "tokenizer.ggml.scores";
 
-const NO_VOCABULARY: &str = "the file has no vocabulary ('none'), so text cannot be tokenized; use a file with one";
+const NO_VOCABULARY: &str =
+    "the file has no vocabulary ('none'), so text cannot be tokenized; use a file with one";
 
 pub(super) fn load(metadata: &Metadata) -> Result<Parts, Error> {
     let bad = |what: String| Error::key(metadata.file(), MODEL, what);
@@ -40,10 +41,7 @@ pub(super) fn load(metadata: &Metadata) -> Result<Parts, Error> {
 }
 
 /// The vocabulary, and the added tokens in it.
-pub(super) fn vocabulary(
-    metadata: &Metadata,
-    spelling: Spelling,
-) -> Result<(Vocab, Vec<Added>), Error> {
+pub(super) fn vocabulary(metadata: &Metadata, spelling: Spelling) -> Result<(Vocab, Vec<Added>), Error> {
     let bad = |key: &str, what: String| Error::key(metadata.file(), key, what);
     let tokens =
         metadata.opt_strs(TOKENS)?.ok_or_else(|| bad(TOKENS, "is missing; expected the tokens".into()))?;
@@ -149,11 +147,7 @@ fn normal(vocab: &Vocab) -> Vec<&str> {
 }
 
 /// The tokens that take part in merges: added ones only if a merge needs them.
-fn merged_tokens(
-    vocab: &Vocab,
-    merges: &[(String, String)],
-    unknown: Option<u32>,
-) -> Vec<(String, u32)> {
+fn merged_tokens(vocab: &Vocab, merges: &[(String, String)], unknown: Option<u32>) -> Vec<(String, u32)> {
     let mut needed: HashSet<String> = merges.iter().map(|(a, b)| format!("{a}{b}")).collect();
     needed.extend(merges.iter().flat_map(|(a, b)| [a.clone(), b.clone()]));
     vocab

@@ -8,8 +8,7 @@ use tokenizers::tokenizer::SplitDelimiterBehavior;
 use tokenizers::tokenizer::normalizer::Range;
 use tokenizers::tokenizer::pre_tokenizer::{OffsetType, Split};
 use tokenizers::{
-    NormalizedString, Normalizer as _, OffsetReferential, PreTokenizedString, PreTokenizer as _,
-    Token,
+    NormalizedString, Normalizer as _, OffsetReferential, PreTokenizedString, PreTokenizer as _, Token,
 };
 
 use super::added::{Finder, Found};

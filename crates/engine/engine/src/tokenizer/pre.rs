@@ -261,12 +261,7 @@ const KNOWN: &[PreTokenizer] = &[
     },
     PreTokenizer {
         names: &["falcon"],
-        cuts: &[
-            Cut::Punctuation,
-            Cut::Gpt2Bytes,
-            Cut::Digits { each: false },
-            Cut::At("[0-9][0-9][0-9]"),
-        ],
+        cuts: &[Cut::Punctuation, Cut::Gpt2Bytes, Cut::Digits { each: false }, Cut::At("[0-9][0-9][0-9]")],
         ..BASE
     },
     PreTokenizer { names: &["bloom", "gpt3-finnish", "poro-chat"], cuts: &[Cut::At(BLOOM)], ..BASE },

@@ -33,4 +33,6 @@ mod template_parts;
 mod template_variables;
 mod tokenizer_chunks;
 mod tokenizer_damage;
+mod tokenizer_families;
 mod tokenizer_golden;
+mod tokenizer_packages;

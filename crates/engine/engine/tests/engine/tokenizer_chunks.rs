@@ -112,6 +112,10 @@ fn tokenizers() -> Vec<Tokenizer> {
         scored("▁th"),
         Tokenizer::from_metadata(&tiny("qwen35moe", Mix::Q4KM).unwrap().metadata).unwrap(),
     ];
+    let families: Json = serde_json::from_str(include_str!("../fixtures/tokenizers.json")).unwrap();
+    for file in [&families["gemma"], &families["word_piece"][0], &families["unigram"]] {
+        all.push(from_json(file["json"].to_string()));
+    }
     if let Some(path) = octet_testkit::shared("models/tiny-qwen3_5_moe/tokenizer.json") {
         all.push(from_json(std::fs::read_to_string(path).unwrap()));
     }

@@ -98,7 +98,6 @@ fn damaged_gguf_keys_are_named() {
     refused("model", text("rwkv"), "'rwkv', a tokenizer that is not supported; supported: gpt2");
     refused("model", text("none"), "the file has no vocabulary");
     refused("model", text("bert"), "has no unknown token");
-    refused("model", text("t5"), "score");
     refused("pre", text("gpt-9"), "'gpt-9', a pre-tokenizer that is not supported; supported: qwen35");
     refused("tokens", Value::Strs(vec![]), "has 0 tokens");
     refused("tokens", Value::Ints(vec![1]), "not an array of strings");
@@ -138,6 +137,11 @@ fn replace(v: &mut Json, n: &mut usize, with: &Json) {
     }
 }
 
+thread_local! {
+    /// Tokenizers of other kinds.
+    static FAMILIES: Json = serde_json::from_str(include_str!("../fixtures/tokenizers.json")).unwrap();
+}
+
 proptest! {
     /// Any value in any part of the file: the file is refused, or it works on any text.
     #[test]
@@ -148,11 +152,19 @@ proptest! {
             json!("▁"), json!([]), json!({}), json!(["a", "b"]), json!({"a": 0}), json!("(?i:a)|$"), json!("\\b|(?<=a)"),
             json!({"type": "NFC"}), json!({"type": "Prepend", "prepend": ""}), json!({"type": "Metaspace"}),
             json!({"type": "Strip", "strip_left": true, "strip_right": true}), json!("Removed"), json!("MergedWithNext"),
-            json!({"type": "Whitespace"}), json!({"type": "Digits", "individual_digits": true}),
+            json!({"type": "Whitespace"}), json!({"type": "Digits", "individual_digits": true}), json!({"type": "StripAccents"}),
+            json!({"type": "Nmt"}), json!({"type": "Precompiled", "precompiled_charsmap": "BAAAAAAAAAAA"}), json!([["a", 0.0]]),
+            json!({"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null, "lowercase": true}),
+            json!({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": ""}), json!({"type": "BertPreTokenizer"}),
         ]),
-        text in "[abcxt <>eg\n]{0,12}|\\PC{0,6}",
+        file in 0usize..4,
+        text in "[abcxt <>eg\n]{0,12}|\\PC{0,6}|[ a\u{300}e\u{301}\u{212a}中\0<s>/]{0,8}",
     ) {
-        let mut j = small();
+        let mut j = match file {
+            0 | 1 => small(),
+            2 => FAMILIES.with(|f| f["unigram"]["json"].clone()),
+            _ => FAMILIES.with(|f| f["word_piece"][1]["json"].clone()),
+        };
         let mut n = n;
         replace(&mut j, &mut n, &with);
         if let Ok(t) = load(&j.to_string()) {

@@ -30,9 +30,7 @@ pub(super) fn read(dir: &Dir, root: &Fields, text: &Fields, metadata: &mut Metad
     let (tokenizer_path, tokenizer) = json_file(dir, "tokenizer_config.json")?;
     let tokenizer = Fields::new(&tokenizer_path, &tokenizer);
 
-    if let Some(raw) = dir.text("tokenizer.json", TOKENIZER_BYTES_MAX)? {
-        metadata.insert("tokenizer.huggingface.json", Value::Str(raw));
-    }
+    vocabulary(dir, &tokenizer, metadata)?;
     for field in ["add_bos_token", "add_eos_token"] {
         if let Some(flag) = tokenizer.opt_bool(field)? {
             metadata.insert(&format!("tokenizer.ggml.{field}"), Value::Bool(flag));
@@ -41,6 +39,23 @@ pub(super) fn read(dir: &Dir, root: &Fields, text: &Fields, metadata: &mut Metad
     chat_template(dir, &tokenizer, metadata)?;
     token_ids(&[&generation, text, root], &tokenizer, metadata)?;
     sampling(&generation, metadata)
+}
+
+/// Files of a tokenizer, the first that is there: transformers' own, Mistral's, Kimi's. Their texts are kept as they are.
+fn vocabulary(dir: &Dir, tokenizer: &Fields, metadata: &mut Metadata) -> Result<(), Error> {
+    if let Some(raw) = dir.text("tokenizer.json", TOKENIZER_BYTES_MAX)? {
+        metadata.insert("tokenizer.huggingface.json", Value::Str(raw));
+    } else if let Some(raw) = dir.text("tekken.json", TOKENIZER_BYTES_MAX)? {
+        metadata.insert("tokenizer.tekken.json", Value::Str(raw));
+    } else if let Some(raw) = dir.text("tiktoken.model", TOKENIZER_BYTES_MAX)? {
+        metadata.insert("tokenizer.tiktoken.model", Value::Str(raw));
+        // The checkpoints' own code has the expression; all that are published so split words alike.
+        metadata.insert("tokenizer.ggml.pre", Value::Str("kimi-k2".into()));
+        if let Some(added) = tokenizer.get("added_tokens_decoder") {
+            metadata.insert("tokenizer.tiktoken.added", Value::Str(added.to_string()));
+        }
+    }
+    Ok(())
 }
 
 /// A separate template file takes precedence; of a list of named ones, "default" and the others are kept under their names.

@@ -344,6 +344,18 @@ fn tokenizer_and_generation() {
         assert_eq!(m.metadata.get(k), Some(&want), "{k}");
     }
 
+    // Without tokenizer.json, the files of Mistral and Kimi.
+    let mut others = files.clone();
+    others.remove("tokenizer.json");
+    let others = with(others, "tiktoken.model", "YQ== 0\n");
+    let m = open(others.clone()).unwrap();
+    assert_eq!(m.metadata.str("tokenizer.tiktoken.model").unwrap(), "YQ== 0\n");
+    assert_eq!(m.metadata.str("tokenizer.ggml.pre").unwrap(), "kimi-k2");
+    assert!(m.metadata.str("tokenizer.tiktoken.added").unwrap().contains(r#""2":{"content":"<p>"}"#));
+    let m = open(with(others, "tekken.json", "{}")).unwrap();
+    assert_eq!(m.metadata.str("tokenizer.tekken.json").unwrap(), "{}");
+    assert!(m.metadata.get("tokenizer.tiktoken.model").is_none());
+
     // config.json's ids take precedence over the named token's; greedy models have no sampling defaults.
     let mut fewer =
         with(files.clone(), "generation_config.json", r#"{"do_sample": false, "temperature": 1}"#);
