@@ -37,7 +37,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Precompiled, String> {
         .map_err(|_| "the charsmap's replacements are not UTF-8".to_string())?;
     let mut units: Vec<Unit> =
         trie.chunks_exact(4).map(|b| Unit(u32::from_le_bytes([b[0], b[1], b[2], b[3]]))).collect();
-    if units.is_empty() || size % 4 != 0 {
+    if units.is_empty() || !size.is_multiple_of(4) {
         return Err(format!("the charsmap has a trie of {size} bytes; expected a multiple of 4"));
     }
     // A child lies within 256 units of its parent's base, perhaps behind the end.

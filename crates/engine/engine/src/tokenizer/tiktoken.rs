@@ -99,12 +99,11 @@ fn read_tekken(json: &str) -> Result<Parts, String> {
             }
         }
     }
-    let mut words = vec![None; size - special];
+    let mut words: Ranked = Vec::with_capacity(size - special);
     for t in file.vocab.iter().filter(|t| t.rank < size - special) {
-        words[t.rank] = Some(steps::decode(&t.token_bytes)?);
+        words.push((t.rank + special, steps::decode(&t.token_bytes)?));
     }
     let split = pre::split(&file.config.pattern).map_err(|e| format!("has an unsupported pattern: {e}"))?;
-    let words = words.into_iter().enumerate().map(|(rank, w)| (rank + special, w)).collect();
     let mut parts = parts(words, &added, vec![Step::Library(split)], false)?;
     let bos = added.iter().find(|(_, (text, _))| text == "<s>").map(|(id, _)| *id as u32);
     (parts.bos, parts.add_bos) = (bos, bos.is_some());
@@ -133,13 +132,16 @@ pub(super) fn ranked(metadata: &Metadata) -> Result<Parts, Error> {
     parts(words, &added, steps, pre.nfc).map_err(|e| bad(TIKTOKEN_KEY, e))
 }
 
-fn read_ranks(text: &str) -> Result<Vec<(usize, Option<Vec<u8>>)>, String> {
+/// Tokens of the text, with their ids.
+type Ranked = Vec<(usize, Vec<u8>)>;
+
+fn read_ranks(text: &str) -> Result<Ranked, String> {
     let mut out = Vec::new();
     for (i, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
         let bad = || format!("has '{line}' in line {}; expected a token in base64 and its rank", i + 1);
         let (token, rank) = line.trim().split_once(' ').ok_or_else(bad)?;
         let rank: usize = rank.parse().ok().filter(|r| *r < MAX_VOCAB).ok_or_else(bad)?;
-        out.push((rank, Some(steps::decode(token)?)));
+        out.push((rank, steps::decode(token)?));
     }
     out.sort_unstable_by_key(|(rank, _)| *rank);
     if out.windows(2).any(|w| w[0].0 == w[1].0) {
@@ -150,15 +152,13 @@ fn read_ranks(text: &str) -> Result<Vec<(usize, Option<Vec<u8>>)>, String> {
 
 /// Assembles the tokens of the text, by id in ascending order, and the added ones.
 fn parts(
-    words: Vec<(usize, Option<Vec<u8>>)>,
+    words: Ranked,
     added: &BTreeMap<usize, (String, TokenKind)>,
     mut steps: Vec<Step>,
     nfc: bool,
 ) -> Result<Parts, String> {
-    let spelled: BTreeMap<usize, String> = words
-        .into_iter()
-        .filter_map(|(id, bytes)| Some((id, bytes?.into_iter().map(spell_byte).collect())))
-        .collect();
+    let spelled: BTreeMap<usize, String> =
+        words.into_iter().map(|(id, bytes)| (id, bytes.into_iter().map(spell_byte).collect())).collect();
     let last = spelled.keys().chain(added.keys()).max().ok_or("has no tokens")?;
     if *last >= MAX_VOCAB {
         return Err(format!("has a token {last}; at most {MAX_VOCAB} tokens are allowed"));
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn ranks_are_read_and_damage_is_named() {
-        let (a, b) = ((0, Some(b"a".to_vec())), (1, Some(b"ab".to_vec())));
+        let (a, b) = ((0, b"a".to_vec()), (1, b"ab".to_vec()));
         assert_eq!(read_ranks("YWI= 1\nYQ== 0\n\n").unwrap(), [a, b]);
         let refused = |text: &str| read_ranks(text).unwrap_err();
         assert!(refused("YQ== 0\nYWI=").contains("in line 2"), "{}", refused("YQ== 0\nYWI="));

@@ -59,7 +59,8 @@ fn real_vocabularies() {
         }
         let t = Tokenizer::from_metadata(&m).unwrap();
         for (text, want) in fixture["texts"].as_array().unwrap().iter().zip(file["ids"].as_array().unwrap()) {
-            let want: Vec<u32> = want.as_array().unwrap().iter().map(|i| i.as_u64().unwrap() as u32).collect();
+            let want: Vec<u32> =
+                want.as_array().unwrap().iter().map(|i| i.as_u64().unwrap() as u32).collect();
             let text = text.as_str().unwrap();
             assert_eq!(t.encode(text, Special::Text).unwrap(), want, "{name}: {text:?}");
         }
