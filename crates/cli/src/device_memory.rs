@@ -1,7 +1,7 @@
 //! How much of a graphics device's memory a model needs, and how it is made to fit: by a smaller KV cache or context if no flag sets them, or by
 //! expert slots. Called before a model is loaded onto a device, and by `octet show`.
 
-use octet_compute::backend::{KvType, LayerCache};
+use octet_compute::backend::{KvType, KvTypes, LayerCache};
 use octet_compute::batch::PAGE_TOKENS;
 use octet_engine::engine::Options;
 use octet_engine::engine::speculation::{self, Mode};
@@ -24,10 +24,7 @@ pub fn bill(report: &Report, limits: &Limits, exact: bool) -> Memory {
     let groups =
         report.groups.iter().filter(|g| !matches!(g.group, Group::Other | Group::Mtp | Group::Embedding));
     let weights = groups.map(|g| group_bytes(g, exact)).fold(0, u64::saturating_add);
-    let rows: usize = report.caches.iter().map(|cache| kv_rows(*cache)).sum();
-    let head_dim = report.config.head_dim;
-    let row_bytes = [limits.kv.keys, limits.kv.values].map(|ty| kv_row_bytes(ty, head_dim));
-    let page_bytes = (rows * row_bytes.iter().sum::<usize>()) as u64;
+    let page_bytes = report.caches.iter().map(|cache| page_bytes(*cache, limits.kv)).sum::<usize>() as u64;
     Memory {
         weights,
         kv: page_bytes.saturating_mul(limits.pages as u64),
@@ -49,11 +46,13 @@ pub fn table_copy(report: &Report) -> u64 {
     table.filter(|g| g.types.iter().all(|t| reads_table(t.ty))).map_or(0, |g| g.bytes)
 }
 
-/// Rows of keys of a page.
-fn kv_rows(cache: LayerCache) -> usize {
+/// Bytes of a page of a layer on the device.
+fn page_bytes(cache: LayerCache, kv: KvTypes) -> usize {
     match cache {
-        LayerCache::Kv { kv_heads, .. } => kv_heads * PAGE_TOKENS,
-        LayerCache::Gdn { .. } => 0,
+        LayerCache::Kv { kv_heads, k_dim, v_dim } => {
+            kv_heads * PAGE_TOKENS * (kv_row_bytes(kv.keys, k_dim) + kv_row_bytes(kv.values, v_dim))
+        }
+        _ => 0,
     }
 }
 

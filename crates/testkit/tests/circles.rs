@@ -28,11 +28,6 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
     ),
     (
         "engine",
-        &["models::config", "models::keys", "models::rope"],
-        "a part of the config is read with the config's reader",
-    ),
-    (
-        "engine",
         &["sampler::params", "sampler::stages"],
         "stages check their fields as the parameters do that hold them",
     ),

@@ -120,7 +120,7 @@ fn bench_prints_the_table_and_what_a_token_reads() {
         "weights read per token:",
         "of the memory bandwidth measured alternately",
         "logits of tg4 @ d8: ",
-        "norm_linear",
+        "project",
         "GB/s",
     ] {
         assert!(text.contains(word), "no '{word}' in {text}");

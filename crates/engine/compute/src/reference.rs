@@ -1,5 +1,9 @@
 //! The scalar oracle: every verb as plain loops that read like the formulas. Slow on purpose; tests compare with it.
 
+mod attention;
+mod experts;
+mod recurrent;
+
 use octet_weights::{Matrix, quant};
 
 use crate::ExpertCounts;
@@ -10,7 +14,7 @@ use crate::batch::{Batch, PAGE_TOKENS};
 #[derive(Debug, Default)]
 pub struct Reference;
 
-/// A dense matrix `[rows, cols]` in f32, with an optional bias.
+/// Dense matrices `[count * rows, cols]` in f32, with an optional bias.
 pub struct Dense {
     rows: usize,
     cols: usize,
@@ -19,29 +23,50 @@ pub struct Dense {
 }
 
 impl Dense {
-    fn new(m: &Matrix, bias: Option<&[f32]>) -> Self {
-        let mut values = vec![0.0; m.rows * m.cols];
-        m.ty.dequantize(&m.data, &mut values);
-        Self { rows: m.rows, cols: m.cols, values, bias: bias.map(<[f32]>::to_vec) }
+    fn new(all: &[Matrix], bias: Option<&[f32]>) -> Self {
+        let (rows, cols) = all.first().map_or((0, 0), |m| (m.rows, m.cols));
+        let mut values = vec![0.0; all.len() * rows * cols];
+        for (m, out) in all.iter().zip(values.chunks_exact_mut((rows * cols).max(1))) {
+            m.ty.dequantize(&m.data, out);
+        }
+        Self { rows, cols, values, bias: bias.map(<[f32]>::to_vec) }
     }
 
     /// `W x + bias`
     fn apply(&self, x: &[f32]) -> Vec<f32> {
-        let rows = self.values.chunks_exact(self.cols).map(|row| dot(row, &x[..self.cols]));
+        self.apply_one(0, x)
+    }
+
+    /// `W x + bias` of matrix `e`.
+    fn apply_one(&self, e: usize, x: &[f32]) -> Vec<f32> {
+        let values = &self.values[e * self.rows * self.cols..][..self.rows * self.cols];
+        let rows = values.chunks_exact(self.cols).map(|row| dot(row, &x[..self.cols]));
         match &self.bias {
             None => rows.collect(),
-            Some(b) => rows.zip(b).map(|(y, b)| y + b).collect(),
+            Some(b) => rows.zip(&b[e * self.rows..]).map(|(y, b)| y + b).collect(),
         }
     }
 }
 
 /// The cache of one layer.
 enum LayerStore {
-    /// Keys and values `[pages, kv_heads, PAGE_TOKENS, head_dim]`, as read back from their types.
-    Kv { kv_heads: usize, head_dim: usize, keys: Vec<f32>, values: Vec<f32>, ty: KvTypes },
-    /// Convolution inputs `[slots, conv_rows * channels]` and states `[slots, v_heads * k_dim * v_dim]`, and of each slot its guesses'
-    /// rows of `qkv`, `b` and `alpha`.
-    Gdn { conv: Vec<f32>, conv_len: usize, state: Vec<f32>, state_len: usize, kept: Vec<[Vec<f32>; 3]> },
+    None,
+    /// Keys `[pages, kv_heads, PAGE_TOKENS, k_dim]` and values `[.., v_dim]`, as read back from their types.
+    Kv {
+        kv_heads: usize,
+        dims: [usize; 2],
+        keys: Vec<f32>,
+        values: Vec<f32>,
+        ty: KvTypes,
+    },
+    /// Of each slot the inputs of the convolution, the state, and its guesses' rows of each input.
+    State {
+        conv: Vec<f32>,
+        conv_len: usize,
+        state: Vec<f32>,
+        state_len: usize,
+        kept: Vec<[Vec<f32>; 3]>,
+    },
 }
 
 /// All layers' caches.
@@ -70,37 +95,93 @@ fn rms_norm(x: &[f32], w: &[f32], eps: f32) -> Vec<f32> {
     x.iter().zip(w).map(|(x, w)| x * scale * w).collect()
 }
 
-fn l2_norm(x: &[f32]) -> Vec<f32> {
-    let scale = 1.0 / (dot(x, x) + 1e-6).sqrt();
-    x.iter().map(|x| x * scale).collect()
+/// The error function: its power series, or for large `x` the continued fraction of its complement, in f64.
+fn erf(x: f64) -> f64 {
+    let z = x.abs();
+    if z > 3.0 {
+        let tail = (1..60).rev().fold(z, |t, k| z + f64::from(k) / 2.0 / t);
+        return x.signum() * (1.0 - (-z * z).exp() / (tail * std::f64::consts::PI.sqrt()));
+    }
+    let (mut term, mut sum) = (x, x);
+    for k in 1..80 {
+        term *= -x * x / f64::from(k);
+        sum += term / f64::from(2 * k + 1);
+    }
+    sum * std::f64::consts::FRAC_2_SQRT_PI
 }
 
-fn swiglu(gate: &Dense, up: &Dense, down: &Dense, x: &[f32]) -> Vec<f32> {
-    let hidden: Vec<f32> = gate.apply(x).iter().zip(up.apply(x)).map(|(&g, u)| silu(g) * u).collect();
-    down.apply(&hidden)
+/// An activation of a gate.
+fn activate(act: Act, x: f32) -> f32 {
+    match act {
+        Act::Silu => silu(x),
+        Act::Gelu => {
+            x * 0.5 * (1.0 + ((2.0 / std::f32::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh())
+        }
+        Act::GeluErf => (f64::from(x) * 0.5 * (1.0 + erf(f64::from(x) / std::f64::consts::SQRT_2))) as f32,
+        Act::Relu2 => x.max(0.0).powi(2),
+        Act::ClampedSwiglu { alpha, limit } => x.min(limit) * sigmoid(alpha * x.min(limit)),
+    }
+}
+
+/// What the activated gate is multiplied with.
+fn multiplier(act: Act, up: f32) -> f32 {
+    match act {
+        Act::ClampedSwiglu { limit, .. } => up.clamp(-limit, limit) + 1.0,
+        _ => up,
+    }
+}
+
+/// `cap * tanh(x / cap)`
+fn cap(x: f32, cap: Option<f32>) -> f32 {
+    cap.map_or(x, |c| c * (x / c).tanh())
+}
+
+impl Norm<Reference> {
+    fn apply(&self, x: &[f32]) -> Vec<f32> {
+        let x = &x[..self.len];
+        let mean = if self.centred { x.iter().sum::<f32>() / x.len() as f32 } else { 0.0 };
+        let x: Vec<f32> = x.iter().map(|x| x - mean).collect();
+        let y = rms_norm(&x, &self.weight, self.eps);
+        match &self.bias {
+            None => y,
+            Some(b) => y.iter().zip(b).map(|(y, b)| y + b).collect(),
+        }
+    }
+}
+
+/// `norm(x)`, or `x`.
+fn normed(norm: Option<&Norm<Reference>>, x: &[f32]) -> Vec<f32> {
+    norm.map_or_else(|| x.to_vec(), |n| n.apply(x))
+}
+
+fn put(out: Out<Reference>, row: usize, y: &[f32]) {
+    match out {
+        Out::Write(o) => o[row * y.len()..][..y.len()].copy_from_slice(y),
+        Out::Add(o, scale) => add(&mut o[row * y.len()..][..y.len()], y, scale),
+    }
+}
+
+/// The same destination once more.
+fn again<'a>(out: &'a mut Out<'_, Reference>) -> Out<'a, Reference> {
+    match out {
+        Out::Write(o) => Out::Write(&mut **o),
+        Out::Add(o, scale) => Out::Add(&mut **o, *scale),
+    }
+}
+
+/// Rows of `x`, or of the residual stream that a verb adds to.
+fn source(x: Option<&Vec<f32>>, out: &Out<Reference>, n: usize, cols: usize) -> Vec<f32> {
+    let x = match (x, out) {
+        (Some(x), _) => x,
+        (None, Out::Write(o)) => o,
+        (None, Out::Add(o, _)) => o,
+    };
+    x[..n * cols].to_vec()
 }
 
 fn add(h: &mut [f32], y: &[f32], scale: f32) {
     for (h, y) in h.iter_mut().zip(y) {
         *h += scale * y;
-    }
-}
-
-/// Normalises one head in place (if there is a norm) and rotates its first `rope_dims` dimensions.
-fn norm_and_rotate(x: &mut [f32], norm: Option<&Vec<f32>>, a: &Attention<Reference>, position: u32) {
-    if let Some(w) = norm {
-        let y = rms_norm(x, w, a.eps);
-        x.copy_from_slice(&y);
-    }
-    let half = a.rope_dims / 2;
-    for j in 0..half {
-        let (lo, hi) = match a.rope_pairing {
-            RopePairing::Half => (j, j + half),
-            RopePairing::Adjacent => (2 * j, 2 * j + 1),
-        };
-        let (sin, cos) = (position as f32 * a.inv_freq[j]).sin_cos();
-        let (sin, cos) = (sin * a.rope_scale, cos * a.rope_scale);
-        (x[lo], x[hi]) = (x[lo] * cos - x[hi] * sin, x[hi] * cos + x[lo] * sin);
     }
 }
 
@@ -116,60 +197,10 @@ fn decode(ty: KvType, row: &[u8], out: &mut [f32]) {
     ty.tensor_type().dequantize(row, out);
 }
 
-impl Reference {
-    /// Convolution, delta rule and gated norm of some tokens of one sequence; see [`Backend::gdn`].
-    fn gdn_tokens(
-        tokens: std::ops::Range<usize>,
-        g: &Gdn<Self>,
-        conv: &mut [f32],
-        state: &mut [f32],
-        [qkv, z, b, alpha]: [&[f32]; 4],
-        out: &mut [f32],
-    ) {
-        let (c, taps, value_len) = (g.channels(), g.conv_kernel, g.v_heads * g.v_dim);
-        for t in tokens {
-            // the window of the convolution: the carried inputs, then this token's
-            let mut window = conv.to_vec();
-            window.extend_from_slice(&qkv[t * c..(t + 1) * c]);
-            let y: Vec<f32> = (0..c)
-                .map(|ch| silu((0..taps).map(|j| g.conv[j * c + ch] * window[j * c + ch]).sum()))
-                .collect();
-            conv.copy_from_slice(&window[c..]);
-            let key_len = g.k_heads * g.k_dim;
-            for h in 0..g.v_heads {
-                let kh = match g.order {
-                    HeadOrder::Grouped => h / (g.v_heads / g.k_heads),
-                    HeadOrder::Tiled => h % g.k_heads,
-                };
-                let q = l2_norm(&y[kh * g.k_dim..][..g.k_dim]);
-                let k = l2_norm(&y[key_len + kh * g.k_dim..][..g.k_dim]);
-                let v = &y[2 * key_len + h * g.v_dim..][..g.v_dim];
-                let beta = sigmoid(b[t * g.v_heads + h]);
-                let decay = (g.a[h] * softplus(alpha[t * g.v_heads + h] + g.dt_bias[h])).exp();
-                let s = &mut state[h * g.k_dim * g.v_dim..][..g.k_dim * g.v_dim];
-                let mut o = vec![0.0; g.v_dim];
-                for j in 0..g.v_dim {
-                    let read: f32 = (0..g.k_dim).map(|i| decay * s[i * g.v_dim + j] * k[i]).sum();
-                    let d = beta * (v[j] - read);
-                    for i in 0..g.k_dim {
-                        s[i * g.v_dim + j] = decay * s[i * g.v_dim + j] + k[i] * d;
-                        o[j] += s[i * g.v_dim + j] * q[i];
-                    }
-                    o[j] *= (g.k_dim as f32).powf(-0.5);
-                }
-                let row = t * value_len + h * g.v_dim;
-                for (j, y) in rms_norm(&o, &g.norm, g.eps).into_iter().enumerate() {
-                    out[row + j] = y * silu(z[row + j]);
-                }
-            }
-        }
-    }
-}
-
 impl Backend for Reference {
     type Buf = Vec<f32>;
     type Weight = Dense;
-    type Experts = Vec<Dense>;
+    type Experts = Dense;
     type Embedding = Matrix;
     type Cache = Cache;
 
@@ -180,10 +211,10 @@ impl Backend for Reference {
         Ok(values.to_vec())
     }
     fn weight(&mut self, m: &Matrix, bias: Option<&[f32]>) -> Result<Dense, Error> {
-        Ok(Dense::new(m, bias))
+        Ok(Dense::new(std::slice::from_ref(m), bias))
     }
-    fn experts(&mut self, m: &[Matrix]) -> Result<Vec<Dense>, Error> {
-        Ok(m.iter().map(|m| Dense::new(m, None)).collect())
+    fn experts(&mut self, m: &[Matrix], bias: Option<&[f32]>) -> Result<Dense, Error> {
+        Ok(Dense::new(m, bias))
     }
     fn embedding(&mut self, m: &Matrix) -> Result<Matrix, Error> {
         Ok(m.clone())
@@ -191,26 +222,24 @@ impl Backend for Reference {
     fn cache(&mut self, shape: &CacheShape, _: StepShape) -> Result<Cache, Error> {
         shape.check()?;
         let layer = |l: &LayerCache| match *l {
-            LayerCache::Kv { kv_heads, head_dim } => {
-                let len = shape.pages * kv_heads * PAGE_TOKENS * head_dim;
+            LayerCache::None => LayerStore::None,
+            LayerCache::Kv { kv_heads, k_dim, v_dim } => {
+                let rows = shape.pages * kv_heads * PAGE_TOKENS;
                 LayerStore::Kv {
                     kv_heads,
-                    head_dim,
-                    keys: vec![0.0; len],
-                    values: vec![0.0; len],
+                    dims: [k_dim, v_dim],
+                    keys: vec![0.0; rows * k_dim],
+                    values: vec![0.0; rows * v_dim],
                     ty: shape.kv,
                 }
             }
-            LayerCache::Gdn { conv_rows, channels, v_heads, k_dim, v_dim } => {
-                let (conv_len, state_len) = (conv_rows * channels, v_heads * k_dim * v_dim);
-                LayerStore::Gdn {
-                    conv: vec![0.0; shape.slots * conv_len],
-                    conv_len,
-                    state: vec![0.0; shape.slots * state_len],
-                    state_len,
-                    kept: vec![Default::default(); shape.slots],
-                }
-            }
+            LayerCache::State { conv, state, .. } => LayerStore::State {
+                conv: vec![0.0; shape.slots * conv],
+                conv_len: conv,
+                state: vec![0.0; shape.slots * state],
+                state_len: state,
+                kept: vec![Default::default(); shape.slots],
+            },
         };
         Ok(Cache { layers: shape.layers.iter().map(layer).collect() })
     }
@@ -223,7 +252,7 @@ impl Backend for Reference {
     }
     fn reset_slot(&mut self, cache: &mut Cache, slot: usize) {
         for l in &mut cache.layers {
-            if let LayerStore::Gdn { conv, conv_len, state, state_len, .. } = l {
+            if let LayerStore::State { conv, conv_len, state, state_len, .. } = l {
                 conv[slot * *conv_len..][..*conv_len].fill(0.0);
                 state[slot * *state_len..][..*state_len].fill(0.0);
             }
@@ -231,7 +260,7 @@ impl Backend for Reference {
     }
     fn copy_slot(&mut self, cache: &mut Cache, from: usize, to: usize) {
         for l in &mut cache.layers {
-            if let LayerStore::Gdn { conv, conv_len, state, state_len, .. } = l {
+            if let LayerStore::State { conv, conv_len, state, state_len, .. } = l {
                 conv.copy_within(from * *conv_len..(from + 1) * *conv_len, to * *conv_len);
                 state.copy_within(from * *state_len..(from + 1) * *state_len, to * *state_len);
             }
@@ -239,10 +268,11 @@ impl Backend for Reference {
     }
     fn copy_page(&mut self, cache: &mut Cache, from: usize, to: usize) {
         for l in &mut cache.layers {
-            if let LayerStore::Kv { kv_heads, head_dim, keys, values, .. } = l {
-                let n = *kv_heads * PAGE_TOKENS * *head_dim;
-                keys.copy_within(from * n..(from + 1) * n, to * n);
-                values.copy_within(from * n..(from + 1) * n, to * n);
+            if let LayerStore::Kv { kv_heads, dims, keys, values, .. } = l {
+                for (all, dim) in [(keys, dims[0]), (values, dims[1])] {
+                    let n = *kv_heads * PAGE_TOKENS * dim;
+                    all.copy_within(from * n..(from + 1) * n, to * n);
+                }
             }
         }
     }
@@ -255,7 +285,7 @@ impl Backend for Reference {
     fn save_slot(&mut self, cache: &Cache, slot: usize, out: &mut [u8]) {
         let mut out = out.chunks_exact_mut(4);
         for l in &cache.layers {
-            if let LayerStore::Gdn { conv, conv_len, state, state_len, .. } = l {
+            if let LayerStore::State { conv, conv_len, state, state_len, .. } = l {
                 let conv = &conv[slot * conv_len..][..*conv_len];
                 for (x, o) in conv.iter().chain(&state[slot * state_len..][..*state_len]).zip(&mut out) {
                     o.copy_from_slice(&x.to_le_bytes());
@@ -266,7 +296,7 @@ impl Backend for Reference {
     fn load_slot(&mut self, cache: &mut Cache, slot: usize, data: &[u8]) {
         let mut data = data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
         for l in &mut cache.layers {
-            if let LayerStore::Gdn { conv, conv_len, state, state_len, .. } = l {
+            if let LayerStore::State { conv, conv_len, state, state_len, .. } = l {
                 let conv = &mut conv[slot * *conv_len..][..*conv_len];
                 for (x, d) in
                     conv.iter_mut().chain(&mut state[slot * *state_len..][..*state_len]).zip(&mut data)
@@ -279,10 +309,10 @@ impl Backend for Reference {
     fn save_page(&mut self, cache: &Cache, page: usize, out: &mut [u8]) {
         let mut rest = out;
         for l in &cache.layers {
-            let LayerStore::Kv { kv_heads, head_dim, keys, values, ty } = l else { continue };
-            let n = kv_heads * PAGE_TOKENS * head_dim;
-            for (all, ty) in [(keys, ty.keys), (values, ty.values)] {
-                for row in all[page * n..][..n].chunks_exact(*head_dim) {
+            let LayerStore::Kv { kv_heads, dims, keys, values, ty } = l else { continue };
+            for (all, ty, dim) in [(keys, ty.keys, dims[0]), (values, ty.values, dims[1])] {
+                let n = kv_heads * PAGE_TOKENS * dim;
+                for row in all[page * n..][..n].chunks_exact(dim.max(1)) {
                     // what was read from the type is written to it without a loss
                     let row = encode(ty, row);
                     rest[..row.len()].copy_from_slice(&row);
@@ -294,10 +324,10 @@ impl Backend for Reference {
     fn load_page(&mut self, cache: &mut Cache, page: usize, data: &[u8]) {
         let mut rest = data;
         for l in &mut cache.layers {
-            let LayerStore::Kv { kv_heads, head_dim, keys, values, ty } = l else { continue };
-            let n = *kv_heads * PAGE_TOKENS * *head_dim;
-            for (all, ty) in [(keys, ty.keys), (values, ty.values)] {
-                for row in all[page * n..][..n].chunks_exact_mut(*head_dim) {
+            let LayerStore::Kv { kv_heads, dims, keys, values, ty } = l else { continue };
+            for (all, ty, dim) in [(keys, ty.keys, dims[0]), (values, ty.values, dims[1])] {
+                let n = *kv_heads * PAGE_TOKENS * dim;
+                for row in all[page * n..][..n].chunks_exact_mut(dim.max(1)) {
                     let (now, later) = rest.split_at(ty.row_bytes(row.len()));
                     decode(ty, now, row);
                     rest = later;
@@ -311,26 +341,46 @@ impl Backend for Reference {
         Ok(())
     }
 
-    fn embed(&mut self, table: &Matrix, tokens: &[u32], out: &mut Vec<f32>) {
+    fn records_routes(&self) -> bool {
+        true
+    }
+
+    fn embed(&mut self, table: &Matrix, tokens: &[u32], scale: f32, out: &mut Vec<f32>) {
         for (row, &token) in out.chunks_exact_mut(table.cols).zip(tokens) {
             table.dequantize_row(token as usize, row);
+            row.iter_mut().for_each(|x| *x *= scale);
         }
     }
 
-    fn norm_linear<const N: usize>(
+    fn project<const N: usize>(
         &mut self,
         n: usize,
         x: &Vec<f32>,
-        norm: &Vec<f32>,
-        eps: f32,
+        norm: Option<&Norm<Self>>,
         w: [&Dense; N],
         out: [&mut Vec<f32>; N],
     ) {
         for (w, out) in w.into_iter().zip(out) {
             for t in 0..n {
-                let y = rms_norm(&x[t * w.cols..(t + 1) * w.cols], norm, eps);
+                let y = normed(norm, &x[t * w.cols..(t + 1) * w.cols]);
                 out[t * w.rows..(t + 1) * w.rows].copy_from_slice(&w.apply(&y));
             }
+        }
+    }
+
+    fn linear(&mut self, n: usize, x: &Vec<f32>, w: &Dense, mut out: Out<Self>) {
+        for t in 0..n {
+            put(again(&mut out), t, &w.apply(&x[t * w.cols..(t + 1) * w.cols]));
+        }
+    }
+
+    fn per_head(&mut self, n: usize, x: &Vec<f32>, w: &Dense, rest: usize, out: &mut Vec<f32>) {
+        let heads = w.values.len() / (w.rows * w.cols);
+        for i in 0..n * heads {
+            let x = &x[i * (w.cols + rest)..][..w.cols + rest];
+            let out = &mut out[i * (w.rows + rest)..][..w.rows + rest];
+            out[..w.rows].copy_from_slice(&w.apply_one(i % heads, x));
+            out[w.rows..].copy_from_slice(&x[w.cols..]);
         }
     }
 
@@ -341,40 +391,9 @@ impl Backend for Reference {
         layer: usize,
         cache: &mut Cache,
         q: &mut Vec<f32>,
-        k: &mut Vec<f32>,
-        v: &Vec<f32>,
+        kv: Option<(&mut Vec<f32>, &Vec<f32>)>,
     ) {
-        let LayerStore::Kv { keys, values, ty, .. } = &mut cache.layers[layer] else {
-            unreachable!("layer {layer} has no keys and values")
-        };
-        let d = a.head_dim;
-        let stride = if a.gated { 2 * d } else { d };
-        for span in batch.spans() {
-            for t in span.start..span.start + span.len {
-                let position = batch.positions()[t];
-                let whole = a.qk_norm.as_ref().filter(|n| n.0.len() != d);
-                if let Some((wq, wk)) = whole {
-                    for (x, w) in [(&mut *q, wq), (&mut *k, wk)] {
-                        let row = &mut x[t * w.len()..(t + 1) * w.len()];
-                        row.copy_from_slice(&rms_norm(row, w, a.eps));
-                    }
-                }
-                let of_heads = a.qk_norm.as_ref().filter(|_| whole.is_none());
-                for h in 0..a.heads {
-                    let q = &mut q[(t * a.heads + h) * stride..][..d];
-                    norm_and_rotate(q, of_heads.map(|n| &n.0), a, position);
-                }
-                let (page, row) = batch.page_of(span, position as usize);
-                for h in 0..a.kv_heads {
-                    let k = &mut k[(t * a.kv_heads + h) * d..][..d];
-                    norm_and_rotate(k, of_heads.map(|n| &n.1), a, position);
-                    let at = ((page * a.kv_heads + h) * PAGE_TOKENS + row) * d;
-                    let v = &v[(t * a.kv_heads + h) * d..][..d];
-                    decode(ty.keys, &encode(ty.keys, k), &mut keys[at..at + d]);
-                    decode(ty.values, &encode(ty.values, v), &mut values[at..at + d]);
-                }
-            }
-        }
+        attention::rope_store(batch, a, &mut cache.layers[layer], q, kv);
     }
 
     fn attend(
@@ -386,35 +405,7 @@ impl Backend for Reference {
         q: &Vec<f32>,
         out: &mut Vec<f32>,
     ) {
-        let LayerStore::Kv { keys, values, .. } = &cache.layers[layer] else {
-            unreachable!("layer {layer} has no keys and values")
-        };
-        let d = a.head_dim;
-        let stride = if a.gated { 2 * d } else { d };
-        for span in batch.spans() {
-            for t in span.start..span.start + span.len {
-                for h in 0..a.heads {
-                    let kv_head = h / (a.heads / a.kv_heads);
-                    let at = |position: usize| {
-                        let (page, row) = batch.page_of(span, position);
-                        ((page * a.kv_heads + kv_head) * PAGE_TOKENS + row) * d
-                    };
-                    let query = &q[(t * a.heads + h) * stride..][..stride];
-                    let n = batch.positions()[t] as usize + 1;
-                    let scale = (d as f32).powf(-0.5);
-                    let scores: Vec<f32> =
-                        (0..n).map(|p| scale * dot(&query[..d], &keys[at(p)..][..d])).collect();
-                    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                    let p: Vec<f32> = scores.iter().map(|s| (s - max).exp()).collect();
-                    let sum: f32 = p.iter().sum();
-                    for i in 0..d {
-                        let y = (0..n).map(|j| p[j] * values[at(j) + i]).sum::<f32>() / sum;
-                        let gate = if a.gated { sigmoid(query[d + i]) } else { 1.0 };
-                        out[(t * a.heads + h) * d + i] = y * gate;
-                    }
-                }
-            }
-        }
+        attention::attend(batch, a, &cache.layers[layer], q, out);
     }
 
     fn gdn(
@@ -429,104 +420,162 @@ impl Backend for Reference {
         alpha: &Vec<f32>,
         out: &mut Vec<f32>,
     ) {
-        let LayerStore::Gdn { conv, conv_len, state, state_len, kept } = &mut cache.layers[layer] else {
-            unreachable!("layer {layer} has no recurrent state")
-        };
-        let (c, heads) = (g.channels(), g.v_heads);
-        for span in batch.spans() {
-            conv.copy_within(span.from * *conv_len..(span.from + 1) * *conv_len, span.slot * *conv_len);
-            state.copy_within(span.from * *state_len..(span.from + 1) * *state_len, span.slot * *state_len);
-            kept[span.slot] = kept[span.from].clone();
-            let conv = &mut conv[span.slot * *conv_len..][..*conv_len];
-            let state = &mut state[span.slot * *state_len..][..*state_len];
-            let kept = &mut kept[span.slot];
-            // Accepted guesses, whose outputs were computed before.
-            let redo = span.redo.first..span.redo.first + span.redo.len;
-            let mut unused = vec![0.0; redo.end * heads * g.v_dim];
-            let rows = [&kept[0][..], &unused.clone(), &kept[1], &kept[2]];
-            Self::gdn_tokens(redo, g, conv, state, rows, &mut unused);
-            // tokens that are certain, then guesses on a copy of the state
-            let (end, inputs) = (span.start + span.len, [&qkv[..], z, b, alpha]);
-            let certain = end - span.guesses;
-            Self::gdn_tokens(span.start..certain, g, conv, state, inputs, out);
-            let (mut conv, mut state) = (conv.to_vec(), state.to_vec());
-            Self::gdn_tokens(certain..end, g, &mut conv, &mut state, inputs, out);
-            if span.len > 0 {
-                let rows = |x: &[f32], width: usize| x[certain * width..end * width].to_vec();
-                *kept = [rows(qkv, c), rows(b, heads), rows(alpha, heads)];
-            }
-        }
+        // The rows of `z` of guesses to redo are not kept: their outputs were computed before.
+        let widths = [g.channels(), g.v_heads, g.v_heads];
+        let value_len = g.v_heads * g.v_dim;
+        recurrent::run(
+            batch,
+            &mut cache.layers[layer],
+            [qkv, b, alpha],
+            widths,
+            |tokens, kept, conv, state| {
+                let n = tokens.end;
+                let zeros = vec![0.0; n * value_len];
+                let mut unused = vec![0.0; n * value_len];
+                match kept {
+                    Some([qkv, b, alpha]) => {
+                        recurrent::gdn_tokens(tokens, g, conv, state, [qkv, &zeros, b, alpha], &mut unused);
+                    }
+                    None => recurrent::gdn_tokens(tokens, g, conv, state, [qkv, z, b, alpha], out),
+                }
+            },
+        );
     }
 
-    fn linear_add(&mut self, n: usize, x: &Vec<f32>, w: &Dense, h: &mut Vec<f32>) {
-        for t in 0..n {
-            add(&mut h[t * w.rows..(t + 1) * w.rows], &w.apply(&x[t * w.cols..(t + 1) * w.cols]), 1.0);
-        }
-    }
-
-    fn mlp(&mut self, n: usize, m: &Mlp<Self>, h: &mut Vec<f32>) {
-        for h in h.chunks_exact_mut(m.gate.cols).take(n) {
-            let x = rms_norm(h, &m.norm, m.eps);
-            add(h, &swiglu(&m.gate, &m.up, &m.down, &x), 1.0);
-        }
-    }
-
-    fn records_routes(&self) -> bool {
-        true
-    }
-
-    fn moe(&mut self, n: usize, m: &Moe<Self>, layer: usize, counts: &ExpertCounts, h: &mut Vec<f32>) {
-        for (token, h) in h.chunks_exact_mut(m.router.cols).take(n).enumerate() {
-            let x = rms_norm(h, &m.norm, m.eps);
-            let logits = m.router.apply(&x);
-            let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let p: Vec<f32> = logits.iter().map(|l| (l - max).exp()).collect();
-            let mut order: Vec<usize> = (0..m.experts).collect();
-            order.sort_by(|&i, &j| p[j].total_cmp(&p[i])); // stable: the lower index first on a tie
-            order.truncate(m.top_k);
-            let sum: f32 = if m.norm_top_k { order.iter().map(|&e| p[e]).sum() } else { p.iter().sum() };
-            for &e in &order {
-                counts.add(layer, e, 1);
-                add(h, &swiglu(&m.gate[e], &m.up[e], &m.down[e], &x), p[e] / sum);
-            }
-            let gate = m.shared.as_ref().map_or(0.0, |s| sigmoid(dot(&s.router, &x)));
-            if let Some(s) = &m.shared {
-                add(h, &swiglu(&s.gate, &s.up, &s.down, &x), gate);
-            }
-            if counts.is_traced() {
-                counts.record(layer, token, order.into_iter(), gate);
-            }
-        }
-    }
-
-    fn logits(
+    fn ssm(
         &mut self,
         batch: &Batch,
-        h: &Vec<f32>,
-        norm: &Vec<f32>,
-        eps: f32,
-        head: &Dense,
+        s: &Ssm<Self>,
+        layer: usize,
+        cache: &mut Cache,
+        z: &Vec<f32>,
+        xbc: &Vec<f32>,
+        dt: &Vec<f32>,
         out: &mut Vec<f32>,
     ) {
-        for (i, &t) in batch.outputs().iter().enumerate() {
-            let x = rms_norm(&h[t as usize * head.cols..][..head.cols], norm, eps);
-            out[i * head.rows..(i + 1) * head.rows].copy_from_slice(&head.apply(&x));
+        let (widths, inner) = ([s.channels(), s.heads, 0], s.heads * s.dim);
+        recurrent::run(
+            batch,
+            &mut cache.layers[layer],
+            [xbc, dt, &[]],
+            widths,
+            |tokens, kept, conv, state| {
+                let zeros = vec![0.0; tokens.end * inner];
+                let mut unused = zeros.clone();
+                match kept {
+                    Some([xbc, dt, _]) => {
+                        recurrent::ssm_tokens(tokens, s, conv, state, [xbc, &zeros, dt], &mut unused);
+                    }
+                    None => recurrent::ssm_tokens(tokens, s, conv, state, [xbc, z, dt], out),
+                }
+            },
+        );
+    }
+
+    fn short_conv(
+        &mut self,
+        batch: &Batch,
+        s: &ShortConv<Self>,
+        layer: usize,
+        cache: &mut Cache,
+        bcx: &Vec<f32>,
+        out: &mut Vec<f32>,
+    ) {
+        let widths = [3 * s.width, 0, 0];
+        recurrent::run(batch, &mut cache.layers[layer], [bcx, &[], &[]], widths, |tokens, kept, conv, _| {
+            let mut unused = vec![0.0; tokens.end * s.width];
+            match kept {
+                Some([bcx, ..]) => recurrent::short_conv_tokens(tokens, s, conv, bcx, &mut unused),
+                None => recurrent::short_conv_tokens(tokens, s, conv, bcx, out),
+            }
+        });
+    }
+
+    fn multiply(
+        &mut self,
+        n: usize,
+        width: usize,
+        times: Times,
+        x: &mut Vec<f32>,
+        y: &Vec<f32>,
+        [at, stride]: [usize; 2],
+    ) {
+        for (t, x) in x.chunks_exact_mut(width).take(n).enumerate() {
+            for (x, &y) in x.iter_mut().zip(&y[t * stride + at..]) {
+                *x = match times {
+                    Times::Sigmoid => *x * sigmoid(y),
+                    Times::Activated(act) => activate(act, *x) * y,
+                };
+            }
         }
     }
 
-    fn norm_outputs(&mut self, batch: &Batch, h: &Vec<f32>, norm: &Vec<f32>, eps: f32, out: &mut Vec<f32>) {
-        let hidden = norm.len();
-        for (i, &t) in batch.outputs().iter().enumerate() {
-            let y = rms_norm(&h[t as usize * hidden..][..hidden], norm, eps);
-            out[i * hidden..(i + 1) * hidden].copy_from_slice(&y);
+    fn glu(
+        &mut self,
+        n: usize,
+        x: Option<&Vec<f32>>,
+        norm: Option<&Norm<Self>>,
+        g: &Glu<Dense>,
+        mut out: Out<Self>,
+    ) {
+        let cols = g.up.cols;
+        for (t, x) in source(x, &out, n, cols).chunks_exact(cols).enumerate() {
+            put(again(&mut out), t, &experts::glu(g, 0, &normed(norm, x), 1.0));
         }
     }
 
-    fn norm(&mut self, n: usize, h: &Vec<f32>, norm: &Vec<f32>, eps: f32, out: &mut Vec<f32>) {
-        let hidden = norm.len();
-        for t in 0..n {
-            let y = rms_norm(&h[t * hidden..(t + 1) * hidden], norm, eps);
-            out[t * hidden..(t + 1) * hidden].copy_from_slice(&y);
+    fn moe(
+        &mut self,
+        n: usize,
+        x: Option<&Vec<f32>>,
+        norm: Option<&Norm<Self>>,
+        m: &Moe<Self>,
+        layer: usize,
+        counts: &ExpertCounts,
+        mut out: Out<Self>,
+    ) {
+        let cols = m.router.weight.cols;
+        for (t, x) in source(x, &out, n, cols).chunks_exact(cols).enumerate() {
+            put(
+                again(&mut out),
+                t,
+                &experts::moe(m, norm, x, |chosen, gate| {
+                    chosen.iter().for_each(|&e| counts.add(layer, e, 1));
+                    if counts.is_traced() {
+                        counts.record(layer, t, chosen.iter().copied(), gate);
+                    }
+                }),
+            );
+        }
+    }
+
+    fn logits(&mut self, batch: &Batch, h: &Vec<f32>, head: &Head<Self>, out: &mut Vec<f32>) {
+        let w = head.weight;
+        for (i, &t) in batch.outputs().iter().enumerate() {
+            let x = head.norm.apply(&h[t as usize * w.cols..]);
+            for (o, y) in out[i * w.rows..].iter_mut().zip(w.apply(&x)) {
+                *o = cap(y * head.scale, head.softcap);
+            }
+        }
+    }
+
+    fn norm_outputs(&mut self, batch: &Batch, h: &Vec<f32>, norm: &Norm<Self>, out: &mut Vec<f32>) {
+        for (i, &t) in batch.outputs().iter().enumerate() {
+            let y = norm.apply(&h[t as usize * norm.len..]);
+            out[i * norm.len..(i + 1) * norm.len].copy_from_slice(&y);
+        }
+    }
+
+    fn norm(&mut self, n: usize, x: Option<&Vec<f32>>, norm: &Norm<Self>, mut out: Out<Self>) {
+        for (t, x) in source(x, &out, n, norm.len).chunks_exact(norm.len).enumerate() {
+            put(again(&mut out), t, &norm.apply(x));
+        }
+    }
+
+    fn add(&mut self, len: usize, x: Option<&Vec<f32>>, scale: f32, out: &mut Vec<f32>) {
+        match x {
+            Some(x) => add(&mut out[..len], &x[..len], scale),
+            None => out[..len].iter_mut().for_each(|x| *x *= scale),
         }
     }
 }

@@ -91,11 +91,13 @@ impl Random {
 
 /// Weights for each verb in a backend.
 struct Parts<B: Backend> {
-    norm: B::Buf,
+    norm: Norm<B>,
     projections: Vec<B::Weight>,
     attention: Attention<B>,
     gdn: Gdn<B>,
-    mlp: Mlp<B>,
+    /// The norm before each of the two feed-forward blocks.
+    norms: [Norm<B>; 2],
+    glu: Glu<B::Weight>,
     moe: Moe<B>,
     embedding: B::Embedding,
     cache: B::Cache,
@@ -117,11 +119,12 @@ fn parts<B: Backend>(be: &mut B) -> Result<Parts<B>, Error> {
         projections.push(be.weight(&r.matrix(ty, HIDDEN, HIDDEN), Some(&bias))?);
     }
     Ok(Parts {
-        norm: be.vector(&r.near_one(HIDDEN))?,
+        norm: norm(be, r, HIDDEN)?,
         projections,
         attention: attention(be, r)?,
         gdn: gdn(be, r)?,
-        mlp: mlp(be, r)?,
+        norms: [norm(be, r, HIDDEN)?, norm(be, r, HIDDEN)?],
+        glu: glu(be, r)?,
         moe: moe(be, r)?,
         embedding: be.embedding(&r.matrix(GgmlType::F32, VOCAB, HIDDEN))?,
         cache: cache(be)?,
@@ -129,19 +132,23 @@ fn parts<B: Backend>(be: &mut B) -> Result<Parts<B>, Error> {
     })
 }
 
+fn norm<B: Backend>(be: &mut B, r: &mut Random, len: usize) -> Result<Norm<B>, Error> {
+    Ok(Norm::rms(be.vector(&r.near_one(len))?, len, EPS))
+}
+
 fn attention<B: Backend>(be: &mut B, r: &mut Random) -> Result<Attention<B>, Error> {
     let frequencies: Vec<f32> = (0..HEAD_DIM / 4).map(|j| 0.3f32.powi(j as i32)).collect();
     Ok(Attention {
-        heads: HEADS,
-        kv_heads: KV_HEADS,
-        head_dim: HEAD_DIM,
         gated: true,
-        qk_norm: Some((be.vector(&r.near_one(HEAD_DIM))?, be.vector(&r.near_one(HEAD_DIM))?)),
-        eps: EPS,
-        rope_dims: HEAD_DIM / 2,
-        rope_pairing: RopePairing::Half,
-        inv_freq: be.vector(&frequencies)?,
-        rope_scale: 1.0,
+        norms: [Some(norm(be, r, HEAD_DIM)?), Some(norm(be, r, HEAD_DIM)?), None],
+        rope: Some(Rope {
+            at: 0,
+            dims: HEAD_DIM / 2,
+            pairing: RopePairing::Half,
+            inv_freq: be.vector(&frequencies)?,
+            scale: 1.0,
+        }),
+        ..Attention::plain(HEADS, KV_HEADS, HEAD_DIM)
     })
 }
 
@@ -166,51 +173,43 @@ fn square<B: Backend>(be: &mut B, r: &mut Random, ty: GgmlType) -> Result<B::Wei
     be.weight(&r.matrix(ty, HIDDEN, HIDDEN), None)
 }
 
-fn mlp<B: Backend>(be: &mut B, r: &mut Random) -> Result<Mlp<B>, Error> {
-    Ok(Mlp {
-        norm: be.vector(&r.near_one(HIDDEN))?,
-        eps: EPS,
-        gate: square(be, r, GgmlType::Q4_K)?,
+/// SwiGLU.
+fn glu<B: Backend>(be: &mut B, r: &mut Random) -> Result<Glu<B::Weight>, Error> {
+    Ok(Glu {
+        gate: Some(square(be, r, GgmlType::Q4_K)?),
         up: square(be, r, GgmlType::Q4_K)?,
         down: square(be, r, GgmlType::Q6_K)?,
+        act: Act::Silu,
     })
 }
 
 fn moe<B: Backend>(be: &mut B, r: &mut Random) -> Result<Moe<B>, Error> {
     let experts = |be: &mut B, r: &mut Random, ty| {
         let all: Vec<Matrix> = (0..EXPERTS).map(|_| r.matrix(ty, HIDDEN, HIDDEN)).collect();
-        be.experts(&all)
+        be.experts(&all, None)
     };
+    let router = be.weight(&r.matrix(GgmlType::F32, EXPERTS, HIDDEN), None)?;
     Ok(Moe {
-        norm: be.vector(&r.near_one(HIDDEN))?,
-        eps: EPS,
-        router: be.weight(&r.matrix(GgmlType::F32, EXPERTS, HIDDEN), None)?,
-        gate: experts(be, r, GgmlType::Q4_K)?,
-        up: experts(be, r, GgmlType::Q4_K)?,
-        down: experts(be, r, GgmlType::Q6_K)?,
-        shared: Some(SharedExpert {
-            router: be.vector(&r.vec(HIDDEN))?,
-            gate: square(be, r, GgmlType::Q4_K)?,
-            up: square(be, r, GgmlType::Q4_K)?,
-            down: square(be, r, GgmlType::Q6_K)?,
-        }),
-        experts: EXPERTS,
-        top_k: TOP_K,
-        norm_top_k: true,
+        router: Router::softmax(router, EXPERTS, TOP_K, true),
+        experts: Glu {
+            gate: Some(experts(be, r, GgmlType::Q4_K)?),
+            up: experts(be, r, GgmlType::Q4_K)?,
+            down: experts(be, r, GgmlType::Q6_K)?,
+            act: Act::Silu,
+        },
+        shared: Some(SharedExpert { gate: Some(be.vector(&r.vec(HIDDEN))?), glu: glu(be, r)? }),
     })
 }
 
 /// A cache of one layer of attention and one of Gated DeltaNet.
 fn cache<B: Backend>(be: &mut B) -> Result<B::Cache, Error> {
-    let gdn = LayerCache::Gdn {
-        conv_rows: 3,
-        channels: CHANNELS,
-        v_heads: GDN_HEADS[1],
-        k_dim: GDN_DIM,
-        v_dim: GDN_DIM,
+    let state = LayerCache::State {
+        conv: 3 * CHANNELS,
+        state: GDN_HEADS[1] * GDN_DIM * GDN_DIM,
+        inputs: CHANNELS + 2 * GDN_HEADS[1],
     };
     let cache = CacheShape {
-        layers: vec![LayerCache::Kv { kv_heads: KV_HEADS, head_dim: HEAD_DIM }, gdn],
+        layers: vec![LayerCache::Kv { kv_heads: KV_HEADS, k_dim: HEAD_DIM, v_dim: HEAD_DIM }, state],
         pages: 2,
         slots: 3,
         guesses: 0,
@@ -224,6 +223,8 @@ fn cache<B: Backend>(be: &mut B) -> Result<B::Cache, Error> {
         experts: EXPERTS,
         top_k: TOP_K,
         expert_intermediate: HIDDEN,
+        recurrent: [GDN_HEADS[0] * GDN_DIM, GDN_HEADS[1] * GDN_DIM, GDN_HEADS[1], GDN_DIM, 0],
+        ..StepShape::default()
     };
     be.cache(&cache, step)
 }
@@ -293,19 +294,19 @@ impl<B: Backend> Step<'_, B> {
 
     fn projections(&mut self, p: &Parts<B>, tokens: &[u32]) -> Result<(), Error> {
         let mut h = self.be.buf(self.n * HIDDEN)?;
-        self.be.embed(&p.embedding, tokens, &mut h);
+        self.be.embed(&p.embedding, tokens, 1.0, &mut h);
         self.keep("embed", 0.0, &h, HIDDEN);
         let x = self.input(HIDDEN, 1)?;
-        self.be.norm(self.n, &x, &p.norm, EPS, &mut h);
+        self.be.norm(self.n, Some(&x), &p.norm, Out::Write(&mut h));
         self.keep("norm", LIMIT_F32, &h, HIDDEN);
         for (ty, w) in TYPES.iter().zip(&p.projections) {
             let limit = if ty.block_len() == 1 { LIMIT_F32 } else { LIMIT_I8 };
-            self.be.norm_linear(self.n, &x, &p.norm, EPS, [w], [&mut h]);
-            self.keep(&format!("norm_linear {ty}"), limit, &h, HIDDEN);
+            self.be.project(self.n, &x, Some(&p.norm), [w], [&mut h]);
+            self.keep(&format!("project {ty}"), limit, &h, HIDDEN);
         }
         let mut h = self.input(HIDDEN, 2)?;
-        self.be.linear_add(self.n, &x, &p.projections[4], &mut h);
-        self.keep("linear_add", LIMIT_I8, &h, HIDDEN);
+        self.be.linear(self.n, &x, &p.projections[4], Out::Add(&mut h, 1.0));
+        self.keep("linear", LIMIT_I8, &h, HIDDEN);
         Ok(())
     }
 
@@ -313,7 +314,7 @@ impl<B: Backend> Step<'_, B> {
         let (q_width, kv_width) = (2 * HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM);
         let (mut q, mut k) = (self.input(q_width, 3)?, self.input(kv_width, 4)?);
         let v = self.input(kv_width, 5)?;
-        self.be.rope_store(&self.batch, &p.attention, 0, &mut p.cache, &mut q, &mut k, &v);
+        self.be.rope_store(&self.batch, &p.attention, 0, &mut p.cache, &mut q, Some((&mut k, &v)));
         self.keep("rope_store", LIMIT_F32, &q, q_width);
         let mut out = self.be.buf(self.n * HEADS * HEAD_DIM)?;
         self.be.attend(&self.batch, &p.attention, 0, &p.cache, &q, &mut out);
@@ -340,13 +341,15 @@ impl<B: Backend> Step<'_, B> {
     /// Feed-forward layers and the vocabulary.
     fn layers(&mut self, p: &Parts<B>) -> Result<(), Error> {
         let mut h = self.input(HIDDEN, 10)?;
-        self.be.mlp(self.n, &p.mlp, &mut h);
-        self.keep("mlp", LIMIT_I8, &h, HIDDEN);
+        self.be.glu(self.n, None, Some(&p.norms[0]), &p.glu, Out::Add(&mut h, 1.0));
+        self.keep("glu", LIMIT_I8, &h, HIDDEN);
         let mut h = self.input(HIDDEN, 11)?;
-        self.be.moe(self.n, &p.moe, 1, &p.counts, &mut h);
+        let out = Out::Add(&mut h, 1.0);
+        self.be.moe(self.n, None, Some(&p.norms[1]), &p.moe, 1, &p.counts, out);
         self.keep("moe", LIMIT_I8, &h, HIDDEN);
         let x = self.input(HIDDEN, 1)?;
-        self.be.logits(&self.batch, &x, &p.norm, EPS, &p.projections[3], &mut h);
+        let head = Head { norm: &p.norm, weight: &p.projections[3], scale: 1.0, softcap: None };
+        self.be.logits(&self.batch, &x, &head, &mut h);
         self.keep("logits", LIMIT_I8, &h, HIDDEN);
         Ok(())
     }

@@ -7,21 +7,13 @@ use octet_compute::cpu::{Cpu, CpuOptions};
 use octet_compute::reference::Reference;
 
 fn refused<B: Backend>(mut be: B, shape: &CacheShape) -> Option<String> {
-    let step = StepShape {
-        tokens: 1,
-        outputs: 1,
-        heads: 2,
-        intermediate: 0,
-        experts: 0,
-        top_k: 0,
-        expert_intermediate: 0,
-    };
+    let step = StepShape { tokens: 1, outputs: 1, heads: 2, ..StepShape::default() };
     be.cache(shape, step).err().map(|e| e.to_string())
 }
 
 #[test]
 fn pages_are_blocks_of_their_types() {
-    let layer = LayerCache::Kv { kv_heads: 2, head_dim: 32 };
+    let layer = LayerCache::Kv { kv_heads: 2, k_dim: 32, v_dim: 32 };
     let q8_0 = KvTypes::from(KvType::Q8_0);
     let mixed = KvTypes { keys: KvType::F16, ..q8_0 };
     assert_eq!(layer.page_parts(q8_0), [2 * PAGE_TOKENS * 34; 2]);
@@ -38,7 +30,7 @@ fn heads_of_partial_blocks_are_refused() {
         (80, KvType::F16.into(), None),
         (96, q8_0, None),
     ] {
-        let layers = vec![LayerCache::Kv { kv_heads: 1, head_dim }];
+        let layers = vec![LayerCache::Kv { kv_heads: 1, k_dim: head_dim, v_dim: head_dim }];
         let shape = CacheShape { layers, pages: 2, slots: 1, guesses: 0, kv };
         let options =
             CpuOptions { threads: Some(1), pin: false, isa: Some(Isa::Portable), ..CpuOptions::default() };

@@ -9,6 +9,8 @@ use octet_compute::reference::Reference;
 use octet_weights::GgmlType;
 use proptest::prelude::*;
 
+#[path = "support/copies.rs"]
+mod copies;
 #[path = "support/layers.rs"]
 mod layers;
 #[path = "support/rounding.rs"]
@@ -16,6 +18,7 @@ mod rounding;
 #[path = "support/slots.rs"]
 mod slots;
 
+use copies::*;
 use layers::*;
 use rounding::*;
 

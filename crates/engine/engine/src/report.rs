@@ -12,6 +12,7 @@ use octet_weights::{GgmlType, Metadata, TensorInfo};
 
 use crate::Error;
 use crate::models::config::Config;
+use crate::models::derive::{self, Caches};
 use crate::models::{self, Limits};
 use crate::sampler::SamplingDefaults;
 
@@ -155,7 +156,7 @@ impl Report {
             bytes_per_token: total(|g| g.active_bytes),
             types: types(model.tensors()),
             groups,
-            caches: (0..config.layers).map(|i| layer_cache(&config, i)).collect(),
+            caches: Caches::new(&config.plan).shape(false),
             tokenizer: TokenizerReport::read(meta)?,
             sampling: SamplingDefaults::read(meta)?,
             config,
@@ -227,7 +228,7 @@ impl Report {
     fn block_memory(&self, limits: &Limits, packed: impl Fn(&GroupReport) -> u64) -> u64 {
         let c = &self.config;
         let weights = self.group(Group::Mtp).map_or(0, &packed);
-        let page = layer_cache(c, c.layers).page_bytes(limits.kv) as u64;
+        let page = Caches::new(&c.plan).mtp().page_bytes(limits.kv) as u64;
         let head = self.group(if self.tied { Group::Embedding } else { Group::LmHead }).map_or(0, packed);
         let rows = limits.draft_vocab.rows(c.vocab);
         let head = (u128::from(head) * rows as u128 / c.vocab.max(1) as u128) as u64;
@@ -239,34 +240,23 @@ impl Report {
     }
 }
 
-/// The cache of layer `i`; the multi-token-prediction block after the layers is attention.
-fn layer_cache(c: &Config, i: usize) -> LayerCache {
-    match c.gdn {
-        Some(g) if c.recurrent.get(i) == Some(&true) => LayerCache::Gdn {
-            conv_rows: g.conv_kernel - 1,
-            channels: 2 * g.k_heads * g.k_dim + g.v_heads * g.v_dim,
-            v_heads: g.v_heads,
-            k_dim: g.k_dim,
-            v_dim: g.v_dim,
-        },
-        _ => LayerCache::Kv { kv_heads: c.kv_heads[i], head_dim: c.head_dim },
-    }
-}
-
 /// f32 values per token of a step: the residual stream, a mixer's inputs and output, and the intermediate values of the feed-forward
 /// part.
 fn activation_row(c: &Config) -> usize {
-    let query = 2 * c.heads * c.head_dim;
-    let kv = 2 * c.kv_heads.iter().max().map_or(0, |n| n * c.head_dim);
-    let (channels, value) = c.gdn.map_or((0, 0), |g| {
-        let value = g.v_heads * g.v_dim;
-        (2 * g.k_heads * g.k_dim + value, value)
-    });
-    let mixed = value.max(c.heads * c.head_dim);
-    let feed_forward = c.moe.map_or(c.intermediate, |m| {
-        m.experts + m.top_k * (m.intermediate + c.hidden) + m.shared_intermediate
-    });
-    2 * c.hidden + query.max(channels) + kv + 2 * mixed + feed_forward
+    let (w, s) = (derive::widths(&c.plan), derive::step_shape(&c.plan, 1, 1));
+    let feed_forward = match c.moe {
+        None => s.intermediate,
+        Some(_) => s.experts + s.top_k * (s.expert_intermediate + c.hidden) + s.intermediate,
+    };
+    2 * c.hidden
+        + w.qkv
+        + w.kv[0]
+        + w.kv[1]
+        + 2 * w.out.max(w.z)
+        + w.sum
+        + w.part
+        + 2 * w.per_layer
+        + feed_forward
 }
 
 fn groups(tensors: &[TensorInfo], config: &Config, tied: bool) -> Vec<GroupReport> {

@@ -13,8 +13,8 @@ use octet_weights::Matrix;
 use crate::ahead::Shared;
 use crate::block::Block;
 pub use crate::cache::Cache;
+use crate::cache::HEAD_DIM_MAX;
 pub(crate) use crate::cache::LayerStore;
-use crate::cache::device_row_bytes;
 use crate::device::{Device, DeviceInfo};
 use crate::experts::Paged;
 use crate::kernel_cache::KernelCache;
@@ -25,7 +25,7 @@ use crate::record::Recorder;
 use crate::steps::{Flight, REPLAY_TOKENS_MAX, Step};
 use crate::traffic::Traffic;
 use crate::transfer::{Copies, STAGING_BYTES};
-use crate::verbs::Scratch;
+use crate::verbs::{Scratch, UNSUPPORTED, own_input, residual, unsupported};
 use crate::weights::{self, DeviceType};
 
 /// Which device to use, and how.
@@ -299,7 +299,13 @@ impl Backend for Vulkan {
     fn weight(&mut self, m: &Matrix, bias: Option<&[f32]>) -> Result<Weight, Error> {
         self.pack(std::slice::from_ref(m), bias)
     }
-    fn experts(&mut self, m: &[Matrix]) -> Result<Weight, Error> {
+    fn supports(&self, _: Part) -> bool {
+        false
+    }
+    fn experts(&mut self, m: &[Matrix], bias: Option<&[f32]>) -> Result<Weight, Error> {
+        if bias.is_some() {
+            return Err(Error("biases of experts are not supported on this device".into()));
+        }
         match self.expert_slots {
             // With a slot for each, no expert would ever be read from the host's memory.
             Some(slots) if slots < m.len() => self.paged_experts(m, slots),
@@ -315,14 +321,18 @@ impl Backend for Vulkan {
         let store = |l: &LayerCache| LayerStore::new(l, shape, |bytes| self.zeroed(bytes));
         let layers = shape.layers.iter().map(store).collect::<Result<_, _>>()?;
         // Pairs of rotated dimensions, at most.
-        let pairs = |l: &LayerCache| if let LayerCache::Kv { head_dim, .. } = l { head_dim / 2 } else { 1 };
+        let pairs = |l: &LayerCache| if let LayerCache::Kv { k_dim, .. } = l { k_dim / 2 } else { 1 };
         let pairs = shape.layers.iter().map(pairs).max().unwrap_or(1).max(1);
         let tables = shape.pages * shape.slots.max(1);
         // Steps that are submitted ahead are small.
         let block = |tokens| Block::new(&self.memory, tokens, tables, pairs, self.embed_cols);
         self.blocks = Some([block(step.tokens)?, block(step.tokens.min(REPLAY_TOKENS_MAX))?]);
-        let v_heads = |l: &LayerCache| if let LayerCache::Gdn { v_heads, .. } = l { *v_heads } else { 0 };
-        let v_heads = shape.layers.iter().map(v_heads).max().unwrap_or(0);
+        let [.., v_heads, k_dim, _] = step.recurrent;
+        if k_dim > HEAD_DIM_MAX {
+            return Err(Error(format!(
+                "key heads of {k_dim} values are not supported on this device: it takes up to {HEAD_DIM_MAX}"
+            )));
+        }
         let scratch = Scratch::new(&self.memory, &step, self.cols_max, shape.layers.len(), v_heads)?;
         self.recorder.clear(&scratch.tickets, 0, scratch.tickets.bytes)?;
         self.recorder.flush()?;
@@ -342,67 +352,20 @@ impl Backend for Vulkan {
         }
     }
     fn reset_slot(&mut self, cache: &mut Cache, slot: usize) {
-        self.guard(|be| {
-            be.recorder.barrier()?;
-            for l in &cache.layers {
-                if let LayerStore::Gdn { conv, conv_bytes, state, state_bytes, .. } = l {
-                    be.recorder.clear(conv, slot as u64 * conv_bytes, *conv_bytes)?;
-                    be.recorder.clear(state, slot as u64 * state_bytes, *state_bytes)?;
-                }
-            }
-            be.recorder.barrier()?;
-            Ok(())
-        });
+        self.guard(|be| be.clear_state(cache, slot));
     }
     fn copy_slot(&mut self, cache: &mut Cache, from: usize, to: usize) {
-        if from == to {
-            return;
+        if from != to {
+            self.guard(|be| be.copy_state(cache, from, to));
         }
-        self.guard(|be| {
-            be.recorder.barrier()?;
-            for l in &cache.layers {
-                if let LayerStore::Gdn { conv, conv_bytes, state, state_bytes, .. } = l {
-                    for (b, n) in [(conv, *conv_bytes), (state, *state_bytes)] {
-                        be.recorder.copy((b, from as u64 * n), (b, to as u64 * n), n)?;
-                    }
-                }
-            }
-            be.recorder.barrier()?;
-            Ok(())
-        });
     }
     fn copy_page(&mut self, cache: &mut Cache, from: usize, to: usize) {
-        if from == to {
-            return;
+        if from != to {
+            self.guard(|be| be.copy_keys_and_values(cache, from, to));
         }
-        self.guard(|be| {
-            be.recorder.barrier()?;
-            for l in &cache.layers {
-                for (b, ty, rows, dim) in cache.page_parts(l).into_iter().flatten() {
-                    let n = (rows * device_row_bytes(ty, dim)) as u64;
-                    be.recorder.copy((&b, from as u64 * n), (&b, to as u64 * n), n)?;
-                }
-            }
-            be.recorder.barrier()?;
-            Ok(())
-        });
     }
     fn copy_rows(&mut self, from: &Weight, to: &mut Weight, rows: &[(u32, u32)]) {
-        assert!(
-            (from.ty, from.cols) == (to.ty, to.cols),
-            "rows are copied between matrices of one type and width"
-        );
-        self.guard(|be| {
-            be.recorder.barrier()?;
-            let planes = [(&from.quants, &to.quants), (&from.high, &to.high), (&from.scales, &to.scales)];
-            for ((a, b), n) in planes.into_iter().zip(weights::row_bytes(from.ty, from.cols)) {
-                for &(row, place) in rows {
-                    be.recorder.copy((a, u64::from(row) * n), (b, u64::from(place) * n), n)?;
-                }
-            }
-            be.recorder.barrier()?;
-            Ok(())
-        });
+        self.guard(|be| be.copy_weight_rows(from, to, rows));
     }
     fn save_slot(&mut self, cache: &Cache, slot: usize, out: &mut [u8]) {
         self.guard(|be| be.download_slot(cache, slot, out));
@@ -486,20 +449,29 @@ impl Backend for Vulkan {
         is_found
     }
 
-    fn embed(&mut self, table: &Embedding, tokens: &[u32], out: &mut Buf) {
+    fn embed(&mut self, table: &Embedding, tokens: &[u32], scale: f32, out: &mut Buf) {
+        debug_assert!(scale == 1.0, "{UNSUPPORTED}");
         self.guard(|be| be.embed_rows(table, tokens, out));
     }
 
-    fn norm_linear<const N: usize>(
+    fn project<const N: usize>(
         &mut self,
         n: usize,
         x: &Buf,
-        norm: &Buf,
-        eps: f32,
+        norm: Option<&Norm<Self>>,
         w: [&Weight; N],
         out: [&mut Buf; N],
     ) {
-        self.guard(|be| be.norm_linears(n, x, norm, eps, &w, &out.map(|o| o.buffer.clone())));
+        let norm = norm.ok_or_else(unsupported);
+        self.guard(|be| be.norm_linears(n, x, norm?, &w, &out.map(|o| o.buffer.clone())));
+    }
+
+    fn linear(&mut self, n: usize, x: &Buf, w: &Weight, out: Out<Self>) {
+        self.guard(|be| be.project_add(n, x, w, residual(out)?));
+    }
+
+    fn per_head(&mut self, _: usize, _: &Buf, _: &Weight, _: usize, _: &mut Buf) {
+        self.guard(|_| Err(unsupported()));
     }
 
     fn rope_store(
@@ -509,10 +481,12 @@ impl Backend for Vulkan {
         layer: usize,
         cache: &mut Cache,
         q: &mut Buf,
-        k: &mut Buf,
-        v: &Buf,
+        kv: Option<(&mut Buf, &Buf)>,
     ) {
-        self.guard(|be| be.rope(batch, a, layer, cache, q, k, v));
+        self.guard(|be| {
+            let (k, v) = kv.ok_or_else(unsupported)?;
+            be.rope(batch, a, layer, cache, q, k, v)
+        });
     }
 
     fn attend(
@@ -542,27 +516,67 @@ impl Backend for Vulkan {
         self.guard(|be| be.delta_net(batch, g, layer, cache, [qkv, z, b, alpha], out));
     }
 
-    fn linear_add(&mut self, n: usize, x: &Buf, w: &Weight, h: &mut Buf) {
-        self.guard(|be| be.project_add(n, x, w, h));
+    fn ssm(
+        &mut self,
+        _: &Batch,
+        _: &Ssm<Self>,
+        _: usize,
+        _: &mut Cache,
+        _: &Buf,
+        _: &Buf,
+        _: &Buf,
+        _: &mut Buf,
+    ) {
+        self.guard(|_| Err(unsupported()));
     }
 
-    fn mlp(&mut self, n: usize, m: &Mlp<Self>, h: &mut Buf) {
-        self.guard(|be| be.dense(n, m, h).and_then(|()| be.end_of_layer(n)));
+    fn short_conv(&mut self, _: &Batch, _: &ShortConv<Self>, _: usize, _: &mut Cache, _: &Buf, _: &mut Buf) {
+        self.guard(|_| Err(unsupported()));
     }
 
-    fn moe(&mut self, n: usize, m: &Moe<Self>, layer: usize, _: &ExpertCounts, h: &mut Buf) {
-        self.guard(|be| be.mixture(n, m, layer, h).and_then(|()| be.end_of_layer(n)));
+    fn multiply(&mut self, _: usize, _: usize, _: Times, _: &mut Buf, _: &Buf, _: [usize; 2]) {
+        self.guard(|_| Err(unsupported()));
     }
 
-    fn logits(&mut self, batch: &Batch, h: &Buf, norm: &Buf, eps: f32, head: &Weight, out: &mut Buf) {
-        self.guard(|be| be.head(batch, h, norm, eps, head, out));
+    fn glu(&mut self, n: usize, x: Option<&Buf>, norm: Option<&Norm<Self>>, g: &Glu<Weight>, out: Out<Self>) {
+        self.guard(|be| {
+            let (norm, h) = own_input(x, norm, out)?;
+            be.dense(n, g, norm, h).and_then(|()| be.end_of_layer(n))
+        });
     }
 
-    fn norm_outputs(&mut self, batch: &Batch, h: &Buf, norm: &Buf, eps: f32, out: &mut Buf) {
-        self.guard(|be| be.norm_outputs(batch, h, norm, eps, out));
+    fn moe(
+        &mut self,
+        n: usize,
+        x: Option<&Buf>,
+        norm: Option<&Norm<Self>>,
+        m: &Moe<Self>,
+        layer: usize,
+        _: &ExpertCounts,
+        out: Out<Self>,
+    ) {
+        self.guard(|be| {
+            let (norm, h) = own_input(x, norm, out)?;
+            be.mixture(n, m, norm, layer, h).and_then(|()| be.end_of_layer(n))
+        });
     }
 
-    fn norm(&mut self, n: usize, h: &Buf, norm: &Buf, eps: f32, out: &mut Buf) {
-        self.guard(|be| be.norm_rows(n, h, norm, eps, out));
+    fn logits(&mut self, batch: &Batch, h: &Buf, head: &Head<Self>, out: &mut Buf) {
+        self.guard(|be| be.head(batch, h, head.norm, head.weight, out));
+    }
+
+    fn norm_outputs(&mut self, batch: &Batch, h: &Buf, norm: &Norm<Self>, out: &mut Buf) {
+        self.guard(|be| be.norm_outputs(batch, h, norm, out));
+    }
+
+    fn norm(&mut self, n: usize, x: Option<&Buf>, norm: &Norm<Self>, out: Out<Self>) {
+        self.guard(|be| match (x, out) {
+            (Some(h), Out::Write(out)) => be.norm_rows(n, h, norm, out),
+            _ => Err(unsupported()),
+        });
+    }
+
+    fn add(&mut self, _: usize, _: Option<&Buf>, _: f32, _: &mut Buf) {
+        self.guard(|_| Err(unsupported()));
     }
 }

@@ -9,7 +9,7 @@ use octet_compute::batch::PAGE_TOKENS;
 use crate::memory::Buffer;
 
 /// Values of a head that the kernels support at most.
-const HEAD_DIM_MAX: usize = 512;
+pub(crate) const HEAD_DIM_MAX: usize = 512;
 /// Guesses of a step at most: `block` stores them in a byte.
 const GUESSES_MAX: usize = 255;
 /// A span has two numbers of slots of 16 bits each.
@@ -23,8 +23,10 @@ pub(crate) enum LayerStore {
         heads: usize,
         dim: usize,
     },
-    /// `kept`: inputs of guesses `[slots, kept_rows, channels + 2 * v_heads]`.
-    Gdn {
+    /// The layer keeps nothing.
+    None,
+    /// `kept`: inputs of guesses `[slots, kept_rows, inputs]`.
+    State {
         conv: Arc<Buffer>,
         conv_bytes: u64,
         state: Arc<Buffer>,
@@ -69,7 +71,8 @@ impl LayerStore {
         mut zeroed: impl FnMut(u64) -> Result<Arc<Buffer>, Error>,
     ) -> Result<Self, Error> {
         match *layer {
-            LayerCache::Kv { kv_heads, head_dim } => {
+            LayerCache::None => Ok(Self::None),
+            LayerCache::Kv { kv_heads, k_dim: head_dim, .. } => {
                 if head_dim > HEAD_DIM_MAX || !head_dim.is_multiple_of(2) {
                     return Err(Error(format!(
                         "heads of {head_dim} values are not supported on this device: it takes even numbers up to {HEAD_DIM_MAX}"
@@ -84,12 +87,7 @@ impl LayerStore {
                     dim: head_dim,
                 })
             }
-            LayerCache::Gdn { conv_rows, channels, v_heads, k_dim, v_dim } => {
-                if k_dim > HEAD_DIM_MAX {
-                    return Err(Error(format!(
-                        "key heads of {k_dim} values are not supported on this device: it takes up to {HEAD_DIM_MAX}"
-                    )));
-                }
+            LayerCache::State { conv, state, inputs } => {
                 if shape.guesses > GUESSES_MAX {
                     return Err(Error(format!(
                         "{} guesses per step are not supported on this device: it takes up to {GUESSES_MAX}",
@@ -102,10 +100,9 @@ impl LayerStore {
                         shape.slots
                     )));
                 }
-                let conv_bytes = (4 * conv_rows * channels) as u64;
-                let state_bytes = (4 * v_heads * k_dim * v_dim) as u64;
-                let kept_bytes = (4 * shape.guesses * (channels + 2 * v_heads)) as u64;
-                Ok(Self::Gdn {
+                let (conv_bytes, state_bytes) = ((4 * conv) as u64, (4 * state) as u64);
+                let kept_bytes = (4 * shape.guesses * inputs) as u64;
+                Ok(Self::State {
                     conv: zeroed(shape.slots as u64 * conv_bytes)?,
                     conv_bytes,
                     state: zeroed(shape.slots as u64 * state_bytes)?,

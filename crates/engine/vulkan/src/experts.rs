@@ -94,12 +94,12 @@ impl Vulkan {
     ) -> Result<u32, Error> {
         let scratch = self.scratch()?;
         let (tiles, table, fills) = (scratch.tiles.clone(), scratch.slots.clone(), scratch.fills.clone());
-        let slots = m.gate.paged.as_ref().map_or(1, |p| p.slots);
-        let at = (layer * table_words(m.experts, slots)) as u32;
-        let push = [m.experts as u32, slots as u32, at];
+        let slots = m.experts.up.paged.as_ref().map_or(1, |p| p.slots);
+        let at = (layer * table_words(m.router.experts, slots)) as u32;
+        let push = [m.router.experts as u32, slots as u32, at];
         self.recorder.dispatch(Kernel::Resolve, [0; 3], &[&tiles, &table, &fills], &push, [1, 1, 1])?;
         self.recorder.barrier()?;
-        for w in [&m.gate, &m.up, &m.down] {
+        for w in m.experts.gate.iter().chain([&m.experts.up, &m.experts.down]) {
             let Some(p) = &w.paged else { continue };
             let buffers = [&p.quants, &p.high, &p.scales, &w.quants, &w.high, &w.scales, &fills];
             let push = [(p.each[0] / 4) as u32, p.each[1] as u32, p.each[2] as u32];

@@ -7,6 +7,7 @@ pub mod backend;
 mod block;
 mod cache;
 mod compile;
+mod copies;
 pub mod device;
 mod experts;
 #[doc(hidden)]

@@ -11,7 +11,7 @@ use crate::weights;
 /// The states of a slot, layer by layer.
 fn slot_parts(cache: &Cache, slot: usize) -> Vec<Part> {
     let of = |layer: &LayerStore| {
-        let LayerStore::Gdn { conv, conv_bytes, state, state_bytes, .. } = layer else { return None };
+        let LayerStore::State { conv, conv_bytes, state, state_bytes, .. } = layer else { return None };
         let part = |buffer, bytes: u64| Part { buffer, at: slot as u64 * bytes, bytes: bytes as usize };
         Some([part(conv.clone(), *conv_bytes), part(state.clone(), *state_bytes)])
     };

@@ -35,7 +35,8 @@ impl Traffic {
                 let rows: usize = types.into_iter().map(|ty| device_row_bytes(ty, *dim)).sum();
                 self.position += (heads * rows) as u64;
             }
-            LayerStore::Gdn { conv_bytes, state_bytes, .. } => self.span += 2 * (conv_bytes + state_bytes),
+            LayerStore::None => {}
+            LayerStore::State { conv_bytes, state_bytes, .. } => self.span += 2 * (conv_bytes + state_bytes),
         }
     }
 

@@ -69,8 +69,9 @@ impl Chain {
             be,
             attention,
             gdn,
-            mlp,
+            glu,
             moe,
+            norms,
             norm,
             head,
             counts,
@@ -88,18 +89,18 @@ impl Chain {
         } = &mut self.m;
         let (n, table) = (batch.len(), &self.table);
         run(be, &mut |be| {
-            be.embed(table, batch.tokens(), h);
-            be.norm_linear(n, h, norm, 1e-6, [&*q_in, &*k_in, &*v_in], [&mut *qkv, &mut *k, &mut *v]);
-            be.rope_store(batch, attention, 0, cache, qkv, k, v);
+            be.embed(table, batch.tokens(), 1.0, h);
+            be.project(n, h, Some(norm), [&*q_in, &*k_in, &*v_in], [&mut *qkv, &mut *k, &mut *v]);
+            be.rope_store(batch, attention, 0, cache, qkv, Some((k, v)));
             be.attend(batch, attention, 0, cache, qkv, mixed);
-            be.linear_add(n, mixed, out, h);
+            be.linear(n, mixed, out, Out::Add(h, 1.0));
             let outs = [&mut *qkv, &mut *z, &mut *b, &mut *alpha];
-            be.norm_linear(n, h, norm, 1e-6, [&*qkv_in, &*z_in, &*b_in, &*alpha_in], outs);
+            be.project(n, h, Some(norm), [&*qkv_in, &*z_in, &*b_in, &*alpha_in], outs);
             be.gdn(batch, gdn, 1, cache, qkv, z, b, alpha, mixed);
-            be.linear_add(n, mixed, gdn_out, h);
-            be.mlp(n, mlp, h);
-            be.moe(n, moe, 1, counts, h);
-            be.logits(batch, h, norm, 1e-6, head, logits);
+            be.linear(n, mixed, gdn_out, Out::Add(h, 1.0));
+            be.glu(n, None, Some(&norms[0]), glu, Out::Add(h, 1.0));
+            be.moe(n, None, Some(&norms[1]), moe, 1, counts, Out::Add(h, 1.0));
+            be.logits(batch, h, &Head { norm, weight: head, scale: 1.0, softcap: None }, logits);
             be.pick(n, logits);
         })
     }

@@ -20,12 +20,12 @@ fn decode(pass: Pass, steps: usize) -> Option<(Vec<Vec<f32>>, Vec<u64>)> {
     for (i, token) in tokens(0, steps).into_iter().enumerate() {
         let mut batch = Batch::default();
         batch.push(&[token], i, 0, &pages(0), 1);
-        let Layers { be, mlp, moe, norm, head, embedding, counts, .. } = &mut m;
+        let Layers { be, glu, moe, norms, norm, head, embedding, counts, .. } = &mut m;
         be.step(pass, &batch, |be| {
-            be.embed(embedding, batch.tokens(), &mut h);
-            be.mlp(1, mlp, &mut h);
-            be.moe(1, moe, 1, counts, &mut h);
-            be.logits(&batch, &h, norm, 1e-6, head, &mut logits);
+            be.embed(embedding, batch.tokens(), 1.0, &mut h);
+            be.glu(1, None, Some(&norms[0]), glu, Out::Add(&mut h, 1.0));
+            be.moe(1, None, Some(&norms[1]), moe, 1, counts, Out::Add(&mut h, 1.0));
+            be.logits(&batch, &h, &Head { norm, weight: head, scale: 1.0, softcap: None }, &mut logits);
         })
         .expect("the step works");
         let mut out = vec![0.0; VOCAB];
@@ -58,12 +58,12 @@ fn a_hundred_thousand_replayed_steps_take_no_more_memory() {
     for i in 0..100_000 {
         let mut batch = Batch::default();
         batch.push(&[(i % VOCAB) as u32], i % 500, 0, &pages(0), 1);
-        let Layers { be, mlp, moe, norm, head, embedding, counts, .. } = &mut m;
+        let Layers { be, glu, moe, norms, norm, head, embedding, counts, .. } = &mut m;
         be.step(Pass::Trunk, &batch, |be| {
-            be.embed(embedding, batch.tokens(), &mut h);
-            be.mlp(1, mlp, &mut h);
-            be.moe(1, moe, 1, counts, &mut h);
-            be.logits(&batch, &h, norm, 1e-6, head, &mut logits);
+            be.embed(embedding, batch.tokens(), 1.0, &mut h);
+            be.glu(1, None, Some(&norms[0]), glu, Out::Add(&mut h, 1.0));
+            be.moe(1, None, Some(&norms[1]), moe, 1, counts, Out::Add(&mut h, 1.0));
+            be.logits(&batch, &h, &Head { norm, weight: head, scale: 1.0, softcap: None }, &mut logits);
         })
         .expect("the step works");
         be.read(&logits, &mut out);

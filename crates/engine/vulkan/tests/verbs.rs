@@ -1,6 +1,8 @@
 //! The Vulkan backend against the scalar oracle, verb by verb, on random shapes; and against itself: a token's result may not depend, to
 //! the bit, on what else is in the batch or on how the prompt was cut.
 
+#[path = "../../compute/tests/support/copies.rs"]
+mod copies;
 #[path = "../../compute/tests/support/layers.rs"]
 mod layers;
 #[path = "../../compute/tests/support/rounding.rs"]
@@ -8,6 +10,7 @@ mod rounding;
 #[path = "../../compute/tests/support/slots.rs"]
 mod slots;
 
+use copies::*;
 use layers::*;
 use octet_compute::backend::*;
 use octet_compute::batch::Batch;

@@ -4,23 +4,22 @@ use octet_weights::Matrix;
 
 use super::device::Cpu;
 use super::huge::HugeVec;
-use super::linear::{self, Input, Norm, Output};
+use super::linear::{Input, Output, Source};
 use super::memory::{Buf, Cache, LayerStore, Weight};
-use super::pack::Packed;
 use super::profile::Verb;
 use super::scratch::Scratch;
 use super::team::Shards;
-use super::{attend, delta, mlp, moe};
+use super::{attend, delta, glu, linear, moe, recurrent};
 use crate::ExpertCounts;
 use crate::backend::*;
 use crate::batch::Batch;
 
-const NO_SCRATCH: &str = "steps are run after `cache` has been called";
+const NO_SCRATCH: &str = "`cache` is called before verbs";
 
 impl Backend for Cpu {
     type Buf = Buf;
     type Weight = Weight;
-    type Experts = Packed;
+    type Experts = Weight;
     type Embedding = Matrix;
     type Cache = Cache;
 
@@ -33,12 +32,11 @@ impl Backend for Cpu {
         Ok(b)
     }
     fn weight(&mut self, m: &Matrix, bias: Option<&[f32]>) -> Result<Weight, Error> {
-        self.widest = self.widest.max(m.cols);
-        Ok(Weight { packed: self.pack(std::slice::from_ref(m))?, bias: bias.map(<[f32]>::to_vec) })
+        self.experts(std::slice::from_ref(m), bias)
     }
-    fn experts(&mut self, m: &[Matrix]) -> Result<Packed, Error> {
+    fn experts(&mut self, m: &[Matrix], bias: Option<&[f32]>) -> Result<Weight, Error> {
         self.widest = self.widest.max(m.first().map_or(0, |m| m.cols));
-        self.pack(m)
+        Ok(Weight { packed: self.pack(m)?, bias: bias.map(<[f32]>::to_vec) })
     }
     fn embedding(&mut self, m: &Matrix) -> Result<Matrix, Error> {
         Ok(m.clone())
@@ -57,14 +55,14 @@ impl Backend for Cpu {
                 };
                 Ok(LayerStore::Kv { keys: zeroed(page[0])?, values: zeroed(page[1])?, page })
             }
-            LayerCache::Gdn { conv_rows, channels, v_heads, k_dim, v_dim } => {
-                let (conv_len, state_len) = (conv_rows * channels, v_heads * k_dim * v_dim);
+            LayerCache::State { conv: conv_len, state: state_len, inputs } => {
                 let (conv, state) =
                     (Buf::zeroed(shape.slots * conv_len)?, Buf::zeroed(shape.slots * state_len)?);
                 let kept_rows = shape.guesses;
-                let kept = Buf::zeroed(shape.slots * shape.guesses * l.guess_bytes() / 4)?;
-                Ok(LayerStore::Gdn { conv, conv_len, state, state_len, kept, kept_rows })
+                let kept = Buf::zeroed(shape.slots * shape.guesses * inputs)?;
+                Ok(LayerStore::State { conv, conv_len, state, state_len, kept, kept_rows })
             }
+            LayerCache::None => Ok(LayerStore::None),
         };
         Ok(Cache { layers: shape.layers.iter().map(layer).collect::<Result<_, Error>>()?, kv: shape.kv })
     }
@@ -81,7 +79,7 @@ impl Backend for Cpu {
     }
     fn reset_slot(&mut self, cache: &mut Cache, slot: usize) {
         for l in &mut cache.layers {
-            if let LayerStore::Gdn { conv, conv_len, state, state_len, .. } = l {
+            if let LayerStore::State { conv, conv_len, state, state_len, .. } = l {
                 conv[slot * *conv_len..][..*conv_len].fill(0.0);
                 state[slot * *state_len..][..*state_len].fill(0.0);
             }
@@ -89,7 +87,7 @@ impl Backend for Cpu {
     }
     fn copy_slot(&mut self, cache: &mut Cache, from: usize, to: usize) {
         for l in &mut cache.layers {
-            if let LayerStore::Gdn { conv, conv_len, state, state_len, .. } = l {
+            if let LayerStore::State { conv, conv_len, state, state_len, .. } = l {
                 conv.copy_within(from * *conv_len..(from + 1) * *conv_len, to * *conv_len);
                 state.copy_within(from * *state_len..(from + 1) * *state_len, to * *state_len);
             }
@@ -109,7 +107,7 @@ impl Backend for Cpu {
     }
     fn save_slot(&mut self, cache: &Cache, slot: usize, mut out: &mut [u8]) {
         for l in &cache.layers {
-            if let LayerStore::Gdn { conv, conv_len, state, state_len, .. } = l {
+            if let LayerStore::State { conv, conv_len, state, state_len, .. } = l {
                 for (buf, len) in [(conv, 4 * conv_len), (state, 4 * state_len)] {
                     let (now, rest) = out.split_at_mut(len);
                     now.copy_from_slice(&buf.0[slot * len..(slot + 1) * len]);
@@ -120,7 +118,7 @@ impl Backend for Cpu {
     }
     fn load_slot(&mut self, cache: &mut Cache, slot: usize, mut data: &[u8]) {
         for l in &mut cache.layers {
-            if let LayerStore::Gdn { conv, conv_len, state, state_len, .. } = l {
+            if let LayerStore::State { conv, conv_len, state, state_len, .. } = l {
                 for (buf, len) in [(conv, 4 * *conv_len), (state, 4 * *state_len)] {
                     let (now, rest) = data.split_at(len);
                     buf.0[slot * len..(slot + 1) * len].copy_from_slice(now);
@@ -160,44 +158,72 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn embed(&mut self, table: &Matrix, tokens: &[u32], out: &mut Buf) {
+    fn embed(&mut self, table: &Matrix, tokens: &[u32], scale: f32, out: &mut Buf) {
         let start = self.begin();
-        let out = Shards::new(out);
+        let (vector, out) = (&self.vector, Shards::new(out));
         self.team.run(|w| {
             for t in w.items(tokens.len()) {
                 // SAFETY: each token is one thread's.
-                table.dequantize_row(tokens[t] as usize, unsafe { out.part(t * table.cols, table.cols) });
+                let row = unsafe { out.part(t * table.cols, table.cols) };
+                table.dequantize_row(tokens[t] as usize, row);
+                if scale != 1.0 {
+                    vector.scale_and_cap(row, scale, None);
+                }
             }
         });
         self.profile.add(Verb::Embed, start, tokens.len() * table.row_bytes());
     }
 
-    fn norm_linear<const N: usize>(
+    fn project<const N: usize>(
         &mut self,
         n: usize,
         x: &Buf,
-        norm: &Buf,
-        eps: f32,
+        norm: Option<&Norm<Self>>,
         w: [&Weight; N],
         out: [&mut Buf; N],
     ) {
         let start = self.begin();
         let Self { team, kernels, vector, scratch, .. } = self;
         let s = scratch.as_mut().expect(NO_SCRATCH);
-        let form = linear::form(w.map(|w| &w.packed));
-        let input = Input::new(&mut s.acts, n, n, norm.len(), team.threads(), form);
+        let (cols, form) = (w[0].packed.layout().cols(), linear::form(w.map(|w| &w.packed)));
+        let input = Input::new(&mut s.acts, n, n, cols, team.threads(), form);
         let (threads, per_thread, tokens) = (Shards::new(&mut s.threads), s.per_thread, &s.tokens[..n]);
         let mut out = out.into_iter();
         let outputs = w.map(|w| Output::new(w, out.next().expect("an output for each weight")));
-        let norm = Norm { vector, weights: norm, eps };
+        let source = Source { vector, norm, cols };
         team.run(|worker| {
             linear::prefetch(worker, kernels, w);
             // SAFETY: each thread has a part of its own.
             let own = unsafe { threads.part(worker.id * per_thread, per_thread) };
-            let view = input.write(worker, kernels, |t, put| norm.row(x, t, own, put));
-            linear::multiply(worker, kernels, w, &view, tokens, own, |i, g, t, y| outputs[i].set(g, t, y));
+            let view = input.write(worker, kernels, |t, put| source.row(x, t, own, put));
+            linear::multiply(worker, kernels, w, &view, tokens, own, |i, g, t, y| outputs[i].put(g, t, y));
         });
-        self.profile.add(Verb::NormLinear, start, w.iter().map(|w| w.packed.size_bytes()).sum());
+        self.profile.add(Verb::Project, start, w.iter().map(|w| w.packed.size_bytes()).sum());
+    }
+
+    fn linear(&mut self, n: usize, x: &Buf, w: &Weight, out: Out<Self>) {
+        let start = self.begin();
+        let Self { team, kernels, scratch, .. } = self;
+        let s = scratch.as_mut().expect(NO_SCRATCH);
+        let (cols, form) = (w.packed.layout().cols(), linear::form([&w.packed]));
+        let input = Input::new(&mut s.acts, n, n, cols, team.threads(), form);
+        let (threads, per_thread, tokens) = (Shards::new(&mut s.threads), s.per_thread, &s.tokens[..n]);
+        let output = Output::to(w, out);
+        team.run(|worker| {
+            linear::prefetch(worker, kernels, [w]);
+            let view = input.write(worker, kernels, |t, put| put(&x[t * cols..(t + 1) * cols]));
+            // SAFETY: each thread has a part of its own.
+            let own = unsafe { threads.part(worker.id * per_thread, per_thread) };
+            linear::multiply(worker, kernels, [w], &view, tokens, own, |_, g, t, y| output.put(g, t, y));
+        });
+        self.profile.add(Verb::Linear, start, w.packed.size_bytes());
+    }
+
+    fn per_head(&mut self, n: usize, x: &Buf, w: &Weight, rest: usize, out: &mut Buf) {
+        let start = self.begin();
+        let s = self.scratch.as_mut().expect(NO_SCRATCH);
+        linear::per_head(&mut self.team, &self.kernels, s, n, x, w, rest, out);
+        self.profile.add(Verb::Project, start, w.packed.size_bytes());
     }
 
     fn rope_store(
@@ -207,12 +233,12 @@ impl Backend for Cpu {
         layer: usize,
         cache: &mut Cache,
         q: &mut Buf,
-        k: &mut Buf,
-        v: &Buf,
+        kv: Option<(&mut Buf, &Buf)>,
     ) {
         let start = self.begin();
-        let kv = cache.kv;
-        attend::rope_store(&mut self.team, &self.vector, batch, a, kv, &mut cache.layers[layer], q, k, v);
+        let (ty, store) = (cache.kv, &mut cache.layers[layer]);
+        let kv = kv.map(|(k, v)| (&mut k[..], &v[..]));
+        attend::rope_store(&mut self.team, &self.vector, batch, a, ty, store, q, kv);
         self.profile.add(Verb::RopeStore, start, 0);
     }
 
@@ -251,40 +277,92 @@ impl Backend for Cpu {
         self.profile.add(Verb::Gdn, start, delta::bytes(batch, g));
     }
 
-    fn linear_add(&mut self, n: usize, x: &Buf, w: &Weight, h: &mut Buf) {
+    fn ssm(
+        &mut self,
+        batch: &Batch,
+        s: &Ssm<Self>,
+        layer: usize,
+        cache: &mut Cache,
+        z: &Buf,
+        xbc: &Buf,
+        dt: &Buf,
+        out: &mut Buf,
+    ) {
         let start = self.begin();
-        let Self { team, kernels, scratch, .. } = self;
-        let s = scratch.as_mut().expect(NO_SCRATCH);
-        let (cols, form) = (w.packed.layout().cols(), linear::form([&w.packed]));
-        let input = Input::new(&mut s.acts, n, n, cols, team.threads(), form);
-        let (threads, per_thread, tokens) = (Shards::new(&mut s.threads), s.per_thread, &s.tokens[..n]);
-        let output = Output::new(w, h);
-        team.run(|worker| {
-            linear::prefetch(worker, kernels, [w]);
-            let view = input.write(worker, kernels, |t, put| put(&x[t * cols..(t + 1) * cols]));
-            // SAFETY: each thread has a part of its own.
-            let own = unsafe { threads.part(worker.id * per_thread, per_thread) };
-            linear::multiply(worker, kernels, [w], &view, tokens, own, |_, g, t, y| output.add(g, t, y));
-        });
-        self.profile.add(Verb::LinearAdd, start, w.packed.size_bytes());
+        let scratch = self.scratch.as_mut().expect(NO_SCRATCH);
+        let store = &mut cache.layers[layer];
+        recurrent::ssm(&mut self.team, &self.vector, scratch, batch, s, store, [z, xbc, dt], out);
+        let state = s.heads * s.dim * s.state + (s.taps - 1) * s.channels();
+        self.profile.add(Verb::Ssm, start, 2 * 4 * state * batch.spans().len());
     }
 
-    fn mlp(&mut self, n: usize, m: &Mlp<Self>, h: &mut Buf) {
+    fn short_conv(
+        &mut self,
+        batch: &Batch,
+        s: &ShortConv<Self>,
+        layer: usize,
+        cache: &mut Cache,
+        bcx: &Buf,
+        out: &mut Buf,
+    ) {
+        let start = self.begin();
+        let scratch = self.scratch.as_mut().expect(NO_SCRATCH);
+        let store = &mut cache.layers[layer];
+        recurrent::short_conv(&mut self.team, &self.vector, scratch, batch, s, store, bcx, out);
+        self.profile.add(Verb::ShortConv, start, 2 * 4 * (s.taps - 1) * s.width * batch.spans().len());
+    }
+
+    fn multiply(
+        &mut self,
+        n: usize,
+        width: usize,
+        times: Times,
+        x: &mut Buf,
+        y: &Buf,
+        [at, stride]: [usize; 2],
+    ) {
+        let (vector, x) = (&self.vector, Shards::new(x));
+        self.team.run(|w| {
+            for t in w.items(n) {
+                // SAFETY: each token is one thread's.
+                let row = unsafe { x.part(t * width, width) };
+                let y = &y[t * stride + at..][..width];
+                match times {
+                    Times::Sigmoid => vector.sigmoid_mul(row, y),
+                    Times::Activated(act) => vector.act_mul(act, row, y),
+                }
+            }
+        });
+    }
+
+    fn glu(&mut self, n: usize, x: Option<&Buf>, norm: Option<&Norm<Self>>, g: &Glu<Weight>, out: Out<Self>) {
         let start = self.begin();
         let s = self.scratch.as_mut().expect(NO_SCRATCH);
-        mlp::mlp(&mut self.team, &self.kernels, &self.vector, s, n, m, h);
-        let bytes = m.gate.packed.size_bytes() + m.up.packed.size_bytes() + m.down.packed.size_bytes();
-        self.profile.add(Verb::Mlp, start, bytes);
+        glu::glu(&mut self.team, &self.kernels, &self.vector, s, n, x.map(|x| &x[..]), norm, g, out);
+        let parts = g.gate.iter().chain([&g.up, &g.down]);
+        self.profile.add(Verb::Glu, start, parts.map(|w| w.packed.size_bytes()).sum());
     }
 
     fn records_routes(&self) -> bool {
         true
     }
 
-    fn moe(&mut self, n: usize, m: &Moe<Self>, layer: usize, counts: &ExpertCounts, h: &mut Buf) {
+    fn moe(
+        &mut self,
+        n: usize,
+        x: Option<&Buf>,
+        norm: Option<&Norm<Self>>,
+        m: &Moe<Self>,
+        layer: usize,
+        counts: &ExpertCounts,
+        out: Out<Self>,
+    ) {
         let start = self.begin();
+        if let Some(own) = &m.router.input {
+            self.route_apart(n, x, own, &m.router.weight, &out);
+        }
         let s = self.scratch.as_mut().expect(NO_SCRATCH);
-        moe::moe(&mut self.team, &self.kernels, &self.vector, s, n, m, h);
+        moe::moe(&mut self.team, &self.kernels, &self.vector, s, n, x.map(|x| &x[..]), norm, m, out);
         s.routes.count(layer, counts);
         if counts.is_traced() {
             let shared = m.shared.as_ref().map(|_| &s.shared[..n]);
@@ -294,47 +372,98 @@ impl Backend for Cpu {
         self.profile.add(Verb::Moe, start, bytes);
     }
 
-    fn logits(&mut self, batch: &Batch, h: &Buf, norm: &Buf, eps: f32, head: &Weight, out: &mut Buf) {
+    fn logits(&mut self, batch: &Batch, h: &Buf, head: &Head<Self>, out: &mut Buf) {
         let start = self.begin();
         let Self { team, kernels, vector, scratch, .. } = self;
         let s = scratch.as_mut().expect(NO_SCRATCH);
-        let (n, hidden) = (batch.outputs().len(), norm.len());
-        let form = linear::form([&head.packed]);
-        let input = Input::new(&mut s.acts, n, n, hidden, team.threads(), form);
+        let (n, w) = (batch.outputs().len(), head.weight);
+        let (cols, form) = (w.packed.layout().cols(), linear::form([&w.packed]));
+        let input = Input::new(&mut s.acts, n, n, cols, team.threads(), form);
         let (threads, per_thread, tokens) = (Shards::new(&mut s.threads), s.per_thread, &s.tokens[..n]);
-        let output = Output::new(head, out);
-        let norm = Norm { vector, weights: norm, eps };
-        team.run(|w| {
-            linear::prefetch(w, kernels, [head]);
+        let output = Output::new(w, out);
+        let source = Source { vector, norm: Some(head.norm), cols };
+        let changes = head.scale != 1.0 || head.softcap.is_some();
+        team.run(|worker| {
+            linear::prefetch(worker, kernels, [w]);
             // SAFETY: each thread has a part of its own.
-            let own = unsafe { threads.part(w.id * per_thread, per_thread) };
-            let view = input.write(w, kernels, |i, put| norm.row(h, batch.outputs()[i] as usize, own, put));
-            linear::multiply(w, kernels, [head], &view, tokens, own, |_, g, t, y| output.set(g, t, y));
+            let own = unsafe { threads.part(worker.id * per_thread, per_thread) };
+            let rows = batch.outputs();
+            let view = input.write(worker, kernels, |i, put| source.row(h, rows[i] as usize, own, put));
+            linear::multiply(worker, kernels, [w], &view, tokens, own, |_, g, t, y| {
+                output.put(g, t, y);
+                if changes {
+                    output.each(g, t, y, |out, _| vector.scale_and_cap(out, head.scale, head.softcap));
+                }
+            });
         });
-        self.profile.add(Verb::Logits, start, head.packed.size_bytes());
+        self.profile.add(Verb::Logits, start, w.packed.size_bytes());
     }
 
-    fn norm_outputs(&mut self, batch: &Batch, h: &Buf, norm: &Buf, eps: f32, out: &mut Buf) {
-        let (vector, len, rows) = (&self.vector, norm.len(), batch.outputs());
+    fn norm_outputs(&mut self, batch: &Batch, h: &Buf, norm: &Norm<Self>, out: &mut Buf) {
+        let (vector, len, rows) = (&self.vector, norm.len, batch.outputs());
         let out = Shards::new(out);
         self.team.run(|w| {
             for i in w.items(rows.len()) {
                 let from = rows[i] as usize * len;
                 // SAFETY: each row is one thread's.
-                vector.rms_norm(&h[from..from + len], norm, eps, unsafe { out.part(i * len, len) });
+                linear::norm_row(vector, norm, &h[from..from + len], unsafe { out.part(i * len, len) });
             }
         });
     }
 
-    fn norm(&mut self, n: usize, h: &Buf, norm: &Buf, eps: f32, out: &mut Buf) {
-        let (vector, len) = (&self.vector, norm.len());
-        let out = Shards::new(out);
+    fn norm(&mut self, n: usize, x: Option<&Buf>, norm: &Norm<Self>, out: Out<Self>) {
+        let (vector, len) = (&self.vector, norm.len);
+        let s = self.scratch.as_mut().expect(NO_SCRATCH);
+        let (threads, per_thread) = (Shards::new(&mut s.threads), s.per_thread);
+        let (out, add) = match out {
+            Out::Write(out) => (Shards::new(out), None),
+            Out::Add(out, scale) => (Shards::new(out), Some(scale)),
+        };
         self.team.run(|w| {
             for t in w.items(n) {
-                // SAFETY: each token is one thread's.
-                vector.rms_norm(&h[t * len..(t + 1) * len], norm, eps, unsafe { out.part(t * len, len) });
+                // SAFETY: each token is one thread's, and each thread has a part of its own.
+                let (row, own) =
+                    unsafe { (out.part(t * len, len), threads.part(w.id * per_thread, per_thread)) };
+                let own = &mut own[..len];
+                let x = x.map_or(&*row, |x| &x[t * len..(t + 1) * len]);
+                linear::norm_row(vector, norm, x, own);
+                match add {
+                    None => row.copy_from_slice(own),
+                    Some(scale) => vector.add_scaled(row, own, scale),
+                }
             }
         });
+    }
+
+    fn add(&mut self, len: usize, x: Option<&Buf>, scale: f32, out: &mut Buf) {
+        const PART: usize = 4096;
+        let (vector, out) = (&self.vector, Shards::new(out));
+        self.team.run(|w| {
+            for i in w.items(len.div_ceil(PART)) {
+                let (from, n) = (i * PART, PART.min(len - i * PART));
+                // SAFETY: each part is one thread's.
+                let out = unsafe { out.part(from, n) };
+                match x {
+                    Some(x) => vector.add_scaled(out, &x[from..from + n], scale),
+                    None => vector.scale_and_cap(out, scale, None),
+                }
+            }
+        });
+    }
+}
+
+impl Cpu {
+    /// Writes the logits of a router that normalises the block's input by itself to its scratch memory.
+    fn route_apart(&mut self, n: usize, x: Option<&Buf>, norm: &Norm<Self>, w: &Weight, out: &Out<Self>) {
+        let s = self.scratch.as_mut().expect(NO_SCRATCH);
+        let mut logits = std::mem::replace(&mut s.router, Buf::none());
+        let x = match (x, out) {
+            (Some(x), _) => x,
+            (None, Out::Write(out)) => out,
+            (None, Out::Add(out, _)) => out,
+        };
+        self.project(n, x, Some(norm), [w], [&mut logits]);
+        self.scratch.as_mut().expect(NO_SCRATCH).router = logits;
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) fn gdn(
     inputs: &Inputs,
     out: &mut [f32],
 ) {
-    let LayerStore::Gdn { conv, conv_len, state, state_len, kept, kept_rows } = layer else {
+    let LayerStore::State { conv, conv_len, state, state_len, kept, kept_rows } = layer else {
         unreachable!("a Gated DeltaNet layer has a state")
     };
     let shape = StoreShape { conv_len: *conv_len, state_len: *state_len, kept_rows: *kept_rows };
@@ -85,7 +85,7 @@ pub(super) fn gdn(
 }
 
 /// Copies the `len` values of the slot that a span starts from to its own.
-fn copy_slot(values: &mut [f32], len: usize, span: &Span) {
+pub(super) fn copy_slot(values: &mut [f32], len: usize, span: &Span) {
     values.copy_within(span.from * len..(span.from + 1) * len, span.slot * len);
 }
 
@@ -201,12 +201,14 @@ impl Call<'_> {
                 guesses: span.guesses,
                 channels: width,
                 taps,
+                bias: std::ptr::null(),
+                silu: true,
             };
             let redo = span.redo;
             if redo.len > 0 {
                 let stride = channels + 2 * self.g.v_heads;
                 let first = self.kept_at(span, redo.first, channel);
-                self.vector.conv_silu(&Conv {
+                self.vector.conv(&Conv {
                     input: self.kept.ptr(first, (redo.len - 1) * stride + width),
                     input_stride: stride,
                     tokens: redo.len,
@@ -217,7 +219,7 @@ impl Call<'_> {
             let qkv = self.inputs.qkv;
             if span.len > 0 {
                 let input = qkv[span.start * channels + channel..].as_ptr();
-                self.vector.conv_silu(&Conv { input, out: out.add(redo.len * width), ..item });
+                self.vector.conv(&Conv { input, out: out.add(redo.len * width), ..item });
             }
             for i in 0..span.guesses {
                 let row = (span.start + span.len - span.guesses + i) * channels + channel;

@@ -19,6 +19,11 @@ pub struct HugeVec {
 }
 
 impl HugeVec {
+    /// No bytes.
+    pub const fn none() -> Self {
+        Self { map: None, start: 0, len: 0 }
+    }
+
     /// `len` zeroed bytes, or the system's error.
     pub fn zeroed(len: usize) -> io::Result<Self> {
         if len == 0 {

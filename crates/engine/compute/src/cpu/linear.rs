@@ -3,15 +3,16 @@
 use std::ops::Range;
 
 use super::activations::{ActBlock, ActRows, ActView, Activations};
+use super::device::Cpu;
 use super::kernels::Kernels;
 use super::kind::{Form, ROWS};
 use super::memory::Weight;
 use super::pack::Packed;
-use super::team::{Shards, Worker};
+use super::scratch::{PRIVATE_TOKENS, Scratch, TOKEN_BLOCK};
+use super::team::{Shards, Team, Worker};
 use super::vector::VectorKernels;
+use crate::backend::{Norm, Out};
 
-/// Tokens that a chunk of weights is multiplied with before it is read again: their activations stay in the L2 cache.
-pub(super) const TOKEN_BLOCK: usize = 128;
 /// Bytes of weights that a thread takes at a time: long enough to stream, short enough to balance the load.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -20,9 +21,6 @@ pub(super) fn form<'a>(weights: impl IntoIterator<Item = &'a Packed>) -> Form {
     let none = Form { ints: false, floats: false };
     weights.into_iter().fold(none, |f, w| f.and(w.layout().kind().form()))
 }
-
-/// Up to this many tokens, every thread quantises all of them for itself, which is faster than a barrier.
-const PRIVATE_TOKENS: usize = 1;
 
 /// Rows of activations that a region writes first, and then reads.
 pub(super) struct Input<'a> {
@@ -45,11 +43,6 @@ impl<'a> Input<'a> {
     ) -> Self {
         let private = tokens <= PRIVATE_TOKENS;
         Self { rows: acts.rows(if private { threads * count } else { count }, cols), count, private, form }
-    }
-
-    /// Number of rows that [`Activations`] needs, in steps of up to `tokens` tokens.
-    pub fn room(tokens: usize, threads: usize) -> usize {
-        tokens.max(PRIVATE_TOKENS * threads)
     }
 
     /// Whether each thread writes all rows for itself.
@@ -109,20 +102,33 @@ impl<'a> Input<'a> {
     }
 }
 
-/// A row's RMS norm, through `room`, for [`Input::write`].
-pub(super) struct Norm<'a> {
+/// Rows of an input, normalised if there is a norm, for [`Input::write`].
+pub(super) struct Source<'a> {
     pub vector: &'a VectorKernels,
-    pub weights: &'a [f32],
-    pub eps: f32,
+    pub norm: Option<&'a Norm<Cpu>>,
+    pub cols: usize,
 }
 
-impl Norm<'_> {
-    /// Gives the norm of row `t` of `x` to `put`.
+impl Source<'_> {
+    /// Gives row `t` of `x` to `put`, through `room` if it is normalised.
     pub fn row(&self, x: &[f32], t: usize, room: &mut [f32], put: &dyn Fn(&[f32])) {
-        let len = self.weights.len();
-        let room = &mut room[..len];
-        self.vector.rms_norm(&x[t * len..(t + 1) * len], self.weights, self.eps, room);
+        let row = &x[t * self.cols..(t + 1) * self.cols];
+        let Some(norm) = self.norm else { return put(row) };
+        let room = &mut room[..self.cols];
+        norm_row(self.vector, norm, row, room);
         put(room);
+    }
+}
+
+/// `out = norm(x)`
+pub(super) fn norm_row(vector: &VectorKernels, norm: &Norm<Cpu>, x: &[f32], out: &mut [f32]) {
+    if norm.centred {
+        vector.layer_norm(x, &norm.weight, norm.bias.as_deref(), norm.eps, out);
+        return;
+    }
+    vector.rms_norm(x, &norm.weight, norm.eps, out);
+    if let Some(bias) = &norm.bias {
+        vector.add(out, bias);
     }
 }
 
@@ -239,11 +245,27 @@ pub(super) struct Output<'a> {
     rows: usize,
     bias: Option<&'a [f32]>,
     out: Shards<'a, f32>,
+    /// The results are added, times this.
+    add: Option<f32>,
 }
 
 impl<'a> Output<'a> {
+    /// `out = y + bias`
     pub fn new(weight: &'a Weight, out: &'a mut [f32]) -> Self {
-        Self { rows: weight.packed.layout().rows(), bias: weight.bias.as_deref(), out: Shards::new(out) }
+        Self {
+            rows: weight.packed.layout().rows(),
+            bias: weight.bias.as_deref(),
+            out: Shards::new(out),
+            add: None,
+        }
+    }
+
+    /// As `out` says.
+    pub fn to(weight: &'a Weight, out: Out<'a, Cpu>) -> Self {
+        match out {
+            Out::Write(out) => Self::new(weight, out),
+            Out::Add(out, scale) => Self { add: Some(scale), ..Self::new(weight, out) },
+        }
     }
 
     /// Everything, for reading.
@@ -266,7 +288,7 @@ impl<'a> Output<'a> {
     }
 
     /// Visits the part of each token's row that a tile holds: `(row of out, results)`.
-    fn each(&self, group: usize, tokens: &[u32], tile: &[f32], f: impl Fn(&mut [f32], &[f32])) {
+    pub fn each(&self, group: usize, tokens: &[u32], tile: &[f32], f: impl Fn(&mut [f32], &[f32])) {
         let (from, len) = (group * ROWS, ROWS.min(self.rows - group * ROWS));
         for (&t, y) in tokens.iter().zip(tile.chunks_exact(ROWS)) {
             // SAFETY: each group of each token is computed by one thread.
@@ -274,23 +296,69 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// `out[t] = y + bias`
-    pub fn set(&self, group: usize, tokens: &[u32], tile: &[f32]) {
-        self.each(group, tokens, tile, |out, y| out.copy_from_slice(y));
+    /// Writes or adds the results of a group.
+    pub fn put(&self, group: usize, tokens: &[u32], tile: &[f32]) {
+        let scale = self.add.unwrap_or(1.0);
+        match self.add {
+            None => self.each(group, tokens, tile, |out, y| out.copy_from_slice(y)),
+            Some(1.0) => {
+                self.each(group, tokens, tile, |out, y| out.iter_mut().zip(y).for_each(|(o, y)| *o += y));
+            }
+            Some(s) => {
+                self.each(group, tokens, tile, |out, y| out.iter_mut().zip(y).for_each(|(o, y)| *o += s * y));
+            }
+        }
         if let Some(bias) = self.bias {
             self.each(group, tokens, tile, |out, _| {
-                out.iter_mut().zip(&bias[group * ROWS..]).for_each(|(o, b)| *o += b);
+                out.iter_mut().zip(&bias[group * ROWS..]).for_each(|(o, b)| *o += scale * b);
             });
         }
     }
+}
 
-    /// `out[t] += y + bias`
-    pub fn add(&self, group: usize, tokens: &[u32], tile: &[f32]) {
-        self.each(group, tokens, tile, |out, y| out.iter_mut().zip(y).for_each(|(o, y)| *o += y));
-        if let Some(bias) = self.bias {
-            self.each(group, tokens, tile, |out, _| {
-                out.iter_mut().zip(&bias[group * ROWS..]).for_each(|(o, b)| *o += b);
-            });
+/// A projection of each head: see [`crate::Backend::per_head`].
+pub(super) fn per_head(
+    team: &mut Team,
+    kernels: &Kernels,
+    s: &mut Scratch,
+    n: usize,
+    x: &[f32],
+    w: &Weight,
+    rest: usize,
+    out: &mut [f32],
+) {
+    let layout = w.packed.layout();
+    let (rows, cols, groups) = (layout.rows(), layout.cols(), layout.groups());
+    let heads = w.packed.count();
+    let input = Input::new(&mut s.head_acts, n, n * heads, cols, team.threads(), form([&w.packed]));
+    let (threads, per_thread) = (Shards::new(&mut s.threads), s.per_thread);
+    let (tokens, out) = (&s.tokens[..n], Shards::new(out));
+    let (from, to) = (cols + rest, rows + rest);
+    team.run(|worker| {
+        // SAFETY: each thread has a part of its own.
+        let own = unsafe { threads.part(worker.id * per_thread, per_thread) };
+        let view = input.write(worker, kernels, |i, put| put(&x[i * from..][..cols]));
+        let copies = if rest > 0 { n * heads } else { 0 };
+        for item in worker.items(heads * groups + copies) {
+            if let Some(i) = item.checked_sub(heads * groups) {
+                // SAFETY: each row is one thread's.
+                unsafe { out.part(i * to + rows, rest) }.copy_from_slice(&x[i * from + cols..][..rest]);
+                continue;
+            }
+            let (head, group) = (item / groups, item % groups);
+            let (at, len) = (group * ROWS, ROWS.min(rows - group * ROWS));
+            // The rows of this head's inputs lie `heads` apart.
+            for tokens in tokens.chunks(TOKEN_BLOCK) {
+                let mut ids = [0; TOKEN_BLOCK];
+                let ids = &mut ids[..tokens.len()];
+                ids.iter_mut().zip(tokens).for_each(|(id, t)| *id = *t * heads as u32 + head as u32);
+                let tile = &mut own[..tokens.len() * ROWS];
+                kernels.group(&w.packed, item, None, &view, ids, tile);
+                for (id, y) in ids.iter().zip(tile.chunks_exact(ROWS)) {
+                    // SAFETY: each group of each head is one thread's.
+                    unsafe { out.part(*id as usize * to + at, len) }.copy_from_slice(&y[..len]);
+                }
+            }
         }
-    }
+    });
 }

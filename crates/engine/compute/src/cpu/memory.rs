@@ -8,6 +8,11 @@ use crate::backend::{Error, KvTypes};
 pub struct Buf(pub(super) HugeVec);
 
 impl Buf {
+    /// No values, without memory.
+    pub(super) fn none() -> Self {
+        Self(HugeVec::none())
+    }
+
     pub(super) fn zeroed(len: usize) -> Result<Self, Error> {
         let bytes =
             len.checked_mul(4).ok_or_else(|| Error(format!("{len} values do not fit into memory")))?;
@@ -36,7 +41,7 @@ impl std::ops::DerefMut for Buf {
     }
 }
 
-/// A packed projection.
+/// A packed projection, or one of each expert, and their biases `[rows]` or `[experts, rows]`.
 pub struct Weight {
     pub(super) packed: Packed,
     pub(super) bias: Option<Vec<f32>>,
@@ -44,10 +49,22 @@ pub struct Weight {
 
 /// The cache of one layer.
 pub(super) enum LayerStore {
-    /// Keys and values `[pages, kv_heads, PAGE_TOKENS, head_dim]` in their types, and the bytes of a page of each.
-    Kv { keys: HugeVec, values: HugeVec, page: [usize; 2] },
-    /// As in [`LayerCache::Gdn`], and the inputs of each slot's guesses `[slots, kept_rows, channels + 2 * v_heads]`.
-    Gdn { conv: Buf, conv_len: usize, state: Buf, state_len: usize, kept: Buf, kept_rows: usize },
+    None,
+    /// Keys and values `[pages, kv_heads, PAGE_TOKENS, dim]` in their types, and the bytes of a page of each.
+    Kv {
+        keys: HugeVec,
+        values: HugeVec,
+        page: [usize; 2],
+    },
+    /// As in [`LayerCache::State`], and the inputs of each slot's guesses `[slots, kept_rows, inputs]`.
+    State {
+        conv: Buf,
+        conv_len: usize,
+        state: Buf,
+        state_len: usize,
+        kept: Buf,
+        kept_rows: usize,
+    },
 }
 
 /// All layers' caches.

@@ -1,6 +1,7 @@
 //! Splits the attention of a step into items for the team. Filled and read by `attend`.
 
-use super::vector::attend_chunks;
+use super::vector::{CHUNK, attend_chunks};
+use crate::backend::Window;
 use crate::batch::{Batch, PAGE_TOKENS};
 
 /// Spans of fewer tokens are split by context; longer ones are split by tokens.
@@ -16,7 +17,7 @@ pub(super) struct Item {
     pub token: usize,
     pub tokens: usize,
     pub kv_head: usize,
-    /// The chunk of the context, and the row of its partial results; `None`: the whole context.
+    /// The chunk of the context, and the row of its partial results; `None`: all that it attends to.
     pub split: Option<(usize, usize)>,
 }
 
@@ -52,19 +53,30 @@ impl Plan {
     }
 
     /// Plans a batch, whose partial results have `rows` rows.
-    pub fn fill(&mut self, batch: &Batch, heads: usize, kv_heads: usize, threads: usize, rows: usize) {
+    pub fn fill(
+        &mut self,
+        batch: &Batch,
+        heads: usize,
+        kv_heads: usize,
+        window: Window,
+        threads: usize,
+        rows: usize,
+    ) {
         self.items.clear();
         self.splits.clear();
         let tile = (TILE_QUERIES / (heads / kv_heads)).max(1);
         let mut row = 0;
         for (index, span) in batch.spans().iter().enumerate() {
             let end = span.start + span.len;
-            let chunks_all = attend_chunks(span.past + span.len - 1);
+            let begin = |position: usize| window.first(position) / CHUNK;
+            let chunks_all = attend_chunks(span.past + span.len - 1) - begin(span.past);
             let fits = row + span.len * chunks_all * heads <= rows
                 && self.splits.len() + span.len <= self.splits.capacity();
             if span.len < SPLIT_TOKENS && threads > 1 && chunks_all > 1 && fits {
                 for token in span.start..end {
-                    let chunks = attend_chunks(span.past + token - span.start);
+                    let position = span.past + token - span.start;
+                    let first = begin(position);
+                    let chunks = attend_chunks(position) - first;
                     for chunk in 0..chunks {
                         for kv_head in 0..kv_heads {
                             let at = row + chunk * heads + kv_head * (heads / kv_heads);
@@ -73,7 +85,7 @@ impl Plan {
                                 token,
                                 tokens: 1,
                                 kv_head,
-                                split: Some((chunk, at)),
+                                split: Some((first + chunk, at)),
                             });
                         }
                     }

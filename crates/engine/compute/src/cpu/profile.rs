@@ -7,26 +7,30 @@ use std::time::{Duration, Instant};
 #[allow(missing_docs)]
 pub enum Verb {
     Embed,
-    NormLinear,
+    Project,
     RopeStore,
     Attend,
     Gdn,
-    LinearAdd,
-    Mlp,
+    Ssm,
+    ShortConv,
+    Linear,
+    Glu,
     Moe,
     Logits,
 }
 
 impl Verb {
     /// All of them, in the order of a forward pass.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Embed,
-        Self::NormLinear,
+        Self::Project,
         Self::RopeStore,
         Self::Attend,
         Self::Gdn,
-        Self::LinearAdd,
-        Self::Mlp,
+        Self::Ssm,
+        Self::ShortConv,
+        Self::Linear,
+        Self::Glu,
         Self::Moe,
         Self::Logits,
     ];
@@ -35,12 +39,14 @@ impl Verb {
     pub fn name(self) -> &'static str {
         match self {
             Self::Embed => "embed",
-            Self::NormLinear => "norm_linear",
+            Self::Project => "project",
             Self::RopeStore => "rope_store",
             Self::Attend => "attend",
             Self::Gdn => "gdn",
-            Self::LinearAdd => "linear_add",
-            Self::Mlp => "mlp",
+            Self::Ssm => "ssm",
+            Self::ShortConv => "short_conv",
+            Self::Linear => "linear",
+            Self::Glu => "glu",
             Self::Moe => "moe",
             Self::Logits => "logits",
         }

@@ -2,7 +2,6 @@
 
 use super::activations::Activations;
 use super::kind::ROWS;
-use super::linear::{Input, TOKEN_BLOCK};
 use super::memory::Buf;
 use super::plan::{Plan, TILE_QUERIES};
 use super::routes::Routes;
@@ -10,10 +9,17 @@ use super::vector::{attend_scratch_len, gdn_scratch_len, partial_len};
 use crate::backend::{CacheShape, Error, LayerCache, StepShape};
 use crate::batch::Batch;
 
+/// Tokens that a chunk of weights is multiplied with before it is read again: their activations stay in the L2 cache.
+pub(super) const TOKEN_BLOCK: usize = 128;
+/// Up to this many tokens, every thread quantises all of them for itself, which is faster than a barrier.
+pub(super) const PRIVATE_TOKENS: usize = 1;
+
 /// Working memory of the verbs, allocated once for the largest step.
 pub(super) struct Scratch {
     /// Normalised inputs of projections `[tokens]`.
     pub acts: Activations,
+    /// Inputs of products by heads `[tokens, heads]`.
+    pub head_acts: Activations,
     /// Hidden activations of the dense MLP or of the shared expert `[tokens]`.
     pub hidden_acts: Activations,
     /// Hidden activations of routed experts `[tokens * top_k]`.
@@ -45,23 +51,32 @@ impl Scratch {
     /// For steps of up to `step` over a cache of this shape, by `threads` threads; `widest` is the widest input of any projection.
     pub fn new(shape: &CacheShape, step: StepShape, threads: usize, widest: usize) -> Result<Self, Error> {
         let tokens = step.tokens;
-        let (routed, room) = (tokens * step.top_k, Input::room(tokens, threads));
+        let (routed, room) = (tokens * step.top_k, tokens.max(PRIVATE_TOKENS * threads));
         let chunk_rows = step.heads * Plan::chunk_rows(shape.pages, shape.slots);
         let mut per_thread = widest.max(2 * TOKEN_BLOCK * ROWS);
         let mut partials = 0;
         for l in &shape.layers {
             match *l {
-                LayerCache::Kv { head_dim, .. } => {
+                LayerCache::Kv { k_dim, v_dim, .. } => {
+                    // Values in the keys are at most as wide as these.
+                    let v_dim = if v_dim > 0 { v_dim } else { k_dim };
                     let queries = TILE_QUERIES.max(step.heads);
-                    per_thread = per_thread.max(attend_scratch_len(queries, head_dim));
-                    partials = partials.max(chunk_rows * partial_len(head_dim));
+                    per_thread = per_thread.max(attend_scratch_len(queries, k_dim, v_dim));
+                    partials = partials.max(chunk_rows * partial_len(v_dim));
                 }
-                LayerCache::Gdn { k_dim, .. } => per_thread = per_thread.max(gdn_scratch_len(k_dim)),
+                LayerCache::State { .. } => {
+                    per_thread = per_thread.max(gdn_scratch_len(step.recurrent[3])).max(step.recurrent[4]);
+                }
+                LayerCache::None => {}
             }
         }
+        // A router's scores by which experts are chosen.
+        per_thread = per_thread.max(2 * step.experts);
+        let [heads, head_cols] = step.per_head;
         let per_thread = per_thread.next_multiple_of(16);
         Ok(Self {
             acts: Activations::new(room, widest)?,
+            head_acts: Activations::new(room * heads, head_cols)?,
             hidden_acts: Activations::new(room, step.intermediate)?,
             expert_acts: Activations::new(room * step.top_k, step.expert_intermediate)?,
             hidden: Buf::zeroed(tokens * step.intermediate)?,
@@ -71,7 +86,7 @@ impl Scratch {
             tokens: (0..tokens as u32).collect(),
             assignments: (0..routed as u32).collect(),
             routes: Routes::new(tokens, step.top_k, step.experts),
-            delta: DeltaScratch::new(shape, tokens)?,
+            delta: DeltaScratch::new(shape, step)?,
             partials: Buf::zeroed(partials)?,
             attend: Plan::new(tokens, step.heads, shape.pages, shape.slots),
             threads: Buf::zeroed(threads * per_thread)?,
@@ -110,16 +125,9 @@ impl DeltaScratch {
         tokens
     }
 
-    pub fn new(shape: &CacheShape, tokens: usize) -> Result<Self, Error> {
-        let (mut keys, mut values, mut heads) = (0, 0, 0);
-        for l in &shape.layers {
-            if let LayerCache::Gdn { channels, v_heads, v_dim, .. } = *l {
-                keys = keys.max((channels - v_heads * v_dim) / 2);
-                values = values.max(v_heads * v_dim);
-                heads = heads.max(v_heads);
-            }
-        }
-        let tokens = tokens + shape.slots * shape.guesses;
+    pub fn new(shape: &CacheShape, step: StepShape) -> Result<Self, Error> {
+        let [keys, values, heads, ..] = step.recurrent;
+        let tokens = step.tokens + shape.slots * shape.guesses;
         let buf = |n: usize| Buf::zeroed(n * tokens);
         Ok(Self {
             starts: Vec::with_capacity(shape.slots),

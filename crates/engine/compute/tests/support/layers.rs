@@ -41,8 +41,10 @@ pub struct Layers<B: Backend> {
     pub be: B,
     pub attention: Attention<B>,
     pub gdn: Gdn<B>,
-    pub mlp: Mlp<B>,
+    pub glu: Glu<B::Weight>,
     pub moe: Moe<B>,
+    /// The norms before the two.
+    pub norms: [Norm<B>; 2],
     pub q: B::Weight,
     pub k: B::Weight,
     pub v: B::Weight,
@@ -52,7 +54,7 @@ pub struct Layers<B: Backend> {
     pub b: B::Weight,
     pub alpha: B::Weight,
     pub gdn_out: B::Weight,
-    pub norm: B::Buf,
+    pub norm: Norm<B>,
     pub head: B::Weight,
     pub embedding: B::Embedding,
     pub cache: B::Cache,
@@ -87,6 +89,10 @@ impl Shape {
     pub fn hidden(&self) -> usize {
         self.ty.block_len().max(64)
     }
+    /// The cache of the attention layer.
+    pub fn kv_cache(&self) -> LayerCache {
+        LayerCache::Kv { kv_heads: self.kv_heads, k_dim: self.head_dim, v_dim: self.head_dim }
+    }
     /// Width of the MLP and of each expert; for F32 not a whole number of the backend's groups of rows.
     pub fn inner(&self) -> usize {
         if self.ty == GgmlType::F32 { 88 } else { self.ty.block_len().max(96) }
@@ -105,8 +111,12 @@ pub fn layers<B: Backend>(mut be: B, s: &Shape) -> Layers<B> {
     let channels = 2 * s.k_heads * s.gdn_dim + values;
     let cache = CacheShape {
         layers: vec![
-            LayerCache::Kv { kv_heads: s.kv_heads, head_dim: s.head_dim },
-            LayerCache::Gdn { conv_rows: 3, channels, v_heads, k_dim: s.gdn_dim, v_dim: s.gdn_dim },
+            s.kv_cache(),
+            LayerCache::State {
+                conv: 3 * channels,
+                state: v_heads * s.gdn_dim * s.gdn_dim,
+                inputs: channels + 2 * v_heads,
+            },
         ],
         pages: PAGES,
         slots: 4,
@@ -121,6 +131,8 @@ pub fn layers<B: Backend>(mut be: B, s: &Shape) -> Layers<B> {
         experts: s.experts,
         top_k: s.top_k,
         expert_intermediate: inner,
+        recurrent: [s.k_heads * s.gdn_dim, values, v_heads, s.gdn_dim, 0],
+        ..StepShape::default()
     };
     let q_rows = heads * s.head_dim * if s.gated { 2 } else { 1 };
     let kv_rows = s.kv_heads * s.head_dim;
@@ -134,26 +146,28 @@ pub fn layers<B: Backend>(mut be: B, s: &Shape) -> Layers<B> {
     macro_rules! experts {
         ($rows:expr, $cols:expr) => {{
             let m: Vec<Matrix> = (0..s.experts).map(|_| r.matrix(s.ty, $rows, $cols)).collect();
-            be.experts(&m).unwrap()
+            be.experts(&m, None).unwrap()
         }};
     }
     Layers {
         attention: Attention {
-            heads,
-            kv_heads: s.kv_heads,
-            head_dim: s.head_dim,
             gated: s.gated,
-            qk_norm: s.qk_norm.then(|| {
+            norms: {
                 // All heads together, or each separately.
                 let heads = if s.whole_norm { [heads, s.kv_heads] } else { [1, 1] };
-                let [q, k] = heads.map(|n| r.near_one(n * s.head_dim));
-                (be.vector(&q).unwrap(), be.vector(&k).unwrap())
+                let [q, k] = heads.map(|n| s.qk_norm.then(|| r.near_one(n * s.head_dim)));
+                let mut norm =
+                    |w: Option<Vec<f32>>| w.map(|w| Norm::rms(be.vector(&w).unwrap(), w.len(), 1e-6));
+                [norm(q), norm(k), None]
+            },
+            rope: Some(Rope {
+                at: 0,
+                dims: s.head_dim / 2,
+                pairing: s.pairing,
+                inv_freq: be.vector(&frequencies).unwrap(),
+                scale: if s.qk_norm { 1.0 } else { 1.2 },
             }),
-            eps: 1e-6,
-            rope_dims: s.head_dim / 2,
-            rope_pairing: s.pairing,
-            inv_freq: be.vector(&frequencies).unwrap(),
-            rope_scale: if s.qk_norm { 1.0 } else { 1.2 },
+            ..Attention::plain(heads, s.kv_heads, s.head_dim)
         },
         gdn: Gdn {
             k_heads: s.k_heads,
@@ -168,30 +182,36 @@ pub fn layers<B: Backend>(mut be: B, s: &Shape) -> Layers<B> {
             norm: be.vector(&r.near_one(s.gdn_dim)).unwrap(),
             eps: 1e-6,
         },
-        mlp: Mlp {
-            norm: be.vector(&r.near_one(hidden)).unwrap(),
-            eps: 1e-6,
-            gate: weight!(inner, hidden),
+        glu: Glu {
+            gate: Some(weight!(inner, hidden)),
             up: weight!(inner, hidden),
             down: weight!(hidden, inner),
+            act: Act::Silu,
         },
         moe: Moe {
-            norm: be.vector(&r.near_one(hidden)).unwrap(),
-            eps: 1e-6,
-            router: r.weight(&mut be, GgmlType::F32, s.experts, hidden),
-            gate: experts!(inner, hidden),
-            up: experts!(inner, hidden),
-            down: experts!(hidden, inner),
+            router: Router::softmax(
+                r.weight(&mut be, GgmlType::F32, s.experts, hidden),
+                s.experts,
+                s.top_k,
+                s.norm_top_k,
+            ),
+            experts: Glu {
+                gate: Some(experts!(inner, hidden)),
+                up: experts!(inner, hidden),
+                down: experts!(hidden, inner),
+                act: Act::Silu,
+            },
             shared: s.shared.then(|| SharedExpert {
-                router: be.vector(&r.vec(hidden)).unwrap(),
-                gate: weight!(inner, hidden),
-                up: weight!(inner, hidden),
-                down: weight!(hidden, inner),
+                gate: Some(be.vector(&r.vec(hidden)).unwrap()),
+                glu: Glu {
+                    gate: Some(weight!(inner, hidden)),
+                    up: weight!(inner, hidden),
+                    down: weight!(hidden, inner),
+                    act: Act::Silu,
+                },
             }),
-            experts: s.experts,
-            top_k: s.top_k,
-            norm_top_k: s.norm_top_k,
         },
+        norms: [(); 2].map(|()| Norm::rms(be.vector(&r.near_one(hidden)).unwrap(), hidden, 1e-6)),
         q: weight!(q_rows, hidden),
         k: weight!(kv_rows, hidden),
         v: weight!(kv_rows, hidden),
@@ -201,7 +221,7 @@ pub fn layers<B: Backend>(mut be: B, s: &Shape) -> Layers<B> {
         b: weight!(v_heads, hidden),
         alpha: weight!(v_heads, hidden),
         gdn_out: weight!(hidden, values),
-        norm: be.vector(&r.near_one(hidden)).unwrap(),
+        norm: Norm::rms(be.vector(&r.near_one(hidden)).unwrap(), hidden, 1e-6),
         head: weight!(VOCAB, hidden),
         embedding: be.embedding(&r.matrix(GgmlType::F32, VOCAB, hidden)).unwrap(),
         cache: be.cache(&cache, step).unwrap(),
@@ -260,8 +280,22 @@ impl<B: Backend> Layers<B> {
             mut normed,
         ] = lens.map(|len| self.be.buf(n * len).unwrap());
 
-        let Self { be, attention, gdn, mlp, moe, q: wq, k: wk, v: wv, out, qkv: wqkv, z: wz, b: wb, .. } =
-            self;
+        let Self {
+            be,
+            attention,
+            gdn,
+            glu,
+            moe,
+            norms,
+            q: wq,
+            k: wk,
+            v: wv,
+            out,
+            qkv: wqkv,
+            z: wz,
+            b: wb,
+            ..
+        } = self;
         let (walpha, gdn_out, norm, head) = (&self.alpha, &self.gdn_out, &self.norm, &self.head);
         let (embedding, cache, counts) = (&self.embedding, &mut self.cache, &self.counts);
         let mut body = |be: &mut B, read: bool| {
@@ -272,33 +306,32 @@ impl<B: Backend> Layers<B> {
                     states.push(values);
                 }
             };
-            be.embed(embedding, batch.tokens(), &mut h);
+            be.embed(embedding, batch.tokens(), 1.0, &mut h);
             keep(be, &h, n * hidden);
 
             let (weights, outs) = ([&*wq, &*wk, &*wv], [&mut q, &mut k, &mut v]);
-            be.norm_linear(n, &h, norm, 1e-6, weights, outs);
-            be.rope_store(batch, attention, 0, cache, &mut q, &mut k, &v);
+            be.project(n, &h, Some(norm), weights, outs);
+            be.rope_store(batch, attention, 0, cache, &mut q, Some((&mut k, &v)));
             be.attend(batch, attention, 0, cache, &q, &mut mixed);
-            be.linear_add(n, &mixed, out, &mut h);
+            be.linear(n, &mixed, out, Out::Add(&mut h, 1.0));
             keep(be, &h, n * hidden);
 
             let weights = [&*wqkv, &*wz, &*wb, &*walpha];
-            be.norm_linear(n, &h, norm, 1e-6, weights, [&mut qkv, &mut z, &mut b, &mut alpha]);
+            be.project(n, &h, Some(norm), weights, [&mut qkv, &mut z, &mut b, &mut alpha]);
             be.gdn(batch, gdn, 1, cache, &qkv, &z, &b, &alpha, &mut delta);
-            be.linear_add(n, &delta, gdn_out, &mut h);
+            be.linear(n, &delta, gdn_out, Out::Add(&mut h, 1.0));
             keep(be, &h, n * hidden);
 
-            be.mlp(n, mlp, &mut h);
+            be.glu(n, None, Some(&norms[0]), glu, Out::Add(&mut h, 1.0));
             keep(be, &h, n * hidden);
-            let (norm, weights) = (&moe.norm, [&moe.router]);
-            be.norm_linear(n, &h, norm, moe.eps, weights, [&mut router]);
+            be.project(n, &h, Some(&norms[1]), [&moe.router.weight], [&mut router]);
             keep(be, &router, n * s.experts);
-            be.moe(n, moe, 1, counts, &mut h);
+            be.moe(n, None, Some(&norms[1]), moe, 1, counts, Out::Add(&mut h, 1.0));
             keep(be, &h, n * hidden);
-            be.logits(batch, &h, norm, 1e-6, head, &mut logits);
-            be.norm(n, &h, norm, 1e-6, &mut normed);
+            be.logits(batch, &h, &Head { norm, weight: head, scale: 1.0, softcap: None }, &mut logits);
+            be.norm(n, Some(&h), norm, Out::Write(&mut normed));
             keep(be, &normed, n * hidden);
-            be.norm_outputs(batch, &h, norm, 1e-6, &mut normed);
+            be.norm_outputs(batch, &h, norm, &mut normed);
             keep(be, &normed, batch.outputs().len() * hidden);
             keep(be, &logits, batch.outputs().len() * VOCAB);
         };
@@ -466,7 +499,7 @@ pub fn survives_saving<B: Backend>(mut m: Layers<B>) {
     m.run(&batch);
     let mut slot = vec![0; 4 * (3 * (2 * 2 * 16 + 4 * 16) + 4 * 16 * 16)];
     let s = &m.shape;
-    let layer = LayerCache::Kv { kv_heads: s.kv_heads, head_dim: s.head_dim };
+    let layer = s.kv_cache();
     let mut saved = vec![vec![0; layer.page_bytes(s.kv)]; 2];
     m.be.save_slot(&m.cache, 0, &mut slot);
     for (i, p) in saved.iter_mut().enumerate() {
@@ -536,58 +569,4 @@ pub fn goes_back<B: Backend>(m: &mut Layers<B>, n: usize, certain: usize, accept
     let mut got = vec![0; slot_bytes];
     m.be.save_slot(&m.cache, 0, &mut got);
     assert!(got == want, "the state after {n} tokens");
-}
-
-/// Two matrices of any type and shape, and rows to copy from one to the other, each place once.
-pub fn copies() -> impl Strategy<Value = (u64, GgmlType, [usize; 3], Vec<(u32, u32)>)> {
-    let types = prop::sample::select(GgmlType::ALL);
-    (any::<u64>(), types, 1..9usize, 1..100usize, 1..100usize, any::<u64>()).prop_map(
-        |(seed, ty, blocks, from, to, order)| {
-            let r = &mut Random(order);
-            let mut places: Vec<(u32, u32)> =
-                (0..to as u32).map(|to| ((r.next().abs() * from as f32) as u32 % from as u32, to)).collect();
-            places.retain(|_| r.next() > 0.0);
-            places.reverse();
-            (seed, ty, [from, to, blocks * ty.block_len().max(8)], places)
-        },
-    )
-}
-
-/// Rows that are copied give the bits of a matrix that was packed with them.
-pub fn copies_rows<B: Backend>(
-    mut be: B,
-    seed: u64,
-    ty: GgmlType,
-    [from, to, cols]: [usize; 3],
-    rows: &[(u32, u32)],
-) {
-    let r = &mut Random(seed);
-    let (a, mut b) = (r.matrix(ty, from, cols), r.matrix(ty, to, cols));
-    let source = be.weight(&a, None).unwrap();
-    let mut copied = be.weight(&b, None).unwrap();
-    let (mut data, n) = (b.data.to_vec(), b.row_bytes());
-    for &(row, place) in rows {
-        data[place as usize * n..][..n].copy_from_slice(a.row(row as usize));
-    }
-    b.data = data.into();
-    let want = be.weight(&b, None).unwrap();
-    let (x, norm) = (be.vector(&r.vec(cols)).unwrap(), be.vector(&r.near_one(cols)).unwrap());
-    let [mut got, mut wanted] = [to, to].map(|n| be.buf(n).unwrap());
-    let shape = CacheShape { layers: Vec::new(), pages: 1, slots: 1, guesses: 0, kv: KvType::F32.into() };
-    let [tokens, outputs, heads, intermediate, experts, top_k, expert_intermediate] = [1, 1, 0, 0, 0, 0, 0];
-    let step = StepShape { tokens, outputs, heads, intermediate, experts, top_k, expert_intermediate };
-    let _cache = be.cache(&shape, step).unwrap();
-    be.copy_rows(&source, &mut copied, rows);
-    let mut batch = Batch::default();
-    batch.push(&[0], 0, 0, &[0], 1);
-    be.step(Pass::Other, &batch, |be| {
-        be.norm_linear(1, &x, &norm, 1e-6, [&copied, &want], [&mut got, &mut wanted]);
-    })
-    .unwrap();
-    let values = [got, wanted].map(|buf| {
-        let mut out = vec![0.0; to];
-        be.read(&buf, &mut out);
-        out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
-    });
-    assert!(values[0] == values[1], "{ty}, {cols} columns, {rows:?}: {values:?}");
 }

@@ -58,7 +58,7 @@ fn disturbed(shape: &Shape) -> Layers<Reference> {
     let mut oracle = layers(Reference, shape);
     let (be, hidden) = (&mut oracle.be, shape.hidden());
     let mut table = be.buf(VOCAB * hidden).unwrap();
-    be.embed(&oracle.embedding, &(0..VOCAB as u32).collect::<Vec<_>>(), &mut table);
+    be.embed(&oracle.embedding, &(0..VOCAB as u32).collect::<Vec<_>>(), 1.0, &mut table);
     let mut values = vec![0.0; VOCAB * hidden];
     be.read(&table, &mut values);
     let (r, size) = (&mut Random(shape.seed), NOISE / (hidden as f32).sqrt());

@@ -1,55 +1,114 @@
-//! The forward pass: a pre-norm decoder whose layers mix tokens by attention or Gated DeltaNet, and then feed forward, dense or
-//! through experts. Each architecture is described in these terms (`architectures.rs`).
+//! The forward pass: a walk over the residual blocks of a plan, whose weights a backend has packed.
 
-use octet_compute::backend::{Attention, Backend, CacheShape, Gdn, KvTypes, LayerCache, Mlp, Moe, StepShape};
+use octet_compute::backend::{
+    Act, Attention, Backend, CacheShape, Gdn, Glu, Head, KvTypes, LayerCache, Moe, Norm, Out, ShortConv, Ssm,
+    StepShape, Times,
+};
 use octet_compute::{Batch, Error as BackendError, ExpertCounts};
 
-/// How a layer mixes tokens, with the norm in front of it.
-pub enum Mixer<B: Backend> {
-    /// Softmax attention, `o = out . attend(q, k, v)`.
-    #[allow(missing_docs)]
-    Attention { norm: B::Buf, q: B::Weight, k: B::Weight, v: B::Weight, out: B::Weight, spec: Attention<B> },
-    /// Gated DeltaNet: `qkv`, the output gate `z`, and the per-head inputs of `beta` and of the decay.
-    #[allow(missing_docs)]
-    Gdn {
-        norm: B::Buf,
+/// Projections of queries, keys and values.
+#[allow(missing_docs)]
+pub enum Project<B: Backend> {
+    /// Without `k`, the layer uses another one's keys and values; without `v`, values are the keys before their norm.
+    Direct { q: B::Weight, k: Option<B::Weight>, v: Option<B::Weight> },
+    /// Multi-head latent attention: queries, perhaps by a projection of low rank and a norm; keys and values as one latent row; and products
+    /// by heads with which queries reach the latent space and values leave it.
+    Latent {
+        down_q: Option<(B::Weight, Norm<B>)>,
+        q: B::Weight,
+        down_kv: B::Weight,
+        heads_k: B::Experts,
+        heads_v: B::Experts,
+        rotated: usize,
+    },
+}
+
+/// An operation with its weights.
+#[allow(missing_docs)]
+pub enum Op<B: Backend> {
+    /// `o = out . attend(q, k, v)`, gated if there is a gate.
+    Attention {
+        spec: Attention<B>,
+        project: Project<B>,
+        gate: Option<B::Weight>,
+        out: B::Weight,
+        cache: usize,
+    },
+    /// Gated DeltaNet: `qkv`, the output gate `z`, and the inputs of `beta` and of the decay of each head.
+    Delta {
+        spec: Gdn<B>,
         qkv: B::Weight,
         z: B::Weight,
         beta: B::Weight,
         alpha: B::Weight,
         out: B::Weight,
-        spec: Gdn<B>,
+        cache: usize,
+    },
+    Ssm {
+        spec: Ssm<B>,
+        z: B::Weight,
+        xbc: B::Weight,
+        dt: B::Weight,
+        out: B::Weight,
+        cache: usize,
+    },
+    ShortConv {
+        spec: ShortConv<B>,
+        bcx: B::Weight,
+        out: B::Weight,
+        cache: usize,
+    },
+    Glu(Glu<B::Weight>),
+    Moe(Moe<B>),
+    PerLayer {
+        gate: B::Weight,
+        out: B::Weight,
+        act: Act,
     },
 }
 
-/// What follows the mixer, with the norm in front of it.
+/// `post(op(pre(h)))`
 #[allow(missing_docs)]
-pub enum FeedForward<B: Backend> {
-    Dense(Mlp<B>),
-    Experts(Moe<B>),
+pub struct Branch<B: Backend> {
+    pub pre: Option<Norm<B>>,
+    pub op: Op<B>,
+    pub post: Option<Norm<B>>,
 }
 
-/// One decoder layer: `h += mixer(h); h += feed_forward(h)`.
+/// `h = (h + add * post(sum of branches)) * keep`
 #[allow(missing_docs)]
-pub struct Layer<B: Backend> {
-    pub mixer: Mixer<B>,
-    pub feed_forward: FeedForward<B>,
+pub struct Block<B: Backend> {
+    pub layer: usize,
+    pub branches: Vec<Branch<B>>,
+    pub post: Option<Norm<B>>,
+    pub add: f32,
+    pub keep: f32,
+}
+
+/// Embeddings of each layer; see [`super::plan::PerLayer`].
+#[allow(missing_docs)]
+pub struct PerLayer<B: Backend> {
+    pub width: usize,
+    pub table: B::Embedding,
+    pub project: B::Weight,
+    pub norm: Norm<B>,
+    pub scales: [f32; 3],
 }
 
 /// The multi-token-prediction block (`nextn`): a layer over `fc . [norm(embed(next token)) | norm(hidden)]`.
 pub struct Mtp<B: Backend> {
     /// Norm of the next token's embedding.
-    pub embed_norm: B::Buf,
+    pub embed_norm: Norm<B>,
     /// Norm of the trunk's hidden state (after its last norm).
-    pub hidden_norm: B::Buf,
+    pub hidden_norm: Norm<B>,
     /// Columns of the projection that take the embedding `[hidden, hidden]`.
     pub fc_embed: B::Weight,
     /// Columns that take the hidden state `[hidden, hidden]`.
     pub fc_hidden: B::Weight,
-    /// The decoder layer.
-    pub layer: Layer<B>,
+    /// The blocks of the layer.
+    pub blocks: Vec<Block<B>>,
     /// Norm before the shared head.
-    pub norm: B::Buf,
+    pub norm: Norm<B>,
     /// Its own part of the head for drafts; `None` if the model's head is small enough.
     pub head: Option<DraftHead<B>>,
 }
@@ -69,12 +128,19 @@ pub struct DraftHead<B: Backend> {
 pub struct Decoder<B: Backend> {
     pub hidden: usize,
     pub vocab: usize,
-    pub eps: f32,
+    pub layers: usize,
     pub embedding: B::Embedding,
-    pub layers: Vec<Layer<B>>,
-    pub norm: B::Buf,
+    pub embed_scale: f32,
+    pub embed_norm: Option<Norm<B>>,
+    pub per_layer: Option<PerLayer<B>>,
+    pub blocks: Vec<Block<B>>,
+    pub norm: Norm<B>,
     pub head: B::Weight,
+    pub head_scale: f32,
+    pub softcap: Option<f32>,
     pub mtp: Option<Mtp<B>>,
+    /// The cache of each layer.
+    pub caches: Vec<LayerCache>,
     /// Steps find the largest logits of each row on the device.
     pub picks: bool,
 }
@@ -83,13 +149,13 @@ pub struct Decoder<B: Backend> {
 pub struct Scratch<B: Backend> {
     /// The residual stream `[n, hidden]`.
     pub h: B::Buf,
-    /// `[n, heads, head_dim (* 2 when gated)]`, or the convolution's channels.
+    /// Queries `[n, heads, k_dim (* 2 when gated)]`, or the convolution's channels.
     qkv: B::Buf,
-    /// `[n, kv_heads, head_dim]`
+    /// Keys `[n, kv_heads, k_dim]`
     k: B::Buf,
-    /// `[n, kv_heads, head_dim]`
+    /// Values `[n, kv_heads, v_dim]`; queries of low rank.
     v: B::Buf,
-    /// Gate of a Gated DeltaNet layer `[n, v_heads, v_dim]`.
+    /// Gate of the mixer's output; queries before they reach the latent space.
     z: B::Buf,
     /// `[n, v_heads]`
     beta: B::Buf,
@@ -97,108 +163,265 @@ pub struct Scratch<B: Backend> {
     alpha: B::Buf,
     /// The mixer's output before its projection.
     mixer_out: B::Buf,
+    /// The sum of branches before it is added `[n, hidden]`, and one branch of several; empty if no block needs them.
+    sum: B::Buf,
+    part: B::Buf,
+    /// Embeddings of each layer `[n, layers, width]`, their projection, and the width.
+    per_layer: B::Buf,
+    projected: B::Buf,
+    per_layer_width: usize,
     /// `[outputs, vocab]`
     pub logits: B::Buf,
 }
 
-impl<B: Backend> Layer<B> {
-    /// The data that this layer keeps between steps.
-    pub fn cache(&self) -> LayerCache {
-        match &self.mixer {
-            Mixer::Attention { spec, .. } => {
-                LayerCache::Kv { kv_heads: spec.kv_heads, head_dim: spec.head_dim }
+/// Widths of the buffers of [`Scratch`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Widths {
+    pub qkv: usize,
+    pub kv: [usize; 2],
+    pub z: usize,
+    pub heads: usize,
+    pub out: usize,
+    pub sum: usize,
+    pub part: usize,
+    pub per_layer: usize,
+}
+
+/// What a forward pass works on besides the backend and the scratch memory.
+struct Step<'a> {
+    batch: &'a Batch,
+    counts: &'a ExpertCounts,
+    layers: usize,
+    hidden: usize,
+}
+
+/// Where a branch's result goes.
+#[derive(Clone, Copy)]
+enum Target {
+    /// The residual stream, times this.
+    Stream(f32),
+    /// [`Scratch::sum`], of which it is the first part or a further one.
+    Sum { first: bool },
+    /// [`Scratch::part`]
+    Part,
+}
+
+impl<B: Backend> Block<B> {
+    fn forward(&self, be: &mut B, s: &mut Scratch<B>, cache: &mut B::Cache, step: &Step) {
+        let n = step.batch.len();
+        if let ([branch], None) = (&self.branches[..], &self.post)
+            && branch.post.is_none()
+        {
+            branch.forward(be, s, cache, step, self.layer, Target::Stream(self.add));
+        } else {
+            for (i, branch) in self.branches.iter().enumerate() {
+                let first = i == 0;
+                let target = if branch.post.is_some() { Target::Part } else { Target::Sum { first } };
+                branch.forward(be, s, cache, step, self.layer, target);
+                if let Some(norm) = &branch.post {
+                    let out = if first { Out::Write(&mut s.sum) } else { Out::Add(&mut s.sum, 1.0) };
+                    be.norm(n, Some(&s.part), norm, out);
+                }
             }
-            Mixer::Gdn { spec, .. } => LayerCache::Gdn {
-                conv_rows: spec.conv_kernel - 1,
-                channels: spec.channels(),
-                v_heads: spec.v_heads,
-                k_dim: spec.k_dim,
-                v_dim: spec.v_dim,
-            },
+            match &self.post {
+                Some(norm) => be.norm(n, Some(&s.sum), norm, Out::Add(&mut s.h, self.add)),
+                None => be.add(n * step.hidden, Some(&s.sum), self.add, &mut s.h),
+            }
+        }
+        if self.keep != 1.0 {
+            be.add(n * step.hidden, None, self.keep, &mut s.h);
         }
     }
+}
 
+impl<B: Backend> Branch<B> {
     fn forward(
         &self,
         be: &mut B,
         s: &mut Scratch<B>,
         cache: &mut B::Cache,
-        counts: &ExpertCounts,
-        index: usize,
-        eps: f32,
-        batch: &Batch,
+        step: &Step,
+        layer: usize,
+        target: Target,
     ) {
-        let n = batch.len();
-        match &self.mixer {
-            Mixer::Attention { norm, q, k, v, out, spec } => {
-                be.norm_linear(n, &s.h, norm, eps, [q, k, v], [&mut s.qkv, &mut s.k, &mut s.v]);
-                be.rope_store(batch, spec, index, cache, &mut s.qkv, &mut s.k, &s.v);
-                be.attend(batch, spec, index, cache, &s.qkv, &mut s.mixer_out);
-                be.linear_add(n, &s.mixer_out, out, &mut s.h);
+        let (n, batch, pre) = (step.batch.len(), step.batch, self.pre.as_ref());
+        let (projected, weight) = match &self.op {
+            Op::Attention { spec, project, gate, out, cache: at } => {
+                (project.attend(be, s, cache, batch, pre, (spec, gate.as_ref()), *at), out)
             }
-            Mixer::Gdn { norm, qkv, z, beta, alpha, out, spec } => {
+            Op::Delta { spec, qkv, z, beta, alpha, out, cache: at } => {
                 let outs = [&mut s.qkv, &mut s.z, &mut s.beta, &mut s.alpha];
-                be.norm_linear(n, &s.h, norm, eps, [qkv, z, beta, alpha], outs);
-                be.gdn(batch, spec, index, cache, &s.qkv, &s.z, &s.beta, &s.alpha, &mut s.mixer_out);
-                be.linear_add(n, &s.mixer_out, out, &mut s.h);
+                be.project(n, &s.h, pre, [qkv, z, beta, alpha], outs);
+                be.gdn(batch, spec, *at, cache, &s.qkv, &s.z, &s.beta, &s.alpha, &mut s.mixer_out);
+                (Projected::Mixer, out)
             }
+            Op::Ssm { spec, z, xbc, dt, out, cache: at } => {
+                be.project(n, &s.h, pre, [z, xbc, dt], [&mut s.z, &mut s.qkv, &mut s.beta]);
+                be.ssm(batch, spec, *at, cache, &s.z, &s.qkv, &s.beta, &mut s.mixer_out);
+                (Projected::Mixer, out)
+            }
+            Op::ShortConv { spec, bcx, out, cache: at } => {
+                be.project(n, &s.h, pre, [bcx], [&mut s.qkv]);
+                be.short_conv(batch, spec, *at, cache, &s.qkv, &mut s.mixer_out);
+                (Projected::Mixer, out)
+            }
+            Op::PerLayer { gate, out, act } => {
+                be.project(n, &s.h, pre, [gate], [&mut s.z]);
+                let place = [layer * s.per_layer_width, step.layers * s.per_layer_width];
+                be.multiply(n, s.per_layer_width, Times::Activated(*act), &mut s.z, &s.per_layer, place);
+                (Projected::Gate, out)
+            }
+            Op::Glu(glu) => {
+                let (x, out) = s.split(target);
+                return be.glu(n, x, pre, glu, out);
+            }
+            Op::Moe(moe) => {
+                let (x, out) = s.split(target);
+                return be.moe(n, x, pre, moe, layer, step.counts, out);
+            }
+        };
+        let (x, out) = s.mixed(projected, target);
+        be.linear(n, x, weight, out);
+    }
+}
+
+/// The buffer that has what an operation's last projection reads.
+#[derive(Clone, Copy)]
+enum Projected {
+    Mixer,
+    Gate,
+}
+
+impl<B: Backend> Project<B> {
+    /// Attention up to its last projection.
+    fn attend(
+        &self,
+        be: &mut B,
+        s: &mut Scratch<B>,
+        cache: &mut B::Cache,
+        batch: &Batch,
+        pre: Option<&Norm<B>>,
+        (spec, gate): (&Attention<B>, Option<&B::Weight>),
+        at: usize,
+    ) -> Projected {
+        let n = batch.len();
+        let projected = match self {
+            Self::Direct { q, k: Some(k), v } => {
+                let weights = [q, k, v.as_ref().unwrap_or(k)];
+                be.project(n, &s.h, pre, weights, [&mut s.qkv, &mut s.k, &mut s.v]);
+                be.rope_store(batch, spec, at, cache, &mut s.qkv, Some((&mut s.k, &s.v)));
+                be.attend(batch, spec, at, cache, &s.qkv, &mut s.mixer_out);
+                Projected::Mixer
+            }
+            Self::Direct { q, k: None, .. } => {
+                be.project(n, &s.h, pre, [q], [&mut s.qkv]);
+                be.rope_store(batch, spec, at, cache, &mut s.qkv, None);
+                be.attend(batch, spec, at, cache, &s.qkv, &mut s.mixer_out);
+                Projected::Mixer
+            }
+            Self::Latent { down_q, q, down_kv, heads_k, heads_v, rotated } => {
+                match down_q {
+                    None => be.project(n, &s.h, pre, [q, down_kv], [&mut s.z, &mut s.k]),
+                    Some((down, norm)) => {
+                        be.project(n, &s.h, pre, [down, down_kv], [&mut s.v, &mut s.k]);
+                        be.project(n, &s.v, Some(norm), [q], [&mut s.z]);
+                    }
+                }
+                be.per_head(n, &s.z, heads_k, *rotated, &mut s.qkv);
+                be.rope_store(batch, spec, at, cache, &mut s.qkv, Some((&mut s.k, &s.v)));
+                be.attend(batch, spec, at, cache, &s.qkv, &mut s.mixer_out);
+                be.per_head(n, &s.mixer_out, heads_v, 0, &mut s.z);
+                Projected::Gate
+            }
+        };
+        if let Some(gate) = gate {
+            let width = spec.heads * spec.v_dim;
+            be.project(n, &s.h, pre, [gate], [&mut s.z]);
+            be.multiply(n, width, Times::Sigmoid, &mut s.mixer_out, &s.z, [0, width]);
         }
-        match &self.feed_forward {
-            FeedForward::Dense(mlp) => be.mlp(n, mlp, &mut s.h),
-            FeedForward::Experts(moe) => be.moe(n, moe, index, counts, &mut s.h),
+        projected
+    }
+}
+
+impl<B: Backend> Scratch<B> {
+    /// The input of a feed-forward block and its output. If the block adds to its own input, `None` and that.
+    fn split(&mut self, target: Target) -> (Option<&B::Buf>, Out<'_, B>) {
+        match target {
+            Target::Stream(add) => (None, Out::Add(&mut self.h, add)),
+            Target::Sum { first: true } => (Some(&self.h), Out::Write(&mut self.sum)),
+            Target::Sum { first: false } => (Some(&self.h), Out::Add(&mut self.sum, 1.0)),
+            Target::Part => (Some(&self.h), Out::Write(&mut self.part)),
         }
     }
 
-    /// Widths of `Scratch::{qkv, k and v, z and mixer_out, beta and alpha}`.
-    fn widths(&self) -> [usize; 4] {
-        match &self.mixer {
-            Mixer::Attention { spec: a, .. } => {
-                let q = a.heads * a.head_dim;
-                [if a.gated { 2 * q } else { q }, a.kv_heads * a.head_dim, q, 0]
-            }
-            Mixer::Gdn { spec: g, .. } => [g.channels(), 0, g.v_heads * g.v_dim, g.v_heads],
-        }
+    /// The input of an operation's last projection and its output.
+    fn mixed(&mut self, from: Projected, target: Target) -> (&B::Buf, Out<'_, B>) {
+        let x = match from {
+            Projected::Mixer => &self.mixer_out,
+            Projected::Gate => &self.z,
+        };
+        let out = match target {
+            Target::Stream(add) => Out::Add(&mut self.h, add),
+            Target::Sum { first: true } => Out::Write(&mut self.sum),
+            Target::Sum { first: false } => Out::Add(&mut self.sum, 1.0),
+            Target::Part => Out::Write(&mut self.part),
+        };
+        (x, out)
     }
 }
 
 impl<B: Backend> Decoder<B> {
-    /// Decoder layers and, where loaded, the multi-token-prediction layer after them.
-    fn all_layers(&self) -> impl Iterator<Item = &Layer<B>> {
-        self.layers.iter().chain(self.mtp.iter().map(|m| &m.layer))
-    }
-
     /// The cache for `pages` pages and `slots` running sequences with up to `guesses` guesses per step each.
     pub fn cache_shape(&self, pages: usize, slots: usize, guesses: usize, kv: KvTypes) -> CacheShape {
-        CacheShape { layers: self.all_layers().map(Layer::cache).collect(), pages, slots, guesses, kv }
+        CacheShape { layers: self.caches.clone(), pages, slots, guesses, kv }
+    }
+
+    /// Layers, and that of the multi-token-prediction block if it is loaded.
+    pub fn all_layers(&self) -> usize {
+        self.layers + usize::from(self.mtp.is_some())
     }
 
     /// Counters for all layers with `experts` experts each; including routes of tokens if `be` records them.
-    pub fn expert_counts(&self, be: &B, experts: usize, step: &StepShape) -> ExpertCounts {
-        let counts = ExpertCounts::new(self.all_layers().count(), experts);
-        let layers = if be.records_routes() { self.layers.len() } else { 0 };
+    pub fn expert_counts(&self, be: &B, step: &StepShape) -> ExpertCounts {
+        let counts = ExpertCounts::new(self.all_layers(), step.experts);
+        let layers = if be.records_routes() { self.layers } else { 0 };
         counts.with_trace(layers, step.tokens, step.top_k)
     }
 
     /// Buffers for `tokens` tokens and `outputs` rows of logits.
-    pub fn scratch(&self, be: &mut B, tokens: usize, outputs: usize) -> Result<Scratch<B>, BackendError> {
-        let mut width = [0; 4];
-        for l in self.all_layers() {
-            for (w, x) in width.iter_mut().zip(l.widths()) {
-                *w = (*w).max(x);
-            }
-        }
-        let [qkv, kv, mixer_out, heads] = width.map(|w| w * tokens);
+    pub fn scratch(
+        &self,
+        be: &mut B,
+        w: Widths,
+        tokens: usize,
+        outputs: usize,
+    ) -> Result<Scratch<B>, BackendError> {
         Ok(Scratch {
             h: be.buf(tokens * self.hidden)?,
-            qkv: be.buf(qkv)?,
-            k: be.buf(kv)?,
-            v: be.buf(kv)?,
-            z: be.buf(mixer_out)?,
-            beta: be.buf(heads)?,
-            alpha: be.buf(heads)?,
-            mixer_out: be.buf(mixer_out)?,
+            qkv: be.buf(tokens * w.qkv)?,
+            k: be.buf(tokens * w.kv[0])?,
+            v: be.buf(tokens * w.kv[1])?,
+            z: be.buf(tokens * w.z)?,
+            beta: be.buf(tokens * w.heads)?,
+            alpha: be.buf(tokens * w.heads)?,
+            mixer_out: be.buf(tokens * w.out)?,
+            sum: be.buf(tokens * w.sum)?,
+            part: be.buf(tokens * w.part)?,
+            per_layer: be.buf(tokens * w.per_layer)?,
+            projected: be.buf(tokens * w.per_layer)?,
+            per_layer_width: self.per_layer.as_ref().map_or(0, |p| p.width),
             logits: be.buf(outputs * self.vocab)?,
         })
+    }
+
+    fn step<'a>(&self, batch: &'a Batch, counts: &'a ExpertCounts) -> Step<'a> {
+        Step { batch, counts, layers: self.layers, hidden: self.hidden }
+    }
+
+    /// The head with a norm before it.
+    fn head<'a>(&'a self, norm: &'a Norm<B>, weight: &'a B::Weight) -> Head<'a, B> {
+        Head { norm, weight, scale: self.head_scale, softcap: self.softcap }
     }
 
     /// One step: afterwards `s.logits` has the logits of `batch.outputs`, and `s.h` the residual stream before the last norm. `probe`
@@ -212,25 +435,53 @@ impl<B: Backend> Decoder<B> {
         batch: &Batch,
         probe: &mut dyn FnMut(&mut B, usize, &B::Buf),
     ) {
-        be.embed(&self.embedding, batch.tokens(), &mut s.h);
+        self.embed(be, s, batch);
         probe(be, 0, &s.h);
-        for (i, layer) in self.layers.iter().enumerate() {
-            layer.forward(be, s, cache, counts, i, self.eps, batch);
-            probe(be, i + 1, &s.h);
+        let step = self.step(batch, counts);
+        for (i, block) in self.blocks.iter().enumerate() {
+            block.forward(be, s, cache, &step);
+            if self.blocks.get(i + 1).is_none_or(|next| next.layer != block.layer) {
+                probe(be, block.layer + 1, &s.h);
+            }
         }
         if !batch.outputs().is_empty() {
-            be.logits(batch, &s.h, &self.norm, self.eps, &self.head, &mut s.logits);
+            be.logits(batch, &s.h, &self.head(&self.norm, &self.head), &mut s.logits);
             if self.picks {
                 be.pick(batch.outputs().len(), &s.logits);
             }
         }
     }
 
+    /// Tokens to the residual stream, and to the embeddings of each layer.
+    fn embed(&self, be: &mut B, s: &mut Scratch<B>, batch: &Batch) {
+        let n = batch.len();
+        be.embed(&self.embedding, batch.tokens(), self.embed_scale, &mut s.h);
+        if let Some(norm) = &self.embed_norm {
+            be.norm(n, None, norm, Out::Write(&mut s.h));
+        }
+        if let Some(p) = &self.per_layer {
+            let len = self.layers * p.width;
+            be.embed(&p.table, batch.tokens(), p.scales[0], &mut s.per_layer);
+            be.project(n, &s.h, None, [&p.project], [&mut s.projected]);
+            be.norm(n * self.layers, Some(&s.projected), &p.norm, Out::Add(&mut s.per_layer, 1.0));
+            be.add(n * len, None, p.scales[2], &mut s.per_layer);
+        }
+    }
+
     /// Updates the recurrent states of the slots of `batch`, which has no tokens, by accepted guesses.
     pub fn redo(&self, be: &mut B, s: &mut Scratch<B>, cache: &mut B::Cache, batch: &Batch) {
-        for (i, layer) in self.layers.iter().enumerate() {
-            if let Mixer::Gdn { spec, .. } = &layer.mixer {
-                be.gdn(batch, spec, i, cache, &s.qkv, &s.z, &s.beta, &s.alpha, &mut s.mixer_out);
+        for branch in self.blocks.iter().flat_map(|b| &b.branches) {
+            match &branch.op {
+                Op::Delta { spec, cache: at, .. } => {
+                    be.gdn(batch, spec, *at, cache, &s.qkv, &s.z, &s.beta, &s.alpha, &mut s.mixer_out);
+                }
+                Op::Ssm { spec, cache: at, .. } => {
+                    be.ssm(batch, spec, *at, cache, &s.z, &s.qkv, &s.beta, &mut s.mixer_out);
+                }
+                Op::ShortConv { spec, cache: at, .. } => {
+                    be.short_conv(batch, spec, *at, cache, &s.qkv, &mut s.mixer_out);
+                }
+                _ => {}
             }
         }
     }
@@ -251,12 +502,12 @@ impl<B: Backend> Decoder<B> {
         work: &mut B::Buf,
         own_head: bool,
     ) {
-        let n = batch.len();
         self.mtp_input(mtp, be, s, batch, hidden, work);
-        mtp.layer.forward(be, s, cache, counts, self.layers.len(), self.eps, batch);
+        let step = self.step(batch, counts);
+        mtp.blocks.iter().for_each(|block| block.forward(be, s, cache, &step));
         let head = mtp.head.as_ref().filter(|_| own_head).map_or(&self.head, |h| &h.weight);
-        be.logits(batch, &s.h, &mtp.norm, self.eps, head, &mut s.logits);
-        be.norm(n, &s.h, &mtp.norm, self.eps, work);
+        be.logits(batch, &s.h, &self.head(&mtp.norm, head), &mut s.logits);
+        be.norm(batch.len(), Some(&s.h), &mtp.norm, Out::Write(work));
     }
 
     /// Computes only the block's keys and values, which later tokens attend to: a fraction of its work.
@@ -271,10 +522,19 @@ impl<B: Backend> Decoder<B> {
         work: &mut B::Buf,
     ) {
         self.mtp_input(mtp, be, s, batch, hidden, work);
-        if let Mixer::Attention { norm, k, v, spec, .. } = &mtp.layer.mixer {
-            be.norm_linear(batch.len(), &s.h, norm, self.eps, [k, v], [&mut s.k, &mut s.v]);
+        for branch in mtp.blocks.iter().flat_map(|b| &b.branches) {
+            let Op::Attention {
+                spec,
+                project: Project::Direct { k: Some(k), v: Some(v), .. },
+                cache: at,
+                ..
+            } = &branch.op
+            else {
+                continue;
+            };
+            be.project(batch.len(), &s.h, branch.pre.as_ref(), [k, v], [&mut s.k, &mut s.v]);
             // Queries are computed into a buffer that nothing reads.
-            be.rope_store(batch, spec, self.layers.len(), cache, &mut s.qkv, &mut s.k, &s.v);
+            be.rope_store(batch, spec, *at, cache, &mut s.qkv, Some((&mut s.k, &s.v)));
         }
     }
 
@@ -288,9 +548,9 @@ impl<B: Backend> Decoder<B> {
         work: &mut B::Buf,
     ) {
         let n = batch.len();
-        be.embed(&self.embedding, batch.tokens(), work);
-        be.norm_linear(n, work, &mtp.embed_norm, self.eps, [&mtp.fc_embed], [&mut s.h]);
-        be.norm(n, hidden, &mtp.hidden_norm, self.eps, work);
-        be.linear_add(n, work, &mtp.fc_hidden, &mut s.h);
+        be.embed(&self.embedding, batch.tokens(), self.embed_scale, work);
+        be.project(n, work, Some(&mtp.embed_norm), [&mtp.fc_embed], [&mut s.h]);
+        be.norm(n, Some(hidden), &mtp.hidden_norm, Out::Write(work));
+        be.linear(n, work, &mtp.fc_hidden, Out::Add(&mut s.h, 1.0));
     }
 }

@@ -54,7 +54,7 @@ impl<B: Backend + Inspect> Loaded<B> {
                 });
                 let (Some(block), Some(state)) = (&decoder.mtp, &mut *mtp) else { continue };
                 let _ = be.step(Pass::Other, batch, |be| {
-                    be.norm_outputs(batch, &scratch.h, &decoder.norm, decoder.eps, &mut state.hidden);
+                    be.norm_outputs(batch, &scratch.h, &decoder.norm, &mut state.hidden);
                     let (hidden, work) = (&state.hidden, &mut state.work);
                     decoder.fill_mtp(block, be, scratch, cache, batch, hidden, work);
                     decoder.forward_mtp(block, be, scratch, cache, counts, batch, hidden, work, true);

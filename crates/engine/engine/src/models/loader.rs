@@ -1,14 +1,14 @@
-//! Loads named tensors into a backend, with every shape checked. Called by `models::load`.
+//! Loads a plan's tensors into a backend, with every shape checked. Called by `models::load`.
 
 use std::collections::HashSet;
 
-use octet_compute::backend::{Attention, Backend, Gdn, Mlp, Moe, SharedExpert};
+use octet_compute::backend::{self as verbs, Backend, SharedExpert};
 use octet_weights::{Matrix, Model};
 
-use super::architectures::QkNorm;
-use super::config::Config;
-use super::decoder::{Decoder, DraftHead, FeedForward, Layer, Mixer, Mtp};
+use super::decoder::{Block, Branch, Decoder, DraftHead, Mtp, Op, PerLayer, Project};
+use super::derive::{self, Caches};
 use super::mtp::DraftVocab;
+use super::plan::{self, Change, Keeps, Plan, RopeTable, Tensor};
 use crate::Error;
 
 /// Token types that end or mark parts of an answer: control tokens and added ones.
@@ -20,11 +20,12 @@ pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 /// A model being loaded into backend `B`.
 pub struct Loader<'a, B: Backend> {
     /// The open model.
-    pub model: &'a Model,
+    model: &'a Model,
     /// The backend for its weights.
-    pub be: &'a mut B,
-    /// Its dimensions.
-    pub config: &'a Config,
+    be: &'a mut B,
+    /// Its plan.
+    plan: &'a Plan,
+    caches: Caches,
     progress: Progress<'a>,
     loaded: u64,
     used: HashSet<String>,
@@ -32,91 +33,104 @@ pub struct Loader<'a, B: Backend> {
 
 impl<'a, B: Backend> Loader<'a, B> {
     /// Starts loading `model` into `be`.
-    pub fn new(model: &'a Model, be: &'a mut B, config: &'a Config, progress: Progress<'a>) -> Self {
-        Self { model, be, config, progress, loaded: 0, used: HashSet::new() }
+    pub fn new(model: &'a Model, be: &'a mut B, plan: &'a Plan, progress: Progress<'a>) -> Self {
+        Self { model, be, plan, caches: Caches::new(plan), progress, loaded: 0, used: HashSet::new() }
     }
 
     /// Loads the whole model; including the multi-token-prediction block if the file has one and `mtp` is set.
     pub fn decoder(mut self, mtp: Option<DraftVocab>) -> Result<Decoder<B>, Error> {
-        let c = self.config;
+        let p = self.plan;
+        self.used.extend(p.numbers.iter().cloned());
         let (embedding, head) = self.embedding_and_head()?;
-        let layers = (0..c.layers).map(|i| self.layer(i)).collect::<Result<_, _>>()?;
-        let mtp = mtp.filter(|_| c.mtp_layers == 1).map(|vocab| self.mtp(c.layers, vocab)).transpose()?;
-        let norm = self.vector("output_norm.weight", &[c.hidden])?;
+        let embed_norm = self.opt_norm(p.embed.norm.as_ref())?;
+        let per_layer = p.embed.per_layer.as_ref().map(|l| self.per_layer(l)).transpose()?;
+        let blocks = self.blocks(&p.blocks)?;
+        let mtp = match (&p.mtp, mtp) {
+            (Some(block), Some(vocab)) => Some(self.mtp(block, vocab)?),
+            _ => None,
+        };
+        let norm = self.norm(&p.head.norm)?;
         self.refuse_unused()?;
         Ok(Decoder {
-            hidden: c.hidden,
-            vocab: c.vocab,
-            eps: c.eps,
+            hidden: p.hidden,
+            vocab: p.vocab,
+            layers: p.layers,
             embedding,
-            layers,
+            embed_scale: p.embed.scale,
+            embed_norm,
+            per_layer,
+            blocks,
             norm,
             head,
+            head_scale: p.head.scale,
+            softcap: p.head.softcap,
+            caches: self.caches.shape(mtp.is_some()),
             mtp,
             picks: false,
         })
     }
 
-    /// Fails if the file has a tensor of the text model that was not loaded. Ignores the block of multi-token prediction, encoders for
-    /// images and sound, and tensors used by the configuration.
+    /// Fails if the file has a tensor of the text model that was not loaded. Ignores blocks of multi-token prediction, encoders for
+    /// images and sound, and tensors used by the plan.
     fn refuse_unused(&self) -> Result<(), Error> {
-        let c = self.config;
         let aside = |name: &str| {
             let block = name.strip_prefix("blk.").and_then(|s| s.split_once('.'));
             let block = block.and_then(|(i, _)| i.parse::<usize>().ok());
-            block.is_some_and(|i| (c.layers..c.layers + c.mtp_layers).contains(&i))
+            let (layers, further) = (self.plan.layers, self.plan.further);
+            block.is_some_and(|i| (layers..layers + further).contains(&i))
                 || ["v.", "mm.", "a.", "mtp."].iter().any(|tower| name.starts_with(tower))
-                || name == "rope_freqs.weight"
+                || name.starts_with("rope_f")
         };
         let known = self.model.tensors().iter().map(|t| &t.name).filter(|&name| !self.used.contains(name));
         match known.chain(self.model.ignored()).find(|name| !aside(name)) {
             None => Ok(()),
             Some(name) => {
+                let arch = self.model.metadata.str("general.architecture").unwrap_or_default();
                 let what = format!(
-                    "has no place in architecture '{}' as this version computes it; without it the model would give \
-                     other text",
-                    c.architecture.name
+                    "is not used by architecture '{arch}'; ignoring it would change the output{}",
+                    derive::purpose(name).map(|p| format!(" ({p} are not supported)")).unwrap_or_default()
                 );
                 Err(octet_weights::Error::tensor(&self.model.origin, name, what).into())
             }
         }
     }
 
-    fn layer(&mut self, i: usize) -> Result<Layer<B>, Error> {
-        let recurrent = self.config.recurrent.get(i).copied().unwrap_or(false);
-        Ok(Layer {
-            mixer: if recurrent { self.gdn(i)? } else { self.attention(i)? },
-            feed_forward: self.feed_forward(i)?,
+    fn per_layer(&mut self, p: &plan::PerLayer) -> Result<PerLayer<B>, Error> {
+        // The projection's factor does not change its norm, but for epsilon.
+        let norm = plan::Norm { eps: p.norm.eps / (p.scales[1] * p.scales[1]), ..p.norm.clone() };
+        Ok(PerLayer {
+            width: p.width,
+            table: self.table(&p.table)?.0,
+            project: self.matrix(&p.project)?,
+            norm: self.norm(&norm)?,
+            scales: p.scales,
         })
     }
 
-    /// The multi-token-prediction block, which is block `i` of the file.
-    fn mtp(&mut self, i: usize, vocab: DraftVocab) -> Result<Mtp<B>, Error> {
-        let h = self.config.hidden;
-        let name = |n: &str| format!("blk.{i}.nextn.{n}.weight");
-        let norm = name("shared_head_norm");
-        let norm = if self.model.info(&norm).is_some() { norm } else { "output_norm.weight".to_string() };
+    /// The multi-token-prediction block.
+    fn mtp(&mut self, m: &plan::Mtp, vocab: DraftVocab) -> Result<Mtp<B>, Error> {
+        let h = self.plan.hidden;
         Ok(Mtp {
-            embed_norm: self.vector(&name("enorm"), &[h])?,
-            hidden_norm: self.vector(&name("hnorm"), &[h])?,
-            fc_embed: self.columns(&name("eh_proj"), [h, 2 * h], 0..h)?,
-            fc_hidden: self.columns(&name("eh_proj"), [h, 2 * h], h..2 * h)?,
-            layer: self.layer(i)?,
-            norm: self.vector(&norm, &[h])?,
+            embed_norm: self.norm(&m.embed_norm)?,
+            hidden_norm: self.norm(&m.hidden_norm)?,
+            fc_embed: self.columns(&m.fc, 0..h)?,
+            fc_hidden: self.columns(&m.fc, h..2 * h)?,
+            blocks: self.blocks(&m.blocks)?,
+            norm: self.norm(&m.norm)?,
             head: self.draft_head(vocab)?,
         })
     }
 
     /// The head for drafts, if the whole one is much larger: the first tokens, [`MARKS`], and rows for recent tokens of the text.
     fn draft_head(&mut self, among: DraftVocab) -> Result<Option<DraftHead<B>>, Error> {
-        let (vocab, hidden) = (self.config.vocab, self.config.hidden);
+        let (vocab, hidden) = (self.plan.vocab, self.plan.hidden);
         if !among.is_part_of(vocab) {
             return Ok(None);
         }
         let DraftVocab { first, recent } = among;
-        let own = self.model.info("output.weight").is_some();
-        let name = if own { "output.weight" } else { "token_embd.weight" };
-        let all = self.model.tensor(name, &[vocab, hidden])?.matrix();
+        let tensor = self.plan.head.matrix.as_ref().unwrap_or(&self.plan.embed.table);
+        let name = format!("{}.weight", tensor.name);
+        let all = self.model.tensor(&name, &[vocab, hidden])?.matrix();
         let mut rows = all.slice_rows(0, first);
         let mut data = rows.data.to_vec();
         let mut ids: Vec<u32> = (0..first as u32).collect();
@@ -132,8 +146,196 @@ impl<'a, B: Backend> Loader<'a, B> {
         (0..recent).for_each(|_| data.extend_from_slice(&any));
         (rows.rows, rows.data) = (ids.len() + recent, data.into());
         let head = self.be.weight(&rows, None);
-        Ok(Some(DraftHead { weight: self.named(name, head)?, ids, recent }))
+        Ok(Some(DraftHead { weight: self.named(&name, head)?, ids, recent }))
     }
+
+    fn blocks(&mut self, blocks: &[plan::Block]) -> Result<Vec<Block<B>>, Error> {
+        blocks.iter().map(|b| self.block(b)).collect()
+    }
+
+    fn block(&mut self, b: &plan::Block) -> Result<Block<B>, Error> {
+        let branch = |s: &mut Self, branch: &plan::Branch| {
+            Ok::<_, Error>(Branch {
+                pre: s.opt_norm(branch.pre.as_ref())?,
+                op: s.op(b.layer, &branch.op)?,
+                post: s.opt_norm(branch.post.as_ref())?,
+            })
+        };
+        Ok(Block {
+            layer: b.layer,
+            branches: b.branches.iter().map(|r| branch(self, r)).collect::<Result<_, _>>()?,
+            post: self.opt_norm(b.post.as_ref())?,
+            add: b.add,
+            keep: b.keep,
+        })
+    }
+
+    fn op(&mut self, layer: usize, op: &plan::Op) -> Result<Op<B>, Error> {
+        match op {
+            plan::Op::Attention(a) => self.attention(layer, a),
+            plan::Op::Delta(d) => self.delta(layer, d),
+            plan::Op::Ssm(s) => {
+                let at = self.caches.at(layer, op);
+                self.ssm(at, s)
+            }
+            plan::Op::ShortConv(s) => Ok(Op::ShortConv {
+                cache: self.caches.at(layer, op),
+                bcx: self.matrix(&s.bcx)?,
+                out: self.matrix(&s.out)?,
+                spec: verbs::ShortConv { width: s.width, taps: s.taps, conv: self.vector(&s.conv)? },
+            }),
+            plan::Op::Glu(g) => Ok(Op::Glu(self.glu(g)?)),
+            plan::Op::Moe(m) => Ok(Op::Moe(self.moe(m)?)),
+            plan::Op::PerLayer { gate, out, act } => {
+                Ok(Op::PerLayer { gate: self.matrix(gate)?, out: self.matrix(out)?, act: *act })
+            }
+        }
+    }
+
+    fn attention(&mut self, layer: usize, a: &plan::Attention) -> Result<Op<B>, Error> {
+        let (project, values_in_keys, at) = match &a.project {
+            plan::Project::Direct { q, k, v } => {
+                let k = k.as_ref().map(|k| self.matrix(k)).transpose()?;
+                let v = v.as_ref().map(|v| self.matrix(v)).transpose()?;
+                (Project::Direct { q: self.matrix(q)?, k, v }, false, 0)
+            }
+            plan::Project::Latent { down_q, q, down_kv, heads_k, heads_v, rotated, .. } => {
+                let down_q = match down_q {
+                    Some((m, n)) => Some((self.matrix(m)?, self.norm(n)?)),
+                    None => None,
+                };
+                let project = Project::Latent {
+                    down_q,
+                    q: self.matrix(q)?,
+                    down_kv: self.matrix(down_kv)?,
+                    heads_k: self.stack(heads_k)?,
+                    heads_v: self.stack(heads_v)?,
+                    rotated: *rotated,
+                };
+                (project, true, a.v_dim)
+            }
+        };
+        let [q, k, v] = &a.norms;
+        let norms = [self.opt_norm(q.as_ref())?, self.opt_norm(k.as_ref())?, self.opt_norm(v.as_ref())?];
+        let rope = a.rope.map(|r| self.rope(&self.plan.ropes[r], at)).transpose()?;
+        Ok(Op::Attention {
+            project,
+            gate: a.gate.as_ref().map(|g| self.matrix(g)).transpose()?,
+            out: self.matrix(&a.out)?,
+            cache: match a.keeps {
+                Keeps::Own => layer,
+                Keeps::Of(other) => other,
+            },
+            spec: verbs::Attention {
+                heads: a.heads,
+                kv_heads: a.kv_heads,
+                k_dim: a.k_dim,
+                v_dim: a.v_dim,
+                values_in_keys,
+                scale: a.scale,
+                softcap: a.softcap,
+                sinks: a.sinks.as_ref().map(|s| self.vector(s)).transpose()?,
+                gated: a.gated,
+                norms,
+                norm_last: a.norm_last,
+                rope,
+                window: a.window,
+                position_scale: a.position_scale,
+                value_scale: a.value_scale,
+            },
+        })
+    }
+
+    fn rope(&mut self, r: &RopeTable, at: usize) -> Result<verbs::Rope<B>, Error> {
+        let inv_freq = self.be.vector(&r.inv_freq);
+        let inv_freq = self.named("rope_freqs.weight", inv_freq)?;
+        Ok(verbs::Rope { at, dims: r.dims, pairing: r.pairing, inv_freq, scale: r.scale })
+    }
+
+    fn delta(&mut self, layer: usize, d: &plan::Delta) -> Result<Op<B>, Error> {
+        Ok(Op::Delta {
+            qkv: self.matrix(&d.qkv)?,
+            z: self.matrix(&d.z)?,
+            beta: self.matrix(&d.beta)?,
+            alpha: self.matrix(&d.alpha)?,
+            out: self.matrix(&d.out)?,
+            cache: layer,
+            spec: verbs::Gdn {
+                k_heads: d.k_heads,
+                v_heads: d.v_heads,
+                k_dim: d.k_dim,
+                v_dim: d.v_dim,
+                conv_kernel: d.taps,
+                order: d.order,
+                conv: self.vector(&d.conv)?,
+                dt_bias: self.vector(&d.dt_bias)?,
+                a: self.vector(&d.a)?,
+                eps: d.norm.eps,
+                norm: self.vector(&d.norm.weight)?,
+            },
+        })
+    }
+
+    fn ssm(&mut self, cache: usize, s: &plan::Ssm) -> Result<Op<B>, Error> {
+        Ok(Op::Ssm {
+            z: self.matrix(&s.z)?,
+            xbc: self.matrix(&s.xbc)?,
+            dt: self.matrix(&s.dt)?,
+            out: self.matrix(&s.out)?,
+            cache,
+            spec: verbs::Ssm {
+                groups: s.groups,
+                heads: s.heads,
+                dim: s.dim,
+                state: s.state,
+                taps: s.taps,
+                conv: self.vector(&s.conv)?,
+                conv_bias: s.conv_bias.as_ref().map(|b| self.vector(b)).transpose()?,
+                dt_bias: self.vector(&s.dt_bias)?,
+                a: self.vector(&s.a)?,
+                d: self.vector(&s.d)?,
+                norm: self.opt_norm(s.norm.as_ref())?,
+            },
+        })
+    }
+
+    fn glu(&mut self, g: &plan::Glu) -> Result<verbs::Glu<B::Weight>, Error> {
+        Ok(verbs::Glu {
+            gate: g.gate.as_ref().map(|m| self.matrix(m)).transpose()?,
+            up: self.matrix(&g.up)?,
+            down: self.matrix(&g.down)?,
+            act: g.act,
+        })
+    }
+
+    fn moe(&mut self, m: &plan::Moe) -> Result<verbs::Moe<B>, Error> {
+        let r = &m.router;
+        let router = verbs::Router {
+            weight: self.matrix(&r.matrix)?,
+            input: self.opt_norm(r.input.as_ref())?,
+            score: r.score,
+            choice_bias: r.choice_bias.as_ref().map(|b| self.vector(b)).transpose()?,
+            groups: r.groups,
+            experts: r.experts,
+            top_k: r.top_k,
+            normalise: r.normalise,
+            scale: r.scale,
+            per_expert: r.per_expert.as_ref().map(|f| self.vector(f)).transpose()?,
+            weighs_input: r.weighs_input,
+        };
+        let (gate, up) = self.gate_and_up(&m.experts)?;
+        let experts = verbs::Glu { gate, up, down: self.stack(&m.experts.down)?, act: m.experts.act };
+        let shared = match &m.shared {
+            None => None,
+            Some((gate, glu)) => Some(SharedExpert {
+                gate: gate.as_ref().map(|g| self.vector(g)).transpose()?,
+                glu: self.glu(glu)?,
+            }),
+        };
+        Ok(verbs::Moe { router, experts, shared })
+    }
+
+    // ---- tensors
 
     fn done(&mut self, name: &str) {
         // Two parts may share a norm.
@@ -148,38 +350,85 @@ impl<'a, B: Backend> Loader<'a, B> {
         r.map_err(|e| octet_weights::Error::tensor(&self.model.origin, name, e.to_string()).into())
     }
 
-    /// A small tensor as f32 values.
-    fn vector(&mut self, name: &str, shape: &[usize]) -> Result<B::Buf, Error> {
-        let values = self.model.tensor(name, shape)?.to_f32();
+    fn opt_norm(&mut self, n: Option<&plan::Norm>) -> Result<Option<verbs::Norm<B>>, Error> {
+        n.map(|n| self.norm(n)).transpose()
+    }
+
+    fn norm(&mut self, n: &plan::Norm) -> Result<verbs::Norm<B>, Error> {
+        Ok(verbs::Norm {
+            weight: self.vector(&n.weight)?,
+            bias: n.bias.as_ref().map(|b| self.vector(b)).transpose()?,
+            eps: n.eps,
+            centred: n.centred,
+            len: n.len,
+        })
+    }
+
+    /// A small tensor as f32 values, changed as the plan says.
+    fn vector(&mut self, t: &Tensor) -> Result<B::Buf, Error> {
+        let len = t.shape.iter().product();
+        if let Change::Constant(value) = t.change {
+            let v = self.be.vector(&vec![value; len]);
+            return self.named("a norm without a weight", v);
+        }
+        let mut values = self.values(&t.name, &t.shape)?;
+        match (t.change, &t.shape[..]) {
+            (Change::Scale(factor), _) => values.iter_mut().for_each(|x| *x *= factor),
+            (Change::Transpose, &[channels, taps]) => {
+                values = (0..len).map(|i| values[i % channels * taps + i / channels]).collect();
+            }
+            _ => {}
+        }
         let v = self.be.vector(&values);
-        let v = self.named(name, v)?;
-        self.done(name);
+        let v = self.named(&t.name, v)?;
+        self.done(&t.name);
         Ok(v)
     }
 
-    /// Convolution taps `[channels, taps]`, transposed to `[taps, channels]`.
-    fn conv(&mut self, name: &str, channels: usize, taps: usize) -> Result<B::Buf, Error> {
-        let file = self.model.tensor(name, &[channels, taps])?.to_f32();
-        let turned: Vec<f32> =
-            (0..taps * channels).map(|i| file[i % channels * taps + i / channels]).collect();
-        let v = self.be.vector(&turned);
-        let v = self.named(name, v)?;
-        self.done(name);
-        Ok(v)
+    /// The values of a tensor, whose shape may have further dimensions of 1.
+    fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
+        let larger = |s: &[usize]| s.iter().copied().filter(|n| *n != 1).collect::<Vec<_>>();
+        let stored = self.model.info(name).map(|t| t.shape.clone());
+        let shape = match stored {
+            // As many values: some converters flatten norms of groups.
+            Some(s)
+                if larger(&s) == larger(shape)
+                    || s.len() == 2 && shape.len() == 1 && s.iter().product::<usize>() == shape[0] =>
+            {
+                s
+            }
+            _ => shape.to_vec(),
+        };
+        Ok(self.model.tensor(name, &shape)?.to_f32())
     }
 
-    /// `{stem}.weight` as a projection `[rows, cols]`, with `{stem}.bias` where the file has one.
-    fn linear(&mut self, stem: &str, rows: usize, cols: usize) -> Result<B::Weight, Error> {
-        let (name, bias_name) = (format!("{stem}.weight"), format!("{stem}.bias"));
-        let m = self.model.tensor(&name, &[rows, cols])?.matrix();
-        let bias = match self.model.optional(&bias_name)? {
-            None => None,
-            Some(t) => {
-                t.expect_shape(&self.model.origin, &[rows])?;
-                self.done(&bias_name);
-                Some(t.to_f32())
+    /// The bias `{stem}.bias`, if the file has it.
+    fn bias(&mut self, stem: &str, shape: &[usize]) -> Result<Option<Vec<f32>>, Error> {
+        let name = format!("{stem}.bias");
+        if self.model.info(&name).is_none() {
+            return Ok(None);
+        }
+        let values = self.values(&name, shape)?;
+        self.done(&name);
+        Ok(Some(values))
+    }
+
+    /// `{name}.weight` as a projection, with `{name}.bias` where the file has one; or some of their rows.
+    fn matrix(&mut self, t: &Tensor) -> Result<B::Weight, Error> {
+        let (rows, cols) = (t.part.map_or(t.shape[0], |p| p.whole), t.shape[1]);
+        let name = format!("{}.weight", t.name);
+        let whole = self.model.tensor(&name, &[rows, cols])?.matrix();
+        let bias = self.bias(&t.name, &[rows])?;
+        let Some(part) = t.part else { return self.pack(&name, &whole, bias.as_deref()) };
+        let runs: Vec<_> = part.runs().collect();
+        let m = match &runs[..] {
+            [run] => whole.slice_rows(run.start, run.end),
+            _ => {
+                let data = runs.iter().flat_map(|r| whole.slice_rows(r.start, r.end).data.to_vec());
+                Matrix { rows: t.shape[0], data: data.collect::<Vec<u8>>().into(), ..whole }
             }
         };
+        let bias = bias.map(|b| runs.iter().flat_map(|r| b[r.clone()].to_vec()).collect::<Vec<f32>>());
         self.pack(&name, &m, bias.as_deref())
     }
 
@@ -190,196 +439,86 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(w)
     }
 
-    /// Columns `from..to` of a projection `[rows, cols]`, copied row by row.
-    fn columns(
-        &mut self,
-        name: &str,
-        [rows, cols]: [usize; 2],
-        range: std::ops::Range<usize>,
-    ) -> Result<B::Weight, Error> {
-        let m = self.model.tensor(name, &[rows, cols])?.matrix();
+    /// Columns of a projection, copied row by row.
+    fn columns(&mut self, t: &Tensor, range: std::ops::Range<usize>) -> Result<B::Weight, Error> {
+        let name = format!("{}.weight", t.name);
+        let m = self.model.tensor(&name, &t.shape)?.matrix();
         let m = m.slice_cols(range).ok_or_else(|| {
-            octet_weights::Error::tensor(&self.model.origin, name, "cannot be cut in halves of whole blocks")
+            let what = "half its columns are not a multiple of the block size";
+            octet_weights::Error::tensor(&self.model.origin, &name, what)
         })?;
-        self.pack(name, &m, None)
+        self.pack(&name, &m, None)
+    }
+
+    fn table(&mut self, t: &Tensor) -> Result<(B::Embedding, Matrix), Error> {
+        let name = format!("{}.weight", t.name);
+        let table = self.model.tensor(&name, &t.shape)?.matrix();
+        let embedding = self.be.embedding(&table);
+        let embedding = self.named(&name, embedding)?;
+        self.done(&name);
+        Ok((embedding, table))
     }
 
     /// The embedding table and the output head, which may be the same tensor.
     fn embedding_and_head(&mut self) -> Result<(B::Embedding, B::Weight), Error> {
-        let (vocab, hidden) = (self.config.vocab, self.config.hidden);
-        let name = "token_embd.weight";
-        let table = self.model.tensor(name, &[vocab, hidden])?.matrix();
-        let embedding = self.be.embedding(&table);
-        let embedding = self.named(name, embedding)?;
-        let head = match self.model.info("output.weight") {
-            Some(_) => self.linear("output", vocab, hidden)?,
+        let (embedding, table) = self.table(&self.plan.embed.table)?;
+        let head = match &self.plan.head.matrix {
+            Some(head) => self.matrix(head)?,
             None => {
                 let head = self.be.weight(&table, None);
-                self.named(name, head)?
+                self.named("token_embd.weight", head)?
             }
         };
-        self.done(name);
         Ok((embedding, head))
     }
 
-    /// Softmax attention of block `i`.
-    fn attention(&mut self, i: usize) -> Result<Mixer<B>, Error> {
-        let c = self.config;
-        let gated = c.architecture.output_gate;
-        let (heads, kv_heads, d, hidden) = (c.heads, c.kv_heads[i], c.head_dim, c.hidden);
-        let q_rows = heads * d * if gated { 2 } else { 1 };
-        Ok(Mixer::Attention {
-            norm: self.vector(&format!("blk.{i}.attn_norm.weight"), &[hidden])?,
-            q: self.linear(&format!("blk.{i}.attn_q"), q_rows, hidden)?,
-            k: self.linear(&format!("blk.{i}.attn_k"), kv_heads * d, hidden)?,
-            v: self.linear(&format!("blk.{i}.attn_v"), kv_heads * d, hidden)?,
-            out: self.linear(&format!("blk.{i}.attn_output"), hidden, heads * d)?,
-            spec: Attention {
-                heads,
-                kv_heads,
-                head_dim: d,
-                gated,
-                qk_norm: {
-                    let lengths = match c.architecture.qk_norm {
-                        QkNorm::None => None,
-                        QkNorm::Head => Some([d, d]),
-                        QkNorm::Whole => Some([heads * d, kv_heads * d]),
-                    };
-                    let mut norm = |of: &str, n| self.vector(&format!("blk.{i}.attn_{of}_norm.weight"), &[n]);
-                    lengths.map(|[q, k]| Ok::<_, Error>((norm("q", q)?, norm("k", k)?))).transpose()?
-                },
-                eps: c.eps,
-                rope_dims: c.rope.dims,
-                rope_pairing: c.rope_pairing,
-                inv_freq: {
-                    let f = self.be.vector(&c.rope.inv_freq);
-                    self.named("rope_freqs.weight", f)?
-                },
-                rope_scale: c.rope.scale,
-            },
-        })
-    }
-
-    /// Gated DeltaNet of block `i`.
-    fn gdn(&mut self, i: usize) -> Result<Mixer<B>, Error> {
-        let c = self.config;
-        let g = c.gdn.expect("a model with recurrent layers has their dimensions");
-        let value_len = g.v_heads * g.v_dim;
-        let channels = 2 * g.k_heads * g.k_dim + value_len;
-        let name = |n: &str| format!("blk.{i}.{n}");
-        Ok(Mixer::Gdn {
-            norm: self.vector(&name("attn_norm.weight"), &[c.hidden])?,
-            qkv: self.linear(&name("attn_qkv"), channels, c.hidden)?,
-            z: self.linear(&name("attn_gate"), value_len, c.hidden)?,
-            beta: self.linear(&name("ssm_beta"), g.v_heads, c.hidden)?,
-            alpha: self.linear(&name("ssm_alpha"), g.v_heads, c.hidden)?,
-            out: self.linear(&name("ssm_out"), c.hidden, value_len)?,
-            spec: Gdn {
-                k_heads: g.k_heads,
-                v_heads: g.v_heads,
-                k_dim: g.k_dim,
-                v_dim: g.v_dim,
-                conv_kernel: g.conv_kernel,
-                order: g.order,
-                conv: self.conv(&name("ssm_conv1d.weight"), channels, g.conv_kernel)?,
-                dt_bias: self.vector(&name("ssm_dt.bias"), &[g.v_heads])?,
-                a: self.vector(&name("ssm_a"), &[g.v_heads])?,
-                norm: self.vector(&name("ssm_norm.weight"), &[g.v_dim])?,
-                eps: c.eps,
-            },
-        })
-    }
-
-    /// The feed-forward part of block `i`.
-    fn feed_forward(&mut self, i: usize) -> Result<FeedForward<B>, Error> {
-        let c = self.config;
-        let name = |n: &str| format!("blk.{i}.{n}");
-        let norm =
-            self.vector(&name(&format!("{}.weight", c.architecture.feed_forward_norm)), &[c.hidden])?;
-        let Some(m) = c.moe else {
-            return Ok(FeedForward::Dense(Mlp {
-                norm,
-                eps: c.eps,
-                gate: self.linear(&name("ffn_gate"), c.intermediate, c.hidden)?,
-                up: self.linear(&name("ffn_up"), c.intermediate, c.hidden)?,
-                down: self.linear(&name("ffn_down"), c.hidden, c.intermediate)?,
-            }));
-        };
-        let router = self.linear(&name("ffn_gate_inp"), m.experts, c.hidden)?;
-        let (gate, up) = self.gate_and_up(i, m.experts, m.intermediate)?;
-        let down = self.stack(i, "ffn_down", [m.experts, c.hidden, m.intermediate])?;
-        let shared = match m.shared_intermediate {
-            0 => None,
-            n => Some(SharedExpert {
-                router: self.vector(&name("ffn_gate_inp_shexp.weight"), &[c.hidden])?,
-                gate: self.linear(&name("ffn_gate_shexp"), n, c.hidden)?,
-                up: self.linear(&name("ffn_up_shexp"), n, c.hidden)?,
-                down: self.linear(&name("ffn_down_shexp"), c.hidden, n)?,
-            }),
-        };
-        Ok(FeedForward::Experts(Moe {
-            norm,
-            eps: c.eps,
-            router,
-            gate,
-            up,
-            down,
-            shared,
-            experts: m.experts,
-            top_k: m.top_k,
-            norm_top_k: m.norm_top_k,
-        }))
-    }
-
     /// Gate and up projections of all experts: two stacks, one fused stack, or a tensor for each expert.
-    fn gate_and_up(
-        &mut self,
-        i: usize,
-        experts: usize,
-        inner: usize,
-    ) -> Result<(B::Experts, B::Experts), Error> {
-        let hidden = self.config.hidden;
-        let fused = format!("blk.{i}.ffn_gate_up_exps.weight");
+    fn gate_and_up(&mut self, g: &plan::Glu) -> Result<(Option<B::Experts>, B::Experts), Error> {
+        let Some(gate) = &g.gate else { return Ok((None, self.stack(&g.up)?)) };
+        let stem = gate.name.replace("ffn_gate_exps", "ffn_gate_up_exps");
+        let fused = format!("{stem}.weight");
         if self.model.info(&fused).is_none() {
-            let gate = self.stack(i, "ffn_gate", [experts, inner, hidden])?;
-            return Ok((gate, self.stack(i, "ffn_up", [experts, inner, hidden])?));
+            let gate = self.stack(gate)?;
+            return Ok((Some(gate), self.stack(&g.up)?));
         }
+        let (experts, inner, hidden) = (gate.shape[0], gate.shape[1], gate.shape[2]);
         let m = self.model.tensor(&fused, &[experts, 2 * inner, hidden])?.matrix();
-        let half = |from: usize| -> Vec<Matrix> {
-            (0..experts).map(|e| m.slice_rows((2 * e + from) * inner, (2 * e + from + 1) * inner)).collect()
+        let biases = self.bias(&stem, &[experts, 2 * inner])?;
+        let mut half = |from: usize| {
+            let rows = |e: usize| (2 * e + from) * inner..(2 * e + from + 1) * inner;
+            let m: Vec<Matrix> = (0..experts).map(|e| m.slice_rows(rows(e).start, rows(e).end)).collect();
+            let bias =
+                biases.as_ref().map(|b| (0..experts).flat_map(|e| b[rows(e)].to_vec()).collect::<Vec<_>>());
+            let w = self.be.experts(&m, bias.as_deref());
+            self.named(&fused, w)
         };
-        let gate = self.be.experts(&half(0));
-        let gate = self.named(&fused, gate)?;
-        let up = self.be.experts(&half(1));
-        let up = self.named(&fused, up)?;
+        let both = (Some(half(0)?), half(1)?);
         self.done(&fused);
-        Ok((gate, up))
+        Ok(both)
     }
 
-    /// One projection of all experts `[experts, rows, cols]`: a stack, or a tensor for each expert.
-    fn stack(
-        &mut self,
-        i: usize,
-        stem: &str,
-        [experts, rows, cols]: [usize; 3],
-    ) -> Result<B::Experts, Error> {
-        let stacked = format!("blk.{i}.{stem}_exps.weight");
-        let single = |e: usize| format!("blk.{i}.{stem}.{e}.weight");
+    /// One projection of all experts or heads `[count, rows, cols]`: a stack, or a tensor for each.
+    fn stack(&mut self, t: &Tensor) -> Result<B::Experts, Error> {
+        let [count, rows, cols] = t.shape[..] else { unreachable!("a stack has three dimensions") };
+        let stacked = format!("{}.weight", t.name);
+        let stem = t.name.trim_end_matches("_exps");
+        let single = |e: usize| format!("{stem}.{e}.weight");
         let is_stacked = self.model.info(&stacked).is_some() || self.model.info(&single(0)).is_none();
         let m: Vec<Matrix> = if is_stacked {
-            let m = self.model.tensor(&stacked, &[experts, rows, cols])?.matrix();
-            (0..experts).map(|e| m.slice_rows(e * rows, (e + 1) * rows)).collect()
+            let m = self.model.tensor(&stacked, &[count, rows, cols])?.matrix();
+            (0..count).map(|e| m.slice_rows(e * rows, (e + 1) * rows)).collect()
         } else {
             let one = |e| Ok(self.model.tensor(&single(e), &[rows, cols])?.matrix());
-            (0..experts).map(one).collect::<Result<_, octet_weights::Error>>()?
+            (0..count).map(one).collect::<Result<_, octet_weights::Error>>()?
         };
-        let w = self.be.experts(&m);
+        let bias = self.bias(&t.name, &[count, rows])?;
+        let w = self.be.experts(&m, bias.as_deref());
         drop(m);
         let w = self.named(&stacked, w)?;
         if is_stacked {
             self.done(&stacked);
         } else {
-            (0..experts).for_each(|e| self.done(&single(e)));
+            (0..count).for_each(|e| self.done(&single(e)));
         }
         Ok(w)
     }

@@ -1,23 +1,26 @@
 //! Loads models, and hides the backend behind one virtual call per step.
 
-mod architectures;
+pub mod architectures;
 pub mod config;
 pub mod decoder;
+pub mod derive;
 mod device;
 mod kernels;
-mod keys;
+pub mod keys;
 pub mod loader;
 pub(crate) mod mtp;
+pub mod plan;
 mod recent;
 pub mod rope;
+mod unread;
 
-pub use architectures::{ARCHITECTURES, Architecture, QkNorm};
+pub use architectures::{ARCHITECTURES, Architecture};
 pub use device::Device;
 pub use mtp::{DraftVocab, Guess, Rows};
 
 use std::sync::Arc;
 
-use octet_compute::backend::{Backend, CacheShape, KvType, KvTypes, Pass, StepShape};
+use octet_compute::backend::{Backend, CacheShape, KvType, KvTypes, LayerCache, Out, Pass};
 use octet_compute::batch::{PAGE_TOKENS, Redo};
 pub use octet_compute::inspect::Inspect;
 use octet_compute::picks::{PICKS, Pick};
@@ -194,8 +197,13 @@ pub fn context_length(model: &octet_weights::Model) -> Result<usize, Error> {
 
 /// Fails if the model's heads cannot be stored in these types.
 pub(crate) fn check_kv(origin: &str, config: &Config, kv: KvTypes) -> Result<(), Error> {
-    let named = |e| octet_compute::Error(format!("{origin}: {e}"));
-    Ok(kv.check(config.head_dim).map_err(named)?)
+    for cache in derive::Caches::new(&config.plan).shape(true) {
+        if let LayerCache::Kv { k_dim, v_dim, .. } = cache {
+            let named = |e| octet_compute::Error(format!("{origin}: {e}"));
+            kv.check(k_dim, v_dim).map_err(named)?;
+        }
+    }
+    Ok(())
 }
 
 /// Loads a model into `be`. Fails if the file has tensors that are not used here: the model would run, with wrong results.
@@ -212,26 +220,23 @@ pub fn load<B: Backend + Inspect>(
         let what = format!("a cache of {} pages is more than can be numbered", limits.pages);
         return Err(octet_compute::Error(what).into());
     }
-    let decoder =
-        Loader::new(model, &mut be, &config, progress).decoder(limits.mtp.then_some(limits.draft_vocab))?;
+    if let Some(part) = derive::parts(&config.plan).into_iter().find(|p| !be.supports(*p)) {
+        let what = format!("{}: {part} are not supported on this device; use --device cpu", model.origin);
+        return Err(octet_compute::Error(what).into());
+    }
+    let decoder = Loader::new(model, &mut be, &config.plan, progress)
+        .decoder(limits.mtp.then_some(limits.draft_vocab))?;
     let slots = limits.slots + limits.spare_slots;
     let shape = decoder.cache_shape(limits.pages, slots, limits.guesses, limits.kv);
-    let step = StepShape {
-        tokens: limits.batch_tokens,
-        outputs: limits.batch_outputs,
-        heads: config.heads,
-        intermediate: config.intermediate.max(config.moe.map_or(0, |m| m.shared_intermediate)),
-        experts: config.moe.map_or(0, |m| m.experts),
-        top_k: config.moe.map_or(0, |m| m.top_k),
-        expert_intermediate: config.moe.map_or(0, |m| m.intermediate),
-    };
+    let step = derive::step_shape(&config.plan, limits.batch_tokens, limits.batch_outputs);
     let cache = be.cache(&shape, step)?;
-    let scratch = decoder.scratch(&mut be, limits.batch_tokens, limits.batch_outputs)?;
+    let widths = derive::widths(&config.plan);
+    let scratch = decoder.scratch(&mut be, widths, limits.batch_tokens, limits.batch_outputs)?;
     let mtp = match &decoder.mtp {
         Some(block) => Some(mtp::State::new(&mut be, &limits, &config, block)?),
         None => None,
     };
-    let counts = Arc::new(decoder.expert_counts(&be, step.experts, &step));
+    let counts = Arc::new(decoder.expert_counts(&be, &step));
     // Needed only if they are copied from the backend's own memory.
     let copied = if be.borrow(&scratch.logits).is_some() { 0 } else { limits.batch_outputs * config.vocab };
     let logits = vec![0.0; copied];
@@ -450,7 +455,7 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
             none => none.insert(be.buf(self.limits.batch_tokens * decoder.hidden)?),
         };
         be.step(Pass::Other, &Batch::default(), |be| {
-            be.norm(n, &scratch.h, &decoder.norm, decoder.eps, normed);
+            be.norm(n, Some(&scratch.h), &decoder.norm, Out::Write(normed));
         })?;
         self.states.resize(n * decoder.hidden, 0.0);
         be.read(normed, &mut self.states);
@@ -472,9 +477,9 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
             });
         })?;
         be.count_experts(counts);
-        be.norm(batch.len(), &scratch.h, &decoder.norm, decoder.eps, &mut normed);
+        be.norm(batch.len(), Some(&scratch.h), &decoder.norm, Out::Write(&mut normed));
         be.read(&normed, &mut row);
-        probe(decoder.layers.len() + 1, &row);
+        probe(decoder.layers + 1, &row);
         Ok(self.read_logits(batch))
     }
 
@@ -511,8 +516,8 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
         let Self { be, decoder, cache, scratch, counts, mtp: state, .. } = self;
         let (Some(mtp), Some(state)) = (&decoder.mtp, state) else { return Ok(()) };
         // Both are read before either is written, which overwrites the trunk's states.
-        be.norm_outputs(&fill.from, &scratch.h, &decoder.norm, decoder.eps, &mut state.hidden);
-        be.norm_outputs(&draft.from, &scratch.h, &decoder.norm, decoder.eps, &mut state.own);
+        be.norm_outputs(&fill.from, &scratch.h, &decoder.norm, &mut state.hidden);
+        be.norm_outputs(&draft.from, &scratch.h, &decoder.norm, &mut state.own);
         if !fill.batch.is_empty() {
             let (batch, hidden, work) = (&fill.batch, &state.hidden, &mut state.work);
             be.step(Pass::Other, batch, |be| {

@@ -1,36 +1,86 @@
 //! Rotary position embedding: the frequencies of a head's dimensions, and the scaling that files specify for contexts longer than the
-//! trained one. Called by `Config::read`.
+//! trained one. Called by `architectures/`.
 
 use std::f64::consts::PI;
 
-use octet_weights::Model;
+use octet_compute::backend::RopePairing;
 
-use super::config::Keys;
+use super::keys::{CONTEXT_MAX, Keys};
+use super::plan::RopeTable;
 use crate::Error;
 
 const TYPE: &str = "rope.scaling.type";
 const FACTOR: &str = "rope.scaling.factor";
 const ORIGINAL: &str = "rope.scaling.original_context_length";
 
-/// Rotary position embedding of a model.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Rope {
-    /// Rotated dimensions of each head.
-    pub dims: usize,
-    /// Radians per position of each pair of them `[dims / 2]`.
-    pub inv_freq: Vec<f32>,
-    /// Factor of sines and cosines: YaRN's attention factor, otherwise 1.
-    pub scale: f32,
+/// What a rotation has besides the base of its frequencies.
+#[derive(Debug, Clone, Copy)]
+pub struct RopeRules {
+    /// The key of the base.
+    pub base: &'static str,
+    /// Its default.
+    pub default: f32,
+    /// The file's scaling applies.
+    pub scaled: bool,
+    /// The divisors `rope_freqs.weight` apply, if the file has them.
+    pub divided: bool,
+    /// The ends of YaRN's ramp are rounded to whole pairs.
+    pub rounds: bool,
+    /// LongRoPE's tables may be used ([`longrope`]).
+    pub long: bool,
+    /// What the file's multiplier of YaRN's logarithm is multiplied by (DeepSeek's converters store a tenth).
+    pub log_unit: f32,
 }
 
-/// `theta^(-2j/dims)`, scaled as the file specifies. `context` is the file's context length.
-pub(super) fn read(model: &Model, k: &Keys, dims: usize, context: usize) -> Result<Rope, Error> {
-    let theta = k.opt_f32("rope.freq_base")?.unwrap_or(10_000.0);
+/// The rotation of most models.
+pub const ROPE: RopeRules = RopeRules {
+    base: "rope.freq_base",
+    default: 10_000.0,
+    scaled: true,
+    divided: true,
+    rounds: true,
+    long: false,
+    log_unit: 1.0,
+};
+
+/// The rotation of layers with windows, where it differs: never scaled.
+pub const WINDOWED: RopeRules =
+    RopeRules { base: "rope.freq_base_swa", scaled: false, divided: false, ..ROPE };
+
+impl Keys<'_> {
+    /// The rotation of most models: of the dimensions that `rope.dimension_count` says, or all of `head_dim`.
+    pub fn rope(&self, head_dim: usize, gguf: RopePairing) -> Result<RopeTable, Error> {
+        let dims = self.rope_dims("rope.dimension_count", head_dim)?;
+        table(self, dims, self.pairing(gguf)?, ROPE)
+    }
+}
+
+/// `theta^(-2j/dims)`, scaled as the file specifies.
+pub fn table(k: &Keys, dims: usize, pairing: RopePairing, rules: RopeRules) -> Result<RopeTable, Error> {
+    let theta = k.opt_f32(rules.base)?.unwrap_or(rules.default);
     if theta <= 1.0 {
-        return Err(k.bad("rope.freq_base", format!("is {theta}; expected more than 1")));
+        return Err(k.bad(rules.base, format!("is {theta}; expected more than 1")));
     }
     let inv_freq = (0..dims / 2).map(|j| 1.0 / theta.powf(2.0 * j as f32 / dims as f32)).collect();
-    let mut rope = Rope { dims, inv_freq, scale: 1.0 };
+    let mut rope = RopeTable { dims, pairing, inv_freq, scale: 1.0 };
+    if rules.scaled {
+        scale(k, f64::from(theta), rules, &mut rope)?;
+    }
+    let divisors = "rope_freqs.weight";
+    if rules.divided && k.has(divisors) {
+        let divisors = k.model.tensor(divisors, &[dims / 2])?.to_f32();
+        for (f, d) in rope.inv_freq.iter_mut().zip(&divisors) {
+            *f /= d;
+        }
+    }
+    if rope.inv_freq.iter().any(|f| !f.is_finite()) || !rope.scale.is_finite() {
+        return Err(k.bad(rules.base, "gives frequencies that are not finite".into()));
+    }
+    Ok(rope)
+}
+
+/// The scaling factor that the file states; 1 without one.
+pub fn factor(k: &Keys) -> Result<f32, Error> {
     // Older files have a single number for the scaling. 0 means none, as in llama.cpp.
     let given = match k.opt_f32(FACTOR)? {
         None => k.opt_f32("rope.scale_linear")?,
@@ -40,30 +90,50 @@ pub(super) fn read(model: &Model, k: &Keys, dims: usize, context: usize) -> Resu
     if factor < 1.0 {
         return Err(k.bad(FACTOR, format!("is {factor}; expected at least 1")));
     }
+    Ok(factor)
+}
+
+/// The context before scaling.
+pub fn original_context(k: &Keys) -> Result<f32, Error> {
+    let context = k.size("context_length", CONTEXT_MAX)?;
+    let original = k.opt_f32(ORIGINAL)?.unwrap_or(context as f32);
+    match original > 0.0 {
+        true => Ok(original),
+        false => Err(k.bad(ORIGINAL, format!("is {original}; expected more than 0"))),
+    }
+}
+
+fn scale(k: &Keys, theta: f64, rules: RopeRules, rope: &mut RopeTable) -> Result<(), Error> {
+    let factor = factor(k)?;
     // A factor without a type means linear scaling, as in llama.cpp.
     match k.opt_str(TYPE)?.unwrap_or("linear") {
         "none" | "default" => {}
         "linear" => rope.inv_freq.iter_mut().for_each(|f| *f /= factor),
         "llama3" => llama3(k, factor, &mut rope.inv_freq)?,
-        "yarn" => {
-            let original = k.opt_f32(ORIGINAL)?.unwrap_or(context as f32);
-            yarn(k, f64::from(theta), factor, original, &mut rope)?;
-        }
+        "yarn" => yarn(k, theta, factor, rules, rope)?,
+        "longrope" if rules.long => {}
         other => {
             let what = format!("is '{other}', which is not supported (known: none, linear, llama3, yarn)");
             return Err(k.bad(TYPE, what));
         }
     }
-    if model.info("rope_freqs.weight").is_some() {
-        let divisors = model.tensor("rope_freqs.weight", &[dims / 2])?.to_f32();
+    Ok(())
+}
+
+/// LongRoPE (arXiv 2402.13753): pairs are divided by one of two tables. As in llama.cpp, the context of the file decides: keys in the cache
+/// keep their rotation, so it cannot change when a sequence grows. Sines and cosines get the factor that the file states.
+pub fn longrope(k: &Keys, rope: &mut RopeTable) -> Result<(), Error> {
+    let context = k.size("context_length", CONTEXT_MAX)?;
+    let is_long = context as f32 > original_context(k)?;
+    let name = if is_long { "rope_factors_long.weight" } else { "rope_factors_short.weight" };
+    if k.has(name) {
+        let divisors = k.model.tensor(name, &[rope.dims / 2])?.to_f32();
         for (f, d) in rope.inv_freq.iter_mut().zip(&divisors) {
             *f /= d;
         }
+        rope.scale = k.factor("rope.scaling.attn_factor", 1.0)?;
     }
-    if rope.inv_freq.iter().any(|f| !f.is_finite()) || !rope.scale.is_finite() {
-        return Err(k.bad("rope.freq_base", "gives frequencies that are not finite".into()));
-    }
-    Ok(rope)
+    Ok(())
 }
 
 /// Llama 3.1's frequency scaling: low frequencies are divided by `factor`, high ones kept, with a linear ramp between.
@@ -87,20 +157,16 @@ fn llama3(k: &Keys, factor: f32, freq: &mut [f32]) -> Result<(), Error> {
 
 /// YaRN (arXiv 2309.00071): pairs with fewer than `beta_slow` rotations within the `original` context are divided by `factor`, those
 /// with more than `beta_fast` are kept, with a ramp between; and attention is scaled.
-fn yarn(k: &Keys, theta: f64, factor: f32, original: f32, rope: &mut Rope) -> Result<(), Error> {
+fn yarn(k: &Keys, theta: f64, factor: f32, rules: RopeRules, rope: &mut RopeTable) -> Result<(), Error> {
     let positive = |key: &str, default: f32| {
         let value = k.opt_f32(key)?.unwrap_or(default);
         if value > 0.0 { Ok(value) } else { Err(k.bad(key, format!("is {value}; expected more than 0"))) }
     };
-    for (key, only) in [("yarn_ext_factor", 1.0), ("yarn_log_multiplier", 0.0)] {
-        let key = format!("rope.scaling.{key}");
-        if let Some(value) = k.opt_f32(&key)?.filter(|v| *v != only) {
-            return Err(k.bad(&key, format!("is {value}; only {only} is supported")));
-        }
+    let key = "rope.scaling.yarn_ext_factor";
+    if let Some(value) = k.opt_f32(key)?.filter(|v| *v != 1.0) {
+        return Err(k.bad(key, format!("is {value}; only 1 is supported")));
     }
-    if original <= 0.0 {
-        return Err(k.bad(ORIGINAL, format!("is {original}; expected more than 0")));
-    }
+    let original = original_context(k)?;
     let fast = positive("rope.scaling.yarn_beta_fast", 32.0)?;
     let slow = positive("rope.scaling.yarn_beta_slow", 1.0)?;
     if fast < slow {
@@ -110,15 +176,30 @@ fn yarn(k: &Keys, theta: f64, factor: f32, original: f32, rope: &mut Rope) -> Re
     // The pair with this number of rotations within the original context.
     let pair =
         |turns: f32| dims * (f64::from(original) / (f64::from(turns) * 2.0 * PI)).ln() / (2.0 * theta.ln());
-    let first = pair(fast).floor().max(0.0);
-    let last = pair(slow).ceil().min(dims - 1.0);
+    let round = |x: f64, to: fn(f64) -> f64| if rules.rounds { to(x) } else { x };
+    let first = round(pair(fast), f64::floor).max(0.0);
+    let last = round(pair(slow), f64::ceil).min(dims - 1.0);
     let width = if first == last { 0.001 } else { last - first };
     for (j, f) in rope.inv_freq.iter_mut().enumerate() {
         let ramp = ((j as f64 - first) / width).clamp(0.0, 1.0) as f32;
         *f = *f / factor * ramp + *f * (1.0 - ramp);
     }
-    // Files state the factor relative to the one that follows from the scaling (llama.cpp's convention).
+    // Files state the factor relative to the one that follows from the scaling (llama.cpp's convention). A multiplier of the logarithm of all
+    // dimensions scales attention instead (`log_scale`), and divides this factor; DeepSeek's models have the same multiplier in both.
     let stated = positive("rope.scaling.attn_factor", 1.0)? * positive("rope.scaling.yarn_attn_factor", 1.0)?;
-    rope.scale = stated * (1.0 + 0.1 * factor.ln());
+    let own = 1.0 + 0.1 * factor.ln();
+    rope.scale = stated
+        * match log_scale(k, rules.log_unit)? {
+            None => own,
+            Some(_) if rules.log_unit != 1.0 => 1.0,
+            Some(all) => own / all,
+        };
     Ok(())
+}
+
+/// YaRN's factor by the file's multiplier of the logarithm, in units of `unit`: `1 + 0.1 m ln(factor)`.
+pub fn log_scale(k: &Keys, unit: f32) -> Result<Option<f32>, Error> {
+    let multiplier = k.opt_f32("rope.scaling.yarn_log_multiplier")?.filter(|m| *m != 0.0);
+    let factor = factor(k)?;
+    Ok(multiplier.map(|m| 1.0 + 0.1 * (m * unit) * factor.ln()))
 }

@@ -15,7 +15,7 @@ pub enum Group {
     Router,
     /// The MLP of layers without experts.
     DenseMlp,
-    /// Gated DeltaNet: projections, convolution, gates and its own norm.
+    /// Recurrent layers: projections, convolution, gates and their own norm.
     LinearAttention,
     /// Projections of softmax attention.
     FullAttention,
@@ -69,7 +69,7 @@ impl Group {
         match name {
             "token_embd.weight" => return Self::Embedding,
             "output.weight" | "output.bias" => return Self::LmHead,
-            "output_norm.weight" => return Self::Norms,
+            "output_norm.weight" | "token_embd_norm.weight" => return Self::Norms,
             _ => {}
         }
         let block = name.strip_prefix("blk.").and_then(|s| s.split_once('.'));
@@ -77,16 +77,16 @@ impl Group {
             return Self::Other;
         };
         let Some(&recurrent) = config.recurrent.get(layer) else {
-            return if layer < config.layers + config.mtp_layers { Self::Mtp } else { Self::Other };
+            return Self::Mtp;
         };
         let is = |prefix: &str| stem.starts_with(prefix);
-        if is("ffn_gate_inp") {
+        if is("ffn_gate_inp") || is("exp_probs_b") {
             Self::Router
         } else if is("ffn_") && stem.contains("_shexp") {
             Self::SharedExpert
         } else if is("ffn_") && (stem.contains("_exps") || is_one_expert(stem)) {
             Self::RoutedExperts
-        } else if recurrent && (is("ssm_") || is("attn_qkv") || is("attn_gate")) {
+        } else if recurrent && (is("ssm_") || is("shortconv") || is("attn_qkv") || is("attn_gate")) {
             Self::LinearAttention
         } else if stem.contains("norm") {
             Self::Norms

@@ -35,9 +35,10 @@ impl Report {
             format!("{} in {} tensors: {}", bytes(self.bytes), self.tensors, mix(&self.types, self.bytes)),
         );
         let recurrent = c.recurrent.iter().filter(|&&r| r).count();
+        let kind = if c.delta().is_some() { "Gated DeltaNet" } else { "recurrent" };
         let mut layers = match recurrent {
             0 => format!("{} of attention", c.layers),
-            n => format!("{}: {n} Gated DeltaNet, {} attention", c.layers, c.layers - n),
+            n => format!("{}: {n} {kind}, {} attention", c.layers, c.layers - n),
         };
         layers +=
             if c.mtp_layers > 0 { ", and multi-token prediction" } else { ", no multi-token prediction" };
@@ -47,21 +48,21 @@ impl Report {
             "dimensions",
             format!("{} wide, {} embedding rows{tied}, context {}", c.hidden, c.vocab, c.context_length),
         );
-        let kv = c.kv_heads.iter().max().copied().unwrap_or(0);
-        out.line(
-            "attention",
-            format!(
-                "{} query heads on {kv} key/value heads of {}, {} rotated",
-                c.heads, c.head_dim, c.rope.dims
-            ),
-        );
-        if let Some(g) = c.gdn {
+        if let Some(a) = c.attention() {
+            let kv = c.kv_heads().into_iter().max().unwrap_or(0);
+            let rotated = a.rope.map_or(0, |r| c.plan.ropes[r].dims);
+            out.line(
+                "attention",
+                format!("{} query heads on {kv} key/value heads of {}, {rotated} rotated", a.heads, a.k_dim),
+            );
+        }
+        if let Some(g) = c.delta() {
             let heads =
                 format!("{} key heads of {}, {} value heads of {}", g.k_heads, g.k_dim, g.v_heads, g.v_dim);
-            out.line("Gated DeltaNet", format!("{heads}, convolution over {}", g.conv_kernel));
+            out.line("Gated DeltaNet", format!("{heads}, convolution over {}", g.taps));
         }
         match c.moe {
-            None => out.line("mlp", format!("dense, {} wide", c.intermediate)),
+            None => out.line("mlp", format!("dense, {} wide", c.intermediate())),
             Some(m) => {
                 let shared = match m.shared_intermediate {
                     0 => "none shared".to_string(),

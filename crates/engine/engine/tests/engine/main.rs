@@ -36,3 +36,4 @@ mod tokenizer_damage;
 mod tokenizer_families;
 mod tokenizer_golden;
 mod tokenizer_packages;
+mod zoo;

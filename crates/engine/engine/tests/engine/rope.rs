@@ -2,7 +2,7 @@
 
 use crate::common::{Run, exact_backends, limits, load};
 use octet_engine::models::config::Config;
-use octet_engine::models::rope::Rope;
+use octet_engine::models::plan::RopeTable;
 use octet_synth::{Mix, tiny};
 use octet_weights::{GgmlType, Model, Value};
 
@@ -14,8 +14,8 @@ fn file(keys: &[(&str, Value)]) -> Model {
     file
 }
 
-fn rope(keys: &[(&str, Value)]) -> Result<Rope, String> {
-    Config::read(&file(keys)).map(|c| c.rope).map_err(|e| e.to_string())
+fn rope(keys: &[(&str, Value)]) -> Result<RopeTable, String> {
+    Config::read(&file(keys)).map(|c| c.plan.ropes[0].clone()).map_err(|e| e.to_string())
 }
 
 fn text(s: &str) -> Value {
@@ -172,7 +172,6 @@ fn scalings_that_are_refused() {
     for (keys, want) in [
         (vec![("rope.scaling.type", text("longrope"))], "rope.scaling.type"),
         (vec![("rope.scaling.factor", Value::F64(0.5))], "rope.scaling.factor"),
-        (yarn("rope.scaling.yarn_log_multiplier", 0.1), "yarn_log_multiplier"),
         (yarn("rope.scaling.yarn_ext_factor", 0.5), "yarn_ext_factor"),
         (yarn("rope.scaling.yarn_beta_slow", 0.0), "yarn_beta_slow"),
         (yarn("rope.scaling.yarn_beta_fast", 0.5), "yarn_beta_fast"),

@@ -1,7 +1,7 @@
 //! Rotation, storing keys and values, and attention.
 
 use octet_compute::Error;
-use octet_compute::backend::{Attention, KvType, RopePairing};
+use octet_compute::backend::{Attention, KvType, Norm, RopePairing};
 use octet_compute::batch::Batch;
 
 use crate::backend::{Buf, Cache, LayerStore, Prologue, Vulkan, chunks};
@@ -33,27 +33,32 @@ impl Vulkan {
         self.use_batch(batch)?;
         self.prepare_angles(batch, a)?;
         let dummy = self.dummy.clone();
-        let (q_norm, k_norm) = a.qk_norm.as_ref().map_or((&dummy, &dummy), |(q, k)| (&q.buffer, &k.buffer));
+        let weight =
+            |n: &'_ Option<Norm<Self>>| n.as_ref().map_or_else(|| dummy.clone(), |n| n.weight.buffer.clone());
+        let (q_norm, k_norm) = (weight(&a.norms[0]), weight(&a.norms[1]));
+        let rope =
+            a.rope.as_ref().ok_or_else(|| Error("layers without rotation are not supported".into()))?;
+        let eps = a.norms[0].as_ref().map_or(0.0, |n| n.eps);
         let block = self.block()?;
         let (words, angles, places) = (block.words.clone(), block.angles.clone(), block.places);
         let factors = self.scratch()?.factors.clone();
-        let stride = if a.gated { 2 * a.head_dim } else { a.head_dim };
+        let stride = if a.gated { 2 * a.k_dim } else { a.k_dim };
         let norm = self.qk_norm(batch.len(), a, q, k)?;
         let buffers =
-            [&q.buffer, &k.buffer, &v.buffer, q_norm, k_norm, &words, keys, values, &angles, &factors];
+            [&q.buffer, &k.buffer, &v.buffer, &q_norm, &k_norm, &words, keys, values, &angles, &factors];
         let push = [
             a.heads as u32,
             a.kv_heads as u32,
-            a.head_dim as u32,
+            a.k_dim as u32,
             stride as u32,
-            (a.rope_dims / 2) as u32,
+            (rope.dims / 2) as u32,
             norm,
-            a.eps.to_bits(),
+            eps.to_bits(),
             places,
             0,
             batch.len() as u32,
         ];
-        let adjacent = u32::from(a.rope_pairing == RopePairing::Adjacent);
+        let adjacent = u32::from(rope.pairing == RopePairing::Adjacent);
         let constants = [number(cache.kv.keys), number(cache.kv.values), adjacent];
         let groups = [(a.heads + 2 * a.kv_heads) as u32, batch.len() as u32, 1];
         self.recorder.barrier()?;
@@ -63,9 +68,10 @@ impl Vulkan {
     /// Puts sines and cosines of the batch's positions in the block. All layers share them.
     fn prepare_angles(&mut self, batch: &Batch, a: &Attention<Self>) -> Result<(), Error> {
         self.before_host_write()?;
+        let Some(rope) = &a.rope else { return Ok(()) };
         let frequencies =
-            a.inv_freq.host.clone().ok_or_else(|| Error("too many rotated dimensions".into()))?;
-        let prologue = Prologue::Angles(frequencies, a.rope_scale);
+            rope.inv_freq.host.clone().ok_or_else(|| Error("too many rotated dimensions".into()))?;
+        let prologue = Prologue::Angles(frequencies, rope.scale);
         let is_known = self.prologue.iter().any(|p| match (p, &prologue) {
             (Prologue::Angles(f, s), Prologue::Angles(g, t)) => f == g && s == t,
             _ => false,
@@ -86,13 +92,13 @@ impl Vulkan {
     /// The number that `rope.comp` has for the norm of queries and keys: 0 for none, 1 for each head's, 2 for all heads together (OLMoE), whose
     /// factors are a stage of their own.
     fn qk_norm(&mut self, n: usize, a: &Attention<Self>, q: &Buf, k: &Buf) -> Result<u32, Error> {
-        match &a.qk_norm {
+        match &a.norms[0] {
             None => Ok(0),
-            Some((norm, _)) if norm.len == a.head_dim => Ok(1),
-            Some(_) => {
+            Some(norm) if norm.len == a.k_dim => Ok(1),
+            Some(norm) => {
                 self.recorder.barrier()?;
-                self.norm_factors(n, a.heads * a.head_dim, &q.buffer, a.eps, 0)?;
-                self.norm_factors(n, a.kv_heads * a.head_dim, &k.buffer, a.eps, n)?;
+                self.norm_factors(n, a.heads * a.k_dim, &q.buffer, norm.eps, 0)?;
+                self.norm_factors(n, a.kv_heads * a.k_dim, &k.buffer, norm.eps, n)?;
                 Ok(2)
             }
         }
@@ -119,15 +125,15 @@ impl Vulkan {
         let (words, positions, tables, pages) =
             (block.words.clone(), block.positions, block.tables, block.pages);
         let chunks = chunks(batch);
-        let (rows, quantise) = (self.input()?, a.head_dim.is_multiple_of(32));
-        let stride = if a.gated { 2 * a.head_dim } else { a.head_dim } as u32;
-        let (heads, dim) = (a.heads as u32, a.head_dim as u32);
-        let token_bytes = 4 * (a.heads * chunks * (a.head_dim + 2)) as u64;
+        let (rows, quantise) = (self.input()?, a.k_dim.is_multiple_of(32));
+        let stride = if a.gated { 2 * a.k_dim } else { a.k_dim } as u32;
+        let (heads, dim) = (a.heads as u32, a.k_dim as u32);
+        let token_bytes = 4 * (a.heads * chunks * (a.k_dim + 2)) as u64;
         let at_once = (partial.bytes / token_bytes) as usize;
         if at_once == 0 {
             return Err(Error(format!("a context of {chunks} chunks is too long for this device")));
         }
-        let scale = (a.head_dim as f32).powf(-0.5);
+        let scale = a.scale;
         for first in (0..batch.len()).step_by(at_once) {
             let n = (batch.len() - first).min(at_once) as u32;
             let push = [

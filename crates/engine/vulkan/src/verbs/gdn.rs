@@ -49,7 +49,7 @@ impl Vulkan {
         out: &Buf,
         tail: u32,
     ) -> Result<(), Error> {
-        let LayerStore::Gdn { conv, state, kept, kept_rows, .. } = store else {
+        let LayerStore::State { conv, state, kept, kept_rows, .. } = store else {
             unreachable!("the layer has no recurrent state")
         };
         let block = self.block()?;
@@ -102,7 +102,7 @@ impl Vulkan {
         store: &LayerStore,
         [qkv, beta, alpha]: [&Buf; 3],
     ) -> Result<(), Error> {
-        let LayerStore::Gdn { conv, kept, kept_rows, .. } = store else {
+        let LayerStore::State { conv, kept, kept_rows, .. } = store else {
             unreachable!("the layer has no recurrent state")
         };
         let block = self.block()?;

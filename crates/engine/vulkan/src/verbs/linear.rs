@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use octet_compute::Error;
-use octet_compute::backend::Mlp;
+use octet_compute::backend::{Glu, Norm};
 use octet_compute::batch::Batch;
 
 use super::{ROW_TICKETS, Rows, TAIL_TOKENS_MAX};
@@ -256,14 +256,14 @@ impl Vulkan {
         &mut self,
         n: usize,
         x: &Buf,
-        norm: &Buf,
-        eps: f32,
+        norm: &Norm<Self>,
         weights: &[&Weight],
         out: &[Arc<Buffer>],
     ) -> Result<(), Error> {
         let input = self.input()?;
         self.traffic.add_weights(weights);
-        self.norm_stage(n, norm.len, &x.buffer, (&norm.buffer, eps), Self::forms(weights), &input)?;
+        let forms = Self::forms(weights);
+        self.norm_stage(n, norm.len, &x.buffer, (&norm.weight.buffer, norm.eps), forms, &input)?;
         weights.iter().zip(out).try_for_each(|(w, out)| self.project(n, &input, w, out, None))
     }
 
@@ -282,17 +282,24 @@ impl Vulkan {
         self.project_to_rows(n, &input, w, &h.buffer)
     }
 
-    pub(crate) fn dense(&mut self, n: usize, m: &Mlp<Self>, h: &Buf) -> Result<(), Error> {
+    pub(crate) fn dense(
+        &mut self,
+        n: usize,
+        m: &Glu<Weight>,
+        norm: &Norm<Self>,
+        h: &Buf,
+    ) -> Result<(), Error> {
         let input = self.input()?;
-        self.traffic.add_weights(&[&m.gate, &m.up, &m.down]);
+        let m_gate = gate_of(m)?;
+        self.traffic.add_weights(&[m_gate, &m.up, &m.down]);
         let scratch = self.scratch.as_ref().expect("`input` found it");
         let (gate, up, inner) = (scratch.gate.clone(), scratch.up.clone(), scratch.inner.clone());
-        let (norm, forms) = ((&m.norm.buffer, m.eps), Self::forms(&[&m.gate, &m.up]));
-        self.norm_stage(n, m.gate.cols, &h.buffer, norm, forms, &input)?;
-        if !is_shared(tile(n)) && Self::can_fuse(&m.gate, &m.up, &m.down) {
-            self.gate_up(n, &input, &m.gate, &m.up, &inner, None)?;
+        let (norm, forms) = ((&norm.weight.buffer, norm.eps), Self::forms(&[m_gate, &m.up]));
+        self.norm_stage(n, m.up.cols, &h.buffer, norm, forms, &input)?;
+        if !is_shared(tile(n)) && Self::can_fuse(m_gate, &m.up, &m.down) {
+            self.gate_up(n, &input, m_gate, &m.up, &inner, None)?;
         } else {
-            self.project(n, &input, &m.gate, &gate, None)?;
+            self.project(n, &input, m_gate, &gate, None)?;
             self.project(n, &input, &m.up, &up, None)?;
             self.recorder.barrier()?;
             let forms = Self::forms(&[&m.down]);
@@ -347,8 +354,7 @@ impl Vulkan {
         &mut self,
         batch: &Batch,
         h: &Buf,
-        norm: &Buf,
-        eps: f32,
+        norm: &Norm<Self>,
         head: &Weight,
         out: &Buf,
     ) -> Result<(), Error> {
@@ -358,9 +364,9 @@ impl Vulkan {
         let (n, forms) = (batch.outputs().len(), Self::forms(&[head]));
         if n == batch.len() {
             // They ascend, so they are all rows.
-            self.norm_stage(n, head.cols, &h.buffer, (&norm.buffer, eps), forms, &input)?;
+            self.norm_stage(n, head.cols, &h.buffer, (&norm.weight.buffer, norm.eps), forms, &input)?;
         } else {
-            let before = Before::Norm(&norm.buffer, eps);
+            let before = Before::Norm(&norm.weight.buffer, norm.eps);
             self.recorder.barrier()?;
             self.prepare_rows(n, head.cols, &h.buffer, before, Some(outputs), forms, &input)?;
             self.recorder.barrier()?;
@@ -372,29 +378,27 @@ impl Vulkan {
         &mut self,
         batch: &Batch,
         h: &Buf,
-        norm: &Buf,
-        eps: f32,
+        norm: &Norm<Self>,
         out: &Buf,
     ) -> Result<(), Error> {
         self.use_batch(batch)?;
         let (mut to, outputs) = (self.input()?, self.block()?.outputs);
         to.floats = out.buffer.clone();
-        let (n, before) = (batch.outputs().len(), Before::Norm(&norm.buffer, eps));
+        let (n, before) = (batch.outputs().len(), Before::Norm(&norm.weight.buffer, norm.eps));
         self.recorder.barrier()?;
         self.prepare_rows(n, norm.len, &h.buffer, before, Some(outputs), [false, true], &to)
     }
 
-    pub(crate) fn norm_rows(
-        &mut self,
-        n: usize,
-        h: &Buf,
-        norm: &Buf,
-        eps: f32,
-        out: &Buf,
-    ) -> Result<(), Error> {
+    pub(crate) fn norm_rows(&mut self, n: usize, h: &Buf, norm: &Norm<Self>, out: &Buf) -> Result<(), Error> {
         let mut to = self.input()?;
         to.floats = out.buffer.clone();
         self.recorder.barrier()?;
-        self.prepare_rows(n, norm.len, &h.buffer, Before::Norm(&norm.buffer, eps), None, [false, true], &to)
+        let before = Before::Norm(&norm.weight.buffer, norm.eps);
+        self.prepare_rows(n, norm.len, &h.buffer, before, None, [false, true], &to)
     }
+}
+
+/// The gate of a block, which all have that this backend supports.
+pub(crate) fn gate_of(g: &Glu<Weight>) -> Result<&Weight, Error> {
+    g.gate.as_ref().ok_or_else(|| Error("blocks without a gate are not supported on this device".into()))
 }

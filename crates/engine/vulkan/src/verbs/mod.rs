@@ -8,7 +8,7 @@ mod moe;
 use std::sync::Arc;
 
 use octet_compute::Error;
-use octet_compute::backend::StepShape;
+use octet_compute::backend::{Backend, Norm, Out, StepShape};
 
 use crate::memory::{Buffer, Memory, Place};
 
@@ -133,5 +133,32 @@ impl Scratch {
             tickets: floats(attention_tickets + t * step.heads)?,
             attention_tickets: attention_tickets as u32,
         })
+    }
+}
+
+pub(crate) const UNSUPPORTED: &str = "a part that `supports` denies";
+
+/// A model is loaded only if the device supports its parts, so this is a defect.
+pub(crate) fn unsupported() -> Error {
+    Error(format!("{UNSUPPORTED} was called"))
+}
+
+/// The residual stream that a result is added to.
+pub(crate) fn residual<B: Backend>(out: Out<'_, B>) -> Result<&mut B::Buf, Error> {
+    match out {
+        Out::Add(h, 1.0) => Ok(h),
+        _ => Err(unsupported()),
+    }
+}
+
+/// The norm and the residual stream of a block that adds to its own input.
+pub(crate) fn own_input<'a, B: Backend>(
+    x: Option<&B::Buf>,
+    norm: Option<&'a Norm<B>>,
+    out: Out<'a, B>,
+) -> Result<(&'a Norm<B>, &'a mut B::Buf), Error> {
+    match (x, norm) {
+        (None, Some(norm)) => Ok((norm, residual(out)?)),
+        _ => Err(unsupported()),
     }
 }

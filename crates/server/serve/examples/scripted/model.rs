@@ -84,8 +84,8 @@ impl Scripted {
         };
         let shape = CacheShape {
             layers: vec![
-                LayerCache::Kv { kv_heads: 1, head_dim: 1 },
-                LayerCache::Gdn { conv_rows: 1, channels: STATE_BYTES / 4, v_heads: 0, k_dim: 0, v_dim: 0 },
+                LayerCache::Kv { kv_heads: 1, k_dim: 1, v_dim: 1 },
+                LayerCache::State { conv: STATE_BYTES / 4, state: 0, inputs: 0 },
             ],
             pages: limits.pages,
             slots: limits.slots,

@@ -132,6 +132,10 @@ impl Packed {
         rows::copy(&layout, other.group(from / ROWS), from % ROWS, group, to % ROWS);
     }
 
+    /// Number of matrices.
+    pub fn count(&self) -> usize {
+        self.data.len() / (self.layout.groups() * self.layout.group_bytes).max(1)
+    }
     /// Shape and kind of each matrix.
     pub fn layout(&self) -> &Layout {
         &self.layout

@@ -6,28 +6,15 @@
 //! the partial results are merged in ascending order. Each dot product and each sum over positions has one fixed order
 //! of operations, whatever else the tile contains, and positions after a query's own are never read.
 
+use super::kv_rows::{KvData, ROWS, load_rows};
 use super::math::{exp, exp1, sigmoid};
-use super::rows::{Q8_0_BYTES, Q8_0_LEN};
+use super::rows::scale_and_cap;
 use super::simd::{MAX_LANES, Simd, aligned, padded};
-use crate::backend::KvType;
+use crate::backend::Window;
 use crate::batch::PAGE_TOKENS;
 
 /// Positions of a chunk.
 pub const CHUNK: usize = 8 * PAGE_TOKENS;
-/// Rows of a page that are converted to f32 at a time; they fit the L1 cache.
-const ROWS: usize = 16;
-
-/// Keys or values of one layer, `[pages, kv_heads, PAGE_TOKENS, head_dim]`.
-#[derive(Clone, Copy)]
-#[allow(missing_docs)]
-pub enum KvData<'a> {
-    F32(&'a [f32]),
-    /// Bits of half-precision values.
-    F16(&'a [u16]),
-    /// Blocks of ggml's Q8_0: an f16 scale, then 32 signed bytes.
-    Q8_0(&'a [u8]),
-}
-
 /// One layer's cache of one sequence.
 #[derive(Clone, Copy)]
 pub struct KvPages<'a> {
@@ -37,8 +24,12 @@ pub struct KvPages<'a> {
     pub values: KvData<'a>,
     /// Key/value heads.
     pub kv_heads: usize,
-    /// Dimensions of a head.
-    pub head_dim: usize,
+    /// Dimensions of a key.
+    pub k_dim: usize,
+    /// Dimensions of a value: the first ones of its row.
+    pub v_dim: usize,
+    /// Dimensions of a row of `values`: `v_dim`, or `k_dim` where the values are in the keys.
+    pub v_row: usize,
     /// Page numbers of the sequence.
     pub table: &'a [u32],
 }
@@ -46,7 +37,7 @@ pub struct KvPages<'a> {
 /// Queries that share a key/value head: all heads of its group for some consecutive tokens of one span.
 #[derive(Clone, Copy)]
 pub struct QueryTile<'a> {
-    /// `[tokens, heads, head_dim]`, or `[tokens, heads, 2, head_dim]` when gated, from the tile's first token on.
+    /// `[tokens, heads, k_dim]`, or `[tokens, heads, 2, k_dim]` when gated, from the tile's first token on.
     pub q: &'a [f32],
     /// Query heads of the layer.
     pub heads: usize,
@@ -58,6 +49,14 @@ pub struct QueryTile<'a> {
     pub position: usize,
     /// The key/value head.
     pub kv_head: usize,
+    /// The positions that a query attends to.
+    pub window: Window,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// Scores become `cap * tanh(score / cap)`.
+    pub softcap: Option<f32>,
+    /// Scores without a value, of all query heads.
+    pub sinks: Option<&'a [f32]>,
 }
 
 /// Number of chunks that a query at `position` attends to.
@@ -71,35 +70,41 @@ pub fn partial_len(head_dim: usize) -> usize {
 }
 
 /// Values of scratch memory for a tile of `queries` queries (tokens times heads of the group).
-pub fn attend_scratch_len(queries: usize, head_dim: usize) -> usize {
-    let rows = (queries + ROWS) * padded(head_dim);
-    let partials = 2 * queries * partial_len(head_dim);
+pub fn attend_scratch_len(queries: usize, k_dim: usize, v_dim: usize) -> usize {
+    let rows = queries * padded(k_dim) + ROWS * padded(k_dim.max(v_dim));
+    let partials = 2 * queries * partial_len(v_dim);
     MAX_LANES + rows + queries * (PAGE_TOKENS + 1) + partials
 }
 
 /// A tile for the inner functions.
 #[derive(Clone, Copy)]
 struct Shape {
-    head_dim: usize,
-    /// `head_dim`, padded.
-    dims: usize,
+    k_dim: usize,
+    v_dim: usize,
+    /// The same, padded.
+    k_dims: usize,
+    v_dims: usize,
     /// Query heads of the group.
     group: usize,
     tokens: usize,
     position: usize,
     kv_head: usize,
+    window: Window,
 }
 
 impl Shape {
     fn new(kv: &KvPages, tile: &QueryTile) -> Self {
         assert!(tile.tokens > 0 && tile.kv_head < kv.kv_heads && tile.heads.is_multiple_of(kv.kv_heads));
         Self {
-            head_dim: kv.head_dim,
-            dims: padded(kv.head_dim),
+            k_dim: kv.k_dim,
+            v_dim: kv.v_dim,
+            k_dims: padded(kv.k_dim),
+            v_dims: padded(kv.v_dim),
             group: tile.heads / kv.kv_heads,
             tokens: tile.tokens,
             position: tile.position,
             kv_head: tile.kv_head,
+            window: tile.window,
         }
     }
     fn queries(self) -> usize {
@@ -109,17 +114,31 @@ impl Shape {
     fn first_query(self, position: usize) -> usize {
         position.saturating_sub(self.position).min(self.tokens) * self.group
     }
-    /// Number of positions from `base` on, at most a page, that query `i` attends to.
+    /// The first query that attends to no position before `end`: those from it on do not either.
+    fn last_query(self, end: usize) -> usize {
+        match self.window {
+            Window::All => self.queries(),
+            w => {
+                let is_past = |i: &usize| w.first(self.position + i) >= end;
+                (0..self.tokens).find(is_past).unwrap_or(self.tokens) * self.group
+            }
+        }
+    }
+    /// Number of positions from `base` on, at most a page, that do not come after query `i`.
     fn limit(self, i: usize, base: usize) -> usize {
         (self.position + i / self.group + 1).saturating_sub(base).min(PAGE_TOKENS)
+    }
+    /// Number of positions from `base` on, at most a page, that lie before the window of query `i`.
+    fn skipped(self, i: usize, base: usize) -> usize {
+        self.window.first(self.position + i / self.group).saturating_sub(base).min(PAGE_TOKENS)
     }
 }
 
 /// The parts of the scratch memory.
 struct Scratch<'a> {
-    /// `[queries, dims]`, scaled.
+    /// `[queries, k_dims]`, scaled.
     queries: &'a mut [f32],
-    /// `[ROWS, dims]`: keys or values in f32.
+    /// `[ROWS, k_dims or v_dims]`: keys or values in f32.
     rows: &'a mut [f32],
     /// `[queries, PAGE_TOKENS]`: scores, then their exponentials.
     scores: &'a mut [f32],
@@ -132,11 +151,11 @@ struct Scratch<'a> {
 impl<'a> Scratch<'a> {
     fn cut(scratch: &'a mut [f32], t: Shape) -> Self {
         let n = t.queries();
-        assert!(scratch.len() >= attend_scratch_len(n, t.head_dim));
-        let (queries, rest) = aligned(scratch).split_at_mut(n * t.dims);
-        let (rows, rest) = rest.split_at_mut(ROWS * t.dims);
+        assert!(scratch.len() >= attend_scratch_len(n, t.k_dim, t.v_dim));
+        let (queries, rest) = aligned(scratch).split_at_mut(n * t.k_dims);
+        let (rows, rest) = rest.split_at_mut(ROWS * t.k_dims.max(t.v_dims));
         let (scores, rest) = rest.split_at_mut(n * PAGE_TOKENS);
-        let (partials, rest) = rest.split_at_mut(2 * n * partial_len(t.head_dim));
+        let (partials, rest) = rest.split_at_mut(2 * n * partial_len(t.v_dim));
         Self { queries, rows, scores, scales: &mut rest[..n], partials }
     }
 }
@@ -155,11 +174,11 @@ pub(super) fn attend_chunk<S: Simd>(
     let t = Shape::new(kv, tile);
     let mut scratch = Scratch::cut(scratch, t);
     pack_queries(s, tile, t, scratch.queries);
-    chunk_partials(s, kv, t, chunk, &mut scratch, partials);
+    chunk_partials(s, kv, t, tile.softcap, chunk, &mut scratch, partials);
 }
 
 /// Merges the partial results of one query: that of chunk `c` starts at `partials[c * chunk_stride]`.
-/// `out` is `[head_dim]`, multiplied by `sigmoid(gate)` if there is one. `scratch` holds a partial result.
+/// `out` is `[v_dim]`, multiplied by `sigmoid(gate)` if there is one. `scratch` holds a partial result.
 #[inline(always)]
 pub(super) fn attend_merge<S: Simd>(
     s: S,
@@ -167,6 +186,7 @@ pub(super) fn attend_merge<S: Simd>(
     chunk_stride: usize,
     chunks: usize,
     gate: Option<&[f32]>,
+    sink: Option<f32>,
     scratch: &mut [f32],
     out: &mut [f32],
 ) {
@@ -176,14 +196,14 @@ pub(super) fn attend_merge<S: Simd>(
     for c in 1..chunks {
         fold(s, sum, &partials[c * chunk_stride..][..len]);
     }
-    finish(s, sum, gate, out);
+    finish(s, sum, gate, sink, out);
 }
 
 /// Attention of a tile over its whole context. Head `h` of the tile's token `i` is written to
-/// `out + i * heads * head_dim + h * head_dim`.
+/// `out + i * heads * v_dim + h * v_dim`.
 ///
 /// # Safety
-/// The tile's heads in `out`, `[tokens, heads, head_dim]`, can be written, and no other thread uses them.
+/// The tile's heads in `out`, `[tokens, heads, v_dim]`, can be written, and no other thread uses them.
 #[inline(always)]
 pub(super) unsafe fn attend_tile<S: Simd>(
     s: S,
@@ -193,37 +213,39 @@ pub(super) unsafe fn attend_tile<S: Simd>(
     out: *mut f32,
 ) {
     let t = Shape::new(kv, tile);
-    let len = partial_len(t.head_dim);
+    let len = partial_len(t.v_dim);
     let mut scratch = Scratch::cut(scratch, t);
     pack_queries(s, tile, t, scratch.queries);
     let partials = std::mem::take(&mut scratch.partials);
     let (sums, next) = partials.split_at_mut(t.queries() * len);
-    chunk_partials(s, kv, t, 0, &mut scratch, sums);
-    for chunk in 1..chunks(t.position + t.tokens - 1) {
-        chunk_partials(s, kv, t, chunk, &mut scratch, next);
+    let begin = t.window.first(t.position) / CHUNK;
+    chunk_partials(s, kv, t, tile.softcap, begin, &mut scratch, sums);
+    for chunk in begin + 1..chunks(t.position + t.tokens - 1) {
+        chunk_partials(s, kv, t, tile.softcap, chunk, &mut scratch, next);
         let first = t.first_query(chunk * CHUNK);
         for (sum, next) in sums.chunks_exact_mut(len).zip(next.chunks_exact(len)).skip(first) {
             fold(s, sum, next);
         }
     }
+    let stride = if tile.gated { 2 * t.k_dim } else { t.k_dim };
     for (i, sum) in sums.chunks_exact(len).enumerate() {
         let head = t.kv_head * t.group + i % t.group;
-        let row = (i / t.group * tile.heads + head) * t.head_dim;
+        let row = i / t.group * tile.heads + head;
         // SAFETY: the caller's.
-        let out = unsafe { std::slice::from_raw_parts_mut(out.add(row), t.head_dim) };
-        let gate = tile.gated.then(|| &tile.q[2 * row + t.head_dim..][..t.head_dim]);
-        finish(s, sum, gate, out);
+        let out = unsafe { std::slice::from_raw_parts_mut(out.add(row * t.v_dim), t.v_dim) };
+        let gate = tile.gated.then(|| &tile.q[row * stride + t.k_dim..][..t.v_dim]);
+        finish(s, sum, gate, tile.sinks.map(|s| s[head]), out);
     }
 }
 
-/// Copies the tile's queries, scaled by `head_dim^-0.5` and padded with zeros.
+/// Copies the tile's queries, scaled and padded with zeros.
 #[inline(always)]
 fn pack_queries<S: Simd>(s: S, tile: &QueryTile, t: Shape, queries: &mut [f32]) {
-    let stride = if tile.gated { 2 * t.head_dim } else { t.head_dim };
-    let scale = s.splat(1.0 / (t.head_dim as f32).sqrt());
-    for (i, out) in queries.chunks_exact_mut(t.dims).enumerate() {
+    let stride = if tile.gated { 2 * t.k_dim } else { t.k_dim };
+    let scale = s.splat(tile.scale);
+    for (i, out) in queries.chunks_exact_mut(t.k_dims).enumerate() {
         let head = i / t.group * tile.heads + t.kv_head * t.group + i % t.group;
-        let q = &tile.q[head * stride..][..t.head_dim];
+        let q = &tile.q[head * stride..][..t.k_dim];
         let (mut q, mut out) = (q.chunks_exact(S::LANES), out.chunks_exact_mut(S::LANES));
         for (q, out) in q.by_ref().zip(out.by_ref()) {
             s.write(out, s.mul(s.read(q), scale));
@@ -242,38 +264,44 @@ fn chunk_partials<S: Simd>(
     s: S,
     kv: &KvPages,
     t: Shape,
+    softcap: Option<f32>,
     chunk: usize,
     scratch: &mut Scratch,
     partials: &mut [f32],
 ) {
-    let len = partial_len(t.head_dim);
+    let len = partial_len(t.v_dim);
     let partials = &mut partials[..t.queries() * len];
     for p in partials.chunks_exact_mut(len) {
         p.fill(0.0);
-        p[t.dims] = f32::NEG_INFINITY;
+        p[t.v_dims] = f32::NEG_INFINITY;
     }
     let end = (t.position + t.tokens).min((chunk + 1) * CHUNK);
-    for base in (chunk * CHUNK..end).step_by(PAGE_TOKENS) {
+    let begin = t.window.first(t.position) / PAGE_TOKENS * PAGE_TOKENS;
+    for base in (begin.max(chunk * CHUNK)..end).step_by(PAGE_TOKENS) {
         let page = kv.table[base / PAGE_TOKENS] as usize * kv.kv_heads + t.kv_head;
         let rows = (end - base).min(PAGE_TOKENS);
-        let first = t.first_query(base);
+        let (first, last) = (t.first_query(base), t.last_query(base + PAGE_TOKENS));
 
         for at in (0..rows).step_by(ROWS) {
-            load_rows(s, kv.keys, page * PAGE_TOKENS + at, t, scratch.rows);
-            score(s, t, first, at, scratch);
+            load_rows(s, kv.keys, page * PAGE_TOKENS + at, [t.k_dim; 2], scratch.rows);
+            score(s, t, first..last, at, scratch);
         }
-        for i in first..t.queries() {
+        for i in first..last {
             let row = &mut scratch.scores[i * PAGE_TOKENS..][..PAGE_TOKENS];
+            if softcap.is_some() {
+                scale_and_cap(s, row, 1.0, softcap);
+            }
             row[t.limit(i, base)..].fill(f32::NEG_INFINITY);
-            scratch.scales[i] = soften(s, row, &mut partials[i * len + t.dims..][..2]);
+            row[..t.skipped(i, base)].fill(f32::NEG_INFINITY);
+            scratch.scales[i] = soften(s, row, &mut partials[i * len + t.v_dims..][..2]);
         }
         for at in (0..rows).step_by(ROWS) {
-            load_rows(s, kv.values, page * PAGE_TOKENS + at, t, scratch.rows);
+            load_rows(s, kv.values, page * PAGE_TOKENS + at, [t.v_dim, kv.v_row], scratch.rows);
             let mut i = first;
-            while i < t.queries() {
+            while i < last {
                 // Queries of one token have the same number of positions; those of all tokens do if the page is full.
                 let limit = t.limit(i, base);
-                let same = if limit == PAGE_TOKENS { t.queries() } else { i + t.group - i % t.group };
+                let same = if limit == PAGE_TOKENS { last } else { i + t.group - i % t.group };
                 if limit > at {
                     weigh(s, t, i..same, at, (limit - at).min(ROWS), scratch, partials);
                 }
@@ -283,67 +311,20 @@ fn chunk_partials<S: Simd>(
     }
 }
 
-/// Converts `ROWS` rows of keys or values, from row `first` of the cache on, to f32 `[ROWS, dims]`, padded with zeros.
+/// Scores of `queries` against the `ROWS` keys in `scratch.rows`, which are positions `at..` of a page.
 #[inline(always)]
-fn load_rows<S: Simd>(s: S, data: KvData, first: usize, t: Shape, out: &mut [f32]) {
-    let rows = out.chunks_exact_mut(t.dims);
-    match data {
-        KvData::F32(x) => {
-            let x = &x[first * t.head_dim..][..ROWS * t.head_dim];
-            for (x, out) in x.chunks_exact(t.head_dim).zip(rows) {
-                out[..t.head_dim].copy_from_slice(x);
-                out[t.head_dim..].fill(0.0);
-            }
-        }
-        KvData::F16(x) => {
-            let x = &x[first * t.head_dim..][..ROWS * t.head_dim];
-            for (x, out) in x.chunks_exact(t.head_dim).zip(rows) {
-                let (mut x, mut out) = (x.chunks_exact(S::LANES), out.chunks_exact_mut(S::LANES));
-                for (x, out) in x.by_ref().zip(out.by_ref()) {
-                    // SAFETY: the chunk has LANES values.
-                    s.write(out, unsafe { s.load_f16(x.as_ptr()) });
-                }
-                let mut tail = [0; MAX_LANES];
-                tail[..x.remainder().len()].copy_from_slice(x.remainder());
-                for out in out {
-                    // SAFETY: the array has room for the lanes of every instruction set.
-                    s.write(out, unsafe { s.load_f16(tail.as_ptr()) });
-                    tail.fill(0);
-                }
-            }
-        }
-        KvData::Q8_0(x) => {
-            let row = KvType::Q8_0.row_bytes(t.head_dim);
-            let x = &x[first * row..][..ROWS * row];
-            for (x, out) in x.chunks_exact(row).zip(rows) {
-                let (blocks, _) = x.as_chunks::<Q8_0_BYTES>();
-                let (values, _) = out.as_chunks_mut::<Q8_0_LEN>();
-                for (block, out) in blocks.iter().zip(values) {
-                    let d = s.splat(s.widen_f16(u16::from_le_bytes([block[0], block[1]])));
-                    for (q, out) in block[2..].chunks_exact(S::LANES).zip(out.chunks_exact_mut(S::LANES)) {
-                        // SAFETY: the chunk has LANES values.
-                        s.write(out, s.mul(d, unsafe { s.load_i8(q.as_ptr().cast()) }));
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Scores of the queries from `first` on against the `ROWS` keys in `scratch.rows`, which are positions `at..` of a page.
-#[inline(always)]
-fn score<S: Simd>(s: S, t: Shape, first: usize, at: usize, scratch: &mut Scratch) {
-    let mut i = first;
-    while i < t.queries() {
-        let left = t.queries() - i;
+fn score<S: Simd>(s: S, t: Shape, queries: std::ops::Range<usize>, at: usize, scratch: &mut Scratch) {
+    let mut i = queries.start;
+    while i < queries.end {
+        let left = queries.end - i;
         // SAFETY: queries i .. i + Q exist, as do ROWS rows and PAGE_TOKENS scores of each query.
         i += unsafe {
             if left >= 4 && S::LANES == MAX_LANES {
-                score_block::<S, 4>(s, t.dims, i, at, scratch)
+                score_block::<S, 4>(s, t.k_dims, i, at, scratch)
             } else if left >= 2 {
-                score_block::<S, 2>(s, t.dims, i, at, scratch)
+                score_block::<S, 2>(s, t.k_dims, i, at, scratch)
             } else {
-                score_block::<S, 1>(s, t.dims, i, at, scratch)
+                score_block::<S, 1>(s, t.k_dims, i, at, scratch)
             }
         };
     }
@@ -452,7 +433,7 @@ unsafe fn weigh_block<S: Simd, const Q: usize>(
     scratch: &Scratch,
     partials: &mut [f32],
 ) -> usize {
-    let len = partial_len(t.head_dim);
+    let len = partial_len(t.v_dim);
     // SAFETY: the caller's.
     unsafe {
         let weights = scratch.scores.as_ptr().add(i * PAGE_TOKENS + at);
@@ -464,15 +445,15 @@ unsafe fn weigh_block<S: Simd, const Q: usize>(
         }
         let out = partials.as_mut_ptr().add(i * len);
         let mut d = 0;
-        while d < t.dims {
+        while d < t.v_dims {
             let (values, out) = (scratch.rows.as_ptr().add(d), out.add(d));
-            let left = t.dims - d;
+            let left = t.v_dims - d;
             d += if left >= 4 * S::LANES && S::LANES == MAX_LANES {
-                weigh_dims::<S, Q, 4>(s, t.dims, rows, weights, scales, values, out, len)
+                weigh_dims::<S, Q, 4>(s, t.v_dims, rows, weights, scales, values, out, len)
             } else if left >= 2 * S::LANES {
-                weigh_dims::<S, Q, 2>(s, t.dims, rows, weights, scales, values, out, len)
+                weigh_dims::<S, Q, 2>(s, t.v_dims, rows, weights, scales, values, out, len)
             } else {
-                weigh_dims::<S, Q, 1>(s, t.dims, rows, weights, scales, values, out, len)
+                weigh_dims::<S, Q, 1>(s, t.v_dims, rows, weights, scales, values, out, len)
             };
         }
     }
@@ -540,10 +521,18 @@ fn fold<S: Simd>(s: S, sum: &mut [f32], next: &[f32]) {
     state[1] = state[1] * old + next[dims + 1] * new;
 }
 
-/// Divides by the softmax's sum and applies the gate.
+/// Divides by the softmax's sum, in which the sink takes part, and applies the gate.
 #[inline(always)]
-fn finish<S: Simd>(s: S, sum: &[f32], gate: Option<&[f32]>, out: &mut [f32]) {
-    let scale = s.splat(1.0 / sum[padded(out.len()) + 1]);
+fn finish<S: Simd>(s: S, sum: &[f32], gate: Option<&[f32]>, sink: Option<f32>, out: &mut [f32]) {
+    let [max, total] = [0, 1].map(|i| sum[padded(out.len()) + i]);
+    let scale = s.splat(match sink {
+        None => 1.0 / total,
+        Some(sink) => {
+            let largest = max.max(sink);
+            let factor = exp1(s, max - largest);
+            factor / (total * factor + exp1(s, sink - largest))
+        }
+    });
     let mut gate = gate.map(|g| g.chunks(S::LANES));
     for (out, x) in out.chunks_mut(S::LANES).zip(sum.chunks_exact(S::LANES)) {
         let mut v = s.mul(s.read(x), scale);

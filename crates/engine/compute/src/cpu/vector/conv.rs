@@ -1,4 +1,4 @@
-//! The causal depthwise convolution of Gated DeltaNet. Called by the verb `gdn`, before its recurrence.
+//! The causal depthwise convolution of recurrent layers. Called by the verbs `gdn`, `ssm` and `short_conv`.
 
 use super::math::silu;
 use super::simd::Simd;
@@ -30,6 +30,10 @@ pub struct Conv {
     pub channels: usize,
     /// Taps, 1 to [`MAX_CONV`].
     pub taps: usize,
+    /// `[channels]`, or null.
+    pub bias: *const f32,
+    /// The sum goes through SiLU.
+    pub silu: bool,
 }
 
 impl Conv {
@@ -51,12 +55,12 @@ impl Conv {
     }
 }
 
-/// `out[t] = silu(sum_j weights[j] * input[t - (taps - 1) + j])`, and advances the state past the span, up to its guesses.
+/// `out[t] = silu(bias + sum_j weights[j] * input[t - (taps - 1) + j])`, and advances the state past the span, up to its guesses.
 ///
 /// # Safety
 /// The pointers are valid for the shapes in [`Conv`]; no other thread uses these channels of `state` and `out`.
 #[inline(always)]
-pub(super) unsafe fn conv_silu<S: Simd>(s: S, c: &Conv) {
+pub(super) unsafe fn conv<S: Simd>(s: S, c: &Conv) {
     assert!((1..=MAX_CONV).contains(&c.taps) && c.guesses <= c.tokens);
     // SAFETY: the caller's.
     unsafe {
@@ -73,7 +77,7 @@ pub(super) unsafe fn conv_silu<S: Simd>(s: S, c: &Conv) {
 }
 
 /// # Safety
-/// As for [`conv_silu`].
+/// As for [`conv`].
 #[inline(always)]
 unsafe fn convolve<S: Simd>(s: S, c: &Conv, taps: usize) {
     let tail = c.channels % S::LANES;
@@ -87,19 +91,20 @@ unsafe fn convolve<S: Simd>(s: S, c: &Conv, taps: usize) {
             }
             let out = c.out.add(t * c.out_stride);
             for i in (0..whole).step_by(S::LANES) {
-                let mut sum = s.splat(0.0);
+                let mut sum = if c.bias.is_null() { s.splat(0.0) } else { s.load(c.bias.add(i)) };
                 for (j, row) in rows[..taps].iter().enumerate() {
                     sum = s.fma(s.load(c.weights.add(j * c.weights_stride + i)), s.load(row.add(i)), sum);
                 }
-                s.store(out.add(i), silu(s, sum));
+                s.store(out.add(i), if c.silu { silu(s, sum) } else { sum });
             }
             if tail > 0 {
-                let mut sum = s.splat(0.0);
+                let mut sum =
+                    if c.bias.is_null() { s.splat(0.0) } else { s.load_part(c.bias.add(whole), tail) };
                 for (j, row) in rows[..taps].iter().enumerate() {
                     let w = s.load_part(c.weights.add(j * c.weights_stride + whole), tail);
                     sum = s.fma(w, s.load_part(row.add(whole), tail), sum);
                 }
-                s.store_part(out.add(whole), tail, silu(s, sum));
+                s.store_part(out.add(whole), tail, if c.silu { silu(s, sum) } else { sum });
             }
         }
     }

@@ -46,6 +46,47 @@ pub(crate) fn silu<S: Simd>(s: S, x: S::V) -> S::V {
     s.div(x, s.add(s.splat(1.0), exp(s, s.sub(s.splat(0.0), x))))
 }
 
+/// `tanh(x)` as `1 - 2 / (1 + e^2x)`: absolute error of about an ulp of 1.
+#[inline(always)]
+pub(crate) fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
+    let one = s.splat(1.0);
+    s.sub(one, s.div(s.splat(2.0), s.add(one, exp(s, s.add(x, x)))))
+}
+
+/// `x (1 + tanh(u)) / 2` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`, which is `x sigmoid(2 u)`.
+#[inline(always)]
+pub(crate) fn gelu<S: Simd>(s: S, x: S::V) -> S::V {
+    let inner = s.fma(s.mul(s.mul(x, x), x), s.splat(0.044_715), x);
+    s.mul(x, sigmoid(s, s.mul(s.splat(2.0 * 0.797_884_56), inner)))
+}
+
+/// `x (1 + erf(x / sqrt(2))) / 2`, with Abramowitz and Stegun's formula 7.1.26 (absolute error 1.5e-7).
+#[inline(always)]
+pub(crate) fn gelu_erf<S: Simd>(s: S, x: S::V) -> S::V {
+    const A: [f32; 5] = [0.254_829_6, -0.284_496_74, 1.421_413_7, -1.453_152_1, 1.061_405_4];
+    let one = s.splat(1.0);
+    let y = s.mul(x, s.splat(std::f32::consts::FRAC_1_SQRT_2));
+    let size = s.max(y, s.sub(s.splat(0.0), y));
+    let t = s.div(one, s.fma(s.splat(0.327_591_1), size, one));
+    let mut p = s.splat(A[4]);
+    for a in A[..4].iter().rev() {
+        p = s.fma(p, t, s.splat(*a));
+    }
+    // The complement of erf(|y|); half of it is the share of a negative x.
+    let rest = s.mul(s.splat(0.5), s.mul(s.mul(p, t), exp(s, s.sub(s.splat(0.0), s.mul(size, size)))));
+    let positive = s.max(x, s.splat(0.0));
+    // x > 0: x (1 - rest); x < 0: x rest, that is -|x| rest.
+    let magnitude = s.max(x, s.sub(s.splat(0.0), x));
+    s.sub(positive, s.mul(magnitude, rest))
+}
+
+/// `max(x, 0)^2`
+#[inline(always)]
+pub(crate) fn relu2<S: Simd>(s: S, x: S::V) -> S::V {
+    let x = s.max(x, s.splat(0.0));
+    s.mul(x, x)
+}
+
 /// `ln(1 + e^x)` as `max(x, 0) + ln(1 + u)` with `u = e^-|x|`, and `ln(1 + u) = 2 atanh(t)` with `t = u / (2 + u)`,
 /// `t^2 <= 1/9`; the polynomial of `2 atanh(t) / t` in `t^2` has a relative error of 8e-9.
 #[inline(always)]

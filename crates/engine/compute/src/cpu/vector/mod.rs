@@ -10,23 +10,25 @@
 mod attention;
 mod conv;
 mod gdn;
+mod kv_rows;
 mod math;
 mod rope;
 mod route;
 mod rows;
 mod simd;
+mod ssm;
 #[cfg(test)]
 mod tests;
 
-pub use attention::{
-    CHUNK, KvData, KvPages, QueryTile, attend_scratch_len, chunks as attend_chunks, partial_len,
-};
+pub use attention::{CHUNK, KvPages, QueryTile, attend_scratch_len, chunks as attend_chunks, partial_len};
 pub use conv::Conv;
 pub use gdn::{GDN_COLUMNS, GdnColumns, gdn_scratch_len};
+pub use kv_rows::KvData;
 pub use rope::rope_angles;
+pub use ssm::SsmHead;
 
 use super::isa::Isa;
-use crate::backend::RopePairing;
+use crate::backend::{Act, RopePairing};
 
 /// The kernels for one instruction set, which this machine has.
 #[derive(Debug, Clone, Copy)]
@@ -128,6 +130,18 @@ kernels! {
     safe {
         /// `gate[i] = silu(gate[i]) * up[i]`
         fn silu_mul(gate: &mut [f32], up: &[f32]) = rows::silu_mul;
+        /// `gate[i] = act(gate[i]) * up[i]`; for the clamped SwiGLU see [`Act`].
+        fn act_mul(act: Act, gate: &mut [f32], up: &[f32]) = rows::act_mul;
+        /// `x[i] = act(x[i])`
+        fn act(act: Act, x: &mut [f32]) = rows::act;
+        /// `x[i] *= sigmoid(gate[i])`
+        fn sigmoid_mul(x: &mut [f32], gate: &[f32]) = rows::sigmoid_mul;
+        /// `x[i] = cap * tanh(scale * x[i] / cap)`, or without a cap `x[i] *= scale`.
+        fn scale_and_cap(x: &mut [f32], scale: f32, cap: Option<f32>) = rows::scale_and_cap;
+        /// `out[i] = (x[i] - mean(x)) * w[i] / sqrt(variance(x) + eps) + bias[i]`
+        fn layer_norm(x: &[f32], w: &[f32], bias: Option<&[f32]>, eps: f32, out: &mut [f32]) = rows::layer_norm;
+        /// One step of a Mamba-2 head; see [`SsmHead`].
+        fn ssm_head(head: &SsmHead<'_>, state: &mut [f32], out: &mut [f32]) = ssm::ssm_head;
         /// `h[i] += x[i]`
         fn add(h: &mut [f32], x: &[f32]) = rows::add;
         /// `h[i] += scale * x[i]`
@@ -182,6 +196,7 @@ kernels! {
             chunk_stride: usize,
             chunks: usize,
             gate: Option<&[f32]>,
+            sink: Option<f32>,
             scratch: &mut [f32],
             out: &mut [f32],
         ) = attention::attend_merge;
@@ -194,12 +209,12 @@ kernels! {
         /// The tile's heads in `out` `[tokens, heads, head_dim]` can be written, and no other thread uses them.
         fn attend_tile(kv: &KvPages<'_>, tile: &QueryTile<'_>, scratch: &mut [f32], out: *mut f32)
             = attention::attend_tile;
-        /// `out[t] = silu(sum_j weights[j] * input[t - (taps - 1) + j])` for some channels, and advances the state past the span.
+        /// `out[t] = silu(bias + sum_j weights[j] * input[t - (taps - 1) + j])` for some channels, and advances the state past the span.
         ///
         /// # Safety
         /// The pointers are valid for the shapes in [`Conv`]; no other thread uses these channels of `state` and
         /// `out`.
-        fn conv_silu(item: &Conv) = conv::conv_silu;
+        fn conv(item: &Conv) = conv::conv;
         /// Processes all tokens of a span for some columns of a Gated DeltaNet state: replaces values by outputs.
         /// `scratch` has [`gdn_scratch_len`] values.
         ///

@@ -2,8 +2,9 @@
 
 use octet_weights::GgmlType;
 
-use super::math::{exp, sigmoid, silu, softplus};
+use super::math::{exp, gelu, gelu_erf, relu2, sigmoid, silu, softplus, tanh};
 use super::simd::Simd;
+use crate::backend::Act;
 
 /// `a[i] = f(a[i], b[i])`, written `zip_in_place!(s, a, b, |x, y| f)`. A macro, because a closure is compiled for the plain
 /// instruction set and would not be inlined.
@@ -29,6 +30,97 @@ macro_rules! zip_in_place {
 #[inline(always)]
 pub(super) fn silu_mul<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
     zip_in_place!(s, gate, up, |g, u| s.mul(silu(s, g), u));
+}
+
+/// `gate[i] = act(gate[i]) * up[i]`, with the activation's own bounds.
+#[inline(always)]
+pub(super) fn act_mul<S: Simd>(s: S, act: Act, gate: &mut [f32], up: &[f32]) {
+    match act {
+        Act::Silu => silu_mul(s, gate, up),
+        Act::Gelu => zip_in_place!(s, gate, up, |g, u| s.mul(gelu(s, g), u)),
+        Act::GeluErf => zip_in_place!(s, gate, up, |g, u| s.mul(gelu_erf(s, g), u)),
+        Act::Relu2 => zip_in_place!(s, gate, up, |g, u| s.mul(relu2(s, g), u)),
+        Act::ClampedSwiglu { alpha, limit } => {
+            let (alpha, most, least) = (s.splat(alpha), s.splat(limit), s.splat(-limit));
+            zip_in_place!(s, gate, up, |g, u| {
+                let g = s.min(g, most);
+                let u = s.max(s.min(u, most), least);
+                s.mul(s.mul(g, sigmoid(s, s.mul(alpha, g))), s.add(u, s.splat(1.0)))
+            });
+        }
+    }
+}
+
+/// `x[i] = act(x[i])`
+#[inline(always)]
+pub(super) fn act<S: Simd>(s: S, act: Act, x: &mut [f32]) {
+    macro_rules! each {
+        (|$x:ident| $f:expr) => {{
+            let mut chunks = x.chunks_exact_mut(S::LANES);
+            for x in chunks.by_ref() {
+                let $x = s.read(x);
+                s.write(x, $f);
+            }
+            let rest = chunks.into_remainder();
+            if !rest.is_empty() {
+                let $x = s.read_part(rest);
+                s.write_part(rest, $f);
+            }
+        }};
+    }
+    match act {
+        Act::Silu => each!(|x| silu(s, x)),
+        Act::Gelu => each!(|x| gelu(s, x)),
+        Act::GeluErf => each!(|x| gelu_erf(s, x)),
+        Act::Relu2 => each!(|x| relu2(s, x)),
+        Act::ClampedSwiglu { alpha, limit } => each!(|x| {
+            let x = s.min(x, s.splat(limit));
+            s.mul(x, sigmoid(s, s.mul(s.splat(alpha), x)))
+        }),
+    }
+}
+
+/// `x[i] *= sigmoid(gate[i])`
+#[inline(always)]
+pub(super) fn sigmoid_mul<S: Simd>(s: S, x: &mut [f32], gate: &[f32]) {
+    zip_in_place!(s, x, gate, |x, g| s.mul(x, sigmoid(s, g)));
+}
+
+/// `x[i] = cap * tanh(scale * x[i] / cap)`, or without a cap `x[i] *= scale`.
+#[inline(always)]
+pub(super) fn scale_and_cap<S: Simd>(s: S, x: &mut [f32], scale: f32, cap: Option<f32>) {
+    let (factor, cap) = match cap {
+        None => (s.splat(scale), None),
+        Some(c) => (s.splat(scale / c), Some(s.splat(c))),
+    };
+    let mut chunks = x.chunks_exact_mut(S::LANES);
+    for x in chunks.by_ref() {
+        let v = s.mul(s.read(x), factor);
+        s.write(x, if let Some(c) = cap { s.mul(c, tanh(s, v)) } else { v });
+    }
+    let rest = chunks.into_remainder();
+    if !rest.is_empty() {
+        let v = s.mul(s.read_part(rest), factor);
+        s.write_part(rest, if let Some(c) = cap { s.mul(c, tanh(s, v)) } else { v });
+    }
+}
+
+/// `out[i] = (x[i] - mean(x)) * w[i] / sqrt(variance(x) + eps) + bias[i]`: LayerNorm.
+#[inline(always)]
+pub(super) fn layer_norm<S: Simd>(
+    s: S,
+    x: &[f32],
+    w: &[f32],
+    bias: Option<&[f32]>,
+    eps: f32,
+    out: &mut [f32],
+) {
+    let mean = x.iter().sum::<f32>() / x.len() as f32;
+    out.iter_mut().zip(x).for_each(|(o, x)| *o = x - mean);
+    rms_norm_in_place(s, out, w, eps);
+    if let Some(bias) = bias {
+        add(s, out, bias);
+    }
 }
 
 /// `h[i] += x[i]`

@@ -56,6 +56,11 @@ pub fn open(name: &str, on: On) -> Option<Box<dyn Model>> {
 }
 
 pub fn load(file: &octet_weights::Model, on: On, limits: Limits) -> Box<dyn Model> {
+    try_load(file, on, limits).expect("a reference model loads")
+}
+
+/// Loads a model, or says why that fails.
+pub fn try_load(file: &octet_weights::Model, on: On, limits: Limits) -> Result<Box<dyn Model>, String> {
     let cpu = |isa, exact| {
         let options = CpuOptions { threads: Some(1), pin: false, isa: Some(isa), exact };
         Cpu::new(&options).expect("an instruction set that this machine has")
@@ -71,7 +76,7 @@ pub fn load(file: &octet_weights::Model, on: On, limits: Limits) -> Box<dyn Mode
             models::load(file, device, limits, &mut |_, _| {})
         }
     }
-    .expect("a reference model loads")
+    .map_err(|e| e.to_string())
 }
 
 /// A model and one sequence on it.
@@ -83,9 +88,14 @@ pub struct Run {
 }
 
 impl Run {
-    pub fn new(mut model: Box<dyn Model>) -> Self {
+    pub fn new(model: Box<dyn Model>) -> Self {
+        Self::with_context(model, CONTEXT)
+    }
+
+    /// With room for `context` tokens.
+    pub fn with_context(mut model: Box<dyn Model>, context: usize) -> Self {
         let mut pool = Pool::new(&*model);
-        let seq = pool.sequence(&mut *model, CONTEXT).expect("a fresh pool has room");
+        let seq = pool.sequence(&mut *model, context).expect("a fresh pool has room");
         Self { model, pool, seq, batch: Batch::default() }
     }
 

@@ -6,6 +6,7 @@ use octet_weights::quant::quantize;
 use proptest::prelude::*;
 
 use super::{Values, all, bits, close, sigmoid};
+use crate::backend::Window;
 use crate::backend::{KvType, KvTypes};
 use crate::batch::PAGE_TOKENS;
 use crate::cpu::vector::{
@@ -29,6 +30,9 @@ struct Case {
     values: Vec<f32>,
     key_data: Data,
     value_data: Data,
+    window: Window,
+    softcap: Option<f32>,
+    sinks: Option<Vec<f32>>,
 }
 
 /// Keys or values in the cache's format.
@@ -111,12 +115,41 @@ impl Case {
         let (key_data, value_data) = (Data::new(types.keys, &mut keys), Data::new(types.values, &mut values));
         let q = r.take(tokens * heads * head_dim * if gated { 2 } else { 1 }, 2.0);
         table.truncate(pages);
-        Self { heads, kv_heads, head_dim, gated, past, tokens, q, table, keys, values, key_data, value_data }
+        Self {
+            heads,
+            kv_heads,
+            head_dim,
+            gated,
+            past,
+            tokens,
+            q,
+            table,
+            keys,
+            values,
+            key_data,
+            value_data,
+            window: Window::All,
+            softcap: None,
+            sinks: None,
+        }
+    }
+
+    /// The same with a window of about `size` positions, and perhaps a soft-cap and sinks.
+    fn special(self, size: usize, seed: u64) -> Self {
+        let mut r = Values(seed);
+        let sinks = r.take(self.heads, 3.0);
+        Self {
+            window: if seed % 2 == 0 { Window::Last(size) } else { Window::Chunk(size) },
+            softcap: (seed / 2 % 2 == 0).then_some(3.0),
+            sinks: (seed / 4 % 2 == 0).then_some(sinks),
+            ..self
+        }
     }
 
     fn kv(&self) -> KvPages<'_> {
         let (keys, values) = (self.key_data.view(), self.value_data.view());
-        KvPages { keys, values, kv_heads: self.kv_heads, head_dim: self.head_dim, table: &self.table }
+        let d = self.head_dim;
+        KvPages { keys, values, kv_heads: self.kv_heads, k_dim: d, v_dim: d, v_row: d, table: &self.table }
     }
 
     fn query_len(&self) -> usize {
@@ -126,7 +159,18 @@ impl Case {
     fn tile(&self, first: usize, tokens: usize, kv_head: usize) -> QueryTile<'_> {
         let q = &self.q[first * self.heads * self.query_len()..];
         let position = self.past + first;
-        QueryTile { q, heads: self.heads, gated: self.gated, tokens, position, kv_head }
+        QueryTile {
+            q,
+            heads: self.heads,
+            gated: self.gated,
+            tokens,
+            position,
+            kv_head,
+            window: self.window,
+            scale: 1.0 / (self.head_dim as f32).sqrt(),
+            softcap: self.softcap,
+            sinks: self.sinks.as_deref(),
+        }
     }
 
     /// All tokens in tiles of `step` tokens.
@@ -136,7 +180,7 @@ impl Case {
             let tokens = step.min(self.tokens - first);
             for kv_head in 0..self.kv_heads {
                 let queries = tokens * (self.heads / self.kv_heads);
-                let mut scratch = vec![f32::NAN; attend_scratch_len(queries, self.head_dim)];
+                let mut scratch = vec![f32::NAN; attend_scratch_len(queries, self.head_dim, self.head_dim)];
                 let tile = self.tile(first, tokens, kv_head);
                 let at = &mut out[first * self.heads * self.head_dim..];
                 // SAFETY: the tile's tokens lie in `out` from there on.
@@ -154,11 +198,13 @@ impl Case {
         for first in (0..self.tokens).step_by(step) {
             let tokens = step.min(self.tokens - first);
             let most = attend_chunks(self.past + first + tokens - 1);
+            let begin = |i: usize| self.window.first(self.past + i) / CHUNK;
             let stride = self.kv_heads * tokens * group * len;
             let mut partials = vec![f32::NAN; most * stride];
-            let mut scratch = vec![f32::NAN; attend_scratch_len(tokens * group, self.head_dim)];
+            let mut scratch =
+                vec![f32::NAN; attend_scratch_len(tokens * group, self.head_dim, self.head_dim)];
             // Chunks in descending order: as threads may finish them.
-            for chunk in (0..most).rev() {
+            for chunk in (begin(first)..most).rev() {
                 for kv_head in 0..self.kv_heads {
                     let at = chunk * stride + kv_head * tokens * group * len;
                     let tile = self.tile(first, tokens, kv_head);
@@ -171,8 +217,10 @@ impl Case {
                     let gate = (i * self.heads + h) * self.query_len() + self.head_dim;
                     let gate = self.gated.then(|| &self.q[gate..][..self.head_dim]);
                     let mut y = vec![f32::NAN; self.head_dim];
-                    let chunks = attend_chunks(self.past + i);
-                    k.attend_merge(&partials[row * len..], stride, chunks, gate, &mut scratch, &mut y);
+                    let chunks = attend_chunks(self.past + i) - begin(i);
+                    let from = begin(i) * stride + row * len;
+                    let sink = self.sinks.as_ref().map(|s| s[h]);
+                    k.attend_merge(&partials[from..], stride, chunks, gate, sink, &mut scratch, &mut y);
                     out.extend(y);
                 }
             }
@@ -186,7 +234,7 @@ impl Case {
         for i in 0..self.tokens {
             for h in 0..self.heads {
                 let at = (i * self.heads + h) * self.query_len();
-                let rows: Vec<_> = (0..=self.past + i)
+                let rows: Vec<_> = (self.window.first(self.past + i)..=self.past + i)
                     .map(|p| row(&self.table, self.kv_heads, h * self.kv_heads / self.heads, p) * d)
                     .collect();
                 let scores: Vec<f64> = rows
@@ -194,11 +242,13 @@ impl Case {
                     .map(|r| {
                         let products =
                             (0..d).map(|j| f64::from(self.q[at + j]) * f64::from(self.keys[r + j]));
-                        products.sum::<f64>() / (d as f64).sqrt()
+                        let score = products.sum::<f64>() / (d as f64).sqrt();
+                        self.softcap.map_or(score, |c| f64::from(c) * (score / f64::from(c)).tanh())
                     })
                     .collect();
-                let max = scores.iter().fold(f64::NEG_INFINITY, |a, b| a.max(*b));
-                let total: f64 = scores.iter().map(|s| (s - max).exp()).sum();
+                let sink = self.sinks.as_ref().map_or(f64::NEG_INFINITY, |s| f64::from(s[h]));
+                let max = scores.iter().fold(sink, |a, b| a.max(*b));
+                let total: f64 = scores.iter().map(|s| (s - max).exp()).sum::<f64>() + (sink - max).exp();
                 for j in 0..d {
                     let weighted = rows.iter().zip(&scores);
                     let sum: f64 =
@@ -245,6 +295,20 @@ proptest! {
     ) {
         let types = types(head_dim, choice);
         check(&Case::new((kv_heads, group, head_dim), (past, tokens), gated, types, seed));
+    }
+
+    #[test]
+    fn and_with_windows_soft_caps_and_sinks(
+        group in 1usize..4,
+        past in prop_oneof![0usize..150, CHUNK - 20..CHUNK + 1, 2 * CHUNK - 20..2 * CHUNK + 100],
+        tokens in 1usize..40,
+        size in prop_oneof![1usize..20, 60usize..70, 120usize..140, CHUNK - 5..CHUNK + 80],
+        gated: bool,
+        choice in 0u32..9,
+        seed: u64,
+    ) {
+        let case = Case::new((2, group, 32), (past, tokens), gated, types(32, choice), seed);
+        check(&case.special(size, seed));
     }
 
     #[test]

@@ -65,9 +65,11 @@ fn delta_net(k: VectorKernels, g: &Golden) -> Option<()> {
         guesses: 0,
         channels: CHANNELS,
         taps: TAPS,
+        bias: std::ptr::null(),
+        silu: true,
     };
     // SAFETY: all channels of all rows.
-    unsafe { k.conv_silu(&item) };
+    unsafe { k.conv(&item) };
     near("convolution", &y, &trace("qkv_postconv"), 1e-5);
 
     let mut beta = vec![0.0; tokens * V_HEADS];

@@ -1,4 +1,4 @@
-//! The verb `mlp`, a dense SwiGLU block, and the first half of such a block, which `moe` runs for each expert.
+//! The verb `glu`, a dense feed-forward block, and the first half of such a block, which `moe` runs for each expert.
 
 use std::ops::Range;
 
@@ -6,42 +6,46 @@ use super::activations::ActView;
 use super::device::Cpu;
 use super::kernels::Kernels;
 use super::kind::ROWS;
-use super::linear::{self, Input, Norm, Output, TOKEN_BLOCK, add_bias, form, longest_run, multiply};
+use super::linear::{self, Input, Output, Source, add_bias, form, longest_run, multiply};
 use super::memory::Weight;
 use super::pack::Packed;
-use super::scratch::Scratch;
+use super::scratch::{Scratch, TOKEN_BLOCK};
 use super::team::{Shards, Team};
 use super::vector::VectorKernels;
-use crate::backend::Mlp;
+use crate::backend::{Act, Glu, Norm, Out};
 
-/// A dense SwiGLU block.
-pub(super) fn mlp(
+/// A dense block.
+pub(super) fn glu(
     team: &mut Team,
     kernels: &Kernels,
     vector: &VectorKernels,
     s: &mut Scratch,
     n: usize,
-    m: &Mlp<Cpu>,
-    h: &mut [f32],
+    x: Option<&[f32]>,
+    norm: Option<&Norm<Cpu>>,
+    m: &Glu<Weight>,
+    out: Out<Cpu>,
 ) {
-    let (hidden, inner, threads) = (m.norm.len(), m.gate.packed.layout().rows(), team.threads());
-    let input = Input::new(&mut s.acts, n, n, hidden, threads, form([&m.gate.packed, &m.up.packed]));
+    let layout = m.up.packed.layout();
+    let (hidden, inner, threads) = (layout.cols(), layout.rows(), team.threads());
+    let wanted = form(m.gate.iter().chain([&m.up]).map(|w| &w.packed));
+    let input = Input::new(&mut s.acts, n, n, hidden, threads, wanted);
     let inner_input = Input::new(&mut s.hidden_acts, n, n, inner, threads, form([&m.down.packed]));
     let (own, per_thread) = (Shards::new(&mut s.threads), s.per_thread);
     let (tokens, rows) = (&s.tokens[..n], Shards::new(&mut s.hidden));
-    let pair = GateUp::new(&m.gate, &m.up);
-    let (groups, norm) = (pair.groups(), Norm { vector, weights: &m.norm, eps: m.eps });
-    let out = Output::new(&m.down, h);
+    let pair = GateUp::new(m, 0);
+    let (groups, source) = (pair.groups(), Source { vector, norm, cols: hidden });
+    let out = Output::to(&m.down, out);
     team.run(|w| {
         kernels.prefetch(pair.first(w.first_item(groups)));
         // SAFETY: each thread has a part of its own.
         let own = unsafe { own.part(w.id * per_thread, per_thread) };
-        // SAFETY: `h` is only read before the next barrier, and only written after it.
-        let x = unsafe { out.read() };
-        let view = input.write(w, kernels, |t, put| norm.row(x, t, own, put));
+        // SAFETY: the residual stream is only read before the next barrier, and only written after it.
+        let x = x.unwrap_or_else(|| unsafe { out.read() });
+        let view = input.write(w, kernels, |t, put| source.row(x, t, own, put));
         for run in w.runs(groups, pair.longest_run()) {
             let next = pair.first(run.end);
-            pair.rows(kernels, vector, run, next, &view, tokens, own, |i, g, y| {
+            pair.rows(kernels, vector, run, next, &view, tokens, None, own, |i, g, y| {
                 // SAFETY: each group of each token is computed by one thread.
                 unsafe { rows.part(i * inner + g * ROWS, y.len()) }.copy_from_slice(y);
             });
@@ -51,53 +55,56 @@ pub(super) fn mlp(
         // SAFETY: written before the barrier.
         let x = unsafe { rows.read(0, n * inner) };
         let view = inner_input.write(w, kernels, |t, put| put(&x[t * inner..(t + 1) * inner]));
-        multiply(w, kernels, [&m.down], &view, tokens, own, |_, g, t, y| out.add(g, t, y));
+        multiply(w, kernels, [&m.down], &view, tokens, own, |_, g, t, y| out.put(g, t, y));
     });
 }
 
-/// The gate and the up projection of a SwiGLU block: their groups are read in turn.
+/// The gate and the up projection of a block, or of one expert: their groups are read in turn.
 pub(super) struct GateUp<'a> {
-    gate: &'a Packed,
+    gate: Option<&'a Packed>,
     up: &'a Packed,
     /// Index of the first group of both.
     base: usize,
     biases: [Option<&'a [f32]>; 2],
+    act: Act,
 }
 
 impl<'a> GateUp<'a> {
-    /// Those of a dense block.
-    pub fn new(gate: &'a Weight, up: &'a Weight) -> Self {
-        let biases = [gate, up].map(|w| w.bias.as_deref());
-        Self { gate: &gate.packed, up: &up.packed, base: 0, biases }
-    }
-
-    /// Those of one expert.
-    pub fn of_expert(gate: &'a Packed, up: &'a Packed, expert: u32) -> Self {
-        Self { gate, up, base: expert as usize * gate.layout().groups(), biases: [None; 2] }
+    /// Those of expert `expert`, or of a dense block, which is its own expert 0.
+    pub fn new(m: &'a Glu<Weight>, expert: u32) -> Self {
+        let (layout, expert) = (m.up.packed.layout(), expert as usize);
+        let bias = |w: &'a Weight| w.bias.as_deref().map(|b| &b[expert * layout.rows()..]);
+        Self {
+            gate: m.gate.as_ref().map(|w| &w.packed),
+            up: &m.up.packed,
+            base: expert * layout.groups(),
+            biases: [m.gate.as_ref().and_then(bias), bias(&m.up)],
+            act: m.act,
+        }
     }
 
     /// Rows of the result.
     pub fn width(&self) -> usize {
-        self.gate.layout().rows()
+        self.up.layout().rows()
     }
 
     /// Groups of rows of each of the two.
     pub fn groups(&self) -> usize {
-        self.gate.layout().groups()
+        self.up.layout().groups()
     }
 
     /// Groups of a run that a thread takes at a time.
     pub fn longest_run(&self) -> usize {
-        longest_run(self.gate)
+        longest_run(self.up)
     }
 
     /// The weights that a run beginning with `group` reads first, if there is such a group.
     pub fn first(&self, group: usize) -> Option<(&'a Packed, usize)> {
-        (group < self.groups()).then_some((self.gate, self.base + group))
+        (group < self.groups()).then_some((self.gate.unwrap_or(self.up), self.base + group))
     }
 
-    /// `silu(gate . x) * (up . x)` of some groups of rows, for all `tokens` of `acts`: `put(i, group, y)` receives those
-    /// of token `tokens[i]`. `next` are the weights that this thread reads afterwards.
+    /// `act(gate . x) * (up . x)` of some groups of rows, for all `tokens` of `acts`: `put(i, group, y)` receives those
+    /// of token `tokens[i]`. Both products are multiplied by `weights[i]`, if given. `next` are the weights that this thread reads afterwards.
     pub fn rows(
         &self,
         kernels: &Kernels,
@@ -106,30 +113,62 @@ impl<'a> GateUp<'a> {
         next: Option<(&Packed, usize)>,
         acts: &ActView,
         tokens: &[u32],
+        weights: Option<&[f32]>,
         own: &mut [f32],
         mut put: impl FnMut(usize, usize, &[f32]),
     ) {
         let (gate_tiles, up_tiles) = own.split_at_mut(TOKEN_BLOCK * ROWS);
-        let all = self.gate.layout().rows();
+        let all = self.width();
         for (block, tokens) in tokens.chunks(TOKEN_BLOCK).enumerate() {
             let len = tokens.len() * ROWS;
+            let weights = weights.map(|w| &w[block * TOKEN_BLOCK..]);
             // As many of the gate's groups as fit, then the same of the up projection: longer streams are faster.
             for run in chunks_of(groups.clone(), TOKEN_BLOCK / tokens.len()) {
-                let then = if run.end < groups.end { Some((self.gate, self.base + run.end)) } else { next };
+                let then = if run.end < groups.end { self.first(run.end) } else { next };
                 let up = Some((self.up, self.base + run.start));
-                self.multiply(self.gate, kernels, run.clone(), up, acts, tokens, gate_tiles);
+                if let Some(gate) = self.gate {
+                    self.multiply(gate, kernels, run.clone(), up, acts, tokens, gate_tiles);
+                }
                 self.multiply(self.up, kernels, run.clone(), then, acts, tokens, up_tiles);
                 let tiles = gate_tiles.chunks_exact_mut(len).zip(up_tiles.chunks_exact_mut(len));
                 for (g, (gate, up)) in run.zip(tiles) {
-                    add_bias(self.biases[0], g, gate);
-                    add_bias(self.biases[1], g, up);
-                    vector.silu_mul(gate, up);
-                    for (i, y) in gate.chunks_exact(ROWS).enumerate() {
+                    let y = self.activate(vector, g, gate, up, weights);
+                    for (i, y) in y.chunks_exact(ROWS).enumerate() {
                         put(block * TOKEN_BLOCK + i, g, &y[..ROWS.min(all - g * ROWS)]);
                     }
                 }
             }
         }
+    }
+
+    /// Biases, weights and activation of the products of one group; returns the result.
+    fn activate<'t>(
+        &self,
+        vector: &VectorKernels,
+        group: usize,
+        gate: &'t mut [f32],
+        up: &'t mut [f32],
+        weights: Option<&[f32]>,
+    ) -> &'t [f32] {
+        let weigh = |tile: &mut [f32]| {
+            let Some(weights) = weights else { return };
+            for (y, w) in tile.chunks_exact_mut(ROWS).zip(weights) {
+                y.iter_mut().for_each(|y| *y *= w);
+            }
+        };
+        add_bias(self.biases[1], group, up);
+        weigh(up);
+        if self.gate.is_none() {
+            vector.act(self.act, up);
+            return up;
+        }
+        add_bias(self.biases[0], group, gate);
+        weigh(gate);
+        match self.act {
+            Act::Silu => vector.silu_mul(gate, up),
+            act => vector.act_mul(act, gate, up),
+        }
+        gate
     }
 
     /// One of the two times `tokens`, a tile for each group.

@@ -1,0 +1,121 @@
+//! Descriptions of feed-forward blocks and mixtures of experts.
+
+use super::{Backend, Norm};
+
+/// An activation function.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Act {
+    /// `x * sigmoid(x)`
+    Silu,
+    /// `x * (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`
+    Gelu,
+    /// `x * (1 + erf(x / sqrt(2))) / 2`
+    GeluErf,
+    /// `max(x, 0)^2`
+    Relu2,
+    /// gpt-oss: with `g = min(gate, limit)` and `u = clamp(up, -limit, limit)`, `g * sigmoid(alpha g) * (u + 1)`.
+    ClampedSwiglu {
+        /// Factor inside of the sigmoid.
+        alpha: f32,
+        /// Bound of gate and up.
+        limit: f32,
+    },
+}
+
+/// A feed-forward block: `down . (act(gate . x) * (up . x))`, or without a gate `down . act(up . x)`. Its projections may have biases.
+pub struct Glu<W> {
+    /// `[intermediate, hidden]`
+    pub gate: Option<W>,
+    /// `[intermediate, hidden]`
+    pub up: W,
+    /// `[hidden, intermediate]`
+    pub down: W,
+    /// The activation.
+    pub act: Act,
+}
+
+/// A product of two rows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Times {
+    /// `x * sigmoid(y)`
+    Sigmoid,
+    /// `act(x) * y`
+    Activated(Act),
+}
+
+/// How a router's logits become scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Score {
+    /// Softmax over all experts.
+    Softmax,
+    /// `sigmoid` of each.
+    Sigmoid,
+}
+
+/// Chooses the experts of a token and their weights.
+pub struct Router<B: Backend> {
+    /// `[experts, hidden]`. A bias is part of the logits.
+    pub weight: B::Weight,
+    /// The router's own norm of the block's input; `None`: it reads what the experts read.
+    pub input: Option<Norm<B>>,
+    /// Logits to scores.
+    pub score: Score,
+    /// Added to the scores for the choice only, `[experts]`.
+    pub choice_bias: Option<B::Buf>,
+    /// `[groups, kept]`: experts are chosen from the `kept` groups of the largest sums of their two best (biased) scores.
+    pub groups: Option<[usize; 2]>,
+    /// Number of experts, at most [`MAX_EXPERTS`].
+    pub experts: usize,
+    /// Experts chosen per token, at most [`MAX_TOP_K`].
+    pub top_k: usize,
+    /// The chosen experts' weights are divided by their sum.
+    pub normalise: bool,
+    /// Factor of the weights, after that.
+    pub scale: f32,
+    /// A further factor of each expert `[experts]`.
+    pub per_expert: Option<B::Buf>,
+    /// The weight multiplies the expert's input instead of its output (Llama 4).
+    pub weighs_input: bool,
+}
+
+impl<B: Backend> Router<B> {
+    /// The `top_k` largest of a softmax over all experts.
+    pub fn softmax(weight: B::Weight, experts: usize, top_k: usize, normalise: bool) -> Self {
+        Self {
+            weight,
+            input: None,
+            score: Score::Softmax,
+            choice_bias: None,
+            groups: None,
+            experts,
+            top_k,
+            normalise,
+            scale: 1.0,
+            per_expert: None,
+            weighs_input: false,
+        }
+    }
+}
+
+/// A mixture of experts.
+pub struct Moe<B: Backend> {
+    /// Chooses the experts.
+    pub router: Router<B>,
+    /// The routed experts.
+    pub experts: Glu<B::Experts>,
+    /// An expert that processes every token.
+    pub shared: Option<SharedExpert<B>>,
+}
+
+/// Maximum number of experts of a layer.
+pub const MAX_EXPERTS: usize = 1024;
+/// Maximum number of experts per token.
+pub const MAX_TOP_K: usize = 32;
+
+/// The shared expert.
+pub struct SharedExpert<B: Backend> {
+    /// `[hidden]`: the output, biases included, is multiplied by `sigmoid(gate . x)`; `None`: by 1.
+    pub gate: Option<B::Buf>,
+    /// Its block.
+    pub glu: Glu<B::Weight>,
+}

@@ -1,0 +1,116 @@
+//! Descriptions of layers with a recurrent state.
+
+use super::{Backend, LayerCache, Norm};
+
+/// Which key/query head a Gated DeltaNet value head uses, when there are more value heads than key heads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadOrder {
+    /// Value head `h` uses key head `h / (v_heads / k_heads)`: Hugging Face checkpoints.
+    Grouped,
+    /// Value head `h` uses key head `h % k_heads`: GGUF files.
+    Tiled,
+}
+
+/// Gated DeltaNet of one layer, after its four input projections (arXiv 2412.06464, section 3).
+pub struct Gdn<B: Backend> {
+    /// Query/key heads.
+    pub k_heads: usize,
+    /// Value heads, a multiple of `k_heads`.
+    pub v_heads: usize,
+    /// Dimensions of a key head.
+    pub k_dim: usize,
+    /// Dimensions of a value head.
+    pub v_dim: usize,
+    /// Taps of the causal convolution, at most [`MAX_CONV`].
+    pub conv_kernel: usize,
+    /// Which key head serves a value head.
+    pub order: HeadOrder,
+    /// Convolution taps, `[conv_kernel, channels]`; the last row multiplies the current token.
+    pub conv: B::Buf,
+    /// `[v_heads]`
+    pub dt_bias: B::Buf,
+    /// `-exp(A_log)`, `[v_heads]`
+    pub a: B::Buf,
+    /// Weight of the gated RMS norm `[v_dim]`.
+    pub norm: B::Buf,
+    /// Its epsilon.
+    pub eps: f32,
+}
+
+/// Mamba-2 of one layer, after its input projection (arXiv 2405.21060, section 7).
+pub struct Ssm<B: Backend> {
+    /// Groups of heads that share the vectors `B` and `C`.
+    pub groups: usize,
+    /// Heads, a multiple of `groups`.
+    pub heads: usize,
+    /// Dimensions of a head.
+    pub dim: usize,
+    /// Values of the state of each dimension.
+    pub state: usize,
+    /// Taps of the causal convolution, at most [`MAX_CONV`].
+    pub taps: usize,
+    /// Convolution taps `[taps, channels]`; the last row multiplies the current token.
+    pub conv: B::Buf,
+    /// `[channels]`
+    pub conv_bias: Option<B::Buf>,
+    /// `[heads]`
+    pub dt_bias: B::Buf,
+    /// `-exp(A_log)`, `[heads]`
+    pub a: B::Buf,
+    /// Factor of the input that skips the state `[heads]`.
+    pub d: B::Buf,
+    /// RMS norm of the gated output, of each group `[heads * dim / groups]` by itself: `len` is that of a group, the weight has all.
+    pub norm: Option<Norm<B>>,
+}
+
+impl<B: Backend> Ssm<B> {
+    /// The data that a layer keeps.
+    pub fn cache(&self) -> LayerCache {
+        LayerCache::State {
+            conv: (self.taps - 1) * self.channels(),
+            state: self.heads * self.dim * self.state,
+            inputs: self.channels() + self.heads,
+        }
+    }
+
+    /// Channels of the convolution: inputs, then `B` and `C` of all groups.
+    pub fn channels(&self) -> usize {
+        self.heads * self.dim + 2 * self.groups * self.state
+    }
+}
+
+/// A gated short convolution (LFM2), after its input projection.
+pub struct ShortConv<B: Backend> {
+    /// Channels.
+    pub width: usize,
+    /// Taps, at most [`MAX_CONV`].
+    pub taps: usize,
+    /// `[taps, width]`; the last row multiplies the current token.
+    pub conv: B::Buf,
+}
+
+/// Maximum number of taps of a convolution.
+pub const MAX_CONV: usize = 8;
+
+impl<B: Backend> Gdn<B> {
+    /// The data that a layer keeps.
+    pub fn cache(&self) -> LayerCache {
+        LayerCache::State {
+            conv: (self.conv_kernel - 1) * self.channels(),
+            state: self.v_heads * self.k_dim * self.v_dim,
+            inputs: self.channels() + 2 * self.v_heads,
+        }
+    }
+
+    /// Channels of the convolution: queries, keys and values.
+    pub fn channels(&self) -> usize {
+        2 * self.k_heads * self.k_dim + self.v_heads * self.v_dim
+    }
+}
+
+impl<B: Backend> ShortConv<B> {
+    /// The data that a layer keeps.
+    pub fn cache(&self) -> LayerCache {
+        LayerCache::State { conv: (self.taps - 1) * self.width, state: 0, inputs: self.width }
+    }
+}

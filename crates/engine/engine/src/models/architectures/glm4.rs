@@ -1,0 +1,26 @@
+//! GLM-4-0414: norms before and after each part, gate and up projection in one tensor.
+
+use octet_compute::backend::{Act, RopePairing};
+
+use crate::Error;
+use crate::models::keys::Keys;
+use crate::models::plan::*;
+
+pub fn plan(k: &Keys) -> Result<Plan, Error> {
+    let (heads, kv_heads, dims) = (k.heads()?, k.kv_heads()?, k.head_dims()?);
+    let mut blocks = Vec::new();
+    for i in 0..k.layers {
+        let norm = |n: &str| k.layer_norm(i, n);
+        let a = Op::Attention(Box::new(k.attention(i, [heads[i], kv_heads[i]], dims)?));
+        blocks.push(Block::new(i, norm("attn_norm"), a).post(norm("post_attention_norm")));
+        let glu = Op::Glu(fused(k, i, k.inner(i)?));
+        blocks.push(Block::new(i, norm("ffn_norm"), glu).post(norm("post_ffw_norm")));
+    }
+    Ok(k.plan(vec![k.rope(dims[0], RopePairing::Adjacent)?], blocks))
+}
+
+/// A SwiGLU block whose tensor `ffn_up` has the rows of the gate, then those of the up projection.
+pub fn fused(k: &Keys, i: usize, inner: usize) -> Glu {
+    let both = Tensor::matrix(format!("blk.{i}.ffn_up"), 2 * inner, k.hidden);
+    Glu { gate: Some(both.rows(0, inner)), up: both.rows(inner, inner), ..k.glu(i, "", inner, Act::Silu) }
+}

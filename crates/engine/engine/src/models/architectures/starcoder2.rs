@@ -1,0 +1,27 @@
+//! StarCoder2: LayerNorm, GELU without a gate, biases everywhere.
+
+use octet_compute::backend::{Act, RopePairing, Window};
+
+use super::llama::Windows;
+use crate::Error;
+use crate::models::keys::Keys;
+use crate::models::plan::*;
+
+pub fn plan(k: &Keys) -> Result<Plan, Error> {
+    let (heads, kv_heads, dims) = (k.heads()?, k.kv_heads()?, k.head_dims()?);
+    let windows = Windows::read(k)?;
+    let mut blocks = Vec::new();
+    for i in 0..k.layers {
+        let norm = |n: &str| k.centred(k.layer_norm(i, n));
+        let mut a = k.attention(i, [heads[i], kv_heads[i]], dims)?;
+        if let Some(w) = windows.as_ref().filter(|w| w.slides[i]) {
+            a.window = Window::Last(w.size);
+        }
+        blocks.push(Block::new(i, norm("attn_norm"), Op::Attention(Box::new(a))));
+        let glu = Glu { gate: None, ..k.glu(i, "", k.inner(i)?, Act::Gelu) };
+        blocks.push(Block::new(i, norm("ffn_norm"), Op::Glu(glu)));
+    }
+    let mut plan = k.plan(vec![k.rope(dims[0], RopePairing::Half)?], blocks);
+    plan.head.norm = k.centred(plan.head.norm);
+    Ok(plan)
+}

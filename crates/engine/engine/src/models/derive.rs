@@ -1,0 +1,276 @@
+//! What follows from a plan: caches, sizes of a step, widths of buffers, the parts that a backend must have.
+
+use std::collections::BTreeSet;
+
+use octet_compute::backend::{Act, LayerCache, Part, Score, StepShape, Window};
+
+use super::decoder::Widths;
+use super::plan::*;
+
+impl Op {
+    /// What the operation keeps between steps.
+    pub fn cache(&self) -> LayerCache {
+        match self {
+            Self::Attention(a) if a.keeps == Keeps::Own => {
+                let v_dim = if matches!(a.project, Project::Latent { .. }) { 0 } else { a.v_dim };
+                LayerCache::Kv { kv_heads: a.kv_heads, k_dim: a.k_dim, v_dim }
+            }
+            Self::Delta(d) => LayerCache::State {
+                conv: (d.taps - 1) * d.channels(),
+                state: d.v_heads * d.k_dim * d.v_dim,
+                inputs: d.channels() + 2 * d.v_heads,
+            },
+            Self::Ssm(s) => LayerCache::State {
+                conv: (s.taps - 1) * s.channels(),
+                state: s.heads * s.dim * s.state,
+                inputs: s.channels() + s.heads,
+            },
+            Self::ShortConv(s) => {
+                LayerCache::State { conv: (s.taps - 1) * s.width, state: 0, inputs: s.width }
+            }
+            _ => LayerCache::None,
+        }
+    }
+}
+
+impl Ssm {
+    /// Channels of the convolution.
+    pub fn channels(&self) -> usize {
+        self.heads * self.dim + 2 * self.groups * self.state
+    }
+}
+
+impl Plan {
+    /// Every operation of the layers, and of the block for multi-token prediction.
+    pub fn ops(&self) -> impl Iterator<Item = (usize, &Op)> {
+        let mtp = self.mtp.iter().flat_map(|m| &m.blocks);
+        self.blocks.iter().chain(mtp).flat_map(|b| b.branches.iter().map(|r| (b.layer, &r.op)))
+    }
+}
+
+/// The caches of a plan: one of each layer, then the second ones of layers with two (attention beside Mamba-2).
+#[derive(Debug, Clone)]
+pub struct Caches {
+    layers: Vec<LayerCache>,
+    mtp: Option<LayerCache>,
+    /// Layers with a second cache, and these.
+    second: Vec<(usize, LayerCache)>,
+}
+
+impl Caches {
+    /// Those of a plan.
+    pub fn new(plan: &Plan) -> Self {
+        let mut all = Self { layers: vec![LayerCache::None; plan.layers], mtp: None, second: Vec::new() };
+        for (layer, op) in plan.ops() {
+            match (op.cache(), all.layers.get_mut(layer)) {
+                (LayerCache::None, _) => {}
+                (cache, None) => all.mtp = Some(cache),
+                (cache, Some(first)) if *first == LayerCache::None => *first = cache,
+                (cache, Some(_)) => all.second.push((layer, cache)),
+            }
+        }
+        all
+    }
+
+    /// All of them in order, with that of the block for multi-token prediction if it is loaded.
+    pub fn shape(&self, mtp: bool) -> Vec<LayerCache> {
+        let block = self.mtp.filter(|_| mtp);
+        self.layers.iter().copied().chain(block).chain(self.second.iter().map(|s| s.1)).collect()
+    }
+
+    /// That of the block for multi-token prediction.
+    pub fn mtp(&self) -> LayerCache {
+        self.mtp.unwrap_or(LayerCache::None)
+    }
+
+    /// The index of the cache of `op` in layer `layer`.
+    pub fn at(&self, layer: usize, op: &Op) -> usize {
+        let is_first = self.layers.get(layer).is_none_or(|c| *c == op.cache());
+        if is_first {
+            return layer;
+        }
+        let second = self.second.iter().position(|s| s.0 == layer).unwrap_or(0);
+        // A model with two caches in a layer has no block for multi-token prediction.
+        self.layers.len() + second
+    }
+}
+
+/// The largest step over all layers, of `tokens` tokens and `outputs` rows of logits.
+pub fn step_shape(plan: &Plan, tokens: usize, outputs: usize) -> StepShape {
+    let mut s = StepShape { tokens, outputs, ..StepShape::default() };
+    let most = |a: &mut usize, b: usize| *a = (*a).max(b);
+    for (_, op) in plan.ops() {
+        match op {
+            Op::Attention(a) => {
+                most(&mut s.heads, a.heads);
+                if let Project::Latent { heads_k, heads_v, .. } = &a.project {
+                    most(&mut s.per_head[0], a.heads);
+                    most(&mut s.per_head[1], heads_k.shape[2].max(heads_v.shape[2]));
+                }
+            }
+            Op::Delta(d) => {
+                let sizes = [d.k_heads * d.k_dim, d.v_heads * d.v_dim, d.v_heads, d.k_dim, 0];
+                s.recurrent.iter_mut().zip(sizes).for_each(|(a, b)| most(a, b));
+            }
+            Op::Ssm(m) => {
+                let sizes = [0, m.channels(), m.heads, 0, m.dim * (m.state + 1)];
+                s.recurrent.iter_mut().zip(sizes).for_each(|(a, b)| most(a, b));
+            }
+            Op::ShortConv(c) => {
+                s.recurrent.iter_mut().zip([c.width, c.width, 0, 0, 0]).for_each(|(a, b)| most(a, b));
+            }
+            Op::Glu(g) => most(&mut s.intermediate, g.inner),
+            Op::Moe(m) => {
+                most(&mut s.experts, m.router.experts);
+                most(&mut s.top_k, m.router.top_k);
+                most(&mut s.expert_intermediate, m.experts.inner);
+                most(&mut s.intermediate, m.shared.as_ref().map_or(0, |(_, g)| g.inner));
+            }
+            Op::PerLayer { .. } => {}
+        }
+    }
+    s
+}
+
+/// Widths of the buffers of a step.
+pub fn widths(plan: &Plan) -> Widths {
+    let mut w = Widths::default();
+    let most = |a: &mut usize, b: usize| *a = (*a).max(b);
+    for (_, op) in plan.ops() {
+        match op {
+            Op::Attention(a) => {
+                let (q, kv) = (a.heads * a.k_dim, a.kv_heads);
+                most(&mut w.qkv, if a.gated { 2 * q } else { q });
+                most(&mut w.kv[0], kv * a.k_dim);
+                most(&mut w.kv[1], kv * a.v_dim);
+                most(&mut w.out, a.heads * a.v_dim);
+                if a.gate.is_some() {
+                    most(&mut w.z, a.heads * a.v_dim);
+                }
+                if let Project::Latent { q, down_q, value, .. } = &a.project {
+                    most(&mut w.z, q.shape[0].max(a.heads * value));
+                    most(&mut w.kv[1], down_q.as_ref().map_or(0, |(m, _)| m.shape[0]));
+                }
+            }
+            Op::Delta(d) => {
+                most(&mut w.qkv, d.channels());
+                most(&mut w.z, d.v_heads * d.v_dim);
+                most(&mut w.heads, d.v_heads);
+                most(&mut w.out, d.v_heads * d.v_dim);
+            }
+            Op::Ssm(s) => {
+                most(&mut w.qkv, s.channels());
+                most(&mut w.z, s.heads * s.dim);
+                most(&mut w.heads, s.heads);
+                most(&mut w.out, s.heads * s.dim);
+            }
+            Op::ShortConv(s) => {
+                most(&mut w.qkv, 3 * s.width);
+                most(&mut w.out, s.width);
+            }
+            Op::PerLayer { gate, .. } => most(&mut w.z, gate.shape[0]),
+            Op::Glu(_) | Op::Moe(_) => {}
+        }
+    }
+    let blocks = || plan.blocks.iter();
+    let sums =
+        |b: &Block| b.post.is_some() || b.branches.len() > 1 || b.branches.iter().any(|r| r.post.is_some());
+    if blocks().any(sums) {
+        w.sum = plan.hidden;
+    }
+    if blocks().any(|b| b.branches.iter().any(|r| r.post.is_some())) {
+        w.part = plan.hidden;
+    }
+    w.per_layer = plan.embed.per_layer.as_ref().map_or(0, |p| plan.layers * p.width);
+    w
+}
+
+/// The parts of a plan that not every backend has.
+pub fn parts(plan: &Plan) -> BTreeSet<Part> {
+    let mut parts = BTreeSet::new();
+    let mut needs = |part, if_true: bool| {
+        if if_true {
+            parts.insert(part);
+        }
+    };
+    let norm = |n: &Norm| n.centred || n.bias.is_some();
+    for b in &plan.blocks {
+        needs(Part::PostNorm, b.post.is_some() || b.branches.iter().any(|r| r.post.is_some()));
+        needs(Part::ParallelBranches, b.branches.len() > 1);
+        needs(Part::Scales, b.add != 1.0 || b.keep != 1.0);
+        needs(Part::LayerNorm, b.branches.iter().any(|r| r.pre.as_ref().is_some_and(norm)));
+        needs(Part::PostNorm, b.branches.iter().any(|r| r.pre.is_none()));
+    }
+    needs(Part::LayerNorm, norm(&plan.head.norm));
+    needs(Part::Scales, plan.embed.scale != 1.0 || plan.head.scale != 1.0 || plan.head.softcap.is_some());
+    needs(Part::PostNorm, plan.embed.norm.is_some());
+    needs(Part::PerLayerEmbedding, plan.embed.per_layer.is_some());
+    let mut ropes = BTreeSet::new();
+    for (_, op) in plan.ops() {
+        match op {
+            Op::Attention(a) => {
+                ropes.extend(a.rope);
+                needs(Part::NoRotation, a.rope.is_none());
+                attention_parts(a, &mut needs);
+            }
+            Op::Ssm(_) => needs(Part::Mamba2, true),
+            Op::ShortConv(_) => needs(Part::ShortConvolution, true),
+            Op::Glu(g) => needs(Part::Activation, g.act != Act::Silu || g.gate.is_none()),
+            Op::Moe(m) => moe_parts(m, &mut needs),
+            Op::Delta(_) | Op::PerLayer { .. } => {}
+        }
+    }
+    needs(Part::RopeByLayer, ropes.len() > 1);
+    parts
+}
+
+fn attention_parts(a: &Attention, needs: &mut impl FnMut(Part, bool)) {
+    needs(Part::Windows, a.window != Window::All);
+    needs(Part::SoftCaps, a.softcap.is_some());
+    needs(Part::Sinks, a.sinks.is_some());
+    needs(Part::HeadSizes, a.k_dim != a.v_dim);
+    needs(Part::LatentAttention, matches!(a.project, Project::Latent { .. }));
+    needs(Part::AttentionScale, a.scale != 1.0 / (a.k_dim as f32).sqrt());
+    needs(Part::ValueNorm, a.norms[2].is_some() || a.value_scale != 1.0);
+    needs(Part::SharedKeys, a.keeps != Keeps::Own);
+    needs(Part::NormAfterRotation, a.norm_last);
+    needs(Part::PositionScale, a.position_scale.is_some());
+    needs(Part::OutputGate, a.gate.is_some());
+}
+
+fn moe_parts(m: &Moe, needs: &mut impl FnMut(Part, bool)) {
+    let r = &m.router;
+    let special = r.score != Score::Softmax || r.choice_bias.is_some() || r.groups.is_some();
+    needs(Part::RouterScores, special || r.scale != 1.0 || r.input.is_some() || r.per_expert.is_some());
+    needs(Part::RouterScores, r.weighs_input);
+    needs(Part::UngatedSharedExpert, m.shared.as_ref().is_some_and(|(gate, _)| gate.is_none()));
+    let plain = m.experts.act == Act::Silu && m.experts.gate.is_some();
+    needs(Part::Activation, !plain);
+    // Only experts with such an activation have biases.
+    needs(Part::ExpertBias, matches!(m.experts.act, Act::ClampedSwiglu { .. }));
+}
+
+/// What a tensor of this name is for, where other architectures have one.
+pub fn purpose(name: &str) -> Option<&'static str> {
+    const PURPOSES: &[(&str, &str)] = &[
+        ("attn_sinks", "attention sinks"),
+        ("exp_probs_b", "biases of the choice of experts"),
+        ("_exps.bias", "biases of experts"),
+        ("_shexp", "shared experts"),
+        ("attn_kv_a", "latent keys and values"),
+        ("attn_q_norm", "norms of queries"),
+        ("attn_k_norm", "norms of keys"),
+        ("post_attention_norm", "norms after attention"),
+        ("post_ffw_norm", "norms after the feed-forward block"),
+        ("layer_output_scale", "scales of layers"),
+        ("per_layer", "embeddings of each layer"),
+        ("ssm_", "recurrent layers"),
+        ("shortconv", "short convolutions"),
+        ("indexer", "indexers of sparse attention"),
+        ("hc_", "hyper-connections"),
+        ("altup", "alternating updates"),
+        ("rope_factors", "LongRoPE's divisors"),
+        ("pre_quant_scale", "scales of a quantised input"),
+    ];
+    PURPOSES.iter().find(|(part, _)| name.contains(part)).map(|(_, what)| *what)
+}
