@@ -12,6 +12,7 @@
 use serde_json::{Map, Value};
 
 use crate::json::{Progress, Scanner};
+use crate::syntax::tags;
 use crate::types::Types;
 use crate::written;
 
@@ -127,8 +128,30 @@ pub fn declares(root: &Value, key: &str) -> bool {
 }
 
 /// Argument `key` of a tool whose parameters have the schema `root`, as JSON text.
-pub fn argument(root: &Value, key: &str, text: &str) -> String {
+#[cfg(test)]
+fn argument(root: &Value, key: &str, text: &str) -> String {
     value(root, property(root, root, key), text)
+}
+
+/// A value as JSON, like [`value`]. Only a string can hold tags of the syntax, which `is_tag` tells: of other values they are left out, if
+/// the value then has the schema's type; `None` if it has not.
+pub fn value_without_tags(
+    root: &Value,
+    schema: Option<&Value>,
+    text: &str,
+    is_tag: &dyn Fn(&str) -> bool,
+) -> Option<String> {
+    let json = value(root, schema, text);
+    let is_misfit = json.starts_with('"') && !types(root, schema).has(Types::STRING);
+    if !is_misfit || !tags(text).any(is_tag) {
+        return Some(json);
+    }
+    Some(value(root, schema, &without_tags(text, is_tag))).filter(|json| !json.starts_with('"'))
+}
+
+/// A text without the tags of the syntax, which `is_tag` tells.
+pub fn without_tags(text: &str, is_tag: &dyn Fn(&str) -> bool) -> String {
+    tags(text).filter(|t| is_tag(t)).fold(text.to_string(), |bare, tag| bare.replace(tag, ""))
 }
 
 /// The schema of member `key` of an object with this schema; references lead into `root`.

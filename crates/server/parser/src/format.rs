@@ -225,6 +225,11 @@ impl Format {
         Start { in_reasoning, header }
     }
 
+    /// Whether the prompt ends behind reasoning, which is empty where it is switched off.
+    pub fn ends_reasoning(&self, prompt: &str) -> bool {
+        self.reasoning.as_ref().is_some_and(|r| prompt.trim_end().ends_with(&r.close))
+    }
+
     /// Whether a tag of reasoning or of text begins with this character.
     pub(crate) fn begins_tag(&self, c: char) -> bool {
         let text = |t: &TextTags| [&t.open, &t.close, &t.end].iter().any(|t| t.starts_with(c));

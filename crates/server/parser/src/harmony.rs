@@ -24,14 +24,18 @@ pub enum Event<'a> {
     Char(char),
     /// The message ended with this tag.
     End(&'a str),
+    /// A tag that came twice.
+    Repeated(&'a str),
     /// Text that looked like a header without a message.
     Stray(&'a str),
 }
 
 /// The tag that ends a header.
 pub const MESSAGE: &str = "<|message|>";
-/// The tags that end a message.
-const ENDS: [&str; 4] = ["<|end|>", "<|call|>", "<|return|>", "<|start|>"];
+/// The tags that end a message; `<|channel|>` is the next header's, whose beginning was forgotten.
+const ENDS: [&str; 5] = ["<|end|>", "<|call|>", "<|return|>", "<|start|>", CHANNEL];
+/// The tag before a channel's name.
+const CHANNEL: &str = "<|channel|>";
 /// Maximum length of a header in bytes.
 const HEAD_BYTES_MAX: usize = 512;
 
@@ -52,8 +56,14 @@ impl Reader {
     pub fn step(&mut self, c: char, emit: &mut impl FnMut(Event<'_>)) {
         self.part.push(c);
         while let Some(first) = self.part.chars().next() {
-            let tags: &[&str] = if self.in_message { &ENDS } else { &[MESSAGE] };
-            match tags.iter().find(|t| t.starts_with(&self.part)) {
+            let ends: &[&str] = if self.in_message { &ENDS } else { &[] };
+            let mut tags = ends.iter().chain([&MESSAGE]);
+            match tags.find(|t| t.starts_with(&self.part)) {
+                // The tag twice.
+                Some(&MESSAGE) if self.in_message && self.part == MESSAGE => {
+                    self.part.clear();
+                    return emit(Event::Repeated(MESSAGE));
+                }
                 Some(tag) if **tag == self.part => {
                     self.part.clear();
                     return self.tag(tag, emit);
@@ -94,8 +104,12 @@ impl Reader {
 
     fn tag(&mut self, tag: &str, emit: &mut impl FnMut(Event<'_>)) {
         if self.in_message {
-            emit(Event::End(tag));
+            // A header is shown with its own tag.
+            emit(Event::End(if tag == CHANNEL { "" } else { tag }));
             self.head.clear();
+            if tag == CHANNEL {
+                self.head.push_str(tag);
+            }
             self.later = true;
         } else {
             let head = std::mem::take(&mut self.head);

@@ -1,4 +1,5 @@
-//! Scans a call in Hermes' syntax: a JSON object between `<tool_call>` and `</tool_call>`. Used by `parser`.
+//! Scans a call in Hermes' syntax: a JSON object between `<tool_call>` and `</tool_call>`. Models forget or repeat tags: either may be
+//! missing, and the first may come twice. Used by `parser`.
 
 use std::collections::HashMap;
 
@@ -21,29 +22,55 @@ enum At {
 #[derive(Debug)]
 pub struct Scan {
     at: At,
-    /// Length of the first tag.
+    /// The text up to here is text if this is not a call.
     opened: usize,
     /// The range of the object in the held text.
     object: std::ops::Range<usize>,
+    /// The first tag was forgotten: the text began with the object.
+    is_bare: bool,
+    is_mended: bool,
 }
 
 impl Scan {
     pub fn new(opened: usize) -> Self {
-        Self { at: At::Open, opened, object: 0..0 }
+        Self { at: At::Open, opened, object: 0..0, is_bare: false, is_mended: false }
+    }
+
+    /// After the `{` of an object without a tag before it. It is a call only if a tag follows.
+    pub fn bare() -> Self {
+        let mut scan = Self::new(0);
+        scan.step(Token::Char('{'), 1);
+        (scan.is_bare, scan.is_mended) = (true, true);
+        scan
+    }
+
+    /// Whether the first tag was forgotten.
+    pub fn is_bare(&self) -> bool {
+        self.is_bare
     }
 
     pub fn wanted(&self) -> Tags {
         match self.at {
             At::Close => Tags::NONE.with(Tag::CallClose).with(Tag::CallOpen),
-            At::Open | At::Object(_) => Tags::NONE,
+            At::Open => Tags::NONE.with(Tag::CallClose).with(Tag::CallOpen),
+            At::Object(_) => Tags::NONE,
         }
     }
 
     /// Processes the token that ends at byte `end` of the held text.
     pub fn step(&mut self, token: Token, end: usize) -> Step {
-        let failed = Step::Text { end: self.opened };
+        let failed = match (self.is_bare, &self.at) {
+            (false, _) => Step::Text { end: self.opened },
+            (true, At::Close) => Step::Text { end: self.object.end },
+            (true, _) => Step::Text { end },
+        };
         match (&mut self.at, token) {
             (At::Open | At::Close, _) if token.is_space() => Step::More,
+            // A tag twice, or the closing one out of place.
+            (At::Open, Token::Tag(Tag::CallOpen | Tag::CallClose)) => {
+                (self.is_mended, self.opened) = (true, end);
+                Step::More
+            }
             (At::Open, Token::Char('{')) => {
                 let mut scanner = Scanner::new();
                 scanner.step('{');
@@ -61,14 +88,23 @@ impl Scan {
                 }
             },
             (At::Close, Token::Tag(Tag::CallClose)) => Step::Done { end },
-            (At::Close, Token::Tag(Tag::CallOpen)) => Step::Done { end: self.object.end },
+            (At::Close, Token::Tag(Tag::CallOpen)) if !self.is_bare => {
+                self.is_mended = true;
+                Step::Done { end: self.object.end }
+            }
             _ => failed,
         }
     }
 
     /// At the end of the answer: where the call ends, if it is complete.
-    pub fn finish(&self) -> Option<usize> {
-        matches!(self.at, At::Close).then_some(self.object.end)
+    pub fn finish(&mut self) -> Option<usize> {
+        self.is_mended = true;
+        (matches!(self.at, At::Close) && !self.is_bare).then_some(self.object.end)
+    }
+
+    /// Whether a tag was missing or repeated.
+    pub fn is_mended(&self) -> bool {
+        self.is_mended
     }
 
     /// Name and arguments of a complete call; `None` if it lacks them.

@@ -19,7 +19,7 @@
 //! # What counts as what
 //!
 //! - **Reasoning** is the text before `</think>`, in an answer that begins with `<think>` or whose prompt ends with it. `</think>`
-//!   anywhere else is text. Some families have other tags ([`ReasoningTags`]); the same rules apply to them.
+//!   again, with nothing but white space since the last one or since a call, is markup; anywhere else it is text. Some families have other tags ([`ReasoningTags`]); the same rules apply to them.
 //! - **A call** is recognised if tools were given. It is emitted when it is complete and names one of them; until then it is held
 //!   back. A call that is malformed, unfinished or names another function is text as a whole: nothing inside it is parsed as a call.
 //! - **A call in the middle of the reasoning** is a call, and ends the reasoning. An invalid one stays reasoning.
@@ -32,15 +32,24 @@
 //!
 //! # Leniency
 //!
-//! A call may lack its last `</tool_call>`: at the answer's end (if that was a stop string), or where the next call begins. In the XML
-//! syntax it may lack two more tags that models forget: an answer's call `<tool_call>`, and a value its `</parameter>`.
+//! Models forget, repeat and misplace tags. A call is read as long as its name and all its arguments are clear:
+//!
+//! - A call's last tag may be missing at the answer's end and where the next call begins, its first one where another shows what it is.
+//!   In the XML syntax any closing tag may be missing. A value never holds the next call.
+//! - Tags may come twice. Closing tags behind a call, and tags and wrappers (`<function_calls>`) right before one, are not text.
+//! - A value that is no string by its schema holds no tags.
+//!
+//! Arguments stay as written, but a number is an integer if its schema says so: `5.0` becomes `5`. [`Parser::changes`] says what was
+//! changed.
 
+mod changes;
 mod coerce;
 mod derive;
 mod dumps;
 mod format;
 mod harmony;
 mod hermes;
+mod integers;
 mod json;
 mod message;
 mod native;
@@ -56,6 +65,7 @@ mod types;
 mod written;
 mod xml;
 
+pub use changes::Changes;
 pub use derive::{Derived, History, Ids, ReasoningPlace, TextBesideCalls, ToolsVariable, derive};
 pub use dumps::json_dumps;
 pub use format::{Format, ReasoningFormat, ToolSyntax, UnknownName};

@@ -1,6 +1,6 @@
 //! Scans calls in a syntax derived from a template. Used by `parser`.
 //!
-//! White space in the syntax's own text may be missing or added. All decisions are made by character, so splits of the answer do not
+//! White space in the syntax's own text may be missing or added. Tags may be forgotten or repeated, as far as the call is still clear. All decisions are made by character, so splits of the answer do not
 //! matter, and each character is processed once.
 
 use std::ops::Range;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::json::{Progress, Scanner};
 use crate::nested::NestedScan;
 use crate::object::{NAME_BYTES_MAX, ObjectScan};
-use crate::syntax::{Arguments, CallSyntax, Keys, Nested, Piece, Tagged};
+use crate::syntax::{Arguments, CallSyntax, Keys, Nested, Piece, Tagged, tags};
 use crate::tagged::TaggedScan;
 use crate::tags::Step;
 use crate::written;
@@ -25,6 +25,8 @@ pub struct Plan {
     first: Vec<Part>,
     /// The separator and a call; empty if there is one call only.
     next: Vec<Part>,
+    /// The tag that begins later calls, if the first one begins with another.
+    later: Option<String>,
     /// The end of the section, without white space.
     close: String,
 }
@@ -85,7 +87,17 @@ impl Plan {
             Piece::Text(text) => Some(bare(text)),
             _ => None,
         });
+        let separator = match syntax.separator.as_deref() {
+            Some([Piece::Text(text), ..]) => text.trim(),
+            _ => "",
+        };
+        // With a closing tag before it, it would be the last call's end.
+        let is_later =
+            separator.starts_with('<') && !separator.contains("</") && separator.len() > "<call".len();
+        let is_later =
+            is_later && !separator.starts_with(syntax.trigger()) && opens_with(&syntax.open, separator);
         Self {
+            later: is_later.then(|| separator.to_string()),
             trigger: syntax.trigger().into(),
             at_start: syntax.at_start(),
             first: parts(&syntax.open, syntax),
@@ -99,16 +111,43 @@ impl Plan {
         &self.trigger
     }
 
+    /// The text that begins one whose first tag was forgotten.
+    pub fn later(&self) -> Option<&str> {
+        self.later.as_deref()
+    }
+
+    /// Whether the next call or the section's end begins with this text and character.
+    fn goes_on(&self, came: &str, c: char) -> bool {
+        let begins = |text: &str| text.strip_prefix(came).is_some_and(|rest| rest.starts_with(c));
+        begins(self.later().unwrap_or(&self.trigger)) || begins(&self.close)
+    }
+
     /// Whether it does so only at the beginning of the answer.
     pub fn at_start(&self) -> bool {
         self.at_start
     }
 }
 
+/// Whether a section's beginning has this tag.
+fn opens_with(open: &[Piece], tag: &str) -> bool {
+    open.iter().any(|p| matches!(p, Piece::Text(text) if text.contains(tag)))
+}
+
+/// The last tag of a text without white space, if it ends with one.
+fn last_tag(text: &str) -> Option<&str> {
+    tags(text).last().filter(|t| text.ends_with(t))
+}
+
 #[derive(Debug)]
 enum At {
     /// Number of bytes of the text matched.
     Text(usize),
+    /// In a tag that comes twice: number of its bytes matched, and of the text of the part.
+    Twice {
+        tag: String,
+        matched: usize,
+        text: Option<usize>,
+    },
     /// In a name or an id.
     Word,
     /// Before or in an object.
@@ -139,14 +178,17 @@ pub struct Scan {
     given: Option<(At, Range<usize>)>,
     /// Text up to here is text if this is not a call.
     opened: usize,
+    /// A tag was missing or repeated.
+    is_mended: bool,
 }
 
 impl Scan {
-    /// After the trigger, which is held.
-    pub fn new(plan: &Arc<Plan>) -> Self {
+    /// After the text that begins a section, or without its first tag the `later` one; and that text, which is held.
+    pub fn new(plan: &Arc<Plan>, later: bool) -> (Self, String) {
+        let trigger = plan.later.as_deref().filter(|_| later).unwrap_or(&plan.trigger);
         let mut scan = Self {
             plan: Arc::clone(plan),
-            is_first: true,
+            is_first: !later,
             may_come: true,
             part: 0,
             at: At::Text(0),
@@ -154,16 +196,17 @@ impl Scan {
             name: 0..0,
             given: None,
             // The trigger may begin again within itself: `>>>` at the second character of `>>>>`.
-            opened: plan.trigger.chars().next().map_or(0, char::len_utf8),
+            opened: trigger.chars().next().map_or(0, char::len_utf8),
+            is_mended: later,
         };
         scan.enter(0);
         // The trigger is text of the syntax, or begins an object.
         let mut end = 0;
-        for c in plan.trigger.chars() {
+        for c in trigger.chars() {
             end += c.len_utf8();
-            scan.step(c, &plan.trigger[..end]);
+            scan.step(c, &trigger[..end]);
         }
-        scan
+        (scan, trigger.to_string())
     }
 
     fn parts(&self) -> &[Part] {
@@ -198,7 +241,14 @@ impl Scan {
             Some(Part::Name | Part::Word) => At::Word,
             Some(Part::Json) => At::Json(None),
             Some(Part::Object(keys)) => At::Object(ObjectScan::new(keys)),
-            Some(Part::Tagged(tagged)) => At::Tagged(TaggedScan::new(tagged)),
+            Some(Part::Tagged(tagged)) => {
+                let behind = match self.parts().get(self.part + 1) {
+                    Some(Part::Text(text)) => text.as_str(),
+                    _ => "",
+                };
+                let again = self.plan.later().unwrap_or(&self.plan.trigger);
+                At::Tagged(TaggedScan::new(tagged, behind, again))
+            }
             Some(Part::Nested(nested)) => At::Nested(NestedScan::new(nested)),
             Some(Part::Written { gemma }) => At::Written(written::Scan::new(*gemma)),
             Some(Part::Text(_)) | None => At::Text(0),
@@ -208,7 +258,7 @@ impl Scan {
     /// Continues after a part that ended at byte `end`.
     fn pass(&mut self, end: usize) -> Step {
         let at = std::mem::replace(&mut self.at, At::Text(0));
-        if !matches!(at, At::Text(_) | At::Word | At::Between(_)) {
+        if !matches!(at, At::Text(_) | At::Twice { .. } | At::Word | At::Between(_)) {
             self.given = Some((at, self.from..end));
         }
         self.part += 1;
@@ -234,17 +284,24 @@ impl Scan {
                 },
                 At::Text(_) | At::Json(None) if c.is_whitespace() => Progress::More,
                 At::Text(n) => {
-                    let parts = if self.is_first { &self.plan.first } else { &self.plan.next };
-                    match parts.get(self.part) {
-                        Some(Part::Text(text)) if text[*n..].starts_with(c) => {
-                            *n += c.len_utf8();
-                            if *n < text.len() { Progress::More } else { Progress::Done }
+                    let n = *n;
+                    match self.text(n, c) {
+                        Progress::Before => {
+                            self.skip_text(begun);
+                            continue;
                         }
-                        _ => Progress::Bad,
+                        progress => progress,
                     }
                 }
-                At::Word => self.word(c, &held[..begun]),
-                At::Json(None) if c != '{' => Progress::Bad,
+                At::Twice { .. } => self.twice(c, end),
+                At::Word => match self.word(c, &held[..begun]) {
+                    Progress::Bad => self.begins_twice(None, c),
+                    progress => progress,
+                },
+                At::Json(None) if c != '{' => self.begins_twice(None, c),
+                At::Object(scan) if !scan.has_begun() && c != '{' && !c.is_whitespace() => {
+                    self.begins_twice(None, c)
+                }
                 At::Json(scanner) => scanner.get_or_insert_with(Scanner::new).step(c),
                 At::Object(scan) => scan.step(c, held),
                 At::Written(scan) => scan.step(c),
@@ -259,12 +316,31 @@ impl Scan {
             if let Some(tag) = tag.filter(|_| progress == Progress::Before) {
                 // A partial tag belongs to the next part.
                 let came = tag.strip_suffix(c).unwrap_or_default().to_string();
+                let is_whole = self.may_end();
                 self.pass(begun);
                 match self.parts().get(self.part) {
-                    Some(Part::Text(text)) if text.starts_with(&came) => self.at = At::Text(came.len()),
+                    Some(Part::Text(text))
+                        if text.starts_with(&came) && text[came.len()..].starts_with(c) =>
+                    {
+                        self.at = At::Text(came.len());
+                    }
+                    // The tag that ends the call was forgotten.
+                    Some(Part::Text(_))
+                        if is_whole && self.part + 1 == self.parts().len() && self.plan.goes_on(&came, c) =>
+                    {
+                        self.is_mended = true;
+                        return Step::Done { end: begun - came.len() };
+                    }
                     _ => return failed,
                 }
                 continue;
+            }
+            if let At::Tagged(scan) = &self.at
+                && let Some(end) = scan.cut_at().filter(|_| progress == Progress::Done)
+            {
+                self.is_mended = true;
+                self.pass(end.start);
+                return Step::Done { end: end.end };
             }
             match progress {
                 Progress::More => return Step::More,
@@ -277,6 +353,128 @@ impl Scan {
                 }
             }
         }
+    }
+
+    /// A character of the current part's text, of which `n` bytes are matched; `Before` if the text is missing.
+    fn text(&mut self, n: usize, c: char) -> Progress {
+        let parts = if self.is_first { &self.plan.first } else { &self.plan.next };
+        let Some(Part::Text(text)) = parts.get(self.part) else { return Progress::Bad };
+        if text[n..].starts_with(c) {
+            let n = n + c.len_utf8();
+            if n == text.len() {
+                return Progress::Done;
+            }
+            self.at = At::Text(n);
+            return Progress::More;
+        }
+        // The section's first tag was forgotten, and begins like the one of later calls.
+        if let (true, 0, Some(Part::Text(next))) = (self.is_first, self.part, self.plan.next.first())
+            && next.starts_with(&text[..n])
+            && next[n..].starts_with(c)
+            && n + c.len_utf8() < next.len()
+        {
+            (self.is_first, self.is_mended) = (false, true);
+            self.at = At::Text(n + c.len_utf8());
+            return Progress::More;
+        }
+        // A tag between a name and its arguments was forgotten.
+        if n == 0 && self.part > 0 && c == '{' && matches!(parts.get(self.part + 1), Some(Part::Json)) {
+            return Progress::Before;
+        }
+        self.begins_twice(Some(n), c)
+    }
+
+    /// Goes on with the part behind the current one, which is missing.
+    fn skip_text(&mut self, begun: usize) {
+        self.is_mended = true;
+        self.part += 1;
+        self.enter(begun);
+    }
+
+    /// A character that does not fit here, where `n` bytes of a text are matched or another part begins: it may begin the last tag again.
+    fn begins_twice(&mut self, n: Option<usize>, c: char) -> Progress {
+        let text = match (n, self.part.checked_sub(1).and_then(|before| self.parts().get(before))) {
+            (None, Some(Part::Text(text))) => text.as_str(),
+            (None, _) => return Progress::Bad,
+            (Some(n), _) => match self.parts().get(self.part) {
+                Some(Part::Text(text)) => &text[..n],
+                _ => return Progress::Bad,
+            },
+        };
+        // The beginning of the next tag may also be the repeated one's.
+        let end = |tag: &str| tag.as_ptr() as usize - text.as_ptr() as usize + tag.len();
+        let next = tags(text).last().map_or(0, end);
+        let (before, came) = (&text[..next], format!("{}{c}", &text[next..]));
+        match last_tag(before) {
+            Some(tag) if tag.starts_with(&came) && tag.len() > came.len() => {
+                self.at = At::Twice { tag: tag.into(), matched: came.len(), text: n.map(|_| next) };
+                Progress::More
+            }
+            _ => Progress::Bad,
+        }
+    }
+
+    fn twice(&mut self, c: char, end: usize) -> Progress {
+        let At::Twice { tag, matched, text } = &mut self.at else { return Progress::Bad };
+        if !tag[*matched..].starts_with(c) {
+            return Progress::Bad;
+        }
+        *matched += c.len_utf8();
+        if *matched == tag.len() {
+            (self.is_mended, self.opened) = (true, end);
+            match *text {
+                Some(n) => self.at = At::Text(n),
+                None => self.enter(end),
+            }
+        }
+        Progress::More
+    }
+
+    /// Whether the arguments are complete, and nothing else has begun.
+    fn may_end(&self) -> bool {
+        match &self.at {
+            At::Tagged(scan) => scan.may_end(),
+            At::Nested(scan) => scan.may_end(),
+            _ => false,
+        }
+    }
+
+    /// The end of a call that breaks off behind arguments which end at byte `from`: text that its syntax has before a tag is the call's.
+    pub fn end_behind(&self, held: &str, from: usize) -> usize {
+        let (At::Text(matched), Some(Part::Text(text))) = (&self.at, self.parts().get(self.part)) else {
+            return from;
+        };
+        let before =
+            tags(text).next().map_or(text.len(), |tag| tag.as_ptr() as usize - text.as_ptr() as usize);
+        let rest = held[from..].trim_start();
+        match self.given.is_some() && *matched >= before && rest.starts_with(&text[..before]) {
+            true => held.len() - rest.len() + before,
+            false => from,
+        }
+    }
+
+    /// The beginning of a tag with which the section began, if no arguments have come.
+    pub fn unused_trigger(&self) -> Option<&str> {
+        let trigger = self.plan.trigger();
+        let is_tag = trigger.starts_with(['<', '[', ']']) && trigger.len() > 2;
+        let has_arguments = match &self.at {
+            At::Json(scanner) => scanner.is_some(),
+            At::Object(scan) => scan.has_begun(),
+            At::Tagged(_) | At::Nested(_) | At::Written(_) | At::Between(_) => true,
+            At::Text(_) | At::Twice { .. } | At::Word => self.given.is_some(),
+        };
+        (is_tag && self.is_first && !has_arguments).then_some(trigger)
+    }
+
+    /// Whether that is a whole tag, and nothing of a call has come.
+    pub fn has_trigger_alone(&self) -> bool {
+        let trigger = self.plan.trigger();
+        last_tag(trigger) == Some(trigger) && self.name.is_empty() && self.part < 2
+    }
+
+    /// Whether a tag was missing or repeated.
+    pub fn is_mended(&self) -> bool {
+        self.is_mended
     }
 
     /// A character after `held`, in or after a name or an id.
@@ -330,9 +528,15 @@ impl Scan {
     /// At the end of the answer: where the call ends, if only the text after it is missing.
     pub fn finish(&mut self, held: &str) -> Option<usize> {
         let is_last = self.part + 1 == self.parts().len();
-        match &self.at {
+        self.is_mended = true;
+        match &mut self.at {
             At::Text(_) if is_last && self.given.is_some() => Some(held.len()),
             At::Tagged(scan) if scan.may_end() => self.end_with(held.len()),
+            At::Tagged(scan) => {
+                let end = scan.finish(held)?;
+                self.end_with(end)?;
+                Some(held.len())
+            }
             At::Nested(scan) if scan.may_end() => self.end_with(held.len()),
             _ => None,
         }
@@ -372,9 +576,9 @@ impl Scan {
             At::Object(scan) => return scan.call(held).filter(|(name, _)| schema(name).is_some()),
             At::Json(_) => held[span.clone()].trim().to_string(),
             At::Written(scan) => scan.object(&held[span.clone()])?,
-            At::Tagged(scan) => scan.object(held, schema(name)?),
-            At::Nested(scan) => scan.object(held, schema(name)?),
-            At::Text(_) | At::Word | At::Between(_) => return None,
+            At::Tagged(scan) => scan.object(held, schema(name)?)?,
+            At::Nested(scan) => scan.object(held, schema(name)?)?,
+            At::Text(_) | At::Twice { .. } | At::Word | At::Between(_) => return None,
         };
         schema(name)?;
         Some((name.into(), arguments))

@@ -138,8 +138,8 @@ impl NestedScan {
         if self.around.is_empty() { At::Open(String::new()) } else { At::Text }
     }
 
-    /// The arguments as a JSON object, for a tool with this parameter schema.
-    pub fn object(&self, held: &str, schema: &Value) -> String {
+    /// The arguments as a JSON object, for a tool with this parameter schema; `None` if a value that is no string holds tags instead.
+    pub fn object(&self, held: &str, schema: &Value) -> Option<String> {
         let arguments = self.children(0, held.len());
         self.members(&arguments, held, (schema, Some(schema)))
     }
@@ -163,50 +163,55 @@ impl NestedScan {
     fn has_text(&self, inner: &[usize], value: Range<usize>, held: &str) -> bool {
         let mut from = value.start;
         for element in inner.iter().map(|i| &self.elements[*i]) {
-            if !held[from..element.key.start - self.open.len()].trim().is_empty() {
+            if has_text(&held[from..element.key.start - self.open.len()]) {
                 return true;
             }
             from = element.value.end + self.open.len() + "/>".len() + element.key.len();
         }
-        !held[from..value.end].trim().is_empty()
+        has_text(&held[from..value.end])
     }
 
-    fn members(&self, all: &[usize], held: &str, (root, schema): (&Value, Option<&Value>)) -> String {
+    fn members(&self, all: &[usize], held: &str, (root, schema): (&Value, Option<&Value>)) -> Option<String> {
         let mut members: Vec<(&str, String)> = Vec::new();
         for &i in all {
             let key = &held[self.elements[i].key.clone()];
             let of = schema.and_then(|s| coerce::property(root, s, key));
             members.retain(|(k, _)| *k != key);
-            members.push((key, self.value(i, held, (root, of))));
+            members.push((key, self.value(i, held, (root, of))?));
         }
         let members: Vec<String> =
             members.iter().map(|(k, v)| format!("{}: {v}", coerce::string(k))).collect();
-        format!("{{{}}}", members.join(", "))
+        Some(format!("{{{}}}", members.join(", ")))
     }
 
     /// The value of an element as JSON, by its schema.
-    fn value(&self, i: usize, held: &str, (root, schema): (&Value, Option<&Value>)) -> String {
+    fn value(&self, i: usize, held: &str, (root, schema): (&Value, Option<&Value>)) -> Option<String> {
         let value = self.elements[i].value.clone();
         let text = &held[value.clone()];
         let types = coerce::types(root, schema);
         let inner = self.children(i + 1, value.end);
         if inner.is_empty() || self.has_text(&inner, value.clone(), held) {
             return match text.trim() {
-                "" if !types.has(Types::STRING) && types.has(Types::ARRAY) => "[]".into(),
-                "" if !types.has(Types::STRING) && types.has(Types::OBJECT) => "{}".into(),
-                _ => coerce::value(root, schema, text),
+                "" if !types.has(Types::STRING) && types.has(Types::ARRAY) => Some("[]".into()),
+                "" if !types.has(Types::STRING) && types.has(Types::OBJECT) => Some("{}".into()),
+                _ => coerce::value_without_tags(root, schema, text, &|_| true),
             };
         }
         let is_item = |i: &usize| held[self.elements[*i].key.clone()] == self.tags.item;
         if types.has(Types::ARRAY) && inner.iter().all(is_item) {
             let of = schema.and_then(|s| coerce::items(root, s));
-            let items: Vec<String> = inner.iter().map(|i| self.value(*i, held, (root, of))).collect();
-            return format!("[{}]", items.join(", "));
+            let items: Option<Vec<String>> = inner.iter().map(|i| self.value(*i, held, (root, of))).collect();
+            return Some(format!("[{}]", items?.join(", ")));
         }
         if types.has(Types::OBJECT) {
             self.members(&inner, held, (root, schema))
         } else {
-            coerce::value(root, schema, text)
+            coerce::value_without_tags(root, schema, text, &|_| true)
         }
     }
+}
+
+/// Whether a text is more than white space and tags.
+fn has_text(text: &str) -> bool {
+    !coerce::without_tags(text, &|_| true).trim().is_empty()
 }

@@ -49,6 +49,11 @@ impl ObjectScan {
         }
     }
 
+    /// Whether the object's first character has come.
+    pub fn has_begun(&self) -> bool {
+        self.from.is_some()
+    }
+
     fn is_name(&self, key: &str) -> bool {
         key == self.keys.name || NAME_KEYS.contains(&key)
     }

@@ -4,16 +4,21 @@
 //! out not to be a call is parsed again, but calls hardly overlap (a call's value is never searched for others).
 
 mod calls;
+mod channels;
+mod markup;
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::changes::{Change, Changes};
 use crate::format::{Format, ReasoningFormat, ToolSyntax};
+use crate::integers::Integers;
 use crate::message::{Delta, Message};
 use crate::tags::{Found, Tag, Tags, Token};
 use crate::text::Start;
 use crate::{harmony, hermes, native, xml};
+use markup::{Mark, Marks};
 
 /// A tool that the model may call.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,10 +81,20 @@ enum Streamed {
     To(usize),
 }
 
+/// What a text is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Reasoning,
+    /// The answer's own text.
+    Text,
+    /// Reasoning and its tags in the content.
+    Raw,
+}
+
 /// Output that is certain and not emitted yet.
 #[derive(Debug)]
 enum Ready {
-    Text(Zone, String),
+    Text(Kind, String),
     Call { index: usize, name: String },
     Arguments(String),
 }
@@ -104,9 +119,9 @@ pub struct Parser {
     started: bool,
     /// Newlines that still belong to the tag before.
     skip: u8,
-    /// A call ended the reasoning, and no text has come since: `</think>` may follow.
+    /// Reasoning or a call ended, and no text has come since: `</think>` may follow, and is not text.
     close_due: bool,
-    /// Skip functions inside a call's values.
+    /// Skip functions inside a call's values. If not, a call ends wherever its tags say so.
     nesting: bool,
     calls: usize,
     /// There is content.
@@ -126,6 +141,13 @@ pub struct Parser {
     prompted: usize,
     /// The answer was cut.
     cut: bool,
+    /// Tags that are markup next to a call, and text elsewhere.
+    marks: Marks,
+    /// Such a tag, and the white space after it: it is markup if a call follows.
+    mark: String,
+    /// Writes the current call's arguments.
+    integers: Integers,
+    changes: Changes,
     /// Texts to parse again, with positions; the last first.
     again: Vec<(String, usize)>,
     ready: Vec<Ready>,
@@ -154,6 +176,10 @@ impl Parser {
         };
         let harmony = (format.tools == ToolSyntax::Harmony).then(harmony::Reader::default);
         let mut parser = Self {
+            marks: Marks::of(&format),
+            mark: String::new(),
+            integers: Integers::default(),
+            changes: Changes::default(),
             format,
             plan,
             harmony,
@@ -191,6 +217,21 @@ impl Parser {
         parser
     }
 
+    /// The prompt has ended the reasoning before the answer: `</think>` at the answer's beginning is not text.
+    pub fn after_reasoning(self) -> Self {
+        Self { close_due: true, ..self }
+    }
+
+    /// Whether an answer can have one call only, and it is complete.
+    pub fn has_last_call(&self) -> bool {
+        self.calls > 0 && !self.options.parallel_tool_calls && !self.in_harmony_call
+    }
+
+    /// What was changed of the answer so far.
+    pub fn changes(&self) -> Changes {
+        self.changes
+    }
+
     /// Whether the next text is reasoning, as far as is certain.
     pub fn in_reasoning(&self) -> bool {
         self.zone == Zone::Reasoning
@@ -198,6 +239,12 @@ impl Parser {
 
     /// Adds a piece, and emits what is certain.
     pub fn push(&mut self, text: &str, emit: &mut impl FnMut(Delta<'_>)) {
+        self.push_scoped(text, &mut |delta, _| emit(delta));
+    }
+
+    /// Like [`Parser::push`]; also tells whether a delta is the answer's own text, and not reasoning that stays in the content, or its
+    /// tags ([`ReasoningFormat::None`]).
+    pub fn push_scoped(&mut self, text: &str, emit: &mut impl FnMut(Delta<'_>, bool)) {
         if let Some(mut reader) = self.harmony.take() {
             text.chars().for_each(|c| reader.step(c, &mut |event| self.message(event)));
             self.harmony = Some(reader);
@@ -212,20 +259,24 @@ impl Parser {
 
     /// Ends the answer: emits the rest.
     pub fn finish(self, emit: &mut impl FnMut(Delta<'_>)) {
-        self.end(false, emit);
+        self.finish_scoped(false, &mut |delta, _| emit(delta));
     }
 
     /// Ends an answer that was cut, at its maximum length for example. A call that has begun and is not emitted yet is dropped: half
     /// of its markup is not text.
     pub fn finish_cut(self, emit: &mut impl FnMut(Delta<'_>)) {
-        self.end(true, emit);
+        self.finish_scoped(true, &mut |delta, _| emit(delta));
     }
 
-    fn end(mut self, cut: bool, emit: &mut impl FnMut(Delta<'_>)) {
+    /// Ends the answer like [`Parser::finish`], or if it was `cut` like [`Parser::finish_cut`], with deltas as in
+    /// [`Parser::push_scoped`]. Returns what was changed of the answer.
+    pub fn finish_scoped(mut self, cut: bool, emit: &mut impl FnMut(Delta<'_>, bool)) -> Changes {
         self.cut = cut;
         if let Some(mut reader) = self.harmony.take() {
             reader.finish(cut, &mut |event| self.message(event));
-            return self.emit_ready(emit);
+            self.end_arguments();
+            self.emit_ready(emit);
+            return self.changes;
         }
         loop {
             if !self.part.is_empty() {
@@ -234,6 +285,7 @@ impl Parser {
                     self.token(Token::Tag(Tag::TextOpen));
                 } else if cut && self.begins_call(&part) {
                     self.gap.clear();
+                    self.mark.clear();
                 } else {
                     self.no_tag(part);
                 }
@@ -244,54 +296,23 @@ impl Parser {
             }
             self.read_again();
         }
+        self.end_mark();
         if self.started || self.calls == 0 {
             self.emit_gap();
         }
         self.emit_ready(emit);
+        self.changes
     }
 
-    fn emit_ready(&mut self, emit: &mut impl FnMut(Delta<'_>)) {
+    fn emit_ready(&mut self, emit: &mut impl FnMut(Delta<'_>, bool)) {
         for ready in self.ready.drain(..) {
             match ready {
-                Ready::Text(Zone::Reasoning, _) if self.options.reasoning == ReasoningFormat::Hidden => {}
-                Ready::Text(Zone::Reasoning, text) => emit(Delta::Reasoning(&text)),
-                Ready::Text(Zone::Content, text) => emit(Delta::Content(&text)),
-                Ready::Call { index, name } => emit(Delta::Call { index, name: &name }),
-                Ready::Arguments(text) => emit(Delta::Arguments(&text)),
+                Ready::Text(Kind::Reasoning, _) if self.options.reasoning == ReasoningFormat::Hidden => {}
+                Ready::Text(Kind::Reasoning, text) => emit(Delta::Reasoning(&text), false),
+                Ready::Text(kind, text) => emit(Delta::Content(&text), kind == Kind::Text),
+                Ready::Call { index, name } => emit(Delta::Call { index, name: &name }, false),
+                Ready::Arguments(text) => emit(Delta::Arguments(&text), false),
             }
-        }
-    }
-
-    /// Processes an event of an answer in channels.
-    fn message(&mut self, event: harmony::Event<'_>) {
-        use harmony::{Event, Kind};
-        let raw = self.options.reasoning == ReasoningFormat::None;
-        match event {
-            Event::Begin(Kind::Call(name), _) if self.takes_calls() && self.tool(&name).is_some() => {
-                self.zone = Zone::Content;
-                self.in_harmony_call = true;
-                self.ready.push(Ready::Call { index: self.calls, name });
-                self.calls += 1;
-            }
-            Event::Begin(kind, head) => {
-                self.zone = if kind == Kind::Reasoning { Zone::Reasoning } else { Zone::Content };
-                if raw {
-                    head.chars().chain(harmony::MESSAGE.chars()).for_each(|c| self.emit(c));
-                }
-            }
-            Event::Char(c) if self.in_harmony_call => match self.ready.last_mut() {
-                Some(Ready::Arguments(text)) => text.push(c),
-                _ => self.ready.push(Ready::Arguments(c.into())),
-            },
-            Event::Char(c) => self.emit(c),
-            Event::End(tag) => {
-                if raw && !self.in_harmony_call {
-                    tag.chars().for_each(|c| self.emit(c));
-                }
-                self.in_harmony_call = false;
-                self.zone = Zone::Content;
-            }
-            Event::Stray(text) => text.chars().for_each(|c| self.emit(c)),
         }
     }
 
@@ -312,9 +333,13 @@ impl Parser {
 
     fn char(&mut self, c: char) {
         self.steps += 1;
-        let trigger = self.trigger();
         let begins_tag = c == '<' || self.format.begins_tag(c);
-        if self.part.is_empty() && !begins_tag && !trigger.is_some_and(|t| t.starts_with(c)) {
+        let is_own = |text: Option<&str>| text.is_some_and(|t| t.starts_with(c));
+        if self.part.is_empty()
+            && !begins_tag
+            && !self.triggers().into_iter().any(is_own)
+            && !self.begins_mark(c)
+        {
             return self.token(Token::Char(c));
         }
         self.part.push(c);
@@ -325,21 +350,38 @@ impl Parser {
                 self.part.clear();
                 self.token(Token::Tag(tag));
             }
-            Found::Nothing => match self.trigger() {
-                Some(trigger) if self.part.starts_with(trigger) => {
-                    let rest = self.part.split_off(trigger.len());
-                    self.part.clear();
-                    if !rest.is_empty() {
-                        self.again.push((rest, 0));
-                    }
-                    self.begin_section();
-                }
-                Some(trigger) if trigger.starts_with(&self.part) => {}
-                _ => {
-                    let part = std::mem::take(&mut self.part);
-                    self.no_tag(part);
-                }
-            },
+            Found::Nothing => self.other_tag(),
+        }
+    }
+
+    /// `part` is none of the tags that are wanted: it may begin a section of calls, or be a mark next to a call.
+    fn other_tag(&mut self) {
+        let triggers = self.triggers();
+        let begun = triggers.into_iter().position(|t| t.is_some_and(|t| self.part.starts_with(t)));
+        if let Some(which) = begun {
+            let rest = self.part.split_off(triggers[which].map_or(0, str::len));
+            self.part.clear();
+            if !rest.is_empty() {
+                self.again.push((rest, 0));
+            }
+            return self.begin_section(which > 0);
+        }
+        if triggers.into_iter().flatten().any(|t| t.starts_with(&self.part)) {
+            return;
+        }
+        match self.find_mark() {
+            Mark::Part => {}
+            Mark::Whole => {
+                let part = std::mem::take(&mut self.part);
+                self.found_mark(part);
+            }
+            Mark::None => {
+                let mark = self.mark_before();
+                let mut part = std::mem::take(&mut self.part);
+                let Some(length) = mark else { return self.no_tag(part) };
+                self.again.push((part.split_off(length), 0));
+                self.found_mark(part);
+            }
         }
     }
 
@@ -353,17 +395,22 @@ impl Parser {
         self.token(Token::Char(first));
     }
 
-    /// The text that begins a section of calls, in a syntax derived from a template.
-    fn trigger(&self) -> Option<&str> {
-        let plan = self.plan.as_ref()?;
+    /// The texts that begin a section of calls, in a syntax derived from a template: its own, and the one that begins later calls, as
+    /// the first tag may be forgotten.
+    fn triggers(&self) -> [Option<&str>; 2] {
+        let Some(plan) = self.plan.as_ref().filter(|_| self.call.is_none() && self.takes_calls()) else {
+            return [None; 2];
+        };
         let begun = self.in_reasoning() || self.content || self.started || self.calls > 0;
-        let here = !begun || !plan.at_start() || self.format.text.is_some();
-        (here && self.call.is_none() && self.takes_calls()).then_some(plan.trigger())
+        if begun && plan.at_start() && self.format.text.is_none() {
+            return [None; 2];
+        }
+        [Some(plan.trigger()), plan.later()]
     }
 
     /// Whether a tag may follow, to which preceding white space belongs.
     fn awaits_tags(&self) -> bool {
-        !self.wanted().is_empty() || self.trigger().is_some()
+        !self.wanted().is_empty() || self.triggers()[0].is_some()
     }
 
     /// The tags that are recognised now.
@@ -375,13 +422,15 @@ impl Parser {
             None => {}
         }
         let mut tags = Tags::NONE;
-        if (self.lead || self.format.text.is_some()) && self.format.reasoning.is_some() {
+        let may_open = self.lead && self.mark.is_empty() || self.format.text.is_some();
+        if may_open && self.format.reasoning.is_some() {
             tags = tags.with(Tag::ThinkOpen);
         }
         if self.format.text.is_some() {
             tags = tags.with(Tag::TextOpen).with(Tag::TextClose).with(Tag::AnswerClose);
         }
-        if self.in_reasoning() || self.close_due || self.format.text.is_some() {
+        let may_close = self.close_due && self.mark.is_empty() && self.format.reasoning.is_some();
+        if self.in_reasoning() || may_close || self.format.text.is_some() {
             tags = tags.with(Tag::ThinkClose);
         }
         if self.takes_calls() && self.plan.is_none() {
@@ -402,15 +451,23 @@ impl Parser {
         if self.call.is_some() {
             return self.in_call(token);
         }
+        if !matches!(token, Token::Char(_) | Token::Tag(Tag::CallOpen | Tag::FunctionOpen)) {
+            self.mark_is_text();
+        }
         match token {
+            Token::Char(c) if self.may_begin_bare(c) => self.begin_bare(),
             Token::Char(c) => self.text(c),
             Token::Tag(Tag::ThinkOpen) => {
                 self.tag_of_reasoning(Tag::ThinkOpen, 0);
                 self.enter(Zone::Reasoning);
             }
             Token::Tag(Tag::ThinkClose) => {
+                if !self.in_reasoning() && self.options.reasoning != ReasoningFormat::None {
+                    self.changes.add(Change::ClosedAgain);
+                }
                 self.tag_of_reasoning(Tag::ThinkClose, 1);
                 self.enter(Zone::Content);
+                self.close_due = true;
             }
             Token::Tag(Tag::TextOpen | Tag::TextClose | Tag::AnswerClose) => {
                 self.prompted = 0;
@@ -429,7 +486,7 @@ impl Parser {
         if self.options.reasoning == ReasoningFormat::None {
             self.emit_gap();
             let text = tag_text(&self.format, tag).to_string();
-            text.chars().for_each(|c| self.emit(c));
+            text.chars().for_each(|c| self.emit_as(Kind::Raw, c));
             self.prompted = 0;
             self.gap.clear();
             return;
@@ -450,7 +507,7 @@ impl Parser {
         self.close_due = false;
         self.started = !split; // tags that stay in the content are content
         self.skip = match zone {
-            _ if !split || self.format.text.is_some() => 0,
+            _ if self.format.text.is_some() => 0,
             Zone::Reasoning => 1,
             Zone::Content => 2,
         };
@@ -467,8 +524,17 @@ impl Parser {
 
     /// A character of reasoning or content.
     fn text(&mut self, c: char) {
+        if !self.mark.is_empty() {
+            if Token::Char(c).is_space() {
+                return self.mark.push(c);
+            }
+            self.mark_is_text();
+        }
         if self.skip > 0 && c == '\n' {
             self.skip -= 1;
+            if self.options.reasoning == ReasoningFormat::None {
+                self.emit_as(Kind::Raw, c);
+            }
             return;
         }
         self.skip = 0;
@@ -504,18 +570,23 @@ impl Parser {
     }
 
     fn emit(&mut self, c: char) {
+        let kind = match (self.zone, self.options.reasoning) {
+            (Zone::Content, _) => Kind::Text,
+            (Zone::Reasoning, ReasoningFormat::None) => Kind::Raw,
+            (Zone::Reasoning, ReasoningFormat::Deepseek | ReasoningFormat::Hidden) => Kind::Reasoning,
+        };
+        self.emit_as(kind, c);
+    }
+
+    fn emit_as(&mut self, kind: Kind, c: char) {
         if self.prompted > 0 {
             self.prompted -= 1;
             return;
         }
-        let zone = match self.options.reasoning {
-            ReasoningFormat::Deepseek | ReasoningFormat::Hidden => self.zone,
-            ReasoningFormat::None => Zone::Content,
-        };
-        self.content |= zone == Zone::Content;
+        self.content |= kind != Kind::Reasoning;
         match self.ready.last_mut() {
-            Some(Ready::Text(last, text)) if *last == zone => text.push(c),
-            _ => self.ready.push(Ready::Text(zone, c.into())),
+            Some(Ready::Text(last, text)) if *last == kind => text.push(c),
+            _ => self.ready.push(Ready::Text(kind, c.into())),
         }
     }
 }

@@ -4,8 +4,10 @@
 //! continues as calls do: white space, then the next parameter or the function's end, followed by the call's end. Whole functions
 //! inside a value (code about this syntax) are skipped.
 //!
-//! Models forget or garble `</parameter>`, above all at the end of long contexts. So a value also ends where the function and the call
-//! do, and before a line that begins a parameter of the schema that is not given otherwise.
+//! Models forget, repeat or garble tags, above all at the end of long contexts. So a value also ends where the function and the call
+//! do, before the next call, and before a line that begins a parameter of the schema that is not given otherwise. `</parameter>` and
+//! `</tool_call>` without `</function>` end it for certain if nothing or another call follows. If not, they may be text of the value: then
+//! they count only if the call has no other end, and the parser scans it again.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -26,6 +28,8 @@ enum At {
     Name,
     /// After the name: white space, then `<parameter=` or `</function>`.
     Parameters,
+    /// There, after a `<tool_call>` out of place.
+    Opened,
     /// In a parameter's name. With `value_end` it may still be text of the value before.
     Key {
         from: usize,
@@ -45,6 +49,17 @@ enum At {
     AfterValue {
         value_end: usize,
     },
+    /// After a `</tool_call>` that ends at `end`, without `</function>` before it: white space and closing tags, then nothing or another
+    /// call if it is the call's end.
+    CallClosed {
+        value_end: usize,
+        end: usize,
+    },
+    /// There, or after `</parameter>`, and after a `<tool_call>`: white space, then `<function=` if the call has ended at `end`.
+    NextCall {
+        value_end: usize,
+        end: usize,
+    },
     /// After `</function>`, which ends at `end`: white space, then `</tool_call>`.
     Close {
         end: usize,
@@ -56,18 +71,22 @@ enum At {
 #[derive(Debug)]
 pub struct Scan {
     at: At,
-    /// Length of the first tag.
+    /// The text up to here is text if this is not a call.
     opened: usize,
     /// The first tag was `<function=`.
     bare: bool,
     /// `</think>` ends an unfinished call.
     in_reasoning: bool,
-    /// Skip functions inside values.
+    /// Skip functions inside values. If not, tags in a value that may be the call's end are.
     nesting: bool,
     /// Number of open functions inside the value.
     depth: usize,
-    /// There was a function inside a value.
-    nested: bool,
+    /// Number of `<tool_call>` inside the value that are not closed.
+    calls: usize,
+    /// There was a function inside a value, or what may be the call's end.
+    may_end_otherwise: bool,
+    /// A tag was missing or repeated.
+    is_mended: bool,
     name: Range<usize>,
     key: Range<usize>,
     value_from: usize,
@@ -86,7 +105,9 @@ impl Scan {
             in_reasoning,
             nesting,
             depth: 0,
-            nested: false,
+            calls: 0,
+            may_end_otherwise: false,
+            is_mended: false,
             name: opened..opened,
             key: 0..0,
             value_from: 0,
@@ -112,6 +133,11 @@ impl Scan {
         let failed = Step::Text { end: self.opened };
         self.at = match (self.at, token) {
             (At::Open, _) if token.is_space() => At::Open,
+            // The tag twice, or one out of place.
+            (At::Open, Token::Tag(Tag::CallOpen | Tag::ParameterClose)) => {
+                self.opened = end;
+                self.mended(At::Open)
+            }
             (At::Open, Token::Tag(Tag::FunctionOpen)) => {
                 self.name = end..end;
                 At::Name
@@ -121,26 +147,54 @@ impl Scan {
                 self.name.end = from;
                 At::Parameters
             }
-            (At::Parameters, _) if token.is_space() => At::Parameters,
-            (At::Parameters, Token::Tag(Tag::ParameterOpen)) => At::Key { from: end, value_end: None },
-            (At::Parameters, Token::Tag(Tag::FunctionClose)) => At::Close { end, value_end: None },
+            (at @ (At::Parameters | At::Opened), _) if token.is_space() => at,
+            (At::Parameters | At::Opened, Token::Tag(Tag::ParameterOpen)) => {
+                At::Key { from: end, value_end: None }
+            }
+            (At::Parameters | At::Opened, Token::Tag(Tag::FunctionClose)) => {
+                At::Close { end, value_end: None }
+            }
+            (At::Parameters, Token::Tag(Tag::CallOpen)) => self.mended(At::Opened),
+            // The function twice.
+            (At::Parameters, Token::Tag(Tag::FunctionOpen)) => {
+                self.name = end..end;
+                self.opened = end;
+                self.mended(At::Name)
+            }
             (at @ At::Key { .. }, Token::Char(c)) if is_name(c) => at,
             (At::Key { from: key, value_end }, Token::Char('>')) if key < from => {
                 self.end_value(value_end);
                 self.key = key..from;
                 self.value_from = end;
-                self.depth = 0;
+                (self.depth, self.calls) = (0, 0);
                 At::Value
             }
-            (At::Open | At::Name | At::Parameters | At::Key { value_end: None, .. }, _) => return failed,
-            (at @ (At::InnerOpen | At::Unclosed { .. } | At::AfterValue { .. } | At::Close { .. }), _)
-                if token.is_space() =>
-            {
-                at
+            (At::Open | At::Name | At::Parameters | At::Opened | At::Key { value_end: None, .. }, _) => {
+                return failed;
             }
+            (_, Token::Tag(Tag::ThinkClose)) => return Step::Text { end: from },
+            (at, token) => match self.after_value(at, token, from, end) {
+                Ok(at) => at,
+                Err(step) => return step,
+            },
+        };
+        Step::More
+    }
+
+    /// The state after a token in or after a value, or the result.
+    fn after_value(&mut self, at: At, token: Token, from: usize, end: usize) -> Result<At, Step> {
+        Ok(match (at, token) {
+            (
+                At::InnerOpen
+                | At::Unclosed { .. }
+                | At::AfterValue { .. }
+                | At::CallClosed { .. }
+                | At::NextCall { .. }
+                | At::Close { .. },
+                _,
+            ) if token.is_space() => at,
             (At::Unclosed { value_end }, Token::Tag(Tag::CallClose)) => {
-                self.end_value(Some(value_end));
-                return Step::Done { end };
+                return Err(self.done(Some(value_end), end, true));
             }
             (At::AfterValue { value_end }, Token::Tag(Tag::ParameterOpen)) => {
                 At::Key { from: end, value_end: Some(value_end) }
@@ -148,33 +202,61 @@ impl Scan {
             (At::AfterValue { value_end }, Token::Tag(Tag::FunctionClose)) => {
                 At::Close { end, value_end: Some(value_end) }
             }
+            (At::AfterValue { value_end }, Token::Tag(Tag::CallClose)) if self.calls == 0 => {
+                if !self.nesting {
+                    return Err(self.done(Some(value_end), end, true));
+                }
+                At::CallClosed { value_end, end }
+            }
+            // The next call, without an end of this one.
+            (At::AfterValue { value_end }, Token::Tag(Tag::CallOpen)) => {
+                At::NextCall { value_end, end: from }
+            }
+            (At::AfterValue { value_end }, Token::Tag(Tag::FunctionOpen)) => {
+                return Err(self.done(Some(value_end), from, true));
+            }
+            (
+                At::CallClosed { .. },
+                Token::Tag(Tag::CallClose | Tag::FunctionClose | Tag::ParameterClose),
+            ) => at,
+            (At::CallClosed { value_end, end }, Token::Tag(Tag::CallOpen)) => At::NextCall { value_end, end },
+            (
+                At::CallClosed { value_end, end } | At::NextCall { value_end, end },
+                Token::Tag(Tag::FunctionOpen),
+            ) => {
+                return Err(self.done(Some(value_end), end, true));
+            }
             (At::Close { value_end, .. }, Token::Tag(Tag::CallClose)) => {
-                self.end_value(value_end);
-                return Step::Done { end };
+                return Err(self.done(value_end, end, false));
+            }
+            (At::Close { value_end, .. }, Token::Tag(Tag::FunctionClose)) => {
+                self.mended(At::Close { end, value_end })
             }
             (At::Close { end, value_end }, token)
                 if self.bare || matches!(token, Token::Tag(Tag::CallOpen | Tag::FunctionOpen)) =>
             {
-                self.end_value(value_end);
-                return Step::Done { end };
+                return Err(self.done(value_end, end, true));
             }
-            (At::Close { value_end: None, .. }, _) => return failed,
+            (At::Close { value_end: None, .. }, _) => return Err(Step::Text { end: self.opened }),
             // Everything else is text of a value.
-            (_, Token::Tag(Tag::ThinkClose)) => return Step::Text { end: from },
-            (at, token) => self.value_step(at, token, from),
-        };
-        Step::More
+            (At::CallClosed { .. } | At::NextCall { .. }, token) => {
+                self.may_end_otherwise = true;
+                self.calls += usize::from(matches!(at, At::NextCall { .. }) && self.nesting);
+                self.value_step(At::Value, token, from, end)?
+            }
+            (at, token) => self.value_step(at, token, from, end)?,
+        })
     }
 
-    /// The state after a token of a value, which may contain calls of its own.
-    fn value_step(&mut self, at: At, token: Token, from: usize) -> At {
-        match (at, token) {
+    /// The state after a token of a value, which may contain calls of its own; or the result, if the call ends with it.
+    fn value_step(&mut self, at: At, token: Token, from: usize, end: usize) -> Result<At, Step> {
+        Ok(match (at, token) {
             (At::InnerName, Token::Char(c)) if is_name(c) => At::InnerName,
             (At::InnerName, Token::Char('>')) => At::InnerOpen,
             (At::InnerOpen, Token::Tag(Tag::FunctionClose)) => At::Value,
             (At::InnerOpen, Token::Tag(Tag::ParameterOpen)) => {
                 self.depth += 1;
-                self.nested = true;
+                self.may_end_otherwise = true;
                 At::Value
             }
             (_, Token::Tag(Tag::ParameterClose)) if self.depth == 0 => At::AfterValue { value_end: from },
@@ -184,8 +266,34 @@ impl Scan {
                 self.depth -= 1;
                 At::Value
             }
+            (_, Token::Tag(Tag::CallOpen)) if self.nesting => {
+                self.calls += 1;
+                At::Value
+            }
+            (_, Token::Tag(Tag::CallClose)) if self.calls > 0 => {
+                self.calls -= 1;
+                At::Value
+            }
+            // No call is open in the value.
+            (_, Token::Tag(Tag::CallClose)) if !self.nesting => return Err(self.done(Some(from), end, true)),
+            // A function in the value may have been the call's end.
+            (_, Token::Tag(Tag::CallClose)) if self.depth == 0 && !self.may_end_otherwise => {
+                At::CallClosed { value_end: from, end }
+            }
             _ => At::Value,
-        }
+        })
+    }
+
+    /// The call ends at byte `end`.
+    fn done(&mut self, value_end: Option<usize>, end: usize, is_mended: bool) -> Step {
+        self.end_value(value_end);
+        self.is_mended |= is_mended;
+        Step::Done { end }
+    }
+
+    fn mended(&mut self, at: At) -> At {
+        self.is_mended = true;
+        at
     }
 
     /// Ends the last value here.
@@ -197,14 +305,24 @@ impl Scan {
 
     /// At the end of the answer: where the call ends, if it is complete.
     pub fn finish(&mut self) -> Option<usize> {
-        let At::Close { end, value_end } = self.at else { return None };
+        let (end, value_end) = match self.at {
+            At::Close { end, value_end } => (end, value_end),
+            At::CallClosed { value_end, end } => (end, Some(value_end)),
+            _ => return None,
+        };
+        self.is_mended = true;
         self.end_value(value_end);
         Some(end)
     }
 
     /// An unfinished call may be a finished one if functions inside values are not skipped.
-    pub fn nested(&self) -> bool {
-        self.nested
+    pub fn may_end_otherwise(&self) -> bool {
+        self.may_end_otherwise
+    }
+
+    /// Whether a tag was missing or repeated.
+    pub fn is_mended(&self) -> bool {
+        self.is_mended
     }
 
     /// Whether the last token was certainly text of a value.
@@ -217,12 +335,14 @@ impl Scan {
         &held[self.name.clone()]
     }
 
-    /// The arguments of a complete call as a JSON object. Of parameters with one name the last counts.
-    pub fn arguments(&self, held: &str, schema: &Value) -> String {
+    /// The arguments of a complete call as a JSON object; `None` if a value that is no string holds tags instead. Of parameters with one
+    /// name the last counts.
+    pub fn arguments(&self, held: &str, schema: &Value) -> Option<String> {
         let mut members: Vec<(&str, String)> = Vec::new();
         let mut places = HashMap::new();
         for (key, value) in self.values(held, schema) {
-            let value = coerce::argument(schema, key, value);
+            let of = coerce::property(schema, schema, key);
+            let value = coerce::value_without_tags(schema, of, value, &is_tag)?;
             let place = *places.entry(key).or_insert(members.len());
             match members.get_mut(place) {
                 Some(member) => member.1 = value,
@@ -231,7 +351,7 @@ impl Scan {
         }
         let members: Vec<String> =
             members.iter().map(|(k, v)| format!("{}: {v}", coerce::string(k))).collect();
-        format!("{{{}}}", members.join(", "))
+        Some(format!("{{{}}}", members.join(", ")))
     }
 
     /// Keys and values, without the syntax's newlines. A value is cut where a parameter begins if the end before it was forgotten.
@@ -250,15 +370,32 @@ impl Scan {
                 let (name, rest) = name_and_rest.split_at(name_end);
                 if rest.starts_with('>') && !given.contains(name) && coerce::declares(schema, name) {
                     given.insert(name);
-                    values.push((key, bare_value(&value[from..=at], false)));
+                    let before = bare_value(&value[from..=at], false);
+                    // A tag without a value is out of place.
+                    if !before.is_empty() || coerce::declares(schema, key) {
+                        values.push((key, before));
+                    }
                     key = name;
                     from = value.len() - rest.len() + ">".len();
                 }
             }
-            values.push((key, bare_value(&value[from..], closed)));
+            values.push((key, own_value(key, bare_value(&value[from..], closed))));
         }
         values
     }
+}
+
+/// A value without its own opening tag, written twice.
+fn own_value<'a>(key: &str, value: &'a str) -> &'a str {
+    let rest = value.strip_prefix(Tag::ParameterOpen.text()).and_then(|v| v.strip_prefix(key));
+    rest.and_then(|v| v.strip_prefix(">\n")).unwrap_or(value)
+}
+
+/// Whether a tag of a value is one of the syntax.
+fn is_tag(tag: &str) -> bool {
+    const WHOLE: [Tag; 4] = [Tag::ParameterClose, Tag::FunctionClose, Tag::CallClose, Tag::CallOpen];
+    const BEGUN: [Tag; 2] = [Tag::FunctionOpen, Tag::ParameterOpen];
+    WHOLE.iter().any(|t| t.text() == tag) || BEGUN.iter().any(|t| tag.starts_with(t.text()))
 }
 
 /// A value without one newline on either side; an unclosed one also without a last line that was meant to close it.

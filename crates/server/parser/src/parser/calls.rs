@@ -1,15 +1,21 @@
 //! The part of the parser that scans calls, from the first tag to emitting them. Used by `parser`.
 
 use super::{Call, Parser, Ready, Streamed, Tool, Zone, tag_text};
+use crate::changes::Change;
 use crate::format::{ReasoningFormat, ToolSyntax};
+use crate::integers::Integers;
 use crate::tags::{Step, Tag, Token};
 use crate::{hermes, native, xml};
+
+/// By this length a call without its first tag has named its tool.
+const BARE_BYTES: usize = 256;
 
 impl Parser {
     /// Whether the text is the beginning of a call's markup, or of a tag within a call.
     pub(super) fn begins_call(&self, part: &str) -> bool {
         // A JSON object may be the answer itself.
-        let section = self.trigger().is_some_and(|t| t.starts_with(part) && !t.starts_with('{'));
+        let begins = |t: &str| t.starts_with(part) && !t.starts_with('{');
+        let section = self.triggers().into_iter().flatten().any(begins) || self.is_mark_part(part);
         let wanted = self.wanted();
         let is_tag = |tag: Tag| wanted.has(tag) && tag.text().starts_with(part);
         if self.call.is_some() {
@@ -20,12 +26,14 @@ impl Parser {
         section || header || is_tag(Tag::CallOpen) || is_tag(Tag::FunctionOpen)
     }
 
-    pub(super) fn begin_section(&mut self) {
+    /// Begins a section of calls; `later` without its first tag.
+    pub(super) fn begin_section(&mut self, later: bool) {
         let Some(plan) = &self.plan else { return };
         self.skip = 0;
         self.quoted = false;
-        self.held = plan.trigger().into();
-        self.call = Some(Call::Native(native::Scan::new(plan).into()));
+        let (scan, held) = native::Scan::new(plan, later);
+        self.held = held;
+        self.call = Some(Call::Native(scan.into()));
     }
 
     pub(super) fn begin_call(&mut self, tag: Tag) {
@@ -38,6 +46,32 @@ impl Parser {
                 Call::Xml(xml::Scan::new(tag, self.in_reasoning(), self.nesting))
             }
         });
+    }
+
+    /// Whether a call without its first tag may begin with this character.
+    pub(super) fn may_begin_bare(&self, c: char) -> bool {
+        c == '{'
+            && self.format.tools == ToolSyntax::Hermes
+            && self.zone == Zone::Content
+            && !self.started
+            && self.takes_calls()
+    }
+
+    /// Begins a call without its first tag.
+    pub(super) fn begin_bare(&mut self) {
+        self.skip = 0;
+        self.quoted = false;
+        self.held = "{".into();
+        self.call = Some(Call::Hermes(hermes::Scan::bare()));
+    }
+
+    /// Whether the held object may be a call: it begins with the name of a tool.
+    fn names_tool(&self) -> bool {
+        const BEFORE: &str = "{\"name\":\"";
+        let longest = self.tools.iter().map(|t| t.name.len()).max().unwrap_or(0) + BEFORE.len();
+        let bare: String = self.held.chars().filter(|c| !c.is_whitespace()).take(longest + 1).collect();
+        let begins = |text: &str| text.starts_with(&bare) || bare.starts_with(text);
+        self.tools.iter().any(|t| begins(&format!("{BEFORE}{}\"", t.name)))
     }
 
     pub(super) fn in_call(&mut self, token: Token) {
@@ -59,15 +93,32 @@ impl Parser {
             Step::More => {
                 self.stream();
                 self.quote(token);
+                // Other objects are text at once.
+                let is_bare = matches!(&self.call, Some(Call::Hermes(scan)) if scan.is_bare());
+                if is_bare && self.held.len() < BARE_BYTES && !self.names_tool() {
+                    self.give_up(self.held.len());
+                }
             }
             Step::Done { end } => {
                 self.stream();
                 self.complete(end);
             }
             Step::Text { end } => match self.streamed {
-                Streamed::Nothing => self.give_up(end),
+                Streamed::Nothing => {
+                    let is_close = matches!(token, Token::Tag(Tag::CallClose | Tag::FunctionClose));
+                    if is_close && self.drop_tags() || self.is_left_over(token) {
+                        return;
+                    }
+                    self.give_up(end);
+                }
                 // It broke off: what has been emitted stays a call.
-                Streamed::To(sent) => self.end_of_call(sent),
+                Streamed::To(sent) => {
+                    let end = match &self.call {
+                        Some(Call::Native(scan)) => scan.end_behind(&self.held, sent),
+                        _ => sent,
+                    };
+                    self.end_of_call(end);
+                }
             },
             Step::Skip { end } => self.skip_section(end),
         }
@@ -83,21 +134,61 @@ impl Parser {
                 if self.tool(&name).is_none() {
                     return;
                 }
-                self.ready.push(Ready::Call { index: self.calls, name });
+                self.start_call(name);
                 0
             }
         };
+        let Some(Call::Native(scan)) = &self.call else { return };
         let Some((_, span)) = scan.started(&self.held) else { return };
         let end = if span.is_empty() { self.held.len() } else { span.end };
         let from = sent.max(span.start);
         if from < end {
-            let text = &self.held[from..end];
-            match self.ready.last_mut() {
-                Some(Ready::Arguments(last)) => last.push_str(text),
-                _ => self.ready.push(Ready::Arguments(text.into())),
-            }
+            let text = self.held[from..end].to_string();
+            self.arguments(&text);
         }
         self.streamed = Streamed::To(from.max(end));
+    }
+
+    /// Emits the beginning of a call of one of the tools.
+    pub(super) fn start_call(&mut self, name: String) {
+        if !self.mark.is_empty() {
+            self.mark.clear();
+            self.changes.add(Change::TagBesideCall);
+        }
+        self.integers = Integers::of(self.tools.iter().position(|t| t.name == name));
+        self.ready.push(Ready::Call { index: self.calls, name });
+    }
+
+    /// Emits more of the call's arguments.
+    pub(super) fn arguments(&mut self, text: &str) {
+        let out = match self.ready.last_mut() {
+            Some(Ready::Arguments(last)) => last,
+            _ => {
+                self.ready.push(Ready::Arguments(String::new()));
+                let Some(Ready::Arguments(last)) = self.ready.last_mut() else { return };
+                last
+            }
+        };
+        self.integers.push(&self.tools, text, out);
+        self.arguments_given();
+    }
+
+    /// Emits what was held of the call's arguments, which are complete or break off.
+    pub(super) fn end_arguments(&mut self) {
+        let rest = self.integers.flush();
+        if !rest.is_empty() {
+            self.ready.push(Ready::Arguments(rest));
+        }
+        self.arguments_given();
+    }
+
+    fn arguments_given(&mut self) {
+        if matches!(self.ready.last(), Some(Ready::Arguments(text)) if text.is_empty()) {
+            self.ready.pop(); // a number is not complete yet
+        }
+        if self.integers.has_changed() {
+            self.changes.add(Change::Integer);
+        }
     }
 
     /// Skips the end of a section of calls, which is neither text nor call.
@@ -130,7 +221,7 @@ impl Parser {
     /// The answer ended within a call.
     pub(super) fn end_call(&mut self) {
         let (end, nested) = match &mut self.call {
-            Some(Call::Xml(scan)) => (scan.finish(), scan.nested()),
+            Some(Call::Xml(scan)) => (scan.finish(), scan.may_end_otherwise()),
             Some(Call::Hermes(scan)) => (scan.finish(), false),
             // The unclosed end of a section is dropped.
             Some(Call::Native(scan)) if scan.is_between() => return self.skip_section(self.held.len()),
@@ -143,16 +234,19 @@ impl Parser {
         match end {
             Some(end) => self.complete(end),
             None if nested && self.nesting && !self.quoted => {
-                // A value contained what looked like a function and was not. From here on, functions in values are ignored.
+                // A value contained what looked like a function or like the call's end. From here on, tags in values end it.
                 self.nesting = false;
                 self.call = None;
                 let held = std::mem::take(&mut self.held);
                 self.again.push((held, 0));
             }
+            // Tags that are left over behind a call.
+            None if self.drop_tags() => {}
             None if self.cut && !self.quoted && !self.held.starts_with('{') => {
                 self.call = None;
                 self.held.clear();
                 self.gap.clear();
+                self.mark.clear();
             }
             None => self.give_up(self.held.len()),
         }
@@ -167,19 +261,30 @@ impl Parser {
             Some(Call::Xml(_)) if self.quoted => None,
             Some(Call::Xml(scan)) => {
                 let tool = self.tool(scan.name(&self.held));
-                tool.map(|t| (t.name.clone(), scan.arguments(&self.held, &t.parameters)))
+                tool.and_then(|t| Some((t.name.clone(), scan.arguments(&self.held, &t.parameters)?)))
             }
             Some(Call::Hermes(scan)) => scan.call(&self.held).filter(|(name, _)| self.tool(name).is_some()),
             Some(Call::Native(scan)) => scan.call(&self.held, |name| self.tool(name).map(|t| &t.parameters)),
             None => return,
         };
         let Some((name, arguments)) = call else { return self.give_up(end) };
-        self.ready.extend([Ready::Call { index: self.calls, name }, Ready::Arguments(arguments)]);
+        let is_mended = match &self.call {
+            Some(Call::Xml(scan)) => scan.is_mended(),
+            Some(Call::Hermes(scan)) => scan.is_mended(),
+            Some(Call::Native(scan)) => scan.is_mended(),
+            None => false,
+        };
+        if is_mended {
+            self.changes.add(Change::Mended);
+        }
+        self.start_call(name);
+        self.arguments(&arguments);
         self.end_of_call(end);
     }
 
     /// The emitted call ends at byte `end` of the held text; the rest is parsed again.
     fn end_of_call(&mut self, end: usize) {
+        self.end_arguments();
         self.calls += 1;
         self.prompted = 0;
         self.streamed = Streamed::Nothing;
@@ -187,9 +292,9 @@ impl Parser {
             self.zone = Zone::Content;
             if self.options.reasoning != ReasoningFormat::None {
                 self.gap.clear();
-                self.close_due = true;
             }
         }
+        self.close_due = true;
         self.lead = false;
         self.started = false;
         self.call = match self.call.take() {
@@ -205,6 +310,7 @@ impl Parser {
     /// The held text up to byte `end` is text; the rest is parsed again.
     fn give_up(&mut self, end: usize) {
         self.call = None;
+        self.mark_is_text();
         let rest = self.held.split_off(end);
         for c in std::mem::take(&mut self.held).chars() {
             self.text(c);

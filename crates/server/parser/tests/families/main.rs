@@ -1,6 +1,7 @@
 //! The syntaxes of calls derived from real chat templates, which jinja2 renders as in transformers: calls as a template renders them
 //! parse to the same calls, whole and by characters. The templates come from packages of PyPI; none is in this repository.
 
+mod mutations;
 mod renderer;
 
 use std::collections::BTreeMap;
@@ -247,6 +248,7 @@ fn calls_of_real_templates_parse_to_themselves() {
     let Some((renderer, templates)) = renderer::templates() else { return };
     let (mut native, mut generic, mut reasoning, mut bad) = (0, 0, 0, Vec::new());
     let mut table: BTreeMap<String, String> = BTreeMap::new();
+    let mut changed = mutations::Mutations::default();
     for path in templates {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         let source = std::fs::read_to_string(&path).unwrap();
@@ -303,6 +305,10 @@ fn calls_of_real_templates_parse_to_themselves() {
                     if let Err(why) = round_trip(&format, (start, &text), (said, n)) {
                         bad.push(format!("{name}, {n}: {why}"));
                     }
+                    let want: Vec<(String, Value)> =
+                        calls()[..n].iter().map(|(f, a)| (f.to_string(), a.clone())).collect();
+                    let read = |text: &str| parse(&format, start, &[text]);
+                    changed.check((&name, format.text.is_some()), &text, &want, &read);
                 }
                 None => bad.push(format!("{name}, {n}: is not rendered")),
             }
@@ -314,4 +320,5 @@ fn calls_of_real_templates_parse_to_themselves() {
     println!("{native} native, {generic} generic, {reasoning} with reasoning, {} wrong", bad.len());
     assert!(reasoning > 5, "templates write reasoning where this test looks for it");
     assert!(bad.is_empty(), "{}", bad.join("\n"));
+    changed.report();
 }

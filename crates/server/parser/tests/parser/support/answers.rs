@@ -35,7 +35,8 @@ const fn calls(
     Answer { name, syntax, in_reasoning: false, text, reasoning: "", content: "", calls }
 }
 
-const PARIS: &[(&str, &str)] = &[("get_weather", r#"{"city": "Paris"}"#)];
+const PARIS: &[(&str, &str)] = &[PARIS_CALL];
+const PARIS_CALL: (&str, &str) = ("get_weather", r#"{"city": "Paris"}"#);
 
 pub const ANSWERS: &[Answer] = &[
     // Reasoning.
@@ -435,5 +436,116 @@ pub const ANSWERS: &[Answer] = &[
         reasoning: "",
         content: "<tool_call>\n{\"name\" ",
         calls: &[("now", "{}")],
+    },
+    // Markup out of place.
+    Answer {
+        name: "closes its reasoning again",
+        syntax: Qwen3Coder,
+        in_reasoning: true,
+        text: "plan\n</think>\n\n</think>\n\nFinal.",
+        reasoning: "plan",
+        content: "Final.",
+        calls: &[],
+    },
+    Answer {
+        name: "closes its reasoning again, without tools and more than once",
+        syntax: None,
+        in_reasoning: true,
+        text: "plan</think></think> \n</think>Final </think>.",
+        reasoning: "plan",
+        content: "Final </think>.",
+        calls: &[],
+    },
+    Answer {
+        name: "closes its reasoning again, and calls",
+        syntax: Hermes,
+        in_reasoning: true,
+        text: "plan\n</think>\n\n</think>\n\n<tool_call>\n{\"name\": \"now\"}\n</tool_call>\n</think>\n",
+        reasoning: "plan",
+        content: "",
+        calls: &[("now", "{}")],
+    },
+    calls(
+        "forgets to close a function",
+        Qwen3Coder,
+        "<tool_call>\n<function=get_weather>\n<parameter=days>\n1\n</parameter>\n</tool_call>\n<tool_call>\n<function=get_weather>\n<parameter=days>\n2\n</parameter>\n</tool_call>",
+        &[("get_weather", r#"{"days": 1}"#), ("get_weather", r#"{"days": 2}"#)],
+    ),
+    calls(
+        "forgets to close all of a call",
+        Qwen3Coder,
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</tool_call>\n<tool_call>\n<function=now>\n</function>",
+        &[PARIS_CALL, PARIS_CALL, ("now", "{}")],
+    ),
+    Answer {
+        name: "forgets to close a function, and goes on",
+        syntax: Qwen3Coder,
+        in_reasoning: false,
+        text: "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</tool_call>\nAnd now:\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>",
+        reasoning: "",
+        content: "And now:",
+        calls: &[PARIS_CALL, PARIS_CALL],
+    },
+    calls(
+        "writes tags twice, or beside calls",
+        Qwen3Coder,
+        "</tool_call>\n<tool_call>\n<tool_call>\n<function=get_weather>\n<function=get_weather>\n<parameter=days>\n<parameter=days>\n1\n</parameter>\n</parameter>\n</function>\n</function>\n</tool_call>\n</tool_call>\n</function>\n<tool_call>\n",
+        &[("get_weather", r#"{"days": 1}"#)],
+    ),
+    calls(
+        "writes tags twice, or beside calls",
+        Hermes,
+        "<tool_call>\n<tool_call>\n{\"name\": \"now\"}\n</tool_call>\n</tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>",
+        &[("now", "{}"), ("now", "{}")],
+    ),
+    calls(
+        "wraps a call",
+        Qwen3Coder,
+        "<function_invocation>\n<tool_call>\n<function=now>\n</function>\n</tool_call>\n</function_invocation>",
+        &[("now", "{}")],
+    ),
+    calls(
+        "wraps calls",
+        Hermes,
+        "<tool_calls>\n<tool_call>{\"name\": \"now\"}</tool_call>\n<tool_call>{\"name\": \"now\"}</tool_call>\n</tool_calls>\n",
+        &[("now", "{}"), ("now", "{}")],
+    ),
+    plain("a wrapper around text", Qwen3Coder, "<tool_calls>\nnone\n</tool_calls>\n<function_calls>"),
+    plain(
+        "an object that names no tool, or is no call",
+        Hermes,
+        "{\"name\": \"no\", \"arguments\": {}}\n</tool_call>{\"name\": \"now\"} is one.",
+    ),
+    plain(
+        "a number that is none",
+        Qwen3Coder,
+        "<tool_call>\n<function=get_weather>\n<parameter=days>\n1\n</parameter> 2\n</parameter>\n</function>\n</tool_call>",
+    ),
+    calls(
+        "integers",
+        Hermes,
+        "<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"days\": 5.0, \"city\": \"5.0\"}}</tool_call><tool_call>{\"name\": \"write_file\", \"arguments\": {\"mode\": 1e3, \"new\": 5.0}}</tool_call>",
+        &[("get_weather", r#"{"days": 5, "city": "5.0"}"#), ("write_file", r#"{"mode": 1000, "new": 5.0}"#)],
+    ),
+    calls(
+        "integers",
+        Qwen3Coder,
+        "<tool_call>\n<function=get_weather>\n<parameter=days>\n1e3\n</parameter>\n<parameter=city>\n5.0\n</parameter>\n</function>\n</tool_call>",
+        &[("get_weather", r#"{"days": 1000, "city": "5.0"}"#)],
+    ),
+    calls(
+        "integers",
+        Harmony,
+        " to=functions.get_weather<|channel|>commentary json<|message|>{\"days\": 5.0}",
+        &[("get_weather", r#"{"days": 5}"#)],
+    ),
+    Answer {
+        name: "forgets to end its analysis",
+        syntax: Harmony,
+        in_reasoning: false,
+        text: "<|channel|>analysis<|message|>Hm.<|channel|>final<|message|><|message|>4.",
+        reasoning: "Hm.",
+        content: "4.",
+        calls: &[],
     },
 ];

@@ -1,0 +1,236 @@
+//! Tags out of place next to calls: repeated or left over ones of the syntax, and wrappers that models make up. They are not text. Used by `parser`.
+//!
+//! Between a call and the next text, every closing tag of the syntax is markup. Other tags, and wrappers (`<function_calls>`), are held
+//! with the white space after them: they are markup if a call follows, and text otherwise.
+
+use super::{Call, Parser, Zone};
+use crate::changes::Change;
+use crate::format::{Format, ToolSyntax};
+use crate::syntax::{Arguments, CallSyntax, Piece, tags};
+use crate::tags::{Tag, Token};
+
+/// With these words the names of wrappers begin.
+const WORDS: [&str; 5] = ["function", "tool", "invoke", "invocation", "call"];
+/// Maximum length of a wrapper's name.
+const NAME_BYTES_MAX: usize = 32;
+
+/// The tags of an answer's syntax that can be out of place.
+#[derive(Debug, Default)]
+pub struct Marks {
+    /// Those that end a call or a part of it.
+    closing: Vec<String>,
+    /// Those of reasoning, and within calls.
+    others: Vec<String>,
+}
+
+/// Whether a text is such a tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    None,
+    Part,
+    Whole,
+}
+
+impl Mark {
+    fn of(text: &str, tag: &str) -> Self {
+        match tag.strip_prefix(text) {
+            Some("") => Self::Whole,
+            Some(_) => Self::Part,
+            None => Self::None,
+        }
+    }
+
+    fn or(self, other: impl FnOnce() -> Self) -> Self {
+        if self == Self::None { other() } else { self }
+    }
+}
+
+impl Marks {
+    pub fn of(format: &Format) -> Self {
+        let closing = match &format.tools {
+            ToolSyntax::None | ToolSyntax::Harmony => Vec::new(),
+            ToolSyntax::Qwen3Coder => {
+                [Tag::CallClose, Tag::FunctionClose, Tag::ParameterClose].map(|t| t.text().to_string()).into()
+            }
+            ToolSyntax::Hermes => vec![Tag::CallClose.text().into()],
+            ToolSyntax::Native(syntax) => closing(syntax),
+        };
+        let mut others: Vec<String> =
+            format.reasoning.iter().flat_map(|r| [r.open.clone(), r.close.clone()]).collect();
+        if let ToolSyntax::Native(syntax) = &format.tools {
+            others.extend(syntax.tags().into_iter().filter(|t| *t != syntax.trigger()).map(str::to_string));
+        }
+        Self { closing, others }
+    }
+}
+
+/// The tags behind the arguments of a call, in them, and at the end of a section.
+fn closing(syntax: &CallSyntax) -> Vec<String> {
+    let behind = syntax.call.iter().rev().take_while(|p| !matches!(p, Piece::Arguments(_)));
+    let texts = behind.chain(&syntax.close).filter_map(|p| match p {
+        Piece::Text(text) => Some(text.as_str()),
+        Piece::Name | Piece::Id | Piece::Number(_) | Piece::Arguments(_) => None,
+    });
+    let mut out: Vec<String> = texts.flat_map(tags).map(str::to_string).collect();
+    for piece in &syntax.call {
+        if let Piece::Arguments(Arguments::Tagged(tagged)) = piece {
+            out.extend(tags(&tagged.close).map(str::to_string));
+        }
+    }
+    let opening = syntax.open.iter().chain(syntax.separator.iter().flatten());
+    let opening: Vec<&Piece> = opening.collect();
+    let opens = |tag: &String| opening.iter().any(|p| matches!(p, Piece::Text(text) if text.contains(tag)));
+    out.retain(|tag| tag != syntax.trigger() && !opens(tag));
+    out.sort_unstable();
+    out.dedup();
+    out
+}
+
+/// Whether a text is the tag of a wrapper, and whether it is a closing one.
+fn wrapper(text: &str) -> (Mark, bool) {
+    let Some(rest) = text.strip_prefix('<') else { return (Mark::None, false) };
+    let is_closing = rest.starts_with('/');
+    let name = rest.trim_start_matches('/');
+    let (name, is_whole) = name.strip_suffix('>').map_or((name, false), |name| (name, true));
+    let is_name = name.len() <= NAME_BYTES_MAX && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+    let begins = |word: &&str| name.starts_with(*word) || !is_whole && word.starts_with(name);
+    let mark = match is_name && WORDS.iter().any(|w| begins(&w)) && text.matches('/').count() < 2 {
+        true if is_whole => Mark::Whole,
+        true => Mark::Part,
+        false => Mark::None,
+    };
+    (mark, is_closing)
+}
+
+impl Parser {
+    /// Whether only white space has come since the last call.
+    fn is_behind_call(&self) -> bool {
+        self.calls > 0 && !self.started && self.call.is_none() && self.mark.is_empty()
+    }
+
+    /// Whether a wrapper may begin here: at the beginning of a line.
+    fn may_wrap(&self) -> bool {
+        let at_line = !self.started || self.gap.ends_with('\n');
+        self.takes_calls()
+            && self.zone == Zone::Content
+            && self.call.is_none()
+            && self.format.text.is_none()
+            && at_line
+    }
+
+    /// Whether a mark begins with this character. (Every wrapper begins with `<`.)
+    pub(super) fn begins_mark(&self, c: char) -> bool {
+        let closing = self.is_behind_call() || self.may_wrap();
+        closing && self.marks.closing.iter().any(|m| m.starts_with(c))
+    }
+
+    /// Whether the held part of a tag is a mark.
+    pub(super) fn find_mark(&self) -> Mark {
+        self.mark_of(&self.part)
+    }
+
+    fn mark_of(&self, part: &str) -> Mark {
+        let (behind, may_wrap) = (self.is_behind_call(), self.may_wrap());
+        let one_of =
+            |tags: &[String]| tags.iter().fold(Mark::None, |mark, tag| mark.or(|| Mark::of(part, tag)));
+        let closing = if behind || may_wrap { one_of(&self.marks.closing) } else { Mark::None };
+        let mark = closing.or(|| if may_wrap { one_of(&self.marks.others) } else { Mark::None });
+        mark.or(|| match wrapper(part) {
+            (mark, false) if may_wrap => mark,
+            (mark, true) if behind => mark,
+            _ => Mark::None,
+        })
+    }
+
+    /// Length of the mark with which the held part of a tag begins, if another tag's beginning is its own.
+    pub(super) fn mark_before(&self) -> Option<usize> {
+        let all = self.marks.closing.iter().chain(&self.marks.others);
+        let longest = all.filter(|m| self.part.starts_with(m.as_str())).max_by_key(|m| m.len())?;
+        (self.mark_of(longest) == Mark::Whole).then_some(longest.len())
+    }
+
+    /// Whether a text of at least a word is the beginning of a mark.
+    pub(super) fn is_mark_part(&self, part: &str) -> bool {
+        part.len() > 1 && self.mark_of(part) != Mark::None
+    }
+
+    /// A mark is complete.
+    pub(super) fn found_mark(&mut self, text: String) {
+        let is_end = self.marks.closing.contains(&text) || wrapper(&text).1;
+        if self.is_behind_call() && is_end {
+            self.changes.add(Change::TagBesideCall);
+        } else {
+            self.mark.push_str(&text);
+        }
+    }
+
+    /// No call follows the mark.
+    pub(super) fn mark_is_text(&mut self) {
+        let mark = std::mem::take(&mut self.mark);
+        mark.chars().for_each(|c| self.text(c));
+    }
+
+    /// The answer ends behind the mark: behind a call it is none of its text.
+    pub(super) fn end_mark(&mut self) {
+        if self.calls > 0 && !self.started && !self.mark.is_empty() {
+            self.mark.clear();
+            self.changes.add(Change::TagBesideCall);
+        }
+        self.mark_is_text();
+    }
+
+    /// The beginning of a call that comes twice, or is left over behind a call: it is held as a mark. False if it is text.
+    pub(super) fn is_left_over(&mut self, last: Token) -> bool {
+        let (Some(Call::Native(scan)), Token::Char(c)) = (&self.call, last) else { return false };
+        let Some(trigger) = scan.unused_trigger() else { return false };
+        let length = match trigger.starts_with(c) {
+            true => self.held.len() - c.len_utf8(),
+            false if self.calls > 0 && !self.started && scan.has_trigger_alone() => trigger.len(),
+            false => return false,
+        };
+        self.call = None;
+        self.again.push((self.held.split_off(length), 0));
+        self.mark.push_str(&std::mem::take(&mut self.held));
+        true
+    }
+
+    /// Drops what was held for a call, if it is tags alone behind a call; false if it is not.
+    pub(super) fn drop_tags(&mut self) -> bool {
+        let held = self.held.trim();
+        let length: usize = tags(held).map(str::len).sum();
+        let bare = held.chars().filter(|c| !c.is_whitespace());
+        let is_alone = length > 0 && length == bare.map(char::len_utf8).sum::<usize>();
+        if self.calls == 0 || self.started || !is_alone {
+            return false;
+        }
+        self.changes.add(Change::TagBesideCall);
+        self.call = None;
+        self.held.clear();
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrappers_are_named_after_calls() {
+        for (text, want) in [
+            ("<", Mark::Part),
+            ("<func", Mark::Part),
+            ("</tool_us", Mark::Part),
+            ("<function_invocation>", Mark::Whole),
+            ("</tool_calls>", Mark::Whole),
+            ("<tools>", Mark::Whole),
+            ("<invoke name", Mark::None),
+            ("<b>", Mark::None),
+            ("<to>", Mark::None),
+            ("</>", Mark::None),
+            ("<//tool>", Mark::None),
+            ("<function=", Mark::None),
+        ] {
+            assert_eq!(wrapper(text).0, want, "{text}");
+        }
+    }
+}
