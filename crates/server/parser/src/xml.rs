@@ -215,10 +215,12 @@ impl Scan {
             (At::AfterValue { value_end }, Token::Tag(Tag::FunctionOpen)) => {
                 return Err(self.done(Some(value_end), from, true));
             }
-            (
-                At::CallClosed { .. },
-                Token::Tag(Tag::CallClose | Tag::FunctionClose | Tag::ParameterClose),
-            ) => at,
+            (At::CallClosed { .. }, Token::Tag(Tag::CallClose | Tag::FunctionClose)) => at,
+            // All before it was text of the value, if the call goes on as calls do.
+            (At::CallClosed { .. }, Token::Tag(Tag::ParameterClose)) => {
+                self.may_end_otherwise = true;
+                At::AfterValue { value_end: from }
+            }
             (At::CallClosed { value_end, end }, Token::Tag(Tag::CallOpen)) => At::NextCall { value_end, end },
             (
                 At::CallClosed { value_end, end } | At::NextCall { value_end, end },

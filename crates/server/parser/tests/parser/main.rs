@@ -3,5 +3,6 @@
 mod answers;
 mod headers;
 mod nested;
+mod reports;
 mod support;
 mod templates;
