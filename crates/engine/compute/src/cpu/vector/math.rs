@@ -57,7 +57,7 @@ pub(crate) fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
 #[inline(always)]
 pub(crate) fn gelu<S: Simd>(s: S, x: S::V) -> S::V {
     let inner = s.fma(s.mul(s.mul(x, x), x), s.splat(0.044_715), x);
-    s.mul(x, sigmoid(s, s.mul(s.splat(2.0 * 0.797_884_56), inner)))
+    s.mul(x, sigmoid(s, s.mul(s.splat(2.0 * 0.797_884_6), inner)))
 }
 
 /// `x (1 + erf(x / sqrt(2))) / 2`, with Abramowitz and Stegun's formula 7.1.26 (absolute error 1.5e-7).

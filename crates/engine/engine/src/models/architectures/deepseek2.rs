@@ -21,8 +21,8 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
     let score = if k.arch == "mistral4" || !is_glm(k) { Score::Softmax } else { Score::Sigmoid };
     let router = RouterDefaults { score, normalise: k.arch == "mistral4", biased: true };
     let mut blocks = Vec::new();
-    for i in 0..k.layers {
-        let attention = attention(k, i, heads[i], &latent)?;
+    for (i, heads) in heads.into_iter().enumerate().take(k.layers) {
+        let attention = attention(k, i, heads, &latent)?;
         blocks.push(Block::new(i, k.layer_norm(i, "attn_norm"), Op::Attention(Box::new(attention))));
         let op = match experts {
             Some(e) if i >= dense => Op::Moe(Box::new(llama::moe(k, i, e, router)?)),
