@@ -504,7 +504,7 @@ impl Backend for Reference {
             for (x, &y) in x.iter_mut().zip(&y[t * stride + at..]) {
                 *x = match times {
                     Times::Sigmoid => *x * sigmoid(y),
-                    Times::Activated(act) => activate(act, *x) * y,
+                    Times::Activated(act) => activate(act, *x) * multiplier(act, y),
                 };
             }
         }

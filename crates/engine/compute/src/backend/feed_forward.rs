@@ -39,7 +39,7 @@ pub struct Glu<W> {
 pub enum Times {
     /// `x * sigmoid(y)`
     Sigmoid,
-    /// `act(x) * y`
+    /// `act(x) * y`, as in a feed-forward block.
     Activated(Act),
 }
 

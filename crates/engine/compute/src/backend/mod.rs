@@ -243,7 +243,7 @@ pub trait Backend: Send + Sized + 'static {
     /// `y[t] = w . x[t]`
     fn linear(&mut self, n: usize, x: &Self::Buf, w: &Self::Weight, out: Out<Self>);
 
-    /// A projection of each head: `out[t][h] = [w[h] . x[t][h][..cols] | x[t][h][cols..]]`, where `x` is `[n, heads, cols + rest]` and `out`
+    /// A projection of each head, without biases: `out[t][h] = [w[h] . x[t][h][..cols] | x[t][h][cols..]]`, where `x` is `[n, heads, cols + rest]` and `out`
     /// `[n, heads, rows + rest]`.
     fn per_head(&mut self, n: usize, x: &Self::Buf, w: &Self::Experts, rest: usize, out: &mut Self::Buf);
 

@@ -139,9 +139,9 @@ impl Case {
         let mut r = Values(seed);
         let sinks = r.take(self.heads, 3.0);
         Self {
-            window: if seed % 2 == 0 { Window::Last(size) } else { Window::Chunk(size) },
-            softcap: (seed / 2 % 2 == 0).then_some(3.0),
-            sinks: (seed / 4 % 2 == 0).then_some(sinks),
+            window: if seed.is_multiple_of(2) { Window::Last(size) } else { Window::Chunk(size) },
+            softcap: (seed / 2).is_multiple_of(2).then_some(3.0),
+            sinks: (seed / 4).is_multiple_of(2).then_some(sinks),
             ..self
         }
     }
