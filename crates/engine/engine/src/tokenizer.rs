@@ -339,6 +339,11 @@ impl Tokenizer {
         self.frames.join(first, second)
     }
 
+    /// The same for one text, shortened so that all has at most `tokens_max` tokens (the frame alone is never shortened).
+    pub fn frame_cut(&self, text: &[u32], tokens_max: usize) -> Input {
+        self.frames.join_cut(text, tokens_max)
+    }
+
     /// The model's BOS token whether or not documents begin with it: the template's `bos_token`.
     pub fn bos_token(&self) -> Option<u32> {
         self.bos

@@ -112,6 +112,12 @@ impl Frames {
         self.single.iter().map_while(token).collect()
     }
 
+    /// Joins as much of a text as fits into `tokens_max` with its frame.
+    pub(super) fn join_cut(&self, text: &[u32], tokens_max: usize) -> Input {
+        let frame = self.join(&[], None).tokens.len();
+        self.join(&text[..text.len().min(tokens_max.saturating_sub(frame))], None)
+    }
+
     /// Joins one text or two.
     pub(super) fn join(&self, first: &[u32], second: Option<&[u32]>) -> Input {
         let mut out = Input::default();
@@ -187,5 +193,8 @@ mod tests {
         assert_eq!(Frames::of_ends(ends).join(&[7], None).tokens, [1, 7, 2]);
         assert_eq!(Frames::of_ends(Ends::default()).join(&[7], Some(&[8])).tokens, [7, 8]);
         assert_eq!(Frames::of_ends(ends).prefix(), [1]);
+        let cut = |max| Frames::of_ends(ends).join_cut(&[7, 8, 9], max).tokens;
+        assert_eq!((cut(9), cut(5), cut(4)), (vec![1, 7, 8, 9, 2], vec![1, 7, 8, 9, 2], vec![1, 7, 8, 2]));
+        assert_eq!((cut(2), cut(0)), (vec![1, 2], vec![1, 2]));
     }
 }

@@ -148,16 +148,20 @@ fn normal(vocab: &Vocab) -> Vec<&str> {
 
 /// The tokens that take part in merges: added ones only if a merge needs them.
 fn merged_tokens(vocab: &Vocab, merges: &[(String, String)], unknown: Option<u32>) -> Vec<(String, u32)> {
-    let mut needed: HashSet<String> = merges.iter().map(|(a, b)| format!("{a}{b}")).collect();
-    needed.extend(merges.iter().flat_map(|(a, b)| [a.clone(), b.clone()]));
+    let normal = |id: u32| matches!(vocab.kind(id), TokenKind::Normal | TokenKind::Byte);
+    let added: HashSet<&str> =
+        vocab.ids().filter(|&id| !normal(id)).filter_map(|id| vocab.text(id)).collect();
+    let (mut needed, mut joined) = (HashSet::new(), String::new());
+    for (a, b) in merges {
+        joined.clear();
+        joined.push_str(a);
+        joined.push_str(b);
+        needed.extend([a, b, &joined].into_iter().filter_map(|t| added.get(t.as_str()).copied()));
+    }
     vocab
         .ids()
         .filter_map(|id| Some((vocab.text(id)?, id)))
-        .filter(|&(text, id)| {
-            matches!(vocab.kind(id), TokenKind::Normal | TokenKind::Byte)
-                || Some(id) == unknown
-                || needed.contains(text)
-        })
+        .filter(|&(text, id)| normal(id) || Some(id) == unknown || needed.contains(text))
         .map(|(text, id)| (text.to_string(), id))
         .collect()
 }

@@ -2,7 +2,7 @@
 //! whose union has the highest score while it is in the vocabulary; writes the rest as bytes.
 
 use std::cmp::Ordering;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use super::added::Found;
 use super::vocab::{TokenKind, Vocab, byte_of};
@@ -17,8 +17,8 @@ pub(super) struct Spm {
     unknown: Option<u32>,
     /// Insert a space before each text that follows the beginning or an added token.
     add_space_prefix: bool,
-    /// No token has a space after another character, so words never merge.
-    has_words: bool,
+    /// All characters that follow each other in a token: others never merge.
+    neighbours: HashSet<(char, char)>,
 }
 
 /// A pair of neighbours that could merge.
@@ -58,6 +58,11 @@ struct Symbol {
 
 const NONE: usize = usize::MAX;
 
+/// A character as tokens write it.
+fn spelled(c: char) -> char {
+    if c == ' ' { '▁' } else { c }
+}
+
 impl Spm {
     /// Uses the normal and byte tokens of `vocab`; `scores` has one value per id.
     pub(super) fn new(vocab: &Vocab, scores: &[f32], add_space_prefix: bool) -> Result<Self, String> {
@@ -78,9 +83,9 @@ impl Spm {
                 _ => {}
             }
         }
-        let has_words =
-            !pieces.keys().map(AsRef::<str>::as_ref).any(|p| p.trim_start_matches('▁').contains('▁'));
-        Ok(Self { pieces, bytes, unknown, add_space_prefix, has_words })
+        let pairs = |p: &Box<str>| p.chars().zip(p.chars().skip(1)).collect::<Vec<_>>();
+        let neighbours = pieces.keys().flat_map(pairs).collect();
+        Ok(Self { pieces, bytes, unknown, add_space_prefix, neighbours })
     }
 
     /// Appends the tokens of `piece`, which begins at byte `at` of the text; `found` are the added tokens in it.
@@ -100,9 +105,10 @@ impl Spm {
         self.stretch(&piece[done - at..], at == 0 || done > at, out)
     }
 
-    /// Whether a word ends between `left` and `right`.
+    /// Whether no token spans the boundary between `left` and `right`.
     pub(super) fn ends_word(&self, left: &str, right: &str) -> bool {
-        self.has_words && right.starts_with(' ') && !left.ends_with([' ', '▁'])
+        let ends = left.chars().next_back().zip(right.chars().next());
+        ends.is_some_and(|(a, b)| !self.neighbours.contains(&(spelled(a), spelled(b))))
     }
 
     /// Appends the tokens of a text between added tokens; `first` if it follows the beginning or an added token.
@@ -110,16 +116,16 @@ impl Spm {
         if text.is_empty() {
             return Ok(());
         }
-        let mut spelled = String::with_capacity(text.len() + text.len() / 2 + 3);
+        let mut all = String::with_capacity(text.len() + text.len() / 2 + 3);
         if self.add_space_prefix && first {
-            spelled.push('▁');
+            all.push('▁');
         }
-        spelled.extend(text.chars().map(|c| if c == ' ' { '▁' } else { c }));
-        let symbols = self.merge(&spelled);
+        all.extend(text.chars().map(spelled));
+        let symbols = self.merge(&all);
         let mut at = 0;
         while at != NONE {
             let s = &symbols[at];
-            let piece = &spelled[s.start..s.start + s.len];
+            let piece = &all[s.start..s.start + s.len];
             match self.pieces.get(piece) {
                 Some(&(id, _)) => out.push(id),
                 None => self.spell(piece, out)?,

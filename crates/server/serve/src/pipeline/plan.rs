@@ -297,10 +297,14 @@ pub fn embedding(
     gone: &AtomicBool,
 ) -> Result<Request, ApiError> {
     let purpose = if cut { Purpose::CutPrompt } else { Purpose::Prompt };
-    let mut rendered = prompt::plain(model, prompt, Job { purpose, gone })?;
+    let mut tokens = prompt::plain(model, prompt, Job { purpose, gone })?.tokens;
     let rules = model.handle.rules();
-    if cut {
-        rendered.tokens.truncate(rules.context.min(rules.capacity));
+    let tokens_max = if cut { rules.context.min(rules.capacity) } else { usize::MAX };
+    if matches!(prompt, octet_api::core::Prompt::Text(_)) {
+        // Models were trained to read a text with all tokens around it, such as Qwen3-Embedding's last one.
+        let tokenizer = model.tokenizer();
+        tokens = tokenizer.frame_cut(&tokens[tokenizer.prefix().len()..], tokens_max).tokens;
     }
-    Ok(Request { prompt: rendered.tokens, pooling: Some(pooling), max_tokens: Some(0), ..Request::default() })
+    tokens.truncate(tokens_max);
+    Ok(Request { prompt: tokens, pooling: Some(pooling), max_tokens: Some(0), ..Request::default() })
 }
