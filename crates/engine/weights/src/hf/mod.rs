@@ -8,6 +8,7 @@ mod config;
 mod dir;
 mod json;
 mod names;
+mod sentencepiece;
 mod sidecars;
 
 use std::collections::{BTreeMap, HashMap, HashSet};

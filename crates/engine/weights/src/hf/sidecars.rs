@@ -4,6 +4,7 @@ use serde_json::{Map, Value as Json};
 
 use super::dir::Dir;
 use super::json::{self, Fields};
+use super::sentencepiece;
 use crate::{Error, Metadata, Value};
 
 /// Far above the largest known (20 MB), and small against memory.
@@ -41,7 +42,7 @@ pub(super) fn read(dir: &Dir, root: &Fields, text: &Fields, metadata: &mut Metad
     sampling(&generation, metadata)
 }
 
-/// Files of a tokenizer, the first that is there: transformers' own, Mistral's, Kimi's. Their texts are kept as they are.
+/// Files of a tokenizer, the first that is there: transformers' own, Mistral's, Kimi's, whose texts are kept as they are, or SentencePiece's.
 fn vocabulary(dir: &Dir, tokenizer: &Fields, metadata: &mut Metadata) -> Result<(), Error> {
     if let Some(raw) = dir.text("tokenizer.json", TOKENIZER_BYTES_MAX)? {
         metadata.insert("tokenizer.huggingface.json", Value::Str(raw));
@@ -54,6 +55,9 @@ fn vocabulary(dir: &Dir, tokenizer: &Fields, metadata: &mut Metadata) -> Result<
         if let Some(added) = tokenizer.get("added_tokens_decoder") {
             metadata.insert("tokenizer.tiktoken.added", Value::Str(added.to_string()));
         }
+    } else if dir.has("tokenizer.model") {
+        let file = dir.map("tokenizer.model")?;
+        sentencepiece::read(&dir.path("tokenizer.model"), &file.bytes, tokenizer, metadata)?;
     }
     Ok(())
 }

@@ -355,6 +355,10 @@ fn tokenizer_and_generation() {
     let m = open(with(others, "tekken.json", "{}")).unwrap();
     assert_eq!(m.metadata.str("tokenizer.tekken.json").unwrap(), "{}");
     assert!(m.metadata.get("tokenizer.tiktoken.model").is_none());
+    let mut spm = files.clone();
+    spm.remove("tokenizer.json");
+    let refused = refusal(open(with(spm, "tokenizer.model", "no protobuf")));
+    assert!(refused.starts_with("dir/tokenizer.model: "), "{refused}");
 
     // config.json's ids take precedence over the named token's; greedy models have no sampling defaults.
     let mut fewer =
