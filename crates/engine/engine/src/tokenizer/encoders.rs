@@ -7,8 +7,8 @@ use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 use tokenizers::pre_tokenizers::whitespace::WhitespaceSplit;
 
+use super::added::Added;
 use super::frames::{Ends, Frames};
-use super::gguf::vocabulary;
 use super::models::{UnigramSpec, WordPieceSpec};
 use super::pipeline::{Pipeline, Step};
 use super::vocab::{Spelling, TokenKind, Vocab};
@@ -19,9 +19,8 @@ const SCORES: &str = "tokenizer.ggml.scores";
 const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
 
 /// BERT's. GGUF writes `▁word` for a token that begins a word, and the others as they are; BERT writes `word` and `##part`.
-pub(super) fn word_piece(metadata: &Metadata) -> Result<Parts, Error> {
+pub(super) fn word_piece(metadata: &Metadata, (file, added): (Vocab, Vec<Added>)) -> Result<Parts, Error> {
     let bad = |key: &str, what: String| Error::key(metadata.file(), key, what);
-    let (file, added) = vocabulary(metadata, Spelling::WordPiece)?;
     let vocab = bert_names(&file);
     let id = |name: &str, default: u32| token_id(metadata, name, &vocab, default);
     let unknown = id("unknown", 100)?.ok_or_else(|| bad(TOKENS, "has no unknown token".into()))?;
@@ -105,9 +104,8 @@ fn token_id(metadata: &Metadata, name: &str, vocab: &Vocab, default: u32) -> Res
 }
 
 /// SentencePiece's Unigram model: T5, XLM-R.
-pub(super) fn unigram(metadata: &Metadata) -> Result<Parts, Error> {
+pub(super) fn unigram(metadata: &Metadata, (vocab, added): (Vocab, Vec<Added>)) -> Result<Parts, Error> {
     let bad = |key: &str, what: String| Error::key(metadata.file(), key, what);
-    let (vocab, added) = vocabulary(metadata, Spelling::SentencePiece)?;
     let scores = match metadata.get(SCORES) {
         Some(Value::Floats(scores)) if scores.len() == vocab.ids().len() => scores,
         Some(Value::Floats(scores)) => {

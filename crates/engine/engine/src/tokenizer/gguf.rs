@@ -30,8 +30,8 @@ pub(super) fn load(metadata: &Metadata) -> Result<Parts, Error> {
         "gpt2" => bpe(metadata, None),
         "gemma4" => bpe(metadata, Some("gemma4")),
         "llama" => sentence_piece(metadata),
-        "bert" => encoders::word_piece(metadata),
-        "t5" => encoders::unigram(metadata),
+        "bert" => encoders::word_piece(metadata, vocabulary(metadata, Spelling::WordPiece)?),
+        "t5" => encoders::unigram(metadata, vocabulary(metadata, Spelling::SentencePiece)?),
         "none" | "no_vocab" => Err(bad(NO_VOCABULARY.into())),
         other => Err(bad(format!(
             "is '{other}', a tokenizer that is not supported; supported: gpt2 (byte-level BPE), gemma4 (BPE of plain text), llama \
@@ -41,7 +41,7 @@ pub(super) fn load(metadata: &Metadata) -> Result<Parts, Error> {
 }
 
 /// The vocabulary, and the added tokens in it.
-pub(super) fn vocabulary(metadata: &Metadata, spelling: Spelling) -> Result<(Vocab, Vec<Added>), Error> {
+fn vocabulary(metadata: &Metadata, spelling: Spelling) -> Result<(Vocab, Vec<Added>), Error> {
     let bad = |key: &str, what: String| Error::key(metadata.file(), key, what);
     let tokens =
         metadata.opt_strs(TOKENS)?.ok_or_else(|| bad(TOKENS, "is missing; expected the tokens".into()))?;

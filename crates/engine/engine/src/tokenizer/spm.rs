@@ -66,7 +66,7 @@ fn spelled(c: char) -> char {
 impl Spm {
     /// Uses the normal and byte tokens of `vocab`; `scores` has one value per id.
     pub(super) fn new(vocab: &Vocab, scores: &[f32], add_space_prefix: bool) -> Result<Self, String> {
-        let mut pieces = HashMap::new();
+        let mut pieces: HashMap<Box<str>, (u32, f32)> = HashMap::new();
         let (mut bytes, mut unknown) = ([None; 256], None);
         for id in vocab.ids() {
             let text = vocab.text(id).unwrap_or_default();
@@ -83,8 +83,7 @@ impl Spm {
                 _ => {}
             }
         }
-        let pairs = |p: &Box<str>| p.chars().zip(p.chars().skip(1)).collect::<Vec<_>>();
-        let neighbours = pieces.keys().flat_map(pairs).collect();
+        let neighbours = pieces.keys().flat_map(|p| p.chars().zip(p.chars().skip(1))).collect();
         Ok(Self { pieces, bytes, unknown, add_space_prefix, neighbours })
     }
 
