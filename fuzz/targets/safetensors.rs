@@ -24,7 +24,10 @@ fuzz_target!(|data: &[u8]| {
     }
     let Ok(m) = octet_weights::hf::from_files("dir", files) else { return };
     for t in m.tensors() {
-        let values = m.tensor(&t.name, &t.shape).expect("an accepted tensor can be read").to_f32();
-        assert_eq!(values.len(), t.len());
+        match m.tensor(&t.name, &t.shape) {
+            Ok(read) => assert_eq!(read.to_f32().len(), t.len()),
+            // Only quantised ones are read later, and may hold numbers that are refused.
+            Err(e) => assert!(e.to_string().contains("holds"), "an accepted tensor can be read: {e}"),
+        }
     }
 });

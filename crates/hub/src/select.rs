@@ -169,7 +169,7 @@ fn by_quant<'a>(models: &'a [Gguf], quant: &str) -> Vec<&'a Gguf> {
 }
 
 /// Files of a model directory besides the weights. All except `config.json` are optional.
-const DIRECTORY_FILES: [&str; 13] = [
+const DIRECTORY_FILES: [&str; 17] = [
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -183,6 +183,11 @@ const DIRECTORY_FILES: [&str; 13] = [
     "preprocessor_config.json",
     "LICENSE",
     "model.safetensors.index.json",
+    // How the weights are quantised, by several tools.
+    "hf_quant_config.json",
+    "quantize_config.json",
+    "quant_config.json",
+    "quantization_config.json",
 ];
 
 fn directory(files: &[String]) -> Result<Chosen, String> {
@@ -191,7 +196,7 @@ fn directory(files: &[String]) -> Result<Chosen, String> {
         files.iter().filter(|f| f.ends_with(".safetensors") && !f.contains('/')).cloned().collect();
     // Some publishers include the same weights twice, under usual and other names.
     if weights.iter().any(|f| f.starts_with("model")) {
-        weights.retain(|f| f.starts_with("model"));
+        weights.retain(|f| f.starts_with("model") || f == "mtp.safetensors");
     }
     weights.sort();
     if weights.is_empty() || !has("config.json") {

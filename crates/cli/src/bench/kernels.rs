@@ -15,7 +15,7 @@ use crate::progress::Bar;
 use crate::units::count;
 
 /// Types of published models.
-const TYPES: [GgmlType; 9] = [
+const TYPES: [GgmlType; 13] = [
     GgmlType::Q4_K,
     GgmlType::Q5_K,
     GgmlType::Q6_K,
@@ -23,6 +23,10 @@ const TYPES: [GgmlType; 9] = [
     GgmlType::Q4_0,
     GgmlType::IQ4_XS,
     GgmlType::MXFP4,
+    GgmlType::NVFP4,
+    GgmlType::I4_Z,
+    GgmlType::F8_128,
+    GgmlType::F8_E4M3,
     GgmlType::BF16,
     GgmlType::F32,
 ];

@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut data = vec![0; ROWS * cols / ty.block_len() * ty.block_bytes()];
     random_blocks(*ty, &mut 1, 0.02, &mut data);
-    let packed = Packed::pack(&Matrix { ty: *ty, rows: ROWS, cols, data: data.into() })?;
+    let packed = Packed::pack(&Matrix::new(*ty, ROWS, cols, data.into()))?;
     let mut activations = Activations::new(tokens, cols)?;
     let rows = activations.rows(tokens, cols);
     let x: Vec<f32> = (0..cols).map(|i| (i * 7 % 31) as f32 - 15.0).collect();

@@ -85,7 +85,7 @@ impl Random {
     fn matrix(&mut self, ty: GgmlType, rows: usize, cols: usize) -> Matrix {
         let mut data = vec![0; rows * cols / ty.block_len() * ty.block_bytes()];
         quant::random_blocks(ty, &mut self.0, 1.0 / (cols as f32).sqrt(), &mut data);
-        Matrix { ty, rows, cols, data: data.into() }
+        Matrix::new(ty, rows, cols, data.into())
     }
 }
 

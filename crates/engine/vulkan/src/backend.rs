@@ -250,7 +250,8 @@ impl Vulkan {
         let first = all.first().ok_or_else(|| Error("a stack of experts is empty".into()))?;
         let (rows, cols) = (first.rows, first.cols);
         let ty = match DeviceType::of(first.ty) {
-            _ if self.exact => DeviceType::F32,
+            // Factors beside the blocks have no place on a device.
+            _ if self.exact || all.iter().any(|m| m.scales.is_some()) => DeviceType::F32,
             // Two scales share a word. Each expert, and each row that may be copied, starts with a whole word.
             DeviceType::Q8_0 if all.len() > 1 && !(rows * (cols / 32)).is_multiple_of(2) => DeviceType::I8,
             DeviceType::Q8_0 if all.len() == 1 && !(cols / 32).is_multiple_of(2) => DeviceType::I8,

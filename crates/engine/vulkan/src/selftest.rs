@@ -162,7 +162,7 @@ impl Vulkan {
     ) -> Result<(Matrix, Weight, Rows, Arc<Buffer>), Error> {
         let mut data = vec![0; ROWS * COLS / ty.block_len() * ty.block_bytes()];
         quant::random_blocks(ty, &mut 5, 0.02, &mut data);
-        let m = Matrix { ty, rows: ROWS, cols: COLS, data: data.into() };
+        let m = Matrix::new(ty, ROWS, COLS, data.into());
         let w: Weight = self.weight(&m, None)?;
         let words: Vec<u32> =
             x.quants.chunks(4).map(|q| u32::from_le_bytes([0, 1, 2, 3].map(|i| q[i] as u8))).collect();
@@ -222,7 +222,7 @@ impl Vulkan {
         ];
         let mut data = vec![0; VOCAB * COLS / ty.block_len() * ty.block_bytes()];
         quant::random_blocks(ty, &mut 9, 0.1, &mut data);
-        let m = Matrix { ty, rows: VOCAB, cols: COLS, data: data.into() };
+        let m = Matrix::new(ty, VOCAB, COLS, data.into());
         let shared = Shared::At(self.copy_table(&m)?);
         let table = Embedding { table: Arc::new(m), shared };
         self.make_picker(rows.len(), VOCAB, &[u32::MAX; 2])?;

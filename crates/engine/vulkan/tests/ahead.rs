@@ -45,7 +45,7 @@ impl Chain {
         let hidden = shape.hidden();
         let mut data = vec![0; VOCAB * hidden / table.block_len() * table.block_bytes()];
         quant::random_blocks(table, &mut 5, 0.1, &mut data);
-        let table = Matrix { ty: table, rows: VOCAB, cols: hidden, data: data.into() };
+        let table = Matrix::new(table, VOCAB, hidden, data.into());
         let table = m.be.embedding(&table).expect("room for a table");
         let values = m.gdn.v_heads * shape.gdn_dim;
         let (q, kv) = (shape.kv_heads * shape.group * shape.head_dim, shape.kv_heads * shape.head_dim);

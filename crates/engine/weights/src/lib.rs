@@ -12,6 +12,7 @@ pub mod metadata;
 mod open;
 pub mod quant;
 mod safetensors;
+mod schemes;
 mod source;
 mod tensor;
 
@@ -19,7 +20,7 @@ pub use error::Error;
 pub use map::{Mapped, Stamp};
 pub use metadata::{Metadata, Value};
 pub use quant::GgmlType;
-pub use tensor::{Matrix, Tensor, TensorInfo};
+pub use tensor::{Matrix, RowScales, Tensor, TensorInfo};
 
 /// A source of tensors: a GGUF file, a set of split files, a Hugging Face directory, or made-up weights.
 pub trait Source: Send + Sync {
@@ -27,6 +28,10 @@ pub trait Source: Send + Sync {
     fn tensors(&self) -> &[TensorInfo];
     /// The bytes of tensor `index` of [`Source::tensors`]. Cheap for mapped files (no copy).
     fn data(&self, index: usize) -> Result<bytes::Bytes, Error>;
+    /// A factor of each row of tensor `index`, where it has some; see [`Matrix::scales`].
+    fn scales(&self, _index: usize) -> Result<Option<RowScales>, Error> {
+        Ok(None)
+    }
     /// The caller has packed this tensor and will not read it soon: its pages may be dropped from memory.
     fn release(&self, _index: usize) {}
     /// Names of tensors in the files without a canonical name, which cannot be requested. The engine refuses models with any, except
@@ -96,7 +101,8 @@ impl Model {
         let Some(&i) = self.by_name.get(name) else { return Ok(None) };
         let info = self.source.tensors()[i].clone();
         let data = self.source.data(i)?;
-        Tensor::new(&self.origin, info, data).map(Some)
+        let tensor = Tensor::new(&self.origin, info, data)?;
+        Ok(Some(Tensor { scales: self.source.scales(i)?, ..tensor }))
     }
 
     /// A required tensor of the architecture, with exactly this shape (outermost dimension first).

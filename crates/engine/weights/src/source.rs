@@ -1,11 +1,13 @@
 //! Tensors in files, as they are or converted to GGUF's convention when they are read. Built by `gguf` and `hf`.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use bytes::Bytes;
 
 use crate::map::Mapped;
-use crate::{Error, GgmlType, Source, TensorInfo};
+use crate::schemes::Quantised;
+use crate::{Error, GgmlType, RowScales, Source, TensorInfo};
 
 /// A conversion of a tensor's values.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -16,17 +18,24 @@ pub(crate) enum Convert {
     PlusOne,
     /// F32 values `-exp(w)`: the decay of a state-space layer, stored as its logarithm.
     NegExp,
+    /// The values as F32.
+    Widen,
 }
 
 /// The location of a tensor's bytes.
-pub(crate) struct Place {
-    /// Index into the files.
-    pub file: usize,
-    /// Its bytes there; checked against the file's length and against the tensor's type and shape.
-    pub range: Range<usize>,
-    /// Type in the file; not always the tensor's own when `convert` does something.
-    pub stored: GgmlType,
-    pub convert: Convert,
+pub(crate) enum Place {
+    /// One range of one file.
+    Plain {
+        /// Index into the files.
+        file: usize,
+        /// Its bytes there; checked against the file's length and against the tensor's type and shape.
+        range: Range<usize>,
+        /// Type in the file; not always the tensor's own when `convert` does something.
+        stored: GgmlType,
+        convert: Convert,
+    },
+    /// The parts of a quantised matrix.
+    Quantised(Quantised),
 }
 
 /// Tensors of one or several files.
@@ -35,6 +44,8 @@ pub(crate) struct Files {
     infos: Vec<TensorInfo>,
     places: Vec<Place>,
     ignored: Vec<String>,
+    /// Factors of tensors' rows, by name.
+    scales: HashMap<String, RowScales>,
 }
 
 impl Files {
@@ -45,7 +56,12 @@ impl Files {
             files.iter_mut().for_each(Mapped::keep_cached);
         }
         let (infos, places) = tensors.into_iter().unzip();
-        Self { files, infos, places, ignored }
+        Self { files, infos, places, ignored, scales: HashMap::new() }
+    }
+
+    /// With factors of the rows of some plain tensors, by name.
+    pub fn with_scales(self, scales: HashMap<String, RowScales>) -> Self {
+        Self { scales, ..self }
     }
 }
 
@@ -62,24 +78,36 @@ impl Source for Files {
     }
 
     fn data(&self, index: usize) -> Result<Bytes, Error> {
-        let place = &self.places[index];
-        let file = &self.files[place.file];
-        let convert: fn(f32) -> f32 = match place.convert {
+        let (file, range, stored, convert) = match &self.places[index] {
+            Place::Quantised(q) => return q.data(&self.files),
+            Place::Plain { file, range, stored, convert } => (&self.files[*file], range, stored, convert),
+        };
+        let convert: fn(f32) -> f32 = match convert {
             Convert::None => {
-                file.will_read(&place.range);
-                return Ok(file.bytes.slice(place.range.clone()));
+                file.will_read(range);
+                return Ok(file.bytes.slice(range.clone()));
             }
             Convert::PlusOne => |w| 1.0 + w,
             Convert::NegExp => |w| -(w as f64).exp() as f32,
+            Convert::Widen => |w| w,
         };
         let mut values = vec![0.0; self.infos[index].len()];
-        place.stored.dequantize(&file.bytes[place.range.clone()], &mut values);
+        stored.dequantize(&file.bytes[range.clone()], &mut values);
         Ok(values.into_iter().flat_map(|w| convert(w).to_le_bytes()).collect())
     }
 
+    fn scales(&self, index: usize) -> Result<Option<RowScales>, Error> {
+        match &self.places[index] {
+            Place::Quantised(q) => q.scales(&self.files),
+            Place::Plain { .. } => Ok(self.scales.get(&self.infos[index].name).cloned()),
+        }
+    }
+
     fn release(&self, index: usize) {
-        let place = &self.places[index];
-        self.files[place.file].release(&place.range);
+        match &self.places[index] {
+            Place::Plain { file, range, .. } => self.files[*file].release(range),
+            Place::Quantised(q) => q.places().for_each(|(file, range)| self.files[file].release(range)),
+        }
     }
 
     fn files(&self) -> &[Mapped] {

@@ -1,7 +1,10 @@
 //! A tensor of a file: type, shape and bytes whose length has been checked.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
+use crate::quant::nvfp4;
 use crate::{Error, GgmlType};
 
 /// Name, type and shape (outermost dimension first; the last one is contiguous in memory).
@@ -34,7 +37,13 @@ impl TensorInfo {
 pub struct Tensor {
     pub info: TensorInfo,
     pub data: Bytes,
+    /// A factor of each row, see [`Matrix::scales`].
+    pub scales: Option<RowScales>,
 }
+
+/// A factor of each row of a matrix. In f64, so that a product with it is rounded once, and a file that divides by a factor gives the
+/// same bits as its maker's library.
+pub type RowScales = Arc<[f64]>;
 
 /// A matrix `[rows, cols]` in the file's layout, which backends pack. Row `r` starts at byte `r * row_bytes()`.
 #[derive(Debug, Clone)]
@@ -44,6 +53,9 @@ pub struct Matrix {
     pub rows: usize,
     pub cols: usize,
     pub data: Bytes,
+    /// What each row is multiplied with, `[rows]`, where a format has a scale beside its blocks: that of the whole matrix (NVFP4,
+    /// per-tensor FP8), of each expert, or of each row.
+    pub scales: Option<RowScales>,
 }
 
 impl Tensor {
@@ -64,7 +76,7 @@ impl Tensor {
                 format!("has {} bytes; {} {:?} needs {}", data.len(), info.ty, info.shape, info.size_bytes()),
             ));
         }
-        Ok(Self { info, data })
+        Ok(Self { info, data, scales: None })
     }
 
     /// Fails, naming the tensor, if its shape is not `shape`. Leading dimensions of 1 are ignored: GGUF writers do not agree on
@@ -85,20 +97,22 @@ impl Tensor {
 
     /// All values as f32 (for small tensors: norms, biases).
     pub fn to_f32(&self) -> Vec<f32> {
-        let mut out = vec![0.0; self.info.len()];
-        self.info.ty.dequantize(&self.data, &mut out);
-        out
+        self.matrix().to_f32()
     }
 
     /// The tensor as a matrix: the last dimension is the columns, all others together are the rows.
     pub fn matrix(&self) -> Matrix {
         let cols = self.info.shape.last().copied().unwrap_or(1);
         let rows = self.info.len().checked_div(cols).unwrap_or(0);
-        Matrix { ty: self.info.ty, rows, cols, data: self.data.clone() }
+        Matrix { ty: self.info.ty, rows, cols, data: self.data.clone(), scales: self.scales.clone() }
     }
 }
 
 impl Matrix {
+    /// A matrix without scales beside its blocks; `data` holds whole rows.
+    pub fn new(ty: GgmlType, rows: usize, cols: usize, data: Bytes) -> Self {
+        Self { ty, rows, cols, data, scales: None }
+    }
     /// Bytes of one row.
     pub fn row_bytes(&self) -> usize {
         self.cols / self.ty.block_len() * self.ty.block_bytes()
@@ -111,7 +125,15 @@ impl Matrix {
     /// Rows `from..to` without a copy.
     pub fn slice_rows(&self, from: usize, to: usize) -> Matrix {
         let n = self.row_bytes();
-        Matrix { rows: to - from, data: self.data.slice(from * n..to * n), ..self.clone() }
+        let scales = self.scales.as_ref().map(|s| s[from..to].into());
+        Matrix { rows: to - from, data: self.data.slice(from * n..to * n), scales, ..*self }
+    }
+    /// These rows in this order, copied.
+    pub fn select_rows(&self, rows: &[usize]) -> Matrix {
+        let mut data = Vec::with_capacity(rows.len() * self.row_bytes());
+        rows.iter().for_each(|&r| data.extend_from_slice(self.row(r)));
+        let scales = self.scales.as_ref().map(|s| rows.iter().map(|&r| s[r]).collect());
+        Matrix { rows: rows.len(), data: data.into(), scales, ..*self }
     }
     /// Columns `range` of all rows, copied; `None` if the range does not fall on block boundaries.
     pub fn slice_cols(&self, range: std::ops::Range<usize>) -> Option<Matrix> {
@@ -124,10 +146,27 @@ impl Matrix {
         for r in 0..self.rows {
             data.extend_from_slice(&self.row(r)[bytes(range.start)..bytes(range.end)]);
         }
-        Some(Matrix { ty: self.ty, rows: self.rows, cols: range.len(), data: data.into() })
+        Some(Matrix { cols: range.len(), data: data.into(), scales: self.scales.clone(), ..*self })
     }
     /// Row `r` as f32.
     pub fn dequantize_row(&self, r: usize, out: &mut [f32]) {
-        self.ty.dequantize(self.row(r), out);
+        let row = self.row(r);
+        match (&self.scales, self.ty) {
+            (None, ty) => ty.dequantize(row, out),
+            // As the makers' libraries multiply: a block's scale with the matrix's first.
+            (Some(scales), GgmlType::NVFP4) => nvfp4::dequantize_scaled(row, scales[r], out),
+            (Some(scales), ty) => {
+                ty.dequantize(row, out);
+                out.iter_mut().for_each(|v| *v = (f64::from(*v) * scales[r]) as f32);
+            }
+        }
+    }
+    /// All values as f32, `[rows, cols]`.
+    pub fn to_f32(&self) -> Vec<f32> {
+        let mut out = vec![0.0; self.rows * self.cols];
+        if self.cols > 0 {
+            out.chunks_exact_mut(self.cols).enumerate().for_each(|(r, row)| self.dequantize_row(r, row));
+        }
+        out
     }
 }

@@ -162,17 +162,18 @@ impl Cpu {
                 let out = unsafe { shards.part(i * bytes, bytes) };
                 if exact {
                     let rows = m.slice_rows(group * ROWS, m.rows.min((group + 1) * ROWS));
-                    let mut values = vec![0.0f32; rows.rows * rows.cols];
-                    rows.ty.dequantize(&rows.data, &mut values);
-                    let data = values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+                    let data = rows.to_f32().iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
                     let one =
                         Layout::new(ty, rows.rows, rows.cols).expect("a part of a layout that was checked");
-                    one.pack_group(&Matrix { ty, data: data.into(), ..rows }, 0, out);
+                    one.pack_group(&Matrix::new(ty, rows.rows, rows.cols, data.into()), 0, out);
                 } else {
                     layout.pack_group(m, group, out);
                 }
             }
         });
+        if !exact {
+            packed.set_scales(matrices);
+        }
         Ok(packed)
     }
 }

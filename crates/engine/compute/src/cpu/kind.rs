@@ -74,13 +74,22 @@ pub enum Kind {
     IQ4_NL,
     IQ4_XS,
     MXFP4,
+    NVFP4,
+    /// Four bits with a zero point.
+    I4_Z,
+    /// 8-bit floats.
+    F8_E4M3,
+    /// The same with a scale of each 128 columns.
+    F8_128,
+    /// The same with a scale of each 32 columns.
+    F8_32,
     /// Rows in the file's layout, dequantised by the scalar code at each use: correct, not fast.
     Raw,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 22] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -97,6 +106,11 @@ impl Kind {
         Self::IQ4_NL,
         Self::IQ4_XS,
         Self::MXFP4,
+        Self::NVFP4,
+        Self::I4_Z,
+        Self::F8_E4M3,
+        Self::F8_128,
+        Self::F8_32,
         Self::Raw,
     ];
 
@@ -119,6 +133,11 @@ impl Kind {
             GgmlType::IQ4_NL => Self::IQ4_NL,
             GgmlType::IQ4_XS => Self::IQ4_XS,
             GgmlType::MXFP4 => Self::MXFP4,
+            GgmlType::NVFP4 => Self::NVFP4,
+            GgmlType::I4_Z => Self::I4_Z,
+            GgmlType::F8_E4M3 => Self::F8_E4M3,
+            GgmlType::F8_128 => Self::F8_128,
+            GgmlType::F8_32 => Self::F8_32,
             _ => Self::Raw,
         }
     }
@@ -131,17 +150,30 @@ impl Kind {
         }
     }
 
+    /// Columns under one scale of each row, for float kinds that have such scales: a group holds, for so many columns after the other,
+    /// an f32 of each row, and then the columns.
+    pub(super) const fn scaled_columns(self) -> Option<usize> {
+        match self {
+            Self::F8_128 => Some(128),
+            Self::F8_32 => Some(32),
+            _ => None,
+        }
+    }
+
     /// Sizes of the planes of an integer kind.
     pub(super) const fn planes(self) -> Option<Planes> {
         // Vectors of quads and of high bits, bytes of scales of each row and block, f16 of each row in the head.
         let (quads, high, scale, head) = match self {
             Self::F32 | Self::F16 | Self::BF16 | Self::Raw => return None,
+            Self::F8_E4M3 | Self::F8_128 | Self::F8_32 => return None,
             Self::Q4_0 | Self::IQ4_NL => (4, 0, 16, 0),
             Self::Q4_1 => (4, 0, 32, 0),
             Self::Q5_0 => (4, 1, 16, 0),
             Self::Q5_1 => (4, 1, 32, 0),
             Self::Q8_0 => (8, 0, 16, 0),
             Self::MXFP4 => (4, 0, 8, 0),
+            Self::NVFP4 => (4, 0, 16, 0),
+            Self::I4_Z => (4, 0, 24, 0),
             Self::Q2_K => (2, 0, 16, 2),
             Self::Q3_K => (2, 1, 12, 1),
             Self::Q4_K => (4, 0, 12, 2),
@@ -169,7 +201,9 @@ pub(super) struct Planes {
     ///   `[s % 4][row]`, bits `2 * (s / 4)..`;
     /// - 0.75 (IQ4_XS): first low nibbles, `[sub-block % 4][row]` (sub-blocks 4 to 7 high); then the upper two bits,
     ///   `[sub-block % 2][row]`, bits `2 * (sub-block / 2)..`;
-    /// - 1 (MXFP4): the exponent.
+    /// - 1 (MXFP4): the exponent;
+    /// - 2 (NVFP4): `[half][row]` of E4M3, without a sign;
+    /// - 3 (I4_Z): f16 `d` of all rows, then the zero points of all.
     pub scale: usize,
     pub head: usize,
 }

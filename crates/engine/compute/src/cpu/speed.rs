@@ -122,7 +122,7 @@ fn weights(ty: GgmlType, bytes: usize) -> Result<Packed, Error> {
     const FEW: usize = 4;
     let mut data = vec![0; FEW * ROWS * COLS / ty.block_len() * ty.block_bytes()];
     random_blocks(ty, &mut 1, 0.02, &mut data);
-    let few = Packed::pack(&Matrix { ty, rows: FEW * ROWS, cols: COLS, data: data.into() })?;
+    let few = Packed::pack(&Matrix::new(ty, FEW * ROWS, COLS, data.into()))?;
     let groups = (bytes / few.layout().group_bytes()).max(1);
     let mut packed = Packed::zeroed(Layout::new(ty, groups * ROWS, COLS)?, 1)?;
     for (g, out) in packed.groups_mut().enumerate() {

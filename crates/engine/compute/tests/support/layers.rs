@@ -26,7 +26,7 @@ impl Random {
         let ty = if cols.is_multiple_of(ty.block_len()) { ty } else { GgmlType::Q8_0 };
         let mut data = vec![0; rows * cols / ty.block_len() * ty.block_bytes()];
         quant::random_blocks(ty, &mut self.0, 1.0 / (cols as f32).sqrt(), &mut data);
-        Matrix { ty, rows, cols, data: data.into() }
+        Matrix::new(ty, rows, cols, data.into())
     }
     /// A projection, three times out of four with a bias.
     pub fn weight<B: Backend>(&mut self, be: &mut B, ty: GgmlType, rows: usize, cols: usize) -> B::Weight {

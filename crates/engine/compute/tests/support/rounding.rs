@@ -63,7 +63,7 @@ fn disturbed(shape: &Shape) -> Layers<Reference> {
     be.read(&table, &mut values);
     let (r, size) = (&mut Random(shape.seed), NOISE / (hidden as f32).sqrt());
     let data: Vec<u8> = values.iter().flat_map(|v| (v + size * r.next()).to_le_bytes()).collect();
-    let noisy = Matrix { ty: GgmlType::F32, rows: VOCAB, cols: hidden, data: data.into() };
+    let noisy = Matrix::new(GgmlType::F32, VOCAB, hidden, data.into());
     oracle.embedding = be.embedding(&noisy).unwrap();
     oracle
 }

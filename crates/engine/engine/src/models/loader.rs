@@ -131,21 +131,17 @@ impl<'a, B: Backend> Loader<'a, B> {
         let tensor = self.plan.head.matrix.as_ref().unwrap_or(&self.plan.embed.table);
         let name = format!("{}.weight", tensor.name);
         let all = self.model.tensor(&name, &[vocab, hidden])?.matrix();
-        let mut rows = all.slice_rows(0, first);
-        let mut data = rows.data.to_vec();
-        let mut ids: Vec<u32> = (0..first as u32).collect();
+        let mut rows: Vec<usize> = (0..first).collect();
         let kinds = self.model.metadata.opt_ints("tokenizer.ggml.token_type")?.unwrap_or_default();
         for (id, kind) in kinds.iter().enumerate().take(vocab).skip(first) {
             if MARKS.contains(kind) {
-                data.extend_from_slice(&all.slice_rows(id, id + 1).data);
-                ids.push(id as u32);
+                rows.push(id);
             }
         }
+        let ids = rows.iter().map(|&id| id as u32).collect();
         // Rows without a token so far may have any content.
-        let any = all.slice_rows(0, 1).data;
-        (0..recent).for_each(|_| data.extend_from_slice(&any));
-        (rows.rows, rows.data) = (ids.len() + recent, data.into());
-        let head = self.be.weight(&rows, None);
+        rows.resize(rows.len() + recent, 0);
+        let head = self.be.weight(&all.select_rows(&rows), None);
         Ok(Some(DraftHead { weight: self.named(&name, head)?, ids, recent }))
     }
 
@@ -424,8 +420,8 @@ impl<'a, B: Backend> Loader<'a, B> {
         let m = match &runs[..] {
             [run] => whole.slice_rows(run.start, run.end),
             _ => {
-                let data = runs.iter().flat_map(|r| whole.slice_rows(r.start, r.end).data.to_vec());
-                Matrix { rows: t.shape[0], data: data.collect::<Vec<u8>>().into(), ..whole }
+                let rows: Vec<usize> = runs.iter().cloned().flatten().collect();
+                whole.select_rows(&rows)
             }
         };
         let bias = bias.map(|b| runs.iter().flat_map(|r| b[r.clone()].to_vec()).collect::<Vec<f32>>());

@@ -8,6 +8,7 @@ mod device_loss;
 mod disk;
 mod disk_models;
 mod experts;
+mod formats;
 mod fox;
 mod generate;
 mod golden;

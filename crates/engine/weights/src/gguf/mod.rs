@@ -1,6 +1,7 @@
 //! GGUF files, versions 2 and 3: reader (single and split files) and writer. Called by `Model::open`.
 
 mod read;
+mod scales;
 pub(crate) mod split;
 mod write;
 
@@ -80,9 +81,10 @@ fn model(origin: String, parts: Vec<(Mapped, read::Part)>) -> Result<Model, Erro
         files.push(file);
         tensors.extend(part.tensors.into_iter().map(|(info, range)| {
             let stored = info.ty;
-            (info, Place { file: index, range, stored, convert: Convert::None })
+            (info, Place::Plain { file: index, range, stored, convert: Convert::None })
         }));
     }
     let metadata = metadata.ok_or_else(|| Error::format(&origin, "has no parts"))?;
-    Model::new(origin, metadata, Box::new(Files::new(files, tensors, Vec::new())))
+    let scales = scales::take(&files, &mut tensors)?;
+    Model::new(origin, metadata, Box::new(Files::new(files, tensors, Vec::new()).with_scales(scales)))
 }

@@ -72,6 +72,8 @@ pub(super) struct Layout {
     pub mtp: usize,
     /// Whether the output head is the embedding table, where the file says so.
     pub tied: Option<bool>,
+    /// MLX's form: norms that are stored around zero elsewhere have 1 added.
+    pub mlx: bool,
 }
 
 /// Metadata below the architecture's prefix.
@@ -105,7 +107,7 @@ pub(super) fn translate(root: &Fields, has_mtp: bool, metadata: &mut Metadata) -
         );
     };
     let text = &text_fields(root)?;
-    refuse(root, text)?;
+    refuse(text)?;
 
     metadata.insert("general.architecture", Value::Str(arch.gguf_name().into()));
     metadata.insert("octet.rope_pairing", Value::Str("half".into()));
@@ -138,21 +140,11 @@ pub(super) fn translate(root: &Fields, has_mtp: bool, metadata: &mut Metadata) -
         (Some(a), Some(b)) => Some(a || b),
         (a, b) => a.or(b),
     };
-    Ok(Layout { arch, trunk: trunk as usize, mtp: mtp as usize, tied })
+    Ok(Layout { arch, trunk: trunk as usize, mtp: mtp as usize, tied, mlx: false })
 }
 
 /// Refuses configurations that would load and compute something else.
-fn refuse(root: &Fields, text: &Fields) -> Result<(), Error> {
-    for fields in [root, text] {
-        if let Some(q) = fields.opt_object("quantization_config")? {
-            let method = q.opt_str("quant_method")?.unwrap_or("of unknown method");
-            let what = format!(
-                "is present ({method}); quantised checkpoints are not supported: take the BF16 checkpoint, or a GGUF \
-                 file of the model"
-            );
-            return Err(fields.bad("quantization_config", what));
-        }
-    }
+fn refuse(text: &Fields) -> Result<(), Error> {
     if let Some(act) = text.opt_str("hidden_act")?
         && act != "silu"
     {

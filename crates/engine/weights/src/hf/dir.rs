@@ -42,6 +42,17 @@ impl Dir {
         }
     }
 
+    /// Names of all files.
+    pub fn list(&self) -> Result<Vec<String>, Error> {
+        let path = match self {
+            Self::Memory { files, .. } => return Ok(files.keys().cloned().collect()),
+            Self::Disk(path) => path,
+        };
+        let io = |e| Error::io(&self.origin(), e);
+        let entries = std::fs::read_dir(path).map_err(io)?;
+        entries.map(|e| Ok(e.map_err(io)?.file_name().to_string_lossy().into_owned())).collect()
+    }
+
     pub fn has(&self, name: &str) -> bool {
         match self {
             Self::Disk(path) => path.join(name).exists(),

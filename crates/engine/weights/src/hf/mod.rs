@@ -6,6 +6,7 @@
 
 mod config;
 mod dir;
+mod experts;
 mod json;
 mod names;
 mod sentencepiece;
@@ -19,11 +20,13 @@ use bytes::Bytes;
 use crate::gguf::DIMS_MAX;
 use crate::map::Mapped;
 use crate::safetensors::{self, Entry, Index};
+use crate::schemes::{self, Content, Logical, Settings};
 use crate::source::{Convert, Files, Place};
 use crate::{Error, GgmlType, Metadata, Model, TensorInfo, Value};
 use dir::Dir;
 use json::Fields;
 use names::Target;
+use serde_json::{Map, Value as Json};
 
 const CONFIG: &str = "config.json";
 const SINGLE: &str = "model.safetensors";
@@ -45,21 +48,75 @@ pub fn from_files(origin: &str, files: BTreeMap<String, Bytes>) -> Result<Model,
     open_dir(&Dir::Memory { origin: origin.into(), files })
 }
 
+/// The tensors of a checkpoint under its own names, and nothing else of it: quantised matrices are put together, whatever the
+/// architecture.
+pub fn open_tensors(path: impl AsRef<Path>) -> Result<Model, Error> {
+    tensors_of(&Dir::Disk(path.as_ref().into()))
+}
+
+/// The same with files in memory, see [`from_files`].
+pub fn tensors_from_files(origin: &str, files: BTreeMap<String, Bytes>) -> Result<Model, Error> {
+    tensors_of(&Dir::Memory { origin: origin.into(), files })
+}
+
+fn tensors_of(dir: &Dir) -> Result<Model, Error> {
+    let (config_path, config) = sidecars::json_file(dir, CONFIG)?;
+    let (files, entries) = read_headers(dir)?;
+    let logical = schemes::collect(&files, entries, &settings(dir, &config_path, &config)?, |_| true)?;
+    let mut tensors = Vec::new();
+    let mut ignored = Vec::new();
+    for Logical { name, content } in logical {
+        match content {
+            Content::Plain { entry, .. } if entry.ggml_type().is_none() => ignored.push(name),
+            Content::Plain { file, entry } => {
+                let shape =
+                    shape(&entry, false).map_err(|what| Error::tensor(&files[file].name, &name, what))?;
+                tensors.push(plain(file, entry, name, shape, Convert::None));
+            }
+            Content::Quantised(q) => {
+                let info = TensorInfo { name, ty: q.ty(), shape: q.shape().to_vec() };
+                tensors.push((info, Place::Quantised(q)));
+            }
+        }
+    }
+    Model::new(dir.origin(), Metadata::new(&config_path), Box::new(Files::new(files, tensors, ignored)))
+}
+
+/// What the directory's files say about the quantisation.
+fn settings(dir: &Dir, config_path: &str, config: &Map<String, Json>) -> Result<Settings, Error> {
+    let mut beside = Vec::new();
+    for name in schemes::FILES {
+        if dir.has(name) {
+            beside.push(sidecars::json_file(dir, name)?.1);
+        }
+    }
+    Settings::new(config, &beside)
+        .map_err(|(field, what)| Error::format(config_path, format!("field '{field}' {what}")))
+}
+
 fn open_dir(dir: &Dir) -> Result<Model, Error> {
     if !dir.has(CONFIG) {
         return Err(Error::format(&dir.path(CONFIG), "is missing; a Hugging Face directory has one"));
     }
     let (config_path, config) = sidecars::json_file(dir, CONFIG)?;
     let root = Fields::new(&config_path, &config);
+    let settings = settings(dir, &config_path, &config)?;
     let (files, entries) = read_headers(dir)?;
 
     let mut metadata = Metadata::new(&config_path);
     let has_mtp = entries.iter().flatten().any(|e| e.name.starts_with("mtp."));
-    let layout = config::translate(&root, has_mtp, &mut metadata)?;
+    let mut layout = config::translate(&root, has_mtp, &mut metadata)?;
+    // MLX's own files have norms with 1 added and convolutions transposed; the second shows the first.
+    layout.mlx = entries.iter().flatten().any(|e| {
+        e.name.ends_with(".linear_attn.conv1d.weight") && matches!(e.shape[..], [_, taps, 1] if taps > 1)
+    });
     sidecars::read(dir, &root, &config::text_fields(&root)?, &mut metadata)?;
     metadata.insert("general.name", Value::Str(dir.model_name()));
 
-    let (tensors, ignored) = canonical(&layout, &files, entries)?;
+    let used = |name: &str| names::target(&layout, name) != Target::Unused;
+    let logical = schemes::collect(&files, entries, &settings, used)?;
+    let (mut tensors, ignored) = canonical(&layout, &files, logical)?;
+    experts::unify(&mut tensors);
     let has_head = tensors.iter().any(|(t, _)| t.name == "output.weight");
     if layout.tied == Some(false) && !has_head {
         let what = "is missing, and config.json says that the embedding table is not used in its place \
@@ -71,15 +128,24 @@ fn open_dir(dir: &Dir) -> Result<Model, Error> {
 
 /// Maps all safetensors files and reads their headers; compares them with the index if there is one.
 fn read_headers(dir: &Dir) -> Result<(Vec<Mapped>, Vec<Vec<Entry>>), Error> {
-    let read = |name: &str| {
-        let file = dir.map(name)?;
-        let entries = safetensors::parse(&file.name, &file.bytes)?;
-        Ok::<_, Error>((file, entries))
+    let (mut files, mut entries) = if dir.has(SINGLE) {
+        let (file, tensors) = read_header(dir, SINGLE)?;
+        (vec![file], vec![tensors])
+    } else {
+        read_shards(dir)?
     };
-    if dir.has(SINGLE) {
-        let (file, entries) = read(SINGLE)?;
-        return Ok((vec![file], vec![entries]));
-    }
+    read_extra(dir, &mut files, &mut entries)?;
+    Ok((files, entries))
+}
+
+fn read_header(dir: &Dir, name: &str) -> Result<(Mapped, Vec<Entry>), Error> {
+    let file = dir.map(name)?;
+    let entries = safetensors::parse(&file.name, &file.bytes)?;
+    Ok((file, entries))
+}
+
+/// The files that the index names.
+fn read_shards(dir: &Dir) -> Result<(Vec<Mapped>, Vec<Vec<Entry>>), Error> {
     let Some(text) = dir.text(INDEX, INDEX_BYTES_MAX)? else {
         let what = format!("has neither {SINGLE} nor {INDEX}; only safetensors checkpoints are supported");
         return Err(Error::format(&dir.origin(), what));
@@ -96,7 +162,7 @@ fn read_headers(dir: &Dir) -> Result<(Vec<Mapped>, Vec<Vec<Entry>>), Error> {
     }
     let (mut files, mut entries) = (Vec::new(), Vec::new());
     for shard in &index.shards {
-        let (file, tensors) = read(shard)?;
+        let (file, tensors) = read_header(dir, shard)?;
         files.push(file);
         entries.push(tensors);
     }
@@ -109,47 +175,92 @@ fn read_headers(dir: &Dir) -> Result<(Vec<Mapped>, Vec<Vec<Entry>>), Error> {
     Ok((files, entries))
 }
 
+/// Blocks of multi-token prediction in files of their own, which not every tool adds to the index. Only tensors of such blocks that no
+/// other file has are read.
+fn read_extra(dir: &Dir, files: &mut Vec<Mapped>, entries: &mut Vec<Vec<Entry>>) -> Result<(), Error> {
+    let known: HashSet<String> = files.iter().map(|f| f.name.clone()).collect();
+    let is_extra = |name: &String| {
+        name.starts_with("model")
+            && name.ends_with(".safetensors")
+            && (name.contains("mtp") || name.contains("extra"))
+            || name == "mtp.safetensors"
+    };
+    let mut names: Vec<String> = dir.list()?.into_iter().filter(is_extra).collect();
+    names.sort();
+    for name in names.iter().filter(|name| !known.contains(&dir.path(name))) {
+        let (file, tensors) = read_header(dir, name)?;
+        let present: HashSet<&str> = entries.iter().flatten().map(|e| e.name.as_str()).collect();
+        let is_new = |e: &Entry| e.name.starts_with("mtp.") && !present.contains(e.name.as_str());
+        let new: Vec<Entry> = tensors.into_iter().filter(is_new).collect();
+        files.push(file);
+        entries.push(new);
+    }
+    Ok(())
+}
+
 /// A checkpoint's tensors under GGUF's names, and the names of those that have none.
 #[allow(clippy::type_complexity)] // two lists, each used once
 fn canonical(
     layout: &config::Layout,
     files: &[Mapped],
-    entries: Vec<Vec<Entry>>,
+    logical: Vec<Logical>,
 ) -> Result<(Vec<(TensorInfo, Place)>, Vec<String>), Error> {
     let mut tensors = Vec::new();
     let mut ignored = Vec::new();
     let mut seen: HashMap<String, (String, usize)> = HashMap::new();
-    for (file, entry) in
-        entries.into_iter().enumerate().flat_map(|(i, es)| es.into_iter().map(move |e| (i, e)))
-    {
-        let (name, convert, squeeze) = match names::target(layout, &entry.name) {
+    for Logical { name: own, content } in logical {
+        let (name, convert, squeeze) = match names::target(layout, &own) {
             Target::Tensor { name, convert, squeeze } => (name, convert, squeeze),
             Target::Unused => continue,
             Target::Unknown => {
-                ignored.push(entry.name);
+                ignored.push(own);
                 continue;
             }
         };
-        let bad = |what: String| Error::tensor(&files[file].name, &entry.name, what);
+        let file = match &content {
+            Content::Plain { file, .. } => *file,
+            Content::Quantised(q) => q.origin().0,
+        };
+        let bad = |what: String| Error::tensor(&files[file].name, &own, what);
         if let Some((other, i)) = seen.get(&name) {
             return Err(bad(format!(
                 "is the same as '{other}' in {}; only one may be there",
                 files[*i].name
             )));
         }
-        let stored = entry.ggml_type().ok_or_else(|| {
-            bad(format!(
-                "is stored as {}; F32, F16 and BF16 are supported: take the BF16 checkpoint, or a GGUF file of the \
-                 model",
-                entry.dtype
-            ))
-        })?;
-        let shape = shape(&entry, squeeze).map_err(bad)?;
-        let ty = if convert == Convert::None { stored } else { GgmlType::F32 };
-        seen.insert(name.clone(), (entry.name, file));
-        tensors.push((TensorInfo { name, ty, shape }, Place { file, range: entry.range, stored, convert }));
+        tensors.push(match content {
+            Content::Plain { file, entry } => {
+                let shape = shape(&entry, squeeze).map_err(bad)?;
+                if entry.ggml_type().is_none() {
+                    let what = format!("is stored as {}; F32, F16 and BF16 are expected here", entry.dtype);
+                    return Err(bad(what));
+                }
+                plain(file, entry, name.clone(), shape, convert)
+            }
+            Content::Quantised(_) if convert != Convert::None || squeeze => {
+                return Err(bad("is quantised; F32, F16 and BF16 are expected here".into()));
+            }
+            Content::Quantised(q) => (
+                TensorInfo { name: name.clone(), ty: q.ty(), shape: q.shape().to_vec() },
+                Place::Quantised(q),
+            ),
+        });
+        seen.insert(name, (own, file));
     }
     Ok((tensors, ignored))
+}
+
+/// A tensor that is stored as plain floats; anything else counts as F32 and is refused before.
+fn plain(
+    file: usize,
+    entry: Entry,
+    name: String,
+    shape: Vec<usize>,
+    convert: Convert,
+) -> (TensorInfo, Place) {
+    let stored = entry.ggml_type().unwrap_or(GgmlType::F32);
+    let ty = if convert == Convert::None { stored } else { GgmlType::F32 };
+    (TensorInfo { name, ty, shape }, Place::Plain { file, range: entry.range, stored, convert })
 }
 
 /// The shape in GGUF's order, or what is wrong with it.
@@ -162,6 +273,7 @@ fn shape(entry: &Entry, squeeze: bool) -> Result<Vec<usize>, String> {
     if squeeze {
         match shape[..] {
             [_, 1, _] => drop(shape.remove(1)),
+            [_, _, 1] => drop(shape.pop()), // MLX
             [_, _] => {}
             _ => return Err(format!("has shape {shape:?}; expected [channels, 1, taps]")),
         }

@@ -1,13 +1,13 @@
 //! Hugging Face tensor names to GGUF's, with what has to be done to the values. Called by `hf::open`.
 //!
-//! Prefixes `model.` and `model.language_model.` mean the same; `i` is a layer, `e` an expert, `t` the first block
+//! Prefixes `model.`, `model.language_model.`, `language_model.model.` and longer ones mean the same; `i` is a layer, `e` an expert, `t` the first block
 //! after the trunk, `j` a multi-token-prediction layer.
 //!
 //! | Hugging Face | GGUF | values |
 //! |---|---|---|
 //! | embed_tokens.weight | token_embd.weight | |
 //! | norm.weight | output_norm.weight | norm |
-//! | lm_head.weight (no prefix) | output.weight | absent when tied |
+//! | lm_head.weight (with or without a prefix) | output.weight | absent when tied |
 //! | layers.i.input_layernorm.weight | blk.i.attn_norm.weight | norm |
 //! | layers.i.post_attention_layernorm.weight | blk.i.post_attention_norm.weight (qwen35*), blk.i.ffn_norm.weight | norm |
 //! | layers.i.self_attn.{q,k,v,o}_proj.{weight,bias} | blk.i.attn_{q,k,v,output}.{weight,bias} | rows not permuted |
@@ -23,6 +23,7 @@
 //! | layers.i.mlp.experts.gate_up_proj [E,2I,H] | blk.i.ffn_gate_up_exps.weight | gate rows, then up |
 //! | layers.i.mlp.experts.down_proj [E,H,I] | blk.i.ffn_down_exps.weight | |
 //! | layers.i.mlp.experts.e.{gate,up,down}_proj.weight | blk.i.ffn_{gate,up,down}.e.weight | |
+//! | layers.i.mlp.switch_mlp.{gate,up,down}_proj.weight [E,..] (MLX) | blk.i.ffn_{gate,up,down}_exps.weight | |
 //! | layers.i.block_sparse_moe.experts.e.{w1,w3,w2}.weight | blk.i.ffn_{gate,up,down}.e.weight | |
 //! | layers.i.mlp.shared_expert.{gate,up,down}_proj.weight | blk.i.ffn_{gate,up,down}_shexp.weight | |
 //! | layers.i.mlp.shared_expert_gate.weight | blk.i.ffn_gate_inp_shexp.weight | |
@@ -30,7 +31,7 @@
 //! | mtp.{fc,pre_fc_norm_embedding,pre_fc_norm_hidden,norm}.weight | blk.t.nextn.{eh_proj,enorm,hnorm,shared_head_norm}.weight | norms |
 //! | mtp.{embed_tokens,lm_head}.weight | blk.t.nextn.{embed_tokens,shared_head_head}.weight | |
 //!
-//! "norm": qwen35 and qwen35moe store RMS norms around zero, so GGUF's value is `1 + w`; for others it is `w`.
+//! "norm": qwen35 and qwen35moe store RMS norms around zero, so GGUF's value is `1 + w`; for others, and for MLX's files, it is `w`.
 //! Heads and rows are not permuted as a GGUF converter would: `octet.rope_pairing` and `octet.gdn_head_order` say so.
 //! Everything else is left out: vision towers (`model.visual.*`) and stored rotary frequencies silently, other names
 //! counted as ignored.
@@ -87,8 +88,11 @@ const EXPERT: &[(&str, &str)] = &[
 
 /// The target of tensor `hf` of a checkpoint.
 pub(super) fn target(layout: &Layout, hf: &str) -> Target {
+    let inner = inner(hf);
+    let is_tower =
+        ["visual.", "vision_tower.", "multi_modal_projector."].iter().any(|t| inner.starts_with(t));
     // Older checkpoints contain frequencies, which follow from config.json.
-    if hf.starts_with("model.visual.") || hf.ends_with(".rotary_emb.inv_freq") {
+    if is_tower || hf.ends_with(".rotary_emb.inv_freq") {
         return Target::Unused;
     }
     let found = match hf.strip_prefix("mtp.") {
@@ -99,7 +103,7 @@ pub(super) fn target(layout: &Layout, hf: &str) -> Target {
         Some((name, kind)) => Target::Tensor {
             name,
             convert: match kind {
-                Kind::Norm if layout.arch.is_qwen35() => Convert::PlusOne,
+                Kind::Norm if layout.arch.is_qwen35() && !layout.mlx => Convert::PlusOne,
                 Kind::LogDecay => Convert::NegExp,
                 _ => Convert::None,
             },
@@ -118,12 +122,22 @@ enum Kind {
     Conv,
 }
 
+/// A name without what tools put in front of it, some of them twice.
+fn inner(mut hf: &str) -> &str {
+    while let Some(rest) = hf.strip_prefix("model.").or_else(|| hf.strip_prefix("language_model.")) {
+        hf = rest;
+    }
+    hf
+}
+
 fn trunk(layout: &Layout, hf: &str) -> Option<(String, Kind)> {
-    if hf == "lm_head.weight" {
+    let rest = inner(hf);
+    if rest == "lm_head.weight" {
         return Some(("output.weight".into(), Kind::Plain));
     }
-    let rest = hf.strip_prefix("model.")?;
-    let rest = rest.strip_prefix("language_model.").unwrap_or(rest);
+    if rest.len() == hf.len() {
+        return None;
+    }
     match rest {
         "embed_tokens.weight" => Some(("token_embd.weight".into(), Kind::Plain)),
         "norm.weight" => Some(("output_norm.weight".into(), Kind::Norm)),
@@ -170,6 +184,10 @@ fn in_layer(layout: &Layout, i: usize, rest: &str) -> Option<(String, Kind)> {
         "linear_attn.norm.weight" => ("ssm_norm.weight", Kind::Plain),
         "mlp.experts.gate_up_proj" => ("ffn_gate_up_exps.weight", Kind::Plain),
         "mlp.experts.down_proj" => ("ffn_down_exps.weight", Kind::Plain),
+        // MLX's stacks of experts.
+        "mlp.switch_mlp.gate_proj.weight" => ("ffn_gate_exps.weight", Kind::Plain),
+        "mlp.switch_mlp.up_proj.weight" => ("ffn_up_exps.weight", Kind::Plain),
+        "mlp.switch_mlp.down_proj.weight" => ("ffn_down_exps.weight", Kind::Plain),
         _ => {
             let experts = ["mlp.experts.", "block_sparse_moe.experts."];
             let (stem, end) = rest.rsplit_once('.').filter(|(_, end)| matches!(*end, "weight" | "bias"))?;
@@ -203,7 +221,7 @@ mod tests {
     use super::*;
 
     fn name(arch: Arch, hf: &str) -> String {
-        match target(&Layout { arch, trunk: 4, mtp: 1, tied: None }, hf) {
+        match target(&Layout { arch, trunk: 4, mtp: 1, tied: None, mlx: false }, hf) {
             Target::Tensor { name, convert, squeeze } => {
                 let squeeze = if squeeze { " squeeze" } else { "" };
                 match convert {
@@ -246,6 +264,18 @@ mod tests {
             (Arch::Qwen35Moe, "mtp.pre_fc_norm_hidden.weight", "blk.4.nextn.hnorm.weight PlusOne"),
             (Arch::Qwen35Moe, "mtp.layers.1.mlp.gate.weight", "Unknown"),
             (Arch::Qwen35Moe, "model.visual.blocks.0.attn.qkv.weight", "Unused"),
+            (Arch::Qwen35, "language_model.lm_head.weight", "output.weight"),
+            (
+                Arch::Qwen35Moe,
+                "model.language_model.language_model.language_model.layers.0.mlp.gate.weight",
+                "blk.0.ffn_gate_inp.weight",
+            ),
+            (
+                Arch::Qwen35Moe,
+                "language_model.model.layers.1.mlp.switch_mlp.up_proj.weight",
+                "blk.1.ffn_up_exps.weight",
+            ),
+            (Arch::Qwen35Moe, "vision_tower.blocks.0.attn.qkv.weight", "Unused"),
             (Arch::Llama, "model.layers.4.input_layernorm.weight", "Unknown"),
             (Arch::Llama, "model.layers.03.input_layernorm.weight", "Unknown"),
             (Arch::Llama, "model.layers.+3.input_layernorm.weight", "Unknown"),

@@ -6,6 +6,7 @@
 
 mod fit;
 pub mod float;
+pub mod fp8;
 pub mod iq1;
 pub mod iq2;
 pub mod iq3;
@@ -13,6 +14,8 @@ pub mod iq4;
 pub mod iq_grids;
 pub mod legacy;
 pub mod mxfp4;
+pub mod nvfp4;
+pub mod q1;
 pub mod q2_k;
 pub mod q3_k;
 pub mod q4_k;
@@ -20,6 +23,7 @@ pub mod q5_k;
 pub mod q6_k;
 mod random;
 pub mod tq;
+pub mod zero_point;
 
 use std::fmt;
 
@@ -82,7 +86,18 @@ ggml_types! {
     TQ1_0   = 34, 256, 54;
     TQ2_0   = 35, 256, 66;
     MXFP4   = 39,  32, 17;
+    NVFP4   = 40,  64, 36;
+    Q1_0    = 41, 128, 18;
+    Q2_0    = 42,  64, 18;
+    // Types of checkpoints for which GGUF has none; their ids are Octet's own.
+    F8_E4M3 = 0x1_0000,   1, 1;
+    F8_128  = 0x1_0001, 128, 132;
+    F8_32   = 0x1_0002,  32, 36;
+    I4_Z    = 0x1_0003,  32, 19;
 }
+
+/// Ids of types that GGUF files cannot have begin here.
+const OWN_IDS: u32 = 0x1_0000;
 
 impl GgmlType {
     /// The type's id in GGUF files.
@@ -90,9 +105,14 @@ impl GgmlType {
         self as u32
     }
 
+    /// Whether GGUF files can hold the type. The others come from safetensors checkpoints only.
+    pub const fn is_in_gguf(self) -> bool {
+        self.id() < OWN_IDS
+    }
+
     /// The type with this id in GGUF files, if it is one that holds weights.
     pub fn from_id(id: u32) -> Option<Self> {
-        Self::ALL.iter().copied().find(|t| t.id() == id)
+        Self::ALL.iter().copied().find(|t| t.id() == id && t.is_in_gguf())
     }
 
     /// The type of this name, in upper or lower case: `Q4_K`, `q4_k`.
@@ -132,13 +152,20 @@ impl GgmlType {
             Self::TQ1_0 => decode(data, out, tq::dequantize_tq1),
             Self::TQ2_0 => decode(data, out, tq::dequantize_tq2),
             Self::MXFP4 => decode(data, out, mxfp4::dequantize),
+            Self::NVFP4 => decode(data, out, nvfp4::dequantize),
+            Self::Q1_0 => decode(data, out, q1::dequantize_q1),
+            Self::Q2_0 => decode(data, out, q1::dequantize_q2),
+            Self::F8_E4M3 => fp8::e4m3_to_f32(data, out),
+            Self::F8_128 => decode(data, out, fp8::dequantize::<{ fp8::BYTES_128 }, 128>),
+            Self::F8_32 => decode(data, out, fp8::dequantize::<{ fp8::BYTES_32 }, 32>),
+            Self::I4_Z => decode(data, out, zero_point::dequantize),
         }
     }
 }
 
 /// Why [`quantize`] refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("there is no quantiser for {0}; IQ4_NL and IQ4_XS are the only IQ types that have one")]
+#[error("there is no quantiser for {0}")]
 pub struct NoQuantizer(
     /// The type asked for.
     pub GgmlType,
@@ -175,6 +202,9 @@ pub fn quantize(ty: GgmlType, x: &[f32], out: &mut [u8]) -> Result<(), NoQuantiz
         T::TQ2_0 => encode(x, out, tq::quantize_tq2),
         T::MXFP4 => encode(x, out, mxfp4::quantize),
         T::IQ1_S | T::IQ1_M | T::IQ2_XXS | T::IQ2_XS | T::IQ2_S | T::IQ3_XXS | T::IQ3_S => {
+            return Err(NoQuantizer(ty));
+        }
+        T::NVFP4 | T::Q1_0 | T::Q2_0 | T::F8_E4M3 | T::F8_128 | T::F8_32 | T::I4_Z => {
             return Err(NoQuantizer(ty));
         }
     }

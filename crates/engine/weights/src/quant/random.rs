@@ -6,7 +6,8 @@
 use half::f16;
 
 use super::{
-    GgmlType, field, float, iq1, iq2, iq3, iq4, legacy, mxfp4, q2_k, q3_k, q4_k, q5_k, q6_k, tq, write_f16,
+    GgmlType, field, float, fp8, iq1, iq2, iq3, iq4, legacy, mxfp4, nvfp4, q1, q2_k, q3_k, q4_k, q5_k, q6_k,
+    tq, write_f16, zero_point,
 };
 
 /// Fills `out` with whole blocks of `ty` whose values are random, of zero mean and standard deviation `scale`.
@@ -58,7 +59,63 @@ pub fn random_blocks(ty: GgmlType, rng_state: &mut u64, scale: f32, out: &mut [u
         T::TQ1_0 => only_d::<{ tq::BYTES_TQ1 }>(state, out, tq::D_TQ1, d(0.8165)),
         T::TQ2_0 => tq2_0(state, out, d(std::f32::consts::FRAC_1_SQRT_2)),
         T::MXFP4 => mxfp4(state, out, scale / 5.852),
+        T::NVFP4 => nvfp4(state, out, scale / 2.926),
+        T::Q1_0 => only_d::<{ q1::BYTES }>(state, out, q1::D, d(1.0)),
+        T::Q2_0 => q2_0(state, out, d(std::f32::consts::FRAC_1_SQRT_2)),
+        T::F8_E4M3 => normal(state, scale, 1, out, to_e4m3),
+        T::F8_128 => f8::<{ fp8::BYTES_128 }>(state, out, scale),
+        T::F8_32 => f8::<{ fp8::BYTES_32 }>(state, out, scale),
+        T::I4_Z => patch::<{ zero_point::BYTES }>(state, out, |b| {
+            d(4.637).put_d(b, zero_point::D);
+            b[zero_point::Z] = 7 + (b[zero_point::Z] & 1);
+        }),
     }
+}
+
+/// To the nearest E4M3, at most the largest one.
+fn to_e4m3(x: &[f32], out: &mut [u8]) {
+    for (x, q) in x.iter().zip(out) {
+        let magnitude = x.abs();
+        let above = fp8::E4M3[..0x7f].partition_point(|&v| v <= magnitude).clamp(1, 0x7e);
+        let (low, high) = (fp8::E4M3[above - 1], fp8::E4M3[above]);
+        let nearest = if magnitude - low < high - magnitude { above - 1 } else { above };
+        *q = nearest as u8 | u8::from(*x < 0.0) << 7;
+    }
+}
+
+/// Scales of powers of two around the wanted one, and values of deviation 16, where E4M3 is finest for their whole range.
+fn f8<const BYTES: usize>(state: &mut u64, out: &mut [u8], scale: f32) {
+    const UNIT: f32 = 16.0;
+    let mut values = vec![0; BYTES - fp8::QS];
+    for block in out.as_chunks_mut::<BYTES>().0 {
+        let bits = next(state);
+        let factor = [0.8, 1.16619][(bits & 1) as usize]; // of mean square 1
+        normal(state, UNIT, 1, &mut values, to_e4m3);
+        let (head, q) = block.split_at_mut(fp8::QS);
+        head.copy_from_slice(&(scale / UNIT * factor).to_le_bytes());
+        q.copy_from_slice(&values);
+    }
+}
+
+/// Q2_0 without its value 2, which would give the values a mean.
+fn q2_0(state: &mut u64, out: &mut [u8], scales: Scales) {
+    patch::<{ q1::BYTES }>(state, out, |b| {
+        for q in &mut b[q1::QS..] {
+            *q = (*q & 0x55) + (*q >> 1 & 0x55);
+        }
+        scales.put_d(b, q1::D);
+    });
+}
+
+/// Scales of E4M3 around `d`; such small or large ones as the type has are the limit.
+fn nvfp4(state: &mut u64, out: &mut [u8], d: f32) {
+    let mut scales = [0; 16];
+    to_e4m3(&std::array::from_fn::<_, 16, _>(|i| d / 1.0117 * (0.75 + i as f32 / 30.0)), &mut scales);
+    patch::<{ nvfp4::BYTES }>(state, out, |b| {
+        for s in &mut b[nvfp4::SCALES] {
+            *s = scales[usize::from(*s & 15)].max(1);
+        }
+    });
 }
 
 /// Larger standard deviations are clamped to this, so that every scale and every value fits an f16.

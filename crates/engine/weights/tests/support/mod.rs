@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // each test file uses its part
 
+pub mod samples;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;

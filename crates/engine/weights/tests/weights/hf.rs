@@ -161,8 +161,8 @@ fn configs_that_are_refused() {
         (json!({"partial_rotary_factor": 0.1}), "field 'partial_rotary_factor' is 0.1, which rotates 0 of 2"),
         (json!({"partial_rotary_factor": 4}), "field 'partial_rotary_factor' is 4"),
         (
-            json!({"quantization_config": {"quant_method": "fp8"}}),
-            "field 'quantization_config' is present (fp8)",
+            json!({"quantization_config": {"quant_method": "exl3"}}),
+            "field 'quantization_config.quant_method' is 'exl3', which is not supported",
         ),
         (
             json!({"rope_scaling": {"type": "longrope", "factor": 2}}),
@@ -203,8 +203,8 @@ fn configs_that_are_refused() {
         ),
         (json!({"text_config": {"hidden_size": 4}}), "field 'text_config.num_hidden_layers' is missing"),
         (
-            json!({"text_config": {"quantization_config": {}}}),
-            "field 'text_config.quantization_config' is present (of unknown method)",
+            json!({"compression_config": {"transform_config": {"config_groups": {"R1": {}}}}}),
+            "field 'compression_config.transform_config' rotates activations",
         ),
         (
             json!({"tie_word_embeddings": "no"}),
@@ -481,7 +481,10 @@ fn tensors_that_are_refused() {
     };
     let norm = "model.norm.weight";
     for (files, want) in [
-        (one(norm, "F8_E4M3", &[4], 4), "tensor 'model.norm.weight' is stored as F8_E4M3; F32, F16 and BF16"),
+        (
+            one(norm, "F8_E4M3", &[4], 4),
+            "tensor 'model.norm.weight' is stored as F8_E4M3 [4] beside nothing that says how it is scaled",
+        ),
         (one(norm, "F64", &[4], 32), "tensor 'model.norm.weight' is stored as F64"),
         (one(norm, "I64", &[4], 32), "tensor 'model.norm.weight' is stored as I64"),
         (one(norm, "F32", &[], 4), "tensor 'model.norm.weight' has shape []"),

@@ -3,7 +3,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod formats;
 mod gguf;
 mod hf;
 mod quant;
+mod schemes;
 mod twins;

@@ -98,6 +98,14 @@ impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn e4m3s(p: *const u8) -> __m256 {
+        // SAFETY: see above. Sign bits are copied to both bits above the exponent, of which an F16 has the upper one.
+        unsafe {
+            let wide = _mm_slli_epi16::<7>(_mm_cvtepi8_epi16(_mm_loadl_epi64(p.cast())));
+            _mm256_cvtph_ps(_mm_and_si128(wide, _mm_set1_epi16(0xbf80_u16 as i16)))
+        }
+    }
+    #[inline(always)]
     unsafe fn store(p: *mut f32, v: __m256) {
         // SAFETY: see above.
         unsafe { _mm256_storeu_ps(p, v) }

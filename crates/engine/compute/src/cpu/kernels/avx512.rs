@@ -117,6 +117,16 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn e4m3s(p: *const u8) -> Self::Floats {
+        // SAFETY: see above. Sign bits are copied to both bits above the exponent, of which an F16 has the upper one.
+        unsafe {
+            let wide = _mm512_slli_epi16::<7>(_mm512_cvtepi8_epi16(_mm256_loadu_si256(p.cast())));
+            let halves = _mm512_and_si512(wide, _mm512_set1_epi16(0xbf80_u16 as i16));
+            let (low, high) = (_mm512_castsi512_si256(halves), _mm512_extracti64x4_epi64::<1>(halves));
+            [_mm512_cvtph_ps(low), _mm512_cvtph_ps(high)]
+        }
+    }
+    #[inline(always)]
     unsafe fn store(p: *mut f32, v: Self::Floats) {
         // SAFETY: see above.
         unsafe {

@@ -43,6 +43,7 @@ impl Lanes for AvxVnni {
         fn floats(p: *const f32) -> __m256;
         fn f16s(p: *const u8) -> __m256;
         fn bf16s(p: *const u8) -> __m256;
+        fn e4m3s(p: *const u8) -> __m256;
         fn store(p: *mut f32, v: __m256);
         fn splat(x: f32) -> __m256;
         fn mul(a: __m256, b: __m256) -> __m256;

@@ -20,6 +20,8 @@ const RAW_STRETCH: usize = 256;
 pub(super) trait Float {
     /// Bytes of a value.
     const BYTES: usize;
+    /// What loaded values are multiplied with: a power of two, with which the activation is multiplied instead.
+    const UNIT: f32 = 1.0;
     /// Loads one column of `S::ROWS` rows.
     ///
     /// # Safety
@@ -44,6 +46,18 @@ float!(F32, 4, floats);
 float!(F16, 2, f16s);
 float!(Bf16, 2, bf16s);
 
+/// 8-bit floats: an F16 holds each of them as a 256th.
+pub(super) struct E4m3;
+impl Float for E4m3 {
+    const BYTES: usize = 1;
+    const UNIT: f32 = 256.0;
+    #[inline(always)]
+    unsafe fn load<S: Lanes>(p: *const u8) -> S::Floats {
+        // SAFETY: the caller's.
+        unsafe { S::e4m3s(p) }
+    }
+}
+
 /// # Safety
 /// `Call`'s contract, for the kind of `F`; `S` is available.
 #[inline(always)]
@@ -62,14 +76,62 @@ pub(super) unsafe fn group<S: Lanes, F: Float, const V: usize, const T: usize>(c
             let mut c = 0;
             while c < cols {
                 let n = STRETCH.min(cols - c);
-                let mut i = 0;
-                while i < n * ROWS {
-                    let values = F::load::<S>(call.group.add((c * ROWS + i) * F::BYTES));
-                    S::store(stretch.0.as_mut_ptr().add(i), values);
-                    i += S::ROWS;
-                }
+                convert::<S, F>(call.group.add(c * ROWS * F::BYTES), n, stretch.0.as_mut_ptr());
                 columns::<S, F32, V, T>(call, tokens, stretch.0.as_ptr().cast(), c, n, out);
                 c += n;
+            }
+            out = out.add(tokens.len() * ROWS);
+        }
+    }
+}
+
+/// `n` columns of all rows as f32.
+#[inline(always)]
+unsafe fn convert<S: Lanes, F: Float>(weights: *const u8, n: usize, out: *mut f32) {
+    let mut i = 0;
+    while i < n * ROWS {
+        // SAFETY: see `group`.
+        unsafe {
+            let values = F::load::<S>(weights.add(i * F::BYTES));
+            S::store(out.add(i), if F::UNIT == 1.0 { values } else { S::mul(values, S::splat(F::UNIT)) });
+        }
+        i += S::ROWS;
+    }
+}
+
+/// 8-bit floats under scales: the products of each `COLS` columns are summed, and then multiplied with their scale.
+///
+/// # Safety
+/// `Call`'s contract, for a kind with so many columns under a scale; `S` is available.
+#[inline(always)]
+pub(super) unsafe fn scaled<S: Lanes, const COLS: usize, const V: usize, const T: usize>(call: &Call<'_>) {
+    let mut part = Stretch([0.0; TOKENS * ROWS]);
+    let mut stretch = Stretch([0.0; 128 * ROWS]);
+    let mut out = call.out;
+    // SAFETY: `out` holds `ROWS` sums of each token, the group blocks of `COLS` columns and the scales in front of each.
+    unsafe {
+        call.out.write_bytes(0, call.tokens.len() * ROWS);
+        for tokens in call.tokens.chunks(TOKENS) {
+            let mut p = call.group;
+            for c in (0..call.layout.cols()).step_by(COLS) {
+                let (scales, weights) = (p.cast::<f32>(), p.add(4 * ROWS));
+                let sums = part.0.as_mut_ptr();
+                sums.write_bytes(0, tokens.len() * ROWS);
+                if tokens.len() <= T {
+                    columns::<S, E4m3, V, T>(call, tokens, weights, c, COLS, sums);
+                } else {
+                    convert::<S, E4m3>(weights, COLS, stretch.0.as_mut_ptr());
+                    columns::<S, F32, V, T>(call, tokens, stretch.0.as_ptr().cast(), c, COLS, sums);
+                }
+                for i in (0..tokens.len() * ROWS).step_by(S::ROWS) {
+                    let sum = S::mul_add(
+                        S::floats(sums.add(i)),
+                        S::floats(scales.add(i % ROWS)),
+                        S::floats(out.add(i)),
+                    );
+                    S::store(out.add(i), sum);
+                }
+                p = p.add((COLS + 4) * ROWS);
             }
             out = out.add(tokens.len() * ROWS);
         }
@@ -162,14 +224,14 @@ unsafe fn tile<S: Lanes, F: Float, const V: usize, const T: usize>(
             let distance = call.prefetch_distance(p);
             for c in c..c + FLOAT_STEP {
                 // With more tokens arithmetic is the limit, and prefetches would take load slots.
-                if T == 1 {
-                    for line in 0..ROWS * F::BYTES / 64 {
+                if T == 1 && (F::BYTES > 1 || c % 2 == 0) {
+                    for line in 0..(ROWS * F::BYTES).div_ceil(64) {
                         S::prefetch(p.wrapping_add(distance).wrapping_add(64 * line));
                     }
                 }
                 let mut a = [S::splat(0.0); T];
                 for t in 0..T {
-                    a[t] = S::splat(*x[t].add(c));
+                    a[t] = S::splat(*x[t].add(c) * F::UNIT);
                 }
                 for v in 0..V {
                     let w = F::load::<S>(p.add(v * S::ROWS * F::BYTES));

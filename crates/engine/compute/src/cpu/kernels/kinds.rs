@@ -109,6 +109,8 @@ kind!(Q5K, Q5_K, bits 5, min true, quads five_bits::<S, _>, scales k_scales::<S>
 kind!(Q6K, Q6_K, bits 6, offset 32, halves true, quads six_bits::<S, _>, scales q6_k_scales::<S>);
 kind!(Iq4Nl, IQ4_NL, bits 8, quads iq4_levels::<S, _>, scales legacy_d::<S>);
 kind!(Iq4Xs, IQ4_XS, bits 8, quads iq4_levels::<S, _>, scales iq4_xs_scales::<S>);
+kind!(I4Z, I4_Z, bits 4, min true, quads nibbles::<S, _>, scales zero_points::<S>);
+kind!(Nvfp4, NVFP4, bits 5, offset 16, halves true, quads mxfp4_levels::<S, _>, scales nvfp4_scales::<S>);
 kind!(Mxfp4, MXFP4, bits 5, offset 16, quads mxfp4_levels::<S, _>, scales mxfp4_scales::<S>);
 
 // ---- quads. SAFETY of all: `Lanes`, and the planes of `pack`.
@@ -390,6 +392,39 @@ unsafe fn mxfp4_scales<S: Lanes>(scale: *const u8, _head: *const u8, n: usize, o
         let exponents = unsafe { array::<ROWS>(scale.add(ROWS * i)) };
         for r in 0..ROWS {
             out.scale[i][r].write(mxfp4::half_scale(exponents[r]));
+        }
+    }
+}
+
+/// `d` and the zero point of each sub-block.
+#[inline(always)]
+unsafe fn zero_points<S: Lanes>(scale: *const u8, _head: *const u8, n: usize, out: &mut Scales) {
+    for i in 0..n {
+        let mut d = [0.0; ROWS];
+        // SAFETY: see above.
+        let zeros = unsafe {
+            f16s::<S>(scale.add(3 * ROWS * i), d.as_mut_ptr());
+            array::<ROWS>(scale.add(3 * ROWS * i + 2 * ROWS))
+        };
+        for r in 0..ROWS {
+            out.scale[i][r].write(d[r]);
+            out.min[i][r].write(-(d[r] * f32::from(zeros[r])));
+        }
+    }
+}
+
+/// E4M3 without a sign: shifted it is an F16 of a 256th; halved, since the levels are doubled.
+#[inline(always)]
+unsafe fn nvfp4_scales<S: Lanes>(scale: *const u8, _head: *const u8, n: usize, out: &mut Scales) {
+    for i in 0..2 * n {
+        let mut d = [0.0; ROWS];
+        // SAFETY: see above.
+        unsafe {
+            let halves = array::<ROWS>(scale.add(ROWS * i)).map(|b| (u16::from(b) << 7).to_le_bytes());
+            f16s::<S>(halves.as_ptr().cast(), d.as_mut_ptr());
+        }
+        for r in 0..ROWS {
+            out.scale[i][r].write(128.0 * d[r]);
         }
     }
 }

@@ -72,6 +72,9 @@ macro_rules! entry_points {
                     Kind::F32 => kernel!(floats::group::<$lanes, floats::F32, $v, $t>),
                     Kind::F16 => kernel!(floats::group::<$lanes, floats::F16, $v, $t>),
                     Kind::BF16 => kernel!(floats::group::<$lanes, floats::Bf16, $v, $t>),
+                    Kind::F8_E4M3 => kernel!(floats::group::<$lanes, floats::E4m3, $v, $t>),
+                    Kind::F8_128 => kernel!(floats::scaled::<$lanes, 128, $v, $t>),
+                    Kind::F8_32 => kernel!(floats::scaled::<$lanes, 32, $v, $t>),
                     Kind::Raw => kernel!(floats::raw::<$lanes, $v, $t>),
                     Kind::Q4_0 => kernel!(ints::group::<$lanes, kinds::Q4_0>),
                     Kind::Q4_1 => kernel!(ints::group::<$lanes, kinds::Q4_1>),
@@ -85,6 +88,8 @@ macro_rules! entry_points {
                     Kind::Q6_K => kernel!(ints::group::<$lanes, kinds::Q6K>),
                     Kind::IQ4_NL => kernel!(ints::group::<$lanes, kinds::Iq4Nl>),
                     Kind::IQ4_XS => kernel!(ints::group::<$lanes, kinds::Iq4Xs>),
+                    Kind::NVFP4 => kernel!(ints::group::<$lanes, kinds::Nvfp4>),
+                    Kind::I4_Z => kernel!(ints::group::<$lanes, kinds::I4Z>),
                     Kind::MXFP4 => kernel!(ints::group::<$lanes, kinds::Mxfp4>),
                 }
             }
@@ -188,14 +193,20 @@ impl Kernels {
         assert_eq!(layout.cols(), acts.cols(), "activations as long as the weights' rows");
         assert_eq!(out.len(), tokens.len() * ROWS, "room for a group of results a token");
         assert!(tokens.iter().all(|&t| (t as usize) < acts.tokens()), "tokens of these activations");
+        let scales = w.scales(group);
         let group = w.group(group).as_ptr_range();
         let next = next.map_or(group.end, |(w, group)| w.group(group).as_ptr());
         let jump = (next as usize).wrapping_sub(group.end as usize);
-        let out = out.as_mut_ptr();
         let distance = self.prefetch_distance.min(layout.group_bytes());
-        let call =
-            Call { layout, group: group.start, acts: *acts, tokens, out, end: group.end, jump, distance };
+        let sums = out.as_mut_ptr();
+        let (group, end) = (group.start, group.end);
+        let call = Call { layout, group, acts: *acts, tokens, out: sums, end, jump, distance };
         // SAFETY: the call's contract was checked above, and the instruction set by `for_isa`.
         unsafe { (self.kernel)(layout.kind())(&call) }
+        if let Some(scales) = scales {
+            for tile in out.chunks_exact_mut(ROWS) {
+                tile.iter_mut().zip(scales).for_each(|(sum, scale)| *sum *= scale);
+            }
+        }
     }
 }

@@ -127,16 +127,14 @@ impl<const I8MM: bool> Lanes for Neon<I8MM> {
     #[inline(always)]
     unsafe fn f16s(p: *const u8) -> Self::Floats {
         // SAFETY: see above.
+        unsafe { widened(vld1q_u8(p)) }
+    }
+    #[inline(always)]
+    unsafe fn e4m3s(p: *const u8) -> Self::Floats {
+        // SAFETY: see above. Sign bits are copied to both bits above the exponent, of which an F16 has the upper one.
         unsafe {
-            let h = vld1q_u8(p);
-            let (low, high): (float32x4_t, float32x4_t);
-            asm!(
-                "fcvtl {low:v}.4s, {h:v}.4h",
-                "fcvtl2 {high:v}.4s, {h:v}.8h",
-                low = out(vreg) low, high = lateout(vreg) high, h = in(vreg) h,
-                options(pure, nomem, nostack, preserves_flags)
-            );
-            [low, high]
+            let wide = vshlq_n_s16::<7>(vmovl_s8(vreinterpret_s8_u8(vld1_u8(p))));
+            widened(vreinterpretq_u8_s16(vandq_s16(wide, vdupq_n_s16(0xbf80_u16 as i16))))
         }
     }
     #[inline(always)]
@@ -171,6 +169,22 @@ impl<const I8MM: bool> Lanes for Neon<I8MM> {
         // SAFETY: see above.
         unsafe { both!(vfmaq_f32, c, a, b) }
     }
+}
+
+/// Eight F16 to f32.
+#[inline(always)]
+unsafe fn widened(h: uint8x16_t) -> [float32x4_t; 2] {
+    let (low, high): (float32x4_t, float32x4_t);
+    // SAFETY: called by `f16s` and `e4m3s`.
+    unsafe {
+        asm!(
+            "fcvtl {low:v}.4s, {h:v}.4h",
+            "fcvtl2 {high:v}.4s, {h:v}.8h",
+            low = out(vreg) low, high = lateout(vreg) high, h = in(vreg) h,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    [low, high]
 }
 
 /// `b << n` of each byte, for the counts that the kinds need.

@@ -82,6 +82,12 @@ impl Lanes for Portable {
         h.map(|b| f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16))
     }
     #[inline(always)]
+    unsafe fn e4m3s(p: *const u8) -> Self::Floats {
+        // SAFETY: see above.
+        let q = unsafe { p.cast::<[u8; ROWS]>().read_unaligned() };
+        q.map(|q| f16_to_f32(u16::from(q & 0x80) << 8 | u16::from(q & 0x7f) << 7))
+    }
+    #[inline(always)]
     unsafe fn store(p: *mut f32, v: Self::Floats) {
         // SAFETY: see above.
         unsafe { p.cast::<Self::Floats>().write_unaligned(v) }

@@ -18,7 +18,8 @@ fn all_kernels() -> impl Iterator<Item = Kernels> {
 fn random_matrix(ty: GgmlType, rows: usize, cols: usize, mut seed: u64) -> Matrix {
     let mut data = vec![0; rows * cols / ty.block_len() * ty.block_bytes()];
     random_blocks(ty, &mut seed, 1.0, &mut data);
-    Matrix { ty, rows, cols, data: data.into() }
+    let scales = seed.is_multiple_of(3).then(|| (0..rows).map(|r| 0.1 + (r * 7 % 5) as f64 / 3.0).collect());
+    Matrix { scales, ..Matrix::new(ty, rows, cols, data.into()) }
 }
 
 /// Numbers of very different sizes, some of them zero.
@@ -248,7 +249,7 @@ fn packed_weights_are_no_larger_than_the_file() {
 #[test]
 fn empty_shapes_are_fine() {
     for (rows, cols) in [(0, 32), (5, 0), (0, 0)] {
-        let m = Matrix { ty: GgmlType::Q4_0, rows, cols, data: Default::default() };
+        let m = Matrix::new(GgmlType::Q4_0, rows, cols, Default::default());
         let packed = Packed::pack(&m).unwrap();
         for kernels in all_kernels() {
             let mut acts = acts(&kernels, 1, cols, &vec![1.0; cols]);

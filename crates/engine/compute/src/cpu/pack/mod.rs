@@ -31,7 +31,7 @@ impl Layout {
                 let tail = if rest > 0 { p.block_bytes(rest) } else { 0 };
                 blocks.checked_mul(p.block_bytes(SUBS)).and_then(|b| b.checked_add(tail))
             }
-            None if kind == Kind::Raw => {
+            None if kind == Kind::Raw || kind.scaled_columns().is_some() => {
                 (cols / ty.block_len()).checked_mul(ty.block_bytes()).and_then(|b| b.checked_mul(ROWS))
             }
             None => {
@@ -90,6 +90,8 @@ impl Layout {
 pub struct Packed {
     layout: Layout,
     data: HugeVec,
+    /// What each row's products are multiplied with, `[groups][ROWS]`; empty where that is 1.
+    scales: Vec<f32>,
 }
 
 impl Packed {
@@ -105,7 +107,7 @@ impl Packed {
                     layout.rows, layout.cols, layout.ty
                 ))
             })?;
-        Ok(Self { layout, data })
+        Ok(Self { layout, data, scales: Vec::new() })
     }
 
     /// Packs one matrix, on this thread only.
@@ -115,7 +117,26 @@ impl Packed {
         for (g, out) in packed.groups_mut().enumerate() {
             layout.pack_group(m, g, out);
         }
+        packed.set_scales(std::slice::from_ref(m));
         Ok(packed)
+    }
+
+    /// Takes the factors that `matrices`, all that are packed here in order, have beside their blocks ([`Matrix::scales`]).
+    pub fn set_scales(&mut self, matrices: &[Matrix]) {
+        if matrices.iter().all(|m| m.scales.is_none()) {
+            return;
+        }
+        let padded = self.layout.groups() * ROWS;
+        self.scales = vec![1.0; matrices.len() * padded];
+        for (m, out) in matrices.iter().zip(self.scales.chunks_exact_mut(padded.max(1))) {
+            let Some(scales) = &m.scales else { continue };
+            out.iter_mut().zip(scales.iter()).for_each(|(out, s)| *out = *s as f32);
+        }
+    }
+
+    /// The factors of the rows of group `index`, if there are some.
+    pub fn scales(&self, index: usize) -> Option<&[f32]> {
+        self.scales.get(index * ROWS..(index + 1) * ROWS)
     }
 
     /// Copies row `from` of `other` to row `to`. Both are single matrices of the same type and width. A row is spread over its whole group,
@@ -130,6 +151,9 @@ impl Packed {
         let bytes = layout.group_bytes;
         let group = &mut self.data[to / ROWS * bytes..][..bytes];
         rows::copy(&layout, other.group(from / ROWS), from % ROWS, group, to % ROWS);
+        if let (Some(own), Some(scale)) = (self.scales.get_mut(to), other.scales.get(from)) {
+            *own = *scale;
+        }
     }
 
     /// Number of matrices.

@@ -9,6 +9,9 @@ pub(super) fn pack(kind: Kind, rows: &[&[u8]], group: &mut [u8]) {
     match kind {
         Kind::F32 => floats::<4>(rows, group),
         Kind::F16 | Kind::BF16 => floats::<2>(rows, group),
+        Kind::F8_E4M3 => floats::<1>(rows, group),
+        Kind::F8_128 => scaled::<128>(rows, group),
+        Kind::F8_32 => scaled::<32>(rows, group),
         Kind::Raw => rows
             .iter()
             .enumerate()
@@ -20,6 +23,8 @@ pub(super) fn pack(kind: Kind, rows: &[&[u8]], group: &mut [u8]) {
         Kind::Q5_1 => small::<24>(Kind::Q5_1, rows, group, q5_1),
         Kind::Q8_0 => small::<34>(Kind::Q8_0, rows, group, q8_0),
         Kind::MXFP4 => small::<17>(Kind::MXFP4, rows, group, mxfp4),
+        Kind::I4_Z => small::<19>(Kind::I4_Z, rows, group, i4_z),
+        Kind::NVFP4 => nvfp4(rows, group),
         Kind::Q4_K => large::<144>(Kind::Q4_K, rows, group, q4_k),
         Kind::Q5_K => large::<176>(Kind::Q5_K, rows, group, q5_k),
         Kind::Q6_K => large::<210>(Kind::Q6_K, rows, group, q6_k),
@@ -42,11 +47,27 @@ pub(super) fn copy(layout: &Layout, from: &[u8], a: usize, to: &mut [u8], b: usi
                 to[b * n..][..n].copy_from_slice(&from[a * n..][..n]);
             }
             Kind::F32 => lane::<4>(from, a, to, b),
+            Kind::F8_E4M3 => lane::<1>(from, a, to, b),
+            Kind::F8_128 | Kind::F8_32 => {
+                let block = (layout.ty.block_len() + 4) * ROWS;
+                for (from, to) in from.chunks(block).zip(to.chunks_mut(block)) {
+                    let (scales, values) = to.split_at_mut((4 * ROWS).min(from.len()));
+                    lane::<4>(&from[..scales.len()], a, scales, b);
+                    lane::<1>(&from[scales.len()..], a, values, b);
+                }
+            }
             _ => lane::<2>(from, a, to, b),
         };
     };
     let scales: Lane = match layout.kind {
         Kind::Q4_0 | Kind::IQ4_NL | Kind::Q4_1 | Kind::Q5_0 | Kind::Q5_1 | Kind::Q8_0 => lane::<2>,
+        Kind::I4_Z => |from, a, to, b| {
+            for (from, to) in from.chunks(3 * ROWS).zip(to.chunks_mut(3 * ROWS)) {
+                let (d, z) = to.split_at_mut(2 * ROWS);
+                lane::<2>(&from[..2 * ROWS], a, d, b);
+                lane::<1>(&from[2 * ROWS..], a, z, b);
+            }
+        },
         _ => lane::<1>,
     };
     let mut at = 0;
@@ -125,6 +146,58 @@ fn floats<const BYTES: usize>(rows: &[&[u8]], group: &mut [u8]) {
             }
         }
     }
+}
+
+/// 8-bit floats under a scale of each `COLS` columns: of all rows the scales, then `[column][row]`.
+fn scaled<const COLS: usize>(rows: &[&[u8]], group: &mut [u8]) {
+    let block = COLS + 4;
+    for (i, out) in group.chunks_exact_mut(block * ROWS).enumerate() {
+        let (scales, values) = out.split_at_mut(4 * ROWS);
+        for (r, row) in rows.iter().enumerate() {
+            let (scale, row) = row[i * block..(i + 1) * block].split_at(4);
+            scales[4 * r..4 * r + 4].copy_from_slice(scale);
+            for (column, value) in values.chunks_exact_mut(ROWS).zip(row) {
+                column[r] = *value;
+            }
+        }
+    }
+}
+
+/// Blocks of 64 become two sub-blocks each.
+fn nvfp4(rows: &[&[u8]], group: &mut [u8]) {
+    use octet_weights::quant::nvfp4::{BYTES, QS, SCALES};
+    let Some(planes) = Kind::NVFP4.planes() else { return };
+    let Some(count) = rows.first().map(|row| row.len() / BYTES) else { return };
+    let mut rest = group;
+    for from in (0..count).step_by(SUBS / 2) {
+        let blocks = (SUBS / 2).min(count - from);
+        let (out, after) = rest.split_at_mut(planes.block_bytes(2 * blocks));
+        for (r, row) in rows.iter().enumerate() {
+            let mut b = Block { r, n: 2 * blocks, planes, out };
+            for (i, s) in row.as_chunks::<BYTES>().0[from..from + blocks].iter().enumerate() {
+                for half in 0..2 {
+                    let q = &s[QS.start + 16 * half..][..16];
+                    b.nibbles(2 * i + half, halves_of_16(q));
+                    // The kernel knows no sign and no NaN: 0x7F is 0, and 0xFF the largest number.
+                    let scale = |g: usize| match s[SCALES.start + 2 * half + g] {
+                        0x7f => 0,
+                        byte => byte & 0x7f,
+                    };
+                    b.scale_bytes(2 * (2 * i + half), [scale(0), scale(1)]);
+                }
+            }
+        }
+        rest = after;
+    }
+}
+
+/// Two groups of 16 nibbles, each in halves of 8, as one of 32 in halves of 16.
+fn halves_of_16(q: &[u8]) -> [u32; 4] {
+    const LOW: u64 = u64::MAX / 17; // 0x0f in every byte
+    let groups = q.as_chunks().0;
+    let (a, b) = (u64::from_le_bytes(groups[0]), u64::from_le_bytes(groups[1]));
+    let (first, second) = (a & LOW | (b & LOW) << 4, a >> 4 & LOW | b & !LOW);
+    [first as u32, (first >> 32) as u32, second as u32, (second >> 32) as u32]
 }
 
 /// One row's part of a block.
@@ -258,6 +331,14 @@ fn q8_0(s: &[u8; 34], i: usize, b: &mut Block) {
 fn mxfp4(s: &[u8; 17], i: usize, b: &mut Block) {
     b.nibbles(i, half_words(&s[1..]));
     b.scale_bytes(i, [s[0]]);
+}
+
+#[inline(always)]
+fn i4_z(s: &[u8; 19], i: usize, b: &mut Block) {
+    b.nibbles(i, half_words(&s[3..]));
+    b.f16_scale(i, 0, &s[..2]);
+    let at = b.planes.scale_at() + i * b.planes.scale + 2 * ROWS + b.r;
+    b.out[at] = s[2];
 }
 
 /// 32 bits, one for each quant, to the lowest bits of 32 bytes.
