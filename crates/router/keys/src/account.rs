@@ -2,7 +2,7 @@
 //! lock.
 
 use crate::clock::Now;
-use crate::limits::Period;
+use crate::limits::{Period, is_too_early};
 use crate::table::KeyRow;
 use crate::window::Minute;
 use crate::{Ask, Limits, Profile, Refusal, Usd};
@@ -33,12 +33,31 @@ pub struct Account {
     tokens: Minute,
     /// Reserved by running requests.
     reserved: Reserved,
-    /// First second of the budget's period.
+    /// The budget's period.
+    span: Span,
+    /// The one before, for a clock that jumps ahead and back.
+    before: Option<Span>,
+}
+
+/// A period of a budget.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    /// Its first second.
     window: i64,
     /// Spent in it, according to the file,
     stored: Usd,
     /// and since the last write.
     unwritten: Usd,
+}
+
+impl Span {
+    fn new((window, stored): (i64, Usd)) -> Self {
+        Self { window, stored, unwritten: Usd::ZERO }
+    }
+
+    fn spent(self) -> Usd {
+        self.stored.plus(self.unwritten)
+    }
 }
 
 impl Account {
@@ -53,9 +72,8 @@ impl Account {
             requests: Minute::new(),
             tokens: Minute::new(),
             reserved: Reserved::default(),
-            window: row.window,
-            stored: row.spent,
-            unwritten: Usd::ZERO,
+            span: Span::new((row.window, row.spent)),
+            before: row.before.map(Span::new),
         }
     }
 
@@ -63,25 +81,36 @@ impl Account {
         self.limits.budget.map_or(Period::Ever, |b| b.period)
     }
 
-    /// Starts a new period of the budget when it is time. A clock that is set back starts none.
+    /// Starts a new period of the budget when it is time. A clock that is set back starts none. If it is set back to before the current
+    /// period, that one had begun too early: what was spent in it counts in the right one, with what had been spent there before.
     fn turn(&mut self, now: Now) {
+        self.turn_back(now);
         let start = self.period().start(self.created, now.unix);
-        if start > self.window {
-            self.window = start;
-            self.stored = Usd::ZERO;
-            self.unwritten = Usd::ZERO;
+        if start > self.span.window {
+            self.before = Some(std::mem::replace(&mut self.span, Span::new((start, Usd::ZERO))));
+        }
+    }
+
+    fn turn_back(&mut self, now: Now) {
+        let start = self.period().start(self.created, now.unix);
+        if is_too_early(self.span.window, start, now.unix) {
+            let before = self.before.take().filter(|before| before.window == start);
+            let known = before.unwrap_or(Span::new((start, Usd::ZERO)));
+            self.span.window = start;
+            self.span.stored = self.span.stored.plus(known.stored);
+            self.span.unwritten = self.span.unwritten.plus(known.unwritten);
         }
     }
 
     /// Spent in this period.
     pub fn spent(&mut self, now: Now) -> Usd {
         self.turn(now);
-        self.stored.plus(self.unwritten)
+        self.span.spent()
     }
 
     /// When the budget is reset.
     pub fn resets(&self) -> Option<i64> {
-        self.limits.budget.and_then(|b| b.period.end(self.window))
+        self.limits.budget.and_then(|b| b.period.end(self.span.window))
     }
 
     /// Whether it is valid.
@@ -101,14 +130,16 @@ impl Account {
     /// Whether a request is allowed. `fault` says why nothing can be written, if so.
     ///
     /// Reservations count as usage, and a request is allowed while usage is below the limit. So requests can exceed a budget by the cost of
-    /// the last ones, or by their whole cost if nothing is known in advance.
+    /// the last ones, or by their whole cost if nothing is known in advance. `ahead` is what a request takes before its last answer.
     pub fn check(
         &mut self,
         now: Now,
         model: &str,
         groups: &[&str],
+        ahead: &Ask,
         fault: impl FnOnce() -> Option<String>,
     ) -> Result<(), Refusal> {
+        let ahead = Reserved::of(ahead);
         self.standing(now)?;
         if !self.limits.allows_any(model, groups) {
             return Err(Refusal::Model { model: model.into(), allowed: self.limits.models.clone() });
@@ -121,6 +152,9 @@ impl Account {
             if spent.plus(reserved) >= budget.limit {
                 return Err(Refusal::Budget { limit: budget.limit, spent, reserved, resets: self.resets() });
             }
+            if spent.plus(reserved).plus(ahead.cost) >= budget.limit {
+                return Err(Refusal::Answers { limit: "budget" });
+            }
         }
         if let Some(limit) = self.limits.max_parallel.filter(|limit| self.running >= *limit) {
             return Err(Refusal::Parallel { limit });
@@ -132,7 +166,10 @@ impl Account {
             }
         }
         if let Some(limit) = self.limits.tpm {
-            let left = limit.saturating_sub(self.reserved.tokens);
+            if ahead.tokens >= limit {
+                return Err(Refusal::Answers { limit: "limit of tokens a minute" });
+            }
+            let left = limit.saturating_sub(self.reserved.tokens.saturating_add(ahead.tokens));
             let retry_after_s = self.tokens.wait(now.second, left);
             if retry_after_s > 0 {
                 return Err(Refusal::Tokens { limit, retry_after_s });
@@ -177,33 +214,36 @@ impl Account {
         self.turn(now);
         self.end(reserved);
         self.tokens.add(now.second, tokens);
-        self.unwritten = self.unwritten.plus(cost);
+        self.span.unwritten = self.span.unwritten.plus(cost);
     }
 
     /// The spend that is not in the file yet, and its period.
-    pub fn unwritten(&self) -> Option<(i64, Usd)> {
-        (self.unwritten > Usd::ZERO).then_some((self.window, self.unwritten))
+    pub fn unwritten(&mut self, now: Now) -> Option<(i64, Usd)> {
+        self.turn_back(now);
+        (self.span.unwritten > Usd::ZERO).then_some((self.span.window, self.span.unwritten))
     }
 
-    /// The spend was written; `spent` is the file's sum, with that of other processes.
+    /// The spend was written; `in_file` is the file's sum, with that of other processes.
     pub fn written(&mut self, (window, amount): (i64, Usd), in_file: (i64, Usd)) {
         // Spend of an ended period was dropped already.
-        if window == self.window {
-            self.unwritten = self.unwritten.minus(amount);
-            (self.window, self.stored) = in_file;
+        if window == self.span.window {
+            self.span.unwritten = self.span.unwritten.minus(amount);
+            (self.span.window, self.span.stored) = in_file;
         }
     }
 
     /// Applies the file's state after a change by another process.
-    pub fn sync(&mut self, row: KeyRow) {
+    pub fn sync(&mut self, row: KeyRow, now: Now) {
         let period = self.period();
         self.name = row.name;
         self.limits = row.limits;
         self.revoked = row.revoked;
         self.profile = row.profile;
-        if self.period() != period || row.window >= self.window {
-            self.window = row.window;
-            self.stored = row.spent;
+        let start = self.period().start(self.created, now.unix);
+        let is_newer = row.window >= self.span.window || is_too_early(self.span.window, start, now.unix);
+        if self.period() != period || is_newer {
+            (self.span.window, self.span.stored) = (row.window, row.spent);
+            self.before = row.before.map(Span::new);
         }
     }
 }

@@ -44,13 +44,14 @@ impl Inner {
         // Requests continue meanwhile: they only wait for the exchange at the end.
         let mut old = self.entries.read().unwrap_or_else(PoisonError::into_inner).clone();
         let mut entries = Entries::with_capacity(rows.len());
+        let now = self.clock().now();
         let (mut owners_changed, mut moved) = (false, Vec::new());
         for row in rows {
             let id = KeyId::of(&row.hash);
             let known = old.get(&id).is_some_and(|e| e.hash == row.hash);
             let entry = match known.then(|| old.remove(&id)).flatten() {
                 Some(entry) => {
-                    if is_new(&row) && entry.sync(row) {
+                    if is_new(&row) && entry.sync(row, now) {
                         moved.push(Arc::clone(&entry));
                     }
                     entry

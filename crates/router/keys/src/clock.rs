@@ -43,6 +43,13 @@ impl Clock {
         }
     }
 
+    /// Sets the calendar of a clock of [`Clock::manual`] and all its clones, as a system's clock is set: no time passes.
+    pub fn set(&self, unix: i64) {
+        if let Source::Manual(now) = &self.0 {
+            now.lock().unwrap_or_else(PoisonError::into_inner).unix = unix;
+        }
+    }
+
     /// The time.
     pub fn now(&self) -> Now {
         match &self.0 {

@@ -85,10 +85,10 @@ impl Entry {
     }
 
     /// Applies the file's state; returns whether its user or team has changed, so that it must be [linked](Self::link).
-    pub(crate) fn sync(&self, row: KeyRow) -> bool {
+    pub(crate) fn sync(&self, row: KeyRow, now: Now) -> bool {
         let mut account = self.account();
         let is_moved = account.profile.user != row.profile.user || account.profile.team != row.profile.team;
-        account.sync(row);
+        account.sync(row, now);
         is_moved
     }
 

@@ -41,12 +41,38 @@ pub(crate) struct File {
     data_version: i64,
     /// Day on which old usage was last deleted.
     pruned: Option<i64>,
+    /// The clock when it was last as expected, and until which second nothing is deleted because it was not.
+    seen: Option<Now>,
+    unsteady_until: u64,
     /// The identity of the opened files.
     opened: [Option<Identity>; FILES.len()],
     /// When the next check for readability is due.
     look_at: Instant,
     /// The file itself, for checks; closed after `db`.
     raw: std::fs::File,
+}
+
+/// How far the calendar may differ from the time that has passed: a machine may sleep meanwhile.
+const JUMP_MAX_S: u64 = 3 * 86_400;
+/// After a jump of the calendar, how long no usage is deleted: a wrong date is often corrected soon.
+const JUMP_WAIT_S: u64 = 6 * 3600;
+
+impl File {
+    /// Whether the calendar can be trusted with deleting old usage: it has not jumped lately.
+    fn is_steady(&mut self, now: Now) -> bool {
+        if let Some(seen) = self.seen.replace(now) {
+            let passed = now.second.saturating_sub(seen.second);
+            let expected = seen.unix.saturating_add_unsigned(passed);
+            if now.unix.abs_diff(expected) > JUMP_MAX_S {
+                tracing::warn!(
+                    "the system's clock has jumped: no old usage is deleted for {} hours",
+                    JUMP_WAIT_S / 3600
+                );
+                self.unsteady_until = now.second.saturating_add(JUMP_WAIT_S);
+            }
+        }
+        now.second >= self.unsteady_until
+    }
 }
 
 /// Checks take at most one part in this many of the time.
@@ -66,7 +92,16 @@ impl Inner {
             tags: Tags::default(),
             own: Arc::new(own::entry()),
             fault: RwLock::default(),
-            file: Mutex::new(File { db, data_version: -1, pruned: None, opened, look_at, raw }),
+            file: Mutex::new(File {
+                db,
+                data_version: -1,
+                pruned: None,
+                seen: None,
+                unsteady_until: 0,
+                opened,
+                look_at,
+                raw,
+            }),
             stop: Mutex::new(false),
             stopped: Condvar::new(),
         })
@@ -152,6 +187,14 @@ impl Inner {
         done
     }
 
+    /// Moves the log into the file, as far as no other process needs it.
+    pub(crate) fn checkpoint(&self) -> Result<(), Error> {
+        let file = lock(&self.file);
+        // A busy log is no error: the process that reads it moves the rest.
+        let moved = file.db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        moved.map_err(|e| self.sqlite(e))
+    }
+
     /// SQLite can write to a deleted file, and those writes would be lost.
     fn is_there(&self, file: &File) -> Result<(), Error> {
         let paths = FILES.map(|end| beside(&self.path, end));
@@ -176,18 +219,18 @@ impl Inner {
     }
 
     fn write(&self, file: &mut File) -> Result<(), Error> {
-        let now = self.clock().now().unix;
+        let now = self.clock().now();
         let used = std::mem::take(&mut *lock(&self.used));
         let mut spenders = Vec::new();
         for entry in self.all() {
-            let unwritten = entry.account().unwritten();
+            let unwritten = entry.account().unwritten(now);
             spenders.extend(unwritten.map(|u| (entry, u)));
         }
         // A fault ends when a write succeeds.
         if !used.is_empty() || !spenders.is_empty() || self.fault().is_some() {
             let rows: Vec<_> = used.iter().collect();
             let spent: Vec<_> = spenders.iter().map(|(entry, unwritten)| (entry.id, *unwritten)).collect();
-            match table::add(&mut file.db, now, &rows, &spent) {
+            match table::add(&mut file.db, now.unix, &rows, &spent) {
                 Ok(sums) => {
                     for ((entry, unwritten), in_file) in spenders.iter().zip(sums) {
                         entry.account().written(*unwritten, in_file);
@@ -203,8 +246,8 @@ impl Inner {
             }
         }
         self.tags.write(&mut file.db).map_err(|e| self.sqlite(e))?;
-        let today = calendar::day(now);
-        if file.pruned != Some(today) {
+        let today = calendar::day(now.unix);
+        if file.is_steady(now) && file.pruned != Some(today) {
             let before = today.saturating_sub(i64::from(self.options.retention_days));
             table::prune(&file.db, before).map_err(|e| self.sqlite(e))?;
             file.pruned = Some(today);

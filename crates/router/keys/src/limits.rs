@@ -129,6 +129,11 @@ impl Period {
     }
 }
 
+/// Whether a period that begins at `window` lies ahead of the clock, which is in the one that begins at `start`.
+pub(crate) fn is_too_early(window: i64, start: i64, now: i64) -> bool {
+    start < window && now < window
+}
+
 const UNITS: [(&str, u32); 5] =
     [("w", 7 * DAY_S as u32), ("d", DAY_S as u32), ("h", 3600), ("m", 60), ("s", 1)];
 

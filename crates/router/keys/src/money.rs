@@ -173,13 +173,24 @@ impl Prices {
 pub struct Ask {
     /// Prompt tokens.
     pub input: u64,
-    /// Maximum answer tokens.
+    /// Maximum answer tokens, of all answers together.
     pub output: u64,
     /// Prices of the deployment that will answer, or of the most expensive one that may.
     pub prices: Prices,
 }
 
 impl Ask {
+    /// The same for several answers to one prompt.
+    #[must_use]
+    pub fn times(self, answers: u64) -> Self {
+        Self { output: self.output.saturating_mul(answers), ..self }
+    }
+
+    /// What must fit into a limit before a request for several answers begins: all but the last, as if each were a request of its own.
+    pub(crate) fn before_the_last(self, answers: u64) -> Self {
+        if answers > 1 { self.times(answers - 1) } else { Self::default() }
+    }
+
     pub(crate) fn tokens(&self) -> u64 {
         self.input.saturating_add(self.output)
     }

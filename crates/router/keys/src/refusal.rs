@@ -76,6 +76,21 @@ pub enum Refusal {
         /// When it is reset, in seconds since 1970 UTC.
         resets: Option<i64>,
     },
+    /// The request is for several answers, and not all fit.
+    #[error(
+        "the answers that the request asks for may exceed the {limit} of this API key; ask for fewer, or for shorter ones with a \
+         smaller max_tokens"
+    )]
+    Answers {
+        /// The limit.
+        limit: &'static str,
+    },
+    /// The same for the global budget.
+    #[error(
+        "the answers that the request asks for may exceed the budget of this server; ask for fewer, or for shorter ones with a \
+         smaller max_tokens"
+    )]
+    TotalAnswers,
     /// The global budget is spent, or reserved by running requests.
     #[error(
         "the budget of this server is used up; {}",
@@ -107,7 +122,7 @@ impl Refusal {
             Self::Owner { refusal, .. } => refusal.status(),
             Self::Model { .. } => 403,
             Self::Requests { .. } | Self::Tokens { .. } | Self::Parallel { .. } => 429,
-            Self::Budget { .. } | Self::Total { .. } => 429,
+            Self::Budget { .. } | Self::Total { .. } | Self::Answers { .. } | Self::TotalAnswers => 429,
             Self::Unwritable { .. } | Self::TotalUnwritable { .. } => 503,
         }
     }
@@ -119,7 +134,9 @@ impl Refusal {
             Self::Owner { refusal, .. } => refusal.code(),
             Self::Model { .. } => "model_not_allowed",
             Self::Requests { .. } | Self::Tokens { .. } | Self::Parallel { .. } => "rate_limit_exceeded",
-            Self::Budget { .. } | Self::Total { .. } => "insufficient_quota",
+            Self::Budget { .. } | Self::Total { .. } | Self::Answers { .. } | Self::TotalAnswers => {
+                "insufficient_quota"
+            }
             Self::Unwritable { .. } | Self::TotalUnwritable { .. } => "usage_not_recorded",
         }
     }

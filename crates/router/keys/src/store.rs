@@ -68,18 +68,35 @@ impl Store {
     /// # Errors
     /// The refusal, for the client.
     pub fn authorize_in(&self, key: &str, model: &str, groups: &[&str], ask: &Ask) -> Result<Grant, Refusal> {
+        self.authorize_answers(key, model, groups, ask, 1)
+    }
+
+    /// The same for several answers, each of which is expected to use `ask`, with one prompt: its last answer may exceed a limit, as any
+    /// request may, but not the others.
+    ///
+    /// # Errors
+    /// The refusal, for the client.
+    pub fn authorize_answers(
+        &self,
+        key: &str,
+        model: &str,
+        groups: &[&str],
+        ask: &Ask,
+        answers: u64,
+    ) -> Result<Grant, Refusal> {
+        let (ahead, ask) = (ask.before_the_last(answers), &ask.times(answers));
         let entry = self.inner.find(key).ok_or(Refusal::Unknown)?;
         let owners = entry.owners()?;
         let now = self.inner.clock().now();
         let fault = || self.inner.fault();
         let reserved = {
             let mut account = entry.account();
-            account.check(now, model, groups, fault)?;
+            account.check(now, model, groups, &ahead, fault)?;
             // Nothing is counted before all of them agree. Lock order: the key, its user, its team.
             let mut theirs = Vec::with_capacity(owners.len());
             for owner in &owners {
                 let mut account = owner.account();
-                account.check(now, model, groups, fault).map_err(|refusal| owner.refusal(refusal))?;
+                account.check(now, model, groups, &ahead, fault).map_err(|refusal| owner.refusal(refusal))?;
                 theirs.push(account);
             }
             for account in &mut theirs {
@@ -256,9 +273,19 @@ impl Store {
     /// # Errors
     /// If the file cannot be written: usage since the last write is lost.
     pub fn close(mut self) -> Result<(), Error> {
-        let written = self.inner.tick();
+        let written = self.checkpoint();
         self.end();
         written
+    }
+
+    /// Writes now, and moves all changes from the log into the file itself: a copy of the file is then complete. Changes that another
+    /// process is reading stay in the log.
+    ///
+    /// # Errors
+    /// As [`Store::flush`].
+    pub fn checkpoint(&self) -> Result<(), Error> {
+        self.inner.tick()?;
+        self.inner.checkpoint()
     }
 
     fn end(&mut self) {

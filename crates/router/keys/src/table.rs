@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, Row, ToSql, TransactionBehavior, params};
 
-use crate::limits::{Budget, COUNT_MAX, Period};
+use crate::limits::{Budget, COUNT_MAX, Period, is_too_early};
 use crate::profile::{Member, OwnerKind};
 use crate::{Error, KeyId, Limits, Profile, Usage, Usd};
 
@@ -23,6 +23,8 @@ pub struct KeyRow {
     pub window: i64,
     /// and the spend in it.
     pub spent: Usd,
+    /// The same of the period before, for a clock that jumps ahead and back.
+    pub before: Option<(i64, Usd)>,
     pub profile: Profile,
 }
 
@@ -40,6 +42,7 @@ impl KeyRow {
             revoked: None,
             window,
             spent: Usd::ZERO,
+            before: None,
             profile,
         }
     }
@@ -52,6 +55,7 @@ impl KeyRow {
                 self.spent = Usd::ZERO;
             }
             self.window = period(&limits).start(self.created, now);
+            self.before = None;
         }
         self.limits = limits;
     }
@@ -99,7 +103,8 @@ pub fn keys(db: &Connection) -> Result<Vec<KeyRow>, Unread> {
     }
     let mut statement = db.prepare_cached(
         "SELECT id, hash, name, models, rpm, tpm, max_parallel, budget, period, created, expires, revoked, \
-         window_start, spent, kind, user, team, blocked, members, about FROM keys ORDER BY created, name, id",
+         keys.window_start, keys.spent, kind, user, team, blocked, members, about, ended.window_start AS before_window, \
+         ended.spent AS before_spent FROM keys LEFT JOIN ended ON ended.key = id ORDER BY created, name, id",
     )?;
     let mut rows = statement.query([])?;
     let mut keys = Vec::new();
@@ -162,6 +167,9 @@ fn key(row: &Row<'_>, id: &str) -> Result<KeyRow, Unread> {
         revoked: row.get("revoked")?,
         window: row.get("window_start")?,
         spent: Usd::from_nanos(at_least_0("spent")?.unwrap_or(0)),
+        before: row
+            .get::<_, Option<i64>>("before_window")?
+            .zip(at_least_0("before_spent")?.map(Usd::from_nanos)),
     })
 }
 
@@ -186,7 +194,7 @@ fn profile(row: &Row<'_>) -> Result<Profile, Unread> {
 /// Deletes a user or a team.
 pub fn delete(db: &Connection, id: KeyId) -> rusqlite::Result<()> {
     db.execute("DELETE FROM keys WHERE id = ?1", [id.to_string()])?;
-    Ok(())
+    put_ended(db, id, None)
 }
 
 /// Inserts or replaces a key.
@@ -227,6 +235,18 @@ pub fn put(db: &Connection, key: &KeyRow) -> rusqlite::Result<()> {
         (!profile.members.is_empty()).then(|| members.to_string()),
         has_about.then(|| serde_json::Value::from(profile.about.clone()).to_string()),
     ])?;
+    put_ended(db, KeyId::of(&key.hash), key.before)
+}
+
+/// Stores or deletes the period before a key's current one.
+fn put_ended(db: &Connection, id: KeyId, before: Option<(i64, Usd)>) -> rusqlite::Result<()> {
+    match before {
+        Some((window, spent)) => {
+            let mut put = db.prepare_cached("INSERT OR REPLACE INTO ended VALUES (?1, ?2, ?3)")?;
+            put.execute(params![id.to_string(), window, amount(spent)])?;
+        }
+        None => drop(db.prepare_cached("DELETE FROM ended WHERE key = ?1")?.execute([id.to_string()])?),
+    }
     Ok(())
 }
 
@@ -294,25 +314,47 @@ pub fn add(
                 amount(n.cost),
             ])?;
         }
-        // Late spend, in a period that another process has ended: it counts in the new one.
-        let mut key = tx.prepare_cached(
-            "UPDATE keys SET spent = CASE WHEN window_start < ?2 THEN ?3 ELSE spent + ?3 END, \
-             window_start = max(window_start, ?2) WHERE id = ?1 RETURNING window_start, spent",
-        )?;
-        for (id, (window, cost)) in spent {
-            let mut rows = key.query(params![id.to_string(), window, amount(*cost)])?;
-            // A deleted key has no spend.
-            let sum = match rows.next()? {
-                Some(row) => (row.get(0)?, Usd::from_nanos(row.get::<_, i64>(1)?.max(0).unsigned_abs())),
-                None => (*window, *cost),
-            };
-            sums.push(sum);
+        for (id, spent) in spent {
+            sums.push(add_spend(&tx, unix, *id, *spent)?);
         }
         tx.prepare_cached("INSERT INTO meta VALUES ('written', ?1) ON CONFLICT DO UPDATE SET value = ?1")?
             .execute([unix])?;
     }
     tx.commit()?;
     Ok(sums)
+}
+
+/// Adds a key's spend in the period that began at `window`, and returns its period and sum in the file.
+fn add_spend(
+    db: &Connection,
+    unix: i64,
+    id: KeyId,
+    (window, cost): (i64, Usd),
+) -> rusqlite::Result<(i64, Usd)> {
+    let usd = |n: i64| Usd::from_nanos(n.max(0).unsigned_abs());
+    let mut known = db.prepare_cached(
+        "SELECT keys.window_start, keys.spent, ended.window_start, ended.spent FROM keys LEFT JOIN ended ON ended.key = id \
+         WHERE id = ?1",
+    )?;
+    let mut rows = known.query([id.to_string()])?;
+    // A deleted key has no spend.
+    let Some(row) = rows.next()? else { return Ok((window, cost)) };
+    let (begun, spent): (i64, Usd) = (row.get(0)?, usd(row.get(1)?));
+    let before = row.get::<_, Option<i64>>(2)?.zip(row.get::<_, Option<i64>>(3)?.map(usd));
+    let (window, sum, before) = if is_too_early(begun, window, unix) {
+        // The clock was ahead when the period in the file began. What was spent before that counts again.
+        let again = before.filter(|before| before.0 == window).map_or(Usd::ZERO, |before| before.1);
+        (window, spent.plus(again).plus(cost), None)
+    } else if begun < window {
+        (window, cost, Some((begun, spent)))
+    } else {
+        // Also late spend, in a period that another process has ended: it counts in the new one.
+        (begun, spent.plus(cost), before)
+    };
+    let mut put = db.prepare_cached("UPDATE keys SET window_start = ?2, spent = ?3 WHERE id = ?1")?;
+    put.execute(params![id.to_string(), window, amount(sum)])?;
+    put_ended(db, id, before)?;
+    Ok((window, sum))
 }
 
 /// Deletes usage before a day, and revoked keys without usage.
@@ -323,6 +365,7 @@ pub fn prune(db: &Connection, before_day: i64) -> rusqlite::Result<()> {
         "DELETE FROM keys WHERE revoked IS NOT NULL AND revoked < ?1 AND id NOT IN (SELECT key FROM usage)",
         [before_day.saturating_mul(crate::calendar::DAY_S)],
     )?;
+    db.execute("DELETE FROM ended WHERE key NOT IN (SELECT id FROM keys)", [])?;
     Ok(())
 }
 

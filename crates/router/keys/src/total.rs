@@ -53,13 +53,23 @@ impl Store {
     /// # Errors
     /// The refusal, for the client: without sums, which are for the operator.
     pub fn authorize_total(&self, model: &str, ask: &Ask) -> Result<Grant, Refusal> {
+        self.authorize_total_answers(model, ask, 1)
+    }
+
+    /// The same for several answers, as in [`Store::authorize_answers`].
+    ///
+    /// # Errors
+    /// The refusal, for the client: without sums, which are for the operator.
+    pub fn authorize_total_answers(&self, model: &str, ask: &Ask, answers: u64) -> Result<Grant, Refusal> {
+        let (ahead, ask) = (ask.before_the_last(answers), &ask.times(answers));
         let why = || "the budget of all requests is not in the file".to_string();
         let entry = self.all_requests().ok_or_else(|| Refusal::TotalUnwritable { why: why() })?;
         let fault = || self.inner.fault();
         let now = self.inner.clock().now();
         let mut account = entry.account();
-        account.check(now, model, &[], fault).map_err(|refusal| match refusal {
+        account.check(now, model, &[], &ahead, fault).map_err(|refusal| match refusal {
             Refusal::Budget { resets, .. } => Refusal::Total { resets },
+            Refusal::Answers { .. } => Refusal::TotalAnswers,
             Refusal::Unwritable { why } => Refusal::TotalUnwritable { why },
             other => other,
         })?;

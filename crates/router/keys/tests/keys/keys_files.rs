@@ -393,3 +393,28 @@ fn a_file_of_the_first_version_is_brought_up_to_date() {
     store.count_tags(&["a".into()], &Usage::default(), "1".parse().unwrap());
     assert_eq!(store.tags(None, None).unwrap().len(), 1);
 }
+
+#[test]
+fn after_a_checkpoint_the_file_alone_holds_everything() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, copy) = (dir.path().join("keys.db"), dir.path().join("copy.db"));
+    let store = Store::open_with(&path, options()).unwrap();
+    let (secret, _) = store.create("alice", Limits::default()).unwrap();
+    let held = || -> i64 {
+        std::fs::copy(&path, &copy).unwrap();
+        let db = Connection::open_with_flags(&copy, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+        db.query_row("SELECT count(*) FROM keys", [], |row| row.get(0)).unwrap_or(0)
+    };
+    // The store stays open, as where its last owner never drops it.
+    store.checkpoint().unwrap();
+    assert_eq!(held(), 1);
+    // A reader delays it, and is no error.
+    let reader = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM keys").unwrap();
+    store.create("bob", Limits::default()).unwrap();
+    store.checkpoint().unwrap();
+    drop(reader);
+    store.checkpoint().unwrap();
+    assert_eq!(held(), 2);
+    assert!(store.authorize(secret.reveal(), "m", &Ask::default()).is_ok());
+}

@@ -251,3 +251,117 @@ proptest! {
         }
     }
 }
+
+/// A key with a budget of three cents an hour, and a spender of cents.
+fn hourly(store: &Store) -> Secret {
+    let budget = Some(Budget { limit: "0.03".parse().unwrap(), period: Period::Seconds(3600) });
+    store.create("hourly", Limits { budget, ..Limits::default() }).unwrap().0
+}
+
+fn spend(store: &Store, key: &Secret, tokens: u64) -> Result<(), Refusal> {
+    store.authorize(key.reveal(), "m", &ask(1)).map(|grant| drop(grant.settle(&used(tokens), &prices())))
+}
+
+#[test]
+fn several_answers_must_fit_into_the_budget_but_for_the_last() {
+    let clock = Clock::manual(START);
+    let (_dir, store) = store(&clock);
+    let key = hourly(&store);
+    // A prompt of two tokens, and answers of ten: a cent each.
+    let one = Ask { input: 2, output: 10, prices: prices() };
+    let go = |answers| store.authorize_answers(key.reveal(), "m", &[], &one, answers);
+    for (answers, fits) in [(1, true), (3, true), (4, false), (128, false), (u64::MAX, false)] {
+        let answer = go(answers);
+        assert_eq!(answer.is_ok(), fits, "{answers}");
+        if let Err(refused) = answer {
+            assert_eq!((refused.status(), refused.code()), (429, "insufficient_quota"));
+            assert!(refused.to_string().contains("ask for fewer"), "{refused}");
+        }
+    }
+    // What runs is reserved with all its answers.
+    let running = go(2).unwrap();
+    assert!(go(1).is_ok() && go(2).is_err());
+    drop(running);
+    assert!(go(2).is_ok());
+    let (key, _) = store.create("tpm", Limits { tpm: Some(30), ..Limits::default() }).unwrap();
+    let go = |answers| store.authorize_answers(key.reveal(), "m", &[], &one, answers);
+    assert!(matches!(go(4).unwrap_err(), Refusal::Answers { .. }), "it never fits");
+    let running = go(2).unwrap();
+    assert!(matches!(go(2).unwrap_err(), Refusal::Tokens { .. }), "it fits later");
+    drop(running);
+    assert!(go(3).is_ok());
+    store.set_total(octet_keys::budget(0.03, None).unwrap()).unwrap();
+    let refused = store.authorize_total_answers("m", &one, 4).unwrap_err();
+    assert!(refused.status() == 429 && !refused.to_string().contains('$'), "{refused}");
+    assert!(store.authorize_total_answers("m", &one, 3).is_ok());
+}
+
+/// The clock of the system is set years ahead, and back, with requests and writes or without, in one process or over a restart.
+#[test]
+fn a_budget_survives_a_clock_that_jumps_ahead_and_back() {
+    const YEARS: i64 = 10 * 365 * 86_400;
+    for (spends_there, writes, restarts) in [
+        (0, false, false),
+        (0, true, false),
+        (5, false, false),
+        (5, true, false),
+        (5, true, true),
+        (0, true, true),
+    ] {
+        let clock = Clock::manual(START);
+        let (dir, mut store) = store(&clock);
+        let key = hourly(&store);
+        let again = |store: Store| {
+            store.close().unwrap();
+            let options = Options { clock: clock.clone(), ..Options::default() };
+            Store::open_with(dir.path().join("keys.db"), options).unwrap()
+        };
+        let spent = |store: &Store| store.find("hourly").unwrap().spent;
+        spend(&store, &key, 20).unwrap();
+        if writes {
+            store.flush().unwrap();
+        }
+        clock.set(START + YEARS);
+        assert_eq!(spent(&store), Usd::ZERO, "a period that begins");
+        if spends_there > 0 {
+            spend(&store, &key, spends_there).unwrap();
+        }
+        if writes {
+            store.flush().unwrap();
+        }
+        if restarts {
+            store = again(store);
+        }
+        clock.set(START + 1);
+        let expected = Usd::from_nanos((20 + spends_there) * 1_000_000);
+        assert_eq!(spent(&store), expected, "{spends_there} {writes} {restarts}");
+        spend(&store, &key, 10).unwrap();
+        assert_eq!(spend(&store, &key, 1).unwrap_err().status(), 429);
+        store = again(store);
+        assert_eq!(spend(&store, &key, 1).unwrap_err().status(), 429, "also after a start");
+        // It is reset when its hour is over, not in ten years.
+        clock.set(START + 3601);
+        spend(&store, &key, 1).unwrap();
+        store = again(store);
+        assert_eq!(spent(&store), "0.001".parse().unwrap());
+    }
+}
+
+#[test]
+fn a_jump_of_the_clock_deletes_no_usage() {
+    let clock = Clock::manual(START);
+    let (_dir, store) = store(&clock);
+    let (key, _) = store.create("k", Limits::default()).unwrap();
+    spend(&store, &key, 1).unwrap();
+    let rows = || store.usage(&octet_keys::Filter::default()).unwrap().len();
+    assert_eq!(rows(), 1);
+    clock.set(START + 20 * 365 * 86_400);
+    assert_eq!(rows(), 1);
+    clock.set(START + 86_400);
+    assert_eq!(rows(), 1);
+    // A date that stays is right.
+    clock.set(START + 20 * 365 * 86_400);
+    assert_eq!(rows(), 1);
+    clock.advance(Duration::from_secs(7 * 3600));
+    assert_eq!(rows(), 0);
+}
