@@ -3,27 +3,22 @@
 use octet_engine::engine::Options;
 use octet_engine::engine::speculation::Mode;
 use octet_engine::report::{Memory, Report};
+use octet_machine::Bound;
 
 use crate::stderr::note;
 use crate::units::size;
 
-/// Memory available to this process in bytes, within its cgroup's limits. `None` if unknown.
+/// Memory available to this process in bytes, within the limits of its control groups and its own. `None` if unknown.
 pub fn available() -> Option<u64> {
-    let mut system = sysinfo::System::new();
-    system.refresh_memory();
-    let free = Some(system.available_memory()).filter(|&bytes| bytes > 0)?;
-    // A cgroup's usage includes the file cache, which can be reclaimed; the processes' own memory cannot.
-    let group = system.cgroup_limits().map(|c| c.total_memory.saturating_sub(c.rss));
-    Some(group.map_or(free, |g| free.min(g)))
+    octet_machine::memory().map(|room| room.bytes)
 }
 
-/// Resident memory of this process in bytes, including mapped files. `None` if unknown.
-pub fn of_this_process() -> Option<u64> {
-    let own = sysinfo::get_current_pid().ok()?;
-    let mut system = sysinfo::System::new();
-    let what = sysinfo::ProcessRefreshKind::nothing().with_memory();
-    system.refresh_processes_specifics(sysinfo::ProcessesToUpdate::Some(&[own]), false, what);
-    system.process(own).map(sysinfo::Process::memory).filter(|&bytes| bytes > 0)
+/// What bounds it, in brackets, if it is not the machine's memory.
+pub fn bound() -> String {
+    match octet_machine::memory() {
+        Some(room) if room.bound != Bound::Machine => format!(" ({})", room.bound),
+        _ => String::new(),
+    }
 }
 
 /// The memory of a model opened with `options`, including its draft model.
@@ -73,13 +68,14 @@ pub fn check_within(
     };
     anyhow::ensure!(
         total <= free,
-        "{} does not fit{twice}: it takes {} ({} of weights, {} for a context of {context}{guesses}) and {} are free.\n\
+        "{} does not fit{twice}: it takes {} ({} of weights, {} for a context of {context}{guesses}) and {} are free{}.\n\
          Close other programs, give {smaller} or take a smaller quantisation; --no-memory-check loads it anyway",
         report.origin,
         size(total),
         size(weights),
         size(total - weights - extra),
         size(free),
+        bound(),
     );
     Ok(())
 }

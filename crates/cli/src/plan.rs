@@ -70,6 +70,8 @@ const BANDWIDTH_PASSES: usize = 5;
 /// The machine.
 struct Machine {
     ram: u64,
+    /// What bounds it, in brackets, if it is not the machine's memory.
+    bound: String,
     /// Bytes per second.
     bandwidth: f64,
     card: Option<(u64, Option<f64>)>,
@@ -136,6 +138,7 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<()> {
 }
 
 fn machine(args: &PlanArgs) -> anyhow::Result<Machine> {
+    let bound = if args.ram.is_some() { String::new() } else { crate::memory::bound() };
     let ram = args.ram.or_else(crate::memory::available);
     let ram =
         ram.ok_or_else(|| anyhow::anyhow!("this system does not say how much memory is free; give --ram"))?;
@@ -146,7 +149,7 @@ fn machine(args: &PlanArgs) -> anyhow::Result<Machine> {
             cpu.measure_bandwidth(BANDWIDTH_PASSES)?.into_iter().fold(0.0, f64::max)
         }
     };
-    Ok(Machine { ram, bandwidth, card: args.vram.map(|bytes| (bytes, args.vram_bandwidth)) })
+    Ok(Machine { ram, bound, bandwidth, card: args.vram.map(|bytes| (bytes, args.vram_bandwidth)) })
 }
 
 /// Models with short names and known shapes, in each quantisation of [`MIXES`]. Of several with the same shape the first.
@@ -225,7 +228,7 @@ fn contexts(longest: usize) -> impl Iterator<Item = usize> {
 }
 
 fn table(out: &mut dyn Write, machine: &Machine, fits: &[Fit]) -> std::io::Result<()> {
-    writeln!(out, "Memory: {}, {:.0} GB/s", size(machine.ram), machine.bandwidth / 1e9)?;
+    writeln!(out, "Memory: {}{}, {:.0} GB/s", size(machine.ram), machine.bound, machine.bandwidth / 1e9)?;
     if let Some((bytes, rate)) = machine.card {
         let rate = rate.map_or(String::new(), |r| format!(", {:.0} GB/s", r / 1e9));
         writeln!(out, "Card:   {}{rate}", size(bytes))?;

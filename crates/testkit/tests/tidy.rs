@@ -61,6 +61,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
 /// Which of our crates each crate may depend on (tests aside).
 const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("weights", &[]),
+    ("machine", &[]),
     ("compute", &["weights"]),
     ("engine", &["weights", "compute"]),
     ("vulkan", &["weights", "compute"]),
@@ -81,6 +82,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
         "serve",
         &[
             "weights",
+            "machine",
             "compute",
             "engine",
             "api",
@@ -99,8 +101,8 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "weights", "compute", "engine", "vulkan", "synth", "hub", "keys", "parser", "api", "serve",
-            "config", "router",
+            "weights", "machine", "compute", "engine", "vulkan", "synth", "hub", "keys", "parser", "api",
+            "serve", "config", "router",
         ],
     ),
     ("testkit", &[]),

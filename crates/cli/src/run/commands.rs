@@ -206,7 +206,7 @@ fn stats(chat: &mut Chat) {
     let last = chat.last.as_ref().map_or(0, |l| l.context);
     note!("context        {last} of {} tokens", engine.context());
     let own = engine.backend().memory_bytes().map(|bytes| format!("{} on the device; ", size(bytes)));
-    let process = crate::memory::of_this_process().map_or_else(|| "unknown".into(), size);
+    let process = octet_machine::resident().map_or_else(|| "unknown".into(), size);
     note!("memory         {}{process} in this process", own.unwrap_or_default());
 }
 

@@ -38,6 +38,11 @@ pub struct ServerArgs {
     /// given by several flags.
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',', value_parser = origin, help_heading = "Server")]
     pub cors_origin: Vec<String>,
+    /// Another host name that means this machine, such as the name of a reverse proxy; * is any. A server on the loopback interface
+    /// that needs no key refuses requests with unknown names. Several are separated by commas, or given by several flags. Default:
+    /// localhost, addresses, names without a dot, this machine's name, and those that its hosts file gives the loopback interface.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = host_name, help_heading = "Server")]
+    pub allowed_host: Vec<String>,
     /// Allow the chat page at / to call this other server (scheme, host and port): HTTP tools and MCP servers of its user. May be
     /// given several times. Default: none.
     #[arg(long, value_name = "ORIGIN", value_parser = page_origin, help_heading = "Server")]
@@ -262,6 +267,14 @@ fn origin(text: &str) -> Result<String, String> {
 }
 
 /// An origin that a Content-Security-Policy may contain.
+fn host_name(text: &str) -> Result<String, String> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    if text == "*" || (!text.is_empty() && text.chars().all(is_name)) {
+        return Ok(text.trim_end_matches('.').to_string());
+    }
+    Err(format!("expected a host name without scheme and port, like chat.example.com, or *; got '{text}'"))
+}
+
 fn page_origin(text: &str) -> Result<String, String> {
     let is_http = text.starts_with("http://") || text.starts_with("https://");
     if is_http && !text.contains([';', '*']) {

@@ -1,6 +1,7 @@
 //! `octet serve`: serves one or several models through OpenAI's, Anthropic's, Ollama's and Gemini's APIs.
 
 mod args;
+mod limits;
 mod load;
 mod log;
 mod memory_plan;
@@ -139,13 +140,14 @@ fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Resu
             (options.models, plans) = (models, texts);
         }
     }
+    let notes = limits::apply(&mut options);
     let single = options.models.len() == 1;
     let runtime = serving_runtime()?;
     let served = runtime.block_on(async {
         let server = Server::listen(reserved, options).map_err(anyhow::Error::from_boxed)?;
         // The server has accepted the names.
-        plans.iter().for_each(|plan| note!("{plan}"));
-        let mut stage = signals()?;
+        plans.iter().chain(&notes).for_each(|line| note!("{line}"));
+        let mut stage = signals(args.config.is_none() && !ignores_hangup())?;
         let gateway = server.app().gateway().cloned();
         if let Some(gateway) = &gateway {
             routes::reload_on_hangup(gateway)?;
@@ -185,17 +187,30 @@ fn open_browser(address: SocketAddr) {
     }
 }
 
-/// Handles Ctrl-C and SIGTERM: the first drains, the second stops.
-fn signals() -> anyhow::Result<watch::Receiver<Stage>> {
+/// Whether the process was started to outlive its terminal (`nohup`): Linux says which signals are ignored. Elsewhere it is assumed.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_none_or(|mask| mask & 1 != 0)
+}
+
+/// Handles Ctrl-C and SIGTERM, and with `hangup` the terminal's end: the first drains, the second stops.
+fn signals(hangup: bool) -> anyhow::Result<watch::Receiver<Stage>> {
     let (sender, stage) = watch::channel(Stage::Run);
     #[cfg(unix)]
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    #[cfg(unix)]
+    let mut hung_up =
+        hangup.then(|| tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())).transpose()?;
+    #[cfg(not(unix))]
+    let _ = hangup;
     tokio::spawn(async move {
         for next in [Stage::Drain, Stage::Stop] {
             #[cfg(unix)]
             tokio::select! {
                 _ = tokio::signal::ctrl_c() => {}
                 _ = terminate.recv() => {}
+                () = received(hung_up.as_mut()) => {}
             }
             #[cfg(not(unix))]
             let _ = tokio::signal::ctrl_c().await;
@@ -207,6 +222,15 @@ fn signals() -> anyhow::Result<watch::Receiver<Stage>> {
         sender.closed().await;
     });
     Ok(stage)
+}
+
+/// Waits for a signal; forever without one to wait for.
+#[cfg(unix)]
+async fn received(signal: Option<&mut tokio::signal::unix::Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
 }
 
 /// The server's options from the flags.
@@ -225,6 +249,7 @@ pub fn options(args: &ServeArgs, keys: Keys) -> Options {
         keys,
         cors_origins: s.cors_origin.clone(),
         page_connect: s.page_connect.clone(),
+        host_names: s.allowed_host.iter().cloned().chain(octet_machine::names()).collect(),
         body_bytes_max: usize::try_from(s.max_body).unwrap_or(usize::MAX),
         timeout: s.timeout(),
         reasoning: s.reasoning_format,

@@ -35,7 +35,10 @@ impl Served {
     /// `None` if it ended.
     fn try_start(place: &Place, model: &str, flags: &[&str], log: Stdio) -> Option<Self> {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut command = place.command(&["serve", model, "-t", "1", "-c", "16384"]);
+        Self::try_command(place.command(&["serve", model, "-t", "1", "-c", "16384"]), port, flags, log)
+    }
+
+    fn try_command(mut command: Command, port: u16, flags: &[&str], log: Stdio) -> Option<Self> {
         command
             .args(["--port", &port.to_string()])
             .args(flags)
@@ -78,7 +81,11 @@ impl Served {
     }
 
     fn terminate(&self) {
-        let killed = Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status();
+        self.signal("-TERM");
+    }
+
+    fn signal(&self, name: &str) {
+        let killed = Command::new("kill").args([name, &self.process.id().to_string()]).status();
         assert!(killed.unwrap().success());
     }
 
@@ -217,4 +224,54 @@ fn an_interrupted_answer_ends_with_an_error() {
         assert!(complete, "{i}: {rest}");
     }
     assert_eq!(served.ended(), Some(0));
+}
+
+/// A terminal that is closed ends the server as Ctrl-C does: what runs is finished. With `nohup` it goes on.
+#[test]
+fn a_hangup_without_a_configuration_drains() {
+    let place = Place::with_model("qwen3", "q8_0");
+    let log = place.path("log");
+    let mut served = Served::start(&place, || std::fs::File::create(&log).unwrap().into());
+    let mut stream = served.connect(&completion("\"max_tokens\": 200, \"stream\": true")).unwrap();
+    stream.read_exact(&mut [0; 300]).unwrap();
+    served.signal("-HUP");
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("[DONE]") && rest.ends_with("0\r\n\r\n"), "{rest}");
+    assert_eq!(served.ended(), Some(0));
+    let log = std::fs::read_to_string(&log).unwrap();
+    assert!(log.contains("finishing open requests") || log.contains("stopping"), "{log}");
+}
+
+/// `octet serve` with few files, as a shell sets them; the hard limit, too.
+fn limited(place: &Place, files: u32, log: impl Fn() -> Stdio) -> Served {
+    let start = || {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let octet = place.command(&[]);
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(format!("ulimit -n {files}; exec \"$0\" serve model.gguf -t 1 -c 1024 \"$@\""));
+        shell
+            .arg(octet.get_program())
+            .current_dir(place.dir.path())
+            .env_clear()
+            .env("HOME", place.dir.path());
+        Served::try_command(shell, port, &[], log())
+    };
+    (0..5).find_map(|_| start()).expect("it finds a port")
+}
+
+#[test]
+fn idle_connections_beyond_the_open_files_do_not_make_it_deaf() {
+    let place = Place::with_model("qwen3", "q8_0");
+    let log = place.path("log");
+    let mut served = limited(&place, 160, || std::fs::File::create(&log).unwrap().into());
+    let idle: Vec<TcpStream> =
+        (0..220).map(|_| TcpStream::connect(("127.0.0.1", served.port)).unwrap()).collect();
+    let answer = served.ask(&completion("\"max_tokens\": 2"));
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(idle);
+    served.terminate();
+    assert_eq!(served.ended(), Some(0));
+    let log = std::fs::read_to_string(&log).unwrap();
+    assert!(log.contains("160 files open") && !log.contains("could not be accepted"), "{log}");
 }

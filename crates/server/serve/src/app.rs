@@ -33,6 +33,8 @@ pub struct Options {
     pub cors_origins: Vec<String>,
     /// Origins of other servers that the page may call, for its user's tools.
     pub page_connect: Vec<String>,
+    /// Further host names that mean this machine; `*` is any. A server on the loopback interface that needs no key refuses others.
+    pub host_names: Vec<String>,
     /// The server listens on the loopback interface only. (Set by [`crate::Server::bind`].)
     pub local: bool,
     /// Maximum request body size. All requests together may use eight times as much until their prompts are tokenized.
@@ -45,6 +47,8 @@ pub struct Options {
     pub strict: bool,
     /// Maximum number of open connections. Further ones get an error.
     pub connections_max: usize,
+    /// Maximum number of connections beyond those that are told so, and of those that are closed for others.
+    pub spare_connections: usize,
     /// Maximum number of prompts that are rendered and tokenized at once; the other processors are left to the models.
     pub prompts_at_once: usize,
     /// The router; if there is one, it resolves all names.
@@ -61,12 +65,14 @@ impl Options {
             keys: Keys::default(),
             cors_origins: Vec::new(),
             page_connect: Vec::new(),
+            host_names: Vec::new(),
             local: true,
             body_bytes_max: 32 << 20,
             timeout: Some(Duration::from_secs(3600)),
             reasoning: ReasoningFormat::default(),
             strict: false,
             connections_max: 1024,
+            spare_connections: 64,
             prompts_at_once: std::thread::available_parallelism().map_or(1, |n| n.get() / 2).max(1),
             routes: None,
         }

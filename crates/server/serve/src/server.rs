@@ -43,10 +43,6 @@ const LAST_WORD_TIME_MAX: Duration = Duration::from_secs(1);
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 /// Pause after `accept` failed (for example, no file descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Maximum number of connections over the limit, which get an error, or health and metrics. A new one replaces the oldest.
-const TURNED_AWAY_MAX: usize = 64;
-/// Maximum number of evicted connections whose clients still get an error response; further ones are closed without it.
-const PARTING_MAX: usize = 64;
 /// Maximum time for the headers of a connection over the limit.
 const TURNED_AWAY_TIME_MAX: Duration = Duration::from_secs(5);
 /// The listen backlog.
@@ -101,7 +97,7 @@ impl Server {
     /// The same at a bound address. Must be called inside a tokio runtime.
     pub fn listen(reserved: Reserved, options: Options) -> Result<Self, BoxError> {
         let Reserved { socket, address } = reserved;
-        let options = Options { local: address.ip().is_loopback(), ..options };
+        let options = Options { local: address.ip().to_canonical().is_loopback(), ..options };
         let listener = socket.listen(BACKLOG).map_err(|e| unavailable(address, &e))?;
         Ok(Self { listener, app: App::new(options)? })
     }
@@ -189,9 +185,12 @@ async fn drained(app: &App, stage: &mut watch::Receiver<Stage>) {
 
 async fn accept(listener: &TcpListener, app: &Arc<App>, close: &watch::Sender<()>) {
     let most = app.options.connections_max.max(1);
-    let mut served = Acceptor::new(most, http::routes(Arc::clone(app)), HEADER_TIME_MAX, close);
+    // Connections over the limit get an error, or health and metrics; a new one replaces the oldest. As many clients of evicted ones get an
+    // error response; further ones are closed without it.
+    let spare = app.options.spare_connections.max(1);
+    let mut served = Acceptor::new((most, spare), http::routes(Arc::clone(app)), HEADER_TIME_MAX, close);
     let mut turned_away =
-        Acceptor::new(TURNED_AWAY_MAX, http::full(Arc::clone(app)), TURNED_AWAY_TIME_MAX, close);
+        Acceptor::new((spare, spare), http::full(Arc::clone(app)), TURNED_AWAY_TIME_MAX, close);
     // These are answered at once, so a connection that is still open has a slow client.
     turned_away.oldest_first = true;
     turned_away.http.keep_alive(false);
@@ -200,6 +199,10 @@ async fn accept(listener: &TcpListener, app: &Arc<App>, close: &watch::Sender<()
             Ok((stream, _)) => stream,
             Err(e) => {
                 tracing::warn!("a connection could not be accepted: {e}");
+                if is_out_of_files(&e) {
+                    // Of all that is open, idle connections are needed least.
+                    drop(turned_away.evict().or_else(|| served.evict()));
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -209,6 +212,11 @@ async fn accept(listener: &TcpListener, app: &Arc<App>, close: &watch::Sender<()
             drop(turned_away.admit(stream));
         }
     }
+}
+
+/// Whether the process, or the system, has no file descriptors left: `EMFILE`, `ENFILE`.
+fn is_out_of_files(e: &std::io::Error) -> bool {
+    cfg!(unix) && matches!(e.raw_os_error(), Some(23 | 24))
 }
 
 /// Accepts connections up to a maximum number.
@@ -226,14 +234,19 @@ struct Acceptor<'a> {
 }
 
 impl<'a> Acceptor<'a> {
-    fn new(most: usize, routes: Router, header_time: Duration, close: &'a watch::Sender<()>) -> Self {
+    fn new(
+        (most, parting): (usize, usize),
+        routes: Router,
+        header_time: Duration,
+        close: &'a watch::Sender<()>,
+    ) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
             .header_read_timeout(header_time)
             .max_buf_size(HEADER_BYTES_MAX)
             .max_headers(HEADERS_MAX);
         let room = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
-        let parting = Arc::new(Semaphore::new(PARTING_MAX));
+        let parting = Arc::new(Semaphore::new(parting.min(Semaphore::MAX_PERMITS)));
         Self {
             room,
             parting,

@@ -41,7 +41,7 @@ use octet_api::{ApiError, ErrorKind, shortened};
 use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
 use tower_service::Service;
 
-use crate::app::App;
+use crate::app::{App, Options};
 use crate::ops;
 use call::trace;
 pub use error::Dialect;
@@ -187,14 +187,26 @@ fn cors(origins: &[String], has_keys: bool) -> Option<CorsLayer> {
     Some(layer.allow_methods(AllowMethods::mirror_request()).allow_headers(AllowHeaders::mirror_request()))
 }
 
+/// Why a request is refused if no key is needed: a web page made a browser send it that may not use the server.
+fn foreign(request: &Request, options: &Options) -> Option<String> {
+    let (headers, names, origins) = (request.headers(), &options.host_names, &options.cors_origins);
+    if ops::is_foreign(headers, origins, options.local, names) {
+        return Some("this web page may not use the server; --cors-origin names those that may".into());
+    }
+    let host = ops::foreign_host(headers, request.uri(), names, origins).filter(|_| options.local)?;
+    let host = shortened(host);
+    Some(format!(
+        "the server does not know the host name '{host}'; --allowed-host names those that mean this machine"
+    ))
+}
+
 /// Checks the origin and the API key of a request.
 async fn authorize(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     gemini::take_key(&mut request);
     let path = request.uri().path();
     let options = &app.options;
     let is_open = app.gateway().map_or(options.keys.is_empty(), |g| g.is_open());
-    if is_open && ops::is_foreign(request.headers(), &options.cors_origins, options.local) {
-        let what = "this web page may not use the server; --cors-origin names those that may";
+    if is_open && let Some(what) = foreign(&request, options) {
         return Dialect::of(path).error(&ApiError::new(ErrorKind::Permission, what), Some(&trace(&request)));
     }
     if OPEN.contains(&path) || path.starts_with(page::FOLDER) {

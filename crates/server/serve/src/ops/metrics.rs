@@ -409,7 +409,7 @@ impl Metrics {
         for (i, info) in models.list().iter().enumerate() {
             self.read_engine(models, i, &Self::model(&info.id));
         }
-        self.memory.set(i64::try_from(resident_memory()).unwrap_or(i64::MAX));
+        self.memory.set(i64::try_from(octet_machine::resident().unwrap_or(0)).unwrap_or(i64::MAX));
         let mut out = String::new();
         encode(&mut out, &self.exposed)?;
         Ok(out)
@@ -438,7 +438,7 @@ impl Metrics {
             loaded.as_ref().and_then(|l| l.handle.bandwidth()).unwrap_or(0) as f64,
             stats.speculation.drafted as f64,
             stats.speculation.accepted as f64,
-            resident_memory() as f64,
+            octet_machine::resident().unwrap_or(0) as f64,
         ]
     }
 
@@ -536,21 +536,9 @@ fn bandwidth(handle: &Handle, on_device: bool) -> u64 {
             handle.request_bandwidth();
             return 0;
         }
-        let mut system = sysinfo::System::new();
-        system.refresh_memory();
-        let group = system.cgroup_limits().map_or(u64::MAX, |c| c.total_memory.saturating_sub(c.rss));
-        if system.available_memory().min(group) >= FREE_BYTES_MIN {
+        if octet_machine::memory().is_some_and(|room| room.bytes >= FREE_BYTES_MIN) {
             handle.request_bandwidth();
         }
         0
     })
-}
-
-/// Resident memory of this process in bytes, including mapped files; 0 if unknown.
-fn resident_memory() -> u64 {
-    let Ok(own) = sysinfo::get_current_pid() else { return 0 };
-    let mut system = sysinfo::System::new();
-    let what = sysinfo::ProcessRefreshKind::nothing().with_memory();
-    system.refresh_processes_specifics(sysinfo::ProcessesToUpdate::Some(&[own]), false, what);
-    system.process(own).map_or(0, sysinfo::Process::memory)
 }

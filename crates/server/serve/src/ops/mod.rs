@@ -13,4 +13,4 @@ pub use access::{Trace, log};
 pub use experts::experts_json;
 pub use keys::{Keys, NO_KEY};
 pub use metrics::{Metrics, Model, RequestCost};
-pub use origin::is_foreign;
+pub use origin::{foreign_host, is_foreign};
