@@ -14,6 +14,7 @@ use crate::state::Permit;
 use crate::table::{Deployment, Group, Table};
 use crate::target::Target;
 use crate::trace::Spent;
+use crate::usage::UsageBounds;
 
 impl<T: Target> Job<T> {
     /// One attempt at one deployment.
@@ -41,6 +42,7 @@ impl<T: Target> Job<T> {
             name,
             group,
             deadline: self.deadline.min(permit.began() + most),
+            is_impatient: self.is_impatient && self.deadline <= permit.began() + most,
             idle: policy.idle,
             whole: !streams,
             meter: self.meter.as_mut(),
@@ -50,6 +52,8 @@ impl<T: Target> Job<T> {
             _ => attempt(&d.target, params).await,
         };
         let now = Instant::now();
+        let bytes = self.call.original.as_ref().map_or(0, |o| o.body.len() as u64).max(self.size.bytes);
+        let bounds = UsageBounds::of(&self.call.request, bytes, d.terms.window_tokens);
         // A remote provider bills both.
         if let Some(meter) = self.probe.as_ref().filter(|m| !d.target.is_local() && m.tokens() > 0) {
             let pieces = meter.tokens().into();
@@ -61,10 +65,11 @@ impl<T: Target> Job<T> {
                     permit.first_event(first);
                 }
                 let (deployment, group, name) = (Arc::clone(d), Arc::clone(group), name.to_string());
-                Ok(OpenAnswer { begun, deployment, group, name, permit: Some(permit) })
+                Ok(OpenAnswer { begun, deployment, group, name, permit: Some(permit), bounds })
             }
             Err(FailedAttempt { error, took }) => {
                 if let Some(PartialUsage { usage, pieces }) = took {
+                    let usage = usage.filter(|usage| bounds.allow(usage));
                     self.trace.spent(Spent { deployment: d.id().into(), usage, pieces });
                 }
                 match &error {

@@ -14,6 +14,7 @@ use crate::failure::{Failure, FailureKind, from_api};
 use crate::state::Permit;
 use crate::table::{Deployment, Group};
 use crate::target::{Ask, Events, Original, Piece, Target};
+use crate::usage::UsageBounds;
 
 /// Maximum size of a held-back answer.
 const HELD_BYTES_MAX: usize = 64 << 20;
@@ -35,6 +36,8 @@ pub struct AttemptParams<'a, T> {
     pub group: &'a Group<T>,
     /// The deadline; for streams, of the first event.
     pub deadline: Instant,
+    /// The deadline is the client's own.
+    pub is_impatient: bool,
     /// Maximum time between two events of a stream.
     pub idle: Duration,
     /// Nothing is sent to the client before the answer is complete: a failed attempt is retried without the client noticing.
@@ -110,6 +113,8 @@ pub struct OpenAnswer<T: Target> {
     pub name: String,
     /// The deployment's permit; released at the end.
     pub permit: Option<Permit>,
+    /// Which token counts are believed.
+    pub bounds: UsageBounds,
 }
 
 /// The progress of an answer.
@@ -264,7 +269,9 @@ pub async fn attempt<T: Target>(
         traceparent: orders.traceparent,
         resumed: orders.resumed,
     };
-    let mut events = timeout_at(orders.deadline, target.generate(ask)).await.map_err(|_| too_late())??;
+    let mut events = timeout_at(orders.deadline, target.generate(ask))
+        .await
+        .map_err(|_| too_late(orders.is_impatient))??;
     let mut seen = Seen::default();
     match hold(&mut events, &mut seen, orders).await {
         Ok(ended) => {
@@ -284,15 +291,15 @@ async fn hold<T: Target>(
     begun: &mut Seen,
     orders: AttemptParams<'_, T>,
 ) -> Result<bool, AttemptError> {
-    let AttemptParams { deadline, idle, whole, mut meter, .. } = orders;
+    let AttemptParams { deadline, is_impatient, idle, whole, mut meter, .. } = orders;
     loop {
         let watching = meter.as_ref().is_some_and(|m| m.verdict() == Verdict::Watching);
         if !whole && !watching && begun.first.is_some() {
             return Ok(false);
         }
-        let by = match begun.first {
-            Some(first) if !whole => (Instant::now() + idle).min(first + HOLD_MAX),
-            _ => deadline,
+        let (by, is_impatient) = match begun.first {
+            Some(first) if !whole => ((Instant::now() + idle).min(first + HOLD_MAX), false),
+            _ => (deadline, is_impatient),
         };
         let Ok(got) = timeout_at(by, events.next()).await else {
             let held_long = begun.first.is_some_and(|first| !whole && Instant::now() >= first + HOLD_MAX);
@@ -301,7 +308,7 @@ async fn hold<T: Target>(
                     meter.give_up();
                     continue;
                 }
-                _ => return Err(too_late().into()),
+                _ => return Err(too_late(is_impatient).into()),
             }
         };
         match begun.tally.check(got) {
@@ -313,6 +320,9 @@ async fn hold<T: Target>(
                     _ => false,
                 };
                 begun.record(piece)?;
+                if whole && events.flows() {
+                    return Ok(false);
+                }
                 if unsure {
                     return Err(AttemptError::Unsure);
                 }
@@ -348,15 +358,20 @@ impl Seen {
     }
 }
 
-/// The failure of an attempt without an answer in time.
-pub fn too_late() -> Failure {
+/// The failure of an attempt without an answer in time; `is_impatient` if the client itself set the limit.
+pub fn too_late(is_impatient: bool) -> Failure {
+    if is_impatient {
+        let what = "no answer within the request's own timeout; leave it out, or allow more time";
+        return Failure { param: Some("timeout".into()), ..Failure::new(FailureKind::ClientTimeout, what) };
+    }
     Failure::new(FailureKind::Timeout, "no answer in time; see timeout and stream_timeout")
 }
 
 impl<T: Target> OpenAnswer<T> {
     /// What the answer has used so far, as far as it was counted.
     pub fn usage(&self) -> Option<Usage> {
-        self.begun.tally.usage.or_else(|| self.begun.events.usage())
+        let usage = self.begun.tally.usage.or_else(|| self.begun.events.usage());
+        usage.filter(|usage| self.bounds.allow(usage))
     }
 
     /// The answer is complete: releases its permit with the usage. `whole`: it arrived in one piece.

@@ -42,6 +42,8 @@ pub struct Job<T: Target> {
     pub(crate) call: Call,
     pub(crate) trace: Trace,
     pub(crate) deadline: Instant,
+    /// The deadline is the client's own.
+    pub(crate) is_impatient: bool,
     rng: fastrand::Rng,
     pub(crate) size: Size,
     session: Option<String>,
@@ -74,9 +76,11 @@ impl<T: Target> Job<T> {
     /// A new request.
     pub(crate) fn new(table: Arc<Table<T>>, shadows: Shadows, rng: fastrand::Rng, call: Call) -> Self {
         let most = table.policy.timeout.min(call.timeout.unwrap_or(Duration::MAX)).min(TIMEOUT_MAX);
+        let patience = call.patience.filter(|own| *own < most);
         let session = call.session(table.policy.sticky.as_ref());
         Self {
-            deadline: Instant::now() + most,
+            deadline: Instant::now() + patience.unwrap_or(most),
+            is_impatient: patience.is_some(),
             trace: Trace::new(&call.request.model),
             rng,
             size: Size::of(&call.request),
@@ -283,7 +287,7 @@ impl<T: Target> Job<T> {
         let mut traced = false;
         loop {
             if Instant::now() >= self.deadline {
-                return Err(retries.last.take().unwrap_or_else(too_late).into());
+                return Err(retries.last.take().unwrap_or_else(|| too_late(self.is_impatient)).into());
             }
             // First come, first served.
             if alone && queued.turn.is_none() && group.waiting.load(Ordering::Relaxed) > 0 {
@@ -320,7 +324,9 @@ impl<T: Target> Job<T> {
                     self.waited(time, "retry");
                     sleep(time).await;
                 }
-                Next::GiveUp => return Err(retries.last.take().unwrap_or_else(too_late).into()),
+                Next::GiveUp => {
+                    return Err(retries.last.take().unwrap_or_else(|| too_late(self.is_impatient)).into());
+                }
                 Next::NoneEligible(reasons) => {
                     self.wait_for_permit(table, (group, name), &reasons, alone, &mut queued).await?;
                 }

@@ -6,7 +6,7 @@ use octet_api::{ApiError, ErrorKind};
 pub use octet_upstream::{Failure, FailureKind};
 
 /// Number of kinds of failures.
-pub const KINDS: usize = 12;
+pub const KINDS: usize = 13;
 
 /// All kinds, in order.
 pub const ALL_KINDS: [FailureKind; KINDS] = [
@@ -22,6 +22,7 @@ pub const ALL_KINDS: [FailureKind; KINDS] = [
     FailureKind::Protocol,
     FailureKind::Cancelled,
     FailureKind::Memory,
+    FailureKind::ClientTimeout,
 ];
 
 /// Whether a retry at the same deployment may succeed soon.
@@ -33,7 +34,7 @@ pub fn passes(kind: FailureKind) -> bool {
 /// Whether the request is the cause: any other deployment of the same model would fail, too.
 pub fn is_of_the_request(kind: FailureKind) -> bool {
     use FailureKind as K;
-    matches!(kind, K::BadRequest | K::ContextWindow | K::ContentPolicy | K::Cancelled)
+    matches!(kind, K::BadRequest | K::ContextWindow | K::ContentPolicy | K::Cancelled | K::ClientTimeout)
 }
 
 /// Whether the deployment may be the cause. This server's memory is no deployment's: one that needs less of it may answer.
@@ -52,6 +53,7 @@ pub fn from_api(error: &ApiError) -> Failure {
         ErrorKind::RateLimit => FailureKind::RateLimited,
         ErrorKind::Overloaded | ErrorKind::Internal => FailureKind::Server,
         ErrorKind::Timeout => FailureKind::Timeout,
+        ErrorKind::ClientTimeout => FailureKind::ClientTimeout,
         ErrorKind::Upstream => FailureKind::Protocol,
     };
     Failure {

@@ -17,7 +17,7 @@ fn count(counts: &ErrorCounts, kind: FailureKind) -> Option<u32> {
         K::ContentPolicy => counts.content_policy,
         K::Connect | K::Server | K::Protocol => counts.internal_server,
         K::NotFound => counts.not_found,
-        K::ContextWindow | K::Cancelled | K::Memory => None,
+        K::ContextWindow | K::Cancelled | K::Memory | K::ClientTimeout => None,
     }
 }
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use http::HeaderMap;
 use octet_api::core::{Event, Usage};
 use octet_config::Provider;
-use octet_upstream::{Client, Dialect, Endpoint, Forward, Raw};
+use octet_upstream::{AnswerMemory, Client, Dialect, Endpoint, Forward, Raw};
 
 use crate::failure::{Failure, FailureKind};
 use crate::resume::{self, Rest};
@@ -149,6 +149,17 @@ impl Events for Answer {
 
     fn is_remote(&self) -> bool {
         true
+    }
+
+    fn flows(&self) -> bool {
+        matches!(self, Self::Raw(raw) if raw.flows())
+    }
+
+    fn memory(&self) -> Option<AnswerMemory> {
+        match self {
+            Self::Events(events) => events.memory(),
+            Self::Rest(_) | Self::Raw(_) => None,
+        }
     }
 
     fn usage(&self) -> Option<Usage> {

@@ -9,6 +9,7 @@ use octet_api::ApiError;
 use octet_api::core::{
     Event, GenerateRequest, Input, Message, Part, ReasoningPart, ResponseFormat, Role, Usage,
 };
+use octet_upstream::AnswerMemory;
 use tokio::time::{Instant, timeout_at};
 
 use crate::attempt::{OpenAnswer, too_late};
@@ -16,6 +17,7 @@ use crate::dispatch::{Job, Outcome, blame};
 use crate::failure::Failure;
 use crate::target::{Events, Piece, Sent, Target};
 use crate::trace::{Answered, Route, Trace};
+use crate::usage::UsageBounds;
 
 /// Maximum number of continuations of an answer.
 const CONTINUATIONS_MAX: u32 = 3;
@@ -38,6 +40,8 @@ pub struct Reply<T: Target> {
     silent_since: Option<Instant>,
     /// The usage, once the answer has ended.
     usage: Option<Usage>,
+    /// Which token counts of the last deployment are believed.
+    bounds: Option<UsageBounds>,
 }
 
 enum Phase<T: Target> {
@@ -62,6 +66,7 @@ impl<T: Target> Reply<T> {
             started: false,
             silent_since: None,
             usage: None,
+            bounds: None,
         }
     }
 
@@ -85,6 +90,7 @@ impl<T: Target> Reply<T> {
                     )
                     .into_owned(),
                 });
+                self.bounds = Some(opened.bounds);
                 self.job = Some(job);
                 self.silent_since = None;
                 self.phase = Phase::Answering(opened);
@@ -119,7 +125,7 @@ impl<T: Target> Reply<T> {
                             self.silent_since = None;
                             match got {
                                 Ok(got) => opened.begun.tally.check(got),
-                                Err(_) => Some(Err(too_late())),
+                                Err(_) => Some(Err(too_late(false))),
                             }
                         }
                     };
@@ -155,6 +161,19 @@ impl<T: Target> Reply<T> {
         matches!(&self.phase, Phase::Answering(opened) if opened.begun.events.is_remote())
     }
 
+    /// Whether it is a whole answer that must be [sent on as it arrives](Events::flows).
+    pub fn flows(&self) -> bool {
+        matches!(&self.phase, Phase::Answering(opened) if opened.begun.events.flows())
+    }
+
+    /// The [memory](Events::memory) that the answer takes.
+    pub fn memory(&self) -> Option<AnswerMemory> {
+        match &self.phase {
+            Phase::Answering(opened) => opened.begun.events.memory(),
+            Phase::Deciding(_) | Phase::Over => None,
+        }
+    }
+
     /// What the current deployment [says about the request](Events::warnings).
     pub fn warnings(&self) -> &[String] {
         match &self.phase {
@@ -184,6 +203,11 @@ impl<T: Target> Reply<T> {
     /// The usage, once the answer has ended; `None` if it was not counted.
     pub fn usage(&self) -> Option<Usage> {
         self.usage
+    }
+
+    /// Whether the request and the deployment's context allow a token count.
+    pub fn believes(&self, usage: &Usage) -> bool {
+        self.bounds.is_none_or(|bounds| bounds.allow(usage))
     }
 
     /// A piece of the target, for the client; `None` if the client does not get it, or the answer is over.

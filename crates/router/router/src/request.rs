@@ -21,6 +21,8 @@ pub struct Call {
     pub key: Option<String>,
     /// Time limit, if shorter than the configuration's.
     pub timeout: Option<Duration>,
+    /// The time limit that the client itself set. If it passes, no deployment is the cause.
+    pub patience: Option<Duration>,
     /// `tags` of the request, which may choose among deployments.
     pub tags: Vec<String>,
     /// The W3C `traceparent` header for targets.
@@ -59,6 +61,7 @@ impl Call {
             headers: Vec::new(),
             key: None,
             timeout: None,
+            patience: None,
             tags: Vec::new(),
             traceparent: None,
             options: RequestOptions::default(),

@@ -49,6 +49,16 @@ impl Size {
     }
 }
 
+/// Number of answers that a request asks for.
+pub fn answers(request: &GenerateRequest) -> u64 {
+    let prompts = match &request.input {
+        Input::Chat(_) => 1,
+        // A request of which only a part was read has none.
+        Input::Completion(completion) => completion.prompts.len().max(1) as u64,
+    };
+    u64::from(request.n.max(1)).saturating_mul(prompts)
+}
+
 fn message_bytes(message: &Message) -> usize {
     let content: usize = message.content.iter().filter_map(text).map(str::len).sum();
     let reasoning: usize = message

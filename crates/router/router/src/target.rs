@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use octet_api::core::{Event, GenerateRequest, Usage};
 use octet_config::GroupName;
-use octet_upstream::{Dialect, Upload};
+use octet_upstream::{AnswerMemory, Dialect, Upload};
 
 use crate::failure::Failure;
 
@@ -168,6 +168,16 @@ pub trait Events: Send + 'static {
     /// What the client should know about its request: fields that have no effect, constraints that are not enforced.
     fn warnings(&self) -> &[String] {
         &[]
+    }
+
+    /// Whether it is a whole answer that is too long to be held: its pieces are sent on as they arrive.
+    fn flows(&self) -> bool {
+        false
+    }
+
+    /// The memory that a long answer takes, for whoever keeps its text.
+    fn memory(&self) -> Option<AnswerMemory> {
+        None
     }
 
     /// Token counts of a raw answer that has ended.

@@ -172,6 +172,19 @@ impl Body {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
+    /// The beginning of the body, until it is longer than `most`, and whether that is all.
+    pub(crate) async fn beginning(&mut self, most: usize) -> Result<(BytesMut, bool), Failure> {
+        let mut all = BytesMut::new();
+        while all.len() <= most {
+            match self.next().await {
+                Some(piece) if all.is_empty() => all = BytesMut::from(piece?),
+                Some(piece) => all.extend_from_slice(&piece?),
+                None => return Ok((all, true)),
+            }
+        }
+        Ok((all, false))
+    }
+
     /// The whole body.
     pub(crate) async fn whole(mut self) -> Result<Bytes, Failure> {
         let Some(first) = self.next().await else { return Ok(Bytes::new()) };

@@ -19,6 +19,7 @@ use crate::connect::{Connector, Limits, connector, pool};
 use crate::encoding::Encoding;
 use crate::endpoint::{Endpoint, Operation, Timeouts};
 use crate::failure::{Failure, FailureKind, retry_after};
+use crate::long::AnswerBudget;
 use crate::tls::{Place, Pools};
 use crate::upload::Outgoing;
 
@@ -52,6 +53,8 @@ pub struct Client {
 struct Shared {
     limits: Limits,
     plain: Plain,
+    /// The memory of long answers.
+    answers: AnswerBudget,
     /// Created for the first address with TLS: a machine without certificates can still reach its own servers.
     tls: OnceLock<Result<Pools, String>>,
 }
@@ -61,7 +64,14 @@ impl Client {
     pub fn new(limits: Limits) -> Self {
         let inner = connector(&limits);
         let plain = pool(&limits).build(Connector { inner, limit: limits.connect });
-        Self { shared: Arc::new(Shared { limits, plain, tls: OnceLock::new() }) }
+        Self {
+            shared: Arc::new(Shared { limits, plain, answers: AnswerBudget::new(), tls: OnceLock::new() }),
+        }
+    }
+
+    /// The memory of all long answers that are translated.
+    pub(crate) fn answers(&self) -> &AnswerBudget {
+        &self.shared.answers
     }
 
     /// A place for a request with TLS.

@@ -12,6 +12,7 @@ use octet_api::dialect::StreamReader;
 use crate::body::Body;
 use crate::endpoint::Endpoint;
 use crate::failure::Failure;
+use crate::long::AnswerMemory;
 
 /// The events of an answer. Ends after the last of them, or after one failure; never with [`Event::Error`]. Dropping it cancels the call.
 pub struct Events {
@@ -23,6 +24,8 @@ pub struct Events {
     /// An event other than `Started` was returned.
     sent_any: bool,
     endpoint: Endpoint,
+    /// The share of the memory for long answers.
+    memory: Option<AnswerMemory>,
 }
 
 enum Source {
@@ -41,8 +44,8 @@ impl std::fmt::Debug for Events {
 }
 
 impl Events {
-    pub(crate) fn whole(events: Vec<Event>, endpoint: &Endpoint) -> Self {
-        let mut this = Self::new(Source::Done, endpoint);
+    pub(crate) fn whole(events: Vec<Event>, memory: Option<AnswerMemory>, endpoint: &Endpoint) -> Self {
+        let mut this = Self { memory, ..Self::new(Source::Done, endpoint) };
         this.process(events);
         this
     }
@@ -59,7 +62,13 @@ impl Events {
             failure: None,
             sent_any: false,
             endpoint: endpoint.clone(),
+            memory: None,
         }
+    }
+
+    /// The memory that a long answer takes, for whoever keeps its text.
+    pub fn memory(&self) -> Option<AnswerMemory> {
+        self.memory.clone()
     }
 
     /// The next event; `None` after the last. (The same as the [`Stream`].)

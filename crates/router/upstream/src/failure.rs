@@ -58,6 +58,8 @@ pub enum FailureKind {
     /// This server has no memory to parse the request, which it needs to change or translate it: no provider is the cause. One that gets
     /// the client's bytes may answer.
     Memory,
+    /// The client itself allows no more time: no provider is the cause.
+    ClientTimeout,
 }
 
 impl From<JoinError> for Failure {
@@ -84,6 +86,7 @@ impl FailureKind {
             Self::Protocol => "protocol",
             Self::Cancelled => "cancelled",
             Self::Memory => "memory",
+            Self::ClientTimeout => "client_timeout",
         }
     }
 
@@ -97,6 +100,7 @@ impl FailureKind {
             ErrorKind::RateLimit => Self::RateLimited,
             ErrorKind::Overloaded | ErrorKind::Upstream | ErrorKind::Internal => Self::Server,
             ErrorKind::Timeout => Self::Timeout,
+            ErrorKind::ClientTimeout => Self::ClientTimeout,
         }
     }
 
@@ -107,6 +111,7 @@ impl FailureKind {
             // The client's own key is not the cause of an invalid key in the configuration.
             Self::Authentication => ErrorKind::Upstream,
             Self::Timeout => ErrorKind::Timeout,
+            Self::ClientTimeout => ErrorKind::ClientTimeout,
             Self::RateLimited => ErrorKind::RateLimit,
             Self::BadRequest => ErrorKind::InvalidRequest,
             Self::ContextWindow => ErrorKind::ContextLength,

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Uri};
+use octet_api::ApiError;
 use octet_api::core::{MemoryHandle, Usage};
 use octet_config::Provider;
 
@@ -17,7 +18,9 @@ use crate::body::Body;
 use crate::client::{Client, Sending};
 use crate::endpoint::{Dialect, Endpoint, Operation};
 use crate::failure::{Failure, FailureKind};
+use crate::long::SHORT_BYTES;
 use crate::rewrite::{Rewrite, Rewritten};
+use crate::skim::Skim;
 use crate::upload::{Outgoing, Upload};
 use crate::watch::{self, Watch};
 
@@ -151,14 +154,22 @@ impl Client {
             let source = Source::Stream { body: answer.body, watch: Box::new(watch) };
             return Ok(Raw::new(answer.headers, source, endpoint));
         }
-        let bytes = answer.body.whole().await.map_err(|e| e.without_keys(endpoint))?;
-        let usage =
-            watch::whole(dialect, &bytes).map_err(|e| Failure::reported(e, None).without_keys(endpoint))?;
+        let mut body = answer.body;
+        let (bytes, ended) = body.beginning(SHORT_BYTES).await.map_err(|e| e.without_keys(endpoint))?;
+        let reported = |e: ApiError| Failure::reported(e, None).without_keys(endpoint);
+        let source = if ended {
+            Source::Done(watch::whole(dialect, &bytes).map_err(reported)?)
+        } else {
+            let mut skim = Skim::default();
+            skim.push(&bytes).map_err(reported)?;
+            Source::Long { body, skim: Box::new(skim), dialect }
+        };
         if stream {
             return Err(Failure::protocol("the provider answers in one piece where a stream was asked for"));
         }
-        let mut raw = Raw::new(answer.headers, Source::Done(usage), endpoint);
-        raw.queue.push_back(bytes);
+        let flows = matches!(source, Source::Long { .. });
+        let mut raw = Raw { flows, ..Raw::new(answer.headers, source, endpoint) };
+        raw.queue.push_back(bytes.freeze());
         Ok(raw)
     }
 }
@@ -238,6 +249,7 @@ pub struct Raw {
     failure: Option<Failure>,
     sent_any: bool,
     endpoint: Endpoint,
+    flows: bool,
 }
 
 #[derive(Debug)]
@@ -245,6 +257,12 @@ enum Source {
     Stream {
         body: Body,
         watch: Box<Watch>,
+    },
+    /// An answer in one piece that is too long to be held.
+    Long {
+        body: Body,
+        skim: Box<Skim>,
+        dialect: Dialect,
     },
     /// Not parsed, except a copy of short JSON.
     Unread {
@@ -263,6 +281,7 @@ impl Raw {
             failure: None,
             sent_any: false,
             endpoint: endpoint.clone(),
+            flows: false,
         }
     }
 
@@ -271,11 +290,16 @@ impl Raw {
         &self.headers
     }
 
+    /// Whether it is an answer in one piece that is too long to be held: its bytes are to be sent on as they arrive.
+    pub fn flows(&self) -> bool {
+        self.flows
+    }
+
     /// The token count; of a stream after its end. `None` if the provider does not report it.
     pub fn usage(&self) -> Option<Usage> {
         match &self.source {
             Source::Stream { watch, .. } => watch.usage(),
-            Source::Unread { .. } => None,
+            Source::Unread { .. } | Source::Long { .. } => None,
             Source::Done(usage) => *usage,
         }
     }
@@ -288,7 +312,9 @@ impl Raw {
     fn finish(&mut self) -> Option<Body> {
         let done = Source::Done(self.usage());
         match std::mem::replace(&mut self.source, done) {
-            Source::Stream { body, .. } | Source::Unread { body, .. } => Some(body),
+            Source::Stream { body, .. } | Source::Unread { body, .. } | Source::Long { body, .. } => {
+                Some(body)
+            }
             Source::Done(_) => None,
         }
     }
@@ -318,6 +344,20 @@ impl Raw {
                         let usage = copy.as_deref().and_then(octet_api::openai::usage_in);
                         self.source = Source::Done(usage);
                     }
+                }
+                continue;
+            }
+            if let Source::Long { body, skim, dialect } = &mut self.source {
+                match ready!(body.poll_next(cx)) {
+                    Some(Ok(bytes)) => match skim.push(&bytes) {
+                        Ok(()) => self.queue.push_back(bytes),
+                        Err(e) => self.failure = Some(Failure::reported(e, None)),
+                    },
+                    Some(Err(e)) => self.failure = Some(e),
+                    None => match skim.end() {
+                        Ok(members) => self.source = Source::Done(watch::counted(*dialect, &members)),
+                        Err(e) => self.failure = Some(Failure::reported(e, None)),
+                    },
                 }
                 continue;
             }

@@ -62,9 +62,12 @@ impl Client {
         if !whole {
             return Ok(Events::stream(answer.body, reader(endpoint), endpoint));
         }
-        let bytes = answer.body.whole().await.map_err(|e| e.without_keys(endpoint))?;
-        match events(endpoint, &bytes) {
-            Ok(events) => Ok(Events::whole(events, endpoint)),
+        let read = self.answers().whole(answer.body).await;
+        let (bytes, memory) = read.map_err(|e| e.without_keys(endpoint))?;
+        let from = endpoint.clone();
+        // The bytes are freed before the events are read.
+        match run_sized(bytes.len(), move || events(&from, &bytes)).await? {
+            Ok(events) => Ok(Events::whole(events, memory, endpoint)),
             Err(e) => Err(Failure::reported(e, None).without_keys(endpoint)),
         }
     }

@@ -483,6 +483,14 @@ pub(crate) fn whole(dialect: Dialect, body: &[u8]) -> Result<Option<Usage>, ApiE
     })?;
     Ok(match Form::of(dialect) {
         Form::Chunks | Form::Responses => usage.and_then(|u| openai::usage_of(u.get())),
+        _ => counted(dialect, body),
+    })
+}
+
+/// The count in an answer, or in its short members.
+pub(crate) fn counted(dialect: Dialect, body: &[u8]) -> Option<Usage> {
+    match Form::of(dialect) {
+        Form::Chunks | Form::Responses => openai::usage_in(body),
         Form::Messages => {
             let mut usage = UsageReader::default();
             usage.push(body);
@@ -490,7 +498,7 @@ pub(crate) fn whole(dialect: Dialect, body: &[u8]) -> Result<Option<Usage>, ApiE
         }
         Form::Lines => ollama::usage_in(body),
         Form::Contents => gemini::usage_in(body),
-    })
+    }
 }
 
 /// A longer answer is not just an error.

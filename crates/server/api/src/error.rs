@@ -24,6 +24,8 @@ pub enum ErrorKind {
     Overloaded,
     /// The request timed out.
     Timeout,
+    /// It took longer than the client itself allows, or the client was too slow.
+    ClientTimeout,
     /// An upstream server failed, or its answer is invalid.
     Upstream,
     /// An internal error.
@@ -44,6 +46,7 @@ impl ErrorKind {
             Self::Upstream => 502,
             Self::Overloaded => 503,
             Self::Timeout => 504,
+            Self::ClientTimeout => 408,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use octet_api::core::GenerateRequest;
-use octet_router::Piece;
+use octet_router::{AnswerMemory, Piece};
 
 /// Facts about an answer that are known before its first event; sent as headers.
 #[derive(Debug, Default)]
@@ -33,6 +33,16 @@ pub trait AnswerSource: Send + 'static {
 
     /// Whether another server answers. Its pieces then come one by one from a task that must run in between.
     fn is_remote(&self) -> bool;
+
+    /// Whether it is a whole answer in its client's dialect that must be sent on as it arrives.
+    fn flows(&self) -> bool {
+        false
+    }
+
+    /// The memory that a long answer takes, for as long as its text is kept.
+    fn memory(&self) -> Option<AnswerMemory> {
+        None
+    }
 
     /// The next piece; `None` after the last. Cancel-safe.
     fn next(&mut self) -> impl Future<Output = Option<Piece>> + Send;

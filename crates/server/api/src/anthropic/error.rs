@@ -23,7 +23,7 @@ pub fn body(error: &ApiError, request_id: Option<&str>) -> Value {
 /// How Anthropic's message for a prompt that exceeds the context begins.
 const TOO_LONG: &str = "prompt is too long";
 
-const TYPES: [(ErrorKind, &str); 12] = [
+const TYPES: [(ErrorKind, &str); 13] = [
     (ErrorKind::InvalidRequest, "invalid_request_error"),
     (ErrorKind::ContextLength, "invalid_request_error"),
     (ErrorKind::ContentPolicy, "invalid_request_error"),
@@ -34,6 +34,7 @@ const TYPES: [(ErrorKind, &str); 12] = [
     (ErrorKind::RateLimit, "rate_limit_error"),
     (ErrorKind::Overloaded, "overloaded_error"),
     (ErrorKind::Timeout, "timeout_error"),
+    (ErrorKind::ClientTimeout, "timeout_error"),
     (ErrorKind::Upstream, "api_error"),
     (ErrorKind::Internal, "api_error"),
 ];

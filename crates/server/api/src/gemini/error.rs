@@ -40,7 +40,7 @@ fn status_name(kind: ErrorKind) -> &'static str {
         ErrorKind::NotFound => "NOT_FOUND",
         ErrorKind::RateLimit => "RESOURCE_EXHAUSTED",
         ErrorKind::Overloaded => "UNAVAILABLE",
-        ErrorKind::Timeout => "DEADLINE_EXCEEDED",
+        ErrorKind::Timeout | ErrorKind::ClientTimeout => "DEADLINE_EXCEEDED",
         ErrorKind::Upstream | ErrorKind::Internal => "INTERNAL",
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Lenient: unknown parts and fields are skipped.
 
+use std::collections::HashMap;
+
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -121,8 +123,13 @@ pub struct Translator {
     started: bool,
     id: String,
     choices: Vec<Progress>,
+    /// Their places, by the provider's index.
+    places: HashMap<u32, usize>,
     usage: Option<Usage>,
 }
+
+/// Maximum number of choices: writers of streams search them. More than any provider has.
+const CHOICES_MAX: usize = 1024;
 
 impl Translator {
     fn answer(&mut self, w: Wire, out: &mut Vec<Event>) -> Result<(), ApiError> {
@@ -152,10 +159,10 @@ impl Translator {
 
     fn candidate(&mut self, c: Candidate, out: &mut Vec<Event>) -> Result<(), ApiError> {
         let choice = c.index;
-        let at = self.choices.iter().position(|p| p.choice == choice).unwrap_or_else(|| {
+        let at = *self.places.entry(choice).or_insert(self.choices.len());
+        if at == self.choices.len() {
             self.choices.push(Progress { choice, ..Progress::default() });
-            self.choices.len() - 1
-        });
+        }
         let progress = &mut self.choices[at];
         if let Some(tokens) = c.logprobs_result.map(tokens).filter(|t| !t.is_empty()) {
             out.push(Event::Logprobs { choice, tokens });
@@ -175,6 +182,11 @@ impl Translator {
 impl Translate for Translator {
     fn piece(&mut self, json: &[u8], out: &mut Vec<Event>) -> Result<bool, ApiError> {
         self.answer(read(json)?, out)?;
+        if self.choices.len() > CHOICES_MAX {
+            return Err(ApiError::upstream(format!(
+                "the provider's answer has more than {CHOICES_MAX} choices"
+            )));
+        }
         Ok(false)
     }
 

@@ -26,7 +26,7 @@ fn type_name(kind: ErrorKind) -> &'static str {
         ErrorKind::NotFound => "not_found_error",
         ErrorKind::RateLimit => "rate_limit_error",
         ErrorKind::Overloaded => "overloaded_error",
-        ErrorKind::Timeout => "timeout_error",
+        ErrorKind::Timeout | ErrorKind::ClientTimeout => "timeout_error",
         ErrorKind::Upstream => "upstream_error",
         ErrorKind::Internal => "server_error",
     }

@@ -11,7 +11,7 @@ use octet_api::{ApiError, ErrorKind, shortened};
 use octet_callbacks::Callbacks;
 use octet_config::{Condition, Config, ModelInfo, Price, PriceList, SessionKey};
 use octet_keys::{Ask, Grant, Prices, Refusal, Usd};
-use octet_router::{Answered, Resolved, Spent};
+use octet_router::{Answered, Resolved, Spent, answers};
 use tokio::sync::Semaphore;
 
 use super::Gateway;
@@ -259,19 +259,22 @@ impl Gateway {
         let name = &request.model;
         let (prices, output_max) = self.dearest(&current, name);
         let output = request.max_tokens.map(u64::from).or(output_max).unwrap_or(OUTPUT_GUESS);
+        // Of a provider's answers each is as long as it may be.
+        let answers = answers(request);
         let ask = Ask { input: bytes / BYTES_PER_TOKEN, output, prices };
         let mut grants = Vec::new();
         grants.push(match caller {
             Caller::Key(key) => {
                 let groups = self.access_groups(&current, name);
-                store.authorize_in(&key.secret, name, &groups, &ask).map_err(|e| refused(&e))?
+                store.authorize_answers(&key.secret, name, &groups, &ask, answers).map_err(|e| refused(&e))?
             }
             Caller::Trusted => store.grant_own(name),
         });
         if current.has_total {
-            grants.push(store.authorize_total(name, &ask).map_err(|e| refused(&e))?);
+            grants.push(store.authorize_total_answers(name, &ask, answers).map_err(|e| refused(&e))?);
         }
-        Ok(Some(Bill { grants, prices, input: ask.input, output, current }))
+        let (input, output) = (ask.input, ask.times(answers).output);
+        Ok(Some(Bill { grants, prices, input, output, current }))
     }
 
     /// The prices of the most expensive deployment that may answer for `name`, and its maximum answer length.

@@ -318,7 +318,8 @@ impl Gateway {
         }
         let Some(store) = self.store.clone() else { return };
         // SQLite waits for the disk, and for other processes.
-        let written = crate::blocking::spawn_blocking(move || store.flush().map_err(|e| e.to_string())).await;
+        let written =
+            crate::blocking::spawn_blocking(move || store.checkpoint().map_err(|e| e.to_string())).await;
         if let Err(e) = written.map_err(|e| e.to_string()).flatten() {
             tracing::error!("the last usage could not be written: {e}");
         }

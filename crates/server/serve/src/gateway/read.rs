@@ -15,6 +15,7 @@ use octet_api::openai::{chat, completions, embeddings, responses};
 use octet_api::{ApiError, ErrorKind, gemini};
 use octet_router::{Dialect, Failure, Original, RequestOptions, from_api};
 use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -48,6 +49,19 @@ struct Peek<'a> {
     max_tokens: Option<u32>,
     #[serde(default)]
     max_completion_tokens: Option<u32>,
+    /// Of Responses.
+    #[serde(default)]
+    max_output_tokens: Option<u32>,
+    /// Several answers: to each prompt, those of which the best are returned, several prompts.
+    #[serde(borrow, default)]
+    n: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    best_of: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    prompt: Option<&'a RawValue>,
+    /// Ollama's options.
+    #[serde(borrow, default)]
+    options: Option<&'a RawValue>,
     #[serde(default)]
     user: Option<String>,
     #[serde(borrow, default)]
@@ -68,12 +82,68 @@ struct Peek<'a> {
     generation_config: Option<GenerationConfig>,
 }
 
-/// Gemini's field with the maximum answer length.
+/// Gemini's field with the number of answers and their maximum length.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct GenerationConfig {
     #[serde(default, alias = "max_output_tokens")]
     max_output_tokens: Option<u32>,
+    #[serde(default, alias = "candidate_count")]
+    candidate_count: Option<f64>,
+}
+
+impl Peek<'_> {
+    /// The maximum length of an answer, by the name that the dialect has for it.
+    fn max_tokens(&self, dialect: Dialect) -> Option<u32> {
+        #[derive(Deserialize)]
+        struct Options {
+            num_predict: Option<i64>,
+        }
+        match dialect {
+            Dialect::OpenAiResponses => self.max_output_tokens,
+            Dialect::OllamaChat | Dialect::OllamaGenerate => {
+                let options = serde_json::from_str::<Options>(self.options?.get()).ok()?;
+                u32::try_from(options.num_predict?).ok()
+            }
+            _ => {
+                let of_config = self.generation_config.as_ref().and_then(|c| c.max_output_tokens);
+                self.max_completion_tokens.or(self.max_tokens).or(of_config)
+            }
+        }
+    }
+
+    /// Number of answers that the provider may bill. A value that it will refuse is as good as any.
+    fn answers(&self) -> u32 {
+        let number = |field: Option<&RawValue>| field.and_then(|n| n.get().parse::<f64>().ok());
+        let candidates = self.generation_config.as_ref().and_then(|c| c.candidate_count);
+        let each =
+            [number(self.n), number(self.best_of), candidates].into_iter().flatten().fold(1.0, f64::max);
+        let prompts = self.prompt.map_or(1, prompts);
+        // The conversion saturates.
+        (each as u32).saturating_mul(u32::try_from(prompts).unwrap_or(u32::MAX)).max(1)
+    }
+}
+
+/// Number of prompts in a text, a list of tokens, or a list of these.
+fn prompts(field: &RawValue) -> usize {
+    struct Count;
+    impl<'de> Visitor<'de> for Count {
+        type Value = usize;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<usize, A::Error> {
+            let Some(first) = all.next_element::<&RawValue>()? else { return Ok(1) };
+            let mut prompts = 1;
+            while all.next_element::<IgnoredAny>()?.is_some() {
+                prompts += 1;
+            }
+            Ok(if first.get().starts_with(['"', '[']) { prompts } else { 1 })
+        }
+    }
+    serde_json::Deserializer::from_str(field.get()).deserialize_seq(Count).unwrap_or(1)
 }
 
 /// LiteLLM's `cache` field: a request's settings for the response cache.
@@ -211,10 +281,10 @@ pub fn peek(body: &[u8], dialect: Dialect) -> Option<Peeked> {
         own.timeout = peek.timeout.and_then(|s| Duration::try_from_secs_f64(s).ok()).filter(|t| !t.is_zero());
     }
     let left = if ours { Some(without_own(body, dialect)?) } else { None };
-    let mut out = shallow(peek.model.into_owned());
+    let mut out = shallow(peek.model.to_string());
     out.stream = peek.stream.unwrap_or(matches!(dialect, Dialect::OllamaChat | Dialect::OllamaGenerate));
-    let of_config = peek.generation_config.and_then(|c| c.max_output_tokens);
-    out.max_tokens = peek.max_completion_tokens.or(peek.max_tokens).or(of_config);
+    out.max_tokens = peek.max_tokens(dialect);
+    out.n = peek.answers();
     out.user = peek.user.or_else(|| own.metadata.get("user_id")?.as_str().map(str::to_string));
     (!out.model.is_empty()).then_some(Peeked { request: out, own, body: left })
 }

@@ -9,7 +9,10 @@ use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
 use octet_api::core::{Event, GenerateRequest, Usage};
 use octet_api::{ApiError, ErrorKind};
-use octet_router::{Allowed, Answered, Call, Dialect, Original, Piece, Reply, Route, Size, Step};
+use octet_router::{
+    Allowed, AnswerMemory, Answered, Call, Dialect, FailureKind, Original, Piece, Reply, Route, Size, Step,
+    answers,
+};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::auth::{Bill, Current, counted};
@@ -39,6 +42,10 @@ struct Progress {
     pieces: u64,
     raw_bytes: u64,
     error: Option<String>,
+    /// The time that the client itself allows is over.
+    gave_up: bool,
+    /// The provider's token count is impossible.
+    doubted: bool,
     /// The answering deployment is known.
     decided: bool,
     began: bool,
@@ -46,6 +53,13 @@ struct Progress {
     first: Option<Duration>,
     /// The whole answer has arrived.
     ended: bool,
+}
+
+impl Progress {
+    fn failed(&mut self, error: &ApiError) {
+        self.error = Some(error.message.clone());
+        self.gave_up = error.kind == ErrorKind::ClientTimeout;
+    }
 }
 
 /// A request that is being routed or answered.
@@ -183,7 +197,8 @@ impl RoutedRequest {
             original: original.clone(),
             headers: routing_headers,
             key: owner.as_ref().map(ToString::to_string),
-            timeout: own.timeout.into_iter().chain(inference.timeout).min(),
+            timeout: inference.timeout,
+            patience: own.timeout,
             options: own.options,
             allowed: current.guard_fallbacks.then(|| allowed(gateway, &caller)).flatten(),
         };
@@ -227,7 +242,7 @@ impl RoutedRequest {
             },
             None => self.reply.decide().await,
         };
-        decided.inspect_err(|e| self.progress.error = Some(e.message.clone()))?;
+        decided.inspect_err(|e| self.progress.failed(e))?;
         self.record_answerer();
         Ok(true)
     }
@@ -270,7 +285,7 @@ impl RoutedRequest {
             }
             Some(Piece::Event(event)) => match event {
                 Event::Usage(usage) => self.progress.usage = Some(*usage),
-                Event::Error(e) => self.progress.error = Some(e.message.clone()),
+                Event::Error(e) => self.progress.failed(e),
                 Event::Text { .. } | Event::Reasoning { .. } | Event::ToolCallArguments { .. } => {
                     self.progress.pieces += 1;
                     self.record_first();
@@ -319,6 +334,14 @@ impl AnswerSource for RoutedRequest {
         self.reply.is_remote()
     }
 
+    fn flows(&self) -> bool {
+        self.reply.flows()
+    }
+
+    fn memory(&self) -> Option<AnswerMemory> {
+        self.reply.memory()
+    }
+
     async fn next(&mut self) -> Option<Piece> {
         let piece = self.reply.next().await;
         self.observe(piece)
@@ -351,6 +374,8 @@ const ANSWER_BYTES_PER_TOKEN: u64 = 4;
 fn working_deployment(route: &Route) -> Option<&str> {
     route.steps.iter().rev().find_map(|step| match step {
         Step::Chose { deployment, .. } => Some(Some(deployment.as_str())),
+        // The client left before it could answer.
+        Step::Failed { kind, .. } if *kind == FailureKind::ClientTimeout.name() => None,
         Step::Failed { .. } => Some(None),
         _ => None,
     })?
@@ -392,7 +417,10 @@ impl RoutedRequest {
     /// end and pay nothing. A request without an answer and without cost is not billed.
     fn settle(&mut self, usage: Option<Usage>, has_error: bool) {
         let Some(mut bill) = self.bill.take() else { return };
-        let has_left = !has_error && !self.progress.ended && !self.progress.began && usage.is_none();
+        let has_left = (!has_error || self.progress.gave_up)
+            && !self.progress.ended
+            && !self.progress.began
+            && usage.is_none();
         let (mut has_worked, mut has_spent) = (false, false);
         self.reply.with_route(|route| {
             route.spent.iter().for_each(|spent| bill.add(spent));
@@ -405,10 +433,36 @@ impl RoutedRequest {
         if self.progress.began || usage.is_some() || has_worked {
             let per_token = if self.request.stream { STREAM_BYTES_PER_TOKEN } else { ANSWER_BYTES_PER_TOKEN };
             let usage = usage.or(self.unread.then(Usage::default));
-            bill.settle(usage.as_ref(), self.progress.pieces + self.progress.raw_bytes / per_token);
+            let estimate = self.progress.pieces + self.progress.raw_bytes / per_token;
+            // Who exaggerates may also send more than what was asked for.
+            let most = self.request.max_tokens.filter(|_| self.progress.doubted).map(u64::from);
+            let most = most.map_or(u64::MAX, |each| each.saturating_mul(answers(&self.request)));
+            bill.settle(usage.as_ref(), estimate.min(most));
         } else if has_spent {
             bill.settle_added();
         }
+    }
+}
+
+impl RoutedRequest {
+    /// The token count of the answer, unless it is impossible.
+    fn believed(&mut self) -> Option<Usage> {
+        let usage = self.progress.usage.or_else(|| self.reply.usage())?;
+        if self.reply.believes(&usage) {
+            return Some(usage);
+        }
+        self.progress.doubted = true;
+        self.reply.with_route(|route| {
+            let deployment = route.answered.as_ref().map_or("", |who| &who.deployment);
+            let Usage { prompt_tokens, completion_tokens, .. } = usage;
+            tracing::warn!(
+                deployment,
+                prompt_tokens,
+                completion_tokens,
+                "the provider reports more tokens than the request and the model's context allow: they are estimated instead"
+            );
+        });
+        None
     }
 }
 
@@ -417,7 +471,7 @@ impl Drop for RoutedRequest {
         if self.is_cached {
             return self.end_cached();
         }
-        let usage = self.progress.usage.or_else(|| self.reply.usage());
+        let usage = self.believed();
         let (error, took) = (self.progress.error.take(), self.trace.began.elapsed());
         self.send_report(usage, error.as_deref());
         let has_error = error.is_some();

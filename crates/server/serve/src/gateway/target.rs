@@ -11,8 +11,8 @@ use octet_api::core::{
 use octet_api::{ApiError, ErrorKind, gemini, ollama, openai};
 use octet_config::{Changes, ProcessTarget, Provider};
 use octet_router::{
-    Ask, Dialect, Events, Failure, FailureKind, Original, Piece, Remote, Sent, Size, bytes_with_images,
-    from_api,
+    AnswerMemory, Ask, Dialect, Events, Failure, FailureKind, Original, Piece, Remote, Sent, Size,
+    bytes_with_images, from_api,
 };
 use octet_upstream::{Client, Endpoint, Overrides, Raw, Settings, Timeouts, Upload};
 use serde_json::{Map, Value};
@@ -491,6 +491,20 @@ impl Events for Answer {
 
     fn is_remote(&self) -> bool {
         matches!(self, Self::RemoteTarget(_) | Self::OnDemandTarget { .. })
+    }
+
+    fn flows(&self) -> bool {
+        match self {
+            Self::RemoteTarget(answer) | Self::OnDemandTarget { answer, .. } => answer.flows(),
+            Self::LocalTarget(_) | Self::Ready(..) => false,
+        }
+    }
+
+    fn memory(&self) -> Option<AnswerMemory> {
+        match self {
+            Self::RemoteTarget(answer) | Self::OnDemandTarget { answer, .. } => answer.memory(),
+            Self::LocalTarget(_) | Self::Ready(..) => None,
+        }
     }
 
     fn warnings(&self) -> &[String] {

@@ -157,7 +157,7 @@ pub fn broken(e: &(dyn std::error::Error + 'static)) -> ApiError {
     let mut causes = std::iter::successors(Some(e), |e| e.source());
     let why = causes.find_map(|e| e.downcast_ref::<BodyError>());
     match why {
-        Some(slow @ BodyError::Slow) => ApiError::new(ErrorKind::Timeout, slow.to_string()),
+        Some(slow @ BodyError::Slow) => ApiError::new(ErrorKind::ClientTimeout, slow.to_string()),
         Some(evicted @ BodyError::Evicted) => {
             let error = ApiError::new(ErrorKind::Overloaded, evicted.to_string());
             ApiError { retry_after_s: Some(RETRY_S), ..error }

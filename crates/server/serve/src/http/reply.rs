@@ -10,7 +10,7 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use octet_api::ApiError;
 use octet_api::core::{Answer, Event, GenerateRequest};
 use octet_api::dialect::StreamWriter;
-use octet_router::{Piece, Size};
+use octet_router::{AnswerMemory, Piece, Size};
 
 use super::error::json;
 use super::yield_to_others::yield_to_others;
@@ -111,6 +111,10 @@ async fn whole(
     request: Arc<GenerateRequest>,
     form: Form,
 ) -> Result<Response, ApiError> {
+    if source.flows() {
+        return Ok(flowing(source));
+    }
+    let memory = source.memory();
     let mut answer_bytes = 0usize;
     let mut answer = Answer::default();
     let mut raw: Option<Bytes> = None;
@@ -141,7 +145,45 @@ async fn whole(
     };
     source.wrote(&body);
     source.finished();
+    // A client that reads slowly keeps the memory, not only the text.
+    let body = match memory {
+        Some(memory) => Bytes::from_owner(Held { body, _memory: memory }),
+        None => body,
+    };
     Ok(json(200, body))
+}
+
+/// A body with its share of the memory for long answers.
+struct Held {
+    body: Bytes,
+    _memory: AnswerMemory,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
+    }
+}
+
+/// Sends a whole answer on as it arrives. If it breaks off, so does the connection: its beginning was sent.
+pub fn flowing(source: impl AnswerSource) -> Response {
+    let bytes = try_unfold(source, |mut source| async move {
+        loop {
+            match source.next().await {
+                Some(Piece::Raw(bytes)) => {
+                    source.wrote(&bytes);
+                    return Ok(Some((bytes, source)));
+                }
+                Some(Piece::Event(Event::Error(e))) => return Err(e),
+                Some(Piece::Event(_)) => {}
+                None => {
+                    source.finished();
+                    return Ok(None);
+                }
+            }
+        }
+    });
+    json(200, Body::from_stream(bytes))
 }
 
 /// A stream being written. Dropped when the client disconnects.

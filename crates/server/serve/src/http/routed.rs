@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::response::Response;
+use bytes::BytesMut;
 use futures_util::stream::unfold;
 use hyper::HeaderMap;
 use hyper::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE, HeaderName};
@@ -14,7 +15,7 @@ use octet_router::{Dialect as Wire, Original, Piece};
 use super::body;
 use super::call::Call;
 use super::error::json;
-use super::reply::{Form, KEEP_ALIVE, respond, streamed, write_facts};
+use super::reply::{Form, KEEP_ALIVE, flowing, respond, streamed, write_facts};
 use crate::answer_source::{AnswerSource, Facts};
 use crate::app::App;
 use crate::gateway::read::{self, Own};
@@ -104,10 +105,24 @@ pub async fn parsed(
 /// Answers a request whose answer is one piece in its own dialect: embeddings, token counts.
 pub async fn ready(gateway: &Arc<Gateway>, c: Call, dialect: Wire) -> Result<Response, ApiError> {
     let Call { app, sender, body } = c;
-    let (got, facts) = bytes(&app, gateway, sender, dialect, body.into_parts()).await?;
-    let mut response = json(200, got);
+    let (mut response, facts) = match answered(&app, gateway, sender, dialect, body.into_parts()).await? {
+        Answered::Cached(bytes, facts) => (json(200, bytes), facts),
+        Answered::By(mut source) => {
+            let facts = source.facts();
+            let response = if source.flows() { flowing(*source) } else { json(200, collect(*source).await?) };
+            (response, facts)
+        }
+    };
     write_facts(facts, &mut response);
     Ok(response)
+}
+
+/// What answers a request whose answer is one piece.
+enum Answered {
+    /// The response cache.
+    Cached(Bytes, Facts),
+    /// A deployment.
+    By(Box<RoutedRequest>),
 }
 
 /// The same, as bytes.
@@ -116,8 +131,43 @@ pub async fn bytes(
     gateway: &Arc<Gateway>,
     sender: Sender,
     dialect: Wire,
-    (body, mut share): (Bytes, MemoryPermit),
+    parts: (Bytes, MemoryPermit),
 ) -> Result<(Bytes, Facts), ApiError> {
+    match answered(app, gateway, sender, dialect, parts).await? {
+        Answered::Cached(bytes, facts) => Ok((bytes, facts)),
+        Answered::By(mut source) => {
+            let facts = source.facts();
+            Ok((collect(*source).await?, facts))
+        }
+    }
+}
+
+/// The pieces of an answer as one.
+async fn collect(mut source: RoutedRequest) -> Result<Bytes, ApiError> {
+    let (mut first, mut more) = (None, BytesMut::new());
+    while let Some(piece) = source.next().await {
+        match piece {
+            Piece::Raw(bytes) if first.is_none() => first = Some(bytes),
+            Piece::Raw(bytes) => more.extend_from_slice(&bytes),
+            Piece::Event(octet_api::core::Event::Error(e)) => return Err(e),
+            Piece::Event(_) => {}
+        }
+    }
+    let first = first.ok_or_else(|| ApiError::new(ErrorKind::Upstream, "nothing was answered"))?;
+    let out = if more.is_empty() { first } else { [first, more.freeze()].concat().into() };
+    source.wrote(&out);
+    source.finished();
+    Ok(out)
+}
+
+/// Routes a request whose answer is one piece.
+async fn answered(
+    app: &Arc<App>,
+    gateway: &Arc<Gateway>,
+    sender: Sender,
+    dialect: Wire,
+    (body, mut share): (Bytes, MemoryPermit),
+) -> Result<Answered, ApiError> {
     let peeked = peek(&mut share, &body, dialect).await?;
     let Some(read::Peeked { request, own, body: left }) = peeked else {
         // Parsed fully to report what is wrong.
@@ -133,24 +183,12 @@ pub async fn bytes(
     if let Some(lookup) = lookup {
         if let Some(answer) = lookup.get().await {
             routed_request.answered_from_cache();
-            return Ok((answer, from_cache(&lookup)));
+            return Ok(Answered::Cached(answer, from_cache(&lookup)));
         }
         routed_request.keep(lookup);
     }
     routed_request.decide(None).await?;
-    let facts = routed_request.facts();
-    let mut out = None;
-    while let Some(piece) = routed_request.next().await {
-        match piece {
-            Piece::Raw(bytes) => out = Some(bytes),
-            Piece::Event(octet_api::core::Event::Error(e)) => return Err(e),
-            Piece::Event(_) => {}
-        }
-    }
-    let out = out.ok_or_else(|| ApiError::new(ErrorKind::Upstream, "nothing was answered"))?;
-    routed_request.wrote(&out);
-    routed_request.finished();
-    Ok((out, facts))
+    Ok(Answered::By(Box::new(routed_request)))
 }
 
 /// Facts about an answer from the response cache.

@@ -1,7 +1,9 @@
 //! The API errors of the pipeline. Used by `run`, `embed`, `rerank` and by code that resolves model names.
 
+use octet_api::core::GenerateRequest;
 use octet_api::{ApiError, ErrorKind, shortened};
 use octet_engine::engine::SubmitError;
+use octet_engine::sampler::SamplerError;
 
 /// `Retry-After` during shutdown: by then another server may have taken over.
 const RETRY_DRAINING_S: u64 = 5;
@@ -49,6 +51,28 @@ pub fn engine_error(e: &octet_engine::Error) -> ApiError {
         other => internal(&other.to_string()),
     }
 }
+
+/// The same, for a request that may itself be the cause; `form` is its field with a required format.
+pub fn answer_error(e: &octet_engine::Error, request: &GenerateRequest, form: Option<&str>) -> ApiError {
+    let error = engine_error(e);
+    match e {
+        octet_engine::Error::Constraint(_) => ApiError { param: form.map(str::to_string), ..error },
+        octet_engine::Error::Sampler(SamplerError::NothingAllowed) => {
+            let sampling = &request.sampling;
+            let has_bias = !sampling.logit_bias.is_empty() || !sampling.more.text_bias.is_empty();
+            // Otherwise the model's own numbers exclude every token.
+            match (form, has_bias) {
+                (Some(form), _) => ApiError::invalid(form, NOTHING_ALLOWED),
+                (None, true) => ApiError::invalid("logit_bias", NOTHING_ALLOWED),
+                (None, false) => error,
+            }
+        }
+        _ => error,
+    }
+}
+
+/// The error if the request excludes every next token.
+const NOTHING_ALLOWED: &str = "no token may come next: the required format, 'logit_bias' and the minimum length exclude all of them together";
 
 /// A server error.
 pub fn internal(what: &str) -> ApiError {

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::acquire::acquire;
 use super::answer::{Choice, prompt_logprobs};
-use super::errors::{engine_error, internal, submit_error, timeout};
+use super::errors::{answer_error, internal, submit_error, timeout};
 use super::plan::{Defaults, Plan, Reader, plan, render};
 use crate::answer_source::{AnswerSource, Facts};
 use crate::blocking::spawn_blocking;
@@ -365,10 +365,7 @@ impl Run {
             }
             engine::Event::Failed(e) => {
                 self.ready.extend(out);
-                let mut error = engine_error(&e);
-                if matches!(e, octet_engine::Error::Constraint(_)) {
-                    error.param = self.form.clone();
-                }
+                let error = answer_error(&e, &self.request, self.form.as_deref());
                 return self.fail(error);
             }
         }

@@ -3,6 +3,8 @@
 //! Lenient: unknown fields are skipped, and harmless mistakes of servers are corrected (calls without an index, or with `stop` as
 //! their finish reason).
 
+use std::collections::HashMap;
+
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -83,8 +85,11 @@ struct Function {
 #[derive(Debug, Default)]
 struct Progress {
     choice: u32,
-    /// The provider's indices of its calls; ours are the positions here.
-    calls: Vec<u32>,
+    /// Our indices of its calls, by the provider's.
+    calls: HashMap<u32, u32>,
+    /// The provider's index of the last call, and its highest.
+    last_call: u32,
+    highest_call: u32,
     /// The last call has no arguments so far.
     without_arguments: bool,
     refused: bool,
@@ -97,7 +102,12 @@ pub struct Translator {
     id: String,
     started: bool,
     choices: Vec<Progress>,
+    /// Their places, by the provider's index.
+    places: HashMap<u32, usize>,
 }
+
+/// Maximum number of choices in a stream: writers of streams search them. More than any provider has.
+const STREAM_CHOICES_MAX: usize = 1024;
 
 impl Translator {
     fn chunk(&mut self, chunk: Chunk, out: &mut Vec<Event>) -> Result<(), ApiError> {
@@ -126,13 +136,10 @@ impl Translator {
 
     fn choice(&mut self, c: Choice, out: &mut Vec<Event>) -> Result<(), ApiError> {
         let choice = c.index;
-        let at = match self.choices.iter().position(|p| p.choice == choice) {
-            Some(at) => at,
-            None => {
-                self.choices.push(Progress { choice, ..Progress::default() });
-                self.choices.len() - 1
-            }
-        };
+        let at = *self.places.entry(choice).or_insert(self.choices.len());
+        if at == self.choices.len() {
+            self.choices.push(Progress { choice, ..Progress::default() });
+        }
         let progress = &mut self.choices[at];
         if let Some(tokens) = c.logprobs.and_then(|l| l.content).filter(|t| !t.is_empty()) {
             let tokens: Vec<TokenLogprob> = tokens.into_iter().map(logprobs::Token::into).collect();
@@ -167,6 +174,10 @@ impl Translate for Translator {
             return Ok(true);
         }
         self.chunk(read(json)?, out)?;
+        if self.choices.len() > STREAM_CHOICES_MAX {
+            let what = format!("the provider's stream has more than {STREAM_CHOICES_MAX} choices");
+            return Err(ApiError::upstream(what));
+        }
         Ok(false)
     }
 
@@ -183,18 +194,20 @@ impl Progress {
         let number = match call.index {
             Some(number) => number,
             // Without indices, a name begins a new call.
-            None if function.name.is_some() => self.calls.iter().max().map_or(0, |n| n.saturating_add(1)),
-            None => self.calls.last().copied().unwrap_or(0),
+            None if self.calls.is_empty() => 0,
+            None if function.name.is_some() => self.highest_call.saturating_add(1),
+            None => self.last_call,
         };
-        let place = self.calls.iter().position(|n| *n == number);
-        let index = place.unwrap_or(self.calls.len()) as u32;
+        let place = self.calls.get(&number).copied();
+        let index = place.unwrap_or(self.calls.len() as u32);
         let choice = self.choice;
         if place.is_none() {
             let Some(name) = function.name.filter(|n| !n.is_empty()) else {
                 return Err(ApiError::upstream("the provider's answer calls a tool without saying which"));
             };
             self.end_call(out);
-            self.calls.push(number);
+            self.calls.insert(number, index);
+            (self.last_call, self.highest_call) = (number, self.highest_call.max(number));
             self.without_arguments = true;
             let id = id.unwrap_or_else(|| format!("call_{answer}_{choice}_{index}"));
             out.push(Event::ToolCallStart { choice, index, id, name });
@@ -247,10 +260,63 @@ impl Progress {
 pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
     let mut out = Vec::new();
     let mut translator = Translator::default();
-    translator.chunk(read(body)?, &mut out)?;
+    let mut chunk: Chunk = read(body)?;
+    // An answer is collected in the order of its choices.
+    chunk.choices.iter_mut().for_each(|choices| choices.sort_by_key(|c| c.index));
+    translator.chunk(chunk, &mut out)?;
     translator.end(&mut out)?;
     Ok(out)
 }
 
 /// Parses a stream of chunks.
 pub type ChunkReader = Reader<SseDecoder, Translator>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A search through all for each would take minutes.
+    #[test]
+    fn many_choices_and_calls_are_translated_in_linear_time() {
+        let many = 200_000;
+        let calls = (0..many)
+            .map(|i| format!("{{\"id\":\"c{i}\",\"function\":{{\"name\":\"f\",\"arguments\":\"{{}}\"}}}}"));
+        let calls = calls.collect::<Vec<_>>().join(",");
+        let one = format!(
+            "{{\"choices\":[{{\"index\":0,\"message\":{{\"tool_calls\":[{calls}]}},\"finish_reason\":\"tool_calls\"}}]}}"
+        );
+        let found = events(one.as_bytes()).unwrap();
+        let starts = found.iter().filter_map(|e| match e {
+            Event::ToolCallStart { index, .. } => Some(*index),
+            _ => None,
+        });
+        assert!(starts.eq(0..many));
+        // In descending order, which would move those that are there.
+        let choice = |i: u32| {
+            format!("{{\"index\":{i},\"message\":{{\"content\":\"a\"}},\"finish_reason\":\"stop\"}}")
+        };
+        let choices = (0..many).rev().map(choice).collect::<Vec<_>>().join(",");
+        let found = events(format!("{{\"choices\":[{choices}]}}").as_bytes()).unwrap();
+        let answer = crate::core::Answer::from_events(&found);
+        assert!(answer.choices.iter().map(|c| c.index).eq(0..many));
+    }
+
+    #[test]
+    fn a_stream_has_at_most_as_many_choices_as_any_provider_has() {
+        use crate::dialect::StreamReader;
+
+        let mut reader = ChunkReader::new();
+        let mut out = Vec::new();
+        for i in 0..=STREAM_CHOICES_MAX {
+            let chunk =
+                format!("data: {{\"choices\":[{{\"index\":{i},\"delta\":{{\"content\":\"a\"}}}}]}}\n\n");
+            reader.push(chunk.as_bytes(), &mut out);
+        }
+        assert!(
+            matches!(out.last(), Some(Event::Error(e)) if e.message.contains("choices")),
+            "{:?}",
+            out.last()
+        );
+        assert_eq!(out.iter().filter(|e| matches!(e, Event::Text { .. })).count(), STREAM_CHOICES_MAX + 1);
+    }
+}
