@@ -370,13 +370,12 @@ pub fn too_late(is_impatient: bool) -> Failure {
 impl<T: Target> OpenAnswer<T> {
     /// What the answer has used so far, as far as it was counted.
     pub fn usage(&self) -> Option<Usage> {
-        let usage = self.begun.tally.usage.or_else(|| self.begun.events.usage());
-        usage.filter(|usage| self.bounds.allow(usage))
+        self.begun.tally.usage.or_else(|| self.begun.events.usage())
     }
 
     /// The answer is complete: releases its permit with the usage. `whole`: it arrived in one piece.
     pub fn settle(mut self, whole: bool) {
-        let usage = self.usage();
+        let usage = self.usage().filter(|usage| self.bounds.allow(usage));
         if let Some(permit) = self.permit.take() {
             let tokens = usage.map(|u| (u.total_tokens(), u.completion_tokens));
             permit.answered(tokens, whole, Instant::now());

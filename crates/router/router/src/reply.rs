@@ -200,7 +200,7 @@ impl<T: Target> Reply<T> {
         self.trace.with(|route| look(route))
     }
 
-    /// The usage, once the answer has ended; `None` if it was not counted.
+    /// The usage as the target reports it, once the answer has ended; `None` if it was not counted. See [`Reply::believes`].
     pub fn usage(&self) -> Option<Usage> {
         self.usage
     }

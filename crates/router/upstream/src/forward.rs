@@ -319,6 +319,44 @@ impl Raw {
         }
     }
 
+    /// Reads on in an answer that is not a stream; false if it is one, or over.
+    fn poll_one_piece(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        let (Source::Unread { body, .. } | Source::Long { body, .. }) = &mut self.source else {
+            return Poll::Ready(false);
+        };
+        let bytes = match ready!(body.poll_next(cx)) {
+            Some(Ok(bytes)) => Some(bytes),
+            Some(Err(e)) => {
+                self.failure = Some(e);
+                return Poll::Ready(true);
+            }
+            None => None,
+        };
+        match (&mut self.source, bytes) {
+            (Source::Unread { copy, .. }, Some(bytes)) => {
+                if let Some(all) = copy {
+                    all.extend_from_slice(&bytes);
+                }
+                copy.take_if(|all| all.len() > COUNTED_BYTES_MAX);
+                self.queue.push_back(bytes);
+            }
+            (Source::Unread { copy, .. }, None) => {
+                let usage = copy.as_deref().and_then(octet_api::openai::usage_in);
+                self.source = Source::Done(usage);
+            }
+            (Source::Long { skim, .. }, Some(bytes)) => match skim.push(&bytes) {
+                Ok(()) => self.queue.push_back(bytes),
+                Err(e) => self.failure = Some(Failure::reported(e, None)),
+            },
+            (Source::Long { skim, dialect, .. }, None) => match skim.end() {
+                Ok(members) => self.source = Source::Done(watch::counted(*dialect, &members)),
+                Err(e) => self.failure = Some(Failure::reported(e, None)),
+            },
+            (Source::Stream { .. } | Source::Done(_), _) => {}
+        }
+        Poll::Ready(true)
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Failure>>> {
         loop {
             if let Some(bytes) = self.queue.pop_front() {
@@ -330,35 +368,7 @@ impl Raw {
                 failure.sent_any = self.sent_any;
                 return Poll::Ready(Some(Err(failure.without_keys(&self.endpoint))));
             }
-            if let Source::Unread { body, copy } = &mut self.source {
-                match ready!(body.poll_next(cx)) {
-                    Some(Ok(bytes)) => {
-                        if let Some(all) = copy {
-                            all.extend_from_slice(&bytes);
-                        }
-                        copy.take_if(|all| all.len() > COUNTED_BYTES_MAX);
-                        self.queue.push_back(bytes);
-                    }
-                    Some(Err(e)) => self.failure = Some(e),
-                    None => {
-                        let usage = copy.as_deref().and_then(octet_api::openai::usage_in);
-                        self.source = Source::Done(usage);
-                    }
-                }
-                continue;
-            }
-            if let Source::Long { body, skim, dialect } = &mut self.source {
-                match ready!(body.poll_next(cx)) {
-                    Some(Ok(bytes)) => match skim.push(&bytes) {
-                        Ok(()) => self.queue.push_back(bytes),
-                        Err(e) => self.failure = Some(Failure::reported(e, None)),
-                    },
-                    Some(Err(e)) => self.failure = Some(e),
-                    None => match skim.end() {
-                        Ok(members) => self.source = Source::Done(watch::counted(*dialect, &members)),
-                        Err(e) => self.failure = Some(Failure::reported(e, None)),
-                    },
-                }
+            if ready!(self.poll_one_piece(cx)) {
                 continue;
             }
             let Source::Stream { body, watch } = &mut self.source else { return Poll::Ready(None) };

@@ -5,13 +5,22 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use hyper::header::{HOST, ORIGIN};
+use hyper::header::{HOST, HeaderValue, ORIGIN};
 use hyper::{HeaderMap, Uri};
 
 /// Whether a request comes from a page that may not use the server. `allowed` are the configured origins; `local` is true if the
 /// server listens on the loopback interface only, so that its host name must be this machine's: one of `names`, or one that always is.
 pub fn is_foreign(headers: &HeaderMap, allowed: &[String], local: bool, names: &[String]) -> bool {
-    let Some(origin) = headers.get(ORIGIN) else { return false };
+    headers.get_all(ORIGIN).iter().any(|origin| is_foreign_origin(origin, headers, allowed, local, names))
+}
+
+fn is_foreign_origin(
+    origin: &HeaderValue,
+    headers: &HeaderMap,
+    allowed: &[String],
+    local: bool,
+    names: &[String],
+) -> bool {
     let Ok(origin) = origin.to_str() else { return true };
     if allowed.iter().any(|a| a == "*" || a == origin) {
         return false;
@@ -107,6 +116,10 @@ mod tests {
         assert!(!ask("http://octet.lan:8080", "octet.lan:8080", true), "a name that the operator gave it");
         assert!(ask("http://octet.lan:8080", "127.0.0.1:8080", true), "another server's page");
         assert!(ask("http://[::1]evil.example.com", "127.0.0.1:8080", true));
+        let mut two = HeaderMap::new();
+        two.append(ORIGIN, "http://127.0.0.1".parse().unwrap());
+        two.append(ORIGIN, "http://evil.example.com".parse().unwrap());
+        assert!(is_foreign(&two, &[], true, &[]), "each of several counts");
     }
 
     #[test]
