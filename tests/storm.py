@@ -207,7 +207,7 @@ def main():
     parser.add_argument("octet")
     parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--memory-limit", default="230MiB", help="room for one of the models")
+    parser.add_argument("--memory-limit", default="30MiB", help="room for one of the models")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         tiny = os.path.join(folder, "tiny.gguf")
@@ -232,11 +232,11 @@ def main():
             if len(samples) % 30 == 0:
                 recent = samples[-30:]
                 print(f"{time.time() - began:5.0f} s  {dict(storm.counts)}  memory {level(recent):.0f} to {max(recent):.0f} MiB", flush=True)
-        loads = server.text().count("loaded")
+        loads = server.text().count("loaded model=")
         code = server.stop()
         third = max(len(samples) // 3, 1)
         middle, last = level(samples[third:2 * third] or samples), level(samples[2 * third:] or samples)
-        print(f"{dict(storm.counts)}; lines about loads {loads}; memory {middle:.0f} -> {last:.0f} MiB, most {max(samples):.0f}; exit {code}")
+        print(f"{dict(storm.counts)}; {loads} loads; memory {middle:.0f} -> {last:.0f} MiB, most {max(samples):.0f}; exit {code}")
         for wrong in storm.wrong:
             print("WRONG", wrong)
         grew = last > middle * (1 + GROWTH_MAX) + 8
