@@ -185,7 +185,7 @@ fn recode(m: crate::Matrix, ty: GgmlType, out: &mut [u8]) {
 pub(crate) fn unify<'a>(types: impl IntoIterator<Item = &'a mut Quantised>, plain: bool) -> GgmlType {
     let mut all: Vec<&mut Quantised> = types.into_iter().collect();
     let is_int = |q: &&mut Quantised| matches!(q.ty, GgmlType::Q4_0 | GgmlType::Q8_0);
-    let common = if !plain && all.iter().all(|q| is_int(q)) { GgmlType::Q8_0 } else { GgmlType::F32 };
+    let common = if !plain && all.iter().all(is_int) { GgmlType::Q8_0 } else { GgmlType::F32 };
     for q in &mut all {
         q.recoded = (q.ty != common).then_some(common);
     }
