@@ -50,6 +50,7 @@
 
 pub mod anthropic;
 pub mod bedrock;
+mod calls;
 pub mod core;
 pub mod dialect;
 mod error;
@@ -60,6 +61,7 @@ pub mod llama;
 pub mod ndjson;
 pub mod ollama;
 pub mod openai;
+mod overflow;
 mod reader;
 mod rules;
 pub mod sse;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::openai::error::unreadable;
-use crate::{ApiError, ErrorKind};
+use crate::{ApiError, ErrorKind, overflow};
 
 /// The body of an error response: `{"type": "error", "error": {"type", "message"}, "request_id"}`.
 pub fn body(error: &ApiError, request_id: Option<&str>) -> Value {
@@ -61,7 +61,7 @@ pub(crate) fn from_value(value: &Value, status: Option<u16>) -> ApiError {
     let error = &value["error"];
     let name = error["type"].as_str().unwrap_or("");
     let message = error["message"].as_str().unwrap_or("the provider returned an error without a message");
-    let too_long = message.starts_with(TOO_LONG) || message.contains("exceed context limit");
+    let too_long = overflow::may_be(status) && name != "rate_limit_error" && overflow::is_overflow(message);
     let kind = match TYPES.iter().find(|(_, n)| *n == name) {
         _ if too_long => ErrorKind::ContextLength,
         Some((ErrorKind::Upstream, _)) => ErrorKind::Upstream,

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::openai::error::unreadable;
-use crate::{ApiError, ErrorKind};
+use crate::{ApiError, ErrorKind, overflow};
 
 /// Parses a provider's error from its status, the header `x-amzn-errortype` and its body.
 pub fn parse(status: u16, name: Option<&str>, body: &[u8]) -> ApiError {
@@ -19,11 +19,10 @@ pub(super) fn from_value(name: &str, value: &Value, status: Option<u16>) -> ApiE
     let name = name.split(':').next().unwrap_or("").rsplit('#').next().unwrap_or("");
     let message = ["message", "Message"].iter().find_map(|key| value[*key].as_str());
     let message = message.unwrap_or("the provider returned an error without a message");
-    let low = message.to_ascii_lowercase();
-    let too_long =
-        ["input is too long", "too many input tokens", "maximum context length", "prompt is too long"];
     let kind = match name.to_ascii_lowercase().as_str() {
-        "validationexception" if too_long.iter().any(|t| low.contains(t)) => ErrorKind::ContextLength,
+        "validationexception" | "modelerrorexception" if overflow::is_overflow(message) => {
+            ErrorKind::ContextLength
+        }
         "validationexception" | "serializationexception" => ErrorKind::InvalidRequest,
         "throttlingexception" | "servicequotaexceededexception" | "toomanyrequestsexception" => {
             ErrorKind::RateLimit

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::openai::error::unreadable;
-use crate::{ApiError, ErrorKind};
+use crate::{ApiError, ErrorKind, overflow};
 
 /// The body of an error response: `{"error": {"code", "message", "status", "details"}}`.
 pub fn body(error: &ApiError) -> Value {
@@ -76,9 +76,7 @@ pub(super) fn from_value(value: &Value, status: Option<u16>) -> ApiError {
     let kind = match (name, reason) {
         (_, Some("API_KEY_INVALID" | "API_KEY_EXPIRED")) => ErrorKind::Authentication,
         // It has no code of its own.
-        ("INVALID_ARGUMENT", _) if message.contains("exceeds the maximum number of tokens") => {
-            ErrorKind::ContextLength
-        }
+        ("INVALID_ARGUMENT", _) if overflow::is_overflow(message) => ErrorKind::ContextLength,
         ("INVALID_ARGUMENT" | "FAILED_PRECONDITION" | "OUT_OF_RANGE", _) => ErrorKind::InvalidRequest,
         ("UNAUTHENTICATED", _) => ErrorKind::Authentication,
         ("PERMISSION_DENIED", _) => ErrorKind::Permission,

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::openai::error::unreadable;
-use crate::{ApiError, ErrorKind};
+use crate::{ApiError, ErrorKind, overflow};
 
 /// Endpoints that change the models on disk, which Octet does from its command line only.
 const REFUSED: [(&str, &str); 6] = [
@@ -44,9 +44,8 @@ pub fn in_stream(json: &[u8]) -> ApiError {
 /// An error with this message, of a response or a stream (which has no status).
 pub(super) fn error_from_message(message: String, status: Option<u16>) -> ApiError {
     // The dialect has no error codes.
-    let too_long = ["exceeds the context", "exceeds maximum context", "context length"];
     let kind = match status {
-        Some(400) | None if too_long.iter().any(|t| message.contains(t)) => ErrorKind::ContextLength,
+        _ if overflow::may_be(status) && overflow::is_overflow(&message) => ErrorKind::ContextLength,
         Some(status) => ErrorKind::from_status(status),
         None => ErrorKind::Upstream,
     };

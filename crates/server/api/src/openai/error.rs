@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{ApiError, ErrorKind};
+use crate::{ApiError, ErrorKind, overflow};
 
 /// The body of an error response: `{"error": {"message", "type", "param", "code"}}`.
 pub fn body(error: &ApiError) -> Value {
@@ -52,7 +52,13 @@ pub fn reason(error: &ApiError) -> &str {
 pub fn parse(status: u16, body: &[u8]) -> ApiError {
     match serde_json::from_slice::<Value>(body) {
         Ok(value) => from_value(&value, Some(status)),
-        Err(_) => ApiError::new(ErrorKind::from_status(status), unreadable(status, body)),
+        Err(_) => {
+            let message = unreadable(status, body);
+            let is_overflow =
+                status < 500 && overflow::may_be(Some(status)) && overflow::is_overflow(&message);
+            let kind = if is_overflow { ErrorKind::ContextLength } else { ErrorKind::from_status(status) };
+            ApiError::new(kind, message)
+        }
     }
 }
 
@@ -98,9 +104,9 @@ pub(crate) fn from_value(value: &Value, status: Option<u16>) -> ApiError {
     let kind = match (code.as_deref().unwrap_or(""), type_name) {
         ("context_length_exceeded", _) | (_, "exceed_context_size_error") => ErrorKind::ContextLength,
         ("content_filter" | "content_policy_violation", _) => ErrorKind::ContentPolicy,
-        // vLLM has no code for it.
-        _ if text.contains("maximum context length") => ErrorKind::ContextLength,
         ("rate_limit_exceeded" | "insufficient_quota", _) | (_, "rate_limit_error") => ErrorKind::RateLimit,
+        // Most servers have no code for it.
+        _ if overflow::may_be(status) && overflow::is_overflow(text) => ErrorKind::ContextLength,
         (_, "overloaded_error") => ErrorKind::Overloaded,
         _ if status.is_some() => ErrorKind::from_status(status.unwrap_or(502)),
         (_, "invalid_request_error") => ErrorKind::InvalidRequest,
@@ -137,6 +143,18 @@ mod tests {
                 r#"{"object":"error","message":"This model's maximum context length is 10","type":"BadRequestError","code":400}"#,
                 ErrorKind::ContextLength,
                 "This model's maximum context length is 10",
+            ),
+            (
+                400,
+                r#"{"error":{"message":"Input is too long for requested model.","type":"invalid_request_error"}}"#,
+                ErrorKind::ContextLength,
+                "Input is too long for requested model.",
+            ),
+            (
+                429,
+                r#"{"error":{"message":"the prompt is too long for your tier"}}"#,
+                ErrorKind::RateLimit,
+                "the prompt is too long for your tier",
             ),
             (422, r#"{"detail":"wrong"}"#, ErrorKind::InvalidRequest, "wrong"),
             (429, r#"{"error":"slow down"}"#, ErrorKind::RateLimit, "slow down"),

@@ -100,6 +100,142 @@ fn server_quirks_are_handled() {
     );
 }
 
+/// The calls of a stream: id, name, arguments; and how the answer ended.
+fn calls(deltas: &[Value], finish: &str) -> (Vec<[String; 3]>, Option<FinishReason>) {
+    let end = chunk(json!([{"index": 0, "delta": {}, "finish_reason": finish}]));
+    let events = stream(deltas, &end);
+    let mut open = None;
+    for event in &events {
+        match event {
+            Event::ToolCallStart { index, .. } => open = Some(*index),
+            Event::ToolCallArguments { index, .. } => assert_eq!(open, Some(*index), "{events:?}"),
+            _ => {}
+        }
+    }
+    let answer = Answer::from_events(&events);
+    assert_eq!(answer.error, None);
+    let choice = &answer.choices[0];
+    let calls = choice.tool_calls().map(|(id, name, arguments)| [id, name, arguments].map(String::from));
+    (calls.collect(), choice.finish.clone())
+}
+
+/// openai-python reads these streams into the same calls.
+#[test]
+fn calls_whose_pieces_are_interleaved_stay_apart() {
+    let both = [["a", "alpha", "{\"x\":1}"], ["b", "beta", "{\"y\":2}"]].map(|call| call.map(String::from));
+    let begin = |i: u32, id: &str, name: &str| json!({"index": i, "id": id, "type": "function", "function": {"name": name, "arguments": ""}});
+    let more = |i: u32, text: &str| json!({"tool_calls": [{"index": i, "function": {"arguments": text}}]});
+    let both_begin = json!({"tool_calls": [begin(0, "a", "alpha"), begin(1, "b", "beta")]});
+    let pieces = [more(0, "{\"x\":"), more(1, "{\"y\":"), more(0, "1}"), more(1, "2}")];
+    let said = [&[both_begin.clone()][..], &pieces].concat();
+    assert_eq!(calls(&said, "tool_calls"), (both.to_vec(), Some(FinishReason::ToolCalls)));
+    // The second one is complete first.
+    let said = [both_begin.clone(), more(1, "{\"y\":2}"), more(0, "{\"x\":1}")];
+    assert_eq!(calls(&said, "tool_calls").0, both);
+    // All calls with the number 0, each whole, as Gemini's compatible endpoint sends them.
+    let whole = |id: &str, name: &str, text: &str| json!({"tool_calls": [{"index": 0, "id": id, "function": {"name": name, "arguments": text}}]});
+    let said = [whole("a", "alpha", "{\"x\":1}"), whole("b", "beta", "{\"y\":2}")];
+    assert_eq!(calls(&said, "stop"), (both.to_vec(), Some(FinishReason::ToolCalls)));
+    // A name in pieces, and one that is repeated.
+    let named = |name: &str, text: &str| json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": name, "arguments": text}}]});
+    let said = [named("al", ""), named("pha", ""), named("", "{\"x\":1}")];
+    assert_eq!(calls(&said, "tool_calls").0, both[..1]);
+    let said = [named("alpha", "{\"x\""), named("alpha", ":1}")];
+    assert_eq!(calls(&said, "tool_calls").0, both[..1]);
+    // A new id in each piece.
+    let said = [
+        json!({"tool_calls": [begin(0, "a", "alpha")]}),
+        json!({"tool_calls": [{"index": 0, "id": "z", "function": {"arguments": "{\"x\":1}"}}]}),
+    ];
+    assert_eq!(calls(&said, "tool_calls").0, both[..1]);
+    // A call without arguments has none only if the answer is whole.
+    let said = [both_begin, more(0, "{\"x\":")];
+    assert_eq!(calls(&said, "length").0, [["a", "alpha", "{\"x\":"].map(String::from)]);
+}
+
+/// Mistral's documentation: a list of parts, in whole answers and in streams.
+#[test]
+fn content_in_parts_is_reasoning_and_text() {
+    let thinking = |text: &str| json!({"type": "thinking", "thinking": [{"type": "text", "text": text}]});
+    let parts = json!([thinking("Okay"), {"type": "text", "text": "ans"}, {"type": "reference", "reference_ids": [1]}]);
+    let whole = json!({"id": "x", "created": 1, "model": "p", "choices": [{
+        "index": 0, "message": {"role": "assistant", "content": parts}, "finish_reason": "stop"}]});
+    let expected = vec![reasoning("Okay"), text("ans"), finished(FinishReason::Stop)];
+    assert_eq!(events(whole.to_string().as_bytes()).unwrap()[1..], expected);
+    let stop = chunk(json!([{"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}]));
+    let said = [
+        json!({"content": [thinking("Ok")]}),
+        json!({"content": [thinking("ay")]}),
+        json!({"content": "ans"}),
+    ];
+    let answer = Answer::from_events(&stream(&said, &stop));
+    assert_eq!(
+        (answer.choices[0].reasoning(), answer.choices[0].text()),
+        (Some("Okay".into()), "ans".into())
+    );
+    assert!(error(&stream(&[json!({"content": 5})], &stop)).message.contains("content"));
+}
+
+/// A chat client gets Claude's signature, sends it back in any form, and Claude gets its block unchanged.
+#[test]
+fn signed_reasoning_survives_a_chat_client() {
+    use octet_api::anthropic::messages;
+    let request = json!({"model": "m", "messages": [{"role": "user", "content": "A"}]});
+    let signature = Event::ReasoningSignature { choice: 0, signature: "S".into() };
+    let redacted = Event::RedactedReasoning { choice: 0, data: "D".into() };
+    let mut said = vec![started()];
+    said.extend([
+        reasoning("T1"),
+        reasoning("T2"),
+        signature,
+        redacted,
+        text("B"),
+        finished(FinishReason::Stop),
+    ]);
+    let parsed = parse(request.to_string().as_bytes()).unwrap();
+    let whole: Value = serde_json::from_slice(&response(&parsed, &Answer::from_events(&said))).unwrap();
+    let whole = whole["choices"][0]["message"].clone();
+    let streamed = write(ChunkWriter::new(&parsed), &said);
+    let lists = |name: &str| -> Vec<Value> {
+        let chunks =
+            streamed.split("data: ").filter_map(|line| serde_json::from_str::<Value>(line.trim()).ok());
+        chunks.filter_map(|c| c["choices"][0]["delta"][name].as_array().cloned()).flatten().collect()
+    };
+    assert_eq!(Value::from(lists("thinking_blocks")), whole["thinking_blocks"]);
+    let expected = json!([{"type": "thinking", "thinking": "T1T2", "signature": "S"}, {"type": "redacted_thinking", "data": "D"}]);
+    for name in ["thinking_blocks", "reasoning_details"] {
+        let history =
+            json!({"role": "assistant", "content": "B", "reasoning_content": "T1T2", (name): whole[name]});
+        let next = json!({"model": "m", "messages": [{"role": "user", "content": "A"}, history, {"role": "user", "content": "C"}]});
+        let next = parse(next.to_string().as_bytes()).unwrap();
+        let claude = messages::Provider { max_tokens: 100, adaptive: false };
+        let sent = Value::from(messages::body(&next, "claude", claude).unwrap().json);
+        let blocks = sent["messages"][1]["content"].as_array().unwrap();
+        assert_eq!(Value::from(blocks[..2].to_vec()), expected, "{name}");
+    }
+}
+
+/// LiteLLM's and OpenRouter's forms of signed reasoning.
+#[test]
+fn signed_reasoning_of_other_routers_is_read() {
+    let block = json!({"type": "thinking", "thinking": "T", "signature": "S"});
+    let detail =
+        json!({"type": "reasoning.text", "text": "T", "signature": "S", "format": "anthropic-claude-v1"});
+    let expected = [reasoning("T"), Event::ReasoningSignature { choice: 0, signature: "S".into() }];
+    for message in [
+        json!({"reasoning_content": "T", "thinking_blocks": [block]}),
+        json!({"reasoning": "T", "reasoning_details": [detail]}),
+    ] {
+        let whole =
+            json!({"id": "x", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]});
+        assert_eq!(events(whole.to_string().as_bytes()).unwrap()[1..3], expected);
+    }
+    // Another provider's cannot be verified by Claude.
+    let other = json!({"type": "reasoning.encrypted", "data": "x", "format": "openai-responses-v1"});
+    let whole = json!({"id": "x", "choices": [{"index": 0, "message": {"reasoning_details": [other]}, "finish_reason": "stop"}]});
+    assert_eq!(events(whole.to_string().as_bytes()).unwrap()[1..], [finished(FinishReason::Stop)]);
+}
+
 #[test]
 fn broken_streams_end_in_one_error() {
     let done = "data: [DONE]\n\n";
@@ -121,8 +257,9 @@ fn broken_streams_end_in_one_error() {
     }
     let nameless = json!({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]});
     assert!(error(&stream(&[nameless], done)).message.contains("without saying which"));
-    let call = |i: u32| json!({"tool_calls": [{"index": i, "id": "1", "function": {"name": "f", "arguments": "{"}}]});
-    assert!(error(&stream(&[call(0), call(1), call(0)], done)).message.contains("mixes"));
+    let call = |i: u32, text: &str| json!({"tool_calls": [{"index": i, "id": i.to_string(), "function": {"name": "f", "arguments": text}}]});
+    let late = [call(0, "{}"), call(1, "{}"), call(0, "}")];
+    assert!(error(&stream(&late, done)).message.contains("was complete"));
     let after = format!("{}{done}", chunk(json!([{"index": 0, "delta": {}, "finish_reason": "stop"}])));
     let got = stream(&hi, &format!("{after}{}", chunk(json!([{"index": 0, "delta": {"content": "late"}}]))));
     assert_eq!(got.last(), Some(&finished(FinishReason::Stop)), "nothing counts after the end");

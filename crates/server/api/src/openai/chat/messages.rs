@@ -199,6 +199,10 @@ fn assistant(o: &mut Object, m: &mut Message, hosted: &mut HashSet<String>) -> R
     if let Some(text) = o.read("refusal", Field::string)? {
         m.content.push(Part::text(text));
     }
+    // LiteLLM's and Anthropic's name, and OpenRouter's.
+    let lists = ["thinking_blocks", "reasoning_details"].map(|list| o.take(list));
+    let list = |at: usize| lists[at].as_ref().and_then(|f| f.value().as_array()).cloned();
+    let signed = super::proof::parts(list(0), list(1));
     for name in ["reasoning_content", "reasoning", "reasoning_text", "thinking"] {
         let Some(f) = o.take(name) else { continue };
         let found = reasoning(&f)?;
@@ -211,12 +215,13 @@ fn assistant(o: &mut Object, m: &mut Message, hosted: &mut HashSet<String>) -> R
     if m.reasoning.is_empty() {
         m.reasoning = parts.thoughts;
     }
-    if m.reasoning.is_empty() {
-        // LiteLLM's, Anthropic's and OpenRouter's names.
-        for list in ["thinking_blocks", "reasoning_details"] {
-            let texts = o.take(list).map(reasoning_texts).unwrap_or_default();
+    let is_proof = |part: &ReasoningPart| !matches!(part, ReasoningPart::Text { signature: None, .. });
+    if signed.iter().any(is_proof) {
+        m.reasoning = signed;
+    } else {
+        for list in lists.into_iter().flatten() {
             if m.reasoning.is_empty() {
-                m.reasoning.extend(texts);
+                m.reasoning = reasoning_texts(list);
             }
         }
     }

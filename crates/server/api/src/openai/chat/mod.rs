@@ -3,6 +3,7 @@
 
 mod body;
 mod messages;
+mod proof;
 mod reader;
 mod request;
 mod response;

@@ -12,7 +12,8 @@ use super::super::logprobs::Logprobs;
 use super::super::usage::{WireTimings, WireUsage};
 use super::super::{error, logprobs};
 use crate::ApiError;
-use crate::core::{Event, FinishReason, TokenLogprob};
+use crate::calls::Calls;
+use crate::core::{Event, FinishReason, ReasoningPart, TokenLogprob};
 use crate::dialect::broken_off;
 use crate::reader::{Reader, Translate, read};
 use crate::sse::SseDecoder;
@@ -51,14 +52,21 @@ struct Choice {
 
 #[derive(Deserialize)]
 struct Delta {
+    /// A text; Mistral's models that think send a list of parts.
     #[serde(default)]
-    content: Option<String>,
+    content: Option<Value>,
     #[serde(default)]
     refusal: Option<String>,
     #[serde(default)]
     reasoning_content: Option<String>,
     #[serde(default)]
     reasoning: Option<String>,
+    /// Signed reasoning, as LiteLLM's proxy sends it.
+    #[serde(default)]
+    thinking_blocks: Option<Vec<Value>>,
+    /// The same, as OpenRouter sends it.
+    #[serde(default)]
+    reasoning_details: Option<Vec<Value>>,
     #[serde(default)]
     tool_calls: Option<Vec<Call>>,
 }
@@ -85,13 +93,7 @@ struct Function {
 #[derive(Debug, Default)]
 struct Progress {
     choice: u32,
-    /// Our indices of its calls, by the provider's.
-    calls: HashMap<u32, u32>,
-    /// The provider's index of the last call, and its highest.
-    last_call: u32,
-    highest_call: u32,
-    /// The last call has no arguments so far.
-    without_arguments: bool,
+    calls: Calls,
     refused: bool,
     finished: bool,
 }
@@ -138,7 +140,7 @@ impl Translator {
         let choice = c.index;
         let at = *self.places.entry(choice).or_insert(self.choices.len());
         if at == self.choices.len() {
-            self.choices.push(Progress { choice, ..Progress::default() });
+            self.choices.push(Progress { choice, calls: Calls::of(choice), ..Progress::default() });
         }
         let progress = &mut self.choices[at];
         if let Some(tokens) = c.logprobs.and_then(|l| l.content).filter(|t| !t.is_empty()) {
@@ -146,21 +148,11 @@ impl Translator {
             out.push(Event::Logprobs { choice, tokens });
         }
         if let Some(delta) = c.delta {
-            let nonempty = |text: Option<String>| text.filter(|t| !t.is_empty());
-            let reasoning = nonempty(delta.reasoning_content).or_else(|| nonempty(delta.reasoning));
-            out.extend(reasoning.map(|text| Event::Reasoning { choice, text }));
-            out.extend(nonempty(delta.content).map(|text| Event::Text { choice, text }));
-            if let Some(text) = nonempty(delta.refusal) {
-                progress.refused = true;
-                out.push(Event::Text { choice, text });
-            }
-            for call in delta.tool_calls.unwrap_or_default() {
-                progress.call(call, &self.id, out)?;
-            }
+            progress.delta(delta, &self.id, out)?;
         }
         if let Some(reason) = c.finish_reason.filter(|_| !progress.finished) {
             progress.finished = true;
-            progress.end_call(out);
+            progress.calls.finish(reason == "length", &self.id, out)?;
             let reason = progress.reason(&reason, c.stop_reason)?;
             out.push(Event::Finished { choice, reason });
         }
@@ -188,52 +180,59 @@ impl Translate for Translator {
 }
 
 impl Progress {
+    fn delta(&mut self, delta: Delta, answer: &str, out: &mut Vec<Event>) -> Result<(), ApiError> {
+        let choice = self.choice;
+        let nonempty = |text: Option<String>| text.filter(|t| !t.is_empty());
+        let signed = proofs(choice, delta.thinking_blocks, delta.reasoning_details);
+        let has_text = signed.iter().any(|e| matches!(e, Event::Reasoning { .. }));
+        let reasoning = nonempty(delta.reasoning_content).or_else(|| nonempty(delta.reasoning));
+        let reasoning = reasoning.filter(|_| !has_text);
+        let content = content(choice, delta.content)?;
+        let refusal = nonempty(delta.refusal);
+        self.refused |= refusal.is_some();
+        let reasoning = reasoning.map(|text| Event::Reasoning { choice, text });
+        let refusal = refusal.map(|text| Event::Text { choice, text });
+        for event in reasoning.into_iter().chain(signed).chain(content).chain(refusal) {
+            self.calls.emit(event, out);
+        }
+        delta.tool_calls.into_iter().flatten().try_for_each(|call| self.call(call, answer, out))
+    }
+
     fn call(&mut self, call: Call, answer: &str, out: &mut Vec<Event>) -> Result<(), ApiError> {
         let function = call.function.unwrap_or(Function { name: None, arguments: None });
         let id = call.id.filter(|id| !id.is_empty());
-        let number = match call.index {
-            Some(number) => number,
-            // Without indices, a name begins a new call.
-            None if self.calls.is_empty() => 0,
-            None if function.name.is_some() => self.highest_call.saturating_add(1),
-            None => self.last_call,
+        let name = function.name.filter(|name| !name.is_empty());
+        let calls = &mut self.calls;
+        let known = match call.index {
+            // Some servers give all calls the same number, and others a new id to each piece of one.
+            Some(number) => calls
+                .position(number.into())
+                .filter(|at| name.is_none() || id.as_ref().is_none_or(|id| !calls.has_other_id(*at, id))),
+            // Without numbers, a name begins a new call.
+            None => match &id {
+                Some(id) if name.is_none() => calls.with_id(id).or(calls.last()),
+                _ if name.is_none() => calls.last(),
+                _ => None,
+            },
         };
-        let place = self.calls.get(&number).copied();
-        let index = place.unwrap_or(self.calls.len() as u32);
-        let choice = self.choice;
-        if place.is_none() {
-            let Some(name) = function.name.filter(|n| !n.is_empty()) else {
-                return Err(ApiError::upstream("the provider's answer calls a tool without saying which"));
-            };
-            self.end_call(out);
-            self.calls.insert(number, index);
-            (self.last_call, self.highest_call) = (number, self.highest_call.max(number));
-            self.without_arguments = true;
-            let id = id.unwrap_or_else(|| format!("call_{answer}_{choice}_{index}"));
-            out.push(Event::ToolCallStart { choice, index, id, name });
-        }
+        let at = match known {
+            Some(at) => {
+                if let Some(piece) = &name {
+                    calls.extend_name(at, piece);
+                }
+                at
+            }
+            None => {
+                let number = call.index.map_or_else(|| calls.next_number(), u64::from);
+                calls.begin(number, id, name.unwrap_or_default())
+            }
+        };
         let text = match function.arguments {
-            None | Some(Value::Null) => String::new(),
+            None | Some(Value::Null) => return Ok(()),
             Some(Value::String(text)) => text,
             Some(object) => object.to_string(),
         };
-        if text.is_empty() {
-            return Ok(());
-        }
-        if index as usize + 1 != self.calls.len() {
-            return Err(ApiError::upstream("the provider's answer mixes the arguments of several calls"));
-        }
-        self.without_arguments = false;
-        out.push(Event::ToolCallArguments { choice, index, text });
-        Ok(())
-    }
-
-    /// A call without arguments gets an empty object: clients of other dialects expect one.
-    fn end_call(&mut self, out: &mut Vec<Event>) {
-        if std::mem::take(&mut self.without_arguments) {
-            let index = self.calls.len() as u32 - 1;
-            out.push(Event::ToolCallArguments { choice: self.choice, index, text: "{}".into() });
-        }
+        self.calls.arguments(at, &text, answer, out)
     }
 
     fn reason(&self, name: &str, stop: Option<Value>) -> Result<FinishReason, ApiError> {
@@ -251,6 +250,55 @@ impl Progress {
             },
         })
     }
+}
+
+/// The events of a message's content: a text, or a list of parts. Mistral's parts of kind `thinking` have a list of texts.
+fn content(choice: u32, content: Option<Value>) -> Result<Vec<Event>, ApiError> {
+    let parts = match content {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::String(text)) if text.is_empty() => return Ok(Vec::new()),
+        Some(Value::String(text)) => return Ok(vec![Event::Text { choice, text }]),
+        Some(Value::Array(parts)) => parts,
+        Some(other) => {
+            let what = crate::json::describe(&other);
+            return Err(ApiError::upstream(format!("the provider's answer has {what} as its content")));
+        }
+    };
+    let event = |part: Value| match part["type"].as_str() {
+        Some("thinking") => text_of(&part["thinking"]).map(|text| Event::Reasoning { choice, text }),
+        Some("text" | "output_text") | None => {
+            text_of(&part["text"]).map(|text| Event::Text { choice, text })
+        }
+        // References to sources, images: the text does not depend on them.
+        Some(_) => None,
+    };
+    Ok(parts.into_iter().filter_map(event).collect())
+}
+
+/// A text, or the texts of a list of parts; `None` if it is empty.
+fn text_of(value: &Value) -> Option<String> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts.iter().filter_map(|p| p["text"].as_str().or(p.as_str())).collect(),
+        _ => String::new(),
+    };
+    (!text.is_empty()).then_some(text)
+}
+
+/// Signed and encrypted reasoning of `thinking_blocks` and `reasoning_details`. Servers that send one of these lists repeat its texts as
+/// `reasoning_content`.
+fn proofs(choice: u32, blocks: Option<Vec<Value>>, details: Option<Vec<Value>>) -> Vec<Event> {
+    let mut out = Vec::new();
+    for part in super::proof::parts(blocks, details) {
+        match part {
+            ReasoningPart::Text { text, signature } => {
+                out.extend((!text.is_empty()).then_some(Event::Reasoning { choice, text }));
+                out.extend(signature.map(|signature| Event::ReasoningSignature { choice, signature }));
+            }
+            ReasoningPart::Redacted(data) => out.push(Event::RedactedReasoning { choice, data }),
+        }
+    }
+    out
 }
 
 /// The events of a whole answer.

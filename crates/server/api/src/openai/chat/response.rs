@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::super::envelope::{self, stop_reason};
 use super::super::experts::WireExperts;
 use super::super::logprobs::Logprobs;
+use super::proof::Proofs;
 use super::{FUNCTION_CALL, NAMES, finish_name};
 use crate::core::{Answer, Choice, FinishReason, GenerateRequest, ToolOrigin};
 
@@ -28,6 +29,8 @@ struct WireMessage<'a> {
     refusal: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
+    #[serde(flatten)]
+    proofs: Proofs,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<WireCall<'a>>,
     /// The call of one of the deprecated `functions`.
@@ -87,6 +90,7 @@ fn choice<'a>(request: &GenerateRequest, c: &'a Choice) -> WireChoice<'a> {
             content,
             refusal: None,
             reasoning_content: c.reasoning().filter(|_| request.shows_reasoning()),
+            proofs: if request.shows_reasoning() { Proofs::of(&c.blocks) } else { Proofs::default() },
             tool_calls: calls,
             function_call,
         },

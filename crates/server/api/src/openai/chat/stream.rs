@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::super::envelope::{ChunkStream, stop_reason};
 use super::super::experts::WireExperts;
 use super::super::logprobs::Logprobs;
+use super::proof::Proofs;
 use super::{FUNCTION_CALL, NAMES, finish_name};
 use crate::core::{Event, FinishReason, GenerateRequest, RoutedExperts, TokenLogprob, ToolOrigin};
 use crate::dialect::StreamWriter;
@@ -29,6 +30,8 @@ pub struct ChunkWriter {
     custom_calls: Vec<CustomCall>,
     /// Experts of tokens whose text is not written yet, by choice.
     experts: Vec<(u32, RoutedExperts)>,
+    /// Reasoning that is not signed so far, by choice.
+    thoughts: Vec<(u32, String)>,
 }
 
 #[derive(Serialize)]
@@ -59,6 +62,8 @@ struct Delta<'a> {
     content: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<&'a str>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    proofs: Option<Proofs>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_calls: Option<[DeltaCall<'a>; 1]>,
     /// A piece of the call of one of the deprecated `functions`.
@@ -119,7 +124,22 @@ impl ChunkWriter {
                 .collect(),
             custom_calls: Vec::new(),
             experts: Vec::new(),
+            thoughts: Vec::new(),
         }
+    }
+
+    /// Writes the signature or the encrypted form of the last reasoning.
+    fn proofs(&mut self, choice: u32, proofs: Proofs, out: &mut Vec<u8>) {
+        self.delta(choice, Delta { proofs: Some(proofs), ..Delta::default() }, out);
+    }
+
+    /// The reasoning of a choice since its last signature.
+    fn thought(&mut self, choice: u32) -> &mut String {
+        let at = self.thoughts.iter().position(|(c, _)| *c == choice).unwrap_or_else(|| {
+            self.thoughts.push((choice, String::new()));
+            self.thoughts.len() - 1
+        });
+        &mut self.thoughts[at].1
     }
 
     /// Writes a piece of a choice, after the role chunk if it is the first.
@@ -231,7 +251,18 @@ impl StreamWriter for ChunkWriter {
         }
         match event {
             Event::Reasoning { choice, text } if self.reasoning => {
+                self.thought(*choice).push_str(text);
                 self.delta(*choice, Delta { reasoning_content: Some(text), ..Delta::default() }, out);
+            }
+            Event::ReasoningSignature { choice, signature } if self.reasoning => {
+                let mut proofs = Proofs::default();
+                proofs.signed(&std::mem::take(self.thought(*choice)), signature);
+                self.proofs(*choice, proofs, out);
+            }
+            Event::RedactedReasoning { choice, data } if self.reasoning => {
+                let mut proofs = Proofs::default();
+                proofs.encrypted(data);
+                self.proofs(*choice, proofs, out);
             }
             Event::Text { choice, text } => {
                 self.delta(*choice, Delta { content: Some(text), ..Delta::default() }, out);
@@ -265,7 +296,7 @@ impl StreamWriter for ChunkWriter {
             | Event::Usage(_)
             | Event::Timings(_)
             | Event::Error(_) => self.stream.record(event, out),
-            // Only Anthropic's dialect has signatures; the other events were not requested.
+            // They were not requested.
             Event::ReasoningSignature { .. }
             | Event::RedactedReasoning { .. }
             | Event::Reasoning { .. }

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::super::usage::AnyUsage;
 use super::super::{error, logprobs};
 use crate::ApiError;
+use crate::calls::Calls;
 use crate::core::{Event, FinishReason};
 use crate::dialect::broken_off;
 use crate::reader::{Reader, Translate, read};
@@ -136,10 +137,8 @@ type Number = Option<u64>;
 /// An item that the provider announced.
 #[derive(Debug, Default)]
 struct Announced {
-    /// A call that is not emitted yet: the provider's id, and the tool.
-    waits: Option<(Option<String>, String)>,
-    /// The emitted index of the call.
-    call: Option<u32>,
+    /// Its position among the calls.
+    call: Option<usize>,
     /// Whether a part of it arrived.
     has_begun: bool,
     /// Whether it is complete.
@@ -150,10 +149,9 @@ struct Announced {
 #[derive(Debug, Default)]
 pub struct Translator {
     started: bool,
+    id: String,
     items: HashMap<Number, Announced>,
-    /// The current item.
-    open: Option<Number>,
-    calls: u32,
+    calls: Calls,
     refused: bool,
     finished: bool,
 }
@@ -170,7 +168,7 @@ impl Translator {
             ("response.output_item.done", _, Some(item)) => self.done(number, Item::of(item)?, out)?,
             ("response.function_call_arguments.delta", ..) => {
                 if let Some(text) = delta {
-                    self.arguments(number, text, out)?;
+                    self.arguments(number, &text, out)?;
                 }
             }
             ("response.output_text.delta", ..) => {
@@ -178,16 +176,16 @@ impl Translator {
                 if let Some(tokens) = wire.logprobs.filter(|t| !t.is_null()) {
                     logged(parse_known(tokens)?, out);
                 }
-                out.extend(delta.map(|text| Event::Text { choice: 0, text }));
+                self.emit(delta.map(|text| Event::Text { choice: 0, text }), out);
             }
             ("response.refusal.delta", ..) => {
                 self.mark_begun(number);
                 self.refused = true;
-                out.extend(delta.map(|text| Event::Text { choice: 0, text }));
+                self.emit(delta.map(|text| Event::Text { choice: 0, text }), out);
             }
             ("response.reasoning_summary_text.delta" | "response.reasoning_text.delta", ..) => {
                 self.mark_begun(number);
-                out.extend(delta.map(|text| Event::Reasoning { choice: 0, text }));
+                self.emit(delta.map(|text| Event::Reasoning { choice: 0, text }), out);
             }
             // Parts of a summary are paragraphs.
             ("response.reasoning_summary_part.added", ..)
@@ -196,7 +194,7 @@ impl Translator {
                 out.push(Event::Reasoning { choice: 0, text: "\n\n".into() });
             }
             ("response.completed" | "response.incomplete", Some(response), _) => {
-                self.finish(parse_known(response)?, out);
+                self.finish(parse_known(response)?, out)?;
                 return Ok(true);
             }
             ("response.failed", Some(response), _) => {
@@ -210,8 +208,9 @@ impl Translator {
 
     fn start(&mut self, response: &Response, out: &mut Vec<Event>) {
         if !std::mem::replace(&mut self.started, true) {
+            self.id = response.id.clone().unwrap_or_default();
             out.push(Event::Started {
-                id: response.id.clone().unwrap_or_default(),
+                id: self.id.clone(),
                 model: response.model.clone().unwrap_or_default(),
                 created_s: response.created_at.unwrap_or(0.0) as u64,
                 usage: None,
@@ -222,21 +221,18 @@ impl Translator {
     /// Processes a part of an item, even if the item was not announced.
     fn mark_begun(&mut self, number: Number) {
         self.items.entry(number).or_default().has_begun = true;
-        self.open = Some(number);
     }
 
-    /// A call is emitted with its first arguments: clients expect all of one before the next.
-    fn arguments(&mut self, number: Number, text: String, out: &mut Vec<Event>) -> Result<(), ApiError> {
-        let item = self.items.get_mut(&number).filter(|i| !i.has_begun || self.open == Some(number));
-        let index = item.and_then(|item| call_index(item, &mut self.calls, out));
-        let Some(index) = index else {
-            return Err(ApiError::upstream(
-                "the provider's answer has arguments of no call, or mixes those of several",
-            ));
+    fn emit(&mut self, events: impl IntoIterator<Item = Event>, out: &mut Vec<Event>) {
+        events.into_iter().for_each(|event| self.calls.emit(event, out));
+    }
+
+    fn arguments(&mut self, number: Number, text: &str, out: &mut Vec<Event>) -> Result<(), ApiError> {
+        let Some(call) = self.items.get(&number).and_then(|item| item.call) else {
+            return Err(ApiError::upstream("the provider's answer has arguments of no call"));
         };
         self.mark_begun(number);
-        out.push(Event::ToolCallArguments { choice: 0, index, text });
-        Ok(())
+        self.calls.arguments(call, text, &self.id, out)
     }
 
     fn added(&mut self, number: Number, item: &Item) -> Result<(), ApiError> {
@@ -244,14 +240,16 @@ impl Translator {
         if number.is_some() && self.items.contains_key(&number) {
             return Ok(());
         }
-        let mut waits = None;
+        let mut at = None;
         if let Item::Call(call) = item {
             let Some(name) = call.name.clone().filter(|n| !n.is_empty()) else {
                 return Err(ApiError::upstream("the provider's answer calls a tool without saying which"));
             };
-            waits = Some((call.call_id.clone().filter(|id| !id.is_empty()), name));
+            let id = call.call_id.clone().filter(|id| !id.is_empty());
+            let own = number.unwrap_or_else(|| self.calls.next_number());
+            at = Some(self.calls.begin(own, id, name));
         }
-        self.items.insert(number, Announced { waits, ..Announced::default() });
+        self.items.insert(number, Announced { call: at, ..Announced::default() });
         Ok(())
     }
 
@@ -262,9 +260,13 @@ impl Translator {
             self.added(number, &item)?;
         }
         let announced = self.items.entry(number).or_default();
-        let is_said = std::mem::replace(&mut announced.is_done, true) || announced.has_begun;
+        let was_done = std::mem::replace(&mut announced.is_done, true);
+        let (is_said, call_at) = (was_done || announced.has_begun, announced.call);
         if is_said {
-            return Ok(());
+            return match call_at.filter(|_| !was_done) {
+                Some(at) => self.calls.complete(at, &self.id, out),
+                None => Ok(()),
+            };
         }
         match item {
             Item::Call(call) => {
@@ -273,8 +275,10 @@ impl Translator {
                     Some(Value::String(text)) => text,
                     Some(other) => other.to_string(),
                 };
-                let text = if text.trim().is_empty() { "{}".into() } else { text };
-                self.arguments(number, text, out)?;
+                self.arguments(number, &text, out)?;
+                if let Some(at) = call_at {
+                    self.calls.complete(at, &self.id, out)?;
+                }
             }
             Item::Reasoning(reasoning) => {
                 let text = |list| {
@@ -284,7 +288,7 @@ impl Translator {
                 // The reasoning text, else its summary.
                 let whole = text(reasoning.content)?;
                 let text = if whole.is_empty() { text(reasoning.summary)? } else { whole };
-                out.extend((!text.is_empty()).then_some(Event::Reasoning { choice: 0, text }));
+                self.emit((!text.is_empty()).then_some(Event::Reasoning { choice: 0, text }), out);
                 self.mark_begun(number);
             }
             Item::Message(message) => {
@@ -292,7 +296,7 @@ impl Translator {
                     self.refused |= part.kind == "refusal";
                     logged(part.logprobs.unwrap_or_default(), out);
                     let text = part.text.or(part.refusal).filter(|t| !t.is_empty());
-                    out.extend(text.map(|text| Event::Text { choice: 0, text }));
+                    self.emit(text.map(|text| Event::Text { choice: 0, text }), out);
                 }
                 self.mark_begun(number);
             }
@@ -301,39 +305,23 @@ impl Translator {
         Ok(())
     }
 
-    fn finish(&mut self, response: Response, out: &mut Vec<Event>) {
+    fn finish(&mut self, response: Response, out: &mut Vec<Event>) -> Result<(), ApiError> {
         self.start(&response, out);
-        // Calls without further parts.
-        let mut waiting: Vec<_> = self.items.iter_mut().filter(|(_, item)| item.waits.is_some()).collect();
-        waiting.sort_unstable_by_key(|(number, _)| **number);
-        for (_, item) in waiting {
-            call_index(item, &mut self.calls, out);
-        }
         let cut = response.incomplete_details.and_then(|d| d.reason);
+        let is_cut = cut.is_some() || response.status.as_deref() == Some("incomplete");
+        self.calls.finish(is_cut, &self.id, out)?;
         let reason = match cut.as_deref() {
             Some("content_filter") => FinishReason::ContentFilter,
-            Some(_) => FinishReason::Length,
-            None if response.status.as_deref() == Some("incomplete") => FinishReason::Length,
-            None if self.calls > 0 => FinishReason::ToolCalls,
-            None if self.refused => FinishReason::ContentFilter,
-            None => FinishReason::Stop,
+            _ if is_cut => FinishReason::Length,
+            _ if !self.calls.is_empty() => FinishReason::ToolCalls,
+            _ if self.refused => FinishReason::ContentFilter,
+            _ => FinishReason::Stop,
         };
         self.finished = true;
         out.push(Event::Finished { choice: 0, reason });
         out.extend(response.usage.map(|u| Event::Usage(u.into())));
+        Ok(())
     }
-}
-
-/// The emitted index of a call, which is emitted now if it was not. `None` for other items.
-fn call_index(item: &mut Announced, calls: &mut u32, out: &mut Vec<Event>) -> Option<u32> {
-    if let Some((id, name)) = item.waits.take() {
-        let index = *calls;
-        *calls += 1;
-        let id = id.unwrap_or_else(|| format!("call_{index}"));
-        out.push(Event::ToolCallStart { choice: 0, index, id, name });
-        item.call = Some(index);
-    }
-    item.call
 }
 
 fn logged(tokens: Vec<logprobs::Token>, out: &mut Vec<Event>) {
@@ -382,7 +370,7 @@ pub fn events(body: &[u8]) -> Result<Vec<Event>, ApiError> {
     for (i, item) in response.output.take().into_iter().flatten().enumerate() {
         t.done(Some(i as u64), Item::of(item)?, &mut out)?;
     }
-    t.finish(response, &mut out);
+    t.finish(response, &mut out)?;
     Ok(out)
 }
 
