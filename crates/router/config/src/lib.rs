@@ -16,6 +16,7 @@
 //! );
 //! ```
 
+mod families;
 mod fields;
 pub mod header;
 pub mod import;
@@ -36,6 +37,7 @@ mod tree;
 pub mod units;
 mod yaml;
 
+pub use families::{Accepts, Off, ReasoningForm, ResponsesFor, Thinking};
 pub use model::*;
 pub use prices::{Price, PriceList};
 pub use printable::printable;

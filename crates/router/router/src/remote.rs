@@ -91,7 +91,7 @@ impl Target for Remote {
             let events = self.client.generate_in(endpoint, &request, bytes, ask.traceparent).await?;
             return Ok(Answer::Rest(Continued { events, rest }));
         }
-        match ask.original.filter(|o| endpoint.speaks(o.dialect)) {
+        match ask.original.filter(|o| endpoint.forwards(o.dialect, &o.body)) {
             Some(o) => {
                 let (headers, body) = (&o.headers, &o.body);
                 let stream = ask.request.stream;
@@ -159,6 +159,14 @@ impl Events for Answer {
         match self {
             Self::Events(events) => events.memory(),
             Self::Rest(_) | Self::Raw(_) => None,
+        }
+    }
+
+    fn warnings(&self) -> &[String] {
+        match self {
+            Self::Events(events) => events.warnings(),
+            Self::Rest(_) => &[],
+            Self::Raw(raw) => raw.warnings(),
         }
     }
 

@@ -160,6 +160,7 @@ mod tests {
             extra_body: map(json!({"options": {"num_gpu": 1}, "priority": 2})),
             chat_template_kwargs: map(json!({"enable_thinking": false, "k": 1})),
             drop_params: false,
+            modify_params: false,
         };
         let mut body = map(json!({
             "temperature": 1, "user": "me", "max_tokens": 5, "x": 1, "y": 2, "a": {"b": {"c": 1, "d": 2}},

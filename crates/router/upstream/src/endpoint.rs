@@ -9,7 +9,7 @@ use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, USER_AG
 use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
-use octet_config::{Auth, Provider, Remote, ResponsesUse, header};
+use octet_config::{Accepts, Auth, Provider, Remote, ResponsesFor, ResponsesUse, header};
 use serde_json::{Map, Value};
 
 use crate::auth::Token;
@@ -115,7 +115,7 @@ impl Default for Timeouts {
 /// Default maximum size of an answer: a complete one or a stream, embeddings included.
 pub const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
-/// Default maximum tokens of Anthropic's answers: its dialect requires a limit.
+/// Maximum tokens of Anthropic's answers if nothing is known of the model: its dialect requires a limit.
 pub const MAX_TOKENS: u32 = 8192;
 
 /// Settings of an [`Endpoint`].
@@ -129,8 +129,8 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// Maximum size of an answer.
     pub answer_bytes_max: u64,
-    /// Default maximum tokens of an answer, if the provider requires a limit (Anthropic).
-    pub max_tokens: u32,
+    /// The configured limit of answers in tokens. Default: the model family's.
+    pub max_tokens: Option<u32>,
 }
 
 impl Settings {
@@ -141,7 +141,7 @@ impl Settings {
             params: Map::new(),
             timeouts: Timeouts::default(),
             answer_bytes_max: ANSWER_BYTES_MAX,
-            max_tokens: MAX_TOKENS,
+            max_tokens: None,
         }
     }
 }
@@ -156,6 +156,7 @@ pub struct InvalidEndpoint(pub String);
 pub struct Endpoint {
     shared: Arc<Shared>,
     model: String,
+    accepts: Arc<Accepts>,
 }
 
 #[derive(Debug)]
@@ -230,17 +231,47 @@ impl Endpoint {
         let path = parts.path_and_query.map(|p| p.path().trim_end_matches('/').to_string());
         let headers = headers(remote)?;
         let model = remote.model.clone();
+        let accepts = Arc::new(Accepts::of(&remote.family));
         let path = path.unwrap_or_default();
         let defaults = Overlay::new(&settings.params);
         let forced = Overlay::new(&remote.changes.edits.set);
         let token = Token::default();
         let shared = Shared { settings, scheme, authority, path, headers, defaults, forced, token };
-        Ok(Self { shared: Arc::new(shared), model })
+        Ok(Self { shared: Arc::new(shared), model, accepts })
     }
 
     /// The same with another model name, for names with wildcards.
     pub fn with_model(&self, model: impl Into<String>) -> Self {
-        Self { shared: Arc::clone(&self.shared), model: model.into() }
+        let model = model.into();
+        let family = &self.shared.settings.remote.family;
+        let accepts = match family.split_once('/').filter(|(_, pattern)| pattern.contains('*')) {
+            Some((provider, _)) => Arc::new(Accepts::of(&format!("{provider}/{model}"))),
+            None => Arc::clone(&self.accepts),
+        };
+        Self { shared: Arc::clone(&self.shared), model, accepts }
+    }
+
+    /// What the model accepts.
+    pub(crate) fn accepts(&self) -> &Accepts {
+        &self.accepts
+    }
+
+    /// The rules for requests in a dialect.
+    pub(crate) fn rules(&self, dialect: Dialect) -> crate::accept::Rules<'_> {
+        crate::accept::Rules {
+            accepts: &self.accepts,
+            dialect,
+            changes: &self.shared.settings.remote.changes,
+            output_tokens_max: self.shared.settings.max_tokens,
+        }
+    }
+
+    /// Whether [`Client::forward`](crate::Client::forward) can be used for this body: [`Endpoint::speaks`], and the model does not need it in
+    /// another dialect.
+    pub fn forwards(&self, dialect: Dialect, body: &[u8]) -> bool {
+        let is_elsewhere =
+            || dialect == Dialect::OpenAiChat && crate::accept::uses_responses(&self.accepts, body);
+        self.speaks(dialect) && !is_elsewhere()
     }
 
     /// Which provider.
@@ -291,6 +322,9 @@ impl Endpoint {
         if self.asks_responses() && matches!(dialect, OpenAiChat | OpenAiResponses) {
             return dialect == OpenAiResponses;
         }
+        if dialect == OpenAiChat && self.accepts.answers_in_parts {
+            return false;
+        }
         match self.provider() {
             Provider::OpenAi => {
                 matches!(dialect, OpenAiChat | OpenAiCompletions | OpenAiResponses | OpenAiEmbeddings)
@@ -313,7 +347,10 @@ impl Endpoint {
 
     /// Whether chats use the provider's `/responses`.
     pub(crate) fn asks_responses(&self) -> bool {
+        let has_responses =
+            matches!(self.provider(), Provider::OpenAi | Provider::OpenAiCompatible | Provider::AzureOpenAi);
         self.shared.settings.remote.responses == ResponsesUse::Chats
+            || (has_responses && self.accepts.responses == ResponsesFor::All)
     }
 
     /// How requests are authenticated.

@@ -9,6 +9,7 @@ use octet_api::ApiError;
 use octet_api::core::Event;
 use octet_api::dialect::StreamReader;
 
+use crate::accept::Names;
 use crate::body::Body;
 use crate::endpoint::Endpoint;
 use crate::failure::Failure;
@@ -23,6 +24,10 @@ pub struct Events {
     failure: Option<Failure>,
     /// An event other than `Started` was returned.
     sent_any: bool,
+    /// What was changed or left out of the request for the model.
+    warnings: Vec<String>,
+    /// The client's names of tools.
+    names: Names,
     endpoint: Endpoint,
     /// The share of the memory for long answers.
     memory: Option<AnswerMemory>,
@@ -61,6 +66,8 @@ impl Events {
             scratch: Vec::new(),
             failure: None,
             sent_any: false,
+            warnings: Vec::new(),
+            names: Names::default(),
             endpoint: endpoint.clone(),
             memory: None,
         }
@@ -69,6 +76,18 @@ impl Events {
     /// The memory that a long answer takes, for whoever keeps its text.
     pub fn memory(&self) -> Option<AnswerMemory> {
         self.memory.clone()
+    }
+
+    /// The answer to a request that was changed for its model.
+    pub(crate) fn of_request(mut self, warnings: Vec<String>, names: Names) -> Self {
+        self.queue.iter_mut().for_each(|event| names.restore(event));
+        (self.warnings, self.names) = (warnings, names);
+        self
+    }
+
+    /// Fields of the request that were changed or left out for the model.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// The next event; `None` after the last. (The same as the [`Stream`].)
@@ -81,7 +100,10 @@ impl Events {
         for event in events.drain(..) {
             match event {
                 Event::Error(e) => self.fail(e),
-                event => self.queue.push_back(event),
+                mut event => {
+                    self.names.restore(&mut event);
+                    self.queue.push_back(event);
+                }
             }
         }
         events

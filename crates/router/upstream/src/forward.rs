@@ -13,6 +13,7 @@ use octet_api::ApiError;
 use octet_api::core::{MemoryHandle, Usage};
 use octet_config::Provider;
 
+use crate::accept::{self, NOT_OPENAI, Report};
 use crate::blocking::run_sized;
 use crate::body::Body;
 use crate::client::{Client, Sending};
@@ -43,30 +44,6 @@ pub struct Forward<'a> {
     /// request.
     pub usage: bool,
 }
-
-/// Fields that vLLM's and llama.cpp's clients send and OpenAI refuses; dropped with `drop_params`.
-const NOT_OPENAI: &[&str] = &[
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "repeat_penalty",
-    "repeat_last_n",
-    "min_tokens",
-    "stop_token_ids",
-    "ignore_eos",
-    "chat_template_kwargs",
-    "add_generation_prompt",
-    "continue_final_message",
-    "cache_prompt",
-    "cache_salt",
-    "include_reasoning",
-    "thinking_token_budget",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-];
 
 /// Client headers that are forwarded to providers. Not keys, and not `idempotency-key`: many clients share one
 /// account there, and if two chose the same value, one would get the other's answer.
@@ -103,6 +80,13 @@ fn rewritten(endpoint: &Endpoint, dialect: Dialect, body: &[u8], count: bool) ->
     rewrite.apply(body).map_err(|what| Failure::new(FailureKind::BadRequest, what))
 }
 
+/// Whether a provider accepts `stream_options`; others report their count anyway.
+fn takes_options(endpoint: &Endpoint) -> bool {
+    let accepts = endpoint.accepts();
+    let is_there = |list: &[String]| list.iter().any(|name| name == "stream_options");
+    (accepts.only.is_empty() || is_there(&accepts.only)) && !is_there(&accepts.without)
+}
+
 /// The body with the endpoint's model alone.
 fn renamed(endpoint: &Endpoint, body: &[u8]) -> Result<Rewritten, Failure> {
     let rewrite = Rewrite {
@@ -132,14 +116,20 @@ impl Client {
             return self.pass(endpoint, request).await;
         }
         let chunks = matches!(dialect, Dialect::OpenAiChat | Dialect::OpenAiCompletions);
-        let (to, json, count) = (endpoint.clone(), body.clone(), stream && usage && chunks);
+        let counts = stream && usage && chunks && takes_options(endpoint);
+        let (to, json) = (endpoint.clone(), body.clone());
         let memory = memory.clone();
         let write = move || {
-            let borrowed = to.parses(dialect).then(|| memory.borrow_values(&json)).transpose();
+            let rules = to.rules(dialect);
+            let is_parsed = to.parses(dialect) || accept::is_deep(&rules, &json);
+            let borrowed = is_parsed.then(|| memory.borrow_values(&json)).transpose();
             let _borrowed = borrowed.map_err(Failure::memory)?;
-            rewritten(&to, dialect, &json, count)
+            let mut sent = rewritten(&to, dialect, &json, counts)?;
+            let mut report = Report::default();
+            sent.json = accept::apply_bytes(&rules, sent.json, &mut report)?;
+            Ok::<_, Failure>((sent, report.warnings))
         };
-        let sent = run_sized(body.len(), write).await??;
+        let (sent, warnings) = run_sized(body.len(), write).await??;
         let operation = match dialect {
             Dialect::Gemini => Operation::GenerateContent { stream },
             Dialect::GeminiCountTokens => Operation::CountTokens,
@@ -152,7 +142,7 @@ impl Client {
         if stream && !(whole && endpoint.provider() != Provider::Ollama) {
             let watch = Watch::new(dialect, sent.n, sent.count_is_ours);
             let source = Source::Stream { body: answer.body, watch: Box::new(watch) };
-            return Ok(Raw::new(answer.headers, source, endpoint));
+            return Ok(Raw { warnings, ..Raw::new(answer.headers, source, endpoint) });
         }
         let mut body = answer.body;
         let (bytes, ended) = body.beginning(SHORT_BYTES).await.map_err(|e| e.without_keys(endpoint))?;
@@ -168,7 +158,7 @@ impl Client {
             return Err(Failure::protocol("the provider answers in one piece where a stream was asked for"));
         }
         let flows = matches!(source, Source::Long { .. });
-        let mut raw = Raw { flows, ..Raw::new(answer.headers, source, endpoint) };
+        let mut raw = Raw { flows, warnings, ..Raw::new(answer.headers, source, endpoint) };
         raw.queue.push_back(bytes.freeze());
         Ok(raw)
     }
@@ -248,6 +238,7 @@ pub struct Raw {
     queue: VecDeque<Bytes>,
     failure: Option<Failure>,
     sent_any: bool,
+    warnings: Vec<String>,
     endpoint: Endpoint,
     flows: bool,
 }
@@ -280,9 +271,15 @@ impl Raw {
             queue: VecDeque::new(),
             failure: None,
             sent_any: false,
+            warnings: Vec::new(),
             endpoint: endpoint.clone(),
             flows: false,
         }
+    }
+
+    /// Fields of the request that were changed or left out for the model.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// The headers of the provider's answer, except those about its connection and its body's length.

@@ -14,13 +14,14 @@ use octet_api::ollama::{self, LineReader};
 use octet_api::openai::chat::{self, ChunkReader, Flavor};
 use octet_api::openai::responses::{self, ResponseReader};
 use octet_api::{ApiError, ErrorKind};
-use octet_config::{Changes, Provider};
+use octet_config::{Changes, Off, Provider, ReasoningForm, Thinking};
 use serde_json::{Map, Value};
 
+use crate::accept::{self, Names, Report, Rules};
 use crate::blocking::run_sized;
 use crate::client::Client;
 use crate::edit;
-use crate::endpoint::{Dialect, Endpoint, Operation};
+use crate::endpoint::{Dialect, Endpoint, MAX_TOKENS, Operation};
 use crate::events::Events;
 use crate::failure::{Failure, FailureKind};
 use crate::overlay::clear;
@@ -49,7 +50,7 @@ impl Client {
     ) -> Result<Events, Failure> {
         let (to, asked) = (endpoint.clone(), Arc::clone(request));
         let written = run_sized(bytes, move || write(&to, &asked)).await?;
-        let (operation, body) = written.map_err(|e| e.without_keys(endpoint))?;
+        let Written { operation, body, warnings, names } = written.map_err(|e| e.without_keys(endpoint))?;
         let mut headers = HeaderMap::new();
         if let Some(value) = traceparent.and_then(|t| HeaderValue::from_str(t).ok()) {
             headers.insert("traceparent", value);
@@ -60,22 +61,28 @@ impl Client {
         let whole = !request.stream
             || (answer.content_type() == "application/json" && endpoint.provider() != Provider::Ollama);
         if !whole {
-            return Ok(Events::stream(answer.body, reader(endpoint), endpoint));
+            let events = Events::stream(answer.body, reader(endpoint, operation), endpoint);
+            return Ok(events.of_request(warnings, names));
         }
         let read = self.answers().whole(answer.body).await;
         let (bytes, memory) = read.map_err(|e| e.without_keys(endpoint))?;
         let from = endpoint.clone();
         // The bytes are freed before the events are read.
-        match run_sized(bytes.len(), move || events(&from, &bytes)).await? {
-            Ok(events) => Ok(Events::whole(events, memory, endpoint)),
+        match run_sized(bytes.len(), move || events(&from, operation, &bytes)).await? {
+            Ok(events) => Ok(Events::whole(events, memory, endpoint).of_request(warnings, names)),
             Err(e) => Err(Failure::reported(e, None).without_keys(endpoint)),
         }
     }
 }
 
-fn reader(endpoint: &Endpoint) -> Box<dyn StreamReader> {
+/// Whether the answer is one of `/responses`.
+fn is_response(operation: Operation) -> bool {
+    operation == Operation::Dialect(Dialect::OpenAiResponses)
+}
+
+fn reader(endpoint: &Endpoint, operation: Operation) -> Box<dyn StreamReader> {
     match endpoint.provider() {
-        _ if endpoint.asks_responses() => Box::new(ResponseReader::new()),
+        _ if is_response(operation) => Box::new(ResponseReader::new()),
         Provider::OpenAi | Provider::OpenAiCompatible | Provider::AzureOpenAi => Box::new(ChunkReader::new()),
         Provider::Anthropic | Provider::VertexAnthropic => Box::new(MessageReader::new()),
         Provider::Gemini | Provider::Vertex => Box::new(ContentReader::new()),
@@ -85,9 +92,9 @@ fn reader(endpoint: &Endpoint) -> Box<dyn StreamReader> {
     }
 }
 
-fn events(endpoint: &Endpoint, body: &[u8]) -> Result<Vec<Event>, ApiError> {
+fn events(endpoint: &Endpoint, operation: Operation, body: &[u8]) -> Result<Vec<Event>, ApiError> {
     match endpoint.provider() {
-        _ if endpoint.asks_responses() => responses::events(body),
+        _ if is_response(operation) => responses::events(body),
         Provider::OpenAi | Provider::OpenAiCompatible | Provider::AzureOpenAi => chat::events(body),
         Provider::Anthropic | Provider::BedrockAnthropic | Provider::VertexAnthropic => {
             messages::events(body)
@@ -98,8 +105,18 @@ fn events(endpoint: &Endpoint, body: &[u8]) -> Result<Vec<Event>, ApiError> {
     }
 }
 
+/// A provider's request.
+pub(crate) struct Written {
+    pub(crate) operation: Operation,
+    pub(crate) body: Bytes,
+    /// What was changed or left out for the model.
+    pub(crate) warnings: Vec<String>,
+    /// The client's names of tools.
+    pub(crate) names: Names,
+}
+
 /// The provider's request.
-pub(crate) fn write(endpoint: &Endpoint, request: &GenerateRequest) -> Result<(Operation, Bytes), Failure> {
+pub(crate) fn write(endpoint: &Endpoint, request: &GenerateRequest) -> Result<Written, Failure> {
     let remote = &endpoint.settings().remote;
     let changes = &remote.changes;
     let provider = endpoint.provider();
@@ -109,28 +126,60 @@ pub(crate) fn write(endpoint: &Endpoint, request: &GenerateRequest) -> Result<(O
     left.edits.drop.retain(|name| !clear(&mut r, name));
     endpoint.forced().apply(&mut r, true);
     left.edits.set = endpoint.forced().rest.clone();
-    if provider != Provider::OpenAiCompatible {
+    if provider != Provider::OpenAiCompatible || endpoint.accepts().openai_form {
         switch_thinking(&mut left, &mut r);
     }
     endpoint.defaults().apply(&mut r, false);
+    let names = Names::fit(endpoint.accepts(), &mut r);
     let (operation, body) = translate(endpoint, &r).map_err(|e| Failure {
         status: None,
         ..Failure::reported(ApiError { kind: ErrorKind::InvalidRequest, ..e }, None)
     })?;
-    let Body { mut json, dropped } = body;
-    if let [first, ..] = dropped.as_slice()
-        && !changes.drop_params
-    {
-        let names = dropped.iter().map(|n| format!("'{n}'")).collect::<Vec<_>>().join(", ");
-        let what = format!(
+    let Body { mut json, dropped, reasons } = body;
+    let mut report = Report::default();
+    let rules = endpoint.rules(dialect_of(operation));
+    check_dropped(&rules, provider, &dropped, &reasons, &mut report)?;
+    edit::apply(&left, &endpoint.defaults().rest, &mut json);
+    accept::apply(&rules, &mut json, &mut report)?;
+    Ok(Written { operation, body: to_bytes(json), warnings: report.warnings, names })
+}
+
+/// Refuses fields that the provider's dialect does not have, unless they are to be dropped.
+fn check_dropped(
+    rules: &Rules<'_>,
+    provider: Provider,
+    dropped: &[&str],
+    reasons: &[String],
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let Some(first) = dropped.first() else { return Ok(()) };
+    if rules.changes.drop_params {
+        for name in dropped {
+            report.warn(name, &format!("is left out: {} has no such field", provider.name()));
+        }
+        return Ok(());
+    }
+    let names = dropped.iter().map(|n| format!("'{n}'")).collect::<Vec<_>>().join(", ");
+    let what = match reasons.first() {
+        Some(reason) => format!("{reason}: change it, or set drop_params: true to have the field left out"),
+        None => format!(
             "{} has nothing like {names}: leave it out, or set drop_params: true to have it left out",
             provider.name()
-        );
-        let param = Some((*first).to_string());
-        return Err(Failure { param, ..Failure::new(FailureKind::BadRequest, what) });
+        ),
+    };
+    let param = Some((*first).to_string());
+    Err(Failure { param, ..Failure::new(FailureKind::BadRequest, what) })
+}
+
+/// The dialect of an operation's body.
+fn dialect_of(operation: Operation) -> Dialect {
+    match operation {
+        Operation::Dialect(dialect) => dialect,
+        Operation::Hosted { .. } => Dialect::AnthropicMessages,
+        Operation::GenerateContent { .. } => Dialect::Gemini,
+        // No rules apply to the others.
+        _ => Dialect::OllamaChat,
     }
-    edit::apply(&left, &endpoint.defaults().rest, &mut json);
-    Ok((operation, to_bytes(json)))
 }
 
 /// Other providers have no chat template variables, except the one to enable reasoning.
@@ -151,14 +200,16 @@ pub(crate) fn to_bytes(json: Map<String, Value>) -> Bytes {
 fn translate(endpoint: &Endpoint, r: &GenerateRequest) -> Result<(Operation, Body), ApiError> {
     let model = endpoint.model();
     Ok(match endpoint.provider() {
-        _ if endpoint.asks_responses() => {
+        _ if endpoint.asks_responses() || needs_responses(endpoint, r) => {
             (Operation::Dialect(Dialect::OpenAiResponses), responses::body(r, model)?)
         }
-        Provider::OpenAiCompatible => {
+        Provider::OpenAiCompatible if !endpoint.accepts().openai_form => {
             (Operation::Dialect(Dialect::OpenAiChat), chat::body(r, model, Flavor::Extended)?)
         }
-        Provider::OpenAi | Provider::AzureOpenAi => {
-            (Operation::Dialect(Dialect::OpenAiChat), chat::body(r, model, Flavor::OpenAi)?)
+        Provider::OpenAi | Provider::AzureOpenAi | Provider::OpenAiCompatible => {
+            let keeps = matches!(endpoint.accepts().reasoning, Some(form) if form != ReasoningForm::Omit);
+            let flavor = if keeps { Flavor::OpenAiWithReasoning } else { Flavor::OpenAi };
+            (Operation::Dialect(Dialect::OpenAiChat), chat::body(r, model, flavor)?)
         }
         Provider::Anthropic => (Operation::Dialect(Dialect::AnthropicMessages), messages(endpoint, r)?),
         Provider::BedrockAnthropic => {
@@ -177,8 +228,8 @@ fn translate(endpoint: &Endpoint, r: &GenerateRequest) -> Result<(Operation, Bod
         }
         Provider::Bedrock => (Operation::Converse { stream: r.stream }, bedrock::body(r)?),
         Provider::Gemini | Provider::Vertex => {
-            let provider =
-                gemini::Provider { levels: version(model, "gemini-").is_some_and(|v| v >= (3, 0)) };
+            let levels = version(model, "gemini-").is_some_and(|v| v >= (3, 0));
+            let provider = gemini::Provider { levels, always_thinks: endpoint.accepts().off == Off::Never };
             (Operation::GenerateContent { stream: r.stream }, gemini::body(r, provider)?)
         }
         Provider::Ollama => (Operation::Dialect(Dialect::OllamaChat), ollama::chat::body(r, model)?),
@@ -187,9 +238,18 @@ fn translate(endpoint: &Endpoint, r: &GenerateRequest) -> Result<(Operation, Bod
 
 /// Anthropic's messages.
 fn messages(endpoint: &Endpoint, r: &GenerateRequest) -> Result<Body, ApiError> {
-    let model = endpoint.model();
-    let max_tokens = endpoint.settings().max_tokens;
-    messages::body(r, model, messages::Provider { max_tokens, adaptive: adaptive(model) })
+    let (model, accepts) = (endpoint.model(), endpoint.accepts());
+    let limit = endpoint.settings().max_tokens.or(accepts.output_tokens_max);
+    let adaptive = accepts.thinking.map_or_else(|| adaptive(model), |thinking| thinking != Thinking::Budget);
+    let max_tokens = limit.unwrap_or(MAX_TOKENS);
+    messages::body(r, model, messages::Provider { max_tokens, is_limit: limit.is_some(), adaptive })
+}
+
+/// Whether a chat must use `/responses`, as its tools and its effort say.
+fn needs_responses(endpoint: &Endpoint, r: &GenerateRequest) -> bool {
+    let Some(chat) = r.chat() else { return false };
+    let effort = (chat.reasoning.enabled == Some(false)).then_some("none");
+    accept::tools_need_responses(endpoint.accepts(), !chat.tools.is_empty(), effort)
 }
 
 /// Versions of Anthropic's messages as Bedrock and Vertex AI name them.

@@ -11,6 +11,7 @@
 //!
 //! Keys appear only in headers: no error, log or `Debug` output shows one, and no redirect is followed with one.
 
+mod accept;
 mod auth;
 pub mod blocking;
 mod body;

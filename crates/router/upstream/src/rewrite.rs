@@ -144,6 +144,7 @@ impl Rewrite<'_> {
             extra_body: self.changes.extra_body.clone(),
             chat_template_kwargs: self.changes.chat_template_kwargs.clone(),
             drop_params: false,
+            modify_params: false,
         };
         let defaults = self.defaults.iter().filter(|(name, _)| !present.contains(&name.as_str()));
         let defaults: Map<String, Value> = defaults.map(|(n, v)| (n.clone(), v.clone())).collect();
@@ -183,10 +184,7 @@ impl Writer {
     }
 
     fn value(&mut self, name: &str, value: &Value) {
-        self.separate();
-        self.json.extend_from_slice(Value::from(name).to_string().as_bytes());
-        self.json.push(b':');
-        self.json.extend_from_slice(value.to_string().as_bytes());
+        write_field(&mut self.json, name, &value.to_string());
     }
 
     fn raw(&mut self, name: Option<&str>, key: &str, value: &str) {
@@ -200,12 +198,22 @@ impl Writer {
     }
 }
 
+/// Writes a field of an object, after its `{` or a field.
+pub(crate) fn write_field(json: &mut Vec<u8>, name: &str, value: &str) {
+    if json.len() > 1 {
+        json.push(b',');
+    }
+    json.extend_from_slice(Value::from(name).to_string().as_bytes());
+    json.push(b':');
+    json.extend_from_slice(value.as_bytes());
+}
+
 /// A field of the outermost object.
-struct Field<'a> {
-    name: Cow<'a, str>,
+pub(crate) struct Field<'a> {
+    pub(crate) name: Cow<'a, str>,
     /// With its quotes.
     key: &'a RawValue,
-    value: &'a RawValue,
+    pub(crate) value: &'a RawValue,
 }
 
 /// The fields of an object; one more than [`FIELDS_MAX`] if there are too many.
@@ -244,7 +252,7 @@ fn name(key: &RawValue) -> serde_json::Result<Cow<'_, str>> {
 }
 
 /// The fields of an object.
-fn fields(body: &[u8]) -> Result<Vec<Field<'_>>, String> {
+pub(crate) fn fields(body: &[u8]) -> Result<Vec<Field<'_>>, String> {
     let Fields(all) =
         serde_json::from_slice(body).map_err(|e| format!("the body is not a JSON object: {e}"))?;
     if all.len() > FIELDS_MAX {
@@ -372,7 +380,7 @@ mod tests {
                 edits: Edits {
                     drop: drops, rename: rename.into_iter().collect(), set: without_model(set),
                 },
-                extra_body: without_model(extra), chat_template_kwargs: kwargs, drop_params: false,
+                extra_body: without_model(extra), chat_template_kwargs: kwargs, drop_params: false, modify_params: false,
             };
             let defaults = Value::Object(without_model(defaults));
             let text = Value::Object(body).to_string();

@@ -182,7 +182,8 @@ impl Calls {
                 let text = std::mem::take(&mut call.pending);
                 out.push(Event::ToolCallArguments { choice, index, text });
             }
-            if !call.is_done && !(is_followed && call.scan.is_over()) {
+            let is_over = call.is_done || (is_followed && call.scan.is_over());
+            if !is_over {
                 return Ok(());
             }
             if !call.has_arguments {

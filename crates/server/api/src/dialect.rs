@@ -39,11 +39,17 @@ pub struct Body {
     pub json: Map<String, Value>,
     /// Requested fields that the provider does not have. The gateway decides whether that is an error.
     pub dropped: Vec<&'static str>,
+    /// Why, for those of which there is more to say than that.
+    pub reasons: Vec<String>,
 }
 
 impl Body {
+    pub(crate) fn empty() -> Self {
+        Self { json: Map::new(), dropped: Vec::new(), reasons: Vec::new() }
+    }
+
     pub(crate) fn new(model: &str) -> Self {
-        let mut body = Self { json: Map::new(), dropped: Vec::new() };
+        let mut body = Self::empty();
         body.set("model", Some(model));
         body
     }
@@ -60,6 +66,12 @@ impl Body {
         if asked {
             self.dropped.push(name);
         }
+    }
+
+    /// Records that a field cannot be kept, and why.
+    pub(crate) fn drop_because(&mut self, name: &'static str, why: String) {
+        self.dropped.push(name);
+        self.reasons.push(why);
     }
 
     /// Drops `parallel_tool_calls: false`. With the deprecated `functions` the client has not set it: its answer has one call anyway.

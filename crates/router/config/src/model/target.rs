@@ -56,6 +56,8 @@ pub struct Remote {
     pub responses: ResponsesUse,
     /// How its requests are authenticated.
     pub auth: Auth,
+    /// The model as in the table of families, `openai/gpt-5` ([`crate::Accepts::of`]); `*` as in [`Remote::model`]. Empty: no family.
+    pub family: String,
     /// Changes of its requests.
     pub changes: Changes,
 }
@@ -216,6 +218,8 @@ pub struct Changes {
     pub chat_template_kwargs: Map<String, Value>,
     /// `drop_params`: unsupported parameters are dropped; otherwise such a request is refused.
     pub drop_params: bool,
+    /// `modify_params`: messages are added where the model requires them; otherwise such a request is refused.
+    pub modify_params: bool,
 }
 
 /// Parameters that are edited by name. A name may be a path: `metadata.user`, `tools[*].strict`.

@@ -94,11 +94,14 @@ fn entry(
         return Some(Err(left_out("model_info.blocked is true".into())));
     }
     let (read, missing) = reader.leaving_out(|| {
-        let target = target(&params, defaults)?;
+        let mut target = target(&params, defaults)?;
         let id = info.as_ref().and_then(|i| i.text("id")).unwrap_or_else(|| made_id(&group, node));
         let mut info = info::read(info.as_ref(), &params, mode);
         info.written = params.text("model").unwrap_or_default();
         price(&mut info, &params, &target, defaults.prices);
+        if let Target::Remote(far) = &mut target {
+            far.family = family(&info, &params).unwrap_or_default();
+        }
         Some(deployment(&params, group.clone(), target, id, info, defaults))
     });
     if !missing.is_empty() {
@@ -139,6 +142,17 @@ fn price(info: &mut ModelInfo, params: &Fields, target: &Target, prices: &PriceL
         info.cache_write_cost_per_token = info.cache_write_cost_per_token.or(price.cache_write);
     }
     info.priced_as = Some(name);
+}
+
+/// The name of an entry's model in the table of families.
+fn family(info: &ModelInfo, params: &Fields) -> Option<String> {
+    let model = params.name("model")?;
+    let (known, model) = providers::split(&model, params.name("custom_llm_provider").as_deref()).ok()?;
+    Some(match &info.base_model {
+        Some(base) if base.contains('/') => base.clone(),
+        Some(base) => format!("{}/{base}", known.prefix),
+        None => format!("{}/{}", known.prefix, model.strip_prefix("responses/").unwrap_or(model)),
+    })
 }
 
 fn deployment(
@@ -186,7 +200,11 @@ fn deployment(
 
 /// The deployment of a process under its own name.
 fn of_process(process: &Process, group: GroupName, defaults: &Defaults) -> Deployment {
-    let changes = Changes { drop_params: defaults.drop_params, ..Changes::default() };
+    let changes = Changes {
+        drop_params: defaults.drop_params,
+        modify_params: defaults.modify_params,
+        ..Changes::default()
+    };
     Deployment {
         id: format!("process/{}", process.id),
         group,
@@ -309,7 +327,8 @@ fn changes(params: &Fields, defaults: &Defaults) -> Changes {
             .collect(),
         set: params.json_map("set_params").unwrap_or_default(),
     };
-    Changes { edits, extra_body, chat_template_kwargs: kwargs, drop_params }
+    let modify_params = params.bool("modify_params").unwrap_or(defaults.modify_params);
+    Changes { edits, extra_body, chat_template_kwargs: kwargs, drop_params, modify_params }
 }
 
 /// `drop_params`: whether unsupported parameters are dropped; a list of names drops those too.

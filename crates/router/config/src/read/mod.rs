@@ -55,6 +55,7 @@ pub(crate) fn config(reader: &Reader, root: &Node) -> Option<Config> {
     let defaults = params::Defaults {
         credentials: &credentials,
         drop_params: litellm.as_ref().and_then(|l| deployments::drop_params(l).0).unwrap_or(false),
+        modify_params: litellm.as_ref().and_then(|l| l.bool("modify_params")).unwrap_or(false),
         max_parallel_requests: router_fields
             .as_ref()
             .and_then(|r| r.count("default_max_parallel_requests", 1)),

@@ -10,6 +10,7 @@ use crate::{Changes, PriceList, Process, Provider};
 pub(crate) struct Defaults<'a> {
     pub credentials: &'a [Credential],
     pub drop_params: bool,
+    pub modify_params: bool,
     pub max_parallel_requests: Option<u32>,
     /// Default prices.
     pub prices: &'a PriceList,

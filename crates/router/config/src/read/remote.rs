@@ -59,6 +59,7 @@ pub(crate) fn read(
         },
         extra_headers,
         auth,
+        family: String::new(),
         responses: match known.has(Quirk::SpeaksResponses) && !elsewhere {
             _ if chats => ResponsesUse::Chats,
             true => ResponsesUse::Same,

@@ -84,6 +84,7 @@ pub static PARAMS: Section = Section {
             Kind::Any,
             "drop parameters that the provider does not support; a list of names drops those too",
         ),
+        key("modify_params", Kind::Bool, "add messages and tools that the provider requires"),
         key("additional_drop_params", Kind::Texts, "dropped parameters").guard().or(&["drop"]),
         key("rename_params", Kind::TextMap, "renamed parameters: {old: new}"),
         key("set_params", Kind::Json, "parameters that take precedence over the client").guard(),

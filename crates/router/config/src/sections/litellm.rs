@@ -13,6 +13,11 @@ pub static LITELLM: Section = Section {
             Kind::Any,
             "drop parameters that a provider does not support (false: refuse the request)",
         ),
+        key(
+            "modify_params",
+            Kind::Bool,
+            "add messages and tools that a provider requires (false: refuse the request)",
+        ),
         key("request_timeout", Kind::Seconds, "as router_settings.timeout"),
         key("stream_timeout", Kind::Seconds, "as router_settings.stream_timeout"),
         key("num_retries", Kind::Count, "as router_settings.num_retries"),
@@ -177,7 +182,6 @@ pub static LITELLM: Section = Section {
         ),
         (
             &[
-                "modify_params",
                 "check_provider_endpoint",
                 "enable_json_schema_validation",
                 "disable_token_counter",

@@ -16,7 +16,7 @@ use crate::dialect::Body;
 /// Prompts without messages.
 pub fn body(request: &GenerateRequest) -> Result<Body, ApiError> {
     let chat = request.chat_only()?;
-    let mut b = Body { json: Map::new(), dropped: Vec::new() };
+    let mut b = Body::empty();
     conversation(&mut b, chat);
     tools(&mut b, chat);
     let config = config(&mut b, request, chat);
@@ -26,7 +26,7 @@ pub fn body(request: &GenerateRequest) -> Result<Body, ApiError> {
 
 fn config(b: &mut Body, r: &GenerateRequest, chat: &Chat) -> Map<String, Value> {
     let s = &r.sampling;
-    let mut c = Body { json: Map::new(), dropped: Vec::new() };
+    let mut c = Body::empty();
     c.set("maxTokens", r.max_tokens);
     c.set("temperature", s.temperature);
     c.set("topP", s.top_p);

@@ -17,7 +17,12 @@ use crate::dialect::Body;
 pub struct Provider {
     /// It takes a thinking level instead of a budget, and refuses calls in a conversation that it has not signed: Gemini 3 and later.
     pub levels: bool,
+    /// Its thinking cannot be turned off: Gemini 2.5 Pro, and Gemini 3.
+    pub always_thinks: bool,
 }
+
+/// Gemini 2.5 Pro's smallest budget.
+const BUDGET_TOKENS_MIN: u32 = 128;
 
 /// Documented by Google as the signature of calls that Gemini did not make.
 const NOT_OURS: &str = "skip_thought_signature_validator";
@@ -28,7 +33,7 @@ const NOT_OURS: &str = "skip_thought_signature_validator";
 /// Prompts without messages, and calls whose arguments are not a JSON object.
 pub fn body(request: &GenerateRequest, provider: Provider) -> Result<Body, ApiError> {
     let chat = request.chat_only()?;
-    let mut b = Body { json: Map::new(), dropped: Vec::new() };
+    let mut b = Body::empty();
     contents(&mut b, chat, provider)?;
     tools(&mut b, chat);
     let config = config(&mut b, request, chat, provider);
@@ -41,7 +46,7 @@ pub fn body(request: &GenerateRequest, provider: Provider) -> Result<Body, ApiEr
 
 fn config(b: &mut Body, r: &GenerateRequest, chat: &Chat, provider: Provider) -> Map<String, Value> {
     let s = &r.sampling;
-    let mut c = Body { json: Map::new(), dropped: Vec::new() };
+    let mut c = Body::empty();
     c.set("temperature", s.temperature);
     c.set("topP", s.top_p);
     c.set("topK", s.top_k.filter(|k| *k > 0));
@@ -81,10 +86,10 @@ fn thinking(b: &mut Body, chat: &Chat, provider: Provider) -> Option<Value> {
     b.drop_if(others, "chat_template_kwargs");
     if r.enabled == Some(false) {
         // Gemini 3 always thinks; this is the minimum.
-        return Some(if provider.levels {
-            json!({"thinkingLevel": "low"})
-        } else {
-            json!({"thinkingBudget": 0})
+        return Some(match provider {
+            Provider { levels: true, .. } => json!({"thinkingLevel": "low"}),
+            Provider { always_thinks: true, .. } => json!({"thinkingBudget": BUDGET_TOKENS_MIN}),
+            _ => json!({"thinkingBudget": 0}),
         });
     }
     if r.enabled.is_none() && r.effort.is_none() && r.budget_tokens.is_none() {

@@ -50,7 +50,7 @@ pub fn body(request: &GenerateRequest, model: &str) -> Result<Body, ApiError> {
 
 fn options(b: &mut Body, r: &GenerateRequest) -> Map<String, Value> {
     let s = &r.sampling;
-    let mut o = Body { json: Map::new(), dropped: Vec::new() };
+    let mut o = Body::empty();
     o.set("temperature", s.temperature);
     o.set("top_k", s.top_k);
     o.set("top_p", s.top_p);

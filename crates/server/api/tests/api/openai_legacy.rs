@@ -52,12 +52,13 @@ fn functions_must_be_a_list() {
 fn functions_are_sent_to_providers_of_every_kind() {
     let dropped = |more: Value| {
         let r = legacy(more);
-        let model = gemini::Provider { levels: true };
+        let model = gemini::Provider { levels: true, always_thinks: true };
         let bodies = [
             gemini::body(&r, model).unwrap(),
             bedrock::body(&r).unwrap(),
             ollama::chat::body(&r, "m").unwrap(),
-            messages::body(&r, "m", messages::Provider { max_tokens: 100, adaptive: true }).unwrap(),
+            messages::body(&r, "m", messages::Provider { max_tokens: 100, is_limit: false, adaptive: true })
+                .unwrap(),
             chat::body(&r, "m", chat::Flavor::OpenAi).unwrap(),
             responses::body(&r, "m").unwrap(),
         ];

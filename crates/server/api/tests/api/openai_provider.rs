@@ -208,7 +208,7 @@ fn signed_reasoning_survives_a_chat_client() {
             json!({"role": "assistant", "content": "B", "reasoning_content": "T1T2", (name): whole[name]});
         let next = json!({"model": "m", "messages": [{"role": "user", "content": "A"}, history, {"role": "user", "content": "C"}]});
         let next = parse(next.to_string().as_bytes()).unwrap();
-        let claude = messages::Provider { max_tokens: 100, adaptive: false };
+        let claude = messages::Provider { max_tokens: 100, is_limit: false, adaptive: false };
         let sent = Value::from(messages::body(&next, "claude", claude).unwrap().json);
         let blocks = sent["messages"][1]["content"].as_array().unwrap();
         assert_eq!(Value::from(blocks[..2].to_vec()), expected, "{name}");

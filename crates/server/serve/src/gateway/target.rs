@@ -51,10 +51,8 @@ pub fn endpoint(
     params: Map<String, Value>,
     max_tokens: Option<u64>,
 ) -> Result<Endpoint, String> {
-    let mut settings = Settings { params, timeouts: UNTIMED, ..Settings::new(remote) };
-    if let Some(most) = max_tokens.and_then(|n| u32::try_from(n).ok()) {
-        settings.max_tokens = most;
-    }
+    let max_tokens = max_tokens.and_then(|n| u32::try_from(n).ok());
+    let settings = Settings { params, timeouts: UNTIMED, max_tokens, ..Settings::new(remote) };
     Endpoint::new(settings).map_err(|e| e.to_string())
 }
 
@@ -102,7 +100,10 @@ impl RemoteTarget {
     }
 
     async fn generate(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
-        let foreign = ask.original.filter(|o| !self.endpoint.speaks(o.dialect));
+        let template = self.endpoint.model();
+        let filled = template.contains('*').then(|| self.endpoint.with_model(ask.fill(template)));
+        let endpoint = filled.as_ref().unwrap_or(&self.endpoint);
+        let foreign = ask.original.filter(|o| !endpoint.forwards(o.dialect, &o.body));
         if let Some(o) = foreign.filter(|o| read::is_embedding(o.dialect)) {
             return self.embed(ask, o).await;
         }
@@ -338,6 +339,7 @@ impl OnDemandTarget {
             continues: self.target.continues,
             responses: octet_config::ResponsesUse::None,
             auth: octet_config::Auth::Key,
+            family: String::new(),
             changes: self.target.changes.clone(),
         };
         let far = RemoteTarget::new(&self.client, remote, self.params.clone(), self.max_tokens)
@@ -509,8 +511,9 @@ impl Events for Answer {
 
     fn warnings(&self) -> &[String] {
         match self {
+            Self::RemoteTarget(answer) | Self::OnDemandTarget { answer, .. } => answer.warnings(),
             Self::LocalTarget(run) => &run.warnings,
-            Self::RemoteTarget(_) | Self::OnDemandTarget { .. } | Self::Ready(..) => &[],
+            Self::Ready(..) => &[],
         }
     }
 

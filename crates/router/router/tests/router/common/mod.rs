@@ -324,6 +324,7 @@ pub fn deployment(group: &str, id: &str) -> config::Deployment {
             continues: false,
             responses: config::ResponsesUse::None,
             auth: config::Auth::Key,
+            family: String::new(),
             changes: config::Changes::default(),
         }),
         weight: None,

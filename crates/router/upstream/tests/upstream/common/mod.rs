@@ -220,6 +220,7 @@ pub fn remote(provider: Provider, base: &str) -> Remote {
         continues: false,
         responses: octet_config::ResponsesUse::None,
         auth: octet_config::Auth::Key,
+        family: String::new(),
         changes: Changes::default(),
     }
 }

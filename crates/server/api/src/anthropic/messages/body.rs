@@ -3,22 +3,28 @@
 use serde_json::{Map, Value, json};
 
 use crate::ApiError;
-use crate::anthropic::UNSIGNED;
+use crate::anthropic::is_own_proof;
 use crate::core::{
     CacheBreakpoint, Chat, Effort, Family, GenerateRequest, Image, ImageSource, Message, Part, ReasoningPart,
     ResponseFormat, Role, Tool, ToolCall, ToolChoice,
 };
 use crate::dialect::Body;
-use crate::{bedrock, gemini};
 
 /// Anthropic's minimum thinking budget.
 const BUDGET_TOKENS_MIN: u32 = 1024;
+/// What is left at least for the answer beside the smallest budget.
+const ANSWER_TOKENS_MIN: u32 = 256;
+
+/// Tokens of an answer besides its thinking, where the model's limit is not known.
+const ANSWER_TOKENS: u32 = 8192;
 
 /// Properties of a provider and its model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Provider {
     /// The answer's limit if the client gives none: the API requires one.
     pub max_tokens: u32,
+    /// `max_tokens` is the model's own limit. Otherwise a thinking budget is added to it.
+    pub is_limit: bool,
     /// The model controls its thinking itself, guided by an effort level. Older models get a budget.
     pub adaptive: bool,
 }
@@ -34,11 +40,15 @@ pub fn body(request: &GenerateRequest, model: &str, provider: Provider) -> Resul
     let chat = request.chat_only()?;
     let own = request.origin == Family::Anthropic;
     let mut b = Body::new(model);
-    let max_tokens = request.max_tokens.unwrap_or(provider.max_tokens);
-    b.set("max_tokens", Some(max_tokens));
     conversation(&mut b, chat, own)?;
     tools(&mut b, chat);
-    let thinks = thinking(&mut b, chat, provider.adaptive || own, max_tokens);
+    let (thinks, max_tokens) = thinking(
+        &mut b,
+        chat,
+        request.max_tokens,
+        Provider { adaptive: provider.adaptive || own, ..provider },
+    );
+    b.set("max_tokens", Some(max_tokens));
     sampling(&mut b, request, thinks && !own);
     output_config(&mut b, request, provider.adaptive || own);
     b.set("stop_sequences", (!request.stop.is_empty()).then(|| request.stop.clone()));
@@ -79,36 +89,54 @@ fn output_config(b: &mut Body, request: &GenerateRequest, efforts: bool) {
     b.set("output_config", (!config.is_empty()).then_some(config));
 }
 
-/// Sets `thinking`; true if the model will.
-fn thinking(b: &mut Body, chat: &Chat, adaptive: bool, max_tokens: u32) -> bool {
+/// Sets `thinking`. Returns whether the model will think, and the answer's maximum, which includes its thinking.
+fn thinking(b: &mut Body, chat: &Chat, asked: Option<u32>, provider: Provider) -> (bool, u32) {
     let r = &chat.reasoning;
+    let plain = (false, asked.unwrap_or(provider.max_tokens));
     b.drop_if(!chat.template_kwargs.is_empty(), "chat_template_kwargs");
     let wanted = r.enabled.unwrap_or(r.budget_tokens.is_some_and(|n| n > 0));
     if !wanted {
         b.set("thinking", (r.enabled == Some(false)).then(|| json!({"type": "disabled"})));
-        return false;
+        return plain;
     }
-    if !continues_own_reasoning(chat) {
+    let is_adaptive = provider.adaptive && r.budget_tokens.is_none();
+    if !is_adaptive && !continues_own_reasoning(chat) {
         // The client could not avoid it: other dialects have no signatures.
-        return false;
+        return plain;
     }
-    let mut value = if adaptive && r.budget_tokens.is_none() {
-        json!({"type": "adaptive"})
-    } else {
-        let budget = r.budget_tokens.unwrap_or_else(|| budget_of(r.effort));
-        let budget = budget.max(BUDGET_TOKENS_MIN).min(max_tokens.saturating_sub(1));
-        if budget < BUDGET_TOKENS_MIN {
-            // The whole answer is shorter than the minimum budget.
-            b.drop_if(true, "thinking");
-            return false;
+    let mut max_tokens = plain.1;
+    let mut value = json!({"type": "adaptive"});
+    if !is_adaptive {
+        let wanted = r.budget_tokens.unwrap_or_else(|| budget_of(r.effort)).max(BUDGET_TOKENS_MIN);
+        if asked.is_none() && !provider.is_limit {
+            max_tokens = max_tokens.max(wanted.saturating_add(ANSWER_TOKENS));
         }
-        json!({"type": "enabled", "budget_tokens": budget})
-    };
+        let Some(budget) = fitting(wanted, max_tokens, r.budget_tokens.is_some()) else {
+            let field = if r.effort.is_some() { "reasoning_effort" } else { "thinking" };
+            let needed = BUDGET_TOKENS_MIN + ANSWER_TOKENS_MIN;
+            b.drop_because(
+                field,
+                format!("'{field}' needs max_tokens of {needed} or more, not {max_tokens}"),
+            );
+            return plain;
+        };
+        value = json!({"type": "enabled", "budget_tokens": budget});
+    }
     if r.hide {
         value["display"] = "omitted".into();
     }
     b.set("thinking", Some(value));
-    true
+    (true, max_tokens)
+}
+
+/// A thinking budget that leaves room for an answer; `None` if even the smallest one does not. A client's own budget stays if it is below
+/// the answer's maximum.
+fn fitting(wanted: u32, max_tokens: u32, is_clients: bool) -> Option<u32> {
+    if is_clients && wanted < max_tokens {
+        return Some(wanted);
+    }
+    let is_enough = max_tokens >= BUDGET_TOKENS_MIN + ANSWER_TOKENS_MIN;
+    is_enough.then(|| wanted.min((max_tokens / 2).max(BUDGET_TOKENS_MIN)))
 }
 
 /// The budget for an effort level, for models without effort levels.
@@ -129,8 +157,8 @@ fn continues_own_reasoning(chat: &Chat) -> bool {
     !after_call
         || caller.is_none_or(|m| {
             m.reasoning.iter().any(|r| match r {
-                ReasoningPart::Text { signature, .. } => signature.as_deref().is_some_and(is_own),
-                ReasoningPart::Redacted(_) => true,
+                ReasoningPart::Text { signature, .. } => signature.as_deref().is_some_and(is_own_proof),
+                ReasoningPart::Redacted(data) => is_own_proof(data),
             })
         })
 }
@@ -267,9 +295,10 @@ fn assistant(m: &Message) -> Result<Vec<Value>, ApiError> {
     let mut blocks = Vec::new();
     for r in &m.reasoning {
         match r {
-            ReasoningPart::Text { text, signature: Some(signature) } if is_own(signature) => {
+            ReasoningPart::Text { text, signature: Some(signature) } if is_own_proof(signature) => {
                 blocks.push(json!({"type": "thinking", "thinking": text, "signature": signature}));
             }
+            ReasoningPart::Redacted(data) if !is_own_proof(data) => {}
             ReasoningPart::Text { .. } => {}
             ReasoningPart::Redacted(data) => blocks.push(json!({"type": "redacted_thinking", "data": data})),
         }
@@ -279,12 +308,6 @@ fn assistant(m: &Message) -> Result<Vec<Value>, ApiError> {
         blocks.push(tool_use(call));
     }
     Ok(blocks)
-}
-
-/// Whether a signature is Anthropic's; the provider refuses others.
-fn is_own(signature: &str) -> bool {
-    signature != UNSIGNED
-        && ![gemini::SIGNED, bedrock::SIGNED].iter().any(|others| signature.starts_with(others))
 }
 
 fn tool_use(call: &ToolCall) -> Value {

@@ -15,6 +15,8 @@ use crate::dialect::Body;
 pub enum Flavor {
     /// OpenAI's own.
     OpenAi,
+    /// OpenAI's own, and earlier reasoning as `reasoning_content`.
+    OpenAiWithReasoning,
     /// OpenAI's and those of vLLM and llama.cpp: `top_k`, `min_p`, `chat_template_kwargs`, ...
     Extended,
 }
@@ -40,7 +42,7 @@ pub fn body(request: &GenerateRequest, model: &str, flavor: Flavor) -> Result<Bo
     let extended = flavor == Flavor::Extended;
     let mut b = Body::new(model);
     let breakpoints = request.origin == Family::OpenAi;
-    let messages: Vec<Value> = chat.messages.iter().map(|m| message(m, extended, breakpoints)).collect();
+    let messages: Vec<Value> = chat.messages.iter().map(|m| message(m, flavor, breakpoints)).collect();
     b.set("messages", Some(messages));
     tools(&mut b, chat);
     reasoning(&mut b, chat, extended);
@@ -178,7 +180,8 @@ fn format(b: &mut Body, format: &ResponseFormat, extended: bool) {
     }
 }
 
-fn message(m: &Message, extended: bool, breakpoints: bool) -> Value {
+fn message(m: &Message, flavor: Flavor, breakpoints: bool) -> Value {
+    let extended = flavor == Flavor::Extended;
     // Chat templates of other servers have no developer role.
     let role = if extended && m.role == Role::Developer { Role::System } else { m.role };
     let mut out = Map::new();
@@ -193,7 +196,7 @@ fn message(m: &Message, extended: bool, breakpoints: bool) -> Value {
     if let Some(name) = &m.name {
         out.insert("name".into(), name.as_str().into());
     }
-    if let Some(text) = m.reasoning_text().filter(|_| extended) {
+    if let Some(text) = m.reasoning_text().filter(|_| flavor != Flavor::OpenAi) {
         out.insert("reasoning_content".into(), text.into());
     }
     if !m.tool_calls.is_empty() {
