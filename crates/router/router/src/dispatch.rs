@@ -19,7 +19,7 @@ use crate::request::Call;
 use crate::retry::{Next, RetryState};
 use crate::shadow::{CopyGuard, Shadows};
 use crate::size::{Size, prefix};
-use crate::state::Permit;
+use crate::state::{Others, Permit};
 use crate::table::{Deployment, Group, Resolved, Table};
 use crate::tags;
 use crate::target::{Sent, Target};
@@ -543,7 +543,8 @@ pub fn blame<T>(
     let deciding = group.cooling.lock().unwrap_or_else(PoisonError::into_inner);
     let spare =
         group.deployments.iter().any(|o| o.terms.id != d.terms.id && o.state.is_ready_for(model, now));
-    let time = permit.failed_for(model, failure, &table.policy.cooldown, d.cooldown, spare, now);
+    let others = Others { are_ready: spare, exist: group.deployments.len() > 1 };
+    let time = permit.failed_for(model, failure, &table.policy.cooldown, d.cooldown, others, now);
     drop(deciding);
     if let Some(time) = time {
         tracing::warn!(

@@ -24,6 +24,15 @@ pub struct Limits {
     pub max_parallel: Option<u32>,
 }
 
+/// The other deployments of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Others {
+    /// One of them is ready.
+    pub are_ready: bool,
+    /// There are any.
+    pub exist: bool,
+}
+
 /// Why a deployment is in cooldown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
@@ -275,7 +284,7 @@ impl Inner {
         failure: &Failure,
         rules: &Cooldown,
         own: Option<Duration>,
-        spare: bool,
+        others: Others,
     ) -> Option<Duration> {
         use FailureKind as K;
         let kind = failure.kind;
@@ -283,6 +292,10 @@ impl Inner {
             return None;
         }
         let time = failure.retry_after.map_or(own.unwrap_or(rules.time), |t| t.min(COOLING_MAX));
+        // Without another deployment, a cooldown refuses requests that the provider may answer by then; only it knows how long that takes.
+        if kind == K::RateLimited && !others.exist && failure.retry_after.is_none() {
+            return None;
+        }
         // The provider itself asked for the pause: other requests would fail, too.
         if matches!(kind, K::RateLimited | K::Authentication) && rules.allowed(kind).is_none() {
             return Some(time);
@@ -301,7 +314,7 @@ impl Inner {
                     || (ended >= rules.requests_min && f64::from(all) > rules.share_max * f64::from(ended))
             }
         };
-        let spare = spare || matches!(kind, K::RateLimited | K::Authentication);
+        let spare = others.are_ready || matches!(kind, K::RateLimited | K::Authentication);
         (too_many && spare).then_some(time)
     }
 }
@@ -365,33 +378,33 @@ impl Permit {
         failure: &Failure,
         rules: &Cooldown,
         own_time: Option<Duration>,
-        spare: bool,
+        others: Others,
         now: Instant,
     ) -> Option<Duration> {
         let model = model.filter(|_| failure.kind != FailureKind::Connect);
-        let Some(name) = model else { return self.failed(failure, rules, own_time, spare, now) };
+        let Some(name) = model else { return self.failed(failure, rules, own_time, others, now) };
         let of_model = match self.of_model.take() {
             Some(permit) => *permit,
             None => {
                 let state = self.state.failed_model(name, now);
                 if Arc::ptr_eq(&state, &self.state) {
-                    return self.failed(failure, rules, own_time, spare, now);
+                    return self.failed(failure, rules, own_time, others, now);
                 }
                 state.lock().in_flight += 1;
                 let second = state.lock().window.sent(now, 0);
                 Permit { state, of_model: None, trial: false, second, guess: 0, began: self.began }
             }
         };
-        of_model.failed(failure, rules, own_time, spare, now)
+        of_model.failed(failure, rules, own_time, others, now)
     }
 
-    /// Records a failure. `spare`: another deployment of the group is ready. Returns the cooldown, if there is one.
+    /// Records a failure. Returns the cooldown, if there is one.
     pub fn failed(
         mut self,
         failure: &Failure,
         rules: &Cooldown,
         own_time: Option<Duration>,
-        spare: bool,
+        others: Others,
         now: Instant,
     ) -> Option<Duration> {
         let mut inner = self.state.lock();
@@ -400,11 +413,17 @@ impl Permit {
             // Otherwise a deployment that always hangs would keep its good average.
             inner.first.add(now.saturating_duration_since(self.began), now);
         }
-        let time = if self.trial && rules.counts(failure.kind) && !rules.disabled {
+        let is_alone =
+            failure.kind == FailureKind::RateLimited && !others.exist && failure.retry_after.is_none();
+        let time = if self.trial && rules.counts(failure.kind) && !rules.disabled && !is_alone {
             Some(failure.retry_after.map_or(own_time.unwrap_or(rules.time), |t| t.min(COOLING_MAX)))
         } else {
-            inner.cools(failure, rules, own_time, spare)
+            inner.cools(failure, rules, own_time, others)
         };
+        if is_alone && self.trial {
+            // It answers, and nobody asked for a pause.
+            inner.cooling = None;
+        }
         if let Some(time) = time {
             let until = now + time;
             let longer = inner.cooling.filter(|c| c.until > until);

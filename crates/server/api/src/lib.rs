@@ -50,6 +50,7 @@
 
 pub mod anthropic;
 pub mod bedrock;
+mod breakpoint;
 mod calls;
 pub mod core;
 pub mod dialect;
@@ -62,6 +63,7 @@ pub mod ndjson;
 pub mod ollama;
 pub mod openai;
 mod overflow;
+mod proofs;
 mod reader;
 mod rules;
 pub mod sse;

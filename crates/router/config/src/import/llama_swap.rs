@@ -3,7 +3,7 @@
 use super::lines::comment_out;
 use super::{Imported, with_notes};
 use crate::source::Source;
-use crate::yaml::{self, Entry, Value};
+use crate::yaml::{self, Entry, Node, Value};
 use crate::{Problems, load, sections};
 
 /// Translates it.
@@ -12,18 +12,19 @@ pub(super) fn import(file: &str, text: &str, source: &dyn Source) -> Result<Impo
     let entries: &[Entry] = if let Value::Map(entries) = &root.value { entries } else { &[] };
     let mut lines: Vec<String> = text.lines().map(String::from).collect();
     let mut changes = Vec::new();
-    let mut extra = String::new();
+    let (mut extra, mut inner) = (String::new(), String::new());
     for entry in entries {
-        let moved = match entry.key.as_str() {
-            "peers" => peers(entry, &mut changes),
-            "apiKeys" => keys(entry),
+        let (moved, to) = match entry.key.as_str() {
+            "peers" => (peers(entry, &mut changes), &mut extra),
+            "apiKeys" => (keys(entry), &mut extra),
+            "routing" => (routing(entry, &mut changes), &mut inner),
             _ => continue,
         };
         if moved.is_empty() {
             continue;
         }
         if comment_out(&mut lines, &entry.span) {
-            extra += &moved;
+            *to += &moved;
         } else {
             changes.push(format!(
                 "TO DO, line {}: {} shares its line with others; write it on its own",
@@ -40,6 +41,7 @@ pub(super) fn import(file: &str, text: &str, source: &dyn Source) -> Result<Impo
             out += &format!("  {line}\n");
         }
     }
+    out += &inner;
     out += &extra;
     let (problems, notes) = load::look(file, &out, source)?;
     // Line numbers of the user's file: one line was inserted before it.
@@ -52,6 +54,44 @@ pub(super) fn import(file: &str, text: &str, source: &dyn Source) -> Result<Impo
     );
     changes.extend(problems.iter().map(|p| format!("TO DO, line {}: {}", line(p.span.line), p.text)));
     Ok(with_notes("llama-swap's file", changes, &out))
+}
+
+/// The section `routing`: its groups, as the older key `groups` has them. `matrix` is refused as that key is.
+fn routing(entry: &Entry, changes: &mut Vec<String>) -> String {
+    let mut out = String::new();
+    let mut left = vec![(entry, "routing".to_string())];
+    while let Some((entry, path)) = left.pop() {
+        let Value::Map(fields) = &entry.node.value else { continue };
+        for field in fields {
+            let path = format!("{path}.{}", field.key);
+            match path.as_str() {
+                "routing.router" | "routing.router.settings" => left.push((field, path)),
+                "routing.router.settings.groups" => out += &format!("  groups: {}\n", flow(&field.node)),
+                "routing.router.settings.matrix" => out += &format!("  matrix: {}\n", flow(&field.node)),
+                // Which of the two is used.
+                "routing.router.use" => {}
+                _ => changes.push(format!("TO DO, line {}: {path} has no counterpart", field.span.line)),
+            }
+        }
+    }
+    out
+}
+
+/// A value on one line, in YAML's flow style.
+fn flow(node: &Node) -> String {
+    match &node.value {
+        Value::Map(fields) => {
+            let fields: Vec<String> =
+                fields.iter().map(|f| format!("{}: {}", quote(&f.key), flow(&f.node))).collect();
+            format!("{{{}}}", fields.join(", "))
+        }
+        Value::List(items) => format!("[{}]", items.iter().map(flow).collect::<Vec<_>>().join(", ")),
+        Value::Text(text) => quote(text),
+        Value::Bool(value) => value.to_string(),
+        Value::Int(value) => value.to_string(),
+        Value::Float(value) => value.to_string(),
+        Value::Null => "null".into(),
+    }
 }
 
 /// Remote servers, as deployments.

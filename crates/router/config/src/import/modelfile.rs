@@ -64,6 +64,9 @@ pub(super) fn import(file: &str, text: &str, name: &str) -> Result<Imported, Pro
             )),
             "MESSAGE" => notes.push(format!("line {line}: MESSAGE was left out: send it with the conversation")),
             "ADAPTER" => notes.push(format!("TO DO, line {line}: ADAPTER was left out: merge it into the model first")),
+            "RENDERER" | "PARSER" => notes.push(format!(
+                "line {line}: {word} was left out: prompts and answers have the form of the model's own template"
+            )),
             "LICENSE" | "REQUIRES" => {}
             other => return Err(wrong(line, format!("{} is not an instruction of a Modelfile", crate::problem::quoted(other)))),
         }

@@ -28,6 +28,27 @@ pub(crate) fn names(reader: &Reader, root: &Node, config: &Config) {
     check.cascades();
 }
 
+/// Leaves out fallbacks to names that are not defined.
+pub(crate) fn known_fallbacks(config: &mut Config) {
+    let routes = Routes::new(config);
+    let known = |list: &[Fallback]| -> Vec<Fallback> {
+        let fallback = |f: &Fallback| {
+            let to = f.to.iter().filter(|to| routes.is_known(to)).cloned().collect();
+            Fallback { group: f.group.clone(), to }
+        };
+        list.iter().map(fallback).filter(|f| !f.to.is_empty()).collect()
+    };
+    let router = &config.router;
+    let lists = [&router.fallbacks, &router.context_window_fallbacks, &router.content_policy_fallbacks]
+        .map(|l| known(l));
+    let default = router.default_fallbacks.iter().filter(|to| routes.is_known(to)).cloned().collect();
+    let [general, context_window, content_policy] = lists;
+    config.router.fallbacks = general;
+    config.router.context_window_fallbacks = context_window;
+    config.router.content_policy_fallbacks = content_policy;
+    config.router.default_fallbacks = default;
+}
+
 struct Check<'a> {
     reader: &'a Reader<'a>,
     root: &'a Node,
@@ -42,6 +63,16 @@ impl Check<'_> {
             let near = nearest(name, self.routes.names());
             let near = near.map_or(String::new(), |n| format!(" (did you mean '{n}'?)"));
             self.reader.wrong(span, format!("{key}: there is no model_name {}{near}", quoted(name)));
+        }
+    }
+
+    /// Notes that a fallback is not defined: [`known_fallbacks`] leaves it out.
+    fn fallback(&self, span: &Span, key: &str, name: &str) {
+        if !self.routes.is_known(name) {
+            let near = nearest(name, self.routes.names());
+            let near = near.map_or(String::new(), |n| format!(" (did you mean '{n}'?)"));
+            let text = format!("there is no model_name {}{near}: ignored", quoted(name));
+            self.reader.note(span, key, text);
         }
     }
 
@@ -82,7 +113,7 @@ impl Check<'_> {
                     let text = format!("'{}' is listed twice; the first entry is used", fallback.group);
                     self.reader.note(span, key, text);
                 }
-                fallback.to.iter().for_each(|to| self.target(span, key, to));
+                fallback.to.iter().for_each(|to| self.fallback(span, key, to));
                 if !fallback.group.is_wildcard() && !self.routes.is_known(fallback.group.as_str()) {
                     let text = format!("there is no model_name '{}' that could fall back", fallback.group);
                     self.reader.note(span, key, text);
@@ -90,7 +121,7 @@ impl Check<'_> {
             }
         }
         let key = "default_fallbacks";
-        router.default_fallbacks.iter().for_each(|to| self.target(self.span_of_router_key(key), key, to));
+        router.default_fallbacks.iter().for_each(|to| self.fallback(self.span_of_router_key(key), key, to));
     }
 
     /// The place of a key that may be in `router_settings` or in `litellm_settings`.

@@ -63,7 +63,7 @@ pub(crate) fn config(reader: &Reader, root: &Node) -> Option<Config> {
         prices: &prices,
     };
     let (deployments, skipped) = deployments::read(&fields, &defaults);
-    let config = Config {
+    let mut config = Config {
         deployments,
         skipped,
         router,
@@ -82,6 +82,7 @@ pub(crate) fn config(reader: &Reader, root: &Node) -> Option<Config> {
     // Names that are missing because their entry is invalid are not reported twice.
     if !reader.failed() {
         check::names(reader, root, &config);
+        check::known_fallbacks(&mut config);
     }
     Some(config)
 }

@@ -94,8 +94,15 @@ fn or_left_out<V>(reader: &Reader, span: &Span, value: Result<V, String>) -> Opt
 /// provider works without a key.
 fn key(params: &Fields, known: &Known, credential: Option<&Credential>, elsewhere: bool) -> Option<Secret> {
     let reader = params.reader;
-    let own_key = params.secret("api_key").or_else(|| credential?.api_key.clone());
-    let given = params.has("api_key") || credential.is_some_and(|c| c.api_key.is_some());
+    // As in LiteLLM, an empty key is none.
+    let empty = params.get("api_key").filter(|n| matches!(&n.value, Value::Text(t) if t.trim().is_empty()));
+    if let Some(node) = empty {
+        reader.note(&node.span, "litellm_params.api_key", "is empty: ignored");
+    }
+    let has_own = params.has("api_key") && empty.is_none();
+    let own_key = if has_own { params.secret("api_key") } else { None };
+    let own_key = own_key.or_else(|| credential?.api_key.clone());
+    let given = has_own || credential.is_some_and(|c| c.api_key.is_some());
     if given || elsewhere {
         return own_key;
     }
@@ -183,6 +190,21 @@ fn credential<'a>(params: &Fields, defaults: &Defaults<'a>) -> Option<&'a Creden
     found
 }
 
+/// Whether the host of an address is a name that ends in a number, such as `qwen3.6`: names of services may, in a container's network.
+/// Names with dots that consist of numbers alone are addresses with a typing error.
+fn is_named(base: &str) -> bool {
+    let Some((scheme, rest)) = base.split_once("://") else { return false };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    let (host, port) = authority.split_once(':').unwrap_or((authority, "80"));
+    matches!(scheme, "http" | "https")
+        && host.contains(|c: char| c.is_ascii_alphabetic())
+        && host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
+        && !host.starts_with("0x")
+        && port.parse::<u16>().is_ok()
+        && !path.contains(['?', '#', '@', ' '])
+}
+
 /// An address without its final slash.
 fn address(params: &Fields, base: &str) -> Option<String> {
     let span = params.get("api_base").map_or(params.span, |n| &n.span);
@@ -191,8 +213,13 @@ fn address(params: &Fields, base: &str) -> Option<String> {
         None
     };
     match url::Url::parse(base) {
+        Err(url::ParseError::InvalidIpv4Address) if is_named(base) => {
+            Some(base.trim_end_matches('/').to_string())
+        }
         Ok(url) if !matches!(url.scheme(), "http" | "https") => {
-            wrong("starts with neither http:// nor https://")
+            let why = "api_base starts with neither http:// nor https://";
+            params.reader.unfit(span, format!("{why}: use a URL like http://127.0.0.1:8000/v1"));
+            None
         }
         // Not quoted: it contains a password.
         Ok(url) if !url.username().is_empty() || url.password().is_some() => {

@@ -109,6 +109,12 @@ fn fallback(fields: &Fields, name: &'static str, entry: &Entry) -> Option<Fallba
             fields.reader.wrong(&entry.node.span, format!("{}.{name}: {text}", fields.section.name));
             return None;
         }
+        // LiteLLM starts with it, and never uses it.
+        Value::Int(_) | Value::Float(_) => {
+            let text = format!("'{}' has a number instead of groups: ignored", entry.key);
+            fields.reader.note(&entry.span, format!("{}.{name}", fields.section.name), text);
+            return None;
+        }
         _ => fields.texts_of(name, &entry.node)?,
     };
     if to.contains(&entry.key) {
@@ -145,6 +151,12 @@ fn aliases(fields: &Fields) -> Vec<Alias> {
                     Some(group) => out.push(Alias { name, group, hidden }),
                     None => fields.wrong("model_group_alias", &entry.node, "a mapping with a model"),
                 }
+            }
+            Value::List(items) if !items.is_empty() => {
+                let text = format!("the alias '{name}' has a list: only its first group is used");
+                fields.reader.note(&entry.span, "router_settings.model_group_alias", text);
+                let group = fields.text_of("model_group_alias", &items[0]);
+                out.extend(group.map(|group| Alias { name, group, hidden: false }));
             }
             _ => out.extend(fields.text_of("model_group_alias", &entry.node).map(|group| Alias {
                 name,

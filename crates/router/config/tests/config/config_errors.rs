@@ -199,7 +199,6 @@ fn one_letter_booleans_are_texts() {
 
 #[test]
 fn undefined_names_are_reported() {
-    refused("router_settings: {fallbacks: [{a: [clod]}]}\n", &["fallbacks: there is no model_name 'clod'"]);
     refused(
         "router_settings: {model_group_alias: {gpt: ab}}\n",
         &["1:39: the alias 'gpt': there is no model_name 'ab'"],
@@ -235,6 +234,8 @@ fn targets_are_checked() {
     refused_params("{model: replicate/x}", "the API of the provider 'replicate' is not supported");
     refused_params("{model: hosted_vllm/q}", "needs an api_base");
     refused_params("{model: hosted_vllm/q, api_base: 'localhost:8000'}", "api_base starts with neither");
+    refused_params("{model: hosted_vllm/q, api_base: /v1}", "api_base is not a valid URL");
+    refused_params("{model: hosted_vllm/q, api_base: 'http://10.0.0.256/v1'}", "api_base is not a valid URL");
     refused_params(
         "{model: hosted_vllm/q, api_base: 'http://u:hunter2@h/v1'}",
         "contains a password, which belongs in api_key",
@@ -531,4 +532,37 @@ fn duplicate_fallbacks_are_reported() {
         matches!(&notes[..], [one] if one.ends_with("fallbacks: 'z' is listed twice; the first entry is used")),
         "{notes:?}"
     );
+}
+
+/// LiteLLM starts with all of these; the request that meets one fails there.
+#[test]
+fn what_litellm_starts_with_is_noted() {
+    let text = "\
+model_list:
+- {model_name: a, litellm_params: {model: openai/x, api_key: '', api_base: 'http://qwen3.6:8000/v1'}}
+- {model_name: b, litellm_params: {model: openai/x, api_key: k, api_base: 'http://vllm:8000/v1'}}
+- {model_name: c, litellm_params: {model: openai/x, api_key: k, api_base: 'vllm:8000/v1'}}
+router_settings:
+  model_group_alias: {x: [a, b]}
+  fallbacks: [{a: [nosuch, b]}, {b: [nosuch]}]
+  default_fallbacks: [nosuch]
+  context_window_fallbacks: [{a: 4096}]
+";
+    let config = read(text).unwrap();
+    let notes: Vec<String> = config.notes.iter().map(|n| format!("{}: {}", n.key, n.text)).collect();
+    for expected in [
+        "litellm_params.api_key: is empty",
+        "the alias 'x' has a list",
+        "there is no model_name 'nosuch'",
+        "'a' has a number instead of groups",
+        "'c' is left out: api_base starts with neither",
+    ] {
+        assert!(notes.iter().any(|n| n.contains(expected)), "{expected}: {notes:#?}");
+    }
+    let router = &config.router;
+    assert_eq!(router.aliases[0].group, "a");
+    assert_eq!((router.fallbacks.len(), router.fallbacks[0].to.as_slice()), (1, &["b".to_string()][..]));
+    assert!(router.default_fallbacks.is_empty() && router.context_window_fallbacks.is_empty());
+    let Target::Remote(far) = &config.deployments[0].target else { panic!("a server") };
+    assert_eq!((far.api_base.as_str(), &far.api_key), ("http://qwen3.6:8000/v1", &None));
 }

@@ -148,6 +148,28 @@ peers:
     assert_eq!(config.router.aliases[0].group, "qwen");
 }
 
+/// llama-swap moved its groups to `routing` in June 2026.
+#[test]
+fn llama_swaps_routing_gives_the_same_groups() {
+    let models = "models:\n  chat:\n    cmd: llama-server --port ${PORT}\n  embed:\n    cmd: llama-server --port ${PORT}\n";
+    let groups = "together:\n    swap: false\n    exclusive: false\n    members: [chat, embed]\n";
+    let (_, _, old) = imported(Origin::LlamaSwap, &format!("{models}groups:\n  {groups}"));
+    let deep = groups.replace("\n    ", "\n          ");
+    let new =
+        format!("{models}routing:\n  router:\n    use: group\n    settings:\n      groups:\n        {deep}");
+    let (yaml, notes, new) = imported(Origin::LlamaSwap, &new);
+    assert_eq!(new.process_settings, old.process_settings, "{yaml}");
+    assert!(notes.is_empty(), "{notes:#?}");
+    // What has no counterpart is named.
+    let matrix = format!(
+        "{models}routing:\n  selectors: {{fast: chat}}\n  router:\n    use: matrix\n    settings:\n      matrix:\n        sets: {{both: chat & embed}}\n"
+    );
+    let imported = import(Origin::LlamaSwap, "in.yaml", &matrix, "mine", &source()).unwrap();
+    let notes = imported.notes.join("\n");
+    assert!(notes.contains("routing.selectors has no counterpart") && notes.contains("matrix"), "{notes}");
+    assert_eq!(imported.notes.iter().filter(|n| n.starts_with("TO DO")).count(), 2, "{notes}");
+}
+
 #[test]
 fn a_modelfile_becomes_a_model() {
     let text = "\
@@ -164,6 +186,9 @@ FROM nowhere
 {{ .Prompt }}\"\"\"
 SYSTEM You are brief.
 LICENSE MIT
+RENDERER qwen3-coder
+PARSER qwen3-coder
+REQUIRES 0.14
 ";
     assert_eq!(Origin::guess("Modelfile", text), Origin::Modelfile);
     let (_, notes, config) = imported(Origin::Modelfile, text);
@@ -175,10 +200,15 @@ LICENSE MIT
         serde_json::json!(d.params),
         serde_json::json!({"temperature": 0.6, "stop": ["<|im_end|>", "a \\ b"]})
     );
-    assert_eq!(notes.len(), 3, "{notes:#?}");
-    for (said, word) in
-        notes.iter().zip(["line 8: PARAMETER mirostat", "line 9: TEMPLATE", "line 12: SYSTEM"])
-    {
+    let expected = [
+        "line 8: PARAMETER mirostat",
+        "line 9: TEMPLATE",
+        "line 12: SYSTEM",
+        "line 14: RENDERER",
+        "line 15: PARSER",
+    ];
+    assert_eq!(notes.len(), expected.len(), "{notes:#?}");
+    for (said, word) in notes.iter().zip(expected) {
         assert!(said.starts_with(word), "{said}");
     }
 }

@@ -116,6 +116,29 @@ async fn the_last_healthy_deployment_stays_in_use() {
     assert_eq!((error.kind, world.deployments().len()), (ErrorKind::RateLimit, requests + 1));
 }
 
+/// As in LiteLLM: nothing else could answer, and the provider may by then.
+#[tokio::test(start_paused = true)]
+async fn the_only_deployment_is_asked_again_after_a_rate_limit() {
+    let mut c = no_retries(&[("m", "a")]);
+    c.router.cooldown_time = Duration::from_secs(60);
+    let (router, world) = router(&c);
+    world
+        .script("a", [vec![fail(FailureKind::RateLimited)], vec![fail(FailureKind::RateLimited)], says("a")]);
+    for _ in 0..2 {
+        ask(&router, "m").await.unwrap_err();
+        assert_eq!(status(&router, "a").state, "ready");
+    }
+    assert_eq!(ask(&router, "m").await.unwrap(), "a");
+    // Unless the provider says how long it takes.
+    world.script("a", [vec![limited(30)], vec![fail(FailureKind::RateLimited)], says("a")]);
+    ask(&router, "m").await.unwrap_err();
+    assert_eq!(status(&router, "a").state, "cooling");
+    advance(Duration::from_secs(30)).await;
+    ask(&router, "m").await.unwrap_err();
+    assert_eq!(status(&router, "a").state, "ready");
+    assert_eq!(ask(&router, "m").await.unwrap(), "a");
+}
+
 #[tokio::test(start_paused = true)]
 async fn after_a_cooldown_one_request_tries() {
     let mut c = no_retries(&[("m", "a"), ("m", "b")]);
@@ -151,7 +174,7 @@ async fn after_a_cooldown_one_request_tries() {
 #[tokio::test(start_paused = true)]
 async fn a_dropped_trial_does_not_count() {
     let (router, world) = router(&no_retries(&[("m", "a")]));
-    world.script("a", [vec![fail(FailureKind::RateLimited)]]);
+    world.script("a", [vec![limited(5)]]);
     ask(&router, "m").await.unwrap_err();
     advance(Duration::from_secs(5)).await;
     world.script("a", [vec![Do::Hang], says("a")]);

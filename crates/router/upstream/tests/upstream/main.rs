@@ -6,3 +6,4 @@ mod upstream_clouds;
 mod upstream_faults;
 mod upstream_forward;
 mod upstream_requests;
+mod upstream_rules;

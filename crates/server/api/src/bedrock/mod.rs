@@ -11,4 +11,4 @@ pub use body::body;
 pub use reader::{ConverseReader, InvokedReader, events};
 
 /// Prefix of Bedrock's signatures, so that they are never sent to another provider, nor another's to Bedrock.
-pub(crate) const SIGNED: &str = "bedrock#";
+use crate::proofs::BEDROCK as SIGNED;

@@ -178,6 +178,8 @@ pub enum ImageSource {
 pub struct CacheBreakpoint {
     /// Requested lifetime: `5m`, `1h`, ...
     pub ttl: Option<String>,
+    /// It has the form of OpenAI's dialect, `prompt_cache_breakpoint`; otherwise Anthropic's, `cache_control`.
+    pub openai_form: bool,
 }
 
 /// A piece of an assistant's reasoning.

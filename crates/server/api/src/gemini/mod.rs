@@ -23,4 +23,4 @@ pub use stream::ContentWriter;
 pub use usage::usage_in;
 
 /// Prefix of Gemini's signatures, so that they are never sent to another provider, nor another's to Gemini.
-pub(crate) const SIGNED: &str = "gemini#";
+use crate::proofs::GEMINI as SIGNED;

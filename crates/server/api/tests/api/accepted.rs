@@ -283,7 +283,7 @@ fn history_of_other_servers_is_read() {
         (&json!("E"), &json!("G"))
     );
     assert_eq!(t.messages[6]["name"], "g");
-    assert_eq!(warned(&r), ["messages[0].content[0].cache_control"]);
+    assert!(warned(&r).is_empty());
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod accepted;
 mod anthropic;
 mod clients;
 mod common;
+mod dialects;
 mod foreign;
 mod gemini;
 mod history;

@@ -215,6 +215,29 @@ fn signed_reasoning_survives_a_chat_client() {
     }
 }
 
+/// As LiteLLM's clients mark prefixes for Claude: parts, whole messages, tools.
+#[test]
+fn cache_control_of_chat_clients_reaches_claude() {
+    use octet_api::anthropic::messages;
+    let mark = json!({"type": "ephemeral", "ttl": "1h"});
+    let request = json!({"model": "m",
+        "tools": [{"type": "function", "function": {"name": "f"}, "cache_control": mark}],
+        "messages": [
+            {"role": "system", "content": [{"type": "text", "text": "S", "cache_control": mark}]},
+            {"role": "user", "content": "A", "cache_control": {"type": "ephemeral"}},
+            {"role": "assistant", "content": "B"},
+            {"role": "user", "content": "C"}]});
+    let parsed = parse(request.to_string().as_bytes()).unwrap();
+    let claude = messages::Provider { max_tokens: 100, is_limit: false, adaptive: false };
+    let sent = Value::from(messages::body(&parsed, "claude", claude).unwrap().json);
+    assert_eq!(sent["tools"][0]["cache_control"], mark);
+    assert_eq!(sent["system"], json!([{"type": "text", "text": "S", "cache_control": mark}]));
+    let marked = json!([{"type": "text", "text": "A", "cache_control": {"type": "ephemeral"}}]);
+    assert_eq!((&sent["messages"][0]["content"], &sent["messages"][2]["content"]), (&marked, &json!("C")));
+    // Other providers do not know it.
+    assert!(!provider(&request, Flavor::Extended).0.to_string().contains("cache"), "{request}");
+}
+
 /// LiteLLM's and OpenRouter's forms of signed reasoning.
 #[test]
 fn signed_reasoning_of_other_routers_is_read() {

@@ -3,12 +3,12 @@
 use serde_json::{Map, Value, json};
 
 use crate::ApiError;
-use crate::anthropic::is_own_proof;
 use crate::core::{
     CacheBreakpoint, Chat, Effort, Family, GenerateRequest, Image, ImageSource, Message, Part, ReasoningPart,
     ResponseFormat, Role, Tool, ToolCall, ToolChoice,
 };
 use crate::dialect::Body;
+use crate::proofs::is_own_proof;
 
 /// Anthropic's minimum thinking budget.
 const BUDGET_TOKENS_MIN: u32 = 1024;

@@ -1,10 +1,11 @@
 //! Messages and their blocks. Called by the request's parser.
 
-use crate::anthropic::UNSIGNED;
+use crate::breakpoint::cache_control;
 use crate::core::{CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall};
 use crate::file::File;
 use crate::json::{Field, Object, Result, shortened};
 use crate::openai::chat::any_arguments;
+use crate::proofs::UNSIGNED;
 use crate::rules::{Rules, echo, tuning, tuning_but};
 
 /// A block of a system message that changes the tools.
@@ -335,15 +336,4 @@ impl Block {
         self.o.finish(&[BLOCK])?;
         Ok(call)
     }
-}
-
-/// `cache_control` of a block or a tool.
-pub(super) fn cache_control(o: &mut Object) -> Result<Option<CacheBreakpoint>> {
-    o.read("cache_control", |f| {
-        let mut o = f.object()?;
-        let ttl = o.read("ttl", Field::string)?;
-        // All caches are of one kind and shared.
-        o.finish(&[&[("type", echo()), ("scope", echo())]])?;
-        Ok(CacheBreakpoint { ttl })
-    })
 }

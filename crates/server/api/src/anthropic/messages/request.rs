@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::content::{ToolChange, cache_control, messages, texts};
+use super::content::{ToolChange, messages, texts};
+use crate::breakpoint::cache_control;
 use crate::core::{
     Chat, Effort, Family, GenerateRequest, Input, Message, Part, ResponseFormat, Role, Tool, ToolChoice,
     ToolOrigin,

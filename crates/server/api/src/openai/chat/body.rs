@@ -186,10 +186,11 @@ fn message(m: &Message, flavor: Flavor, breakpoints: bool) -> Value {
     let role = if extended && m.role == Role::Developer { Role::System } else { m.role };
     let mut out = Map::new();
     out.insert("role".into(), role.name().into());
+    let is_marked = |c: &Option<CacheBreakpoint>| breakpoints && c.as_ref().is_some_and(|c| c.openai_form);
     let content = match m.content.as_slice() {
         [] if m.role == Role::Assistant => Value::Null,
         [] => "".into(),
-        [Part::Text { text, cache }] if cache.is_none() || !breakpoints => text.as_str().into(),
+        [Part::Text { text, cache }] if !is_marked(cache) => text.as_str().into(),
         parts => parts.iter().map(|p| part(p, breakpoints)).collect(),
     };
     out.insert("content".into(), content);
@@ -223,7 +224,7 @@ fn part(p: &Part, breakpoints: bool) -> Value {
             (json!({"type": "image_url", "image_url": url}), cache)
         }
     };
-    if let Some(CacheBreakpoint { ttl }) = cache.as_ref().filter(|_| breakpoints) {
+    if let Some(CacheBreakpoint { ttl, .. }) = cache.as_ref().filter(|c| breakpoints && c.openai_form) {
         out["prompt_cache_breakpoint"] = match ttl {
             Some(ttl) => json!({"mode": "explicit", "ttl": ttl}),
             None => json!({"mode": "explicit"}),

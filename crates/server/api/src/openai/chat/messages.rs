@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use serde_json::Value;
 
+use crate::breakpoint::cache_control;
 use crate::core::{
     CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall, ToolOrigin,
 };
@@ -25,7 +26,6 @@ const MESSAGE: Rules = &[
     ("id", echo()),
     ("images", tuning("an answer's images are not shown to the model")),
     ("audio", tuning("messages are text")),
-    ("cache_control", tuning("shared prefixes are found without it")),
     ("prefix", tuning(CONTINUED)),
     ("partial", tuning(CONTINUED)),
 ];
@@ -33,11 +33,7 @@ const MESSAGE: Rules = &[
 const CONTINUED: &str = "only a last message of the assistant is continued";
 
 /// Fields of a part besides its content.
-const PART: Rules = &[
-    ("cache_control", tuning("shared prefixes are found without it")),
-    ("annotations", echo()),
-    ("provider_specific_fields", echo()),
-];
+const PART: Rules = &[("annotations", echo()), ("provider_specific_fields", echo())];
 
 /// Further fields of a call. `index` is its position in a streamed answer, which clients keep.
 const CALL: Rules = &[
@@ -46,7 +42,6 @@ const CALL: Rules = &[
     ("extra_content", echo()),
     ("thought_signature", echo()),
     ("parsed_arguments", echo()),
-    ("cache_control", tuning("shared prefixes are found without it")),
 ];
 
 /// A conversation.
@@ -178,11 +173,23 @@ fn message(f: Field, is_last: bool, all: &mut Conversation) -> Result<Vec<Messag
         }
         Role::System | Role::Developer => m.content = content(o.require("content")?)?,
     }
+    // LiteLLM's clients may also mark a whole message.
+    mark_last(&mut o, &mut m)?;
     o.finish(&[MESSAGE])?;
     if results.is_empty() || !m.content.is_empty() {
         results.push(m);
     }
     Ok(results)
+}
+
+/// Reads `cache_control` of a message: a breakpoint after its last part.
+fn mark_last(o: &mut Object, m: &mut Message) -> Result<()> {
+    if let Some(breakpoint) = cache_control(o)?
+        && let Some(Part::Text { cache, .. } | Part::Image { cache, .. }) = m.content.last_mut()
+    {
+        cache.get_or_insert(breakpoint);
+    }
+    Ok(())
 }
 
 /// Whether a message says and calls nothing.
@@ -297,6 +304,7 @@ fn tool_result(mut o: Object) -> Result<Message> {
     m.tool_call_id = Some(o.require("tool_use_id")?.name()?);
     m.is_error = o.read("is_error", Field::bool)?.unwrap_or(false);
     m.content = o.read("content", content)?.unwrap_or_default();
+    mark_last(&mut o, &mut m)?;
     o.finish(&[PART])?;
     Ok(m)
 }
@@ -460,7 +468,12 @@ fn part(f: Field) -> Result<Part> {
         let ttl = b.read("ttl", Field::string)?;
         b.finish(&[])?;
         let (Part::Text { cache, .. } | Part::Image { cache, .. }) = &mut part;
-        *cache = Some(CacheBreakpoint { ttl });
+        *cache = Some(CacheBreakpoint { ttl, openai_form: true });
+    }
+    // Anthropic's form, as clients of Claude send it through routers.
+    if let Some(breakpoint) = cache_control(&mut o)? {
+        let (Part::Text { cache, .. } | Part::Image { cache, .. }) = &mut part;
+        cache.get_or_insert(breakpoint);
     }
     o.finish(&[PART])?;
     Ok(part)

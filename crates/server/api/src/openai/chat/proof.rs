@@ -4,9 +4,8 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::anthropic::UNSIGNED;
 use crate::core::{Block, ReasoningPart};
-use crate::gemini;
+use crate::proofs::{GEMINI, UNSIGNED};
 
 /// The reasoning of one of the lists; of `blocks` if both have some.
 pub(super) fn parts(blocks: Option<Vec<Value>>, details: Option<Vec<Value>>) -> Vec<ReasoningPart> {
@@ -20,7 +19,7 @@ fn part(item: &Value) -> Option<ReasoningPart> {
     let format = item["format"].as_str().unwrap_or("anthropic");
     let signature = text("signature").filter(|s| s != UNSIGNED).and_then(|s| match format {
         _ if format.starts_with("anthropic") => Some(s),
-        _ if format.starts_with("google") => Some(format!("{}{s}", gemini::SIGNED)),
+        _ if format.starts_with("google") => Some(format!("{GEMINI}{s}")),
         _ => None,
     });
     let readable = |name: &str| {

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::super::custom::custom;
 use super::super::fields;
+use crate::breakpoint::cache_control;
 use crate::core::{Chat, Tool, ToolChoice};
 use crate::json::{Field, Object, Result, shortened};
 
@@ -73,7 +74,9 @@ fn tool(f: Field) -> Result<Option<Tool>> {
         return Ok(None);
     }
     if !is_custom(&o) {
-        return fields::function(o).map(Some);
+        let cache = cache_control(&mut o)?;
+        let tool = fields::function(o)?;
+        return Ok(Some(Tool { cache: cache.or(tool.cache.clone()), ..tool }));
     }
     o.take("type");
     // The form of Responses, or of Anthropic, whose functions are custom tools.

@@ -18,6 +18,3 @@ pub use request::{parse, parse_with};
 pub use response::response;
 pub use stored::{conversation, deleted, follow, input_len, output_items, references, response_of};
 pub use stream::ResponseWriter;
-
-/// Prefix of encrypted reasoning of OpenAI's models: it marks it for clients of other dialects, which send it back.
-pub(crate) const ENCRYPTED: &str = "openai#";
