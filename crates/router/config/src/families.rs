@@ -130,101 +130,108 @@ impl Accepts {
     }
 
     fn set(&mut self, rule: &str, value: &str) -> Result<(), String> {
-        let value = Some(value).filter(|v| *v != "-");
-        let list = || value.into_iter().flat_map(|v| v.split(',')).map(String::from).collect::<Vec<_>>();
-        let pairs = || {
-            let pair = |item: &str| {
-                item.split_once(':')
-                    .map_or((item.to_string(), None), |(a, b)| (a.into(), Some(b.to_string())))
-            };
-            value.into_iter().flat_map(|v| v.split(',')).map(pair).collect::<Vec<_>>()
-        };
-        let wrong = || format!("{rule}={} has no such value", value.unwrap_or("-"));
-        let number = || value.map(|v| v.parse::<u32>().map_err(|_| wrong())).transpose();
-        let word = |known: &str| match value {
-            None => Ok(false),
-            Some(v) if v == known => Ok(true),
-            Some(_) => Err(wrong()),
-        };
-        let named = || {
-            let named = |(a, b): (String, Option<String>)| Some((a, b?));
-            pairs().into_iter().map(|pair| named(pair).ok_or_else(wrong)).collect::<Result<Vec<_>, _>>()
-        };
+        let value = Setting { rule, value: Some(value).filter(|v| *v != "-") };
         match rule {
-            "form" => self.openai_form = word("openai")?,
+            "form" => self.openai_form = value.is("openai")?,
             "api" => {
-                self.responses = match value {
-                    None => ResponsesFor::None,
-                    Some("responses") => ResponsesFor::All,
-                    Some("responses-for-tools") => ResponsesFor::Tools,
-                    Some(_) => return Err(wrong()),
-                }
+                let known = [("responses", ResponsesFor::All), ("responses-for-tools", ResponsesFor::Tools)];
+                self.responses = value.word(&known)?.unwrap_or_default();
             }
-            "length" => self.length = value.map(String::from),
-            "output" => self.output_tokens_max = number()?,
-            "only" => self.only = list(),
-            "fields" => self.message_fields = list(),
-            "without" => self.without = list(),
-            "fixed" => {
-                let fixed = |(name, value): (String, Option<String>)| {
-                    let value = value.map(|v| v.parse::<f64>().map_err(|_| wrong())).transpose()?;
-                    Ok::<_, String>((name, value))
-                };
-                self.fixed = pairs().into_iter().map(fixed).collect::<Result<_, _>>()?;
-            }
-            "unless" => self.fixed_unless_none = word("none")?,
-            "effort" => self.default_effort_is_none = word("none")?,
-            "max" => {
-                let max = |(name, value): (String, String)| {
-                    Ok::<_, String>((name, value.parse::<f64>().map_err(|_| wrong())?))
-                };
-                self.max = named()?.into_iter().map(max).collect::<Result<_, _>>()?;
-            }
-            "stops" => self.stops_max = number()?.map(|n| n as usize),
-            "one" => self.one_of = list(),
-            "rename" => self.rename = named()?,
-            "efforts" => self.efforts = list(),
-            "roles" => self.roles = named()?,
-            "user" => self.user_chars_max = number()?.map(|n| n as usize),
-            "tool-images" => self.no_tool_images = word("move")?,
-            "reasoning" => self.reasoning = value.map(reasoning_form).transpose()?,
-            "answers" => self.answers_in_parts = word("parts")?,
-            "names" => self.name_chars_max = number()?.map(|n| n as usize),
-            "characters" => self.name_characters = value.unwrap_or("").into(),
-            "ids" => self.id_chars = number()?.map(|n| n as usize),
-            "thinking" => {
-                self.thinking = match value {
-                    None => None,
-                    Some("budget") => Some(Thinking::Budget),
-                    Some("adaptive") => Some(Thinking::Adaptive),
-                    Some("both") => Some(Thinking::Both),
-                    Some(_) => return Err(wrong()),
-                }
-            }
-            "off" => {
-                self.off = match value {
-                    None | Some("disabled") => Off::Disabled,
-                    Some("omit") => Off::Omit,
-                    Some("never") => Off::Never,
-                    Some(_) => return Err(wrong()),
-                }
-            }
-            "prefill" => self.no_prefill = word("no")?,
-            "breakpoints" => self.breakpoints = word("yes")?,
+            "length" => self.length = value.value.map(String::from),
+            "output" => self.output_tokens_max = value.number()?,
+            "only" => self.only = value.list(),
+            "fields" => self.message_fields = value.list(),
+            "without" => self.without = value.list(),
+            "fixed" => self.fixed = value.fixed()?,
+            "unless" => self.fixed_unless_none = value.is("none")?,
+            "effort" => self.default_effort_is_none = value.is("none")?,
+            "max" => self.max = value.numbers()?,
+            "stops" => self.stops_max = value.count()?,
+            "one" => self.one_of = value.list(),
+            "rename" => self.rename = value.pairs()?,
+            "efforts" => self.efforts = value.list(),
+            "roles" => self.roles = value.pairs()?,
+            "user" => self.user_chars_max = value.count()?,
+            "tool-images" => self.no_tool_images = value.is("move")?,
+            "reasoning" => self.reasoning = value.word(REASONING)?,
+            "answers" => self.answers_in_parts = value.is("parts")?,
+            "names" => self.name_chars_max = value.count()?,
+            "characters" => self.name_characters = value.value.unwrap_or("").into(),
+            "ids" => self.id_chars = value.count()?,
+            "thinking" => self.thinking = value.word(THINKING)?,
+            "off" => self.off = value.word(OFF)?.unwrap_or_default(),
+            "prefill" => self.no_prefill = value.is("no")?,
+            "breakpoints" => self.breakpoints = value.is("yes")?,
             _ => return Err(format!("there is no rule '{rule}'")),
         }
         Ok(())
     }
 }
 
-fn reasoning_form(text: &str) -> Result<ReasoningForm, String> {
-    Ok(match text {
-        "omit" => ReasoningForm::Omit,
-        "reasoning" => ReasoningForm::Reasoning,
-        "reasoning_content" => ReasoningForm::ReasoningContent,
-        "parts" => ReasoningForm::Parts,
-        _ => return Err(format!("reasoning={text} has no such value")),
-    })
+const REASONING: &[(&str, ReasoningForm)] = &[
+    ("omit", ReasoningForm::Omit),
+    ("reasoning", ReasoningForm::Reasoning),
+    ("reasoning_content", ReasoningForm::ReasoningContent),
+    ("parts", ReasoningForm::Parts),
+];
+const THINKING: &[(&str, Thinking)] =
+    &[("budget", Thinking::Budget), ("adaptive", Thinking::Adaptive), ("both", Thinking::Both)];
+const OFF: &[(&str, Off)] = &[("disabled", Off::Disabled), ("omit", Off::Omit), ("never", Off::Never)];
+
+/// A rule and its value; `None` is "-".
+struct Setting<'a> {
+    rule: &'a str,
+    value: Option<&'a str>,
+}
+
+impl Setting<'_> {
+    fn wrong(&self) -> String {
+        format!("{}={} has no such value", self.rule, self.value.unwrap_or("-"))
+    }
+
+    fn items(&self) -> impl Iterator<Item = &str> {
+        self.value.into_iter().flat_map(|v| v.split(','))
+    }
+
+    fn list(&self) -> Vec<String> {
+        self.items().map(String::from).collect()
+    }
+
+    fn pairs(&self) -> Result<Vec<(String, String)>, String> {
+        let pair = |item: &str| item.split_once(':').map(|(a, b)| (a.into(), b.into()));
+        self.items().map(|item| pair(item).ok_or_else(|| self.wrong())).collect()
+    }
+
+    fn numbers(&self) -> Result<Vec<(String, f64)>, String> {
+        let number = |(name, value): (String, String)| Some((name, value.parse::<f64>().ok()?));
+        self.pairs()?.into_iter().map(|pair| number(pair).ok_or_else(|| self.wrong())).collect()
+    }
+
+    fn fixed(&self) -> Result<Vec<(String, Option<f64>)>, String> {
+        let one = |item: &str| match item.split_once(':') {
+            None => Some((item.to_string(), None)),
+            Some((name, value)) => Some((name.to_string(), Some(value.parse::<f64>().ok()?))),
+        };
+        self.items().map(|item| one(item).ok_or_else(|| self.wrong())).collect()
+    }
+
+    fn number(&self) -> Result<Option<u32>, String> {
+        self.value.map(|v| v.parse::<u32>().map_err(|_| self.wrong())).transpose()
+    }
+
+    fn count(&self) -> Result<Option<usize>, String> {
+        Ok(self.number()?.map(|n| n as usize))
+    }
+
+    /// Whether it is this word, or nothing.
+    fn is(&self, word: &str) -> Result<bool, String> {
+        Ok(self.word(&[(word, ())])?.is_some())
+    }
+
+    fn word<T: Copy>(&self, known: &[(&str, T)]) -> Result<Option<T>, String> {
+        let find = |v: &str| known.iter().find(|(word, _)| *word == v).map(|(_, value)| *value);
+        self.value.map(|v| find(v).ok_or_else(|| self.wrong())).transpose()
+    }
 }
 
 /// A line of the table.

@@ -96,8 +96,9 @@ impl Target for Remote {
                 let (headers, body) = (&o.headers, &o.body);
                 let stream = ask.request.stream;
                 let (upload, memory) = (o.upload.as_ref(), &ask.request.memory);
+                let model = Some(ask.request.model.as_str());
                 let forward =
-                    Forward { dialect: o.dialect, headers, body, upload, memory, stream, usage: true };
+                    Forward { dialect: o.dialect, model, headers, body, upload, memory, stream, usage: true };
                 self.client.forward(endpoint, forward).await.map(Answer::Raw)
             }
             None => {

@@ -14,10 +14,12 @@ use octet_api::core::{MemoryHandle, Usage};
 use octet_config::Provider;
 
 use crate::accept::{self, NOT_OPENAI, Report};
+use crate::asked::Asked;
 use crate::blocking::run_sized;
 use crate::body::Body;
 use crate::client::{Client, Sending};
-use crate::endpoint::{Dialect, Endpoint, Operation};
+use crate::dialect::Dialect;
+use crate::endpoint::{Endpoint, Operation};
 use crate::failure::{Failure, FailureKind};
 use crate::long::SHORT_BYTES;
 use crate::rewrite::{Rewrite, Rewritten};
@@ -30,6 +32,8 @@ use crate::watch::{self, Watch};
 pub struct Forward<'a> {
     /// Its dialect.
     pub dialect: Dialect,
+    /// The model's name that it asked for, which the answer gets. `None`: the answer keeps the provider's.
+    pub model: Option<&'a str>,
     /// Its headers. Only those for providers are forwarded (`anthropic-beta`, `traceparent`, ...).
     pub headers: &'a HeaderMap,
     /// Its JSON body.
@@ -107,7 +111,7 @@ impl Client {
     /// All failures before that; [`FailureKind::BadRequest`] for a dialect that the endpoint does not
     /// [support](Endpoint::speaks), and for a body that is not a JSON object; [`FailureKind::Memory`].
     pub async fn forward(&self, endpoint: &Endpoint, request: Forward<'_>) -> Result<Raw, Failure> {
-        let Forward { dialect, headers, body, memory, stream, usage, .. } = request;
+        let Forward { dialect, model, headers, body, memory, stream, usage, .. } = request;
         if !endpoint.speaks(dialect) {
             let what = format!("{} does not speak {dialect:?}", endpoint.provider().name());
             return Err(Failure::new(FailureKind::BadRequest, what));
@@ -138,11 +142,12 @@ impl Client {
         let body = Some(sent.json.into());
         let answer = self.send_with(endpoint, operation, body, stream, passing(headers)).await?;
         answer.check_content_type()?;
+        let asked = model.map(Asked::new);
         let whole = answer.content_type() == "application/json";
         if stream && !(whole && endpoint.provider() != Provider::Ollama) {
             let watch = Watch::new(dialect, sent.n, sent.count_is_ours);
             let source = Source::Stream { body: answer.body, watch: Box::new(watch) };
-            return Ok(Raw { warnings, ..Raw::new(answer.headers, source, endpoint) });
+            return Ok(Raw { warnings, asked, ..Raw::new(answer.headers, source, endpoint) });
         }
         let mut body = answer.body;
         let (bytes, ended) = body.beginning(SHORT_BYTES).await.map_err(|e| e.without_keys(endpoint))?;
@@ -158,7 +163,7 @@ impl Client {
             return Err(Failure::protocol("the provider answers in one piece where a stream was asked for"));
         }
         let flows = matches!(source, Source::Long { .. });
-        let mut raw = Raw { flows, warnings, ..Raw::new(answer.headers, source, endpoint) };
+        let mut raw = Raw { flows, warnings, asked, ..Raw::new(answer.headers, source, endpoint) };
         raw.queue.push_back(bytes.freeze());
         Ok(raw)
     }
@@ -239,6 +244,7 @@ pub struct Raw {
     failure: Option<Failure>,
     sent_any: bool,
     warnings: Vec<String>,
+    asked: Option<Asked>,
     endpoint: Endpoint,
     flows: bool,
 }
@@ -272,6 +278,7 @@ impl Raw {
             failure: None,
             sent_any: false,
             warnings: Vec::new(),
+            asked: None,
             endpoint: endpoint.clone(),
             flows: false,
         }
@@ -358,6 +365,10 @@ impl Raw {
         loop {
             if let Some(bytes) = self.queue.pop_front() {
                 self.sent_any = true;
+                let bytes = match &mut self.asked {
+                    Some(asked) => asked.apply(bytes),
+                    None => bytes,
+                };
                 return Poll::Ready(Some(Ok(bytes)));
             }
             if let Some(mut failure) = self.failure.take() {

@@ -12,11 +12,13 @@
 //! Keys appear only in headers: no error, log or `Debug` output shows one, and no redirect is followed with one.
 
 mod accept;
+mod asked;
 mod auth;
 pub mod blocking;
 mod body;
 mod client;
 mod connect;
+mod dialect;
 mod edit;
 mod encoding;
 mod endpoint;
@@ -37,9 +39,8 @@ mod watch;
 
 pub use client::Client;
 pub use connect::Limits;
-pub use endpoint::{
-    ANSWER_BYTES_MAX, Dialect, Endpoint, InvalidEndpoint, MAX_TOKENS, Passed, Settings, Timeouts,
-};
+pub use dialect::{Dialect, Passed};
+pub use endpoint::{ANSWER_BYTES_MAX, Endpoint, InvalidEndpoint, MAX_TOKENS, Settings, Timeouts};
 pub use events::Events;
 pub use failure::{Failure, FailureKind};
 pub use forward::{Forward, Raw};

@@ -13,8 +13,9 @@ use tokio::task::JoinSet;
 
 use crate::blocking::run_sized;
 use crate::client::Client;
+use crate::dialect::Dialect;
 use crate::edit;
-use crate::endpoint::{Dialect, Endpoint, Operation};
+use crate::endpoint::{Endpoint, Operation};
 use crate::failure::{Failure, FailureKind};
 use crate::generate::to_bytes;
 

@@ -20,7 +20,7 @@ use serde::de::{Deserializer as _, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::endpoint::Dialect;
+use crate::dialect::Dialect;
 
 /// The format of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{Report, Rules, messages, tools_need_responses};
-use crate::endpoint::Dialect;
+use crate::dialect::Dialect;
 use crate::failure::{Failure, FailureKind};
 use crate::rewrite::{Field, fields, write_field};
 

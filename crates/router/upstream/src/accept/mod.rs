@@ -14,7 +14,7 @@ mod params;
 use octet_config::{Accepts, Changes, ResponsesFor};
 use serde_json::{Map, Value};
 
-use crate::endpoint::Dialect;
+use crate::dialect::Dialect;
 use crate::failure::{Failure, FailureKind};
 
 pub(crate) use bytes::{apply as apply_bytes, is_deep, uses_responses};

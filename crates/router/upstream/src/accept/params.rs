@@ -5,7 +5,7 @@ use ring::digest::{SHA256, digest};
 use serde_json::{Map, Value};
 
 use super::{Report, Rules};
-use crate::endpoint::Dialect;
+use crate::dialect::Dialect;
 use crate::failure::Failure;
 
 /// Fields of vLLM's and llama.cpp's clients that OpenAI refuses.

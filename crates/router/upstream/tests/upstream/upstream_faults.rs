@@ -465,6 +465,7 @@ async fn connections_are_used_again_after_streams_and_errors() {
     let error = vec![send(answer("429 Too Many Requests", "application/json", "{}"))];
     let body = &Bytes::from_static(br#"{"messages":[],"stream":true}"#);
     let call = Forward {
+        model: None,
         upload: None,
         memory: &octet_api::core::MemoryHandle::default(),
         dialect: Dialect::OpenAiChat,

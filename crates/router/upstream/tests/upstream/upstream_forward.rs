@@ -27,6 +27,7 @@ async fn pass(
 ) -> (String, Option<Usage>, Seen) {
     let server = Server::start(vec![steps]).await;
     let request = Forward {
+        model: None,
         upload: None,
         memory: &octet_api::core::MemoryHandle::default(),
         dialect,
@@ -114,6 +115,7 @@ async fn anthropic_passes_to_anthropic() {
     let error = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n";
     let server = Server::start(vec![stream_of("text/event-stream", &[error])]).await;
     let request = Forward {
+        model: None,
         upload: None,
         memory: &octet_api::core::MemoryHandle::default(),
         dialect: Dialect::AnthropicMessages,
@@ -145,6 +147,7 @@ async fn only_headers_for_providers_are_forwarded() {
         headers.append(name, value.parse().unwrap());
     }
     let request = Forward {
+        model: None,
         upload: None,
         memory: &octet_api::core::MemoryHandle::default(),
         dialect: Dialect::AnthropicMessages,
@@ -219,6 +222,7 @@ async fn a_configuration_changes_forwarded_requests() {
     let body = br#"{"model":"ours","user":"me","max_tokens":7,"temperature":1,"top_k":3,"metadata":{"b":2},"seed":9}"#;
     let body = &Bytes::from_static(body);
     let request = Forward {
+        model: None,
         upload: None,
         memory: &octet_api::core::MemoryHandle::default(),
         dialect: Dialect::OpenAiChat,
@@ -258,6 +262,7 @@ async fn unsupported_requests_are_refused_before_sending() {
         ),
     ] {
         let request = Forward {
+            model: None,
             upload: None,
             memory: &octet_api::core::MemoryHandle::default(),
             dialect,
@@ -286,6 +291,7 @@ async fn a_stream_without_done_is_complete_if_all_choices_ended() {
     assert_eq!(text, end(0) + &end(1));
     let server = Server::start(vec![steps]).await;
     let request = Forward {
+        model: None,
         upload: None,
         memory: &octet_api::core::MemoryHandle::default(),
         dialect: Dialect::OpenAiChat,

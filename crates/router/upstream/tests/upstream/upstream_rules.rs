@@ -49,6 +49,7 @@ impl To<'_> {
             let headers = http::HeaderMap::new();
             let memory = MemoryHandle::default();
             let forward = Forward {
+                model: None,
                 dialect,
                 headers: &headers,
                 body: &bytes,
@@ -537,6 +538,7 @@ async fn bodies_that_need_no_change_keep_their_bytes() {
         let (headers, memory, bytes) =
             (http::HeaderMap::new(), MemoryHandle::default(), bytes::Bytes::from(body));
         let forward = Forward {
+            model: None,
             dialect: Dialect::OpenAiChat,
             headers: &headers,
             body: &bytes,
@@ -547,5 +549,42 @@ async fn bodies_that_need_no_change_keep_their_bytes() {
         };
         client().forward(&endpoint, forward).await.unwrap();
         assert_eq!(String::from_utf8(server.last().body).unwrap(), expected);
+    }
+}
+
+/// As in translated answers: a client sees the name that it asked for.
+#[tokio::test]
+async fn a_forwarded_answer_has_the_name_that_was_asked_for() {
+    let whole = json!({"id": "c", "model": "gpt-4o-2024-08-06", "choices": []});
+    let pieces = [
+        r#"{"model":"gpt-4o-2024-08-06","choices":[{"delta":{"content":"a"}}]}"#,
+        r#"{"model":"gpt-4o-2024-08-06","choices":[{"finish_reason":"stop"}]}"#,
+    ];
+    for stream in [false, true] {
+        let mut steps = vec![send(stream_head("text/event-stream"))];
+        steps.extend(pieces.iter().map(|p| send(chunk(&format!("data: {p}\n\n")))));
+        steps.push(send(END));
+        let server = Server::start(vec![if stream { steps } else { json_answer(&whole) }]).await;
+        let endpoint = to("openai/gpt-4o").endpoint(&server.base);
+        let body = bytes::Bytes::from(json!({"model": "mine", "messages": [], "stream": stream}).to_string());
+        let (headers, memory) = (http::HeaderMap::new(), MemoryHandle::default());
+        let (dialect, usage) = (Dialect::OpenAiChat, true);
+        let forward = Forward {
+            dialect,
+            model: Some("mine"),
+            headers: &headers,
+            body: &body,
+            upload: None,
+            memory: &memory,
+            stream,
+            usage,
+        };
+        let mut raw = client().forward(&endpoint, forward).await.unwrap();
+        let mut out = Vec::new();
+        while let Some(piece) = raw.next().await {
+            out.extend_from_slice(&piece.unwrap());
+        }
+        let out = String::from_utf8(out).unwrap();
+        assert!(out.contains(r#""model":"mine""#) && !out.contains("2024"), "{out}");
     }
 }

@@ -213,7 +213,8 @@ impl Gateway {
         match (caller, &self.store) {
             (Caller::Key(key), Some(store)) => {
                 let current = self.current();
-                store.allows_in(&key.secret, name, &self.access_groups(&current, name))
+                let names = self.other_names(&current, name);
+                store.allows_in(&key.secret, name, &names.iter().map(String::as_str).collect::<Vec<_>>())
             }
             (Caller::Key(_), None) => false,
             (Caller::Trusted, _) => true,
@@ -229,15 +230,24 @@ impl Gateway {
         Err(ApiError { code: Some("model_not_allowed".into()), ..ApiError::new(ErrorKind::Permission, what) })
     }
 
-    /// The access groups that contain `name`.
-    fn access_groups<'a>(&self, current: &'a Current, name: &str) -> Vec<&'a str> {
-        if !current.has_access_groups {
-            return Vec::new();
-        }
+    /// Other names that allow a key to use `name`: the model that it is an alias of, and the access groups that contain it.
+    fn other_names(&self, current: &Current, name: &str) -> Vec<String> {
         let table = self.router().table();
-        let Resolved::Group { group, .. } = table.resolve(name) else { return Vec::new() };
-        let about = group.deployments.iter().filter_map(|d| current.about.get(d.id()));
-        about.flat_map(|a| &a.info.access_groups).map(String::as_str).collect()
+        let mut out = Vec::new();
+        match table.resolve(name) {
+            Resolved::Group { group, name: resolved, .. } => {
+                out.extend((resolved != name).then(|| resolved.to_string()));
+                if current.has_access_groups {
+                    let about = group.deployments.iter().filter_map(|d| current.about.get(d.id()));
+                    out.extend(about.flat_map(|a| &a.info.access_groups).cloned());
+                }
+            }
+            Resolved::Cascade { cascade, .. } => {
+                out.extend((cascade.name != name).then(|| cascade.name.to_string()));
+            }
+            Resolved::Unknown => {}
+        }
+        out
     }
 
     /// Authorizes a request and reserves its cost: from its key's budget, and from the global one if there is one. `bytes` is its size.
@@ -265,8 +275,9 @@ impl Gateway {
         let mut grants = Vec::new();
         grants.push(match caller {
             Caller::Key(key) => {
-                let groups = self.access_groups(&current, name);
-                store.authorize_answers(&key.secret, name, &groups, &ask, answers).map_err(|e| refused(&e))?
+                let names = self.other_names(&current, name);
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                store.authorize_answers(&key.secret, name, &names, &ask, answers).map_err(|e| refused(&e))?
             }
             Caller::Trusted => store.grant_own(name),
         });

@@ -455,6 +455,12 @@ async fn keys_use_and_list_the_models_of_their_access_groups() {
         let (got, body) = ask(&f, &secret, CHAT, &question(name)).await;
         assert_eq!(got, status, "{name}: {body}");
     }
+    // A key for a model may use the model's aliases.
+    let of_model = key(&f, &store, Limits { models: vec!["m".into()], ..Limits::default() }).await;
+    for (name, status) in [("m", 200), ("gpt", 200), ("new/one", 403), ("other", 403)] {
+        let (got, body) = ask(&f, &of_model, CHAT, &question(name)).await;
+        assert_eq!(got, status, "{name}: {body}");
+    }
     // What LiteLLM's clients look for, of what this key may use.
     for path in ["/model/info", "/v1/model/info"] {
         let list = f.client.get(f.url(path)).bearer_auth(&secret).send().await.unwrap();

@@ -268,6 +268,7 @@ pub async fn answered(e: &Endpoint, r: &GenerateRequest) -> Answer {
 pub async fn forward(e: &Endpoint, stream: bool) -> (String, Option<Failure>) {
     let body = json!({"model": "ours", "messages": [], "stream": stream}).to_string();
     let request = Forward {
+        model: None,
         upload: None,
         memory: &octet_api::core::MemoryHandle::default(),
         dialect: Dialect::OpenAiChat,
