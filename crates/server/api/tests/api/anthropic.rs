@@ -209,7 +209,7 @@ fn a_request_round_trips_through_a_provider() {
         include_str!("../clients/anthropic_parse.json"),
     ] {
         let mut r = parse(text.as_bytes()).unwrap();
-        let sent = body(&r, "m", Provider { max_tokens: 5, adaptive: false }).unwrap();
+        let sent = body(&r, "m", Provider { max_tokens: 5, is_limit: false, adaptive: false }).unwrap();
         assert!(sent.dropped.is_empty(), "{:?}", sent.dropped);
         // Reasoning that the provider did not sign is not for it.
         let Input::Chat(chat) = &mut r.input else { panic!("a chat") };

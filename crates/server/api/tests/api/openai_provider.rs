@@ -215,6 +215,16 @@ fn signed_reasoning_survives_a_chat_client() {
     }
 }
 
+/// OpenAI's schema has no documents among images.
+#[test]
+fn documents_are_files() {
+    let url = "data:application/pdf;base64,JVBERi0=";
+    let request = json!({"model": "m", "messages": [{"role": "user", "content": [
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": url}}]}]});
+    let part = &provider(&request, Flavor::OpenAi).0["messages"][0]["content"][0];
+    assert_eq!((&part["type"], &part["file"]["file_data"]), (&json!("file"), &json!(url)));
+}
+
 /// As LiteLLM's clients mark prefixes for Claude: parts, whole messages, tools.
 #[test]
 fn cache_control_of_chat_clients_reaches_claude() {

@@ -1,7 +1,7 @@
 //! Messages and their blocks. Called by the request's parser.
 
 use crate::breakpoint::cache_control;
-use crate::core::{CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall};
+use crate::core::{Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall};
 use crate::file::File;
 use crate::json::{Field, Object, Result, shortened};
 use crate::openai::chat::any_arguments;

@@ -216,6 +216,10 @@ fn message(m: &Message, flavor: Flavor, breakpoints: bool) -> Value {
 fn part(p: &Part, breakpoints: bool) -> Value {
     let (mut out, cache) = match p {
         Part::Text { text, cache } => (json!({"type": "text", "text": text}), cache),
+        Part::Image { image, cache } if image.is_document() => {
+            let file = json!({"filename": "document.pdf", "file_data": image.url()});
+            (json!({"type": "file", "file": file}), cache)
+        }
         Part::Image { image, cache } => {
             let mut url = json!({"url": image.url()});
             if let Some(detail) = &image.detail {
