@@ -169,11 +169,13 @@ fn by_quant<'a>(models: &'a [Gguf], quant: &str) -> Vec<&'a Gguf> {
 }
 
 /// Files of a model directory besides the weights. All except `config.json` are optional.
-const DIRECTORY_FILES: [&str; 17] = [
+const DIRECTORY_FILES: [&str; 19] = [
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",
+    "tekken.json",
+    "tiktoken.model",
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.json",
@@ -287,12 +289,16 @@ mod tests {
             "model-00001-of-00002.safetensors",
             "model.safetensors.index.json",
             "onnx/model.safetensors",
+            "tekken.json",
+            "tiktoken.model",
             "tokenizer.json",
         ]);
         assert_eq!(
             choose(&files, &Select::Default).unwrap(),
             Chosen::Directory(names(&[
                 "tokenizer.json",
+                "tekken.json",
+                "tiktoken.model",
                 "model.safetensors.index.json",
                 "model-00001-of-00002.safetensors",
                 "model-00002-of-00002.safetensors",

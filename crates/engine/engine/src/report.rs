@@ -332,9 +332,14 @@ impl TokenizerReport {
             Some(ids) => ids.iter().map(|&i| token_id(meta, i).map(token)).collect::<Result<_, _>>()?,
             None => id("eos_token_id")?.into_iter().collect(),
         };
-        let json = meta.get("tokenizer.huggingface.json").map(|_| "tokenizer.json".to_string());
+        let kept = [
+            ("tokenizer.huggingface.json", "tokenizer.json"),
+            ("tokenizer.tekken.json", "tekken.json"),
+            ("tokenizer.tiktoken.model", "tiktoken.model"),
+        ];
+        let kept = kept.into_iter().find(|(key, _)| meta.get(key).is_some());
         Ok(Self {
-            model: string("tokenizer.ggml.model")?.or(json),
+            model: string("tokenizer.ggml.model")?.or(kept.map(|(_, file)| file.to_string())),
             pre: string("tokenizer.ggml.pre")?,
             tokens: vocabulary.map(|v| v.len().saturating_sub(padding)),
             bos: id("bos_token_id")?,

@@ -125,7 +125,8 @@ impl ModelCard {
         // Templates without tools get the generic form.
         let calls = template.is_some() || spec.tool_syntax.is_some();
         let pooling = file.metadata.opt_u32(&format!("{}.pooling_type", config.architecture.name))?;
-        let is_gguf = file.metadata.get("tokenizer.huggingface.json").is_none();
+        let kept = ["tokenizer.huggingface.json", "tokenizer.tekken.json", "tokenizer.tiktoken.model"];
+        let is_gguf = kept.iter().all(|key| file.metadata.get(key).is_none());
         Ok(Self {
             memory_bytes: match &spec.on_device {
                 Some(on) => on.machine_bytes,
