@@ -223,7 +223,7 @@ const PROVIDERS: [Provider; 7] = [
     ("OpenAI responses", |r| responses::body(r, "m")),
     ("Anthropic", |r| messages::body(r, "m", CLAUDE)),
     ("Gemini", |r| gemini::body(r, gemini::Provider { levels: true, always_thinks: true })),
-    ("Bedrock Converse", |r| bedrock::body(r)),
+    ("Bedrock Converse", bedrock::body),
     ("Ollama", |r| ollama::chat::body(r, "m")),
 ];
 
