@@ -166,10 +166,16 @@ fn split(text: &str, at: char) -> (&str, Option<&str>) {
     text.split_once(at).map_or((text, None), |(a, b)| (a, Some(b)))
 }
 
-/// True for a relative path without `..` and the like, on every operating system. Servers choose file names, too.
+/// True for a relative path without `..` and the like, on every operating system. Servers choose file names, too, and they are printed: none
+/// has characters that control a terminal or turn the direction of text.
 pub(crate) fn is_safe(path: &str) -> bool {
+    let controls = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
     !path.is_empty()
-        && !path.contains(['\\', '\0', ':'])
+        && !path.contains(['\\', ':'])
+        && !path.contains(controls)
         && path.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
 }
 
@@ -316,7 +322,11 @@ mod tests {
         for bad in ["", "/etc/x", "../x", "a/../b", "a//b", "a\\b", "C:x", ".", "a/."] {
             assert!(!is_safe(bad), "{bad}");
         }
-        assert!(is_safe("Q4/model..v1.gguf"));
+        for bad in ["a\u{1b}[2J.gguf", "a\n.gguf", "a\u{7f}", "a\u{9b}x", "a\u{202e}fugg.gguf", "a\u{2066}b"]
+        {
+            assert!(!is_safe(bad), "{bad:?}");
+        }
+        assert!(is_safe("Q4/model..v1.gguf") && is_safe("Zürich/模型.gguf"));
     }
 
     proptest::proptest! {

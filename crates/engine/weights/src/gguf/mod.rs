@@ -71,6 +71,14 @@ pub fn from_bytes(name: &str, bytes: Bytes) -> Result<Model, Error> {
     model(name.into(), vec![(file, part)])
 }
 
+/// Gives a tensor the name that llama.cpp's converter gives it: Ollama's writes the bias of a Gated DeltaNet's time steps without its suffix.
+/// (A duplicate is an error as any other.)
+fn usual_name(name: &mut String) {
+    if name.starts_with("blk.") && name.ends_with(".ssm_dt") {
+        name.push_str(".bias");
+    }
+}
+
 /// Puts the parts together: metadata of the first, tensors of all.
 fn model(origin: String, parts: Vec<(Mapped, read::Part)>) -> Result<Model, Error> {
     let mut files = Vec::with_capacity(parts.len());
@@ -79,8 +87,9 @@ fn model(origin: String, parts: Vec<(Mapped, read::Part)>) -> Result<Model, Erro
     for (index, (file, part)) in parts.into_iter().enumerate() {
         metadata.get_or_insert(part.metadata);
         files.push(file);
-        tensors.extend(part.tensors.into_iter().map(|(info, range)| {
+        tensors.extend(part.tensors.into_iter().map(|(mut info, range)| {
             let stored = info.ty;
+            usual_name(&mut info.name);
             (info, Place::Plain { file: index, range, stored, convert: Convert::None })
         }));
     }

@@ -24,6 +24,18 @@ fn small_file() {
     assert_eq!(v2.open().unwrap().tensors(), m.tensors());
 }
 
+/// Ollama's converter writes `blk.N.ssm_dt` where llama.cpp's writes `blk.N.ssm_dt.bias`.
+#[test]
+fn ollamas_name_of_a_tensor_is_the_usual_one() {
+    let mut f = Raw::small();
+    f.tensors = vec![tensor("blk.7.ssm_dt", &[8], 0, 0), tensor("my.ssm_dt", &[8], 0, 32)];
+    let m = f.open().unwrap();
+    assert_eq!(m.tensor("blk.7.ssm_dt.bias", &[8]).unwrap().to_f32()[7], 7.0);
+    assert!(m.info("my.ssm_dt").is_some() && m.info("blk.7.ssm_dt").is_none());
+    f.tensors = vec![tensor("blk.7.ssm_dt", &[8], 0, 0), tensor("blk.7.ssm_dt.bias", &[8], 0, 32)];
+    assert!(refusal(f.open()).contains("'blk.7.ssm_dt.bias' occurs twice"));
+}
+
 #[test]
 fn every_value_type() {
     let mut f = Raw::small();
