@@ -133,7 +133,7 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
         chat.push("user", text);
     }
     let mut session = open(args, &model, chat, settings)?;
-    drop(model); // its weights are packed; the engine keeps the mappings that it still needs
+    drop(model); // the engine has its weights
     match task {
         Task::Answer { .. } => once(args, &mut session, &interrupt),
         Task::Chat => {

@@ -19,6 +19,12 @@ pub enum Error {
     /// More context than positions can count.
     #[error("a context of {context} tokens exceeds the maximum of {most}")]
     ContextTooLong { context: usize, most: usize },
+    /// More context than the window of a model with sliding-window attention.
+    #[error(
+        "a context of {context} tokens exceeds the sliding window of {window}, beyond which this model is not supported; \
+         ask for at most {window}"
+    )]
+    BeyondWindow { context: usize, window: usize },
     /// The request is invalid.
     #[error("{0}")]
     Request(String),

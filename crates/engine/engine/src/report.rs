@@ -111,7 +111,7 @@ pub struct TokenReport {
 /// Memory of a loaded model in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// Weights, packed or mapped; a tied table counts twice, as the head is packed and the table is not.
+    /// Weights, packed or copied; a tied table counts twice, as the head is packed and the table is not.
     pub weights: u64,
     /// Keys and values of all pages.
     pub kv: u64,

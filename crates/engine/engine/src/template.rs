@@ -256,7 +256,8 @@ impl ChatTemplate {
             budget.probe("the form of content and arguments", || {
                 let rendered = bounds::apart(|| {
                     // The probes contain no tokens, so nothing needs a mark.
-                    let (context, _) = self.context(compiled, &input, (messages, now_s), ('\u{fdd0}', false));
+                    let (context, _) =
+                        self.context(compiled, &input, (messages, now_s), ('\u{fdd0}', TagsIn::None));
                     run(compiled, context, Some(budget.shared()))
                 });
                 rendered.ok()?.ok()
@@ -272,18 +273,22 @@ impl ChatTemplate {
         messages: (&[Value], i64),
         mark: char,
     ) -> Result<Prompt, TemplateError> {
-        let (guarded, any_tag) = self.context(compiled, input, messages, (mark, true));
-        let strict = guard::unmark(&run(compiled, guarded, budget)?, mark);
+        let render = |guarded: TagsIn| -> Result<(Prompt, bool), TemplateError> {
+            let (context, any_tag) = self.context(compiled, input, messages, (mark, guarded));
+            Ok((guard::unmark(&run(compiled, context, budget)?, mark), any_tag))
+        };
+        let (strict, any_tag) = render(TagsIn::All)?;
         if !any_tag {
             return Ok(strict);
         }
-        let (plain, _) = self.context(compiled, input, messages, (mark, false));
-        match run(compiled, plain, budget).map(|s| guard::unmark(&s, mark)) {
-            // The template searches for tags: its own interpretation is the intended one.
-            Ok(loose) if loose.text != strict.text => Ok(loose),
-            Ok(_) => Ok(strict),
-            Err(e) => Err(e),
+        let (loose, _) = render(TagsIn::None)?;
+        if loose.text == strict.text {
+            return Ok(strict);
         }
+        // The template searches for tags: its own interpretation is the intended one. Most search in what the assistant said; then tags of
+        // the others stay text.
+        let (partial, _) = render(TagsIn::Others)?;
+        Ok(if partial.text == loose.text { partial } else { loose })
     }
 
     /// All variables, marked; true if a tag was marked.
@@ -292,7 +297,7 @@ impl ChatTemplate {
         compiled: &Compiled,
         input: &ChatInput,
         (messages, now_s): (&[Value], i64),
-        (mark, tags): (char, bool),
+        (mark, guarded): (char, TagsIn),
     ) -> (minijinja::Value, bool) {
         let mut any_tag = false;
         let mut marked = |v: &Value, tags: bool| {
@@ -301,7 +306,7 @@ impl ChatTemplate {
             minijinja::Value::from(Serde(v))
         };
         let messages: Vec<minijinja::Value> =
-            messages.iter().map(|m| marked(m, tags && !speaks_tags(m))).collect();
+            messages.iter().map(|m| marked(m, guarded.include(m))).collect();
         let tools = match &input.tools {
             Some(t) => t.iter().map(|t| marked(t, false)).collect(),
             None => minijinja::Value::from(()),
@@ -341,9 +346,25 @@ fn functions(tools: Option<&[Value]>) -> Option<String> {
     python::json(&minijinja::Value::from(Serde(functions)), &style).ok()
 }
 
-/// Whether tags count in a message: in the assistant's and the system's.
-fn speaks_tags(message: &Value) -> bool {
-    matches!(message["role"].as_str(), Some("assistant" | "system" | "developer"))
+/// The messages whose tags (`<think>`) must stay text.
+#[derive(Clone, Copy)]
+enum TagsIn {
+    /// All.
+    All,
+    /// All but the assistant's.
+    Others,
+    /// None.
+    None,
+}
+
+impl TagsIn {
+    fn include(self, message: &Value) -> bool {
+        match self {
+            Self::All => true,
+            Self::Others => message["role"] != "assistant",
+            Self::None => false,
+        }
+    }
 }
 
 fn compile(source: &str) -> Result<Compiled, TemplateError> {

@@ -16,6 +16,7 @@ mod ends;
 mod fim;
 mod frames;
 mod gguf;
+mod growth;
 mod huggingface;
 mod models;
 mod pipeline;
@@ -25,6 +26,7 @@ mod spm;
 mod steps;
 mod tiktoken;
 mod vocab;
+mod word_cache;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -165,6 +167,7 @@ impl Tokenizer {
     }
 
     fn assemble(metadata: &Metadata, mut parts: Parts) -> Result<Self, Error> {
+        growth::check_added(parts.added.iter()).map_err(|e| Error::format(metadata.file(), e))?;
         let eos = ends::find(metadata, &parts.vocab, &parts.added)?;
         // A token that ends an answer is a control token, even if the file does not mark it.
         for added in parts.added.iter_mut().filter(|a| eos.contains(&a.id)) {

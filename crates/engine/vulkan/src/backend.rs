@@ -315,7 +315,11 @@ impl Backend for Vulkan {
     }
     fn embedding(&mut self, m: &Matrix) -> Result<Embedding, Error> {
         self.embed_cols = self.embed_cols.max(m.cols);
-        Ok(Embedding { table: Arc::new(m.clone()), shared: Shared::Untried })
+        // Rows are read as long as the model is loaded, and the file may be truncated meanwhile.
+        let table = m.in_memory();
+        let table =
+            table.map_err(|e| Error(format!("no memory for {} bytes of embeddings: {e}", m.data.len())))?;
+        Ok(Embedding { table: Arc::new(table), shared: Shared::Untried })
     }
     fn cache(&mut self, shape: &CacheShape, step: StepShape) -> Result<Cache, Error> {
         shape.check()?;

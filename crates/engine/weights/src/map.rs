@@ -13,7 +13,7 @@ use crate::Error;
 /// Pages are dropped in units of this: a multiple of every page size in use (4, 16 and 64 KiB).
 const PAGE_MAX: usize = 64 << 10;
 
-/// A file's bytes and its name for messages. A mapped file must keep its length while it is in use: if it is truncated (`cp` over it,
+/// A file's bytes and its name for messages. A mapped file must keep its length while it is loaded from: if it is truncated (`cp` over it,
 /// a download to the same path), the next access to a missing page kills the process (SIGBUS on Unix). Replacing the file by a rename
 /// is safe, and is how this project's own tools write.
 pub struct Mapped {

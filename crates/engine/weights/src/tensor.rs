@@ -58,6 +58,19 @@ pub struct Matrix {
     pub scales: Option<RowScales>,
 }
 
+impl Matrix {
+    /// The same in memory of its own: a mapped file need not stay as it is.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn in_memory(&self) -> Result<Self, std::collections::TryReserveError> {
+        let mut data = Vec::new();
+        data.try_reserve_exact(self.data.len())?;
+        data.extend_from_slice(&self.data);
+        Ok(Self { data: data.into(), ..self.clone() })
+    }
+}
+
 impl Tensor {
     /// Checks that the shape fits the type and the bytes fit the shape.
     pub fn new(file: &str, info: TensorInfo, data: Bytes) -> Result<Self, Error> {

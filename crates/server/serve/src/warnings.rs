@@ -46,6 +46,14 @@ impl Warnings {
         }
         Ok(())
     }
+
+    /// Logs, once of each kind, what was changed of a model's answer.
+    pub fn note_change(&self, what: &'static str) {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.len() < LOGGED_MAX && logged.insert(what.into()) {
+            tracing::warn!("a model's answer: {what} (logged once)");
+        }
+    }
 }
 
 /// Tells a client.

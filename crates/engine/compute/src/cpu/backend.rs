@@ -39,7 +39,8 @@ impl Backend for Cpu {
         Ok(Weight { packed: self.pack(m)?, bias: bias.map(<[f32]>::to_vec) })
     }
     fn embedding(&mut self, m: &Matrix) -> Result<Matrix, Error> {
-        Ok(m.clone())
+        // Rows are read as long as the model is loaded, and the file may be truncated meanwhile.
+        m.in_memory().map_err(|e| Error(format!("no memory for {} bytes of embeddings: {e}", m.data.len())))
     }
     fn cache(&mut self, shape: &CacheShape, step: StepShape) -> Result<Cache, Error> {
         shape.check()?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::event::{Event, Finish, TokenLogprob};
 use super::line_limits::Lines;
-use super::request::{Constraint, Request, Rules, ThinkingBudget};
+use super::request::{Constraint, Request, Rules, TextEnd, ThinkingBudget};
 use super::speculation::Guesses;
 use octet_compute::picks::Pick;
 
@@ -59,6 +59,7 @@ pub struct Choice {
     tokenizer: Arc<Tokenizer>,
     detokenizer: Detokenizer,
     stop: StopStrings,
+    end: Option<Box<dyn TextEnd>>,
     lines: Lines,
     stop_token_ids: Vec<u32>,
     ignore_eos: bool,
@@ -126,6 +127,10 @@ impl Choice {
                 .showing(request.shown_tokens.clone()),
             tokenizer: Arc::clone(&rules.tokenizer),
             stop: StopStrings::new(request.stop.clone())?,
+            end: match &request.end {
+                Some(end) if !last => Some(end.fork()),
+                _ => request.end.take(),
+            },
             lines: Lines::new(request.lines.clone()),
             stop_token_ids: request.stop_token_ids.clone(),
             ignore_eos: request.ignore_eos,
@@ -166,6 +171,9 @@ impl Choice {
         let mut text = String::new();
         if finish.is_none() {
             finish = self.take_text(id, &mut text);
+        }
+        if finish.is_none() && self.end.as_mut().is_some_and(|end| end.token(&text)) {
+            finish = Some(Finish::StopString);
         }
         if finish.is_none() {
             if self.masked.as_ref().is_some_and(|m| m.constraint.is_finished()) {

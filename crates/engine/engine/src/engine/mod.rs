@@ -42,7 +42,7 @@ pub use line_limits::LineLimits;
 use masks::MaskWorker;
 pub use octet_compute::TokenRoutes;
 pub use options::{DEFAULT_CONTEXT, MIXED_TOKENS_MIN, Options, SNAPSHOTS_SINGLE};
-pub use request::{Constraint, Pooling, Prepared, Request, Rules, SubmitError, ThinkingBudget};
+pub use request::{Constraint, Pooling, Prepared, Request, Rules, SubmitError, TextEnd, ThinkingBudget};
 pub use single::Answer;
 pub use stats::Stats;
 
@@ -194,6 +194,7 @@ impl Engine {
     ) -> Result<Self, Error> {
         // Checks that can fail at once come first.
         let tokenizer = Tokenizer::from_metadata(&file.metadata)?;
+        options.check_window(file, models::context_length(file)?)?;
         let limits = options.limits(models::context_length(file)?, 0)?;
         let contents = options.disk.as_ref().map(|disk| Contents::new(file, &disk.dir));
         let (load, hash) = (file.size_bytes(), contents.as_ref().map_or(0, Contents::bytes));
@@ -226,6 +227,7 @@ impl Engine {
     ) -> Result<Self, Error> {
         let tokenizer = Arc::new(tokenizer);
         let made_for = models::context_length(file)?;
+        options.check_window(file, made_for)?;
         let disk = match (&options.disk, contents) {
             (Some(disk), Some(contents)) => {
                 let mut numerics = model.backend().numerics();

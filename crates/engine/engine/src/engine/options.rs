@@ -92,6 +92,19 @@ impl Options {
         }
     }
 
+    /// Fails if the context exceeds the sliding window of a model whose own context, `made_for`, does not. Such a model is computed without
+    /// its window, which is the same within it.
+    pub fn check_window(&self, file: &octet_weights::Model, made_for: usize) -> Result<(), Error> {
+        let architecture = file.metadata.str("general.architecture")?;
+        let window = file.metadata.opt_u32(&format!("{architecture}.attention.sliding_window"))?;
+        match (window.map(|w| w as usize), self.context) {
+            (Some(window), Some(context)) if window >= made_for && context > window => {
+                Err(Error::BeyondWindow { context, window })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The limits for loading a model whose own context is `made_for`, in the terms of [`crate::report::Report::memory`]; `slot_bytes`
     /// is the size of its recurrent state. Fails above [`CONTEXT_MAX`].
     pub fn limits(&self, made_for: usize, slot_bytes: u64) -> Result<Limits, Error> {

@@ -52,6 +52,8 @@ pub struct Request {
     pub pooling: Option<Pooling>,
     /// A constraint on the answer.
     pub constraint: Option<Box<dyn Constraint>>,
+    /// Ends the answer by its text, besides `stop`; the reason is [`super::Finish::StopString`].
+    pub end: Option<Box<dyn TextEnd>>,
     /// The thinking budget, if the answer begins within reasoning.
     pub thinking: Option<ThinkingBudget>,
     /// Tokens of the answer before which a snapshot is useful: clients often change an answer there in later prompts (a tool call,
@@ -88,6 +90,7 @@ impl Default for Request {
             prompt_logprobs: None,
             pooling: None,
             constraint: None,
+            end: None,
             thinking: None,
             snapshot_before: Vec::new(),
             snapshot_after: Vec::new(),
@@ -135,6 +138,20 @@ pub trait Constraint: Send {
     fn forced(&mut self, _most: usize, _forced: &mut Vec<u32>) {}
     /// A copy at the same position, for another answer to the same prompt.
     fn fork(&self) -> Box<dyn Constraint>;
+}
+
+/// Decides by an answer's text where it ends. One object per answer; it sees the text as it is generated.
+pub trait TextEnd: Send {
+    /// The text that the next token adds, often none; true if the answer ends with it.
+    fn token(&mut self, text: &str) -> bool;
+    /// One for another answer to the same prompt, before its first token.
+    fn fork(&self) -> Box<dyn TextEnd>;
+}
+
+impl Clone for Box<dyn TextEnd> {
+    fn clone(&self) -> Self {
+        self.fork()
+    }
 }
 
 impl Clone for Box<dyn Constraint> {

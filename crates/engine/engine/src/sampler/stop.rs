@@ -76,6 +76,11 @@ impl StopStrings {
         Ok(Self { stops, text: String::new(), given: 0, matched: None })
     }
 
+    /// Whether there are no strings to find.
+    pub fn is_empty(&self) -> bool {
+        self.stops.is_empty()
+    }
+
     /// Adds text. Ignored after a match.
     pub fn push(&mut self, piece: &str) -> Match<'_> {
         self.drop_returned();

@@ -15,7 +15,7 @@ use super::models::{BpeSpec, UnigramSpec, WordPieceSpec, Words};
 use super::pipeline::{Pipeline, Step};
 use super::steps;
 use super::vocab::{MAX_VOCAB, Spelling, TokenKind, Vocab, byte_of};
-use super::{HUGGING_FACE_KEY, Model, Parts};
+use super::{HUGGING_FACE_KEY, Model, Parts, growth};
 
 #[derive(Deserialize)]
 struct File {
@@ -97,6 +97,7 @@ pub(super) fn load(metadata: &Metadata, json: &str) -> Result<Parts, Error> {
 fn parse(json: &str) -> Result<Parts, String> {
     let file: File =
         serde_json::from_str(json).map_err(|e| format!("is not a supported tokenizer.json: {e}"))?;
+    growth::check_steps([file.normalizer.as_ref(), file.pre_tokenizer.as_ref()])?;
     let kind = Kind::of(&file.model)?;
     let decoding = Decoding::of(file.decoder.as_ref(), kind)?;
     let frames = file.post_processor.as_ref().map(Frames::of_post_processor).transpose()?.flatten();
@@ -123,6 +124,8 @@ fn parse(json: &str) -> Result<Parts, String> {
     };
     let mut added = Vec::with_capacity(file.added_tokens.len());
     for a in file.added_tokens.into_iter().filter(|a| !a.content.is_empty()) {
+        let plain = Added::plain(a.id, &a.content, TokenKind::UserDefined);
+        growth::check_added(std::iter::once(&plain))?; // before it is normalised
         added.push(Added {
             id: a.id,
             pattern: if a.normalized { pipeline.normalize(&a.content)? } else { a.content.clone() },

@@ -10,10 +10,12 @@ use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::{Model as _, Token};
 
 use super::vocab::spell_byte;
+use super::word_cache::WordCache;
 
 /// A model.
 pub(super) struct Words {
     model: ModelWrapper,
+    cache: WordCache,
     /// Bytes of UTF-8 that the vocabulary cannot represent (byte-level vocabularies only; most have none).
     missing: Vec<u8>,
     byte_level: bool,
@@ -63,7 +65,8 @@ impl BpeSpec {
             .vocab_and_merges(vocab, self.merges)
             .ignore_merges(self.ignore_merges)
             .byte_fallback(self.byte_fallback)
-            .fuse_unk(self.fuse_unk);
+            .fuse_unk(self.fuse_unk)
+            .cache_capacity(0); // `cache` is ours
         if let Some(u) = self.unk_token {
             builder = builder.unk_token(u);
         }
@@ -74,7 +77,7 @@ impl BpeSpec {
             builder = builder.end_of_word_suffix(s);
         }
         let model = ModelWrapper::BPE(builder.build().map_err(|e| e.to_string())?);
-        Ok(Words { model, missing, byte_level: self.byte_level, joins })
+        Ok(Words { model, cache: WordCache::new(), missing, byte_level: self.byte_level, joins })
     }
 }
 
@@ -132,6 +135,7 @@ impl WordPieceSpec {
             .map_err(|e| e.to_string())?;
         Ok(Words {
             model: ModelWrapper::WordPiece(model),
+            cache: WordCache::new(),
             missing: Vec::new(),
             byte_level: false,
             joins: None,
@@ -153,7 +157,8 @@ impl UnigramSpec {
             return Err(format!("has the score {score} for '{text}'; expected a finite number"));
         }
         let model = Unigram::from(self.pieces, self.unk, self.byte_fallback).map_err(|e| e.to_string())?;
-        Ok(Words { model: ModelWrapper::Unigram(model), missing: Vec::new(), byte_level: false, joins: None })
+        let model = ModelWrapper::Unigram(model);
+        Ok(Words { model, cache: WordCache::new(), missing: Vec::new(), byte_level: false, joins: None })
     }
 }
 
@@ -163,7 +168,17 @@ impl Words {
         if let Some(&b) = self.missing.iter().find(|&&b| word.contains(spell_byte(b))) {
             return Err(format!("the vocabulary has no token for byte 0x{b:02x}").into());
         }
-        self.model.tokenize(word)
+        if !matches!(self.model, ModelWrapper::BPE(_)) {
+            return self.model.tokenize(word);
+        }
+        // Nothing reads more of a token than its id.
+        let token = |&id: &u32| Token::new(id, String::new(), (0, 0));
+        if let Some(tokens) = self.cache.find(word, |ids| ids.iter().map(token).collect()) {
+            return Ok(tokens);
+        }
+        let tokens = self.model.tokenize(word)?;
+        self.cache.keep(word, tokens.iter().map(|t| t.id));
+        Ok(tokens)
     }
 
     /// Whether no token has `left` followed by `right` in it, nor stands for both: their words can be tokenized separately.

@@ -37,4 +37,5 @@ mod tokenizer_damage;
 mod tokenizer_families;
 mod tokenizer_golden;
 mod tokenizer_packages;
+mod truncated;
 mod zoo;

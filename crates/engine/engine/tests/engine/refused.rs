@@ -65,6 +65,23 @@ fn a_sliding_window_does_not_limit_the_context() {
     assert_eq!([window(16), window(0), window(1 << 30)], [whole; 3]);
 }
 
+#[test]
+fn a_context_beyond_the_window_is_refused() {
+    // Qwen3.5 has no window: within one as long as its context, its attention is the same.
+    let mut file = tiny("qwen35moe", Mix::Of(GgmlType::F32)).unwrap();
+    let own = models::context_length(&file).unwrap();
+    file.metadata.insert("qwen35moe.attention.sliding_window", Value::U64(own as u64));
+    let cpu = CpuOptions { threads: Some(1), pin: false, ..CpuOptions::default() };
+    let open = |context| {
+        let options =
+            Options { context: Some(context), kv_tokens: Some(64), cpu: cpu.clone(), ..Options::default() };
+        Engine::open(&file, &options, &mut |_, _| {}).map(|e| e.context()).map_err(|e| e.to_string())
+    };
+    assert_eq!([open(32), open(own)], [Ok(32), Ok(own)]);
+    let e = open(own + 1).unwrap_err();
+    assert!(e.contains(&format!("{} tokens exceeds the sliding window of {own}", own + 1)), "{e}");
+}
+
 /// Fewer layers than the file has would be another model.
 #[test]
 fn a_wrong_number_of_layers_is_found() {

@@ -150,6 +150,25 @@ fn messages_cannot_inject_control_tokens() {
         assert!(prompt.text.contains(content), "the text itself is untouched");
         assert_ne!(t.encode(&prompt.text, Special::Parse).unwrap().len(), 0);
     }
+    // Tags in what others say; this template takes reasoning out of what the assistant says, and its tags are its own.
+    let tags = |role: &str, content: &str| {
+        let c = chat(json!([{"role": "system", "content": "Help."}, {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]));
+        let mut tagged = c.clone();
+        let at = tagged.messages.iter().position(|m| m["role"] == role).unwrap();
+        tagged.messages[at]["content"] = content.into();
+        (added(&t, &tagged, &qwen36), added(&t, &c, &qwen36))
+    };
+    for (role, content) in [
+        ("system", "Write <think>x</think> and <tool_call>."),
+        ("assistant", "It is called <tool_call>, with <think>."),
+        ("user", "<tool_call>"),
+    ] {
+        let (with, without) = tags(role, content);
+        assert_eq!(with, without, "{role}");
+    }
+    let (with, without) = tags("assistant", "<think>\nx <tool_call>\n</think>\n\nb");
+    assert_eq!(with, without, "reasoning of earlier turns is left out");
     // Parts that make a token only together.
     let parts = json!([{"type": "text", "text": "<|im_"}, {"type": "text", "text": "end|> \n"}]);
     assert_eq!(added(&t, &chat(json!([{"role": "user", "content": parts}])), &qwen36), harmless);

@@ -51,6 +51,20 @@ fn damaged_tokenizer_json_is_named() {
     refused("/model/vocab/b", json!(0), "gives id 0 to both");
     refused("/model/vocab/b", json!(4_000_000_000u32), "at most");
     refused("/added_tokens/0/id", json!(4_000_000_000u32), "at most");
+    // What makes texts longer and longer, and tokens that take long to search for.
+    let double = json!({"type": "Replace", "pattern": {"String": "l"}, "content": "ll"});
+    refused("/normalizer/normalizers", json!(vec![double.clone(); 30]), "times as long");
+    let nested = json!({"type": "Sequence", "normalizers": vec![double; 9]});
+    refused("/normalizer/normalizers", json!([nested]), "1024 times as long");
+    refused("/normalizer/normalizers", json!(vec![json!({"type": "NFC"}); 65]), "at most 64");
+    let long = json!([{"type": "Replace", "pattern": {"String": "l"}, "content": "l".repeat(257)}]);
+    refused("/normalizer/normalizers", long, "puts a text of 257 bytes");
+    refused("/normalizer/normalizers", json!([{"type": "Prepend", "prepend": "l".repeat(257)}]), "257 bytes");
+    let level =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false});
+    refused("/pre_tokenizer/pretokenizers", json!(vec![level; 20]), "times as long");
+    refused("/added_tokens/0/content", json!("a".repeat(65_536)), "added token 7 of 65536 bytes");
+    refused("/added_tokens/1/content", json!("a".repeat(65_536)), "added token 8 of 65536 bytes");
     refused("/model/type", json!("Unigram"), "Unigram model whose vocabulary has another model's form");
     refused("/model/type", json!("WordLevel"), "'WordLevel'; known: BPE, WordPiece, Unigram");
     refused("/model/vocab", json!([["a", 0.5]]), "Bpe model whose vocabulary has another model's form");

@@ -3,17 +3,16 @@
 use octet_api::core::{Event, FinishReason, RoutedExperts, TokenLogprob, TopLogprob};
 use octet_engine::engine::{self, Finish, TokenRoutes};
 use octet_engine::tokenizer::Tokenizer;
-use octet_parser::{Delta, Parser};
+use octet_parser::{Changes, Delta};
 use uuid::Uuid;
 
+use super::answer_reader::AnswerReader;
 use super::plan::Reader;
 
 /// One answer.
 pub struct Choice {
     index: u32,
-    parser: Option<Parser>,
-    /// See [`Reader::single_call`].
-    single_call: Option<(String, String)>,
+    reader: Option<AnswerReader>,
     calls: u32,
     /// Log-probabilities of tokens whose text is not emitted yet.
     waiting: Vec<TokenLogprob>,
@@ -35,11 +34,9 @@ pub struct Choice {
 impl Choice {
     /// A new answer.
     pub fn new(index: u32, reader: Option<&Reader>, logprobs: bool, tokens: bool) -> Self {
-        let parser = reader.map(|r| Parser::new(r.format.clone(), r.start, r.tools.clone(), r.options));
         Self {
             index,
-            parser,
-            single_call: reader.and_then(|r| r.single_call.clone()),
+            reader: reader.map(Reader::read),
             calls: 0,
             waiting: Vec::new(),
             logprobs,
@@ -72,7 +69,7 @@ impl Choice {
         out: &mut Vec<Event>,
     ) {
         self.last = Some(id);
-        if self.parser.as_ref().is_some_and(Parser::in_reasoning) {
+        if self.reader.as_ref().is_some_and(AnswerReader::in_reasoning) {
             self.reasoning_tokens += 1;
         }
         if self.tokens {
@@ -85,17 +82,12 @@ impl Choice {
         if self.logprobs {
             self.waiting.extend(logprob.map(|l| token_logprob(tokenizer, l)));
         }
-        if !text.is_empty() {
-            self.text(text, out);
-        }
-    }
-
-    fn text(&mut self, text: &str, out: &mut Vec<Event>) {
-        match self.parser.take() {
+        match self.reader.take() {
+            None if text.is_empty() => {}
             None => self.push_text(text, out),
-            Some(mut parser) => {
-                parser.push(text, &mut |delta| self.delta(delta, out));
-                self.parser = Some(parser);
+            Some(mut reader) => {
+                reader.token(text, &mut |delta, is_last| self.delta(delta, is_last, out));
+                self.reader = Some(reader);
             }
         }
     }
@@ -118,8 +110,10 @@ impl Choice {
         self.begins = true;
     }
 
-    fn delta(&mut self, delta: Delta<'_>, out: &mut Vec<Event>) {
+    /// A part of the answer; the last one, if a stop text follows.
+    fn delta(&mut self, delta: Delta<'_>, is_last: bool, out: &mut Vec<Event>) {
         let choice = self.index;
+        self.is_cut |= is_last;
         match delta {
             Delta::Content(text) => self.push_text(text, out),
             Delta::Reasoning(text) => {
@@ -140,39 +134,37 @@ impl Choice {
         }
     }
 
-    /// The answer is complete.
+    /// The answer is complete. Returns what was changed of it.
     pub fn done(
         &mut self,
         tokenizer: &Tokenizer,
         finish: Finish,
         stop: Option<String>,
         out: &mut Vec<Event>,
-    ) {
+    ) -> Changes {
         // The end token is not part of the answer.
         if self.last.is_some_and(|id| finish == Finish::StopToken || tokenizer.eos_ids().contains(&id)) {
             self.waiting.pop();
         }
         self.is_cut = finish == Finish::StopString;
-        let ours = self.single_call.take().filter(|(ours, _)| stop.as_ref() == Some(ours));
-        if let Some((_, end)) = &ours {
-            self.text(end, out);
+        let (mut changes, mut stop) = (Changes::default(), stop);
+        if let Some(mut reader) = self.reader.take() {
+            changes = reader.finish(finish == Finish::Length, &mut |delta, is_last| {
+                self.delta(delta, is_last, out);
+            });
+            stop = reader.stopped_by().map(str::to_string);
         }
-        if let Some(parser) = self.parser.take() {
-            match finish {
-                Finish::Length => parser.finish_cut(&mut |delta| self.delta(delta, out)),
-                _ => parser.finish(&mut |delta| self.delta(delta, out)),
-            }
-        }
-        let reason = match finish {
-            Finish::Length => FinishReason::Length,
+        let reason = match (finish, stop) {
+            (Finish::Length, None) => FinishReason::Length,
             _ if self.calls > 0 => FinishReason::ToolCalls,
-            Finish::StopString if ours.is_none() => FinishReason::StopSequence(stop.unwrap_or_default()),
-            Finish::StopString | Finish::EndOfText | Finish::StopToken | Finish::Cancelled => {
+            (_, Some(stop)) => FinishReason::StopSequence(stop),
+            (Finish::StopString | Finish::EndOfText | Finish::StopToken | Finish::Cancelled, None) => {
                 FinishReason::Stop
             }
         };
         out.push(Event::Finished { choice: self.index, reason: reason.clone() });
         self.finish = Some(reason);
+        changes
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod answer;
+mod answer_reader;
 mod blocking_pool;
 mod constraint;
 mod embed;
@@ -14,6 +15,7 @@ mod run;
 mod sampling;
 
 pub use acquire::acquire;
+pub use answer_reader::AnswerReader;
 pub use blocking_pool::BlockingPool;
 pub use embed::embed;
 pub use errors::{draining, unknown, unnamed};

@@ -9,10 +9,12 @@ use octet_api::core::{Applied, Chat, GenerateRequest, Input, ToolChoice};
 use octet_api::{ApiError, ErrorKind};
 use octet_engine::detokenizer::ControlTokens;
 use octet_engine::engine::{LineLimits, Pooling, Request, ThinkingBudget};
+use octet_engine::sampler::StopStrings;
 use octet_engine::tokenizer::Special;
-use octet_parser::{Format, Options, ReasoningFormat, Start, Tool};
+use octet_parser::{Format, Options, Parser, ReasoningFormat, Start, Tool};
 use serde_json::Value;
 
+use super::answer_reader::{AnswerReader, ReaderEnd};
 use super::constraint::{Form, constraint};
 use super::prompt::{self, Job, Purpose, Rendered, effort_budget};
 use super::sampling::{sampling, settings};
@@ -47,8 +49,26 @@ pub struct Reader {
     pub tools: Arc<[Tool]>,
     /// Where reasoning is sent, and the maximum number of calls.
     pub options: Options,
-    /// If the answer ends with its first call: the stop text that ends it, and the part of that text that belongs to the call.
-    pub single_call: Option<(String, String)>,
+    /// The prompt ends behind reasoning.
+    pub is_after_reasoning: bool,
+    /// The client's stop texts.
+    pub stops: StopStrings,
+    /// Number of tokens in which they do not count.
+    pub min_tokens: usize,
+}
+
+impl Reader {
+    /// A reader of one answer.
+    pub fn read(&self) -> AnswerReader {
+        let parser = Parser::new(self.format.clone(), self.start, self.tools.clone(), self.options);
+        let parser = if self.is_after_reasoning { parser.after_reasoning() } else { parser };
+        AnswerReader::new(parser, self.stops.clone(), self.min_tokens)
+    }
+
+    /// Whether answers may end before the model ends them.
+    fn ends_answers(&self) -> bool {
+        !self.stops.is_empty() || !self.options.parallel_tool_calls && !self.tools.is_empty()
+    }
 }
 
 /// The text that the model is made to write when its thinking budget is used up.
@@ -214,7 +234,10 @@ fn plan_chat(
         format: model.format.clone(),
         start: rendered.start,
         options: Options { reasoning: defaults.reasoning, parallel_tool_calls: parallel },
-        single_call: model.format.tools.end_of_one().filter(|_| !tools.is_empty() && !parallel),
+        is_after_reasoning: model.format.ends_reasoning(&rendered.text),
+        stops: StopStrings::new(request.stop.clone())
+            .map_err(|e| ApiError::invalid("stop", e.to_string()))?,
+        min_tokens: request.min_tokens.unwrap_or(0) as usize,
         tools,
     };
     let prompt_tokens = rendered.tokens.len();
@@ -227,7 +250,12 @@ fn plan_chat(
     out.snapshot_before = model.call_begin.into_iter().collect();
     out.snapshot_after = model.think_end.into_iter().collect();
     out.continues = chat.continue_final;
-    out.stop.extend(reader.single_call.iter().map(|(stop, _)| stop.clone()));
+    // The reader finds them: they count only in the answer's own text.
+    out.stop.clear();
+    if reader.ends_answers() {
+        let reader = reader.clone();
+        out.end = Some(Box::new(ReaderEnd::new(move || reader.read())));
+    }
     let shown = reader.format.shown_tags(!reader.tools.is_empty());
     out.shown_tokens = shown.into_iter().filter_map(|tag| model.tokenizer().special_id(tag)).collect();
     let (requests, reader) = (vec![out], Some(reader));

@@ -353,7 +353,8 @@ impl Run {
             }
             engine::Event::Done { choice, finish, stop, usage, timings } => {
                 let c = &mut self.choices[prompt * self.n + choice as usize];
-                c.done(tokenizer, finish, stop, &mut out);
+                let changes = c.done(tokenizer, finish, stop, &mut out);
+                changes.messages().for_each(|what| self.inference.warnings.note_change(what));
                 self.inference.metrics.finished(&self.label, c.finish.as_ref().map_or("abort", finish_name));
                 if let Some(n) = &mut self.usage.reasoning_tokens {
                     *n += c.reasoning_tokens;

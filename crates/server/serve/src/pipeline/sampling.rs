@@ -153,7 +153,7 @@ pub fn settings(request: &GenerateRequest, engine: &Request) -> Map<String, Valu
     };
     let more = json!({
         "dry_sequence_breakers": breakers.unwrap_or_else(|| BREAKERS.map(str::to_string).to_vec()),
-        "stop": engine.stop,
+        "stop": request.stop,
         "max_tokens": most,
         "n_predict": most,
         "n_keep": 0,
