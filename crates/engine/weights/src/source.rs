@@ -20,6 +20,8 @@ pub(crate) enum Convert {
     NegExp,
     /// The values as F32.
     Widen,
+    /// Each matrix of a stack transposed: `[.., in, out]` in the file.
+    Transpose,
 }
 
 /// The location of a tensor's bytes.
@@ -72,6 +74,20 @@ fn memory_bytes() -> Option<u64> {
     kib.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
+/// `[.., rows, cols]` of `info` from `[.., cols, rows]` in the file; its type has one value a block.
+fn transposed(stored: &[u8], info: &TensorInfo) -> Bytes {
+    let size = info.ty.block_bytes();
+    let [.., rows, cols] = info.shape[..] else { return Bytes::copy_from_slice(stored) };
+    let mut out = Vec::with_capacity(stored.len());
+    for matrix in stored.chunks_exact(rows * cols * size) {
+        for (r, c) in (0..rows).flat_map(|r| (0..cols).map(move |c| (r, c))) {
+            let at = (c * rows + r) * size;
+            out.extend_from_slice(&matrix[at..at + size]);
+        }
+    }
+    out.into()
+}
+
 impl Source for Files {
     fn tensors(&self) -> &[TensorInfo] {
         &self.infos
@@ -90,6 +106,7 @@ impl Source for Files {
             Convert::PlusOne => |w| 1.0 + w,
             Convert::NegExp => |w| -(w as f64).exp() as f32,
             Convert::Widen => |w| w,
+            Convert::Transpose => return Ok(transposed(&file.bytes[range.clone()], &self.infos[index])),
         };
         let mut values = vec![0.0; self.infos[index].len()];
         stored.dequantize(&file.bytes[range.clone()], &mut values);

@@ -359,13 +359,14 @@ impl<'a> Keys<'a> {
     /// A feed-forward block `ffn_{gate,up,down}{suffix}` of block `i`.
     pub fn glu(&self, i: usize, suffix: &str, inner: usize, act: Act) -> Glu {
         let name = |n: &str| format!("blk.{i}.ffn_{n}{suffix}");
-        Glu {
-            gate: Some(Tensor::matrix(name("gate"), inner, self.hidden)),
-            up: Tensor::matrix(name("up"), inner, self.hidden),
-            down: Tensor::matrix(name("down"), self.hidden, inner),
-            act,
-            inner,
-        }
+        let [gate, up] = match self.has(&format!("{}.weight", name("gate_up"))) {
+            true => {
+                let both = Tensor::matrix(name("gate_up"), 2 * inner, self.hidden);
+                [both.rows(0, inner), both.rows(inner, inner)]
+            }
+            false => ["gate", "up"].map(|n| Tensor::matrix(name(n), inner, self.hidden)),
+        };
+        Glu { gate: Some(gate), up, down: Tensor::matrix(name("down"), self.hidden, inner), act, inner }
     }
 
     /// Width of the dense block of layer `i`.
@@ -499,6 +500,7 @@ impl<'a> Keys<'a> {
             head: self.head(),
             mtp: None,
             further: self.mtp_layers,
+            alternating: self.meta.get("octet.gate_up_rows") == Some(&Value::Str("alternating".into())),
             numbers: self.numbers.borrow().clone(),
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use octet_compute::backend::{self as verbs, Backend, SharedExpert};
-use octet_weights::{Matrix, Model};
+use octet_weights::{GgmlType, Matrix, Model};
 
 use super::decoder::{Block, Branch, Decoder, DraftHead, Mtp, Op, PerLayer, Project};
 use super::derive::{self, Caches};
@@ -411,13 +411,13 @@ impl<'a, B: Backend> Loader<'a, B> {
 
     /// `{name}.weight` as a projection, with `{name}.bias` where the file has one; or some of their rows.
     fn matrix(&mut self, t: &Tensor) -> Result<B::Weight, Error> {
-        let (rows, cols) = (t.part.map_or(t.shape[0], |p| p.whole), t.shape[1]);
+        let (rows, cols) = (t.whole(), t.shape[1]);
         let name = format!("{}.weight", t.name);
         let whole = self.model.tensor(&name, &[rows, cols])?.matrix();
         let bias = self.bias(&t.name, &[rows])?;
-        let Some(part) = t.part else { return self.pack(&name, &whole, bias.as_deref()) };
-        let runs: Vec<_> = part.runs().collect();
+        let runs = t.runs();
         let m = match &runs[..] {
+            [] => return self.pack(&name, &whole, bias.as_deref()),
             [run] => whole.slice_rows(run.start, run.end),
             _ => {
                 let rows: Vec<usize> = runs.iter().cloned().flatten().collect();
@@ -480,15 +480,21 @@ impl<'a, B: Backend> Loader<'a, B> {
         let (experts, inner, hidden) = (gate.shape[0], gate.shape[1], gate.shape[2]);
         let m = self.model.tensor(&fused, &[experts, 2 * inner, hidden])?.matrix();
         let biases = self.bias(&stem, &[experts, 2 * inner])?;
-        let mut half = |from: usize| {
-            let rows = |e: usize| (2 * e + from) * inner..(2 * e + from + 1) * inner;
-            let m: Vec<Matrix> = (0..experts).map(|e| m.slice_rows(rows(e).start, rows(e).end)).collect();
-            let bias =
-                biases.as_ref().map(|b| (0..experts).flat_map(|e| b[rows(e)].to_vec()).collect::<Vec<_>>());
+        let alternating = self.plan.alternating;
+        let mut part = |second: usize| {
+            // Rows of the gate, then those of the other projection; or by turns.
+            let (first, step) = if alternating { (second, 2) } else { (second * inner, 1) };
+            let rows = |e: usize| (0..inner).map(move |r| 2 * e * inner + first + step * r);
+            let one = |e: usize| match alternating {
+                true => m.select_rows(&rows(e).collect::<Vec<_>>()),
+                false => m.slice_rows(2 * e * inner + first, 2 * e * inner + first + inner),
+            };
+            let m: Vec<Matrix> = (0..experts).map(one).collect();
+            let bias = biases.as_ref().map(|b| (0..experts).flat_map(rows).map(|r| b[r]).collect::<Vec<_>>());
             let w = self.be.experts(&m, bias.as_deref());
             self.named(&fused, w)
         };
-        let both = (Some(half(0)?), half(1)?);
+        let both = (Some(part(0)?), part(1)?);
         self.done(&fused);
         Ok(both)
     }
@@ -496,6 +502,9 @@ impl<'a, B: Backend> Loader<'a, B> {
     /// One projection of all experts or heads `[count, rows, cols]`: a stack, or a tensor for each.
     fn stack(&mut self, t: &Tensor) -> Result<B::Experts, Error> {
         let [count, rows, cols] = t.shape[..] else { unreachable!("a stack has three dimensions") };
+        if !t.parts.is_empty() {
+            return self.stack_of_rows(t, [count, rows, cols]);
+        }
         let stacked = format!("{}.weight", t.name);
         let stem = t.name.trim_end_matches("_exps");
         let single = |e: usize| format!("{stem}.{e}.weight");
@@ -518,4 +527,34 @@ impl<'a, B: Backend> Loader<'a, B> {
         }
         Ok(w)
     }
+
+    /// A stack whose matrices are rows of one tensor, transposed if the plan says.
+    fn stack_of_rows(&mut self, t: &Tensor, [count, rows, cols]: [usize; 3]) -> Result<B::Experts, Error> {
+        let name = format!("{}.weight", t.name);
+        let is_transposed = t.change == Change::Transpose;
+        let stored = if is_transposed { rows } else { cols };
+        let whole = self.model.tensor(&name, &[t.whole(), stored])?.matrix();
+        let runs = t.runs();
+        debug_assert_eq!(runs.len(), count, "a run of rows for each matrix");
+        let m: Vec<Matrix> = runs
+            .iter()
+            .map(|r| whole.slice_rows(r.start, r.end))
+            .map(|m| if is_transposed { transposed(&m) } else { m })
+            .collect();
+        let w = self.be.experts(&m, None);
+        let w = self.named(&name, w)?;
+        self.done(&name);
+        Ok(w)
+    }
+}
+
+/// `[rows, cols]` as `[cols, rows]`, in f32.
+fn transposed(m: &Matrix) -> Matrix {
+    let mut values = vec![0.0; m.rows * m.cols];
+    for (r, row) in values.chunks_exact_mut(m.cols).enumerate() {
+        m.dequantize_row(r, row);
+    }
+    let at = |i: usize| values[i % m.rows * m.cols + i / m.rows];
+    let data = (0..values.len()).flat_map(|i| at(i).to_le_bytes()).collect::<Vec<u8>>();
+    Matrix::new(GgmlType::F32, m.cols, m.rows, data.into())
 }

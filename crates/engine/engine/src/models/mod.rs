@@ -14,7 +14,7 @@ mod recent;
 pub mod rope;
 mod unread;
 
-pub use architectures::{ARCHITECTURES, Architecture};
+pub use architectures::{ARCHITECTURES, Architecture, MISSING};
 pub use device::Device;
 pub use mtp::{DraftVocab, Guess, Rows};
 

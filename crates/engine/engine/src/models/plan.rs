@@ -12,8 +12,8 @@ pub struct Tensor {
     pub name: String,
     /// Its shape: `[rows, cols]` of a matrix, `[experts, rows, cols]` of a stack.
     pub shape: Vec<usize>,
-    /// Only some rows of the tensor in the file.
-    pub part: Option<Part>,
+    /// Only some rows of the tensor in the file, one part after the other; empty: all.
+    pub parts: Vec<Part>,
     /// What is done with the values.
     pub change: Change,
 }
@@ -21,7 +21,7 @@ pub struct Tensor {
 impl Tensor {
     /// Some values.
     pub fn vector(name: impl Into<String>, len: usize) -> Self {
-        Self { name: name.into(), shape: vec![len], part: None, change: Change::None }
+        Self { name: name.into(), shape: vec![len], parts: Vec::new(), change: Change::None }
     }
 
     /// A projection.
@@ -42,8 +42,34 @@ impl Tensor {
     /// `len` rows from `from` on, and so on every `stride` rows.
     pub fn every(&self, from: usize, len: usize, stride: usize) -> Self {
         let whole = self.shape[0];
-        let part = Some(Part { from, len, stride, whole });
-        Self { shape: vec![whole / stride * len, self.shape[1]], part, ..self.clone() }
+        let parts = vec![Part { from, len, stride, whole }];
+        Self { shape: vec![whole / stride * len, self.shape[1]], parts, ..self.clone() }
+    }
+
+    /// These rows, then those of `other`, which are of the same tensor.
+    pub fn then(mut self, other: Self) -> Self {
+        self.shape[0] += other.shape[0];
+        self.parts.extend(other.parts);
+        self
+    }
+
+    /// These rows as `count` matrices, each transposed if `transposed`.
+    pub fn split(self, count: usize, transposed: bool) -> Self {
+        let (rows, cols) = (self.shape[0] / count, self.shape[1]);
+        match transposed {
+            false => Self { shape: vec![count, rows, cols], ..self },
+            true => Self { shape: vec![count, cols, rows], change: Change::Transpose, ..self },
+        }
+    }
+
+    /// Rows of the tensor in the file.
+    pub fn whole(&self) -> usize {
+        self.parts.first().map_or(self.shape[0], |p| p.whole)
+    }
+
+    /// The runs of rows, in order.
+    pub fn runs(&self) -> Vec<std::ops::Range<usize>> {
+        self.parts.iter().flat_map(|p| p.runs()).collect()
     }
 
     /// The same values, changed.
@@ -77,7 +103,7 @@ pub enum Change {
     None,
     /// No tensor: all values are this one.
     Constant(f32),
-    /// `[channels, taps]` becomes `[taps, channels]`.
+    /// `[channels, taps]` becomes `[taps, channels]`; so does each matrix of a stack that is made of rows.
     Transpose,
     /// Multiplied by this.
     Scale(f32),
@@ -104,6 +130,8 @@ pub struct Plan {
     pub mtp: Option<Mtp>,
     /// Blocks in the file after the layers, for multi-token prediction.
     pub further: usize,
+    /// Gate and up projections of experts in one tensor alternate by rows.
+    pub alternating: bool,
     /// Tensors whose values are numbers of this plan.
     pub numbers: Vec<String>,
 }

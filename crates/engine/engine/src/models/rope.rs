@@ -4,6 +4,7 @@
 use std::f64::consts::PI;
 
 use octet_compute::backend::RopePairing;
+use octet_weights::Value;
 
 use super::keys::{CONTEXT_MAX, Keys};
 use super::plan::RopeTable;
@@ -66,6 +67,9 @@ pub fn table(k: &Keys, dims: usize, pairing: RopePairing, rules: RopeRules) -> R
     if rules.scaled {
         scale(k, f64::from(theta), rules, &mut rope)?;
     }
+    if let Some(pairs) = k.opt_size("rope.turning_pairs", CONTEXT_MAX)?.filter(|_| rules.divided) {
+        rope.inv_freq.iter_mut().skip(pairs).for_each(|f| *f = 0.0);
+    }
     let divisors = "rope_freqs.weight";
     if rules.divided && k.has(divisors) {
         let divisors = k.model.tensor(divisors, &[dims / 2])?.to_f32();
@@ -125,14 +129,26 @@ fn scale(k: &Keys, theta: f64, rules: RopeRules, rope: &mut RopeTable) -> Result
 pub fn longrope(k: &Keys, rope: &mut RopeTable) -> Result<(), Error> {
     let context = k.size("context_length", CONTEXT_MAX)?;
     let is_long = context as f32 > original_context(k)?;
-    let name = if is_long { "rope_factors_long.weight" } else { "rope_factors_short.weight" };
-    if k.has(name) {
-        let divisors = k.model.tensor(name, &[rope.dims / 2])?.to_f32();
-        for (f, d) in rope.inv_freq.iter_mut().zip(&divisors) {
-            *f /= d;
+    let which = if is_long { "long" } else { "short" };
+    let (tensor, key) = (format!("rope_factors_{which}.weight"), format!("rope.scaling.{which}_factor"));
+    // GGUF files have the tables as tensors, checkpoints in their configuration.
+    let divisors = if k.has(&tensor) {
+        k.model.tensor(&tensor, &[rope.dims / 2])?.to_f32()
+    } else {
+        match k.get(&key) {
+            None => return Ok(()),
+            Some(Value::Floats(all)) if all.len() == rope.dims / 2 && all.iter().all(|d| *d > 0.0) => {
+                all.iter().map(|d| *d as f32).collect()
+            }
+            Some(_) => {
+                return Err(k.bad(&key, format!("is no list of {} positive numbers", rope.dims / 2)));
+            }
         }
-        rope.scale = k.factor("rope.scaling.attn_factor", 1.0)?;
+    };
+    for (f, d) in rope.inv_freq.iter_mut().zip(&divisors) {
+        *f /= d;
     }
+    rope.scale = k.factor("rope.scaling.attn_factor", 1.0)?;
     Ok(())
 }
 
@@ -176,7 +192,8 @@ fn yarn(k: &Keys, theta: f64, factor: f32, rules: RopeRules, rope: &mut RopeTabl
     // The pair with this number of rotations within the original context.
     let pair =
         |turns: f32| dims * (f64::from(original) / (f64::from(turns) * 2.0 * PI)).ln() / (2.0 * theta.ln());
-    let round = |x: f64, to: fn(f64) -> f64| if rules.rounds { to(x) } else { x };
+    let rounds = rules.rounds && k.own("octet.yarn_ramp")? != Some("not rounded");
+    let round = |x: f64, to: fn(f64) -> f64| if rounds { to(x) } else { x };
     let first = round(pair(fast), f64::floor).max(0.0);
     let last = round(pair(slow), f64::ceil).min(dims - 1.0);
     let width = if first == last { 0.001 } else { last - first };

@@ -16,6 +16,7 @@ mod invariance;
 mod kernels;
 mod kv_types;
 mod leftovers;
+mod models_document;
 mod moe_golden;
 mod picks;
 mod refused;

@@ -113,3 +113,13 @@ fn gguf_files_on_the_reference() {
 fn gguf_files_on_every_instruction_set() {
     exact_backends().into_iter().filter(|on| *on != On::Reference).for_each(|on| walk("gguf", on));
 }
+
+#[test]
+fn checkpoints_on_the_reference() {
+    walk("models", On::Reference);
+}
+
+#[test]
+fn checkpoints_on_the_best_instruction_set() {
+    walk("models", *exact_backends().last().expect("a backend"));
+}

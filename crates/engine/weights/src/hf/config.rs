@@ -1,95 +1,15 @@
 //! config.json to GGUF metadata keys. Called by `hf::open`.
 //!
-//! Keys and their meaning are llama.cpp's, below the architecture's prefix, so that the engine reads one dialect. Two
-//! keys are ours and say where a checkpoint's tensors differ from what a GGUF converter writes:
-//! `octet.rope_pairing` = "half" and `octet.gdn_head_order` = "grouped".
+//! Keys and their meaning are llama.cpp's, below the architecture's prefix, so that the engine reads one dialect. Some
+//! keys are ours and say where a checkpoint differs from what a GGUF converter writes:
+//! `octet.rope_pairing` = "half", `octet.gdn_head_order` = "grouped", `octet.gate_up_rows` = "alternating" and
+//! `octet.yarn_ramp` = "not rounded".
 
+use super::arch::{Arch, Keys, LAYERS_MAX, Layout, model_types};
+use super::family_config;
 use super::json::Fields;
+use super::rope::rope_scaling;
 use crate::{Error, Metadata, Value};
-
-/// Far above any model; keeps per-layer lists small.
-const LAYERS_MAX: u32 = 1 << 12;
-
-/// Architectures that can be translated.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Arch {
-    Qwen35Moe,
-    Qwen35,
-    Qwen3Moe,
-    Qwen3,
-    Qwen2,
-    /// Qwen1.5 and 2 with experts.
-    Qwen2Moe,
-    Olmoe,
-    /// Llama and Mistral.
-    Llama,
-    /// In GGUF a llama with experts.
-    Mixtral,
-}
-
-const MODEL_TYPES: &[(&str, Arch)] = &[
-    ("qwen3_5_moe", Arch::Qwen35Moe),
-    ("qwen3_5_moe_text", Arch::Qwen35Moe),
-    ("qwen3_5", Arch::Qwen35),
-    ("qwen3_5_text", Arch::Qwen35),
-    ("qwen3_moe", Arch::Qwen3Moe),
-    ("qwen3", Arch::Qwen3),
-    ("qwen2", Arch::Qwen2),
-    ("qwen2_moe", Arch::Qwen2Moe),
-    ("olmoe", Arch::Olmoe),
-    ("llama", Arch::Llama),
-    ("mistral", Arch::Llama),
-    ("mixtral", Arch::Mixtral),
-];
-
-impl Arch {
-    /// `general.architecture`.
-    pub fn gguf_name(self) -> &'static str {
-        match self {
-            Self::Qwen35Moe => "qwen35moe",
-            Self::Qwen35 => "qwen35",
-            Self::Qwen3Moe => "qwen3moe",
-            Self::Qwen3 => "qwen3",
-            Self::Qwen2 => "qwen2",
-            Self::Qwen2Moe => "qwen2moe",
-            Self::Olmoe => "olmoe",
-            Self::Llama | Self::Mixtral => "llama",
-        }
-    }
-
-    /// Has Gated DeltaNet layers, gated attention and norms stored around zero.
-    pub fn is_qwen35(self) -> bool {
-        matches!(self, Self::Qwen35Moe | Self::Qwen35)
-    }
-}
-
-/// What the translation of tensor names needs to know.
-pub(super) struct Layout {
-    pub arch: Arch,
-    /// Decoder layers.
-    pub trunk: usize,
-    /// Multi-token-prediction layers after them.
-    pub mtp: usize,
-    /// Whether the output head is the embedding table, where the file says so.
-    pub tied: Option<bool>,
-    /// MLX's form: norms that are stored around zero elsewhere have 1 added.
-    pub mlx: bool,
-}
-
-/// Metadata below the architecture's prefix.
-struct Keys<'a> {
-    metadata: &'a mut Metadata,
-    prefix: &'static str,
-}
-
-impl Keys<'_> {
-    fn put(&mut self, key: &str, value: Value) {
-        self.metadata.insert(&format!("{}.{key}", self.prefix), value);
-    }
-    fn put_u32(&mut self, key: &str, value: u32) {
-        self.put(key, Value::U64(value.into()));
-    }
-}
 
 /// Fields of the text model: nested below `text_config` in multimodal checkpoints, else the whole file.
 pub(super) fn text_fields<'a>(root: &Fields<'a>) -> Result<Fields<'a>, Error> {
@@ -100,18 +20,24 @@ pub(super) fn text_fields<'a>(root: &Fields<'a>) -> Result<Fields<'a>, Error> {
 /// lost them, while their config.json still counts the layers).
 pub(super) fn translate(root: &Fields, has_mtp: bool, metadata: &mut Metadata) -> Result<Layout, Error> {
     let model_type = root.str("model_type")?;
-    let Some(&(_, arch)) = MODEL_TYPES.iter().find(|(name, _)| *name == model_type) else {
-        let known = MODEL_TYPES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let Some(arch) = Arch::of(model_type) else {
+        let known = model_types().into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
         return Err(
             root.bad("model_type", format!("is '{model_type}', which is not supported (known: {known})"))
         );
     };
     let text = &text_fields(root)?;
-    refuse(text)?;
+    if !matches!(arch, Arch::Other(_)) {
+        refuse(text)?;
+    }
 
     metadata.insert("general.architecture", Value::Str(arch.gguf_name().into()));
     metadata.insert("octet.rope_pairing", Value::Str("half".into()));
     let keys = &mut Keys { metadata, prefix: arch.gguf_name() };
+    if let Arch::Other(family) = arch {
+        let trunk = family_config::translate(text, family, keys)?;
+        return Ok(Layout { arch, trunk, mtp: 0, tied: tied(root, text)?, mlx: false });
+    }
 
     let trunk = text.u32("num_hidden_layers")?;
     let mtp = match text.opt_u32("mtp_num_hidden_layers")? {
@@ -128,7 +54,8 @@ pub(super) fn translate(root: &Fields, has_mtp: bool, metadata: &mut Metadata) -
         keys.put_u32("nextn_predict_layers", mtp);
     }
     keys.put_u32("vocab_size", text.u32("vocab_size")?);
-    keys.put_u32("context_length", context_length(text)?);
+    keys.put_u32("context_length", text.u32("max_position_embeddings")?);
+    windows(text, trunk as usize, keys)?;
     let head_dim = attention(text, keys)?;
     rope(text, arch, head_dim, keys)?;
     feed_forward(text, arch, keys)?;
@@ -136,11 +63,17 @@ pub(super) fn translate(root: &Fields, has_mtp: bool, metadata: &mut Metadata) -
         gated_deltanet(text, trunk as usize, mtp as usize, keys)?;
         keys.metadata.insert("octet.gdn_head_order", Value::Str("grouped".into()));
     }
-    let tied = match (text.opt_bool("tie_word_embeddings")?, root.opt_bool("tie_word_embeddings")?) {
+    let tied = tied(root, text)?;
+    Ok(Layout { arch, trunk: trunk as usize, mtp: mtp as usize, tied, mlx: false })
+}
+
+/// Whether the output head is the embedding table, where the file says so.
+fn tied(root: &Fields, text: &Fields) -> Result<Option<bool>, Error> {
+    let field = "tie_word_embeddings";
+    Ok(match (text.opt_bool(field)?, root.opt_bool(field)?) {
         (Some(a), Some(b)) => Some(a || b),
         (a, b) => a.or(b),
-    };
-    Ok(Layout { arch, trunk: trunk as usize, mtp: mtp as usize, tied, mlx: false })
+    })
 }
 
 /// Refuses configurations that would load and compute something else.
@@ -171,15 +104,28 @@ fn refuse(text: &Fields) -> Result<(), Error> {
     Ok(())
 }
 
-/// Maximum context for which full attention is correct: within its window, sliding-window attention equals full attention.
-fn context_length(text: &Fields) -> Result<u32, Error> {
-    let positions = text.u32("max_position_embeddings")?;
-    // Qwen's configs have a window and a flag that disables it; Mistral's have no flag.
-    let window = match text.opt_bool("use_sliding_window")? {
-        Some(false) => None,
-        _ => text.opt_u32("sliding_window")?,
+/// The window of attention, and which layers have it. Qwen's configurations have a flag that disables it; Mistral's have no flag.
+fn windows(text: &Fields, layers: usize, keys: &mut Keys) -> Result<(), Error> {
+    let Some(window) = text.opt_u32("sliding_window")?.filter(|w| *w > 0) else { return Ok(()) };
+    let flag = text.opt_bool("use_sliding_window")?;
+    let slides: Vec<bool> = if flag == Some(false) {
+        return Ok(());
+    } else if let Some(kinds) = text.opt_strs("layer_types")? {
+        if kinds.len() != layers {
+            let what = format!("has {} entries for {layers} layers", kinds.len());
+            return Err(text.bad("layer_types", what));
+        }
+        kinds.iter().map(|k| *k == "sliding_attention").collect()
+    } else {
+        let full = if flag.is_some() { text.opt_u32("max_window_layers")?.unwrap_or(0) } else { 0 };
+        (0..layers).map(|i| i >= full as usize).collect()
     };
-    Ok(window.filter(|&w| w > 0).map_or(positions, |w| w.min(positions)))
+    if slides.contains(&true) {
+        keys.put_u32("attention.sliding_window", window);
+        let pattern = slides.into_iter().map(Value::Bool).collect();
+        keys.put("attention.sliding_window_pattern", Value::Array(pattern));
+    }
+    Ok(())
 }
 
 /// Dimensions of attention; gives those of a head.
@@ -243,65 +189,6 @@ fn rope(text: &Fields, arch: Arch, head_dim: u32, keys: &mut Keys) -> Result<(),
         keys.put("rope.dimension_sections", Value::Ints(sections));
     }
     rope_scaling(&p, keys)
-}
-
-/// Rotary frequency scaling for contexts longer than the trained one.
-fn rope_scaling(p: &Fields, keys: &mut Keys) -> Result<(), Error> {
-    let field = if p.get("rope_type").is_some() { "rope_type" } else { "type" };
-    // Octet's names on the left, the checkpoint's on the right; those with `true` are required.
-    let parameters: &[(&str, &str, bool)] = match p.opt_str(field)? {
-        None if p.get("factor").is_some() => {
-            return Err(p.bad(field, "is missing, and there is a factor; expected linear, llama3 or yarn"));
-        }
-        // "mrope" only concerns positions of images.
-        None | Some("default" | "mrope") => return Ok(()),
-        Some("linear") => &[],
-        Some("llama3") => &[
-            ("low_freq_factor", "low_freq_factor", true),
-            ("high_freq_factor", "high_freq_factor", true),
-            ("original_context_length", "original_max_position_embeddings", true),
-        ],
-        Some("yarn") => &[
-            ("original_context_length", "original_max_position_embeddings", false),
-            ("yarn_beta_fast", "beta_fast", false),
-            ("yarn_beta_slow", "beta_slow", false),
-        ],
-        Some(other) => {
-            let what = format!("is '{other}', which is not supported (known: default, linear, llama3, yarn)");
-            return Err(p.bad(field, what));
-        }
-    };
-    let (kind, factor) = (p.str(field)?, p.f64("factor")?);
-    keys.put("rope.scaling.type", Value::Str(kind.into()));
-    keys.put("rope.scaling.factor", Value::F64(factor));
-    for &(key, field, required) in parameters {
-        let key = format!("rope.scaling.{key}");
-        if !required && p.get(field).is_none() {
-            continue;
-        }
-        if field == "original_max_position_embeddings" {
-            keys.put_u32(&key, p.u32(field)?);
-        } else {
-            keys.put(&key, Value::F64(p.f64(field)?));
-        }
-    }
-    if kind == "yarn" { yarn_attention(p, factor, keys) } else { Ok(()) }
-}
-
-/// YaRN's attention factor. GGUF has it as a multiple of the usual one, `1 + 0.1 ln(factor)`.
-fn yarn_attention(p: &Fields, factor: f64, keys: &mut Keys) -> Result<(), Error> {
-    if p.opt_bool("truncate")? == Some(false) {
-        return Err(p.bad("truncate", "is false; only true (the default) is supported"));
-    }
-    let usual = |multiple: f64| if factor <= 1.0 { 1.0 } else { 1.0 + 0.1 * multiple * factor.ln() };
-    let not_zero = |field: &str| Ok::<_, Error>(p.opt_f64(field)?.filter(|m| *m != 0.0));
-    let stated = match (p.opt_f64("attention_factor")?, not_zero("mscale")?, not_zero("mscale_all_dim")?) {
-        (Some(stated), ..) => stated,
-        (None, Some(m), Some(all)) => usual(m) / usual(all),
-        _ => return Ok(()),
-    };
-    keys.put("rope.scaling.attn_factor", Value::F64(stated / usual(1.0)));
-    Ok(())
 }
 
 fn feed_forward(text: &Fields, arch: Arch, keys: &mut Keys) -> Result<(), Error> {

@@ -4,13 +4,20 @@
 //! engine knows one model format only. Tensors stay in the mapped files; only those whose values change (norms stored around zero,
 //! `A_log`) are computed when they are requested.
 
+mod arch;
 mod config;
 mod dir;
 mod experts;
+mod families;
+mod family_config;
+mod family_names;
 mod json;
 mod names;
+mod rope;
 mod sentencepiece;
 mod sidecars;
+
+pub use arch::model_types;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -23,6 +30,7 @@ use crate::safetensors::{self, Entry, Index};
 use crate::schemes::{self, Content, Logical, Settings};
 use crate::source::{Convert, Files, Place};
 use crate::{Error, GgmlType, Metadata, Model, TensorInfo, Value};
+use arch::{Arch, Layout};
 use dir::Dir;
 use json::Fields;
 use names::Target;
@@ -201,7 +209,7 @@ fn read_extra(dir: &Dir, files: &mut Vec<Mapped>, entries: &mut Vec<Vec<Entry>>)
 /// A checkpoint's tensors under GGUF's names, and the names of those that have none.
 #[allow(clippy::type_complexity)] // two lists, each used once
 fn canonical(
-    layout: &config::Layout,
+    layout: &Layout,
     files: &[Mapped],
     logical: Vec<Logical>,
 ) -> Result<(Vec<(TensorInfo, Place)>, Vec<String>), Error> {
@@ -209,7 +217,11 @@ fn canonical(
     let mut ignored = Vec::new();
     let mut seen: HashMap<String, (String, usize)> = HashMap::new();
     for Logical { name: own, content } in logical {
-        let (name, convert, squeeze) = match names::target(layout, &own) {
+        let target = match layout.arch {
+            Arch::Other(family) => family_names::target(family, layout, &own),
+            _ => names::target(layout, &own),
+        };
+        let (name, convert, squeeze) = match target {
             Target::Tensor { name, convert, squeeze } => (name, convert, squeeze),
             Target::Unused => continue,
             Target::Unknown => {
@@ -230,14 +242,21 @@ fn canonical(
         }
         tensors.push(match content {
             Content::Plain { file, entry } => {
-                let shape = shape(&entry, squeeze).map_err(bad)?;
+                let mut shape = shape(&entry, squeeze).map_err(bad)?;
+                if convert == Convert::Transpose {
+                    let [.., a, b] = &mut shape[..] else {
+                        return Err(bad(format!("has shape {shape:?}; expected a matrix")));
+                    };
+                    std::mem::swap(a, b);
+                }
                 if entry.ggml_type().is_none() {
                     let what = format!("is stored as {}; F32, F16 and BF16 are expected here", entry.dtype);
                     return Err(bad(what));
                 }
                 plain(file, entry, name.clone(), shape, convert)
             }
-            Content::Quantised(_) if convert != Convert::None || squeeze => {
+            // Quantised matrices have their outputs first.
+            Content::Quantised(_) if ![Convert::None, Convert::Transpose].contains(&convert) || squeeze => {
                 return Err(bad("is quantised; F32, F16 and BF16 are expected here".into()));
             }
             Content::Quantised(q) => (
@@ -259,7 +278,8 @@ fn plain(
     convert: Convert,
 ) -> (TensorInfo, Place) {
     let stored = entry.ggml_type().unwrap_or(GgmlType::F32);
-    let ty = if convert == Convert::None { stored } else { GgmlType::F32 };
+    let keeps = [Convert::None, Convert::Transpose].contains(&convert);
+    let ty = if keeps { stored } else { GgmlType::F32 };
     (TensorInfo { name, ty, shape }, Place::Plain { file, range: entry.range, stored, convert })
 }
 

@@ -36,7 +36,7 @@
 //! Everything else is left out: vision towers (`model.visual.*`) and stored rotary frequencies silently, other names
 //! counted as ignored.
 
-use super::config::Layout;
+use super::arch::Layout;
 use crate::source::Convert;
 
 /// The target of a tensor.
@@ -123,7 +123,7 @@ enum Kind {
 }
 
 /// A name without what tools put in front of it, some of them twice.
-fn inner(mut hf: &str) -> &str {
+pub(super) fn inner(mut hf: &str) -> &str {
     while let Some(rest) = hf.strip_prefix("model.").or_else(|| hf.strip_prefix("language_model.")) {
         hf = rest;
     }
@@ -209,7 +209,7 @@ fn lookup<'a>(table: &[(&str, &'a str)], stem: &str) -> Option<&'a str> {
 }
 
 /// Splits `12.rest` into `(12, "rest")`; a number must be written the one usual way.
-fn numbered(s: &str) -> Option<(usize, &str)> {
+pub(super) fn numbered(s: &str) -> Option<(usize, &str)> {
     let (number, rest) = s.split_once('.')?;
     let n: usize = number.parse().ok()?;
     (n.to_string() == number).then_some((n, rest))
@@ -217,7 +217,7 @@ fn numbered(s: &str) -> Option<(usize, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::Arch;
+    use super::super::arch::Arch;
     use super::*;
 
     fn name(arch: Arch, hf: &str) -> String {

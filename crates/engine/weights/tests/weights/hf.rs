@@ -86,9 +86,16 @@ fn config_variants() {
             vec![("attention.key_length", u(8)), ("rope.dimension_count", u(4))],
         ),
         (json!({"num_key_value_heads": null}), vec![("attention.head_count_kv", u(2))]),
-        (json!({"model_type": "mistral", "sliding_window": 16}), vec![("context_length", u(16))]),
+        (
+            json!({"model_type": "mistral", "sliding_window": 16}),
+            vec![("context_length", u(64)), ("attention.sliding_window", u(16))],
+        ),
         (json!({"model_type": "mistral", "sliding_window": null}), vec![("context_length", u(64))]),
         (json!({"sliding_window": 16, "use_sliding_window": false}), vec![("context_length", u(64))]),
+        (
+            json!({"sliding_window": 16, "use_sliding_window": true, "max_window_layers": 0}),
+            vec![("attention.sliding_window_pattern", Value::Array(vec![Value::Bool(true)]))],
+        ),
         (
             json!({"rope_scaling": {"type": "linear", "factor": 2}}),
             vec![("rope.scaling.type", Value::Str("linear".into())), ("rope.scaling.factor", f(2.0))],
@@ -171,10 +178,6 @@ fn configs_that_are_refused() {
         (
             json!({"rope_scaling": {"factor": 2}}),
             "field 'rope_scaling.type' is missing, and there is a factor",
-        ),
-        (
-            json!({"rope_scaling": {"rope_type": "yarn", "factor": 2, "truncate": false}}),
-            "field 'rope_scaling.truncate' is false",
         ),
         (json!({"rope_scaling": {"rope_type": "linear"}}), "field 'rope_scaling.factor' is missing"),
         (

@@ -71,6 +71,14 @@ fn attention(k: &Keys, i: usize, heads: usize, l: &Latent) -> Result<Attention, 
     let name = |n: &str| format!("blk.{i}.attn_{n}");
     let norm = |n: &str, len| Norm { eps: LATENT_EPS, ..k.norm(&name(n), len) };
     let (q, q_cols) = if l.queries.is_some() { ("q_b", l.queries) } else { ("q", None) };
+    // Checkpoints have the keys' and the values' matrices of all heads in one tensor.
+    let (nope, both) = (l.key - l.rotated, l.key - l.rotated + l.value);
+    let [heads_k, heads_v] = if k.has(&format!("{}.weight", name("kv_b"))) {
+        let all = Tensor::matrix(name("kv_b"), heads * both, l.rank);
+        [all.every(0, nope, both).split(heads, true), all.every(nope, l.value, both).split(heads, false)]
+    } else {
+        [Tensor::stack(name("k_b"), heads, l.rank, nope), Tensor::stack(name("v_b"), heads, l.value, l.rank)]
+    };
     let mscale = rope::log_scale(k, TENTH)?.unwrap_or(1.0);
     let scale = 1.0 / (l.key as f32).sqrt() * mscale * mscale;
     k.check_heads(i, heads, 1)?;
@@ -81,8 +89,8 @@ fn attention(k: &Keys, i: usize, heads: usize, l: &Latent) -> Result<Attention, 
                 .map(|rank| (Tensor::matrix(name("q_a"), rank, k.hidden), norm("q_a_norm", rank))),
             q: Tensor::matrix(name(q), heads * l.key, q_cols.unwrap_or(k.hidden)),
             down_kv: Tensor::matrix(name("kv_a_mqa"), l.rank + l.rotated, k.hidden),
-            heads_k: Tensor::stack(name("k_b"), heads, l.rank, l.key - l.rotated),
-            heads_v: Tensor::stack(name("v_b"), heads, l.value, l.rank),
+            heads_k,
+            heads_v,
             rotated: l.rotated,
             value: l.value,
         },

@@ -131,7 +131,7 @@ pub fn decoder(k: &Keys, c: Choices) -> Result<Plan, Error> {
 /// Experts, and the shared one that the file has: gated if it has a gate.
 pub fn moe(k: &Keys, i: usize, e: Experts, router: RouterDefaults) -> Result<Moe, Error> {
     let mut m = k.moe(i, e, Act::Silu, router)?;
-    if let (inner @ 1.., true) = (k.shared_inner(e)?, k.has(&format!("blk.{i}.ffn_up_shexp.weight"))) {
+    if let (inner @ 1.., true) = (k.shared_inner(e)?, k.has(&format!("blk.{i}.ffn_down_shexp.weight"))) {
         let gate = format!("blk.{i}.ffn_gate_inp_shexp.weight");
         let gate = k.has(&gate).then(|| Tensor::vector(gate, k.hidden));
         m.shared = Some((gate, k.glu(i, "_shexp", inner, Act::Silu)));

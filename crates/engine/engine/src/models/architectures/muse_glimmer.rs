@@ -18,6 +18,14 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
         let norm = |n: &str| k.layer_norm(i, n);
         let post = |n: &str| Norm { eps: POST_EPS, ..norm(n) };
         let mut a = k.attention(i, [heads[i], kv_heads[i]], dims)?;
+        if let Some(factor) = k.opt_f32("attention.query_norm")? {
+            // Checkpoints have a number where GGUF files have a tensor of it.
+            let constant = |x| Norm {
+                weight: Tensor::vector("", dims[0]).change(Change::Constant(x)),
+                ..k.plain_norm(dims[0])
+            };
+            a.norms = [Some(constant(factor)), Some(constant(1.0)), None];
+        }
         a.gate = Some(Tensor::matrix(format!("blk.{i}.attn_gate"), heads[i] * dims[1], k.hidden));
         (a.window, a.rope) = match windows.as_ref().filter(|w| w.slides[i]) {
             Some(w) => (Window::Last(w.size), Some(0)),

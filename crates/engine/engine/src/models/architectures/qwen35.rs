@@ -81,10 +81,21 @@ fn delta(k: &Keys, i: usize) -> Result<Delta, Error> {
         }
         _ => ["ssm_beta", "ssm_alpha"].map(|n| matrix(n, v_heads)),
     };
+    let [qkv, z] = if k.has(&name("attn_qkvz.weight")) {
+        // Of each key head its query, its key, its values, and their gates.
+        let values = inner / k_heads;
+        let each = 2 * (k_dim + values);
+        let all = Tensor::matrix(name("attn_qkvz"), k_heads * each, k.hidden);
+        let part = |from, len| all.every(from, len, each);
+        let qk = part(0, k_dim).then(part(k_dim, k_dim));
+        [qk.then(part(2 * k_dim, values)), part(2 * k_dim + values, values)]
+    } else {
+        [matrix("attn_qkv", channels), matrix("attn_gate", inner)]
+    };
     let conv = Tensor { shape: vec![channels, taps], ..Tensor::vector(name("ssm_conv1d.weight"), 0) };
     Ok(Delta {
-        qkv: matrix("attn_qkv", channels),
-        z: matrix("attn_gate", inner),
+        qkv,
+        z,
         beta,
         alpha,
         conv: conv.change(Change::Transpose),

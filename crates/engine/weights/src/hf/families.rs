@@ -1,0 +1,97 @@
+//! Families of checkpoints beside the oldest ones: a row each. `family_config` and `family_names` read their files.
+
+/// Norms that are stored around zero: `1 + w` is applied.
+#[derive(Debug, PartialEq)]
+pub(super) enum AroundZero {
+    None,
+    /// Those of layers, but not the last one.
+    Layers,
+    All,
+}
+
+/// A family.
+#[derive(Debug)]
+pub(super) struct Family {
+    /// Values of `model_type`.
+    types: &'static [&'static str],
+    /// `general.architecture`.
+    pub gguf: &'static str,
+    /// Which RMS norms are stored around zero.
+    pub around_zero: AroundZero,
+    /// Rows of gates and of the other projection alternate in experts of one tensor.
+    pub alternating: bool,
+    /// Experts in one tensor have their inputs first.
+    pub inputs_first: bool,
+    /// Rotated dimensions are paired with their neighbours.
+    pub adjacent: bool,
+    /// What the norm `post_attention_layernorm` is.
+    pub second_norm: &'static str,
+}
+
+const fn family(types: &'static [&'static str], gguf: &'static str) -> Family {
+    Family {
+        types,
+        gguf,
+        around_zero: AroundZero::None,
+        adjacent: false,
+        alternating: false,
+        inputs_first: false,
+        second_norm: "ffn_norm",
+    }
+}
+
+/// Norms before and after each part.
+const SANDWICH: &str = "post_attention_norm";
+
+const FAMILIES: &[Family] = &[
+    Family { around_zero: AroundZero::All, second_norm: SANDWICH, ..family(&["gemma2"], "gemma2") },
+    Family {
+        around_zero: AroundZero::All,
+        second_norm: SANDWICH,
+        ..family(&["gemma3", "gemma3_text"], "gemma3")
+    },
+    Family { second_norm: SANDWICH, ..family(&["gemma4", "gemma4_text", "gemma4_unified"], "gemma4") },
+    Family { second_norm: SANDWICH, ..family(&["glm4_moe"], "glm4moe") },
+    Family {
+        adjacent: true,
+        ..family(&["glm4_moe_lite", "deepseek_v2", "deepseek_v3", "kimi_k2"], "deepseek2")
+    },
+    Family { adjacent: true, ..family(&["mistral4"], "mistral4") },
+    family(&["ministral3", "mistral3"], "mistral3"),
+    Family {
+        alternating: true,
+        inputs_first: true,
+        second_norm: "post_attention_norm",
+        ..family(&["gpt_oss"], "gpt-oss")
+    },
+    Family { adjacent: true, inputs_first: true, ..family(&["llama4", "llama4_text"], "llama4") },
+    family(&["granite"], "granite"),
+    family(&["granitemoe", "granitemoeshared"], "granitemoe"),
+    family(&["granitemoehybrid"], "granitehybrid"),
+    family(&["lfm2"], "lfm2"),
+    family(&["lfm2_moe"], "lfm2moe"),
+    family(&["minimax_m2"], "minimax-m2"),
+    Family {
+        second_norm: SANDWICH,
+        around_zero: AroundZero::Layers,
+        ..family(&["muse_glimmer", "muse_glimmer_text"], "muse-glimmer")
+    },
+    family(&["nemotron_h"], "nemotron_h"),
+    family(&["phi3"], "phi3"),
+    Family { around_zero: AroundZero::All, second_norm: SANDWICH, ..family(&["qwen3_next"], "qwen3next") },
+    family(&["qwen3_vl", "qwen3_vl_text"], "qwen3vl"),
+    family(&["qwen3_vl_moe", "qwen3_vl_moe_text"], "qwen3vlmoe"),
+    Family { second_norm: SANDWICH, ..family(&["seed_oss"], "seed_oss") },
+    family(&["smollm3"], "smollm3"),
+    family(&["dots1"], "dots1"),
+];
+
+/// The family of a `model_type`.
+pub(super) fn find(model_type: &str) -> Option<&'static Family> {
+    FAMILIES.iter().find(|f| f.types.contains(&model_type))
+}
+
+/// All values of `model_type`, each with its `general.architecture`.
+pub(super) fn types() -> impl Iterator<Item = (&'static str, &'static str)> {
+    FAMILIES.iter().flat_map(|f| f.types.iter().map(|t| (*t, f.gguf)))
+}

@@ -1,0 +1,327 @@
+//! config.json of a family to GGUF metadata keys. Called by `config`.
+
+use super::arch::{Keys, LAYERS_MAX};
+use super::families::Family;
+use super::json::Fields;
+use super::rope::rope_scaling;
+use crate::{Error, Value};
+
+/// Numbers: a key, and the names that configurations have for it. The first that is present and not null counts.
+const COUNTS: &[(&str, &[&str])] = &[
+    ("embedding_length", &["hidden_size"]),
+    ("context_length", &["max_position_embeddings"]),
+    ("vocab_size", &["vocab_size"]),
+    ("attention.head_count", &["num_attention_heads"]),
+    ("attention.q_lora_rank", &["q_lora_rank"]),
+    ("attention.kv_lora_rank", &["kv_lora_rank"]),
+    ("attention.value_length_mla", &["v_head_dim"]),
+    ("attention.shared_kv_layers", &["num_kv_shared_layers"]),
+    ("embedding_length_per_layer_input", &["hidden_size_per_layer_input"]),
+    ("expert_count", &["n_routed_experts", "num_local_experts", "num_experts"]),
+    ("expert_used_count", &["num_experts_per_tok", "top_k_experts"]),
+    ("expert_feed_forward_length", &["moe_intermediate_size"]),
+    ("expert_shared_count", &["n_shared_experts"]),
+    (
+        "expert_shared_feed_forward_length",
+        &[
+            "moe_shared_expert_intermediate_size",
+            "shared_expert_intermediate_size",
+            "shared_intermediate_size",
+        ],
+    ),
+    ("expert_group_count", &["n_group"]),
+    ("expert_group_used_count", &["topk_group"]),
+    ("leading_dense_block_count", &["first_k_dense_replace", "num_dense_layers"]),
+    ("moe_latent_size", &["moe_latent_size"]),
+    ("ssm.conv_kernel", &["linear_conv_kernel_dim", "conv_kernel", "mamba_d_conv"]),
+    ("ssm.state_size", &["linear_key_head_dim", "ssm_state_size", "mamba_d_state"]),
+    ("ssm.group_count", &["linear_num_key_heads", "n_groups", "mamba_n_groups"]),
+    ("ssm.time_step_rank", &["linear_num_value_heads", "mamba_num_heads", "mamba_n_heads"]),
+    ("shortconv.l_cache", &["conv_L_cache"]),
+    ("attention.chunk_size", &["attention_chunk_size"]),
+    ("interleave_moe_layer_step", &["interleave_moe_layer_step"]),
+];
+
+/// The same for numbers that need not be whole.
+const NUMBERS: &[(&str, &[&str])] = &[
+    ("attention.layer_norm_rms_epsilon", &["rms_norm_eps", "norm_eps", "layer_norm_epsilon"]),
+    ("attn_logit_softcapping", &["attn_logit_softcapping"]),
+    ("final_logit_softcapping", &["final_logit_softcapping"]),
+    ("attention.scale", &["attention_multiplier"]),
+    ("embedding_scale", &["embedding_multiplier"]),
+    ("residual_scale", &["residual_multiplier"]),
+    ("logit_scale", &["logits_scaling", "output_multiplier"]),
+    ("expert_weights_scale", &["routed_scaling_factor"]),
+    ("attention.query_norm", &["qk_scale_factor"]),
+    ("attention.temperature_scale", &["attn_scale"]),
+    ("attention.temperature_length", &["floor_scale"]),
+];
+
+/// Metadata of a family; `text` has the fields of the text model. Returns the number of layers.
+pub(super) fn translate(text: &Fields, family: &Family, keys: &mut Keys) -> Result<usize, Error> {
+    for (key, fields) in COUNTS {
+        if let Some(n) = first(fields, |f| text.opt_u32(f))? {
+            keys.put_u32(key, n);
+        }
+    }
+    for (key, fields) in NUMBERS {
+        if let Some(x) = first(fields, |f| text.opt_f64(f))? {
+            keys.put(key, Value::F64(x));
+        }
+    }
+    let layers = text.u32("num_hidden_layers")?;
+    if layers == 0 || layers > LAYERS_MAX {
+        let what = format!("is {layers}; expected 1 to {}", LAYERS_MAX);
+        return Err(text.bad("num_hidden_layers", what));
+    }
+    keys.put_u32("block_count", layers);
+    let kinds = layer_kinds(text, layers as usize)?;
+    attention(text, &kinds, family, keys)?;
+    recurrent(text, keys)?;
+    feed_forward(text, &kinds, keys)?;
+    if family.adjacent {
+        keys.metadata.insert("octet.rope_pairing", Value::Str("adjacent".into()));
+    }
+    if family.alternating {
+        keys.metadata.insert("octet.gate_up_rows", Value::Str("alternating".into()));
+    }
+    if family.gguf == "qwen3next" {
+        keys.metadata.insert("octet.gdn_head_order", Value::Str("grouped".into()));
+    }
+    Ok(layers as usize)
+}
+
+fn first<T>(fields: &[&str], get: impl Fn(&str) -> Result<Option<T>, Error>) -> Result<Option<T>, Error> {
+    for field in fields {
+        if let Some(x) = get(field)? {
+            return Ok(Some(x));
+        }
+    }
+    Ok(None)
+}
+
+/// What each layer is, if the configuration says: `sliding_attention`, `mamba`, `conv`, or Nemotron's letters.
+fn layer_kinds(text: &Fields, layers: usize) -> Result<Vec<String>, Error> {
+    if let Some(pattern) = text.opt_str("hybrid_override_pattern")? {
+        if pattern.len() != layers {
+            let what = format!("has {} letters for {layers} layers", pattern.len());
+            return Err(text.bad("hybrid_override_pattern", what));
+        }
+        return Ok(pattern.chars().map(String::from).collect());
+    }
+    let kinds = match text.opt_strs("layer_types")? {
+        None => text.opt_strs("layers_block_type")?,
+        kinds => kinds,
+    };
+    match kinds {
+        Some(k) if k.len() != layers => {
+            Err(text.bad("layer_types", format!("has {} entries for {layers} layers", k.len())))
+        }
+        Some(k) => Ok(k.into_iter().map(str::to_string).collect()),
+        None => Ok(Vec::new()),
+    }
+}
+
+fn attention(text: &Fields, kinds: &[String], family: &Family, keys: &mut Keys) -> Result<(), Error> {
+    let (hidden, heads) = (text.u32("hidden_size")?, text.u32("num_attention_heads")?);
+    let head_dim = match text.opt_u32("head_dim")? {
+        Some(d) => d,
+        None if heads > 0 && hidden % heads == 0 => hidden / heads,
+        None => {
+            let what = format!("is missing, and hidden_size {hidden} does not divide by {heads} heads");
+            return Err(text.bad("head_dim", what));
+        }
+    };
+    let kv = text.opt_u32("num_key_value_heads")?.unwrap_or(heads);
+    let slides = |kind: &str| kind == "sliding_attention";
+    let attends = |kind: &str| {
+        slides(kind) || ["full_attention", "chunked_attention", "attention", "*"].contains(&kind)
+    };
+    // Gemma 4's layers without a window have heads of another size and number.
+    let global = text.opt_u32("num_global_key_value_heads")?.unwrap_or(kv);
+    let counts = kinds.iter().map(|k| match &**k {
+        k if slides(k) || !attends(k) => {
+            if attends(k) {
+                kv
+            } else {
+                0
+            }
+        }
+        _ => global,
+    });
+    let is_mixed = kinds.iter().any(|k| !attends(k)) || global != kv;
+    if is_mixed && family.gguf != "qwen3next" {
+        keys.put("attention.head_count_kv", Value::Ints(counts.map(i64::from).collect()));
+    } else {
+        keys.put_u32("attention.head_count_kv", kv);
+    }
+    if let Some(nope) = text.opt_u32("qk_nope_head_dim")? {
+        let rotated = text.u32("qk_rope_head_dim")?;
+        keys.put_u32("attention.key_length_mla", nope.saturating_add(rotated));
+        keys.put_u32("rope.dimension_count", rotated);
+        keys.put_u32("attention.key_length", text.u32("kv_lora_rank")?.saturating_add(rotated));
+    } else {
+        let full = text.opt_u32("global_head_dim")?.unwrap_or(head_dim);
+        keys.put_u32("attention.key_length", full);
+        keys.put_u32("attention.value_length", full);
+        if full != head_dim {
+            keys.put_u32("attention.key_length_swa", head_dim);
+            keys.put_u32("attention.value_length_swa", head_dim);
+        }
+    }
+    if let Some(scalar) = text.opt_f64("query_pre_attn_scalar")? {
+        keys.put("attention.scale", Value::F64(1.0 / scalar.sqrt()));
+    }
+    if kinds.iter().any(|k| k == "chunked_attention") {
+        let chunk = text.u32("attention_chunk_size")?;
+        put_windows(kinds, |k| k == "chunked_attention", chunk, keys);
+    }
+    if let Some(window) = text.opt_u32("sliding_window")?.filter(|w| *w > 0) {
+        if text.opt_bool("use_sliding_window")? != Some(false) {
+            put_windows(kinds, slides, window, keys);
+        }
+    }
+    if text.opt_str("position_embedding_type")? == Some("nope") {
+        keys.put("rope.scaling.finetuned", Value::Bool(false));
+    }
+    if family.gguf == "qwen3next" && !kinds.is_empty() {
+        let recurrent = kinds.iter().map(|k| Value::Bool(k == "linear_attention")).collect();
+        keys.put("attention.recurrent_layers", Value::Array(recurrent));
+    }
+    rotation(text, head_dim, keys)
+}
+
+/// A window of the layers that have one; without kinds of layers, the architecture knows which.
+fn put_windows(kinds: &[String], slides: impl Fn(&str) -> bool, window: u32, keys: &mut Keys) {
+    keys.put_u32("attention.sliding_window", window);
+    if kinds.iter().any(|k| slides(k)) {
+        let pattern = kinds.iter().map(|k| Value::Bool(slides(k))).collect();
+        keys.put("attention.sliding_window_pattern", Value::Array(pattern));
+    }
+}
+
+fn rotation(text: &Fields, head_dim: u32, keys: &mut Keys) -> Result<(), Error> {
+    let parameters = match text.opt_object("rope_parameters")? {
+        Some(p) => Some(p),
+        None => text.opt_object("rope_scaling")?,
+    };
+    // Gemma has parameters of its own for layers with windows.
+    let of = |kind: &str| parameters.as_ref().map_or(Ok(None), |p| p.opt_object(kind));
+    let (full, windowed) = (of("full_attention")?, of("sliding_attention")?);
+    let p = full.as_ref().or(parameters.as_ref());
+    let number = |field: &str| match p.map_or(Ok(None), |p| p.opt_f64(field))? {
+        None => text.opt_f64(field),
+        x => Ok(x),
+    };
+    if let Some(theta) = number("rope_theta")? {
+        keys.put("rope.freq_base", Value::F64(theta));
+    }
+    let local = match windowed.map_or(Ok(None), |p| p.opt_f64("rope_theta"))? {
+        None => text.opt_f64("rope_local_base_freq")?,
+        theta => theta,
+    };
+    if let Some(theta) = local {
+        keys.put("rope.freq_base_swa", Value::F64(theta));
+    }
+    let kind = p.map_or(Ok(None), |p| p.opt_str("rope_type"))?;
+    let factor = number("partial_rotary_factor")?.unwrap_or(1.0);
+    match text.opt_u32("rotary_dim")? {
+        Some(dims) => keys.put_u32("rope.dimension_count", dims),
+        // All dimensions are paired, and the first pairs turn.
+        None if kind == Some("proportional") => {
+            let pairs = text.opt_u32("global_head_dim")?.unwrap_or(head_dim) / 2;
+            keys.put_u32("rope.turning_pairs", (f64::from(pairs) * factor) as u32);
+        }
+        None if text.opt_u32("qk_rope_head_dim")?.is_none() => {
+            keys.put_u32("rope.dimension_count", (f64::from(head_dim) * factor) as u32);
+        }
+        None => {}
+    }
+    match (kind, p) {
+        (Some("longrope"), Some(p)) => longrope(text, p, keys)?,
+        (Some("proportional") | None, _) | (_, None) => {}
+        (_, Some(p)) => rope_scaling(p, keys)?,
+    }
+    let Some(p) = p else { return Ok(()) };
+    if let Some(beta) = p.opt_f64("llama_4_scaling_beta")? {
+        keys.put("attention.temperature_scale", Value::F64(beta));
+    }
+    if let (Some("yarn"), Some(all)) = (kind, p.opt_f64("mscale_all_dim")?) {
+        // DeepSeek's converters store a tenth; the attention factor is then that of both multipliers.
+        let unit = if text.get("kv_lora_rank").is_some() { 0.1 } else { 1.0 };
+        keys.put("rope.scaling.yarn_log_multiplier", Value::F64(unit * all));
+        keys.put("rope.scaling.attn_factor", Value::F64(1.0));
+    }
+    Ok(())
+}
+
+/// LongRoPE's two lists of divisors, and the factor of sines and cosines.
+fn longrope(text: &Fields, p: &Fields, keys: &mut Keys) -> Result<(), Error> {
+    for (field, key) in
+        [("long_factor", "rope.scaling.long_factor"), ("short_factor", "rope.scaling.short_factor")]
+    {
+        let list = p.opt_array(field)?.unwrap_or_default().iter().map(|v| v.as_f64());
+        let list: Option<Vec<f64>> = list.collect();
+        keys.put(key, Value::Floats(list.ok_or_else(|| p.bad(field, "is not an array of numbers"))?));
+    }
+    let original = match p.opt_u32("original_max_position_embeddings")? {
+        None => text.u32("original_max_position_embeddings")?,
+        Some(n) => n,
+    };
+    let scale = f64::from(text.u32("max_position_embeddings")?) / f64::from(original.max(1));
+    let factor = if scale <= 1.0 { 1.0 } else { (1.0 + scale.ln() / f64::from(original).ln()).sqrt() };
+    keys.put("rope.scaling.type", Value::Str("longrope".into()));
+    keys.put_u32("rope.scaling.original_context_length", original);
+    keys.put("rope.scaling.attn_factor", Value::F64(p.opt_f64("attention_factor")?.unwrap_or(factor)));
+    Ok(())
+}
+
+fn recurrent(text: &Fields, keys: &mut Keys) -> Result<(), Error> {
+    for (heads, dim) in [
+        ("linear_num_value_heads", "linear_value_head_dim"),
+        ("mamba_num_heads", "mamba_head_dim"),
+        ("mamba_n_heads", "mamba_d_head"),
+    ] {
+        if let (Some(h), Some(d)) = (text.opt_u32(heads)?, text.opt_u32(dim)?) {
+            let inner = h.checked_mul(d);
+            keys.put_u32("ssm.inner_size", inner.ok_or_else(|| text.bad(dim, format!("is {d}, too large")))?);
+        }
+    }
+    Ok(())
+}
+
+fn feed_forward(text: &Fields, kinds: &[String], keys: &mut Keys) -> Result<(), Error> {
+    let inner = first(&["intermediate_size_mlp", "intermediate_size"], |f| text.opt_u32(f))?.unwrap_or(0);
+    if text.opt_u32("intermediate_size_mlp")?.is_some() {
+        keys.put_u32("expert_feed_forward_length", text.u32("intermediate_size")?);
+    }
+    let expert = text.opt_u32("moe_intermediate_size")?.unwrap_or(inner);
+    let nemotron = text.opt_str("hybrid_override_pattern")?.is_some();
+    let wide = text.opt_bool("use_double_wide_mlp")? == Some(true);
+    if nemotron {
+        let width = |k: &String| match &**k {
+            "E" => i64::from(expert),
+            "-" => i64::from(inner),
+            _ => 0,
+        };
+        keys.put("feed_forward_length", Value::Ints(kinds.iter().map(width).collect()));
+    } else if let (true, Some(shared)) = (wide, text.opt_u32("num_kv_shared_layers")?) {
+        let own = kinds.len().saturating_sub(shared as usize);
+        let width = |i: usize| i64::from(inner) * if i < own { 1 } else { 2 };
+        keys.put("feed_forward_length", Value::Ints((0..kinds.len()).map(width).collect()));
+    } else {
+        keys.put_u32("feed_forward_length", inner);
+    }
+    if let Some(norm) = text.opt_bool("norm_topk_prob")? {
+        keys.put("expert_weights_norm", Value::Bool(norm));
+    }
+    let func = match (text.opt_str("scoring_func")?, text.opt_u32("n_routed_experts")?) {
+        (Some("sigmoid"), _) => Some(2),
+        (Some("softmax"), _) => Some(1),
+        _ => None,
+    };
+    if let Some(func) = func {
+        keys.put_u32("expert_gating_func", func);
+    }
+    Ok(())
+}
