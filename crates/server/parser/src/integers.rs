@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::coerce;
-use crate::parser::Tool;
+use crate::message::Tool;
 use crate::types::Types;
 
 /// Maximum nesting in which numbers are changed.

@@ -1,4 +1,15 @@
-//! The parser's output: deltas while the answer is generated, and the whole message. Used by all callers.
+//! The parser's input and output: tools; deltas while the answer is generated, and the whole message. Used by all callers.
+
+use serde_json::Value;
+
+/// A tool that the model may call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tool {
+    /// The function's name.
+    pub name: String,
+    /// JSON schema of its arguments; `null` if there is none.
+    pub parameters: Value,
+}
 
 /// A piece of an answer, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,25 +9,14 @@ mod markup;
 
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use crate::changes::{Change, Changes};
 use crate::format::{Format, ReasoningFormat, ToolSyntax};
 use crate::integers::Integers;
-use crate::message::{Delta, Message};
+use crate::message::{Delta, Message, Tool};
 use crate::tags::{Found, Tag, Tags, Token};
 use crate::text::Start;
 use crate::{harmony, hermes, native, xml};
 use markup::{Mark, Marks};
-
-/// A tool that the model may call.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Tool {
-    /// The function's name.
-    pub name: String,
-    /// JSON schema of its arguments; `null` if there is none.
-    pub parameters: Value,
-}
 
 /// How to parse an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -176,10 +176,9 @@ fn attention(text: &Fields, kinds: &[String], family: &Family, keys: &mut Keys) 
         let chunk = text.u32("attention_chunk_size")?;
         put_windows(kinds, |k| k == "chunked_attention", chunk, keys);
     }
-    if let Some(window) = text.opt_u32("sliding_window")?.filter(|w| *w > 0) {
-        if text.opt_bool("use_sliding_window")? != Some(false) {
-            put_windows(kinds, slides, window, keys);
-        }
+    let disabled = text.opt_bool("use_sliding_window")? == Some(false);
+    if let Some(window) = text.opt_u32("sliding_window")?.filter(|w| *w > 0 && !disabled) {
+        put_windows(kinds, slides, window, keys);
     }
     if text.opt_str("position_embedding_type")? == Some("nope") {
         keys.put("rope.scaling.finetuned", Value::Bool(false));

@@ -259,7 +259,9 @@ fn hourly(store: &Store) -> Secret {
 }
 
 fn spend(store: &Store, key: &Secret, tokens: u64) -> Result<(), Refusal> {
-    store.authorize(key.reveal(), "m", &ask(1)).map(|grant| drop(grant.settle(&used(tokens), &prices())))
+    let grant = store.authorize(key.reveal(), "m", &ask(1))?;
+    grant.settle(&used(tokens), &prices());
+    Ok(())
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn wrapper(text: &str) -> (Mark, bool) {
     let (name, is_whole) = name.strip_suffix('>').map_or((name, false), |name| (name, true));
     let is_name = name.len() <= NAME_BYTES_MAX && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
     let begins = |word: &&str| name.starts_with(*word) || !is_whole && word.starts_with(name);
-    let mark = match is_name && WORDS.iter().any(|w| begins(&w)) && text.matches('/').count() < 2 {
+    let mark = match is_name && WORDS.iter().any(begins) && text.matches('/').count() < 2 {
         true if is_whole => Mark::Whole,
         true => Mark::Part,
         false => Mark::None,
