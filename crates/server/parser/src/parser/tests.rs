@@ -1,5 +1,7 @@
 //! Tests that the work of the parser is linear in the answer.
 
+use serde_json::Value;
+
 use super::*;
 use crate::reasoning::ReasoningTags;
 use crate::text::TextTags;
