@@ -31,7 +31,7 @@ PACKAGES = [
     "@modelcontextprotocol/server-everything@2026.8.31",
 ]
 HERE = Path(__file__).resolve().parent
-TESTS = ["page", "daily", "admin", "pictures"]
+TESTS = ["page", "daily", "server", "admin", "pictures"]
 
 
 def differences(a, b):

@@ -46,9 +46,10 @@ export const idle = url => eventually(
   text => assert.match(text, /num_requests_running\{model_name="fox"\} 0/),
 );
 
-/** Starts a program, and gives the match of a line that it writes. */
+/** Starts a program, and gives the match of a line that it writes. Octet keeps no conversations unless a test wants that: they would be
+ *  those of the next test. */
 export function start(command, args, line, env = {}) {
-  const child = spawn(command, args, { stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, ...env } });
+  const child = spawn(command, args, { stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, OCTET_PAGE_STORE: "off", ...env } });
   let text = "";
   return new Promise((resolve, reject) => {
     const read = data => {

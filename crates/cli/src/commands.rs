@@ -49,6 +49,9 @@ HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE control downloads.";
 pub enum Command {
     Run(Box<crate::run::RunArgs>),
     Serve(Box<crate::serve::ServeArgs>),
+    Ps(crate::running::PsArgs),
+    Stop(crate::running::StopArgs),
+    Service(crate::service::ServiceArgs),
     Bench(Box<crate::bench::BenchArgs>),
     Show(crate::show::ShowArgs),
     Plan(crate::plan::PlanArgs),

@@ -25,9 +25,11 @@ mod plan;
 mod progress;
 mod route;
 mod run;
+mod running;
 mod samplers;
 mod sampling;
 mod serve;
+mod service;
 mod settings;
 mod show;
 mod speculation;
@@ -58,6 +60,9 @@ fn dispatch(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(args) => return run::run(&args, settings),
         Command::Serve(args) => serve::run(&args, settings)?,
+        Command::Ps(args) => running::ps(&args)?,
+        Command::Stop(args) => running::stop(&args)?,
+        Command::Service(args) => service::run(&args)?,
         Command::Bench(args) => bench::run(&args, settings)?,
         Command::Show(args) => show::run(&args, settings)?,
         Command::Plan(args) => plan::run(&args)?,

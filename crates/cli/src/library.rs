@@ -4,6 +4,7 @@ use std::io::Write;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
+use octet_hub::others::Other;
 use octet_hub::{Hub, Installed, Reference};
 use serde_json::{Value, json};
 
@@ -99,19 +100,26 @@ pub fn list(args: &ListArgs, settings: &Settings) -> anyhow::Result<()> {
     let hub = Hub::new(settings.hub()?);
     let models = hub.list()?;
     let mut out = std::io::stdout().lock();
+    let others = crate::model::others();
     if args.json {
-        writeln!(out, "{:#}", models.iter().map(as_json).collect::<Value>())?;
+        let all = models.iter().map(as_json).chain(others.iter().map(other_as_json));
+        writeln!(out, "{:#}", all.collect::<Value>())?;
         return Ok(());
     }
     let names: Vec<String> = models.iter().map(name).collect();
-    let width = names.iter().map(|n| n.chars().count()).fold("NAME".len(), usize::max);
+    let all = names.iter().chain(others.iter().map(|m| &m.name));
+    let width = all.map(|n| n.chars().count()).fold("NAME".len(), usize::max);
     writeln!(out, "{:width$}  {:>10}  FETCHED", "NAME", "SIZE")?;
     writeln!(out, "{:width$}  {:>10}  built in", embedded::NAME, size(embedded::size()))?;
     for (model, name) in models.iter().zip(&names) {
         let state = if model.complete { "" } else { "  unfinished: pull it again to continue" };
         writeln!(out, "{name:width$}  {:>10}  {}{state}", size(model.size), ago(model.modified))?;
     }
-    if models.is_empty() {
+    for m in &others {
+        let owner = if m.name.starts_with(octet_hub::others::OLLAMA) { "Ollama's" } else { "LM Studio's" };
+        writeln!(out, "{:width$}  {:>10}  {}, {owner}", m.name, size(m.size), ago(m.modified))?;
+    }
+    if models.is_empty() && others.is_empty() {
         note!(
             "no models in {}; `octet pull smollm2:135m` downloads a small one",
             hub.config().cache.display()
@@ -138,6 +146,12 @@ fn as_json(m: &Installed) -> Value {
         "modified": modified,
         "complete": m.complete,
     })
+}
+
+/// Another program's model.
+fn other_as_json(m: &Other) -> Value {
+    let modified = m.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    json!({"reference": m.name, "aliases": [], "path": m.path, "size": m.size, "modified": modified, "complete": true})
 }
 
 /// `3 days ago`.

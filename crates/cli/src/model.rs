@@ -2,19 +2,37 @@
 
 use std::path::{Path, PathBuf};
 
+use octet_hub::others::{self, Other};
 use octet_hub::{Hub, Reference, catalog};
 
 use crate::embedded;
 use crate::progress::Pull;
-use crate::settings::Settings;
+use crate::settings::{self, Settings};
 
 /// Minimum similarity of names to be suggested as a correction.
 const ALIKE: f64 = 0.6;
 /// Minimum length of a beginning of a name to be suggested as a correction.
 const PREFIX_BYTES_MIN: usize = 3;
 
+/// Models of other programs on this machine: Ollama's and LM Studio's.
+pub fn others() -> Vec<Other> {
+    let mut all = others::ollama(&settings::ollama_folders());
+    all.extend(others::lm_studio(&settings::lm_studio_folders()));
+    all
+}
+
+/// Whether a name is that of another program's model, which is read in place.
+pub fn is_other_programs(name: &str) -> bool {
+    [others::OLLAMA, others::LM_STUDIO].iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// Parses a model's name; suggests a similar one if it is unknown.
 pub fn reference(name: &str) -> anyhow::Result<Reference> {
+    if is_other_programs(name) {
+        let prefix = name.split_once(':').map_or(name, |(prefix, _)| prefix);
+        let all: Vec<Other> = others().into_iter().filter(|m| m.name.starts_with(prefix)).collect();
+        return Ok(Reference::Path(others::find(&all, name).map_err(anyhow::Error::msg)?));
+    }
     Reference::parse(name).map_err(|e| match suggestion(name) {
         Some(known) => anyhow::anyhow!("{e}\n\n  did you mean '{known}'?"),
         None => e.into(),
@@ -37,7 +55,7 @@ fn suggestion(name: &str) -> Option<&'static str> {
 
 /// Whether `name` is a word that is neither a model's name nor similar to one.
 pub fn is_other_word(name: &str) -> bool {
-    let is_word = !embedded::is(name) && !name.contains(['/', '\\', ':']);
+    let is_word = !embedded::is(name) && !is_other_programs(name) && !name.contains(['/', '\\', ':']);
     is_word && Reference::parse(name).is_err() && suggestion(name).is_none()
 }
 

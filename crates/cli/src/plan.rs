@@ -1,7 +1,8 @@
 //! `octet plan`: published models that fit into this machine or another one, with their context and expected speed.
 //!
-//! Downloads nothing: the shapes of published models are known (`octet_synth::known`), so `Report` computes sizes as for a file. A
-//! token reads its weights once, so its time is bytes divided by bandwidth.
+//! Downloads nothing: the shapes of published models are known (`octet_synth::known`), so `Report` computes sizes as for a file. The files
+//! of further quantisations are as large as published ones are in proportion. A token reads its weights once, so its time is bytes divided
+//! by bandwidth.
 
 use std::io::Write;
 
@@ -16,14 +17,18 @@ use serde_json::{Value, json};
 
 use crate::args::KvArgs;
 use crate::numbers::count;
-use crate::units::{parameters, size};
+use crate::progress::Bar;
+use crate::units::size;
 
 const EXAMPLES: &str = "\
 Examples:
   octet plan                                             for this machine
   octet plan --ram 64GiB --bandwidth 80                  for 64 GiB of memory at 80 GB/s
   octet plan --vram 16GiB --vram-bandwidth 450           also with a card of 16 GiB
-  octet plan -c 131072 --all                             every quantisation that fits";
+  octet plan -c 131072 --all                             every quantisation that fits
+
+Each line is a command: octet run NAME:QUANT downloads that file of the model. Every command that takes
+a model takes such a name.";
 
 /// Lists the models that fit into a machine, with their context and expected speed.
 #[derive(Debug, Args)]
@@ -55,8 +60,43 @@ pub struct PlanArgs {
     kv: KvArgs,
 }
 
-/// Quantisations in which nearly all models are published, smallest first.
-const MIXES: [&str; 4] = ["q4_k_m", "q5_k", "q6_k", "q8_0"];
+/// How large a quantisation's file is.
+#[derive(Clone, Copy)]
+enum Size {
+    /// As computed from the model's shape with this mix: the index in [`MIXES`].
+    Mix(usize),
+    /// This part of the file in Q4_K_M, as for published files of Qwen3-30B-A3B.
+    Share(f64),
+}
+
+/// The mixes that are computed.
+const MIXES: [&str; 3] = ["q4_k_m", "q6_k", "q8_0"];
+/// Quantisations that are published, smallest first. Those with UD- are Unsloth's.
+static QUANTS: [(&str, Size); 21] = [
+    ("UD-IQ2_XXS", Size::Share(0.556)),
+    ("IQ2_XS", Size::Share(0.545)),
+    ("UD-IQ2_M", Size::Share(0.584)),
+    ("IQ2_M", Size::Share(0.590)),
+    ("Q2_K", Size::Share(0.607)),
+    ("UD-Q2_K_XL", Size::Share(0.636)),
+    ("UD-IQ3_XXS", Size::Share(0.691)),
+    ("IQ3_XXS", Size::Share(0.660)),
+    ("Q3_K_S", Size::Share(0.717)),
+    ("UD-Q3_K_XL", Size::Share(0.744)),
+    ("Q3_K_M", Size::Share(0.793)),
+    ("IQ4_XS", Size::Share(0.884)),
+    ("Q4_K_S", Size::Share(0.941)),
+    ("UD-Q4_K_XL", Size::Share(0.954)),
+    ("Q4_K_M", Size::Mix(0)),
+    ("Q5_K_S", Size::Share(1.136)),
+    ("Q5_K_M", Size::Share(1.170)),
+    ("Q6_K", Size::Mix(1)),
+    ("UD-Q6_K_XL", Size::Share(1.417)),
+    ("Q8_0", Size::Mix(2)),
+    ("UD-Q8_K_XL", Size::Share(1.940)),
+];
+/// The quantisation that shares are of: its index in [`MIXES`].
+const WHOLE: usize = 0;
 /// Expected share of the memory bandwidth in decoding. Measured shares are in docs/performance.md: higher on the Zen 5, lower on the
 /// Ice Lake.
 const SHARE: f64 = 0.85;
@@ -80,10 +120,12 @@ struct Machine {
 /// A model in a quantisation that fits.
 struct Fit {
     name: &'static str,
-    quant: String,
+    quant: &'static str,
     parameters: u64,
     active_parameters: u64,
     weights: u64,
+    /// The size is in proportion to other published files.
+    is_estimate: bool,
     /// Total memory with this context.
     bytes: u64,
     context: usize,
@@ -96,8 +138,63 @@ struct Fit {
 /// A published model.
 struct Published {
     name: &'static str,
-    /// In each quantisation of [`MIXES`].
-    reports: Vec<(String, Report)>,
+    /// Whether Unsloth's own quantisations are published.
+    has_dynamic: bool,
+    /// In each mix of [`MIXES`].
+    reports: Vec<Report>,
+}
+
+/// A model in one quantisation: the report of a mix, scaled.
+struct Variant<'a> {
+    name: &'static str,
+    quant: &'static str,
+    report: &'a Report,
+    /// How large its weights are against the report's.
+    share: f64,
+}
+
+impl Published {
+    /// In all quantisations that are published, smallest first.
+    fn variants(&self) -> impl Iterator<Item = Variant<'_>> {
+        let published = move |(quant, _): &&(&str, Size)| match quant.starts_with("UD-") {
+            is_dynamic if self.has_dynamic => is_dynamic || !is_small(quant),
+            is_dynamic => !is_dynamic,
+        };
+        let of_model = move |(quant, size): &(&'static str, Size)| {
+            let (mix, share) = match *size {
+                Size::Mix(mix) => (mix, 1.0),
+                Size::Share(share) => (WHOLE, share),
+            };
+            Variant { name: self.name, quant: *quant, report: &self.reports[mix], share }
+        };
+        QUANTS.iter().filter(published).map(of_model)
+    }
+}
+
+/// Whether a quantisation has fewer than 3 bits: Unsloth publishes those under names of its own.
+fn is_small(quant: &str) -> bool {
+    quant.contains("IQ2") || quant.contains("IQ3")
+}
+
+impl Variant<'_> {
+    fn scaled(&self, bytes: u64) -> u64 {
+        (bytes as f64 * self.share) as u64
+    }
+
+    /// Bytes of memory with this context.
+    fn memory(&self, context: usize, kv: KvTypes) -> u64 {
+        let memory = self.report.memory(&limits(context, kv), false);
+        memory.total() - memory.weights + self.scaled(memory.weights)
+    }
+
+    fn bytes_per_token(&self) -> u64 {
+        self.scaled(self.report.bytes_per_token)
+    }
+
+    /// Bytes that a token reads behind `depth` others.
+    fn traffic(&self, depth: usize, kv: KvTypes) -> u64 {
+        self.report.traffic_per_token(depth, kv) - self.report.bytes_per_token + self.bytes_per_token()
+    }
 }
 
 pub fn run(args: &PlanArgs) -> anyhow::Result<()> {
@@ -105,19 +202,17 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let kv = args.kv.kv();
     let mut fits = Vec::new();
     let mut too_large = Vec::new();
-    for Published { name, reports } in published()? {
-        let found: Vec<Fit> = reports
-            .iter()
-            .filter_map(|(quant, report)| fit(name, quant, report, args.ctx_size, kv, &machine))
-            .collect();
-        match (found.is_empty(), reports.first()) {
-            (true, Some((_, smallest))) if smallest.check_kv(kv).is_ok() => {
+    for model in published()? {
+        let variants: Vec<Variant<'_>> = model.variants().collect();
+        let found: Vec<Fit> = variants.iter().filter_map(|v| fit(v, args.ctx_size, kv, &machine)).collect();
+        match (found.is_empty(), variants.first()) {
+            (true, Some(smallest)) if smallest.report.check_kv(kv).is_ok() => {
                 let context = match args.ctx_size {
                     None => CONTEXT_MIN,
-                    Some(0) => smallest.config.context_length,
+                    Some(0) => smallest.report.config.context_length,
                     Some(tokens) => tokens,
                 };
-                too_large.push((name, smallest.memory(&limits(context, kv), false).total()));
+                too_large.push((model.name, smallest.quant, smallest.memory(context, kv)));
             }
             _ if args.all || args.json => fits.extend(found),
             _ => fits.extend(best(found)),
@@ -130,9 +225,10 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<()> {
     }
     table(&mut out, &machine, &fits)?;
     if !too_large.is_empty() {
-        let names: Vec<String> =
-            too_large.iter().map(|(name, bytes)| format!("{name} ({})", size(*bytes))).collect();
-        writeln!(out, "\nToo large in {}: {}", MIXES[0].to_uppercase(), names.join(", "))?;
+        writeln!(out, "\nToo large, even in their smallest quantisation:")?;
+        for (name, quant, bytes) in &too_large {
+            writeln!(out, "  {name}:{quant} needs {}", size(*bytes))?;
+        }
     }
     Ok(())
 }
@@ -145,6 +241,7 @@ fn machine(args: &PlanArgs) -> anyhow::Result<Machine> {
     let bandwidth = match args.bandwidth {
         Some(rate) => rate,
         None => {
+            let _bar = Bar::working("measuring the memory bandwidth");
             let mut cpu = Cpu::new(&CpuOptions::default())?;
             cpu.measure_bandwidth(BANDWIDTH_PASSES)?.into_iter().fold(0.0, f64::max)
         }
@@ -152,22 +249,27 @@ fn machine(args: &PlanArgs) -> anyhow::Result<Machine> {
     Ok(Machine { ram, bound, bandwidth, card: args.vram.map(|bytes| (bytes, args.vram_bandwidth)) })
 }
 
-/// Models with short names and known shapes, in each quantisation of [`MIXES`]. Of several with the same shape the first.
+/// Models with short names and known shapes, in each mix of [`MIXES`]. Of several with the same shape the first.
 fn published() -> anyhow::Result<Vec<Published>> {
+    let _bar = Bar::working("computing sizes");
     let mut all: Vec<Published> = Vec::new();
     for entry in CATALOG {
         let Ok(shape) = known::shape(entry.name) else { continue };
-        let mut reports = Vec::with_capacity(MIXES.len());
-        for name in MIXES {
-            let mix: Mix = name.parse()?;
-            reports.push((name.to_uppercase(), Report::new(&octet_synth::synthetic(&shape, mix, None, 0)?)?));
+        let report = |mix: &str| -> anyhow::Result<Report> {
+            let mix: Mix = mix.parse()?;
+            Ok(Report::new(&octet_synth::synthetic(&shape, mix, None, 0)?)?)
+        };
+        let first = report(MIXES[0])?;
+        if all.iter().any(|other| other.reports[0].bytes == first.bytes) {
+            continue;
         }
-        let same = |other: &Published| other.reports[0].1.bytes == reports[0].1.bytes;
-        if !all.iter().any(same) {
-            all.push(Published { name: entry.name, reports });
+        let mut reports = vec![first];
+        for mix in &MIXES[1..] {
+            reports.push(report(mix)?);
         }
+        all.push(Published { name: entry.name, has_dynamic: entry.repo.starts_with("unsloth/"), reports });
     }
-    all.sort_by_key(|model| model.reports[0].1.parameters);
+    all.sort_by_key(|model| model.reports[0].parameters);
     Ok(all)
 }
 
@@ -175,37 +277,31 @@ fn limits(context: usize, kv: KvTypes) -> Limits {
     Limits { kv, ..Limits::single(context) }
 }
 
-fn fit(
-    name: &'static str,
-    quant: &str,
-    r: &Report,
-    context: Option<usize>,
-    kv: KvTypes,
-    machine: &Machine,
-) -> Option<Fit> {
+fn fit(v: &Variant<'_>, context: Option<usize>, kv: KvTypes, machine: &Machine) -> Option<Fit> {
+    let r = v.report;
     r.check_kv(kv).ok()?;
     let made_for = r.config.context_length;
     let context = context.map(|n| if n == 0 { made_for } else { n });
-    let bytes = |context: usize| r.memory(&limits(context, kv), false).total();
     let largest = |memory: u64| match context {
-        Some(n) => (n <= made_for && bytes(n) <= memory).then_some(n),
-        None => contexts(made_for).find(|&n| bytes(n) <= memory),
+        Some(n) => (n <= made_for && v.memory(n, kv) <= memory).then_some(n),
+        None => contexts(made_for).find(|&n| v.memory(n, kv) <= memory),
     };
     let on_card = machine.card.and_then(|(memory, rate)| Some((largest(memory)?, rate)));
     let (context, rate) = match on_card {
         Some(found) => found,
         None => (largest(machine.ram)?, Some(machine.bandwidth)),
     };
-    let at = |depth: usize, rate: f64| SHARE * rate / r.traffic_per_token(depth, kv) as f64;
+    let at = |depth: usize, rate: f64| SHARE * rate / v.traffic(depth, kv) as f64;
     Some(Fit {
-        name,
-        quant: quant.into(),
+        name: v.name,
+        quant: v.quant,
         parameters: r.parameters,
         active_parameters: r.active_parameters,
-        weights: r.bytes,
-        bytes: bytes(context),
+        weights: v.scaled(r.bytes),
+        is_estimate: v.share != 1.0,
+        bytes: v.memory(context, kv),
         context,
-        bytes_per_token: r.bytes_per_token,
+        bytes_per_token: v.bytes_per_token(),
         on_card: on_card.is_some(),
         speed: rate.map(|rate| (at(0, rate), at(context, rate))),
     })
@@ -233,32 +329,20 @@ fn table(out: &mut dyn Write, machine: &Machine, fits: &[Fit]) -> std::io::Resul
         let rate = rate.map_or(String::new(), |r| format!(", {:.0} GB/s", r / 1e9));
         writeln!(out, "Card:   {}{rate}", size(bytes))?;
     }
-    writeln!(
-        out,
-        "Speed:  expected, {:.0}% of the bandwidth over the bytes that a token reads; at the start, and with a full context\n",
-        100.0 * SHARE
-    )?;
-    writeln!(
-        out,
-        "{:<18} {:>9} {:>9}  {:<7} {:>11} {:>11} {:>9} {:>15}  runs on",
-        "model", "params", "active", "quant", "weights", "memory", "context", "tokens/s"
-    )?;
+    writeln!(out, "Speed:  {:.0}% of the bandwidth over the bytes that a token reads,", 100.0 * SHARE)?;
+    writeln!(out, "        at the start and with a full context\n")?;
+    let on = if machine.card.is_some() { "  on" } else { "" };
+    writeln!(out, "{:<38} {:>11} {:>8} {:>13}{on}", "command", "memory", "context", "tokens/s")?;
     for f in fits {
         let speed =
-            f.speed.map_or("-".into(), |(start, full)| format!("{} .. {}", tokens(start), tokens(full)));
-        writeln!(
-            out,
-            "{:<18} {:>9} {:>9}  {:<7} {:>11} {:>11} {:>9} {:>15}  {}",
-            f.name,
-            parameters(f.parameters),
-            parameters(f.active_parameters),
-            f.quant,
-            size(f.weights),
-            size(f.bytes),
-            f.context,
-            speed,
-            if f.on_card { "card" } else { "processor" },
-        )?;
+            f.speed.map_or("-".into(), |(start, full)| format!("{}..{}", tokens(start), tokens(full)));
+        let on = match (machine.card.is_some(), f.on_card) {
+            (false, _) => "",
+            (true, true) => "  card",
+            (true, false) => "  cpu",
+        };
+        let command = format!("octet run {}:{}", f.name, f.quant);
+        writeln!(out, "{command:<38} {:>11} {:>8} {speed:>13}{on}", size(f.bytes), f.context)?;
     }
     if fits.is_empty() {
         writeln!(out, "no model with a short name fits")?;
@@ -271,7 +355,7 @@ fn tokens(rate: f64) -> String {
     if rate < 10.0 { format!("{rate:.1}") } else { format!("{rate:.0}") }
 }
 
-fn as_json(machine: &Machine, fits: &[Fit], too_large: &[(&str, u64)]) -> Value {
+fn as_json(machine: &Machine, fits: &[Fit], too_large: &[(&str, &str, u64)]) -> Value {
     json!({
         "memory_bytes": machine.ram,
         "memory_bytes_per_second": machine.bandwidth,
@@ -282,7 +366,9 @@ fn as_json(machine: &Machine, fits: &[Fit], too_large: &[(&str, u64)]) -> Value 
             "quantization": f.quant,
             "parameters": f.parameters,
             "active_parameters": f.active_parameters,
+            "command": format!("octet run {}:{}", f.name, f.quant),
             "weight_bytes": f.weights,
+            "weight_bytes_estimated": f.is_estimate,
             "bytes": f.bytes,
             "context": f.context,
             "bytes_per_token": f.bytes_per_token,
@@ -290,7 +376,7 @@ fn as_json(machine: &Machine, fits: &[Fit], too_large: &[(&str, u64)]) -> Value 
             "tokens_per_second": f.speed.map(|s| s.0),
             "tokens_per_second_full_context": f.speed.map(|s| s.1),
         })).collect::<Vec<_>>(),
-        "too_large": too_large.iter().map(|(name, bytes)| json!({"model": name, "bytes": bytes})).collect::<Vec<_>>(),
+        "too_large": too_large.iter().map(|(name, quant, bytes)| json!({"model": name, "quantization": quant, "bytes": bytes})).collect::<Vec<_>>(),
     })
 }
 

@@ -20,11 +20,29 @@ pub struct Bar {
     bar: OnceCell<ProgressBar>,
 }
 
+/// A line that says what is done; it disappears when this is dropped.
+pub struct Working(ProgressBar);
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("the template is valid").progress_chars("█▉▊▋▌▍▎▏ ")
 }
 
 impl Bar {
+    /// For work of unknown length: shown until it is dropped.
+    pub fn working(message: &str) -> Working {
+        let bar = ProgressBar::new_spinner()
+            .with_style(style("{spinner} {msg} …"))
+            .with_message(message.to_string());
+        bar.enable_steady_tick(DELAY / 4);
+        Working(bar)
+    }
+
     /// For work counted in bytes.
     pub fn bytes(message: impl Into<String>) -> Self {
         let template =

@@ -75,6 +75,32 @@ impl Settings {
     }
 }
 
+/// Folders in which Ollama may keep models: `OLLAMA_MODELS`, the user's, and that of its service.
+pub fn ollama_folders() -> Vec<PathBuf> {
+    let own = set("OLLAMA_MODELS").map(PathBuf::from);
+    let home = etcetera::home_dir().ok().map(|home| home.join(".ollama/models"));
+    let service =
+        Some(PathBuf::from("/usr/share/ollama/.ollama/models")).filter(|_| cfg!(target_os = "linux"));
+    match own {
+        Some(folder) => vec![folder],
+        None => home.into_iter().chain(service).collect(),
+    }
+}
+
+/// Folders in which LM Studio keeps models, in newer and older versions.
+pub fn lm_studio_folders() -> Vec<PathBuf> {
+    let Ok(home) = etcetera::home_dir() else { return Vec::new() };
+    [".lmstudio/models", ".cache/lm-studio/models"].map(|folder| home.join(folder)).to_vec()
+}
+
+/// Whether this terminal is on another machine, or there is no screen: a browser would open where nobody sees it.
+pub fn is_remote() -> bool {
+    let over_ssh = ["SSH_CONNECTION", "SSH_TTY"].iter().any(|name| set(name).is_some());
+    let no_screen = cfg!(all(unix, not(target_os = "macos")))
+        && ["DISPLAY", "WAYLAND_DISPLAY"].iter().all(|name| set(name).is_none());
+    over_ssh || no_screen
+}
+
 /// A variable that is set and not empty.
 pub fn set(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|v| !v.is_empty())

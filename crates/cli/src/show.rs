@@ -6,19 +6,22 @@ use clap::Args;
 use octet_engine::engine::Options;
 use octet_engine::models::Limits;
 use octet_engine::report::{Memory, Report, TypeShare};
+use octet_hub::{Hub, Preview, Reference, Silent};
 use serde_json::{Value, json};
 
 use crate::args::{KvArgs, ModelArgs};
 use crate::device::{DeviceName, described};
 use crate::device_memory::{Placement, Room, Split, Wanted, bill, shortage, table_copy, with_spare};
 use crate::numbers::count;
+use crate::progress::Bar;
 use crate::settings::Settings;
+use crate::stderr::note;
 use crate::units::size;
 
 const EXAMPLES: &str = "\
 Examples:
   octet show model.gguf
-  octet show qwen3.6:35b-a3b -c 32768           memory for this context (downloads it first)
+  octet show qwen3.6:35b-a3b -c 32768           memory for this context; reads only its header
   octet show model.gguf --device cpu,vulkan:0   memory on each device
   octet show model.gguf --device vulkan:0 --gpu-memory 8
   octet show model.gguf --json | jq .active_parameters";
@@ -49,7 +52,8 @@ pub struct ShowArgs {
 const CONTEXT: usize = 8192;
 
 pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
-    let model = crate::model::open(&args.model.name(settings)?, settings)?;
+    let name = args.model.name(settings)?;
+    let (_preview, model) = opened(&name, settings)?;
     let report = Report::new(&model)?;
     let made_for = report.config.context_length;
     let context = match args.ctx_size {
@@ -88,6 +92,51 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The model; one that is not on this machine by its header alone, which is kept as long as the first value.
+fn opened(name: &str, settings: &Settings) -> anyhow::Result<(Option<Preview>, octet_weights::Model)> {
+    let here = || crate::model::open(name, settings).map(|model| (None, model));
+    if crate::embedded::is(name) {
+        return here();
+    }
+    let reference = crate::model::reference(name)?;
+    let hub = Hub::new(settings.hub()?);
+    if matches!(reference, Reference::Path(_)) || hub.resolve(&reference)?.is_some() {
+        return here();
+    }
+    let looking = Bar::working("reading the model's header");
+    let preview = hub.preview(&reference, &Silent);
+    drop(looking);
+    match preview {
+        Ok(Some(preview)) => {
+            let model = octet_weights::Model::open(preview.path())?;
+            note!(
+                "{name} is not on this machine: {} of its {} were read; `octet pull {name}` downloads it",
+                size(preview.fetched),
+                size(preview.size)
+            );
+            Ok((Some(preview), model))
+        }
+        // Safetensors: their configuration is in several files.
+        Ok(None) => here(),
+        Err(e) => match known(&reference)? {
+            Some(model) => {
+                note!("{name} cannot be reached ({e}); this is computed from its shape");
+                Ok((None, model))
+            }
+            None => Err(e.into()),
+        },
+    }
+}
+
+/// A model of a published shape, from what `octet plan` knows of it.
+fn known(reference: &Reference) -> anyhow::Result<Option<octet_weights::Model>> {
+    let Reference::Short(short) = reference else { return Ok(None) };
+    let Ok(shape) = octet_synth::known::shape(short.known.name) else { return Ok(None) };
+    let quant = short.quant.as_deref().unwrap_or(short.known.quant);
+    let Ok(mix) = quant.to_ascii_lowercase().parse::<octet_synth::Mix>() else { return Ok(None) };
+    Ok(Some(octet_synth::synthetic(&shape, mix, None, 0)?))
 }
 
 fn as_json(r: &Report, limits: &Limits, context: usize) -> Value {

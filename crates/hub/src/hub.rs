@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::config::HubConfig;
 use crate::error::{Class, Error};
 use crate::fetcher::Fetcher;
+use crate::preview::{self, Preview};
 use crate::progress::{Event, Progress};
 use crate::reference::{HubRef, Reference, ShortRef};
 use crate::{huggingface, inventory, web, wheel};
@@ -82,6 +83,25 @@ impl Hub {
                 Ok(path)
             }
             (pulled, _) => pulled,
+        }
+    }
+
+    /// The headers of a model that is not on this machine, without its weights; `None` where there is no GGUF file to look into.
+    pub fn preview(&self, reference: &Reference, progress: &dyn Progress) -> Result<Option<Preview>, Error> {
+        if self.config().offline {
+            return Err(Error::Offline(reference.to_string()));
+        }
+        match reference {
+            Reference::Path(path) => Err(Error::NoSuchPath(path.clone())),
+            Reference::Hub(hub) => huggingface::preview(&self.fetcher, hub, progress),
+            Reference::Short(short) => huggingface::preview(&self.fetcher, &short.hub(), progress),
+            Reference::Url(url) => {
+                let parts: Vec<_> =
+                    web::parts(url).into_iter().map(|url| (crate::reference::file_name(&url), url)).collect();
+                let remotes: Vec<_> =
+                    parts.iter().map(|(name, url)| preview::Remote { name, url, token: None }).collect();
+                preview::fetch(&self.fetcher, &remotes, progress).map(Some)
+            }
         }
     }
 

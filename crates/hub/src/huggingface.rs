@@ -9,6 +9,7 @@ use crate::download::{self, Piece};
 use crate::error::{Class, Error};
 use crate::fetcher::Fetcher;
 use crate::http::{Call, Trust};
+use crate::preview::{self, Preview};
 use crate::progress::{Event, Meter, Progress};
 use crate::reference::{HubRef, is_safe};
 use crate::select::{Chosen, choose};
@@ -52,6 +53,24 @@ pub(crate) fn pull(fetcher: &Fetcher, reference: &HubRef, progress: &dyn Progres
         Chosen::Gguf(_) => paths.swap_remove(0),
         Chosen::Directory(_) => entry.snapshot(&commit),
     })
+}
+
+/// The headers of a model's GGUF files; `None` if it has none.
+pub(crate) fn preview(
+    fetcher: &Fetcher,
+    reference: &HubRef,
+    progress: &dyn Progress,
+) -> Result<Option<Preview>, Error> {
+    let (commit, files) = listing(fetcher, reference, progress)?;
+    let chosen = choose(&files, &reference.select).map_err(|what| Error::choice(&reference.repo, what))?;
+    let Chosen::Gguf(names) = chosen else { return Ok(None) };
+    let urls =
+        names.iter().map(|name| address(fetcher, &format!("{}/resolve/{commit}/{name}", reference.repo)));
+    let urls = urls.collect::<Result<Vec<Url>, Error>>()?;
+    let token = fetcher.config.token.as_ref();
+    let remotes: Vec<_> =
+        names.iter().zip(&urls).map(|(name, url)| preview::Remote { name, url, token }).collect();
+    preview::fetch(fetcher, &remotes, progress).map(Some).map_err(|e| advise(e, fetcher, reference))
 }
 
 /// The commit of the revision, and all its files.

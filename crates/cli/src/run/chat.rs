@@ -12,6 +12,7 @@ use super::interrupt::Interrupt;
 use super::print::{Printer, Reasoning};
 use super::session::Session;
 use super::state::{Answers, Chat, Last, Next};
+use super::tools::{TURNS_MAX, Toolbox};
 use crate::advice::{Place, advice};
 use crate::chat::Conversation;
 use crate::sampling;
@@ -27,6 +28,8 @@ pub struct Options {
     pub interrupt: Interrupt,
     /// The terminal shows UTF-8.
     pub utf8: bool,
+    /// Tools of MCP servers.
+    pub tools: Option<Toolbox>,
 }
 
 /// Opens a model, with a note if it is slow. The returned function loads the model and continues a conversation.
@@ -35,7 +38,7 @@ pub type Open<'a> = dyn Fn(&str) -> anyhow::Result<Load<'a>> + 'a;
 pub type Load<'a> = Box<dyn FnOnce(Conversation) -> anyhow::Result<Session> + 'a>;
 
 /// Reads and answers until the user exits.
-pub fn run(session: Session, model: String, options: &Options, open: &Open<'_>) -> anyhow::Result<()> {
+pub fn run(session: Session, model: String, options: &mut Options, open: &Open<'_>) -> anyhow::Result<()> {
     let (changed, answers) = (Vec::new(), Answers::default());
     let mut chat = Chat { session, model, changed, last: None, answers, utf8: options.utf8 };
     let mut input = Input::new(options.history.as_deref())?;
@@ -86,7 +89,17 @@ impl Chat {
     }
 
     /// Answers the conversation. If that fails, reports why and restores the messages `before`.
-    fn answer(&mut self, options: &Options, before: Vec<Value>) -> anyhow::Result<()> {
+    fn answer(&mut self, options: &mut Options, before: Vec<Value>) -> anyhow::Result<()> {
+        for _ in 0..=TURNS_MAX {
+            if !self.answer_once(options, before.clone())? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers once. True if the model called tools, and has to go on with their results.
+    fn answer_once(&mut self, options: &mut Options, before: Vec<Value>) -> anyhow::Result<bool> {
         let session = &mut self.session;
         let experts = session.engine.experts();
         options.interrupt.begin();
@@ -120,13 +133,17 @@ impl Chat {
                     experts: now.zip(experts).map(|(now, before)| heat::since(now, &before)),
                 });
                 session.chat.messages.push(reply.message());
+                if let Some(tools) = options.tools.as_mut().filter(|_| !reply.calls.is_empty() && !stopped) {
+                    session.chat.messages.extend(tools.answer(&reply.calls));
+                    return Ok(true);
+                }
             }
             Err(e) => {
                 session.chat.messages = before;
                 complain(&e, "; the conversation is as it was before");
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Changes the model; keeps the current one if the other cannot be loaded, or has no template for the conversation.

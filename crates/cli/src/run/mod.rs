@@ -10,6 +10,7 @@ mod markdown;
 mod print;
 mod session;
 mod state;
+mod tools;
 mod wrap;
 
 use std::io::IsTerminal;
@@ -30,6 +31,7 @@ use crate::usage_error::Usage;
 use interrupt::Interrupt;
 use print::{Printer, Reasoning};
 use session::Session;
+use tools::{TURNS_MAX, Toolbox};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -63,6 +65,10 @@ pub struct RunArgs {
     /// Continue the text as it is, without the chat template; control tokens in it are parsed.
     #[arg(long, help_heading = "Prompt", conflicts_with_all = ["system", "chat_template", "chat_template_kwargs", "no_think"])]
     raw: bool,
+    /// File that names MCP servers whose tools the model may call: the usual JSON with `mcpServers`. Octet asks before a tool runs for
+    /// the first time.
+    #[arg(long, value_name = "FILE", conflicts_with = "raw")]
+    mcp: Option<PathBuf>,
     /// Chat in the browser: serve the model to this machine and open the page. `octet serve` has more options.
     #[arg(long, conflicts_with_all = ["interactive", "json", "raw", "file", "messages", "hide_thinking", "verbose", "no_history", "ChatArgs", "SamplingArgs", "SamplerArgs"])]
     web: bool,
@@ -105,7 +111,7 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
         if text.is_some() || first.is_some_and(crate::model::is_other_word) {
             return Err(Usage("--web takes no prompt; type it in the page".into()).into());
         }
-        crate::serve::page(name, args.port, &args.engine, settings)?;
+        crate::serve::page(name, args.port, args.mcp.clone(), &args.engine, settings)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut chat = args.chat.conversation(args.messages.as_deref())?;
@@ -132,19 +138,23 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
     if let (Task::Answer { .. }, Some(text)) = (task, &prompt) {
         chat.push("user", text);
     }
-    let mut session = open(args, &model, chat, settings)?;
+    let mut tools = args.mcp.as_deref().map(|file| Toolbox::open(file, settings)).transpose()?.flatten();
+    chat.tools = tools.as_ref().map(Toolbox::definitions).or(chat.tools);
+    let recognised = tools.as_ref().map(Toolbox::recognised).unwrap_or_default();
+    let mut session = open(args, &model, chat, recognised.clone(), settings)?;
     drop(model); // the engine has its weights
     match task {
-        Task::Answer { .. } => once(args, &mut session, &interrupt),
+        Task::Answer { .. } => once(args, &mut session, tools.as_mut(), &interrupt),
         Task::Chat => {
             let history = settings.data.as_ref().filter(|_| !args.no_history).map(|d| d.join("history"));
             let (show, utf8) = (show(args), settings.utf8);
-            let options = chat::Options { first: prompt, history, show, interrupt, utf8 };
+            let mut options = chat::Options { first: prompt, history, show, interrupt, utf8, tools };
             let other = |name: &str| -> anyhow::Result<chat::Load<'_>> {
                 let model = crate::model::open(name, settings)?;
-                Ok(Box::new(move |chat| open(args, &model, chat, settings)))
+                let recognised = recognised.clone();
+                Ok(Box::new(move |chat| open(args, &model, chat, recognised, settings)))
             };
-            chat::run(session, name, &options, &other)?;
+            chat::run(session, name, &mut options, &other)?;
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -219,6 +229,7 @@ fn open(
     args: &RunArgs,
     model: &octet_weights::Model,
     chat: Conversation,
+    tools: Vec<octet_parser::Tool>,
     settings: &Settings,
 ) -> anyhow::Result<Session> {
     let mut engine = crate::loading::load(model, &args.engine, settings)?;
@@ -232,7 +243,7 @@ fn open(
     let mut request = args.sampling.request(&recommended(&model.metadata)?);
     request.sampling.logprobs = args.logprobs;
     request.continues = args.raw;
-    Ok(Session::new(engine, template, chat, args.chat.system.clone(), request))
+    Ok(Session::new(engine, template, chat, args.chat.system.clone(), request, tools))
 }
 
 /// The device and the memory used on it: `model.gguf on vulkan:0 (NVIDIA GeForce RTX 3090): 19.84 GiB of its memory`.
@@ -256,19 +267,37 @@ fn show(args: &RunArgs) -> Reasoning {
     }
 }
 
-/// Answers once.
-fn once(args: &RunArgs, session: &mut Session, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
+/// Answers once; calls of tools are answered, and the model asked again.
+fn once(
+    args: &RunArgs,
+    session: &mut Session,
+    mut tools: Option<&mut Toolbox>,
+    interrupt: &Interrupt,
+) -> anyhow::Result<ExitCode> {
     interrupt.begin();
-    let reply = if args.json {
-        let reply = session.answer(&mut |_, _| interrupt.flow())?;
-        json::write(session, &reply, !args.hide_thinking)?;
-        reply
-    } else {
-        let mut printer = Printer::new(show(args), interrupt);
-        let reply = session.answer(&mut |kind, text| printer.piece(kind, text))?;
-        printer.end()?;
-        reply
+    let mut turns = 0;
+    let reply = loop {
+        let reply = if args.json {
+            session.answer(&mut |_, _| interrupt.flow())?
+        } else {
+            let mut printer = Printer::new(show(args), interrupt);
+            let reply = session.answer(&mut |kind, text| printer.piece(kind, text))?;
+            printer.end()?;
+            reply
+        };
+        turns += 1;
+        let stopped = reply.answer.finish == Finish::Cancelled;
+        let Some(tools) =
+            tools.as_mut().filter(|_| !reply.calls.is_empty() && !stopped && turns <= TURNS_MAX)
+        else {
+            break reply;
+        };
+        session.chat.messages.push(reply.message());
+        session.chat.messages.extend(tools.answer(&reply.calls));
     };
+    if args.json {
+        json::write(session, &reply, !args.hide_thinking)?;
+    }
     interrupt.end();
     if args.verbose || std::io::stderr().is_terminal() {
         note!("\n{}", reply.summary());

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use octet_engine::engine::{Answer, Engine, Finish, Request};
 use octet_engine::template::{ChatInput, ChatTemplate, ProbeBudget};
 use octet_engine::tokenizer::{Prompt, Special, Tokenizer};
-use octet_parser::{Delta, Format, Options, Parser, Start, ToolsVariable, derive};
+use octet_parser::{Delta, Format, Options, Parser, Start, Tool, ToolCall, ToolsVariable, derive};
 use serde_json::{Map, Value, json};
 
 use super::print::Kind;
@@ -21,7 +21,9 @@ pub struct Session {
     /// The system message of each new conversation.
     pub system: Option<String>,
     pub request: Request,
-    /// How the model marks its reasoning.
+    /// Tools that the model may call; empty for none.
+    tools: Vec<Tool>,
+    /// How the model marks its reasoning and its calls.
     format: Format,
 }
 
@@ -45,6 +47,7 @@ fn format(template: &ChatTemplate, tokenizer: &Tokenizer) -> Format {
 pub struct Reply {
     pub reasoning: String,
     pub content: String,
+    pub calls: Vec<ToolCall>,
     pub answer: Answer,
 }
 
@@ -57,6 +60,14 @@ impl Reply {
             message.insert("reasoning_content".into(), self.reasoning.as_str().into());
         }
         message.insert("content".into(), self.content.as_str().into());
+        if !self.calls.is_empty() {
+            let call = |call: &ToolCall| {
+                // Templates read an object.
+                let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
+                json!({"id": call_id(call), "type": "function", "function": {"name": call.name, "arguments": arguments}})
+            };
+            message.insert("tool_calls".into(), self.calls.iter().map(call).collect());
+        }
         Value::Object(message)
     }
 
@@ -90,20 +101,26 @@ impl Reply {
     }
 }
 
+/// The id of a call in the conversation.
+pub fn call_id(call: &ToolCall) -> String {
+    format!("call_{}", call.index)
+}
+
 impl Session {
-    /// A session with the conversation `chat`.
+    /// A session with the conversation `chat`, whose tools the model may call.
     pub fn new(
         engine: Engine,
         template: Option<ChatTemplate>,
         chat: Conversation,
         system: Option<String>,
         mut request: Request,
+        tools: Vec<Tool>,
     ) -> Self {
         let format = template.as_ref().map(|t| format(t, engine.tokenizer())).unwrap_or_default();
         // Control tokens of tags are shown, so that reasoning can be recognised.
-        let shown = format.shown_tags(false).into_iter();
+        let shown = format.shown_tags(!tools.is_empty()).into_iter();
         request.shown_tokens = shown.filter_map(|tag| engine.tokenizer().special_id(tag)).collect();
-        Self { engine, template, chat, system, request, format }
+        Self { engine, template, chat, system, request, tools, format }
     }
 
     /// Answers the conversation without changing it.
@@ -112,9 +129,9 @@ impl Session {
         on_text: &mut dyn FnMut(Kind, &str) -> ControlFlow<()>,
     ) -> anyhow::Result<Reply> {
         let (prompt, repeated, start) = self.prompt()?;
-        // No tools are called here: calls are shown as text.
-        let mut parser = Parser::new(self.format.clone(), start, [], Options::default());
-        let (mut reasoning, mut content) = (String::new(), String::new());
+        // Without tools, calls are shown as text.
+        let mut parser = Parser::new(self.format.clone(), start, self.tools.clone(), Options::default());
+        let (mut reasoning, mut content, mut calls) = (String::new(), String::new(), Vec::new());
         let mut emit = |delta: Delta<'_>| match delta {
             Delta::Reasoning(text) => {
                 reasoning.push_str(text);
@@ -124,7 +141,16 @@ impl Session {
                 content.push_str(text);
                 on_text(Kind::Content, text)
             }
-            Delta::Call { .. } | Delta::Arguments(_) => ControlFlow::Continue(()), // there are no tools
+            Delta::Call { index, name } => {
+                calls.push(ToolCall { index, name: name.into(), arguments: String::new() });
+                ControlFlow::Continue(())
+            }
+            Delta::Arguments(text) => {
+                if let Some(call) = calls.last_mut() {
+                    call.arguments.push_str(text);
+                }
+                ControlFlow::Continue(())
+            }
         };
         let request = Request { prompt, checkpoints: vec![repeated], ..self.request.clone() };
         let answer = self.engine.generate(request, &mut |text| {
@@ -143,7 +169,7 @@ impl Session {
         parser.finish(&mut |delta| {
             let _ = emit(delta); // the answer is over either way
         });
-        Ok(Reply { reasoning, content, answer })
+        Ok(Reply { reasoning, content, calls, answer })
     }
 
     /// Fails if the template could not continue this conversation.
@@ -160,8 +186,8 @@ impl Session {
 
     /// Clears the conversation, not the settings.
     pub fn clear(&mut self) {
-        let variables = std::mem::take(&mut self.chat.variables);
-        self.chat = Conversation { system: self.system.clone(), variables, ..Default::default() };
+        let (variables, tools) = (std::mem::take(&mut self.chat.variables), self.chat.tools.take());
+        self.chat = Conversation { system: self.system.clone(), variables, tools, ..Default::default() };
     }
 
     /// Whether an answer ended because the context is full.

@@ -47,6 +47,14 @@ pub struct ServerArgs {
     /// given several times. Default: none.
     #[arg(long, value_name = "ORIGIN", value_parser = page_origin, help_heading = "Server")]
     pub page_connect: Vec<String>,
+    /// Keep the chat page's conversations in this SQLite file, for each key apart; off keeps them in the browser alone. Default: a file
+    /// in the user's data folder if the server listens on the loopback interface only and has no keys, else off.
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    pub page_store: Option<PathBuf>,
+    /// File that names MCP servers for the chat page's tools: the usual JSON with `mcpServers`. Programs in it are started by this
+    /// server.
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    pub mcp: Option<PathBuf>,
     /// Refuse requests with fields that are unknown or have no effect. Default: accept them, and name them in the header
     /// x-octet-warning and in the log.
     #[arg(long, help_heading = "Server")]

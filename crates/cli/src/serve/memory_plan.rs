@@ -51,8 +51,13 @@ impl MemoryPlan {
             let total = report.memory(&limits, options.cpu.exact).with_draft(draft).total();
             Ok((Self { options, limits, draft, context, shrunk: None, on_device: None }, total))
         };
+        // More than one for each page of the KV cache would never be used: states of a tiny model are tiny.
+        let useful = |contexts: usize| {
+            let pages = context.saturating_mul(contexts.min(options.max_seqs)) / PAGE_TOKENS;
+            report.state_bytes().saturating_mul(pages as u64).max(1)
+        };
         for (i, (contexts, snapshots)) in TRIED.into_iter().enumerate() {
-            let (bill, total) = with(contexts, Some(snapshots))?;
+            let (bill, total) = with(contexts, Some(snapshots.min(useful(contexts))))?;
             if room.is_none_or(|room| total <= room) {
                 return Ok(Self { shrunk: room.filter(|_| i > 0), ..bill });
             }
@@ -220,6 +225,12 @@ mod tests {
         let bill = |free| MemoryPlan::new(&report, &options, free).unwrap();
         let (roomy, tight) = (bill(None), bill(Some(0)));
         assert_eq!(roomy.options.kv_tokens, Some(4000));
+        // Not 2 GiB of states that nothing could refer to.
+        assert!(
+            roomy.limits.snapshots > 100 && roomy.limits.snapshots <= 4000 / PAGE_TOKENS,
+            "{}",
+            roomy.limits.snapshots
+        );
         assert_eq!((tight.options.kv_tokens, tight.options.snapshot_memory), (Some(1000), None));
         let text = roomy.text("tiny", &report);
         assert!(

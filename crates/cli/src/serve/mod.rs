@@ -5,6 +5,7 @@ mod limits;
 mod load;
 mod log;
 mod memory_plan;
+pub mod page;
 pub mod prerouters;
 pub mod routes;
 
@@ -20,7 +21,7 @@ use tokio::sync::watch;
 
 use crate::args::EngineArgs;
 use crate::model::reference;
-use crate::settings::Settings;
+use crate::settings::{self, Settings};
 use crate::stderr::note;
 use crate::usage_error::Usage;
 pub use args::ServerArgs;
@@ -108,9 +109,16 @@ pub fn run(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
 }
 
 /// `octet run --web`: serves one model to this machine, and opens the page.
-pub fn page(model: String, port: u16, engine: &EngineArgs, settings: &Settings) -> anyhow::Result<()> {
+pub fn page(
+    model: String,
+    port: u16,
+    mcp: Option<PathBuf>,
+    engine: &EngineArgs,
+    settings: &Settings,
+) -> anyhow::Result<()> {
     let mut args = ServeArgs { positional: vec![model], engine: engine.clone(), ..ServeArgs::plain()? };
     args.server.port = port;
+    args.server.mcp = mcp;
     serve(&args, settings, true)
 }
 
@@ -128,6 +136,8 @@ fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Resu
     if let Some(config) = &config {
         routes::server(&mut options, &mut address, config, &settings.given)?;
     }
+    options.page_store = page::store(&args.server, settings, address, is_open(&options, config.as_ref()))?;
+    options.mcp = page::tools(args.server.mcp.as_deref(), config.as_ref())?;
     // Before anything is downloaded or estimated.
     let reserved = Reserved::new(address).map_err(anyhow::Error::from_boxed)?;
     match (config, &args.config) {
@@ -162,6 +172,9 @@ fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Resu
         if show_page && std::io::stderr().is_terminal() {
             open_browser(address);
         }
+        if let Some(tools) = server.app().options.mcp.clone() {
+            tokio::spawn(async move { page::start(&tools).await });
+        }
         warn_if_open(gateway.map_or(server.app().options.keys.is_empty(), |g| g.is_open()), address);
         server.run(stage).await;
         note!("stopped");
@@ -170,6 +183,14 @@ fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Resu
     // A model still loading, or a prompt still being tokenized, is not waited for.
     runtime.shutdown_background();
     served
+}
+
+/// Whether the server answers requests without a key.
+fn is_open(options: &Options, config: Option<&octet_config::Config>) -> bool {
+    let of_file = config.is_none_or(|c| {
+        c.server.master_key.is_none() && c.server.api_keys.is_empty() && c.keys.database.is_none()
+    });
+    options.keys.is_empty() && of_file
 }
 
 fn warn_if_open(is_open: bool, address: SocketAddr) {
@@ -181,9 +202,16 @@ fn warn_if_open(is_open: bool, address: SocketAddr) {
     }
 }
 
+/// Opens the page, if there is a browser to open it in; else says where it is.
 fn open_browser(address: SocketAddr) {
-    if let Err(e) = open::that_detached(format!("http://{address}/")) {
-        note!("cannot open a browser ({e}); open the address yourself");
+    let url = format!("http://{address}/");
+    if settings::is_remote() {
+        note!(
+            "open {url} in a browser; from your own machine: ssh -L {0}:127.0.0.1:{0} THIS-MACHINE",
+            address.port()
+        );
+    } else if open::that_detached(&url).is_err() {
+        note!("no browser can be opened here: open {url} yourself");
     }
 }
 
@@ -300,6 +328,9 @@ fn split_name(given: &str) -> (Option<&str>, &str) {
 fn default_name(model: &str) -> anyhow::Result<String> {
     if crate::embedded::is(model) {
         return Ok(crate::embedded::NAME.into());
+    }
+    if let Some((_, name)) = model.split_once(':').filter(|_| crate::model::is_other_programs(model)) {
+        return Ok(name.into());
     }
     Ok(match reference(model)? {
         Reference::Path(path) => {

@@ -7,6 +7,7 @@ mod endpoint;
 mod experts;
 mod inside;
 mod keys_cli;
+mod machine;
 mod measure;
 mod plan;
 mod route_command;

@@ -489,3 +489,31 @@ fn a_mirror_may_redirect_to_the_hub() {
     assert_eq!(std::fs::read(path).unwrap(), bytes);
     assert!(tree(dir.path()).contains(&format!("models--user--repo/blobs/{}", sha256(&bytes))));
 }
+
+/// A valid header without keys and tensors, and then what would be weights.
+fn long_gguf(len: usize) -> Vec<u8> {
+    let mut bytes = [&b"GGUF"[..], &3u32.to_le_bytes(), &[0; 16]].concat();
+    bytes.resize(len, 7);
+    bytes
+}
+
+#[test]
+fn a_preview_reads_the_header_alone() {
+    let len = 20 << 20;
+    let f = fake(vec![("m-Q4_K_M.gguf", long_gguf(len)), ("m-Q8_0.gguf", gguf(100, 1))], vec![], |_| None);
+    let dir = tempfile::tempdir().unwrap();
+    let hub = hub(dir.path(), &f.hub);
+    let preview =
+        hub.preview(&Reference::parse("hf:user/repo:Q4_K_M").unwrap(), &Silent).unwrap().expect("a GGUF");
+    assert_eq!(preview.size, len as u64);
+    assert!(preview.fetched < preview.size / 2, "{} bytes", preview.fetched);
+    let about = std::fs::metadata(preview.path()).unwrap();
+    assert_eq!(about.len(), len as u64);
+    let path = preview.path().to_path_buf();
+    drop(preview);
+    assert!(!path.exists());
+    assert!(hub.list().unwrap().is_empty(), "nothing is kept");
+    // What is no GGUF file, or has a damaged header, is an error.
+    let damaged = hub.preview(&Reference::parse("hf:user/repo:Q8_0").unwrap(), &Silent);
+    assert!(damaged.is_err());
+}

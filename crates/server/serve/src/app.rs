@@ -35,6 +35,10 @@ pub struct Options {
     pub page_connect: Vec<String>,
     /// Further host names that mean this machine; `*` is any. A server on the loopback interface that needs no key refuses others.
     pub host_names: Vec<String>,
+    /// Where the page's conversations are kept; `None`: in the browser alone.
+    pub page_store: Option<Arc<octet_conversations::Store>>,
+    /// Tools of the operator's MCP servers, for the page; `None`: there are none.
+    pub mcp: Option<Arc<octet_mcp::Tools>>,
     /// The server listens on the loopback interface only. (Set by [`crate::Server::bind`].)
     pub local: bool,
     /// Maximum request body size. All requests together may use eight times as much until their prompts are tokenized.
@@ -66,6 +70,8 @@ impl Options {
             cors_origins: Vec::new(),
             page_connect: Vec::new(),
             host_names: Vec::new(),
+            page_store: None,
+            mcp: None,
             local: true,
             body_bytes_max: 32 << 20,
             timeout: Some(Duration::from_secs(3600)),

@@ -61,6 +61,8 @@ pub struct Config {
     pub callbacks: Vec<Callback>,
     /// The response cache, if it is on.
     pub cache: Option<ResponseCache>,
+    /// `mcp_servers`: MCP servers for the chat page's tools, by name, as in a file of `mcpServers`; null without.
+    pub mcp_servers: serde_json::Value,
     /// Background health checks.
     pub health: HealthChecks,
     /// The files that were read: the main file and all that it includes. They are watched for changes.

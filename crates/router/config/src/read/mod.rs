@@ -75,6 +75,9 @@ pub(crate) fn config(reader: &Reader, root: &Node) -> Option<Config> {
         prices,
         cache: cache::cache(litellm.as_ref()),
         callbacks: callbacks::callbacks(&fields, litellm.as_ref()),
+        mcp_servers: fields
+            .json_map("mcp_servers")
+            .map_or(serde_json::Value::Null, serde_json::Value::Object),
         health: proxy::health(general.as_ref()),
         files: Vec::new(),
         notes: Vec::new(),

@@ -74,12 +74,14 @@ pub static ROOT: Section = Section {
         )
         .guard(),
         key("keys", Kind::Section(&KEYS), "virtual keys and budgets").guard(),
+        key(
+            "mcp_servers",
+            Kind::Json,
+            "MCP servers for the chat page's tools, by name: command, args, env, or url, headers; as in a file of mcpServers",
+        ),
     ],
     warned: &[
-        (
-            &["mcp_servers", "mcp_tools", "mcp_semantic_tool_filter"],
-            "not supported: clients connect to MCP servers",
-        ),
+        (&["mcp_tools", "mcp_semantic_tool_filter"], "not supported: clients connect to MCP servers"),
         (
             &[
                 "vector_store_registry",

@@ -17,6 +17,8 @@ mod multipart;
 mod ollama;
 mod openai;
 mod page;
+mod page_store;
+mod page_tools;
 mod passthrough;
 mod reply;
 mod response_store;
@@ -117,6 +119,9 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/experts", get(status::experts))
         .route("/openapi.json", get(status::openapi))
         .route("/streams/{id}", get(streams::get).delete(streams::stop))
+        .route("/page-store", get(page_store::changes).post(page_store::put))
+        .route("/mcp/tools", get(page_tools::list))
+        .route("/mcp/call", post(page_tools::call_tool))
         .route("/page/{*path}", get(page::file))
         .route("/", get(page::document))
         .merge(litellm::routes())

@@ -108,3 +108,54 @@ async fn a_named_stream_is_stopped_by_name_and_keeps_what_came() {
     let whole = named(&f, &with(&chat("x"), json!({"max_tokens": 2}))).await;
     assert_eq!(whole.status(), 200);
 }
+
+/// An item of the page's store.
+fn item(kind: &str, id: &str, chat: &str, text: Option<&str>) -> serde_json::Value {
+    let value = text.map(|text| json!({"id": id, "text": text, "picks": {"": "x"}}));
+    json!({"kind": kind, "id": id, "chat": chat, "value": value})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pages_conversations_are_kept_by_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = octet_conversations::Store::open(&folder.path().join("c.db")).unwrap();
+    let keys = Keys::new(["ann".into(), "bob".into()]);
+    let page_store = Some(std::sync::Arc::new(store));
+    let f = Fixture::with(Options { keys, page_store, ..Options::new(vec![roomy()]) }).await;
+    let post = async |key: &str, body: serde_json::Value| {
+        let request = f.client.post(f.url("/page-store")).bearer_auth(key).json(&body);
+        read(request.send().await.unwrap()).await
+    };
+    let list = async |key: &str, since: i64| {
+        let request = f.client.get(f.url(&format!("/page-store?since={since}"))).bearer_auth(key);
+        read(request.send().await.unwrap()).await.1
+    };
+    let items = [item("chat", "c", "c", Some("a")), item("message", "m", "c", Some("b \"c\""))];
+    let (status, put) = post("ann", json!({"items": items})).await;
+    assert_eq!(status, 200, "{put}");
+    let all = list("ann", 0).await;
+    assert_eq!((&all["kept"], &all["more"], &all["items"]), (&json!(true), &json!(false), &json!(items)));
+    assert_eq!(list("bob", 0).await["items"], json!([]));
+    assert_ne!(list("bob", 0).await["user"], all["user"]);
+    assert_eq!(list("ann", put["seq"].as_i64().unwrap()).await["items"], json!([]));
+    post("ann", json!({"items": [item("chat", "c", "c", None)]})).await;
+    let gone = list("ann", put["seq"].as_i64().unwrap()).await;
+    assert!(gone["items"].as_array().unwrap().iter().all(|i| i["value"].is_null()), "{gone}");
+    for wrong in [
+        json!({"items": [item("x", "a", "a", None)]}),
+        json!({"items": [item("chat", "a/b", "a/b", None)]}),
+        json!([]),
+    ] {
+        assert_eq!(post("ann", wrong.clone()).await.0, 400, "{wrong}");
+    }
+    assert_eq!(post("eve", json!({"items": []})).await.0, 401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_store_and_without_mcp_servers_the_page_is_told() {
+    let f = Fixture::with(Options::new(vec![roomy()])).await;
+    assert_eq!(f.get("/page-store").await, (200, json!({"kept": false})));
+    assert_eq!(f.get("/mcp/tools").await, (200, json!({"servers": [], "tools": []})));
+    let called = f.client.post(f.url("/mcp/call")).json(&json!({"name": "x"})).send().await.unwrap();
+    assert_eq!(called.status(), 404);
+}

@@ -1,8 +1,9 @@
 // Calls of tools in answers: those that need no question run at once, and when all have a result the model answers again.
+import { signal } from "@preact/signals";
 import { answer, finished } from "./answer.ts";
 import { newId } from "./ids.ts";
 import * as state from "./state.ts";
-import { invoke, toolOf } from "./tools.ts";
+import { invoke, runsAlone } from "./tools.ts";
 import * as tree from "./tree.ts";
 import type { Message, Result, ToolCall } from "./types.ts";
 
@@ -40,16 +41,25 @@ export function give(m: Message, call: ToolCall, result: Result) {
 }
 
 const busy = new Set<string>();
+/** Counts changes of `busy`. */
+const turns = signal(0);
+
+/** Whether a call runs now. */
+export function isCalled(m: Message, call: ToolCall): boolean {
+  return turns.value >= 0 && busy.has(`${m.id} ${call.id}`);
+}
 
 /** Runs a call and gives its result. */
 export async function run(m: Message, call: ToolCall) {
   const key = `${m.id} ${call.id}`;
   if (busy.has(key)) return;
   busy.add(key);
+  turns.value++;
   try {
     give(m, call, await invoke(call));
   } finally {
     busy.delete(key);
+    turns.value++;
   }
 }
 
@@ -57,6 +67,6 @@ finished.push(m => {
   // Elsewhere the tree of its conversation is not at hand: the user runs them on return.
   if (m.state !== "done" || m.chat !== state.current.peek() || rounds(m) > ROUNDS_MAX) return;
   void (async () => {
-    for (const call of m.calls ?? []) if (toolOf(call)?.auto) await run(m, call);
+    for (const call of m.calls ?? []) if (runsAlone(call)) await run(m, call);
   })();
 });

@@ -6,6 +6,7 @@ import { newId } from "./ids.ts";
 import { readExport } from "./imports.ts";
 import { inAddress, navigate, travelled } from "./nav.ts";
 import * as store from "./store.ts";
+import * as sync from "./sync.ts";
 import * as tree from "./tree.ts";
 import type { Chat, Message, Own, Settings } from "./types.ts";
 
@@ -110,10 +111,11 @@ export async function loadState() {
 export const said = (e: unknown) => (e instanceof Error ? e.message : String(e));
 export const isRefused = (e: unknown) => e instanceof ServerError && e.status === 401;
 
-/** Logs in; `remember` keeps the key when the tab is closed. */
+/** Logs in; `remember` keeps the key when the tab is closed. Another user may have other conversations. */
 export async function setKey(key: string, remember: boolean) {
   apiKey.set(key, remember);
   await loadModels();
+  if (!locked.peek()) await openStore();
 }
 
 // ---- Conversations.
@@ -256,6 +258,8 @@ export async function open(id: string | null) {
     return;
   }
   try {
+    // An answer that seems to run may have ended elsewhere meanwhile.
+    if (onServer.peek()) await sync.refresh();
     const all = await store.messagesOf(id);
     batch(() => {
       current.value = id;
@@ -327,8 +331,10 @@ export async function importChats(text: string): Promise<Imported> {
   return { found: read.chats.length, fresh: fresh.length };
 }
 
-export async function start() {
+/** Opens the conversations of this user. */
+async function openStore() {
   try {
+    onServer.value = await sync.begin();
     await store.migrate();
     chats.value = sorted(await store.allChats());
   } catch (e) {
@@ -336,6 +342,30 @@ export async function start() {
   }
   const wanted = inAddress();
   if (chats.value.some(c => c.id === wanted)) await open(wanted);
+  else if (current.peek()) await open(null);
+}
+
+sync.setBusy(id => runs.peek().has(id));
+sync.received.push(items => {
+  void refreshChats();
+  const open = current.peek();
+  const all = new Map(messages.peek());
+  let grown = false;
+  batch(() => {
+    for (const { kind, id, chat, value } of items) {
+      if (kind !== "message" || chat !== open) continue;
+      const known = all.get(id);
+      if (known && value) known.value = value as Message;
+      else if (value) all.set(id, signal(value as Message));
+      else all.delete(id);
+      grown ||= !known || !value;
+    }
+    if (grown) messages.value = all;
+  });
+});
+
+export async function start() {
+  await openStore();
   await loadModels();
   // In conversations that are not open, too: the server waits for a minute.
   const left = await store.interrupted().catch(() => []);
@@ -361,7 +391,7 @@ export async function removeMessage(m: Message) {
     if (shownNext) picks[above(shownNext.parent) ?? ""] = shownNext.id;
     saveChat({ ...c, picks });
   });
-  keep(store.removeMessages([...gone]).then(() => changed(m.chat)));
+  keep(store.removeMessages(m.chat, [...gone]).then(() => changed(m.chat)));
 }
 
 travelled.push(wanted => {

@@ -12,10 +12,36 @@ const SETTINGS = "octet.settings.2";
 /** Where the page kept conversations before it had a database. */
 const OLD_CHAT = "octet.chat.";
 
+/** The database of this browser alone. That of conversations which the server keeps has the user's name behind it. */
+const OWN = "octet";
+let name = OWN;
 let opened: Promise<IDBPDatabase<Kept>> | null = null;
 
+/** Chooses the database: this browser's own, or the copy of a user's conversations on the server. */
+export function use(user: string) {
+  const wanted = user ? `${OWN}-${user}` : OWN;
+  if (wanted === name) return;
+  name = wanted;
+  opened = null;
+}
+
+/** A conversation or a message was written here, or deleted. */
+export interface Write {
+  kind: "chat" | "message";
+  id: string;
+  chat: string;
+}
+
+/** Called after each write of this page; not with what came from the server. */
+export const written: ((all: Write[]) => void)[] = [];
+const tell = (all: Write[]) => {
+  for (const f of written) f(all);
+};
+const ofChat = (id: string): Write => ({ kind: "chat", id, chat: id });
+const ofMessage = (m: { id: string; chat: string }): Write => ({ kind: "message", id: m.id, chat: m.chat });
+
 function db() {
-  opened ??= openDB<Kept>("octet", 1, {
+  opened ??= openDB<Kept>(name, 1, {
     upgrade(db) {
       db.createObjectStore("chats", { keyPath: "id" });
       db.createObjectStore("messages", { keyPath: "id" }).createIndex("chat", "chat");
@@ -33,10 +59,12 @@ export const allMessages = async (): Promise<Message[]> => (await db()).getAll("
 
 export async function putChat(chat: Chat) {
   await (await db()).put("chats", chat);
+  tell([ofChat(chat.id)]);
 }
 
 export async function putMessage(message: Message) {
   await (await db()).put("messages", message);
+  tell([ofMessage(message)]);
 }
 
 export async function putAll(chats: Chat[], messages: Message[]) {
@@ -44,12 +72,44 @@ export async function putAll(chats: Chat[], messages: Message[]) {
   for (const chat of chats) void tx.objectStore("chats").put(chat);
   for (const message of messages) void tx.objectStore("messages").put(message);
   await tx.done;
+  tell([...chats.map(c => ofChat(c.id)), ...messages.map(ofMessage)]);
 }
 
-export async function removeMessages(ids: string[]) {
+/** What the server has of these: as it is there, or deleted. */
+export async function takeOver(items: { kind: "chat" | "message"; id: string; value: Chat | Message | null }[]) {
+  const tx = (await db()).transaction(["chats", "messages"], "readwrite");
+  for (const { kind, id, value } of items) {
+    const to = tx.objectStore(kind === "chat" ? "chats" : "messages");
+    if (value) void to.put(value as never);
+    else void to.delete(id);
+  }
+  await tx.done;
+}
+
+/** What is written now under these names. */
+export async function current(all: Write[]): Promise<(Write & { value: Chat | Message | null })[]> {
+  const tx = (await db()).transaction(["chats", "messages"]);
+  return Promise.all(all.map(async w => ({ ...w, value: (await tx.objectStore(w.kind === "chat" ? "chats" : "messages").get(w.id)) ?? null })));
+}
+
+/** Everything in this browser's own database. */
+export async function everythingOfOwn(): Promise<{ chats: Chat[]; messages: Message[] }> {
+  const own = await openDB<Kept>(OWN, 1, {
+    upgrade(db) {
+      db.createObjectStore("chats", { keyPath: "id" });
+      db.createObjectStore("messages", { keyPath: "id" }).createIndex("chat", "chat");
+    },
+  });
+  const out = { chats: await own.getAll("chats"), messages: await own.getAll("messages") };
+  own.close();
+  return out;
+}
+
+export async function removeMessages(chat: string, ids: string[]) {
   const tx = (await db()).transaction("messages", "readwrite");
   for (const id of ids) void tx.store.delete(id);
   await tx.done;
+  tell(ids.map(id => ofMessage({ id, chat })));
 }
 
 export async function removeChat(id: string) {
@@ -58,6 +118,7 @@ export async function removeChat(id: string) {
   const index = tx.objectStore("messages").index("chat");
   for (let cursor = await index.openCursor(id); cursor; cursor = await cursor.continue()) void cursor.delete();
   await tx.done;
+  tell([ofChat(id)]);
 }
 
 /** Answers that ran when the page was left. */

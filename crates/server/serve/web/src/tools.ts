@@ -1,4 +1,6 @@
-// Tools of the user's own: what the model is told of them, and how they are called. Nothing here starts by itself.
+// Tools, the user's own and the operator's: what the model is told of them, and how they are called.
+import { signal } from "@preact/signals";
+import { json } from "./api.ts";
 import { t } from "./i18n.ts";
 import { McpClient } from "./mcp.ts";
 import * as state from "./state.ts";
@@ -10,6 +12,60 @@ const TIMEOUT_MS = 60_000;
 interface Definition {
   type: "function";
   function: { name: string; description?: string; parameters: unknown };
+}
+
+/** A tool of the operator's MCP servers, which this server runs. */
+export interface ServerTool {
+  name: string;
+  server: string;
+  description: string;
+  parameters: unknown;
+  /** The operator lets it run without asking. */
+  allowed: boolean;
+}
+
+export interface ServerTools {
+  servers: { name: string; tools: number; error?: string }[];
+  tools: ServerTool[];
+}
+
+/** The operator's tools, as they were read last. */
+export const serverTools = signal<ServerTools>({ servers: [], tools: [] });
+let reading: Promise<void> | null = null;
+
+/** Reads the operator's tools. The first time takes as long as their servers take to start. */
+export function loadServerTools(): Promise<void> {
+  reading ??= json<ServerTools>("mcp/tools").then(
+    all => {
+      serverTools.value = all;
+      // A server that failed is tried once more with the next message.
+      if (all.servers.some(s => s.error)) reading = null;
+    },
+    () => {
+      reading = null;
+    },
+  );
+  return reading;
+}
+
+export const idOf = (tool: ServerTool) => `${tool.server}/${tool.name}`;
+export const isOn = (tool: ServerTool, s: Settings, own: Record<string, boolean> | undefined) => own?.[idOf(tool)] ?? !s.serverToolsOff.includes(idOf(tool));
+export const serverTool = (call: ToolCall) => serverTools.value.tools.find(tool => tool.name === call.name);
+
+/** Whether a call runs without a question. */
+export function runsAlone(call: ToolCall): boolean {
+  const own = toolOf(call);
+  if (own) return own.kind !== "manual" && own.auto;
+  const tool = serverTool(call);
+  return Boolean(tool && (tool.allowed || state.settings.value.serverToolsAllowed.includes(idOf(tool))));
+}
+
+/** From now on a tool runs without a question. */
+export function allow(call: ToolCall) {
+  const own = toolOf(call);
+  if (own) state.set("tools", state.settings.value.tools.map(tool => (tool.id === own.id ? { ...tool, auto: true } : tool)));
+  const tool = serverTool(call);
+  if (!own && tool) state.set("serverToolsAllowed", [...new Set([...state.settings.value.serverToolsAllowed, idOf(tool)])]);
 }
 
 /** What MCP servers offer, by the id of the user's entry. */
@@ -31,7 +87,11 @@ export function toolDefinitions(s: Settings): Definition[] {
     if (!tool.name) return [];
     return [{ type: "function" as const, function: { name: tool.name, description: tool.description, parameters: schema(tool) } }];
   });
-  return own;
+  // A model that knows no tools would refuse the request.
+  if (state.modelOf(s)?.capabilities?.function_calling === false) return own;
+  const taken = new Set(own.map(d => d.function.name));
+  const ofServer = serverTools.value.tools.filter(tool => isOn(tool, s, state.own.value.tools) && !taken.has(tool.name));
+  return [...own, ...ofServer.map(({ name, description, parameters }) => ({ type: "function" as const, function: { name, description, parameters } }))];
 }
 
 /** Headers of lines `Name: value`. */
@@ -56,6 +116,7 @@ export async function connect(tool: Tool): Promise<string[]> {
 }
 
 export async function connectAll() {
+  await loadServerTools();
   const wanted = state.effective.peek().tools.filter(tool => tool.kind === "mcp" && tool.enabled && !offered.has(tool.id));
   for (const tool of wanted) {
     try {
@@ -89,7 +150,8 @@ async function http(tool: Tool, args: Record<string, unknown>): Promise<Result> 
 /** Calls a tool. What goes wrong is a result too: the model may do better next time. */
 export async function invoke(call: ToolCall): Promise<Result> {
   const tool = toolOf(call);
-  if (!tool || tool.kind === "manual") return { text: t("tools.unknown", { name: call.name }), failed: true };
+  const ofServer = tool ? undefined : serverTool(call);
+  if (!ofServer && (!tool || tool.kind === "manual")) return { text: t("tools.unknown", { name: call.name }), failed: true };
   let args: unknown;
   try {
     args = JSON.parse(call.arguments || "{}");
@@ -98,6 +160,7 @@ export async function invoke(call: ToolCall): Promise<Result> {
   }
   if (!args || typeof args !== "object") return { text: t("error.jsonObject", { what: t("tools.arguments") }), failed: true };
   try {
+    if (ofServer || !tool) return await json<Result>("mcp/call", { method: "POST", body: JSON.stringify({ name: call.name, arguments: args }) });
     if (tool.kind === "http") return await http(tool, args as Record<string, unknown>);
     const client = clients.get(tool.id);
     if (!client) return { text: t("tools.unknown", { name: call.name }), failed: true };

@@ -1,9 +1,10 @@
 // The user's own tools in the settings: called over HTTP, answered by hand, or offered by an MCP server.
 import { signal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
 import { t } from "../i18n.ts";
 import { newId } from "../ids.ts";
 import * as state from "../state.ts";
-import { connect } from "../tools.ts";
+import { connect, idOf, isOn, loadServerTools, serverTools } from "../tools.ts";
 import type { Tool } from "../types.ts";
 import { Icon } from "./icons.tsx";
 import { jsonError } from "./jsonerror.ts";
@@ -109,12 +110,18 @@ function Switches() {
           <label class="check"><input type="checkbox" checked={tool.enabled} onChange={e => put(tool.id, e.currentTarget.checked)} /> {tool.name || tool.url || "?"}</label>
         </li>
       ))}
-      {all.length === 0 && <li class="small dim">{t("tools.none")}</li>}
+      {serverTools.value.tools.map(tool => (
+        <li key={idOf(tool)}>
+          <label class="check" title={tool.description}><input type="checkbox" checked={isOn(tool, state.settings.value, own)} onChange={e => put(idOf(tool), e.currentTarget.checked)} /> {tool.name} <span class="small dim">{tool.server}</span></label>
+        </li>
+      ))}
+      {all.length + serverTools.value.tools.length === 0 && <li class="small dim">{t("tools.none")}</li>}
     </ul>
   );
 }
 
 export function ToolSettings({ ofChat }: { ofChat: boolean }) {
+  useEffect(() => void loadServerTools(), []);
   return (
     <fieldset>
       <legend>{t("settings.tools")}</legend>
@@ -123,11 +130,37 @@ export function ToolSettings({ ofChat }: { ofChat: boolean }) {
   );
 }
 
+/** The operator's tools: whether they are offered, and run without asking. */
+function OfServer() {
+  const { servers, tools } = serverTools.value;
+  const s = state.settings.value;
+  const toggle = (key: "serverToolsOff" | "serverToolsAllowed", id: string, on: boolean) => state.set(key, on ? [...new Set([...s[key], id])] : s[key].filter(x => x !== id));
+  if (!servers.length) return null;
+  return (
+    <>
+      <p class="small dim">{t("tools.ofServer")}</p>
+      <ul class="tools">
+        {servers.filter(x => x.error).map(x => <li key={x.name} class="small bad">{t("error.mcp", { url: x.name, why: x.error ?? "" })}</li>)}
+        {tools.map(tool => {
+          const id = idOf(tool);
+          return (
+            <li key={id} class="row">
+              <label class="check grow" title={tool.description}><input type="checkbox" checked={!s.serverToolsOff.includes(id)} onChange={e => toggle("serverToolsOff", id, !e.currentTarget.checked)} /> {tool.name} <span class="small dim">{tool.server}</span></label>
+              <label class="check small"><input type="checkbox" disabled={tool.allowed} checked={tool.allowed || s.serverToolsAllowed.includes(id)} onChange={e => toggle("serverToolsAllowed", id, e.currentTarget.checked)} /> {t("tools.auto")}</label>
+            </li>
+          );
+        })}
+      </ul>
+    </>
+  );
+}
+
 function Definitions() {
   const all = state.settings.value.tools;
   const change = (id: string, part: Partial<Tool>) => state.set("tools", all.map(x => (x.id === id ? { ...x, ...part } : x)));
   return (
     <>
+      <OfServer />
       <ul class="tools">
         {all.map(tool => (
           <li key={tool.id}>

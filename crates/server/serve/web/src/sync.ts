@@ -1,0 +1,167 @@
+// Conversations on the server: what is written here goes there, and what is new there comes here. The browser's database is a copy, so that
+// the page works while the server is away.
+import { call, headers, json } from "./api.ts";
+import * as store from "./store.ts";
+import type { Chat, Message } from "./types.ts";
+
+interface Item extends store.Write {
+  value: Chat | Message | null;
+}
+
+interface Changes {
+  kept: boolean;
+  user?: string;
+  seq?: number;
+  more?: boolean;
+  items?: Item[];
+}
+
+const [LAST_USER, SEQ, UNSENT, COPIED] = ["octet.store.user", "octet.store.seq.", "octet.store.unsent.", "octet.store.copied."];
+/** How long a write waits for further ones, and how often the server is asked while somebody looks and while not. */
+const [WAIT_MS, LOOK_MS, QUIET_MS] = [700, 3000, 30_000];
+const REFRESH_MS = 800;
+/** Length of one request, roughly. */
+const CHARS_MAX = 4 << 20;
+/** What a browser sends while the page is left. */
+const LEAVING_CHARS_MAX = 60_000;
+
+let user = "";
+let seq = 0;
+let unsent = new Map<string, store.Write>();
+let timer = 0;
+let sending: Promise<void> | null = null;
+
+/** Called with what came from the server and is in the database now. */
+export const received: ((items: Item[]) => void)[] = [];
+/** Says whether an item may not be overwritten now: an answer that runs here. */
+export let isBusy: (id: string) => boolean = () => false;
+export function setBusy(f: (id: string) => boolean) {
+  isBusy = f;
+}
+
+function keepUnsent() {
+  try {
+    localStorage.setItem(UNSENT + user, JSON.stringify([...unsent.values()]));
+  } catch {
+    // They are sent while the page is open.
+  }
+}
+
+/** Asks the server whether it keeps conversations, and for whom. Chooses the database; gives whether the server keeps them. Without a server
+ *  it is as it was last time. */
+export async function begin(): Promise<boolean> {
+  let kept: Changes;
+  try {
+    kept = await json<Changes>(`page-store?since=${Number.MAX_SAFE_INTEGER}`);
+  } catch {
+    kept = { kept: Boolean(localStorage.getItem(LAST_USER)), user: localStorage.getItem(LAST_USER) ?? "" };
+  }
+  user = kept.kept ? (kept.user ?? "") : "";
+  if (user) localStorage.setItem(LAST_USER, user);
+  else localStorage.removeItem(LAST_USER);
+  store.use(user);
+  clearTimeout(timer);
+  if (!user) return false;
+  const here = await store.allChats();
+  seq = here.length ? Number(localStorage.getItem(SEQ + user) ?? 0) : 0;
+  unsent = new Map((JSON.parse(localStorage.getItem(UNSENT + user) ?? "[]") as store.Write[]).map(w => [w.id, w]));
+  await pull().catch(() => {});
+  // What this browser kept alone until now belongs to the only user of the server.
+  if (user === "local" && !localStorage.getItem(COPIED + user)) {
+    const own = await store.everythingOfOwn();
+    const known = new Set((await store.allChats()).map(c => c.id));
+    const chats = own.chats.filter(c => !known.has(c.id));
+    const fresh = new Set(chats.map(c => c.id));
+    if (chats.length) await store.putAll(chats, own.messages.filter(m => fresh.has(m.chat)));
+    localStorage.setItem(COPIED + user, "1");
+  }
+  next();
+  return true;
+}
+
+function next() {
+  clearTimeout(timer);
+  timer = window.setTimeout(() => void turn(), unsent.size ? WAIT_MS : document.hidden ? QUIET_MS : LOOK_MS);
+}
+
+async function turn() {
+  try {
+    await push();
+    await pull();
+  } catch {
+    // Later again: nothing is lost.
+  }
+  next();
+}
+
+/** Takes what is new, before something old is taken for new; waits only a moment for that. */
+export async function refresh() {
+  if (user) await Promise.race([pull().catch(() => {}), new Promise(resolve => window.setTimeout(resolve, REFRESH_MS))]);
+}
+
+/** Sends what was written here. */
+async function push(): Promise<void> {
+  sending ??= send().finally(() => (sending = null));
+  return sending;
+}
+
+async function send() {
+  while (unsent.size) {
+    const batch = [...unsent.values()].slice(0, 200);
+    const items: Item[] = [];
+    let chars = 0;
+    for (const item of await store.current(batch)) {
+      const size = JSON.stringify(item).length;
+      if (items.length && chars + size > CHARS_MAX) break;
+      chars += size;
+      items.push(item);
+    }
+    for (const item of items) unsent.delete(item.id);
+    try {
+      await call("page-store", { method: "POST", body: JSON.stringify({ items }) });
+    } catch (e) {
+      for (const { kind, id, chat } of items) if (!unsent.has(id)) unsent.set(id, { kind, id, chat });
+      throw e;
+    } finally {
+      keepUnsent();
+    }
+  }
+}
+
+/** Takes what is new on the server. */
+async function pull() {
+  for (;;) {
+    const changes = await json<Changes>(`page-store?since=${seq}`);
+    if (!changes.kept || changes.user !== user) return;
+    const items = (changes.items ?? []).filter(item => !unsent.has(item.id) && !isBusy(item.id));
+    if (items.length) {
+      const here = new Map((await store.current(items)).map(item => [item.id, JSON.stringify(item.value)]));
+      const fresh = items.filter(item => here.get(item.id) !== JSON.stringify(item.value));
+      await store.takeOver(fresh);
+      if (fresh.length) for (const f of received) f(fresh);
+    }
+    seq = changes.seq ?? seq;
+    localStorage.setItem(SEQ + user, String(seq));
+    if (!changes.more) return;
+  }
+}
+
+store.written.push(all => {
+  if (!user) return;
+  for (const w of all) unsent.set(w.id, w);
+  keepUnsent();
+  next();
+});
+
+addEventListener("visibilitychange", () => {
+  if (user && !document.hidden) void turn();
+});
+
+// The last writes, if they are short; the others are sent when the page is opened again.
+addEventListener("pagehide", () => {
+  if (!user || !unsent.size) return;
+  void store.current([...unsent.values()]).then(items => {
+    const body = JSON.stringify({ items });
+    if (body.length < LEAVING_CHARS_MAX) fetch("page-store", { method: "POST", body, headers: headers(), keepalive: true }).catch(() => {});
+  });
+});

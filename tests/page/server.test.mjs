@@ -1,0 +1,169 @@
+// What the server keeps and runs for the page: conversations (--page-store) and the operator's MCP servers (--mcp). Called by run.py.
+import assert from "node:assert/strict";
+import { existsSync, mkdtempSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import test, { after, before } from "node:test";
+import { answered, eventually, fresh, launch, saying, send, setExtra, shows, start, TEST } from "./setup.mjs";
+
+let browser, folder;
+before(async () => {
+  browser = await launch();
+  folder = mkdtempSync(join(tmpdir(), "octet-server-"));
+});
+after(async () => {
+  await browser?.close();
+  rmSync(folder, { recursive: true, force: true });
+});
+
+/** A test of a server with these arguments. `open` gives a page in a browser of its own; at the end nothing may have gone wrong in any. */
+function on(name, args, work, env = {}) {
+  test(name, TEST, async () => {
+    const { child, match } = await start(process.env.OCTET, ["serve", "--port", "0", "--seed", "1", ...args()], /listening at (http:\S+)\s/, env);
+    const pages = [];
+    const open = async (options = {}) => {
+      const got = await fresh(browser, match[1], options);
+      pages.push(got);
+      return got.page;
+    };
+    try {
+      await work(open, match[1]);
+      assert.deepEqual(pages.flatMap(p => p.problems), []);
+    } catch (e) {
+      if (process.env.SHOTS && pages.length) await pages.at(-1).page.screenshot({ path: join(process.env.SHOTS, "failed.png") });
+      throw e;
+    } finally {
+      for (const { context } of pages) await context.close();
+      child.removeAllListeners("exit");
+      child.kill("SIGKILL");
+    }
+  });
+}
+
+const titles = page => page.locator("#side .open").allInnerTexts();
+const listed = (page, wanted) => eventually(() => titles(page), got => assert.deepEqual(got, wanted));
+const short = { sampling: { max_tokens: 4 }, thinking: "off" };
+
+on("two browsers see the same conversations", () => ["--page-store", join(folder, "two.db")], async open => {
+  const [laptop, phone] = [await open({ settings: saying("From the laptop.") }), await open({ settings: saying("From the phone.") })];
+  await send(laptop, "Hello from the laptop");
+  await answered(laptop);
+  await listed(phone, ["Hello from the laptop"]);
+  await phone.click("#side .open");
+  await shows(phone, "article.assistant .md", "From the laptop.");
+  // The other goes on, and the first sees it without a reload.
+  await send(phone, "And from the phone");
+  await answered(phone);
+  await laptop.waitForFunction(() => document.querySelectorAll("article").length === 4);
+  await eventually(() => laptop.locator("article.assistant .md >> nth=1").innerText(), text => assert.equal(text, "From the phone."));
+  // A third browser has it from the beginning.
+  const third = await open();
+  await listed(third, ["Hello from the laptop"]);
+  await third.click("#side .open");
+  await third.waitForFunction(() => document.querySelectorAll("article").length === 4);
+  await third.hover("#side li");
+  await third.click('[aria-label="Actions for Hello from the laptop"]');
+  await third.click("[role=menuitem]:has-text('Delete')");
+  await third.click("dialog .danger");
+  await listed(laptop, []);
+  await listed(phone, []);
+  assert.equal(statSync(join(folder, "two.db")).mode & 0o077, 0);
+});
+
+on("what is read on one is written on the other while the answer runs", () => ["--page-store", join(folder, "live.db")], async open => {
+  const [laptop, phone] = [await open({ settings: { extra: JSON.stringify({ ignore_eos: true, max_tokens: 1500, chat_template_kwargs: { enable_thinking: false } }) } }), await open()];
+  await send(laptop, "Tell me a long story");
+  await laptop.waitForSelector("article.assistant .md p");
+  await listed(phone, ["Tell me a long story"]);
+  await phone.click("#side .open");
+  await phone.waitForSelector("article.assistant .md p");
+  await laptop.press("#prompt", "Escape");
+  await answered(laptop, "stopped");
+});
+
+on("without a flag, a server for this machine alone keeps them in the user's data folder", () => [], async (open, url) => {
+  const page = await open({ settings: short });
+  await send(page, "Kept by default");
+  await answered(page);
+  assert.ok(existsSync(join(folder, "data/conversations.db")));
+  const other = await open();
+  await listed(other, ["Kept by default"]);
+  // What this browser kept alone before is taken along, once.
+  assert.equal((await (await fetch(`${url}/page-store`)).json()).user, "local");
+}, { get OCTET_DATA_DIR() { return join(folder, "data"); }, OCTET_PAGE_STORE: undefined });
+
+on("each key has its own conversations", () => ["--api-key", "sk-ann,sk-bob", "--page-store", join(folder, "keys.db")], async open => {
+  const ready = () => document.querySelector("#key");
+  const logIn = async (page, key) => {
+    await page.fill("#key", key);
+    await page.press("#key", "Enter");
+    await page.waitForFunction(() => document.querySelector("#model")?.value);
+  };
+  const ann = await open({ ready, settings: short });
+  await logIn(ann, "sk-ann");
+  await send(ann, "Ann's question");
+  await answered(ann);
+  const other = await open({ ready, settings: short });
+  await logIn(other, "sk-bob");
+  await send(other, "Bob's question");
+  await answered(other);
+  await listed(other, ["Bob's question"]);
+  // In the same browser, too: another key has other conversations.
+  await other.click("#open-settings");
+  await other.click("#scope-page");
+  await other.click("#log-out");
+  await other.waitForSelector("#key");
+  await logIn(other, "sk-ann");
+  await listed(other, ["Ann's question"]);
+});
+
+on("a page that was away sends what it wrote", () => ["--page-store", join(folder, "away.db")], async open => {
+  const page = await open({ settings: short });
+  await send(page, "First");
+  await answered(page);
+  const other = await open();
+  await listed(other, ["First"]);
+  await page.route("**/page-store*", route => route.abort());
+  await page.hover("#side li");
+  await page.click('[aria-label="Actions for First"]');
+  await page.click("[role=menuitem]:has-text('Rename')");
+  await page.fill(".rename", "Renamed while away");
+  await page.keyboard.press("Enter");
+  await listed(page, ["Renamed while away"]);
+  await page.reload();
+  await page.waitForFunction(() => document.querySelector("#model")?.value);
+  await listed(page, ["Renamed while away"]);
+  await page.unroute("**/page-store*");
+  await listed(other, ["Renamed while away"]);
+});
+
+/** A file of MCP servers: one program of the protocol's own reference servers, and one that is not there. */
+function servers() {
+  const file = join(folder, "mcp.json");
+  const everything = join(process.env.PACKAGES, "@modelcontextprotocol/server-everything/dist/index.js");
+  writeFileSync(file, JSON.stringify({ mcpServers: { everything: { command: process.execPath, args: [everything, "stdio"] }, gone: { command: "octet-no-such-program" } } }));
+  return file;
+}
+const MUST = '{"tool_choice": {"type": "function", "function": {"name": "get-structured-content"}}, "chat_template_kwargs": {"enable_thinking": false}}';
+
+on("a tool of the operator's MCP server is asked for once, and remembered", () => ["--mcp", servers()], async open => {
+  const page = await open({ settings: { extra: MUST } });
+  await send(page, "What is the weather in Chicago?");
+  await shows(page, ".call h4", /get-structured-content\s+from everything/);
+  await setExtra(page, '{"max_tokens": 10}');
+  assert.equal(await page.locator(".call .result").count(), 0);
+  await page.click('.call button:has-text("Always run")');
+  await shows(page, ".call .result", /"temperature":\s*\d+/);
+  await page.waitForFunction(() => document.querySelectorAll("article.assistant").length === 2);
+  await answered(page);
+  await page.reload();
+  await page.click("#new");
+  await setExtra(page, MUST);
+  await send(page, "And in New York?");
+  // Nobody is asked any more; the page sends the result by itself, and the model calls again until its turns are over.
+  await shows(page, ".call .result", /"temperature":\s*\d+/);
+  await page.keyboard.press("Escape");
+  await page.click("#open-settings");
+  await page.click("#scope-defaults");
+  await shows(page, "#scope", /gone are not available: cannot start 'octet-no-such-program'/);
+});
