@@ -165,7 +165,7 @@ impl Published {
                 Size::Mix(mix) => (mix, 1.0),
                 Size::Share(share) => (WHOLE, share),
             };
-            Variant { name: self.name, quant: *quant, report: &self.reports[mix], share }
+            Variant { name: self.name, quant, report: &self.reports[mix], share }
         };
         QUANTS.iter().filter(published).map(of_model)
     }

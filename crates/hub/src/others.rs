@@ -195,7 +195,7 @@ mod tests {
         ] {
             write(root.join(file), "GGUF");
         }
-        let all = lm_studio(&[root.clone()]);
+        let all = lm_studio(std::slice::from_ref(&root));
         assert_eq!(names(&all), ["lmstudio:a/r/x-Q4_K_M", "lmstudio:b/r/y-00001-of-00002"]);
         assert_eq!(find(&all, "lmstudio:X-q4_k_m").unwrap(), root.join("a/r/x-Q4_K_M.gguf"));
         assert!(find(&all, "lmstudio:z").is_err());

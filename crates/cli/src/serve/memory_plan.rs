@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(roomy.options.kv_tokens, Some(4000));
         // Not 2 GiB of states that nothing could refer to.
         assert!(
-            roomy.limits.snapshots > 100 && roomy.limits.snapshots <= 4000 / PAGE_TOKENS,
+            roomy.limits.snapshots > 10 && roomy.limits.snapshots <= 4000 / PAGE_TOKENS,
             "{}",
             roomy.limits.snapshots
         );

@@ -80,10 +80,13 @@ pub struct Answer {
     pub failed: bool,
 }
 
+/// An open connection, and the server's tools.
+type Open = (Arc<Client>, Arc<Vec<Value>>);
+
 /// A server, and its connection once there is one.
 struct Connection {
     server: Server,
-    open: Mutex<Option<(Arc<Client>, Arc<Vec<Value>>)>>,
+    open: Mutex<Option<Open>>,
 }
 
 impl Connection {
