@@ -186,7 +186,9 @@ impl Session {
 
     /// Clears the conversation, not the settings.
     pub fn clear(&mut self) {
-        let (variables, tools) = (std::mem::take(&mut self.chat.variables), self.chat.tools.take());
+        let variables = std::mem::take(&mut self.chat.variables);
+        // Those of MCP servers stay; those of a conversation that was loaded do not.
+        let tools = self.chat.tools.take().filter(|_| !self.tools.is_empty());
         self.chat = Conversation { system: self.system.clone(), variables, tools, ..Default::default() };
     }
 

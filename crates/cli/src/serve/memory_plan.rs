@@ -254,7 +254,7 @@ mod tests {
         let room = least + 1000 * report.state_bytes();
         let some = bill(Some(room));
         assert_eq!(some.options.kv_tokens, Some(4000));
-        assert!(some.total(&report) <= room && some.limits.snapshots > 100);
+        assert!(some.total(&report) <= room && some.limits.snapshots > 10);
         let own = Options { kv_tokens: Some(2000), snapshot_memory: Some(1), ..options.clone() };
         let own = MemoryPlan::new(&report, &own, Some(0)).unwrap().options;
         assert_eq!((own.kv_tokens, own.snapshot_memory), (Some(2000), Some(1)));

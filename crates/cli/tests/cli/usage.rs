@@ -106,7 +106,7 @@ fn models_that_are_not_there() {
     let place = Place::new();
     place.octet(&["show", "missing.gguf"]).fails(1, &["missing.gguf", "no such file", "octet list"]);
     place.octet(&["show", "smollm:135m"]).fails(1, &["smollm:135m", "did you mean 'smollm2:135m'?"]);
-    place.octet(&["show", "smollm2:135m"]).fails(1, &["smollm2:135m", "HF_HUB_OFFLINE"]);
+    place.octet(&["run", "smollm2:135m", "Hi"]).fails(1, &["smollm2:135m", "HF_HUB_OFFLINE"]);
     place.octet(&["show", "-hf", "me/nothing:Q8_0"]).fails(1, &["me/nothing", "HF_HUB_OFFLINE"]);
 }
 
