@@ -445,7 +445,7 @@ fn of_the_proxy() -> Vec<Row> {
         top(
             "mcp_servers",
             &file("", "", "mcp_servers: {wikipedia: {url: 'https://x'}}"),
-            Noted("clients connect to MCP servers"),
+            Done(|c| c.mcp_servers["wikipedia"]["url"].clone(), json!("https://x")),
         ),
         top("sandbox_tools", &file("", "", "sandbox_tools: []"), Noted("is not supported")),
     ]
