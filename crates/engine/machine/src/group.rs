@@ -81,7 +81,8 @@ fn folders(mount: &Mount, group: &Path) -> Vec<PathBuf> {
     let below = group.strip_prefix(&mount.root).unwrap_or(Path::new(""));
     let is_below = below.components().all(|part| matches!(part, std::path::Component::Normal(_)));
     let below = if is_below { below } else { Path::new("") };
-    below.ancestors().map(|path| mount.point.join(path)).collect()
+    // Joining an empty path would add a slash.
+    below.ancestors().map(|path| mount.point.join(path).components().collect()).collect()
 }
 
 /// What a group leaves, if it has a limit.
