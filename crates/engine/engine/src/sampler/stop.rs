@@ -81,6 +81,11 @@ impl StopStrings {
         self.stops.is_empty()
     }
 
+    /// Bytes of text that may begin a stop string, and were not given yet.
+    pub fn held(&self) -> usize {
+        self.text.len() - self.given
+    }
+
     /// Adds text. Ignored after a match.
     pub fn push(&mut self, piece: &str) -> Match<'_> {
         self.drop_returned();

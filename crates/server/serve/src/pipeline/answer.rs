@@ -6,7 +6,7 @@ use octet_engine::tokenizer::Tokenizer;
 use octet_parser::{Changes, Delta};
 use uuid::Uuid;
 
-use super::answer_reader::AnswerReader;
+use super::answer_reader::{AnswerReader, Next};
 use super::plan::Reader;
 
 /// One answer.
@@ -17,8 +17,8 @@ pub struct Choice {
     /// Log-probabilities of tokens whose text is not emitted yet.
     waiting: Vec<TokenLogprob>,
     logprobs: bool,
-    /// A stop string ended the answer: tokens after the last text are its.
-    is_cut: bool,
+    /// What follows the text: tokens of a stop text are not part of the answer.
+    next: Next,
     /// The next text begins the answer's content: white space and tags before it are not part of it.
     begins: bool,
     /// The client wants token ids.
@@ -40,7 +40,7 @@ impl Choice {
             calls: 0,
             waiting: Vec::new(),
             logprobs,
-            is_cut: false,
+            next: Next::Held(0),
             begins: reader.is_some(),
             tokens,
             last: None,
@@ -86,7 +86,7 @@ impl Choice {
             None if text.is_empty() => {}
             None => self.push_text(text, out),
             Some(mut reader) => {
-                reader.token(text, &mut |delta, is_last| self.delta(delta, is_last, out));
+                reader.token(text, &mut |delta, next| self.delta(delta, next, out));
                 self.reader = Some(reader);
             }
         }
@@ -97,7 +97,10 @@ impl Choice {
         if std::mem::replace(&mut self.begins, false) {
             self.waiting.drain(..before(&self.waiting, text));
         }
-        let n = if self.is_cut { within(&self.waiting, text.len()) } else { self.waiting.len() };
+        let n = match self.next {
+            Next::Stop => within(&self.waiting, text.len()),
+            Next::Held(bytes) => self.waiting.len() - last_of(&self.waiting, bytes),
+        };
         if n > 0 {
             out.push(Event::Logprobs { choice, tokens: self.waiting.drain(..n).collect() });
         }
@@ -110,10 +113,10 @@ impl Choice {
         self.begins = true;
     }
 
-    /// A part of the answer; the last one, if a stop text follows.
-    fn delta(&mut self, delta: Delta<'_>, is_last: bool, out: &mut Vec<Event>) {
+    /// A part of the answer.
+    fn delta(&mut self, delta: Delta<'_>, next: Next, out: &mut Vec<Event>) {
         let choice = self.index;
-        self.is_cut |= is_last;
+        self.next = next;
         match delta {
             Delta::Content(text) => self.push_text(text, out),
             Delta::Reasoning(text) => {
@@ -146,11 +149,12 @@ impl Choice {
         if self.last.is_some_and(|id| finish == Finish::StopToken || tokenizer.eos_ids().contains(&id)) {
             self.waiting.pop();
         }
-        self.is_cut = finish == Finish::StopString;
+        // The engine found a stop text itself.
+        self.next = if finish == Finish::StopString { Next::Stop } else { Next::Held(0) };
         let (mut changes, mut stop) = (Changes::default(), stop);
         if let Some(mut reader) = self.reader.take() {
-            changes = reader.finish(finish == Finish::Length, &mut |delta, is_last| {
-                self.delta(delta, is_last, out);
+            changes = reader.finish(finish == Finish::Length, &mut |delta, next| {
+                self.delta(delta, next, out);
             });
             stop = reader.stopped_by().map(str::to_string);
         }
@@ -177,6 +181,17 @@ fn within(tokens: &[TokenLogprob], bytes: usize) -> usize {
         is_within
     };
     tokens.iter().take_while(is_within).count()
+}
+
+/// The number of last tokens that lie within the last `bytes` bytes.
+fn last_of(tokens: &[TokenLogprob], bytes: usize) -> usize {
+    let mut left = bytes;
+    let is_within = |token: &&TokenLogprob| {
+        let rest = left.checked_sub(token.bytes.len());
+        left = rest.unwrap_or(0);
+        rest.is_some() && !token.bytes.is_empty()
+    };
+    tokens.iter().rev().take_while(is_within).count()
 }
 
 /// The number of tokens before those that begin with `text`: tags, and white space that is not in the text.

@@ -6,6 +6,15 @@ use octet_engine::engine::TextEnd;
 use octet_engine::sampler::StopStrings;
 use octet_parser::{Changes, Delta, Parser};
 
+/// What follows a part of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// This many bytes were read and are not certain yet: they may begin a stop text.
+    Held(usize),
+    /// A stop text: it was the last part.
+    Stop,
+}
+
 /// A parser that ends at stop texts, or with an answer's only call.
 pub struct AnswerReader {
     parser: Option<Parser>,
@@ -32,8 +41,8 @@ impl AnswerReader {
         self.stops.matched()
     }
 
-    /// Reads the text of the next token; true if the answer ends with it. `emit` gets what is certain, and whether the answer ends there.
-    pub fn token(&mut self, text: &str, emit: &mut impl FnMut(Delta<'_>, bool)) -> bool {
+    /// Reads the text of the next token; true if the answer ends with it. `emit` gets what is certain, and what follows.
+    pub fn token(&mut self, text: &str, emit: &mut impl FnMut(Delta<'_>, Next)) -> bool {
         self.tokens += 1;
         let counts = self.tokens > self.min_tokens;
         if let Some(mut parser) = self.parser.take().filter(|_| !self.has_ended) {
@@ -45,7 +54,7 @@ impl AnswerReader {
     }
 
     /// Ends the answer, which its maximum length may have cut. Returns what the parser changed.
-    pub fn finish(&mut self, cut: bool, emit: &mut impl FnMut(Delta<'_>, bool)) -> Changes {
+    pub fn finish(&mut self, cut: bool, emit: &mut impl FnMut(Delta<'_>, Next)) -> Changes {
         let Some(parser) = self.parser.take() else { return Changes::default() };
         if self.stopped_by().is_some() {
             return parser.changes();
@@ -55,31 +64,33 @@ impl AnswerReader {
         changes
     }
 
-    fn delta(&mut self, delta: Delta<'_>, is_text: bool, emit: &mut impl FnMut(Delta<'_>, bool)) {
+    fn delta(&mut self, delta: Delta<'_>, is_text: bool, emit: &mut impl FnMut(Delta<'_>, Next)) {
         if self.stopped_by().is_some() {
             return;
         }
         match delta {
             Delta::Content(text) if is_text => {
+                let read = self.stops.held() + text.len();
                 let found = self.stops.push(text);
                 self.has_ended |= found.stopped;
+                let next = if found.stopped { Next::Stop } else { Next::Held(read - found.emit.len()) };
                 if !found.emit.is_empty() {
-                    emit(Delta::Content(found.emit), found.stopped);
+                    emit(Delta::Content(found.emit), next);
                 }
             }
             // No stop text goes on behind this.
             other => {
                 self.flush(emit);
-                emit(other, false);
+                emit(other, Next::Held(0));
             }
         }
     }
 
-    fn flush(&mut self, emit: &mut impl FnMut(Delta<'_>, bool)) {
+    fn flush(&mut self, emit: &mut impl FnMut(Delta<'_>, Next)) {
         if self.stopped_by().is_none() {
             let rest = self.stops.flush();
             if !rest.is_empty() {
-                emit(Delta::Content(rest), false);
+                emit(Delta::Content(rest), Next::Held(0));
             }
         }
     }
