@@ -206,7 +206,7 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// The tokens of `text`, without BOS: see [`Tokenizer::bos`].
+    /// The tokens of `text`, without BOS: see [`Tokenizer::prefix`].
     pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>, EncodeError> {
         Ok(self.run(text, &[], special, None)?.tokens)
     }
