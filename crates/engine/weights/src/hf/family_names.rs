@@ -2,7 +2,7 @@
 
 use super::arch::Layout;
 use super::families::{AroundZero, Family};
-use super::names::{Target, inner, numbered};
+use super::names::{EXPERT, Target, inner, numbered};
 use crate::source::Convert;
 
 /// Tensors outside of layers.
@@ -118,16 +118,6 @@ const WHOLE: &[(&str, &str, Convert, bool)] = &[
     ("linear_attn.A_log", "ssm_a", Convert::NegExp, false),
     ("linear_attn.dt_bias", "ssm_dt.bias", Convert::None, false),
     ("linear_attn.conv1d.weight", "ssm_conv1d.weight", Convert::None, true),
-];
-
-/// Projections of one expert, after the name of the mixture.
-const EXPERT: &[(&str, &str)] = &[
-    ("gate_proj", "ffn_gate"),
-    ("up_proj", "ffn_up"),
-    ("down_proj", "ffn_down"),
-    ("w1", "ffn_gate"),
-    ("w3", "ffn_up"),
-    ("w2", "ffn_down"),
 ];
 
 /// Parts of other kinds of input.

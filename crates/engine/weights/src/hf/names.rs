@@ -77,7 +77,7 @@ const LINEAR: &[(&str, &str)] = &[
 ];
 
 /// Projections of one expert.
-const EXPERT: &[(&str, &str)] = &[
+pub(super) const EXPERT: &[(&str, &str)] = &[
     ("gate_proj", "ffn_gate"),
     ("up_proj", "ffn_up"),
     ("down_proj", "ffn_down"),
