@@ -32,7 +32,7 @@ const DRAFT: Meaning = Ignored("speculative decoding adapts by itself; --specula
 const MEMORY: Meaning =
     Ignored("the cache is one for all requests; --kv-tokens and --cache-ram set its size");
 const LOG: Meaning = Ignored("-v and RUST_LOG say what is logged, to standard error");
-const ALWAYS: Meaning = Ignored("it is always so here");
+const ALWAYS: Meaning = Ignored("always on");
 const PAGE: Meaning = Ignored("the chat page has no settings on the server");
 const CORS: Meaning = Ignored("--cors-origin says which web pages may use the server");
 const VISION: Meaning = Ignored("no model sees images here");

@@ -97,30 +97,6 @@ impl ToolSyntax {
             _ => calls.iter().map(one).collect::<Vec<_>>().join("\n"),
         }
     }
-
-    /// The text that ends a call before another one, and the part of it that belongs to the call: if answers may have one call only,
-    /// they end there.
-    pub fn end_of_one(&self) -> Option<(String, String)> {
-        let text = |pieces: &[Piece]| match pieces {
-            [Piece::Text(text), ..] => text.clone(),
-            _ => String::new(),
-        };
-        match self {
-            // gpt-oss ends its answer after a call.
-            Self::None | Self::Harmony => None,
-            Self::Qwen3Coder | Self::Hermes => Some(("</tool_call>".into(), "</tool_call>".into())),
-            Self::Native(syntax) => {
-                let at = syntax.call.iter().position(|p| matches!(p, Piece::Arguments(_)))?;
-                let is_json = syntax.call[at] == Piece::Arguments(Arguments::Json);
-                let end = format!("{}{}", if is_json { "}" } else { "" }, text(&syntax.call[at + 1..]));
-                let separator = text(syntax.separator.as_deref()?);
-                let stop = format!("{end}{}", separator.trim_end());
-                // A list continues with a comma and a bracket.
-                let is_clear = end.len() > 1 || separator == text(&syntax.open);
-                Some((stop, end)).filter(|(stop, end)| stop.len() > end.len() && is_clear)
-            }
-        }
-    }
 }
 
 impl FromStr for ToolSyntax {

@@ -314,10 +314,12 @@ fn feed_forward(text: &Fields, kinds: &[String], keys: &mut Keys) -> Result<(), 
     if let Some(norm) = text.opt_bool("norm_topk_prob")? {
         keys.put("expert_weights_norm", Value::Bool(norm));
     }
-    let func = match (text.opt_str("scoring_func")?, text.opt_u32("n_routed_experts")?) {
-        (Some("sigmoid"), _) => Some(2),
-        (Some("softmax"), _) => Some(1),
-        _ => None,
+    let field = "scoring_func";
+    let func = match text.opt_str(field)? {
+        Some("sigmoid") => Some(2),
+        Some("softmax") => Some(1),
+        Some(other) => return Err(text.bad(field, format!("is '{other}'; expected sigmoid or softmax"))),
+        None => None,
     };
     if let Some(func) = func {
         keys.put_u32("expert_gating_func", func);

@@ -143,6 +143,10 @@ fn config_variants() {
 fn configs_that_are_refused() {
     for (edit, want) in [
         (
+            json!({"model_type": "seed_oss", "scoring_func": "x"}),
+            "field 'scoring_func' is 'x'; expected sigmoid or softmax",
+        ),
+        (
             json!({"model_type": "mamba"}),
             "field 'model_type' is 'mamba', which is not supported (known: qwen3_5_moe, ",
         ),
