@@ -298,9 +298,9 @@ mod tests {
         for (name, value, note) in [
             ("LLAMA_ARG_N_GPU_LAYERS", "99", "one device"),
             ("LLAMA_ARG_FLASH_ATTN", "off", "one kind of attention"),
-            ("LLAMA_ARG_ENDPOINT_METRICS", "1", "always so"),
+            ("LLAMA_ARG_ENDPOINT_METRICS", "1", "always on"),
             ("LLAMA_ARG_ENDPOINT_SLOTS", "0", "/slots is always there"),
-            ("LLAMA_ARG_CONTEXT_SHIFT", "false", "always so"),
+            ("LLAMA_ARG_CONTEXT_SHIFT", "false", "always on"),
             ("LLAMA_ARG_NO_MMAP", "1", "file is read"),
             ("LLAMA_ARG_NO_JINJA", "1", "Jinja"),
             ("LLAMA_ARG_SPEC_DRAFT_HF_REPO", "a/b", "--model-draft"),
