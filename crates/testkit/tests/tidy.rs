@@ -70,6 +70,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("router", &["api", "config", "upstream"]),
     ("upstream", &["api", "config"]),
     ("hub", &[]),
+    ("images", &[]),
     ("parser", &[]),
     ("keys", &[]),
     ("mcp", &[]),
