@@ -3,9 +3,11 @@
 use std::ops::ControlFlow;
 
 use octet_engine::engine::{Answer, Engine, Finish, Request};
+use octet_engine::sampler::StopStrings;
 use octet_engine::template::{ChatInput, ChatTemplate, ProbeBudget};
 use octet_engine::tokenizer::{Prompt, Special, Tokenizer};
 use octet_parser::{Delta, Format, Options, Parser, Start, Tool, ToolCall, ToolsVariable, derive};
+use octet_serve::{AnswerReader, ReaderEnd};
 use serde_json::{Map, Value, json};
 
 use super::print::Kind;
@@ -129,8 +131,17 @@ impl Session {
         on_text: &mut dyn FnMut(Kind, &str) -> ControlFlow<()>,
     ) -> anyhow::Result<Reply> {
         let (prompt, repeated, start) = self.prompt()?;
-        // Without tools, calls are shown as text.
-        let mut parser = Parser::new(self.format.clone(), start, self.tools.clone(), Options::default());
+        // Without tools, calls are shown as text. Stop texts count in the answer's own text only, so the reader finds them.
+        let stops = StopStrings::new(self.request.stop.clone())?;
+        let reads_to_the_end = stops.is_empty();
+        let make = {
+            let (format, tools, min) = (self.format.clone(), self.tools.clone(), self.request.min_tokens);
+            move || {
+                let parser = Parser::new(format.clone(), start, tools.clone(), Options::default());
+                AnswerReader::new(parser, stops.clone(), min)
+            }
+        };
+        let mut reader = make();
         let (mut reasoning, mut content, mut calls) = (String::new(), String::new(), Vec::new());
         let mut emit = |delta: Delta<'_>| match delta {
             Delta::Reasoning(text) => {
@@ -152,11 +163,15 @@ impl Session {
                 ControlFlow::Continue(())
             }
         };
-        let request = Request { prompt, checkpoints: vec![repeated], ..self.request.clone() };
+        let mut request = Request { prompt, checkpoints: vec![repeated], ..self.request.clone() };
+        request.stop.clear();
+        if !reads_to_the_end {
+            request.end = Some(Box::new(ReaderEnd::new(make)));
+        }
         let answer = self.engine.generate(request, &mut |text| {
             let mut flow = ControlFlow::Continue(());
             let mut has_text = false;
-            parser.push(text, &mut |delta| {
+            reader.token(text, &mut |delta, _| {
                 has_text = true;
                 let next = emit(delta);
                 if flow.is_continue() {
@@ -166,7 +181,7 @@ impl Session {
             // Checks for an interrupt even without new text.
             if has_text { flow } else { emit(Delta::Content("")) }
         })?;
-        parser.finish(&mut |delta| {
+        reader.finish(answer.finish == Finish::Length, &mut |delta, _| {
             let _ = emit(delta); // the answer is over either way
         });
         Ok(Reply { reasoning, content, calls, answer })

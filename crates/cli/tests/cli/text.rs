@@ -398,7 +398,7 @@ fn reasoning_is_no_part_of_a_piped_answer() {
     let thinks = ["--chat-template", "thinks.jinja"];
     let out = json_of(&run(&place, &[&thinks[..], &["--json", "Hello"]].concat()).ok().stdout);
     assert_eq!(out["content"], "");
-    assert!(!out["reasoning_content"].as_str().unwrap().is_empty());
+    let first: String = out["reasoning_content"].as_str().unwrap().chars().take(1).collect();
     // A piped answer contains the answer alone.
     let piped = run(&place, &[&thinks[..], &["Hello"]].concat()).ok();
     assert_eq!(piped.stdout, "");
@@ -409,6 +409,9 @@ fn reasoning_is_no_part_of_a_piped_answer() {
     let hidden = run(&place, &[&thinks[..], &["--hide-thinking", "Hello"]].concat()).ok();
     assert_eq!(hidden.stdout, "");
     assert!(hidden.stderr.contains("thinking"), "{}", hidden.stderr);
+    // Stop texts do not count in it.
+    let whole = run(&place, &[&thinks[..], &["--json", "--stop", &first, "Hello"]].concat()).ok();
+    assert_eq!(json_of(&whole.stdout)["reasoning_content"], out["reasoning_content"]);
     let hidden = run(&place, &[&thinks[..], &["--hide-thinking", "--json", "Hello"]].concat()).ok();
     assert_eq!(json_of(&hidden.stdout)["reasoning_content"], Value::Null);
 }

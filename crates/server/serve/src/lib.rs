@@ -30,5 +30,5 @@ pub use gateway::{Gateway, MakeModel, Reload, Routes, check};
 pub use models::{BoxError, FreeMemory, MakeEngine, Memory, ModelCard, ModelSpec, OnDevice, Open};
 pub use octet_parser::{ReasoningFormat, ToolSyntax};
 pub use ops::{Keys, experts_json};
-pub use pipeline::AnswerReader;
+pub use pipeline::{AnswerReader, ReaderEnd};
 pub use server::{Reserved, Server, Stage};

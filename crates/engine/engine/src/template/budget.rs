@@ -10,8 +10,8 @@ use minijinja::value::Object;
 
 /// Maximum number of steps: long conversations take thousands, an endless loop is stopped.
 pub(super) const FUEL: u64 = 10_000_000;
-/// Maximum size of all texts and lists that are created.
-pub(super) const MADE_BYTES_MAX: u64 = 1 << 30;
+/// Maximum size of all texts and lists that are created. A prompt of 4 MiB makes a tenth; a text that grows holds three times its size.
+pub(super) const MADE_BYTES_MAX: u64 = 1 << 28;
 /// Maximum work of scanning values, in blocks of 16 bytes or half an item.
 const WORK_MAX: u64 = 1 << 24;
 /// Maximum time of a rendering.

@@ -15,7 +15,7 @@ mod run;
 mod sampling;
 
 pub use acquire::acquire;
-pub use answer_reader::AnswerReader;
+pub use answer_reader::{AnswerReader, ReaderEnd};
 pub use blocking_pool::BlockingPool;
 pub use embed::embed;
 pub use errors::{draining, unknown, unnamed};

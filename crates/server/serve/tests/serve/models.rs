@@ -103,6 +103,31 @@ async fn models_take_turns_if_memory_is_short() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_slow_load_does_not_delay_other_models() {
+    let (mut slow, opened) = counted("slow");
+    let (open, (release, wait)) = (Arc::clone(&slow.open), std::sync::mpsc::channel::<()>());
+    let (wait, armed) = (std::sync::Mutex::new(wait), Arc::new(AtomicBool::new(false)));
+    let is_slow = Arc::clone(&armed);
+    slow.open = Arc::new(move || {
+        let opened = open();
+        if is_slow.load(Ordering::Relaxed) {
+            let _ = wait.lock().unwrap().recv_timeout(PATIENCE); // an error is what it waits for
+        }
+        opened
+    });
+    let f = Fixture::with(Options::new(vec![slow, model("other")])).await;
+    let before = opened.load(Ordering::Relaxed);
+    armed.store(true, Ordering::Relaxed);
+    let request = f.request(CHAT, &ask("slow"));
+    let asked = tokio::spawn(async move { request.send().await.unwrap().status() });
+    f.until("the slow one is being opened", || opened.load(Ordering::Relaxed) > before).await;
+    f.ok(CHAT, &ask("other")).await;
+    assert!(f.app.models().loaded(0).is_none());
+    drop(release);
+    assert_eq!(asked.await.unwrap(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_failed_load_reports_why_and_is_retried() {
     let mut spec = model("tiny");
     let (open, broken) = (Arc::clone(&spec.open), Arc::new(AtomicBool::new(false)));

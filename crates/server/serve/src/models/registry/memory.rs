@@ -54,15 +54,18 @@ fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
 impl Rules for Models {
     type Error = AcquireError;
 
-    /// One model is loaded at a time. Loaded models count against the memory limit, and so does the one being loaded; queued ones do not.
+    /// Loaded models count against the memory limit, and so do those being loaded; queued ones do not. Models are loaded side by side if
+    /// there is room for all that the others may still take; otherwise one after the other, so that none is refused for what another
+    /// has taken only in part.
     fn fits(&mut self, x: usize, running: &[Running]) -> Fit<AcquireError> {
-        if let Some(loading) = running.iter().find(|r| r.phase == Phase::Starting) {
-            return Fit::Blocked { by: vec![loading.index], again: None };
-        }
+        let loading = running.iter().find(|r| r.phase == Phase::Starting);
         let Some(free) = self.free_now(x) else { return Fit::Unknown };
         let short = match free.map(|free| self.shortage(x, free, running)) {
             Ok(None) => return Fit::Yes,
-            Ok(Some(short)) => short,
+            Ok(Some(short)) => match loading {
+                Some(loading) => return Fit::Blocked { by: vec![loading.index], again: None },
+                None => short,
+            },
             Err(why) => return Fit::Never(self.all[x].refusal(&why)),
         };
         let device = short.device.as_ref().map(|d| d.name.as_str());
@@ -135,13 +138,20 @@ impl Models {
             let others = || running.iter().map(|r| self.bytes_of(r, device)).sum::<u64>();
             limit.map(|limit| limit.saturating_sub(others()))
         };
+        // How much of its memory a model has taken that is being loaded is not known.
+        let unloaded = |free: Option<u64>, device| {
+            let loading = running.iter().filter(|r| r.phase == Phase::Starting);
+            let pending = loading.map(|r| self.bytes_of(r, device)).sum::<u64>();
+            free.map(|free| free.saturating_sub(pending))
+        };
         let card = &self.all[x].entry.card;
-        let free = least(machine, left(self.memory.limit, None));
+        let free = least(unloaded(machine, None), left(self.memory.limit, None));
         if let Some(free) = free.filter(|free| *free < card.memory_bytes) {
             return Some(Shortage { need: card.memory_bytes, free, device: None });
         }
         let on = card.on_device.as_ref()?;
-        let free = least(device, left(on.limit, Some(&on.name))).filter(|free| *free < on.bytes)?;
+        let free = least(unloaded(device, Some(&on.name)), left(on.limit, Some(&on.name)))
+            .filter(|free| *free < on.bytes)?;
         Some(Shortage { need: on.bytes, free, device: Some(on.clone()) })
     }
 }
