@@ -8,6 +8,7 @@ use octet_compute::selftest::{self, Check};
 use serde_json::{Value, json};
 
 use crate::device::{self, DeviceName};
+use crate::progress::Bar;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -58,7 +59,9 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let mut wrong = Vec::new();
     let mut rows = Vec::new();
     for device in devices {
+        let working = Bar::working(&format!("checking {device}"));
         let found = examine(device, args)?;
+        drop(working);
         if !found.checks.iter().all(Check::passed) {
             wrong.push(device.to_string());
         }

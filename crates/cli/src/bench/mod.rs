@@ -342,6 +342,7 @@ fn measure(
             bar.update(done, (tests.len() * runs) as u64);
         })?;
         let stages = model.backend().stages();
+        bar.set_message(format!("{}: share of the memory bandwidth", test.name()));
         let share = if args.no_bandwidth { Ok(None) } else { bench::share(&mut *model, test) };
         // The rows are complete without it.
         let share = share.unwrap_or_else(|e| {
@@ -385,7 +386,9 @@ fn load(
             let mut cpu = Cpu::new(&args.kernels.options(threads))?;
             subject.prefetch = Some(cpu.prefetch_distance());
             // Before the weights use the memory.
+            let working = (!args.no_bandwidth).then(|| Bar::working("measuring the memory bandwidth"));
             let passes = (!args.no_bandwidth).then(|| cpu.measure_bandwidth(BANDWIDTH_PASSES)).transpose()?;
+            drop(working);
             let bar = Bar::bytes(loading);
             (models::load(model, cpu, limits, &mut |done, all| bar.update(done, all))?, "CPU", passes)
         }

@@ -16,6 +16,7 @@ mod wrap;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use octet_engine::engine::Finish;
@@ -235,7 +236,7 @@ fn open(
     let mut engine = crate::loading::load(model, &args.engine, settings)?;
     // If a program reads standard error, only unexpected devices are reported.
     if args.verbose || std::io::stderr().is_terminal() || engine.backend().memory_bytes().is_some() {
-        let missing = args.engine.device.missing();
+        let missing = args.engine.device.missing().filter(|_| args.verbose || is_first_today(settings));
         let missing = missing.map_or_else(String::new, |why| format!("; no graphics device: {why}"));
         note!("{}{missing}", place(model, &mut engine));
     }
@@ -244,6 +245,19 @@ fn open(
     request.sampling.logprobs = args.logprobs;
     request.continues = args.raw;
     Ok(Session::new(engine, template, chat, args.chat.system.clone(), request, tools))
+}
+
+/// Whether the reason why no graphics device was found has not been told for a day: it does not change with each answer.
+fn is_first_today(settings: &Settings) -> bool {
+    let Some(folder) = &settings.data else { return true };
+    let told = folder.join("no-graphics-device");
+    let age = std::fs::metadata(&told).and_then(|m| m.modified()).ok().and_then(|at| at.elapsed().ok());
+    if age.is_some_and(|age| age < Duration::from_secs(24 * 60 * 60)) {
+        return false;
+    }
+    // Where nothing can be written, it is told each time.
+    let _ = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&told, ""));
+    true
 }
 
 /// The device and the memory used on it: `model.gguf on vulkan:0 (NVIDIA GeForce RTX 3090): 19.84 GiB of its memory`.
