@@ -34,7 +34,7 @@ pub struct Candidate<'a> {
     pub live: DeploymentStatus,
     /// Requests at the target, including those of others, if known.
     pub load: Option<u32>,
-    /// Tokens of this prompt in its cache, if known.
+    /// Tokens of this prompt in its cache, or in what was sent to it, if known.
     pub cached_tokens: Option<u64>,
     /// Tokens of this prompt, if counted.
     pub prompt_tokens: Option<u64>,
@@ -299,10 +299,18 @@ fn latency(c: &Candidate<'_>, stream: bool) -> f64 {
 
 /// How much more than its share of the load a deployment may have for its cache (Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing
 /// with bounded loads", 2018).
-const LOAD_MAX: f64 = 1.25;
+const LOAD_MAX: f64 = 2.0;
+/// It may always have this many requests more than its share: with few requests, one more is much more than a share.
+const LOAD_SLACK: f64 = 8.0;
+/// Computing this many tokens of a prompt again is as bad as one more request at the deployment. Smaller values keep conversations
+/// together, larger ones spread the load; see `router_prefix.rs` in the tests.
+const REQUEST_TOKENS: f64 = 512.0;
 /// Fewer cached tokens than this do not affect the choice.
 const CACHED_MIN: u64 = 64;
 
+/// The deployment with the least work: tokens of the prompt that are not in its cache, and the requests that it has already. Deployments
+/// with much more than their share of the load are left out. Among equals the hash of the prompt's beginning decides, so that several
+/// routers agree.
 fn by_prefix(
     all: &[&Candidate<'_>],
     weights: &[f64],
@@ -311,19 +319,35 @@ fn by_prefix(
 ) -> (usize, &'static str) {
     let sum: f64 = weights.iter().sum();
     let total = all.iter().map(|c| f64::from(busy(c))).sum::<f64>() + 1.0;
-    let room = |i: usize| f64::from(busy(all[i])) < (LOAD_MAX * total * weights[i] / sum).ceil();
-    let cached = |i: &usize| all[*i].cached_tokens.unwrap_or(0);
-    let warm = (0..all.len()).filter(|i| room(*i) && cached(i) >= CACHED_MIN).max_by_key(cached);
-    if let Some(at) = warm {
-        return (at, "cached prefix");
-    }
-    let Some(prefix) = demand.prefix else {
-        return (lowest(all, weights, rng, 0.0, |c| f64::from(busy(c))), "least busy");
+    let share = |i: usize| total * weights[i] / sum;
+    // The bounds' sum exceeds the load, so at least one deployment with a weight is below its bound.
+    let has_room = |i: &usize| {
+        let most = (LOAD_MAX * share(*i)).ceil().max(share(*i) + LOAD_SLACK);
+        weights[*i] > 0.0 && f64::from(busy(all[*i])) < most
     };
-    let mut ranked: Vec<usize> = (0..all.len()).collect();
-    let score = |i: usize| hash::score(prefix, &all[i].terms.id, weights[i]);
-    ranked.sort_by(|a, b| score(*b).total_cmp(&score(*a)));
-    // The sum of all bounds exceeds the load, so at least one deployment is below its bound.
-    let at = ranked.iter().copied().find(|i| room(*i)).unwrap_or(ranked[0]);
-    (at, "prefix")
+    let open: Vec<usize> = (0..all.len()).filter(has_room).collect();
+    let cached = |i: usize| all[i].cached_tokens.filter(|n| *n >= CACHED_MIN).unwrap_or(0);
+    let most_cached = open.iter().map(|i| cached(*i)).max().unwrap_or(0);
+    // Twice the weight bears twice the requests.
+    let average = sum / all.len() as f64;
+    let work = |i: usize| {
+        let load = f64::from(busy(all[i])) * average / weights[i];
+        (most_cached - cached(i)) as f64 + REQUEST_TOKENS * load
+    };
+    let least = open.iter().map(|i| work(*i)).fold(f64::INFINITY, f64::min);
+    let best: Vec<usize> = open.into_iter().filter(|i| work(*i) <= least).collect();
+    let at = match (&best[..], demand.prefix) {
+        ([], _) => return (lowest(all, weights, rng, 0.0, |c| f64::from(busy(c))), "least busy"),
+        (_, Some(prefix)) => {
+            let score = |i: &usize| hash::score(prefix, &all[*i].terms.id, weights[*i]);
+            best.iter().copied().max_by(|a, b| score(a).total_cmp(&score(b))).unwrap_or(best[0])
+        }
+        (_, None) => best[by_weight(&best.iter().map(|i| weights[*i]).collect::<Vec<_>>(), rng)],
+    };
+    let why = match (cached(at), demand.prefix) {
+        (1.., _) => "cached prefix",
+        (0, Some(_)) => "prefix",
+        (0, None) => "least busy",
+    };
+    (at, why)
 }

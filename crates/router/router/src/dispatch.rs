@@ -15,6 +15,7 @@ use crate::attempt::{AttemptError, OpenAnswer, too_late};
 use crate::choose::{Candidate, Ineligible, Pick, Requirements, choose, unfit};
 use crate::confidence::Meter;
 use crate::failure::{Failure, FailureKind, is_of_the_request};
+use crate::prefix::{BLOCK_TOKENS, blocks};
 use crate::request::Call;
 use crate::retry::{Next, RetryState};
 use crate::shadow::{CopyGuard, Shadows};
@@ -48,6 +49,8 @@ pub struct Job<T: Target> {
     pub(crate) size: Size,
     session: Option<String>,
     prefix: Option<u64>,
+    /// The hashes of the prompt's blocks, if a group needed them.
+    blocks: Option<Arc<[u64]>>,
     /// What is sent: the client's request, or the continuation of an answer.
     pub(crate) request: Arc<GenerateRequest>,
     /// Tokens of the prompt by deployment, if they were counted.
@@ -86,6 +89,7 @@ impl<T: Target> Job<T> {
             size: Size::of(&call.request),
             session,
             prefix: None,
+            blocks: None,
             request: Arc::clone(&call.request),
             table,
             call,
@@ -441,13 +445,18 @@ impl<T: Target> Job<T> {
             self.prefix = prefix(&self.call.request);
         }
         let affine = group.deployments.len() > 1 && group.strategy == Strategy::PrefixAffinity;
+        let sent =
+            affine.then(|| Arc::clone(self.blocks.get_or_insert_with(|| blocks(&self.call.request).into())));
         let mut all = Vec::with_capacity(group.deployments.len());
         for (i, d) in group.deployments.iter().enumerate() {
             all.push(Candidate {
                 terms: &d.terms,
                 live: d.state.live_for(group.model(name), table.policy.latency_ttl, now),
                 load: d.target.load(),
-                cached_tokens: affine.then(|| d.target.cached_tokens(&self.request)).flatten(),
+                cached_tokens: sent.as_ref().map(|blocks| {
+                    let known = || d.state.sent().matched(blocks) as u64 * BLOCK_TOKENS;
+                    d.target.cached_tokens(&self.request).unwrap_or_else(known)
+                }),
                 prompt_tokens: self.counts.get(d.id()).copied(),
                 out: self.out((table, group), retries, i, d),
             });
@@ -502,6 +511,9 @@ impl<T: Target> Job<T> {
             deployment: d.id().into(),
             why: why.into(),
         });
+        if let Some(blocks) = self.blocks.as_ref().filter(|_| group.strategy == Strategy::PrefixAffinity) {
+            d.state.sent().record(blocks);
+        }
         let Some(shadow) = d.shadow.as_ref().filter(|_| !self.is_shadow && !self.shadowed) else { return };
         self.shadowed = true;
         // A streamed upload can be sent only once.

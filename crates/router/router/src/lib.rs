@@ -9,6 +9,7 @@
 //! | `table` | names and their groups of deployments; immutable, replaced by [`Router::reload`] |
 //! | `state`, `window` | the state of a deployment at run time; survives a reload |
 //! | `choose`, `hash` | which deployment of a group: a pure function |
+//! | `prefix` | which prompts a deployment has seen |
 //! | `policy`, `retry` | retries, cooldown, fallbacks |
 //! | `request`, `dispatch`, `attempt`, `reply` | one request; its way to an answer; one attempt; the answer |
 //! | `remote`, `resume` | a provider as a target; continuation of a broken answer |
@@ -29,6 +30,7 @@ mod failure;
 pub mod hash;
 pub mod health;
 mod policy;
+pub mod prefix;
 mod probe;
 mod remote;
 mod reply;

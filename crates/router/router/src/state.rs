@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::failure::{ALL_KINDS, Failure, FailureKind};
 use crate::policy::Cooldown;
+use crate::prefix::SentBlocks;
 use crate::window::{Average, Window};
 
 /// Limits of a deployment.
@@ -95,6 +96,8 @@ pub struct State {
     /// For a deployment with many models (`openai/*`): the states of the models that failed. Models without an entry have not failed.
     models: Mutex<HashMap<String, Arc<State>>>,
     has_models: AtomicBool,
+    /// The blocks of prompts that were sent here, for `prefix-affinity`.
+    sent: Mutex<SentBlocks>,
     /// Notified when a request has ended: others may wait for its place.
     freed: Notify,
 }
@@ -118,6 +121,7 @@ impl State {
             }),
             models: Mutex::default(),
             has_models: AtomicBool::new(false),
+            sent: Mutex::default(),
             freed: Notify::new(),
         }
     }
@@ -146,6 +150,11 @@ impl State {
     // Every change under the lock is complete, so a panic leaves a valid state.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The blocks of prompts that were sent here.
+    pub(crate) fn sent(&self) -> MutexGuard<'_, SentBlocks> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notified when a request has ended here.

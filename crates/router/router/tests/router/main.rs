@@ -10,5 +10,6 @@ mod router_cooldown;
 mod router_dispatch;
 mod router_faults;
 mod router_options;
+mod router_prefix;
 mod router_sockets;
 mod router_wildcards;
