@@ -1,4 +1,5 @@
-//! The response cache: stores answers and returns them for identical requests. Called by the server before a request is routed.
+//! The response cache: stores answers and returns them for identical requests. Called by the server before a request is routed. And the
+//! limits that several processes share, in the same Redis or another one ([`SharedLimits`]).
 //!
 //! An entry is found by a [`Key`], a hash of everything that the answer depends on. Entries are in memory, with a limit on their
 //! bytes, or in Redis. A Redis that does not answer costs a request at most [`redis::ANSWER_WITHIN`], once in [`redis::RETRY_AFTER`]:
@@ -7,6 +8,7 @@
 mod key;
 mod memory;
 pub mod redis;
+mod shared;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,6 +19,7 @@ use octet_config::{CacheStore, ResponseCache};
 pub use key::{Key, KeyMaker};
 use memory::Memory;
 use redis::Redis;
+pub use shared::{Account, Cooled, LEASE, Lease, Limit, Refused, SharedLimits};
 
 /// Maximum size of a stored answer.
 pub const ENTRY_BYTES_MAX: usize = 1 << 20;

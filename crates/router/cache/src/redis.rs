@@ -1,4 +1,4 @@
-//! Answers in Redis, over one connection that all requests share. Used by `lib`.
+//! A Redis server, over one connection that all requests share. Used by `lib` for answers, and by `shared` for limits.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -51,7 +51,7 @@ impl Redis {
     pub fn new(server: &RedisServer) -> Result<Self, String> {
         // The client's error may contain the URL with its password.
         let wrong = |_| {
-            "cache_params: the address of Redis cannot be understood; it is like redis://:PASSWORD@HOST:6379/0".to_string()
+            "the address of Redis cannot be understood; it is like redis://:PASSWORD@HOST:6379/0".to_string()
         };
         let client = Client::open(info(server).map_err(wrong)?).map_err(wrong)?;
         Ok(Self { client, state: Mutex::default(), connecting: tokio::sync::Mutex::default() })
@@ -124,6 +124,18 @@ impl Redis {
         let mut clients = redis::cmd("CLIENT");
         clients.arg("LIST");
         Ok((info, self.ask(&clients).await?))
+    }
+
+    /// Runs a script, which Redis does as one step. A script that fails is a failure of the server.
+    pub async fn eval<T: redis::FromRedisValue>(
+        &self,
+        script: &str,
+        keys: &[String],
+        args: &[String],
+    ) -> Result<T, Failed> {
+        let mut command = redis::cmd("EVAL");
+        command.arg(script).arg(keys.len()).arg(keys).arg(args);
+        self.query(&command).await?.map_err(|e| self.rest(e.to_string()))
     }
 
     async fn ask<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, Failed> {

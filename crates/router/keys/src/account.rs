@@ -15,6 +15,14 @@ pub struct Reserved {
 }
 
 impl Reserved {
+    pub fn tokens(self) -> u64 {
+        self.tokens
+    }
+
+    pub fn cost(self) -> Usd {
+        self.cost
+    }
+
     pub fn of(ask: &Ask) -> Self {
         Self { cost: ask.cost(), tokens: ask.tokens().min(crate::limits::COUNT_MAX) }
     }
@@ -201,6 +209,12 @@ impl Account {
     pub fn change(&mut self, from: Reserved, to: Reserved) {
         self.release(from);
         self.reserve(to);
+    }
+
+    /// Ends a request that was not sent: it does not count.
+    pub fn withdraw(&mut self, now: Now, reserved: Reserved) {
+        self.end(reserved);
+        self.requests.remove(now.second, 1);
     }
 
     /// Ends a request without usage.

@@ -4,10 +4,44 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::account::Reserved;
-use crate::entry::Entry;
+use crate::entry::{Entry, total_hash};
 use crate::inner::Inner;
+use crate::limits::Limits;
+use crate::profile::OwnerKind;
 use crate::table::Counts;
 use crate::{Ask, KeyId, Prices, Usage, Usd};
+
+/// A budget in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spending {
+    /// The budget.
+    pub limit: Usd,
+    /// What is spent of it, as far as this process knows.
+    pub spent: Usd,
+    /// When it is reset, in seconds since 1970 UTC.
+    pub resets: Option<i64>,
+}
+
+/// Limits of requests of a key, a user or a team.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limited {
+    /// Its id.
+    pub id: KeyId,
+    /// What it is, if it is not a key.
+    pub kind: Option<OwnerKind>,
+    /// It stands for all requests.
+    pub is_total: bool,
+    /// Its budget.
+    pub budget: Option<Spending>,
+    /// Requests per minute.
+    pub rpm: Option<u64>,
+    /// Tokens per minute.
+    pub tpm: Option<u64>,
+    /// Concurrent requests.
+    pub max_parallel: Option<u64>,
+    /// Expected tokens of the request.
+    pub tokens: u64,
+}
 
 /// An authorized request: it counts as running until it is settled or dropped. If dropped, it used nothing.
 pub struct Grant {
@@ -31,6 +65,38 @@ impl Grant {
     /// All accounts that the request counts for.
     fn entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
         std::iter::once(&self.entry).chain(&self.owners)
+    }
+
+    /// The accounts with limits of requests, which several processes may count together.
+    pub fn limited(&self) -> Vec<Limited> {
+        let tokens = self.reserved.map_or(0, Reserved::tokens);
+        let now = self.store.clock().now();
+        let limited = |entry: &Arc<Entry>| {
+            let mut account = entry.account();
+            let budget = account.limits.budget.map(|budget| Spending {
+                limit: budget.limit,
+                spent: account.spent(now),
+                resets: account.resets(),
+            });
+            let Limits { rpm, tpm, max_parallel, .. } = account.limits;
+            let any = rpm.or(tpm).or(max_parallel).is_some() || budget.is_some();
+            let (id, kind, is_total) = (entry.id, entry.kind, entry.hash == total_hash());
+            any.then_some(Limited { id, kind, is_total, rpm, tpm, max_parallel, budget, tokens })
+        };
+        self.entries().filter_map(limited).collect()
+    }
+
+    /// What the request may cost.
+    pub fn reserved_cost(&self) -> Usd {
+        self.reserved.map_or(Usd::ZERO, Reserved::cost)
+    }
+
+    /// Ends a request that was not sent: it does not count.
+    pub fn withdraw(mut self) {
+        if let Some(reserved) = self.reserved.take() {
+            let now = self.store.clock().now();
+            self.entries().for_each(|entry| entry.account().withdraw(now, reserved));
+        }
     }
 
     /// Changes the reservation when the deployment and its prices are known. Refuses nothing: the request is running.

@@ -39,7 +39,7 @@ mod window;
 pub use clock::{Clock, Now};
 pub use entry::KeyInfo;
 pub use error::Error;
-pub use grant::Grant;
+pub use grant::{Grant, Limited, Spending};
 pub use limits::{Budget, Limits, Period, matches_pattern};
 pub use money::{Ask, Prices, Usage, Usd};
 pub use options::Options;

@@ -38,6 +38,19 @@ impl Minute {
         self.sum += n;
     }
 
+    /// Takes back what was added lately.
+    pub fn remove(&mut self, second: u64, n: u64) {
+        self.turn(second);
+        let mut left = n;
+        for step in 0..(SECONDS as u64).min(self.head + 1) {
+            let bucket = &mut self.buckets[Self::index(self.head - step)];
+            let taken = left.min(*bucket);
+            *bucket -= taken;
+            self.sum -= taken;
+            left -= taken;
+        }
+    }
+
     /// Seconds until the sum is below `limit`, if nothing is added. A limit of 0 is never met: then a minute.
     pub fn wait(&mut self, second: u64, limit: u64) -> u64 {
         self.turn(second);

@@ -5,6 +5,7 @@ use octet_config::Strategy;
 use serde::Serialize;
 
 use crate::hash;
+use crate::limit::LimitKind;
 use crate::state::{Availability, DeploymentStatus, Limits, over_tokens};
 
 /// The fixed properties of a deployment.
@@ -222,14 +223,20 @@ pub fn unfit(c: &Candidate<'_>, demand: &Requirements<'_>) -> Option<Ineligible>
             return Some(Ineligible::Cooling { for_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX) });
         }
     }
-    if let Some(limit) = limits.max_parallel.filter(|most| c.live.in_flight >= *most) {
+    let elsewhere = |kind: LimitKind| c.live.elsewhere == Some(kind);
+    if let Some(limit) =
+        limits.max_parallel.filter(|most| c.live.in_flight >= *most || elsewhere(LimitKind::Parallel))
+    {
         return Some(Ineligible::Parallel { limit });
     }
-    if let Some(limit) = limits.rpm.filter(|most| u64::from(c.live.requests) >= *most) {
+    if let Some(limit) =
+        limits.rpm.filter(|most| u64::from(c.live.requests) >= *most || elsewhere(LimitKind::Rpm))
+    {
         return Some(Ineligible::Rpm { limit });
     }
     let tokens = c.prompt_tokens.unwrap_or(0).max(demand.tokens);
-    limits.tpm.filter(|most| over_tokens(c.live.tokens, tokens, *most)).map(|limit| Ineligible::Tpm { limit })
+    let over = |most: &u64| over_tokens(c.live.tokens, tokens, *most) || elsewhere(LimitKind::Tpm);
+    limits.tpm.filter(over).map(|limit| Ineligible::Tpm { limit })
 }
 
 /// The weights of a group's deployments.

@@ -25,7 +25,7 @@ use crate::table::{Deployment, Group, Resolved, Table};
 use crate::tags;
 use crate::target::{Sent, Target};
 use crate::trace::{By, Step, Trace};
-use crate::turn::{Freed, Queued, Turn, left_out, unavailable, wait_until};
+use crate::turn::{Freed, Queued, Turn, admitted, left_out, unavailable, wait_until};
 
 /// Tokens that a chat template may add to a prompt: prompts shorter than a window by more are not counted.
 const TEMPLATE_TOKENS: u64 = 4096;
@@ -309,6 +309,8 @@ impl<T: Target> Job<T> {
                         tokio::task::yield_now().await;
                         continue;
                     };
+                    let tokens = self.tokens_at(d);
+                    let Some(permit) = admitted(table, d, permit, tokens).await else { continue };
                     queued.admitted();
                     retries.trying(d.terms.order);
                     self.chose(group, d, pick.why);
@@ -338,10 +340,14 @@ impl<T: Target> Job<T> {
         }
     }
 
+    /// Tokens of the prompt at this deployment, counted or estimated.
+    fn tokens_at(&self, d: &Deployment<T>) -> u64 {
+        self.counts.get(d.id()).copied().unwrap_or(self.size.tokens())
+    }
+
     /// A permit of a deployment, if it is within its limits.
     fn admit(&self, group: &Group<T>, name: &str, d: &Deployment<T>) -> Option<Permit> {
-        let tokens = self.counts.get(d.id()).copied().unwrap_or(self.size.tokens());
-        d.state.admit_for(group.model(name), &d.terms.limits, tokens, Instant::now())
+        d.state.admit_for(group.model(name), &d.terms.limits, self.tokens_at(d), Instant::now())
     }
 
     /// How often a failed deployment may be retried.
@@ -559,6 +565,10 @@ pub fn blame<T>(
     let time = permit.failed_for(model, failure, &table.policy.cooldown, d.cooldown, others, now);
     drop(deciding);
     if let Some(time) = time {
+        if let Some(shared) = &table.shared {
+            let model = model.filter(|_| failure.kind != FailureKind::Connect);
+            shared.cooled(&d.terms.id, model, time);
+        }
         tracing::warn!(
             deployment = d.terms.id,
             group = group.name.as_str(),

@@ -15,6 +15,7 @@
 //! | `remote`, `resume` | a provider as a target; continuation of a broken answer |
 //! | `cascade`, `confidence`, `signal`, `probe`, `calls`, `self_check`, `calibrate` | a fast group and a strong one |
 //! | `shadow`, `health` | background work: copies of requests, health checks |
+//! | `shared` | limits and cooldowns of several processes |
 //! | `trace` | every decision, as data |
 
 mod ask;
@@ -29,6 +30,7 @@ mod explain;
 mod failure;
 pub mod hash;
 pub mod health;
+mod limit;
 mod policy;
 pub mod prefix;
 mod probe;
@@ -41,6 +43,7 @@ mod router;
 mod schema;
 pub mod self_check;
 mod shadow;
+mod shared;
 pub mod signal;
 mod size;
 pub mod state;
@@ -53,6 +56,7 @@ mod usage;
 mod window;
 
 pub use failure::{Failure, FailureKind, from_api};
+pub use limit::{Exhausted, LimitKind, SharedPermit};
 pub use octet_upstream::{AnswerMemory, Dialect, Passed, Upload};
 pub use policy::{Cooldown, Fallbacks, Policy, Retries};
 pub use remote::Remote;
@@ -60,6 +64,7 @@ pub use reply::Reply;
 pub use request::{Allowed, Call, RequestOptions};
 pub use router::Router;
 pub use shadow::ShadowCounts;
+pub use shared::{Acquired, Shared};
 pub use size::{Size, answers, bytes_with_images, last_user_text};
 pub use table::{Deployment, Group, Resolved, Table, TableError};
 pub use target::{Ask, Events, Original, Piece, Sent, Target};

@@ -3,14 +3,17 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use octet_config as config;
 use octet_config::Config;
+use tokio::time::Instant;
 
 use crate::dispatch::Job;
 use crate::reply::Reply;
 use crate::request::Call;
 use crate::shadow::Shadows;
+use crate::shared::Shared;
 use crate::state::States;
 use crate::table::{Table, TableError};
 use crate::target::Target;
@@ -22,6 +25,7 @@ pub struct Router<T: Target> {
     table: RwLock<Arc<Table<T>>>,
     states: States,
     shadows: Shadows,
+    shared: Option<Arc<dyn Shared>>,
     seeds: AtomicU64,
 }
 
@@ -37,7 +41,26 @@ impl<T: Target> Router<T> {
     ) -> Result<Self, TableError> {
         let states = States::default();
         let table = RwLock::new(Arc::new(Table::new(config, &states, target)?));
-        Ok(Self { table, states, shadows: Shadows::default(), seeds: AtomicU64::new(seed) })
+        Ok(Self { table, states, shadows: Shadows::default(), shared: None, seeds: AtomicU64::new(seed) })
+    }
+
+    /// Shares limits and cooldowns with other processes.
+    #[must_use]
+    pub fn with_shared(mut self, shared: Arc<dyn Shared>) -> Self {
+        let table = self.table.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(table) = Arc::get_mut(table) {
+            table.shared = Some(Arc::clone(&shared));
+        }
+        self.shared = Some(shared);
+        self
+    }
+
+    /// Another process has found that a deployment, or one of its models, is in cooldown.
+    pub fn cooled_elsewhere(&self, deployment: &str, model: Option<&str>, time: Duration) {
+        if let Some((_, d)) = self.table().deployments().find(|(_, d)| d.id() == deployment) {
+            tracing::info!(deployment, seconds = time.as_secs_f64(), "in cooldown, says another process");
+            d.state.cooled_elsewhere(model, time, Instant::now());
+        }
     }
 
     /// Applies another configuration. Running requests finish on the old one; deployments that are in both keep their state.
@@ -49,7 +72,9 @@ impl<T: Target> Router<T> {
         config: &Config,
         target: impl FnMut(&config::Deployment) -> Result<T, String>,
     ) -> Result<(), TableError> {
-        let table = Arc::new(Table::new(config, &self.states, target)?);
+        let mut table = Table::new(config, &self.states, target)?;
+        table.shared.clone_from(&self.shared);
+        let table = Arc::new(table);
         let old = {
             let mut current = self.table.write().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *current, Arc::clone(&table))

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::failure::{ALL_KINDS, Failure, FailureKind};
+use crate::limit::{Exhausted, LimitKind, SharedPermit};
 use crate::policy::Cooldown;
 use crate::prefix::SentBlocks;
 use crate::window::{Average, Window};
@@ -41,6 +42,8 @@ pub enum Reason {
     Failed(FailureKind),
     /// A failed health check.
     Unhealthy,
+    /// Another process has found out.
+    Elsewhere,
 }
 
 /// Whether a deployment can get requests.
@@ -71,6 +74,8 @@ pub struct DeploymentStatus {
     pub first_s: Option<f64>,
     /// Average time per token of a complete answer, in seconds.
     pub per_token_s: Option<f64>,
+    /// The limit that all processes together have reached.
+    pub elsewhere: Option<LimitKind>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -87,6 +92,8 @@ struct Inner {
     first: Average,
     per_token: Average,
     cooling: Option<Cooling>,
+    /// All processes together have reached this limit; not asked again before this time.
+    elsewhere: Option<(Instant, LimitKind)>,
 }
 
 /// The state of one deployment.
@@ -118,6 +125,7 @@ impl State {
                 first: Average::default(),
                 per_token: Average::default(),
                 cooling: None,
+                elsewhere: None,
             }),
             models: Mutex::default(),
             has_models: AtomicBool::new(false),
@@ -184,6 +192,7 @@ impl State {
             tokens: counts.tokens,
             first_s: inner.first.get(latency_ttl, now),
             per_token_s: inner.per_token.get(latency_ttl, now),
+            elsewhere: inner.elsewhere.filter(|(until, _)| *until > now).map(|(_, limit)| limit),
         }
     }
 
@@ -222,7 +231,8 @@ impl State {
         }
         inner.in_flight += 1;
         let second = inner.window.sent(now, tokens);
-        Some(Permit { state: Arc::clone(self), of_model: None, trial, second, guess: tokens, began: now })
+        let state = Arc::clone(self);
+        Some(Permit { state, of_model: None, shared: None, trial, second, guess: tokens, began: now })
     }
 
     /// Releases the cooldown of one of its models.
@@ -234,9 +244,27 @@ impl State {
     /// The next time at which the state changes without a request: a cooldown ends, a request leaves the minute's window.
     pub fn next_change(&self, now: Instant) -> Option<Instant> {
         let inner = self.lock();
+        if let Some((until, _)) = inner.elsewhere.filter(|(until, _)| *until > now) {
+            return Some(until);
+        }
         match inner.cooling {
             Some(c) if c.until > now => Some(c.until),
             _ => inner.window.next_expiry(),
+        }
+    }
+
+    /// Until when all processes together are known to have reached a limit.
+    pub(crate) fn exhausted_until(&self, now: Instant) -> Option<Instant> {
+        self.lock().elsewhere.map(|(until, _)| until).filter(|until| *until > now)
+    }
+
+    /// Another process has found that it, or one of its models, is in cooldown.
+    pub fn cooled_elsewhere(self: &Arc<Self>, model: Option<&str>, time: Duration, now: Instant) {
+        let state = model.map_or_else(|| Arc::clone(self), |name| self.failed_model(name, now));
+        let until = now + time.min(ELSEWHERE_MAX);
+        let mut inner = state.lock();
+        if inner.cooling.is_none_or(|c| c.until < until) {
+            inner.cooling = Some(Cooling { until, reason: Reason::Elsewhere, on_trial: false });
         }
     }
 
@@ -328,11 +356,17 @@ impl Inner {
     }
 }
 
+/// How soon other processes are asked again, if it is not known when a place is free.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
 /// Maximum number of models of one deployment whose failures are remembered.
 const MODELS_MAX: usize = 256;
 
 /// Maximum cooldown that a provider may request.
 const COOLING_MAX: Duration = Duration::from_secs(600);
+
+/// Maximum cooldown that another process may announce.
+const ELSEWHERE_MAX: Duration = Duration::from_secs(86_400);
 
 /// A request's permit at a deployment; released when dropped.
 #[derive(Debug)]
@@ -340,6 +374,8 @@ pub struct Permit {
     state: Arc<State>,
     /// The permit of the model's own state.
     of_model: Option<Box<Permit>>,
+    /// The same for all processes.
+    shared: Option<Box<dyn SharedPermit>>,
     trial: bool,
     second: u64,
     guess: u64,
@@ -352,6 +388,20 @@ impl Permit {
         self.began
     }
 
+    /// It was counted for all processes.
+    pub(crate) fn share(&mut self, shared: Option<Box<dyn SharedPermit>>) {
+        self.shared = shared;
+    }
+
+    /// All processes together have reached a limit: nothing was sent.
+    pub(crate) fn refused(self, exhausted: Exhausted, now: Instant) {
+        let mut inner = self.state.lock();
+        inner.window.withdrawn(now, self.second, self.guess);
+        // How soon a running request of another process ends is unknown.
+        let wait = exhausted.retry_after.max(LOOK_AGAIN);
+        inner.elsewhere = Some((now + wait, exhausted.limit));
+    }
+
     /// Records the first event of a stream.
     pub fn first_event(&self, now: Instant) {
         self.state.lock().first.add(now.saturating_duration_since(self.began), now);
@@ -361,6 +411,9 @@ impl Permit {
     pub fn answered(mut self, tokens: Option<(u64, u64)>, whole: bool, now: Instant) {
         if let Some(of_model) = self.of_model.take() {
             of_model.answered(None, false, now);
+        }
+        if let (Some(shared), Some((all, _))) = (&mut self.shared, tokens) {
+            shared.answered(all);
         }
         let mut inner = self.state.lock();
         inner.window.answered(now);
@@ -401,7 +454,15 @@ impl Permit {
                 }
                 state.lock().in_flight += 1;
                 let second = state.lock().window.sent(now, 0);
-                Permit { state, of_model: None, trial: false, second, guess: 0, began: self.began }
+                Permit {
+                    state,
+                    of_model: None,
+                    shared: None,
+                    trial: false,
+                    second,
+                    guess: 0,
+                    began: self.began,
+                }
             }
         };
         of_model.failed(failure, rules, own_time, others, now)

@@ -12,6 +12,7 @@ use octet_config::{Cascade, Config, GroupName, HealthChecks, Strategy};
 use crate::choose::DeploymentSpec;
 use crate::failure::FailureKind;
 use crate::policy::Policy;
+use crate::shared::Shared;
 use crate::state::{Limits, State, States};
 use crate::target::Target;
 use crate::trace::By;
@@ -147,6 +148,8 @@ pub struct Table<T> {
     continuable: HashSet<String>,
     /// Cascades whose prerouter does not match the embeddings.
     mismatched: Mutex<HashSet<String>>,
+    /// What several processes share, if they do.
+    pub(crate) shared: Option<Arc<dyn Shared>>,
     /// Settings for all groups.
     pub policy: Policy,
     /// Health checks.
@@ -213,6 +216,7 @@ impl<T: Target> Table<T> {
             names: Vec::new(),
             continuable: HashSet::new(),
             mismatched: Mutex::default(),
+            shared: None,
             policy: Policy::of(&config.router),
             health: config.health.clone(),
         };

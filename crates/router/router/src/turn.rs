@@ -12,7 +12,8 @@ use tokio::time::Instant;
 
 use crate::choose::Ineligible;
 use crate::failure::{Failure, FailureKind};
-use crate::table::{Deployment, Group};
+use crate::state::{Limits, Permit};
+use crate::table::{Deployment, Group, Table};
 
 /// A request in a group's queue. Dropping it lets the next one try.
 #[derive(Debug)]
@@ -89,7 +90,9 @@ pub fn wait_until<T>(
 ) -> Option<Instant> {
     // Running requests end at an unknown time.
     if reasons.iter().any(|r| matches!(r, Ineligible::Parallel { .. })) {
-        return Some(deadline);
+        // Those of other processes are asked for again soon.
+        let again = group.deployments.iter().filter_map(|d| d.state.exhausted_until(now)).min();
+        return Some(again.map_or(deadline, |again| again.min(deadline)));
     }
     if reasons.iter().any(|r| matches!(r, Ineligible::OnTrial)) {
         return (most > now).then_some(most);
@@ -126,4 +129,26 @@ pub fn unavailable<T>(group: &Group<T>, name: &str, reasons: &[Ineligible], now:
     }
     let retry_after = soonest(group, name, now).map(|t| t.saturating_duration_since(now));
     Failure { retry_after, ..Failure::new(FailureKind::RateLimited, what) }
+}
+
+/// Counts a request, which this process allows, for all processes. `None` if they have reached a limit; the state then knows that.
+pub(crate) async fn admitted<T>(
+    table: &Table<T>,
+    d: &Deployment<T>,
+    mut permit: Permit,
+    tokens: u64,
+) -> Option<Permit> {
+    let Some(shared) = table.shared.as_ref().filter(|_| d.terms.limits != Limits::default()) else {
+        return Some(permit);
+    };
+    match shared.acquire(&d.terms.id, &d.terms.limits, tokens).await {
+        Ok(counted) => {
+            permit.share(counted);
+            Some(permit)
+        }
+        Err(exhausted) => {
+            permit.refused(exhausted, Instant::now());
+            None
+        }
+    }
 }

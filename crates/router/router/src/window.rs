@@ -71,6 +71,18 @@ impl Window {
         self.now
     }
 
+    /// A request that was counted in `second`, with these tokens, was not sent.
+    pub fn withdrawn(&mut self, now: Instant, second: u64, tokens: u64) {
+        self.at(now);
+        if self.now - second < SECONDS as u64 {
+            let tokens = tokens.min(TOKENS_MAX).min(self.seconds[slot(second)].tokens);
+            for counts in [&mut self.seconds[slot(second)], &mut self.total] {
+                counts.requests = counts.requests.saturating_sub(1);
+                counts.tokens -= tokens;
+            }
+        }
+    }
+
     /// Corrects the tokens of the request sent in `second` from `guess` to `tokens`.
     pub fn correct(&mut self, now: Instant, second: u64, guess: u64, tokens: u64) {
         self.at(now);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::GroupName;
+use super::{GroupName, RedisServer};
 
 /// `router_settings`, and the same keys of `litellm_settings`, which have lower precedence. Defaults are LiteLLM's.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,6 +49,8 @@ pub struct RouterSettings {
     pub sticky: Option<Sticky>,
     /// `enable_tag_filtering`: a request's tags select deployments of a group.
     pub tags: Option<TagFilter>,
+    /// `redis_url`, `redis_host`, ...: the server through which several processes share limits and cooldowns.
+    pub redis: Option<RedisServer>,
     /// `routing_strategy_args.lowest_latency_buffer`: how much slower than the fastest one is still equal: 0.1 is a
     /// tenth (0).
     pub latency_buffer: f64,
@@ -79,6 +81,7 @@ impl Default for RouterSettings {
             enable_pre_call_checks: false,
             sticky: None,
             tags: None,
+            redis: None,
             latency_buffer: 0.0,
             latency_ttl: Duration::from_secs(3600),
         }

@@ -4,8 +4,11 @@ use crate::fields::Fields;
 use crate::sections::{ALLOWED_FAILS_POLICY, RETRY_POLICY, STICKY, STRATEGY_ARGS};
 use crate::yaml::{Entry, Value};
 use crate::{
-    Alias, ErrorCounts, Fallback, GroupName, RouterSettings, SessionKey, Sticky, Strategy, TagFilter,
+    Alias, ErrorCounts, Fallback, GroupName, RedisServer, RouterSettings, SessionKey, Sticky, Strategy,
+    TagFilter,
 };
+
+const REDIS_PORT: u16 = 6379;
 
 const STRATEGIES: &[(&str, Strategy)] = &[
     ("simple-shuffle", Strategy::SimpleShuffle),
@@ -66,12 +69,45 @@ pub(crate) fn settings(router: Option<&Fields>, litellm: Option<&Fields>) -> Rou
         enable_pre_call_checks: router.and_then(|r| r.bool("enable_pre_call_checks")).unwrap_or(false),
         sticky: router.and_then(|r| r.section("sticky", &STICKY)).map(|s| sticky(&s)),
         tags: router.and_then(tags),
+        redis: router.and_then(redis),
         latency_buffer: args
             .as_ref()
             .and_then(|a| a.number("lowest_latency_buffer", 0.0, 100.0))
             .unwrap_or(d.latency_buffer),
         latency_ttl: args.as_ref().and_then(|a| a.limit("ttl")).unwrap_or(d.latency_ttl),
     }
+}
+
+/// The Redis that several processes share. One whose address is missing in the environment is not used.
+fn redis(fields: &Fields) -> Option<RedisServer> {
+    let (server, missing) = fields.reader.leaving_out(|| {
+        let (url, host) = (fields.secret("redis_url"), fields.name("redis_host"));
+        let port = fields.count("redis_port", 1);
+        let (username, password) = (fields.name("redis_username"), fields.secret("redis_password"));
+        let (db, tls) = (fields.count::<u32>("redis_db", 0), fields.bool("redis_ssl"));
+        if url.is_none() && host.is_none() {
+            return None;
+        }
+        Some(RedisServer {
+            url,
+            host: host.unwrap_or_default(),
+            port: port.unwrap_or(REDIS_PORT),
+            username,
+            password,
+            tls: tls.unwrap_or(false),
+            db: db.map_or(0, i64::from),
+        })
+    });
+    if missing.is_empty() {
+        return server;
+    }
+    for reason in missing {
+        let key = if fields.has("redis_url") { "redis_url" } else { "redis_host" };
+        let span = fields.get(key).map_or(fields.span, |node| &node.span);
+        let what = format!("limits are not shared with other processes: {reason}");
+        fields.reader.note(span, format!("router_settings.{key}"), what);
+    }
+    None
 }
 
 fn tags(fields: &Fields) -> Option<TagFilter> {

@@ -65,23 +65,23 @@ pub static ROUTER: Section = Section {
             "one common tag is enough (true); else a deployment needs all tags of the request",
         )
         .guard(),
+        key(
+            "redis_url",
+            Kind::Secret,
+            "a Redis or Valkey server through which several processes share limits and cooldowns: redis:// or, with TLS, rediss://",
+        ),
+        key("redis_host", Kind::Text, "the same server by its name, instead of redis_url"),
+        key("redis_port", Kind::Count, "its port (6379)"),
+        key("redis_username", Kind::Text, "its user"),
+        key("redis_password", Kind::Secret, "its password"),
+        key("redis_db", Kind::Count, "number of its database (0)"),
+        key("redis_ssl", Kind::Bool, "TLS to it (false)"),
         key("sticky", Kind::Section(&STICKY), "requests of a session use the same deployment"),
     ],
     warned: &[
         (
-            &[
-                "redis_host",
-                "redis_port",
-                "redis_password",
-                "redis_url",
-                "redis_db",
-                "redis_username",
-                "redis_ssl",
-                "cache_responses",
-                "cache_kwargs",
-                "caching_groups",
-            ],
-            "limits are counted in this process; litellm_settings.cache_params configures the response cache",
+            &["cache_responses", "cache_kwargs", "caching_groups"],
+            "litellm_settings.cache_params configures the response cache",
         ),
         (
             &[

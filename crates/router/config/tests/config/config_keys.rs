@@ -267,7 +267,7 @@ fn of_the_router() -> Vec<Row> {
             "true",
             Done(|c| c.router.enable_pre_call_checks.into(), json!(true)),
         ),
-        router("redis_host", "os.environ/REDIS_HOST", Noted("limits are counted in this process")),
+        router("redis_host", "os.environ/REDIS_HOST", Noted("limits are not shared with other processes")),
         router("enable_tag_filtering", "True", Done(|c| c.router.tags.is_some().into(), json!(true))),
         router(
             "provider_budget_config",

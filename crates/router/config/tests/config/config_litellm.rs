@@ -240,8 +240,6 @@ general_settings:
             "litellm_settings.cache_params.type",
             "litellm_settings.set_verbose",
             "router_settings.redis_host",
-            "router_settings.redis_password",
-            "router_settings.redis_port",
         ]
     );
     assert_eq!(json!(config.deployments[0].info.other), json!({"team": "x"}));
@@ -495,4 +493,19 @@ fn ollamas_keep_alive_goes_to_ollama() {
     );
     let extra = &config.deployments[0].target.changes().extra_body;
     assert_eq!(json!(extra), json!({"options": {"num_ctx": 4096}, "keep_alive": "30m"}));
+}
+
+#[test]
+fn several_processes_share_a_redis() {
+    let with = |rest: &str| {
+        let text = format!(
+            "model_list: [{{model_name: m, litellm_params: {{model: gpt-4o}}}}]\nrouter_settings: {{{rest}}}\n"
+        );
+        read(&text).router.redis.expect("a server")
+    };
+    let named = with("redis_host: cache, redis_password: p, redis_db: 2, redis_ssl: true");
+    assert_eq!((named.host.as_str(), named.port, named.db, named.tls), ("cache", 6379, 2, true));
+    assert_eq!(named.password.expect("a password").expose(), "p");
+    let url = with("redis_url: 'redis://:p@cache:7000/1'").url.expect("a URL");
+    assert_eq!(url.expose(), "redis://:p@cache:7000/1");
 }

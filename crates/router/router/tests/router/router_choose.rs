@@ -17,6 +17,7 @@ const IDLE: DeploymentStatus = DeploymentStatus {
     tokens: 0,
     first_s: None,
     per_token_s: None,
+    elsewhere: None,
 };
 
 fn terms(id: &str) -> DeploymentSpec {

@@ -123,6 +123,7 @@ impl Replicas {
                 tokens: 0,
                 first_s: None,
                 per_token_s: None,
+                elsewhere: None,
             },
             load: None,
             cached_tokens: Some(self.sent[i].matched(chain) as u64 * BLOCK),

@@ -8,16 +8,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use hyper::HeaderMap;
 use octet_api::core::{GenerateRequest, Usage};
 use octet_api::{ApiError, ErrorKind, shortened};
+use octet_cache::{Lease, SharedLimits};
 use octet_callbacks::Callbacks;
 use octet_config::{Condition, Config, ModelInfo, Price, PriceList, SessionKey};
 use octet_keys::{Ask, Grant, Prices, Refusal, Usd};
 use octet_router::{Answered, Resolved, Spent, answers};
 use tokio::sync::Semaphore;
 
-use super::Gateway;
 use super::cache::Responses;
 use super::caller::{Bearer, Caller};
 use super::watch::{FileStates, file_states};
+use super::{Gateway, shared};
 use crate::ops::{Keys, NO_KEY};
 
 /// Information about a deployment, for lists and billing.
@@ -328,6 +329,25 @@ pub struct Bill {
 }
 
 impl Bill {
+    /// Counts the request for all processes that share limits; without such limits, nothing.
+    pub async fn share(&self, limits: &Arc<SharedLimits>) -> Result<Option<Lease>, ApiError> {
+        let limited: Vec<octet_keys::Limited> = self.grants.iter().flat_map(Grant::limited).collect();
+        if limited.is_empty() {
+            return Ok(None);
+        }
+        let cost =
+            self.grants.iter().map(|grant| shared::millionths(grant.reserved_cost())).max().unwrap_or(0);
+        let counted = limits.acquire(limited.iter().map(shared::account).collect(), cost).await;
+        counted
+            .map(Some)
+            .map_err(|e| refused(&shared::refusal(&limited[e.account.min(limited.len() - 1)], e)))
+    }
+
+    /// Ends the bill of a request that was not sent.
+    pub fn withdraw(self) {
+        self.grants.into_iter().for_each(Grant::withdraw);
+    }
+
     /// Sets the deployment and model that answer.
     pub fn answered_by(&mut self, deployment: &str, model: Option<&str>) {
         if let Some(prices) = self.current.prices(deployment, model) {
@@ -346,19 +366,25 @@ impl Bill {
         self.grants.iter_mut().for_each(|grant| grant.add(&took, &prices));
     }
 
-    /// Ends the bill. Without a count, because the client left or the provider does not count, `tokens` is the estimate.
-    pub fn settle(self, usage: Option<&Usage>, tokens: u64) {
+    /// Ends the bill, and returns the cost. Without a count, because the client left or the provider does not count, `tokens` is the estimate.
+    pub fn settle(self, usage: Option<&Usage>, tokens: u64) -> Usd {
         let took = self.took(usage, tokens);
-        for grant in self.grants {
-            grant.settle(&took, &self.prices);
-        }
+        self.end(&took)
+    }
+
+    fn end(self, took: &octet_keys::Usage) -> Usd {
+        let costs = self.grants.into_iter().map(|grant| grant.settle(took, &self.prices));
+        costs.max().unwrap_or(Usd::ZERO)
     }
 
     /// Ends the bill of a request without an answer, except [discarded](Bill::add) ones.
-    pub fn settle_added(self) {
-        for grant in self.grants {
-            grant.settle(&octet_keys::Usage::default(), &Prices::default());
-        }
+    pub fn settle_added(self) -> Usd {
+        self.end(&octet_keys::Usage::default())
+    }
+
+    /// The tokens that limits count.
+    pub fn tokens(&self, usage: Option<&Usage>, tokens: u64) -> u64 {
+        self.took(usage, tokens).tokens()
     }
 
     fn took(&self, usage: Option<&Usage>, tokens: u64) -> octet_keys::Usage {

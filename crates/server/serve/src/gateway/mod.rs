@@ -13,6 +13,7 @@
 //! | `overview` | the admin page's state of the router |
 //! | `request_context` | who sent a request, and its fields for the router |
 //! | `routed_request` | one request, from authorization to billing |
+//! | `shared` | limits that several processes share |
 //! | `report` | the report of a request to callbacks |
 //! | `watch` | reloads the configuration when its files change |
 //! | `check` | `octet config check` |
@@ -29,6 +30,7 @@ mod report;
 mod request_context;
 mod routed_request;
 mod servers;
+mod shared;
 mod target;
 mod watch;
 
@@ -97,6 +99,8 @@ pub struct Gateway {
     client: Client,
     servers: Servers,
     store: Option<Arc<Store>>,
+    /// Limits of all processes together.
+    shared: Option<Arc<octet_cache::SharedLimits>>,
     database: Option<PathBuf>,
     current: RwLock<Arc<Current>>,
     routes: Routes,
@@ -144,7 +148,11 @@ impl Gateway {
         };
         unload_unused(&inference.models, unused);
         let seed = fastrand::u64(..);
-        let router = Router::new(config, seed, |d| found(&targets, d))?;
+        let mut router = Router::new(config, seed, |d| found(&targets, d))?;
+        let shared = shared::limits(config)?;
+        if let Some(limits) = &shared {
+            router = router.with_shared(Arc::new(shared::Deployments(Arc::clone(limits))));
+        }
         log_notes(config);
         Ok(Self {
             router: Arc::new(router),
@@ -153,6 +161,7 @@ impl Gateway {
             client,
             servers,
             store,
+            shared,
             keys,
             inference: Arc::clone(inference),
             locals,
@@ -174,6 +183,9 @@ impl Gateway {
         self.apply(&config).map_err(|e| e.to_string().lines().next().unwrap_or_default().to_string())?;
         self.reloads.fetch_add(1, Ordering::Relaxed);
         log_notes(&config);
+        if config.router.redis != self.routes.config.router.redis {
+            tracing::warn!("router_settings.redis_url takes effect at the next start");
+        }
         if config.keys.database != self.database {
             tracing::warn!("keys.database takes effect at the next start");
         }
@@ -291,6 +303,11 @@ impl Gateway {
         self.responses().map_or(0, |r| r.errors())
     }
 
+    /// Limits of all processes together, if they share them.
+    pub(crate) fn shared(&self) -> Option<&Arc<octet_cache::SharedLimits>> {
+        self.shared.as_ref()
+    }
+
     /// Number of running requests.
     pub fn busy(&self) -> usize {
         self.busy.load(Ordering::Acquire)
@@ -302,12 +319,20 @@ impl Gateway {
             tracing::error!("preloading failed: {e}");
         }
         let health = health::watch(Arc::clone(&self.router));
-        match self.routes.watch {
-            Some(every) => {
-                tokio::join!(health, watch::files(Arc::clone(&self), every));
+        let files = async {
+            if let Some(every) = self.routes.watch {
+                watch::files(Arc::clone(&self), every).await;
             }
-            None => health.await,
-        }
+        };
+        let shared = async {
+            if let Some(limits) = self.shared.clone() {
+                let apply = |c: octet_cache::Cooled| {
+                    self.router.cooled_elsewhere(&c.deployment, c.model.as_deref(), c.time);
+                };
+                limits.run(apply).await;
+            }
+        };
+        tokio::join!(health, files, shared);
     }
 
     /// Stops started servers, and writes usage to disk.

@@ -71,6 +71,8 @@ pub struct RoutedRequest {
     original: Option<Arc<Original>>,
     reply: Reply<Target>,
     bill: Option<Bill>,
+    /// Counts it for all processes that share limits; `None` before it is counted, and without such limits.
+    lease: Option<octet_cache::Lease>,
     /// Its answer is not parsed: only usage that the provider reports is billed.
     unread: bool,
     /// The id of its virtual key.
@@ -209,6 +211,7 @@ impl RoutedRequest {
             inference: Arc::clone(inference),
             trace,
             bill,
+            lease: None,
             unread: matches!(dialect, Some(Dialect::Passed(_))),
             owner,
             progress: Progress::default(),
@@ -233,8 +236,25 @@ impl RoutedRequest {
         self.keep = lookup.keep();
     }
 
+    /// Counts the request for all processes that share limits. Those of this process have allowed it.
+    async fn share(&mut self) -> Result<(), ApiError> {
+        let (Some(limits), Some(bill)) = (self.counted.0.shared(), &self.bill) else { return Ok(()) };
+        if self.lease.is_some() || self.progress.decided {
+            return Ok(());
+        }
+        match bill.share(limits).await {
+            Ok(lease) => self.lease = lease,
+            Err(e) => {
+                self.bill.take().into_iter().for_each(Bill::withdraw);
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+
     /// Waits until a deployment answers, for at most `most`; false if none did.
     pub async fn decide(&mut self, most: Option<Duration>) -> Result<bool, ApiError> {
+        self.share().await.inspect_err(|e| self.progress.failed(e))?;
         let decided = match most {
             Some(most) => match tokio::time::timeout(most, self.reply.decide()).await {
                 Ok(decided) => decided,
@@ -437,9 +457,24 @@ impl RoutedRequest {
             // Who exaggerates may also send more than what was asked for.
             let most = self.request.max_tokens.filter(|_| self.progress.doubted).map(u64::from);
             let most = most.map_or(u64::MAX, |each| each.saturating_mul(answers(&self.request)));
-            bill.settle(usage.as_ref(), estimate.min(most));
-        } else if has_spent {
-            bill.settle_added();
+            let estimate = estimate.min(most);
+            if let Some(lease) = &mut self.lease {
+                lease.used(bill.tokens(usage.as_ref(), estimate));
+            }
+            let cost = bill.settle(usage.as_ref(), estimate);
+            if let Some(lease) = &mut self.lease {
+                lease.cost(super::shared::millionths(cost));
+            }
+        } else {
+            if let Some(lease) = &mut self.lease {
+                lease.used(0);
+            }
+            if has_spent {
+                let cost = bill.settle_added();
+                if let Some(lease) = &mut self.lease {
+                    lease.cost(super::shared::millionths(cost));
+                }
+            }
         }
     }
 }

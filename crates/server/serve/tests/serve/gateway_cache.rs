@@ -237,45 +237,56 @@ async fn only_complete_answers_are_cached() {
 }
 
 /// A Redis of one's own, ended with the test.
-struct Server {
+pub(crate) struct Server {
     child: Child,
-    port: u16,
-    _folder: tempfile::TempDir,
+    pub(crate) port: u16,
+    password: String,
+    folder: tempfile::TempDir,
+}
+
+/// A server at this port; `None` if another program has taken it. An error if Redis is not installed.
+fn spawn(port: u16, password: &str, folder: &std::path::Path) -> std::io::Result<Option<Child>> {
+    let mut command = Command::new("redis-server");
+    let port = port.to_string();
+    command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--requirepass", password]);
+    let mut child = command.arg("--dir").arg(folder).stdout(Stdio::piped()).spawn()?;
+    let output = BufReader::new(child.stdout.take().expect("piped"));
+    if output.lines().map_while(Result::ok).any(|line| line.contains("Ready to accept connections")) {
+        return Ok(Some(child));
+    }
+    let _ = child.wait();
+    Ok(None)
 }
 
 impl Server {
     /// Nothing where Redis is not installed.
-    fn start(password: &str) -> Option<Self> {
+    pub(crate) fn start(password: &str) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         // A port that was free a moment ago; another one is tried if it is not any more.
         for _ in 0..20 {
-            let port = std::net::TcpListener::bind("127.0.0.1:0")
-                .and_then(|l| l.local_addr())
-                .expect("a port")
-                .port();
-            let mut command = Command::new("redis-server");
-            command.args([
-                "--port",
-                &port.to_string(),
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--requirepass",
-                password,
-            ]);
-            command.arg("--dir").arg(folder.path()).stdout(Stdio::piped());
-            let Ok(mut child) = command.spawn() else {
-                octet_testkit::skipped("needs redis-server (Debian's package of that name)");
-                return None;
-            };
-            let output = BufReader::new(child.stdout.take().expect("piped"));
-            if output.lines().map_while(Result::ok).any(|line| line.contains("Ready to accept connections")) {
-                return Some(Self { child, port, _folder: folder });
+            let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
+            let port = free.expect("a port").port();
+            match spawn(port, password, folder.path()) {
+                Ok(Some(child)) => return Some(Self { child, port, password: password.into(), folder }),
+                Ok(None) => {}
+                Err(_) => {
+                    octet_testkit::skipped("needs redis-server (Debian's package of that name)");
+                    return None;
+                }
             }
-            let _ = child.wait();
         }
         panic!("redis-server does not start");
+    }
+
+    pub(crate) fn stop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// The same server again, without its data.
+    pub(crate) fn restart(&mut self) {
+        let child = spawn(self.port, &self.password, self.folder.path()).expect("it is installed");
+        self.child = child.expect("its port is free again");
     }
 }
 

@@ -20,6 +20,7 @@ mod gateway_passed;
 mod gateway_reserve;
 mod gateway_resume;
 mod gateway_routes;
+mod gateway_shared;
 mod generic_tools;
 mod hosts;
 mod limits;
