@@ -531,7 +531,7 @@ onOther("a routed answer says who answered; another server gets no fields of our
   await answered(page);
   await shows(page, ".stats", /60 tokens/);
   await page.click(".route-word");
-  await shows(page, ".more", /Routed to fox: far>far/);
+  await shows(page, ".more", /Routed to far: far>far/);
   await page.click("#open-experts");
   await shows(page, "aside", /runs on another server/);
 });

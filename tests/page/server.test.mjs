@@ -70,8 +70,9 @@ on("two browsers see the same conversations", () => ["--page-store", join(folder
   assert.equal(statSync(join(folder, "two.db")).mode & 0o077, 0);
 });
 
-on("what is read on one is written on the other while the answer runs", () => ["--page-store", join(folder, "live.db")], async open => {
-  const [laptop, phone] = [await open({ settings: { extra: JSON.stringify({ ignore_eos: true, max_tokens: 1500, chat_template_kwargs: { enable_thinking: false } }) } }), await open()];
+on("what is read on one is written on the other while the answer runs", () => ["--page-store", join(folder, "live.db"), "-c", "40000"], async open => {
+  // An answer that does not end by itself before it is stopped, however slow the browsers are.
+  const [laptop, phone] = [await open({ settings: { extra: JSON.stringify({ ignore_eos: true, max_tokens: 32000, chat_template_kwargs: { enable_thinking: false } }) } }), await open()];
   await send(laptop, "Tell me a long story");
   await laptop.waitForSelector("article.assistant .md p");
   await listed(phone, ["Tell me a long story"]);

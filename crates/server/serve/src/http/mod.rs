@@ -195,7 +195,9 @@ fn cors(origins: &[String], has_keys: bool) -> Option<CorsLayer> {
 /// Why a request is refused if no key is needed: a web page made a browser send it that may not use the server.
 fn foreign(request: &Request, options: &Options) -> Option<String> {
     let (headers, names, origins) = (request.headers(), &options.host_names, &options.cors_origins);
-    if ops::is_foreign(headers, origins, options.local, names) {
+    // The page's own files are no secret, and its closed frames, whose origin is "null", load a library from there.
+    let is_file = request.uri().path().starts_with(page::FOLDER);
+    if !is_file && ops::is_foreign(headers, origins, options.local, names) {
         return Some("this web page may not use the server; --cors-origin names those that may".into());
     }
     let host = ops::foreign_host(headers, request.uri(), names, origins).filter(|_| options.local)?;

@@ -33,6 +33,18 @@ async fn asked(f: &Fixture, host: &str) -> u16 {
         .as_u16()
 }
 
+/// A closed frame of the page has the origin "null". It loads a library from the page's files, and may do nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn closed_frames_get_files_of_the_page_and_nothing_else() {
+    let f = Fixture::with(Options::new(vec![model("tiny")])).await;
+    for (path, wanted) in
+        [("/page/mermaid.js", 200), ("/page/frame.html", 200), ("/v1/models", 403), ("/", 403)]
+    {
+        let answer = f.client.get(f.url(path)).header("origin", "null").send().await.unwrap();
+        assert_eq!(answer.status(), wanted, "{path}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_names_are_refused_without_a_key() {
     let names = vec!["octet.example.com".to_string()];

@@ -61,6 +61,7 @@ export async function begin(): Promise<boolean> {
   else localStorage.removeItem(LAST_USER);
   store.use(user);
   clearTimeout(timer);
+  due = Infinity;
   if (!user) return false;
   const here = await store.allChats();
   seq = here.length ? Number(localStorage.getItem(SEQ + user) ?? 0) : 0;
@@ -79,12 +80,20 @@ export async function begin(): Promise<boolean> {
   return true;
 }
 
+/** When the next turn is. */
+let due = Infinity;
+
+/** Plans a turn. An earlier one stays: an answer that runs writes all the time. */
 function next() {
+  const wait = unsent.size ? WAIT_MS : document.hidden ? QUIET_MS : LOOK_MS;
+  if (performance.now() + wait >= due) return;
+  due = performance.now() + wait;
   clearTimeout(timer);
-  timer = window.setTimeout(() => void turn(), unsent.size ? WAIT_MS : document.hidden ? QUIET_MS : LOOK_MS);
+  timer = window.setTimeout(() => void turn(), wait);
 }
 
 async function turn() {
+  due = Infinity;
   try {
     await push();
     await pull();
