@@ -101,6 +101,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "callbacks",
             "mcp",
             "conversations",
+            "images",
         ],
     ),
     (

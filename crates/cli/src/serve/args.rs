@@ -59,6 +59,10 @@ pub struct ServerArgs {
     /// x-octet-warning and in the log.
     #[arg(long, help_heading = "Server")]
     pub strict: bool,
+    /// Download images that requests give by http(s) address, from public addresses only. Default: such images are refused, unless
+    /// another server answers that downloads them itself.
+    #[arg(long, help_heading = "Server")]
+    pub allow_image_urls: bool,
     /// Maximum time of a request in seconds; 0 is no limit.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = whole::<u64>, help_heading = "Server")]
     pub timeout: u64,

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use clap::{Args, FromArgMatches};
 use octet_hub::Reference;
-use octet_serve::{Keys, Memory, ModelSpec, Options, Reserved, Server, Stage};
+use octet_serve::{ImageFetcher, Keys, Memory, ModelSpec, Options, Reserved, Server, Stage};
 use tokio::sync::watch;
 
 use crate::args::EngineArgs;
@@ -282,6 +282,7 @@ pub fn options(args: &ServeArgs, keys: Keys) -> Options {
         timeout: s.timeout(),
         reasoning: s.reasoning_format,
         strict: s.strict,
+        image_urls: s.allow_image_urls.then(ImageFetcher::default),
         connections_max: s.max_connections,
         ..Options::new(Vec::new())
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use octet_config::{Config, Disk, Ignoring, Problems, Target};
-use octet_serve::{BoxError, Gateway, Options, Routes};
+use octet_serve::{BoxError, Gateway, ImageFetcher, Options, Routes};
 
 use super::ServeArgs;
 use super::load::{Load, model_name};
@@ -70,6 +70,9 @@ pub fn server(
     }
     if let Some(queue) = s.load_queue.filter(|_| open("load_queue")) {
         options.load_queue = queue;
+    }
+    if let Some(allow) = s.allow_image_urls.filter(|_| open("allow_image_urls")) {
+        options.image_urls = allow.then(ImageFetcher::default);
     }
     if open("memory_limit") {
         options.memory.limit = s.memory_limit.or(options.memory.limit);

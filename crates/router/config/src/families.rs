@@ -63,6 +63,8 @@ pub struct Accepts {
     pub no_prefill: bool,
     /// It reads `cache_control` in OpenAI's dialect.
     pub breakpoints: bool,
+    /// It sees images. Requests are the same whether it does: providers refuse them themselves.
+    pub images: bool,
 }
 
 /// Which chats use a provider's `/responses`.
@@ -124,9 +126,9 @@ impl Accepts {
         out
     }
 
-    /// Whether no rule applies.
+    /// Whether no rule applies to requests.
     pub fn is_everything(&self) -> bool {
-        *self == Self::default()
+        *self == Self { images: self.images, ..Self::default() }
     }
 
     fn set(&mut self, rule: &str, value: &str) -> Result<(), String> {
@@ -162,6 +164,7 @@ impl Accepts {
             "off" => self.off = value.word(OFF)?.unwrap_or_default(),
             "prefill" => self.no_prefill = value.is("no")?,
             "breakpoints" => self.breakpoints = value.is("yes")?,
+            "images" => self.images = value.is("yes")?,
             _ => return Err(format!("there is no rule '{rule}'")),
         }
         Ok(())
@@ -346,5 +349,32 @@ mod tests {
         assert_eq!(of("mistral/magistral-medium-latest").reasoning, Some(ReasoningForm::Parts));
         assert_eq!(of("mistral/mistral-large-latest").reasoning, Some(ReasoningForm::Omit));
         assert_eq!(of("groq/openai/gpt-oss-120b").reasoning, Some(ReasoningForm::Reasoning));
+        for name in [
+            "openai/gpt-4o-mini",
+            "azure/gpt-5.2-chat",
+            "openai/o3",
+            "anthropic/claude-opus-4-8",
+            "bedrock/eu.anthropic.claude-sonnet-4-5-20250929-v1:0",
+            "bedrock/us.amazon.nova-pro-v1:0",
+            "gemini/gemini-3-pro-preview",
+            "mistral/mistral-small-latest",
+            "openrouter/google/gemini-2.5-flash",
+            "ollama_chat/qwen2.5vl:7b",
+        ] {
+            assert!(of(name).images, "{name}");
+        }
+        for name in [
+            "openai/gpt-3.5-turbo",
+            "openai/o3-mini",
+            "bedrock/anthropic.claude-v2:1",
+            "bedrock/amazon.nova-micro-v1:0",
+            "gemini/gemini-embedding-001",
+            "mistral/codestral-latest",
+            "deepseek/deepseek-chat",
+            "ollama/gemma3:1b",
+            "hosted_vllm/gpt-4o",
+        ] {
+            assert!(!of(name).images, "{name}");
+        }
     }
 }

@@ -19,6 +19,7 @@ use crate::connect::{Connector, Limits, connector, pool};
 use crate::encoding::Encoding;
 use crate::endpoint::{Endpoint, Operation, Timeouts};
 use crate::failure::{Failure, FailureKind, retry_after};
+use crate::image_urls::ImageFetcher;
 use crate::long::AnswerBudget;
 use crate::tls::{Place, Pools};
 use crate::upload::Outgoing;
@@ -47,6 +48,7 @@ pub(crate) struct Sending {
 #[derive(Debug, Clone)]
 pub struct Client {
     shared: Arc<Shared>,
+    images: Option<ImageFetcher>,
 }
 
 #[derive(Debug)]
@@ -66,7 +68,17 @@ impl Client {
         let plain = pool(&limits).build(Connector { inner, limit: limits.connect });
         Self {
             shared: Arc::new(Shared { limits, plain, answers: AnswerBudget::new(), tls: OnceLock::new() }),
+            images: None,
         }
+    }
+
+    /// Downloads images that requests give by address, for providers that take only the bytes.
+    pub fn downloading(self, images: Option<ImageFetcher>) -> Self {
+        Self { images, ..self }
+    }
+
+    pub(crate) fn images(&self) -> Option<&ImageFetcher> {
+        self.images.as_ref()
     }
 
     /// The memory of all long answers that are translated.

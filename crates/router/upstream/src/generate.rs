@@ -25,6 +25,7 @@ use crate::edit;
 use crate::endpoint::{Endpoint, MAX_TOKENS, Operation};
 use crate::events::Events;
 use crate::failure::{Failure, FailureKind};
+use crate::image_urls::{has_image_urls, image_url_refused};
 use crate::overlay::clear;
 
 impl Client {
@@ -49,7 +50,8 @@ impl Client {
         bytes: usize,
         traceparent: Option<&str>,
     ) -> Result<Events, Failure> {
-        let (to, asked) = (endpoint.clone(), Arc::clone(request));
+        let asked = self.with_images(endpoint, request).await?;
+        let to = endpoint.clone();
         let written = run_sized(bytes, move || write(&to, &asked)).await?;
         let Written { operation, body, warnings, names } = written.map_err(|e| e.without_keys(endpoint))?;
         let mut headers = HeaderMap::new();
@@ -73,6 +75,30 @@ impl Client {
             Ok(events) => Ok(Events::whole(events, memory, endpoint).of_request(warnings, names)),
             Err(e) => Err(Failure::reported(e, None).without_keys(endpoint)),
         }
+    }
+}
+
+impl Client {
+    /// The request with its images, if the provider takes no addresses of images.
+    async fn with_images(
+        &self,
+        endpoint: &Endpoint,
+        request: &Arc<GenerateRequest>,
+    ) -> Result<Arc<GenerateRequest>, Failure> {
+        let provider = endpoint.provider();
+        if provider.takes_image_urls() || !has_image_urls(request) {
+            return Ok(Arc::clone(request));
+        }
+        let refused = |e| Failure { status: None, ..Failure::reported(e, None) };
+        let Some(images) = self.images() else {
+            // Where the dialect has no form for them, they may be left out.
+            let drops = provider == Provider::Bedrock && endpoint.settings().remote.changes.drop_params;
+            let error = image_url_refused(request, provider.name()).filter(|_| !drops);
+            return error.map_or_else(|| Ok(Arc::clone(request)), |e| Err(refused(e)));
+        };
+        let mut with = (**request).clone();
+        images.download(&mut with).await.map_err(refused)?;
+        Ok(Arc::new(with))
     }
 }
 

@@ -27,6 +27,7 @@ mod events;
 mod failure;
 mod forward;
 mod generate;
+mod image_urls;
 mod lists;
 mod long;
 mod overlay;
@@ -44,6 +45,7 @@ pub use endpoint::{ANSWER_BYTES_MAX, Endpoint, InvalidEndpoint, MAX_TOKENS, Sett
 pub use events::Events;
 pub use failure::{Failure, FailureKind};
 pub use forward::{Forward, Raw};
+pub use image_urls::{ImageFetcher, has_image_urls, image_url_refused, is_public};
 pub use lists::Listed;
 pub use long::AnswerMemory;
 pub use overrides::Overrides;

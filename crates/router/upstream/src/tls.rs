@@ -96,7 +96,8 @@ impl Pools {
     }
 }
 
-fn config() -> Result<ClientConfig, rustls::Error> {
+/// Settings of TLS: the operating system's certificates are trusted.
+pub(crate) fn config() -> Result<ClientConfig, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     Ok(builder.with_platform_verifier()?.with_no_client_auth())

@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::core::{CacheBreakpoint, Image, ImageSource, Part};
+use crate::core::{CacheBreakpoint, Image, ImageSource, Part, standard};
 use crate::json::{Field, Result};
 
 const PDF: &str = "application/pdf";
@@ -31,12 +31,16 @@ impl File<'_> {
     /// # Errors
     /// Text that is not base64. Files that are neither text nor a PDF nor an image are [`Unread`](crate::unread::Unread).
     pub(crate) fn part(self, f: &Field) -> Result<Part> {
-        let data = standard(self.data);
         let kind = self.media_type.map(|kind| kind.split(';').next().unwrap_or(kind).trim());
         let declared = kind.filter(|kind| *kind == PDF || kind.starts_with("image/"));
+        // Only a text may be empty.
+        let data = match standard(self.data) {
+            None if self.data.is_empty() && declared.is_none() => "".into(),
+            data => data.ok_or_else(|| f.expected("base64"))?,
+        };
         let media_type = match declared {
             Some(kind) => kind,
-            None => match contents(STANDARD.decode(&data).map_err(|_| f.expected("base64"))?) {
+            None => match contents(STANDARD.decode(&*data).map_err(|_| f.expected("base64"))?) {
                 Contents::Text(text) => return Ok(Part::Text { text: self.head + &text, cache: self.cache }),
                 Contents::Pdf => PDF,
                 Contents::Unknown => {
@@ -45,29 +49,9 @@ impl File<'_> {
                 }
             },
         };
-        let source = ImageSource::Base64 { media_type: Some(media_type.into()), data };
+        let source = ImageSource::Base64 { media_type: Some(media_type.into()), data: data.into() };
         Ok(Part::Image { image: Image { source, detail: None, at: self.at }, cache: self.cache })
     }
-}
-
-/// The same bytes in the standard alphabet, with padding and without white space.
-fn standard(data: &str) -> String {
-    let letters = data.chars().filter(|c| !c.is_ascii_whitespace());
-    let mut out: String = letters
-        .map(|c| {
-            if c == '-' {
-                '+'
-            } else if c == '_' {
-                '/'
-            } else {
-                c
-            }
-        })
-        .collect();
-    while !out.len().is_multiple_of(4) {
-        out.push('=');
-    }
-    out
 }
 
 enum Contents {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use octet_api::ApiError;
 use octet_api::core::ModelInfo;
 use octet_parser::ReasoningFormat;
+use octet_upstream::ImageFetcher;
 
 use crate::gateway::{Caller, Gateway, Routes};
 use crate::http::ResponseStore;
@@ -43,6 +44,8 @@ pub struct Options {
     pub local: bool,
     /// Maximum request body size. All requests together may use eight times as much until their prompts are tokenized.
     pub body_bytes_max: usize,
+    /// Download images that requests give by address, from public addresses; else they are refused.
+    pub image_urls: Option<ImageFetcher>,
     /// Maximum time of a request, from its last byte to the last byte of its answer; `None` for no limit.
     pub timeout: Option<Duration>,
     /// Where reasoning is sent.
@@ -74,6 +77,7 @@ impl Options {
             mcp: None,
             local: true,
             body_bytes_max: 32 << 20,
+            image_urls: None,
             timeout: Some(Duration::from_secs(3600)),
             reasoning: ReasoningFormat::default(),
             strict: false,
@@ -120,6 +124,7 @@ impl App {
             metrics: Metrics::default(),
             blocking_pool: BlockingPool::new(options.prompts_at_once),
             warnings: Warnings::new(options.strict),
+            image_urls: options.image_urls.clone(),
             timeout: options.timeout,
             reasoning: options.reasoning,
         });
@@ -217,6 +222,7 @@ impl App {
                 "model_info": {
                     "id": m.id, "mode": "chat", "max_input_tokens": m.context_length,
                     "supports_function_calling": m.abilities.tools, "supports_reasoning": m.abilities.thinking,
+                    "supports_vision": m.abilities.vision,
                 },
             })
         });

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use octet_parser::ReasoningFormat;
+use octet_upstream::ImageFetcher;
 
 use crate::models::Registry;
 use crate::ops::Metrics;
@@ -20,6 +21,8 @@ pub struct Inference {
     pub blocking_pool: BlockingPool,
     /// How warnings are reported.
     pub warnings: Warnings,
+    /// Downloads images that requests give by address; `None` if that is not allowed.
+    pub image_urls: Option<ImageFetcher>,
     /// Maximum time of a request, from its last byte to the last byte of its answer; `None` for no limit.
     pub timeout: Option<Duration>,
     /// Where reasoning is sent.

@@ -29,6 +29,7 @@ pub use app::{App, Options};
 pub use gateway::{Gateway, MakeModel, Reload, Routes, check};
 pub use models::{BoxError, FreeMemory, MakeEngine, Memory, ModelCard, ModelSpec, OnDevice, Open};
 pub use octet_parser::{ReasoningFormat, ToolSyntax};
+pub use octet_upstream::ImageFetcher;
 pub use ops::{Keys, experts_json};
 pub use pipeline::{AnswerReader, ReaderEnd};
 pub use server::{Reserved, Server, Stage};

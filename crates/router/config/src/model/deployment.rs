@@ -81,7 +81,7 @@ pub struct ModelInfo {
     pub cache_write_cost_per_token: Option<f64>,
     /// USD per answer token.
     pub output_cost_per_token: Option<f64>,
-    /// `supports_vision`, if set.
+    /// `supports_vision`, if set; else `true` for models that see according to the table of families.
     pub supports_vision: Option<bool>,
     /// `supports_function_calling`, if set.
     pub supports_function_calling: Option<bool>,

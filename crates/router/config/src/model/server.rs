@@ -28,6 +28,8 @@ pub struct ServerSettings {
     pub memory_limit: Option<u64>,
     /// `load_queue`: maximum requests that wait for a local model to load.
     pub load_queue: Option<usize>,
+    /// `allow_image_urls`: whether images that requests give by address are downloaded.
+    pub allow_image_urls: Option<bool>,
     /// `general_settings.global_max_parallel_requests`: maximum concurrent requests of all groups.
     pub max_parallel_requests: Option<u32>,
 }

@@ -204,6 +204,12 @@ impl Provider {
             Self::Vertex | Self::VertexAnthropic => "vertex_ai",
         }
     }
+
+    /// Whether it downloads images by address; else it takes only their bytes.
+    pub fn takes_image_urls(self) -> bool {
+        use Provider::{Bedrock, BedrockAnthropic, Ollama, VertexAnthropic};
+        !matches!(self, Bedrock | BedrockAnthropic | Ollama | VertexAnthropic)
+    }
 }
 
 /// Changes of a request before it is sent. In this order: parameters are dropped, renamed, set; `extra_body` is merged in.

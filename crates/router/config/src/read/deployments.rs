@@ -15,8 +15,8 @@ use crate::reader::{Reader, folder};
 use crate::sections::{MODEL, MODEL_INFO, PARAMS, SAMPLING};
 use crate::yaml::{Node, Value};
 use crate::{
-    Changes, Deployment, Edits, GroupName, Local, ModelInfo, PriceList, Process, ProcessTarget, Provider,
-    Shadow, Skipped, Target,
+    Accepts, Changes, Deployment, Edits, GroupName, Local, ModelInfo, PriceList, Process, ProcessTarget,
+    Provider, Shadow, Skipped, Target,
 };
 
 /// llama-swap's default of concurrent requests of a process.
@@ -101,6 +101,8 @@ fn entry(
         price(&mut info, &params, &target, defaults.prices);
         if let Target::Remote(far) = &mut target {
             far.family = family(&info, &params).unwrap_or_default();
+            let sees = Accepts::of(&far.family).images;
+            info.supports_vision = info.supports_vision.or(sees.then_some(true));
         }
         Some(deployment(&params, group.clone(), target, id, info, defaults))
     });

@@ -42,6 +42,7 @@ pub(crate) fn server(fields: &Fields, general: Option<&Fields>) -> ServerSetting
     out.max_connections = s.count("max_connections", 1);
     out.memory_limit = s.size("memory_limit", 1);
     out.load_queue = s.count("load_queue", 1);
+    out.allow_image_urls = s.bool("allow_image_urls");
     out
 }
 

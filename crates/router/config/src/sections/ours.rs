@@ -119,6 +119,12 @@ pub static SERVER: Section = Section {
         key("max_connections", Kind::Count, "maximum connections (1024)").guard(),
         key("memory_limit", Kind::Size, "maximum memory of all local models").guard(),
         key("load_queue", Kind::Count, "maximum requests that wait for a local model to load (64)"),
+        key(
+            "allow_image_urls",
+            Kind::Bool,
+            "download images that requests give by address, for models that take only the bytes; only from public addresses (false)",
+        )
+        .guard(),
     ],
     warned: &[],
     refused: &[],

@@ -185,6 +185,7 @@ fn server_keys_and_health() {
     );
     assert_eq!((c.server.timeout, c.server.max_body), (Some(seconds(3600)), Some(16 << 20)));
     assert_eq!((c.server.max_connections, c.server.load_queue), (Some(512), Some(16)));
+    assert_eq!(c.server.allow_image_urls, Some(true));
     assert_eq!((c.server.memory_limit, c.server.max_parallel_requests), (Some(24 << 30), Some(200)));
     assert_eq!(c.server.cors_origins, ["http://localhost:3000"]);
     assert_eq!(c.health, HealthChecks { enabled: true, interval: seconds(60), timeout: seconds(5) });

@@ -33,11 +33,14 @@ impl Chat {
             let mut message = message.clone();
             if message.role == Role::Tool {
                 let answer = format!("<tool_response>\n{}\n</tool_response>", text_of(&message));
+                message.content.retain(|part| matches!(part, Part::Image { .. }));
                 if answers_open && let Some(last) = messages.last_mut() {
                     last.content.push(Part::text(format!("\n{answer}")));
                 } else {
                     messages.push(Message::text(Role::User, answer));
                 }
+                // Its images follow it.
+                messages.last_mut().into_iter().for_each(|last| last.content.append(&mut message.content));
                 answers_open = true;
                 continue;
             }
@@ -77,7 +80,7 @@ impl Chat {
 const HERMES: &str =
     "<tool_call>\n{\"name\": \"tool's name\", \"arguments\": {\"argument's name\": \"value\"}}\n</tool_call>";
 
-/// The text of a message; images were replaced or refused before.
+/// The text of a message, without its images.
 fn text_of(message: &Message) -> String {
     message.content.iter().filter_map(Part::as_text).collect()
 }

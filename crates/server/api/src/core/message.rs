@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::Image;
+
 /// A message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
@@ -115,62 +117,15 @@ impl Part {
             Self::Image { .. } => None,
         }
     }
-}
 
-/// An image in a message. Local models cannot see images: [`Chat::template`](super::Chat::template) refuses it by name.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Image {
-    /// Where its bytes are.
-    pub source: ImageSource,
-    /// The level of detail: `low`, `high`, `auto`, `original`.
-    pub detail: Option<String>,
-    /// Its path in the client's request: `messages[3].content[0]`.
-    pub at: String,
-}
-
-impl Image {
-    /// The URL in OpenAI's form: an address, or a data URL with the bytes.
-    pub fn url(&self) -> String {
-        match &self.source {
-            ImageSource::Url(url) => url.clone(),
-            ImageSource::Base64 { data, .. } => {
-                format!("data:{};base64,{data}", self.media_type().unwrap_or(""))
-            }
-        }
+    /// Its image or document, if it is one.
+    pub fn as_image(&self) -> Option<&Image> {
+        if let Self::Image { image, .. } = self { Some(image) } else { None }
     }
 
-    /// Whether it is a document instead of an image.
-    pub fn is_document(&self) -> bool {
-        matches!(&self.source, ImageSource::Base64 { media_type: Some(kind), .. } if !kind.starts_with("image/"))
+    pub(super) fn as_image_mut(&mut self) -> Option<&mut Image> {
+        if let Self::Image { image, .. } = self { Some(image) } else { None }
     }
-
-    /// Its media type: given by the client, or detected from its first bytes; `None` for an address.
-    pub fn media_type(&self) -> Option<&str> {
-        let ImageSource::Base64 { media_type, data } = &self.source else { return None };
-        // Magic numbers in base64.
-        let magic = [
-            ("iVBORw0KGgo", "image/png"),
-            ("/9j/", "image/jpeg"),
-            ("R0lGOD", "image/gif"),
-            ("UklGR", "image/webp"),
-        ];
-        let sniffed = || magic.iter().find(|(beginning, _)| data.starts_with(beginning)).map(|m| m.1);
-        media_type.as_deref().or_else(sniffed)
-    }
-}
-
-/// The source of an image's bytes.
-#[derive(Debug, Clone, PartialEq)]
-pub enum ImageSource {
-    /// An address.
-    Url(String),
-    /// Inline, as base64.
-    Base64 {
-        /// `image/png`; `None` if not given.
-        media_type: Option<String>,
-        /// The bytes.
-        data: String,
-    },
 }
 
 /// A client's hint that the prompt up to here will be repeated.

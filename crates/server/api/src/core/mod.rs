@@ -5,6 +5,7 @@ mod answer;
 mod embed;
 mod event;
 mod generic_tools;
+mod image;
 mod memory;
 mod message;
 mod model;
@@ -16,9 +17,11 @@ pub use answer::{Answer, Block, Choice};
 pub use embed::{EmbedRequest, Embeddings, VectorEncoding};
 pub use event::{Applied, Event, FinishReason, RoutedExperts, Timings, TokenLogprob, TopLogprob, Usage};
 pub use generic_tools::WriteJson;
+pub use image::{Image, ImageSource};
+pub(crate) use image::{data_url, standard};
 pub use memory::{MemoryHandle, RequestMemory};
 pub(crate) use message::arguments_object;
-pub use message::{CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall};
+pub use message::{CacheBreakpoint, Message, Part, ReasoningPart, Role, ToolCall};
 pub use model::{Abilities, Loaded, ModelInfo};
 pub use request::{
     CacheOptions, Chat, Completion, Effort, Family, GenerateRequest, Infill, Input, KeepAlive, LineLimits,

@@ -50,6 +50,8 @@ pub struct Abilities {
     pub thinking: bool,
     /// It computes embeddings.
     pub embedding: bool,
+    /// It sees images.
+    pub vision: bool,
 }
 
 /// A loaded model.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{MemoryHandle, Message, MoreSampling};
+use super::{Image, MemoryHandle, Message, MoreSampling, Part};
 use crate::{ApiError, Warning};
 
 /// What to generate, and how. `None` means that the client did not set a value.
@@ -115,6 +115,31 @@ impl GenerateRequest {
         }
     }
 
+    /// Its images, in order; documents are not among them.
+    pub fn images(&self) -> Box<dyn Iterator<Item = &Image> + '_> {
+        let images: Box<dyn Iterator<Item = &Image>> = match &self.input {
+            Input::Chat(chat) => {
+                Box::new(chat.messages.iter().flat_map(|m| &m.content).filter_map(Part::as_image))
+            }
+            Input::Completion(completion) => Box::new(completion.prompts.iter().flat_map(Prompt::images)),
+        };
+        Box::new(images.filter(|image| !image.is_document()))
+    }
+
+    /// The same, to replace them.
+    pub fn images_mut(&mut self) -> Box<dyn Iterator<Item = &mut Image> + '_> {
+        let images: Box<dyn Iterator<Item = &mut Image>> = match &mut self.input {
+            Input::Chat(chat) => {
+                let parts = chat.messages.iter_mut().flat_map(|m| &mut m.content);
+                Box::new(parts.filter_map(Part::as_image_mut))
+            }
+            Input::Completion(completion) => {
+                Box::new(completion.prompts.iter_mut().flat_map(Prompt::images_mut))
+            }
+        };
+        Box::new(images.filter(|image| !image.is_document()))
+    }
+
     /// The conversation, for a provider that takes nothing else.
     ///
     /// # Errors
@@ -221,7 +246,7 @@ pub enum Prompt {
     Text(String),
     /// Token ids.
     Tokens(Vec<u32>),
-    /// Texts and tokens mixed, in order.
+    /// Texts, tokens and images mixed, in order.
     Mixed(Vec<PromptPart>),
 }
 
@@ -237,6 +262,19 @@ impl Prompt {
             Self::Mixed(parts) => parts.iter().map(PromptPart::bytes).sum(),
         }
     }
+
+    /// Its images, in order.
+    pub(crate) fn images(&self) -> impl Iterator<Item = &Image> {
+        let parts = if let Self::Mixed(parts) = self { parts.as_slice() } else { &[] };
+        parts.iter().filter_map(|part| if let PromptPart::Image(image) = part { Some(image) } else { None })
+    }
+
+    fn images_mut(&mut self) -> impl Iterator<Item = &mut Image> {
+        let parts = if let Self::Mixed(parts) = self { parts.as_mut_slice() } else { &mut [] };
+        parts
+            .iter_mut()
+            .filter_map(|part| if let PromptPart::Image(image) = part { Some(image) } else { None })
+    }
 }
 
 /// A part of a mixed prompt.
@@ -246,6 +284,8 @@ pub enum PromptPart {
     Text(String),
     /// A token's id.
     Token(u32),
+    /// An image, for a model that sees.
+    Image(Image),
 }
 
 impl PromptPart {
@@ -253,14 +293,17 @@ impl PromptPart {
         match self {
             Self::Text(text) => text.len(),
             Self::Token(_) => TOKEN_BYTES,
+            // What a model makes of it does not follow from its bytes.
+            Self::Image(_) => 0,
         }
     }
 
-    /// The prompt as clients write it.
+    /// The prompt as clients write it; an image as its URL.
     pub fn to_json(&self) -> Value {
         match self {
             Self::Text(text) => text.as_str().into(),
             Self::Token(id) => (*id).into(),
+            Self::Image(image) => image.url().into(),
         }
     }
 }

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use super::{Chat, Message, Part, Role, Tool, ToolCall};
+use super::{Chat, Image, Message, Part, Role, Tool, ToolCall};
 use crate::ApiError;
 use crate::rules::{self, Warning};
 
-/// The roles that a template accepts.
+/// What a template accepts: roles, images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Roles {
     /// Where it accepts instructions.
@@ -20,6 +20,8 @@ pub struct Roles {
     pub answers_results: bool,
     /// The first message after leading instructions must be the user's: without it, it refuses some conversations.
     pub begins_with_user: bool,
+    /// The model sees images: its template has a form for `{"type": "image"}`.
+    pub images: bool,
 }
 
 /// Where a template accepts instructions.
@@ -40,6 +42,7 @@ impl Default for Roles {
             alternating: false,
             answers_results: false,
             begins_with_user: false,
+            images: false,
         }
     }
 }
@@ -49,6 +52,8 @@ impl Default for Roles {
 pub struct TemplateChat {
     /// `{"role", "content", ...}` each; arguments of calls are mappings.
     pub messages: Vec<Value>,
+    /// The images of the messages, in order: each is a `{"type": "image"}` in a list of content.
+    pub images: Vec<Image>,
     /// `{"type": "function", "function": {"name", "description", "parameters"}}` each; `None` for none.
     pub tools: Option<Vec<Value>>,
     /// The client's variables, with `enable_thinking` and `reasoning_effort` from its other settings.
@@ -59,10 +64,22 @@ pub struct TemplateChat {
     pub warnings: Vec<Warning>,
 }
 
+/// A piece of a message's content.
+enum Piece<'a> {
+    Text(Cow<'a, str>),
+    Image(&'a Image),
+}
+
+impl From<String> for Piece<'_> {
+    fn from(text: String) -> Self {
+        Self::Text(text.into())
+    }
+}
+
 /// A message being converted.
 struct Turn<'a> {
     role: Role,
-    texts: Vec<Cow<'a, str>>,
+    content: Vec<Piece<'a>>,
     /// The source of its calls, reasoning and names.
     message: Option<&'a Message>,
 }
@@ -83,19 +100,24 @@ impl Chat {
     ///   it there. It comes before the template's end of the result. Lines of results that begin with such a mark begin with `&lt;`
     ///   instead of `<`, so that results cannot contain what looks like the user's words.
     ///
-    /// Several texts of a message are a list of `{"type": "text", "text": ...}`. An image is replaced by a text that says that it is
-    /// not shown.
+    /// Several texts of a message are a list of `{"type": "text", "text": ...}`, with `{"type": "image"}` for each image. If the model
+    /// reads text only, an image is replaced by a text that says that it is not shown, as are documents always.
     ///
     /// # Errors
-    /// An image in the current user message: the answer would ignore it.
+    /// An image in the current user message that is not shown: the answer would ignore it.
     pub fn template(&self, roles: Roles) -> Result<TemplateChat, ApiError> {
         let mut warnings = Vec::new();
         let turns = self.turns(roles, &mut warnings)?;
         let mut messages: Vec<Value> = Vec::with_capacity(turns.len());
+        let mut images = Vec::new();
         // The called tools by call id: some templates name them with the results.
         let mut called: HashMap<&str, &str> = HashMap::new();
         for turn in turns {
             let mut json = turn.to_json();
+            images.extend(turn.content.iter().filter_map(|piece| match piece {
+                Piece::Text(_) => None,
+                Piece::Image(image) => Some((*image).clone()),
+            }));
             if let Some(message) = turn.message {
                 called.extend(message.tool_calls.iter().map(|c| (c.id.as_str(), c.name.as_str())));
                 if message.role == Role::Tool
@@ -116,6 +138,7 @@ impl Chat {
         }
         Ok(TemplateChat {
             messages,
+            images,
             tools: (!self.tools.is_empty()).then(|| self.tools.iter().map(Tool::to_json).collect()),
             variables,
             add_generation_prompt: !self.continue_final && !self.no_answer,
@@ -130,44 +153,41 @@ impl Chat {
         let mut out: Vec<Turn<'_>> = Vec::with_capacity(self.messages.len());
         let mut instructions = Vec::new();
         for message in &self.messages[..leading] {
-            instructions.push(texts(message, false, warnings)?);
+            instructions.push(pieces(message, roles, false, warnings)?);
         }
         // A single one keeps its parts: the template has a form for them.
         let mut system = match instructions.len() {
             0 => None,
             1 => instructions.pop(),
-            _ => {
-                let texts: Vec<String> = instructions.iter().map(|t| t.join("\n")).collect();
-                Some(vec![texts.join("\n\n").into()])
-            }
+            _ => Some(join(instructions.into_iter().flat_map(one_text), "\n\n")),
         };
         if roles.system != SystemPlace::Nowhere
-            && let Some(texts) = system.take()
+            && let Some(content) = system.take()
         {
-            out.push(Turn { role: Role::System, texts, message: None });
+            out.push(Turn { role: Role::System, content, message: None });
         }
         // Whatever comes later, so that a longer conversation has the same beginning.
         let begins_with_user = self.messages.get(leading).is_some_and(|m| m.role == Role::User);
         if roles.begins_with_user && !begins_with_user {
-            out.push(Turn { role: Role::User, texts: system.take().unwrap_or_default(), message: None });
+            out.push(Turn { role: Role::User, content: system.take().unwrap_or_default(), message: None });
         }
         for (i, message) in self.messages.iter().enumerate().skip(leading) {
-            let mut texts = texts(message, asked.contains(&i), warnings)?;
+            let mut content = pieces(message, roles, asked.contains(&i), warnings)?;
             if roles.answers_results && message.role == Role::Tool {
-                texts.iter_mut().for_each(escape_marks);
+                content.iter_mut().for_each(escape_marks);
             }
             let mut turn = if !is_instruction(message) {
-                Turn { role: message.role, texts, message: Some(message) }
+                Turn { role: message.role, content, message: Some(message) }
             } else if roles.system == SystemPlace::Anywhere {
-                Turn { role: Role::System, texts, message: None }
+                Turn { role: Role::System, content, message: None }
             } else {
-                let text = format!("<system>\n{}\n</system>", texts.join("\n"));
-                Turn { role: Role::User, texts: vec![text.into()], message: None }
+                let content = within("<system>\n", join(content, "\n"), "\n</system>");
+                Turn { role: Role::User, content, message: None }
             };
             if turn.role == Role::User
-                && let Some(texts) = system.take()
+                && let Some(content) = system.take()
             {
-                turn.prepend(texts);
+                turn.prepend(content);
             }
             if roles.answers_results
                 && turn.role == Role::User
@@ -175,7 +195,7 @@ impl Chat {
             {
                 sort_last_results(&mut out);
                 let Some(result) = out.last_mut() else { continue };
-                result.append(&turn);
+                result.append(turn);
                 continue;
             }
             match out
@@ -183,14 +203,14 @@ impl Chat {
                 .filter(|last| roles.alternating && last.role == Role::User && turn.role == Role::User)
             {
                 Some(last) => {
-                    turn.prepend(std::mem::take(&mut last.texts));
-                    last.texts = turn.texts;
+                    turn.prepend(std::mem::take(&mut last.content));
+                    last.content = turn.content;
                 }
                 None => out.push(turn),
             }
         }
         // There is no user message yet.
-        out.extend(system.map(|texts| Turn { role: Role::User, texts, message: None }));
+        out.extend(system.map(|content| Turn { role: Role::User, content, message: None }));
         Ok(out)
     }
 
@@ -208,30 +228,62 @@ fn is_instruction(message: &Message) -> bool {
     matches!(message.role, Role::System | Role::Developer)
 }
 
-/// The texts of a message. An image in the current turn is refused, others are replaced by a text.
-fn texts<'a>(
+/// The content of a message. What the model does not see is refused in the current turn, and elsewhere replaced by a text.
+fn pieces<'a>(
     message: &'a Message,
+    roles: Roles,
     is_asked: bool,
     warnings: &mut Vec<Warning>,
-) -> Result<Vec<Cow<'a, str>>, ApiError> {
-    let text = |part: &'a Part| match part {
-        Part::Text { text, .. } => Ok(Cow::Borrowed(text.as_str())),
+) -> Result<Vec<Piece<'a>>, ApiError> {
+    let piece = |part: &'a Part| match part {
+        Part::Text { text, .. } => Ok(Piece::Text(Cow::Borrowed(text.as_str()))),
+        Part::Image { image, .. } if roles.images && !image.is_document() => Ok(Piece::Image(image)),
         Part::Image { image, .. } => {
             let what = if image.is_document() { "a document" } else { "an image" };
-            let why = format!("is {what}, and this model reads text only");
+            let reads = if roles.images { "text and images" } else { "text" };
+            let why = format!("is {what}, and this model reads {reads} only");
             if is_asked {
                 return Err(ApiError::invalid(image.at.clone(), format!("'{}' {why}; send text", image.at)));
             }
             rules::warn(warnings, Warning::new(image.at.clone(), format_args!("{why}: it is left out")));
-            Ok(Cow::Owned(format!("[Here was {what}. This model reads text only.]")))
+            Ok(Piece::from(format!("[Here was {what}. This model reads {reads} only.]")))
         }
     };
-    message.content.iter().map(text).collect()
+    message.content.iter().map(piece).collect()
+}
+
+/// Joins adjacent texts; images stay where they are.
+fn join<'a>(pieces: impl IntoIterator<Item = Piece<'a>>, separator: &str) -> Vec<Piece<'a>> {
+    let mut out: Vec<Piece<'a>> = Vec::new();
+    for piece in pieces {
+        match (out.last_mut(), piece) {
+            (Some(Piece::Text(last)), Piece::Text(text)) => {
+                let last = last.to_mut();
+                last.push_str(separator);
+                last.push_str(&text);
+            }
+            (_, piece) => out.push(piece),
+        }
+    }
+    out
+}
+
+/// The texts of a message joined by lines; without any, an empty text.
+fn one_text(pieces: Vec<Piece<'_>>) -> Vec<Piece<'_>> {
+    let joined = join(pieces, "\n");
+    if joined.is_empty() { vec![Piece::from(String::new())] } else { joined }
+}
+
+/// Content between two texts.
+fn within<'a>(before: &str, content: Vec<Piece<'a>>, after: &str) -> Vec<Piece<'a>> {
+    let text = |text: &str| Piece::from(text.to_string());
+    join(std::iter::once(text(before)).chain(content).chain([text(after)]), "")
 }
 
 /// Escapes what begins a line like the marks around users' words and instructions.
-fn escape_marks(text: &mut Cow<'_, str>) {
+fn escape_marks(piece: &mut Piece<'_>) {
     const MARKS: [&str; 4] = ["<user>", "</user>", "<system>", "</system>"];
+    let Piece::Text(text) = piece else { return };
     let is_mark = |line: &str| MARKS.iter().any(|mark| line.starts_with(mark));
     let lines = || text.split_inclusive(['\n', '\r']);
     if lines().any(is_mark) {
@@ -255,24 +307,30 @@ fn sort_last_results(turns: &mut [Turn<'_>]) {
 }
 
 impl<'a> Turn<'a> {
-    /// Prepends texts, separated by a blank line.
-    fn prepend(&mut self, mut before: Vec<Cow<'a, str>>) {
-        before.append(&mut self.texts);
-        self.texts = vec![before.join("\n\n").into()];
+    /// Prepends content, separated by a blank line.
+    fn prepend(&mut self, mut before: Vec<Piece<'a>>) {
+        before.append(&mut self.content);
+        self.content = join(before, "\n\n");
     }
 
     /// Adds a user message to this tool result. Instructions are marked already.
-    fn append(&mut self, message: &Turn<'_>) {
-        let text = message.texts.join("\n");
-        let marked = if message.message.is_some() { format!("<user>\n{text}\n</user>") } else { text };
-        self.texts = vec![format!("{}\n\n{marked}", self.texts.join("\n")).into()];
+    fn append(&mut self, message: Turn<'a>) {
+        let is_users = message.message.is_some();
+        let content = join(message.content, "\n");
+        let (open, close) = if is_users { ("\n\n<user>\n", "\n</user>") } else { ("\n\n", "") };
+        let result = join(std::mem::take(&mut self.content), "\n");
+        self.content = join(result.into_iter().chain(within(open, content, close)), "");
     }
 
     fn to_json(&self) -> Value {
-        let content = match self.texts.as_slice() {
+        let piece = |piece: &Piece<'_>| match piece {
+            Piece::Text(text) => json!({"type": "text", "text": text}),
+            Piece::Image(_) => json!({"type": "image"}),
+        };
+        let content = match self.content.as_slice() {
             [] => Value::from(""),
-            [one] => Value::from(one.as_ref()),
-            many => many.iter().map(|t| json!({"type": "text", "text": t})).collect(),
+            [Piece::Text(one)] => Value::from(one.as_ref()),
+            many => many.iter().map(piece).collect(),
         };
         let mut out = json!({"role": self.role.name(), "content": content});
         let Some(message) = self.message else { return out };

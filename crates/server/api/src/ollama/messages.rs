@@ -73,7 +73,9 @@ pub(super) fn images(o: &mut Object) -> Result<Vec<Part>> {
     let Some(f) = o.take("images") else { return Ok(Vec::new()) };
     f.list(|f| {
         let at = f.path();
-        let source = ImageSource::Base64 { media_type: None, data: f.name()? };
+        // Some clients send data URLs.
+        let is_url = f.as_str().is_some_and(|data| data.starts_with("data:"));
+        let source = if is_url { ImageSource::url(f)? } else { ImageSource::base64(&f, None)? };
         Ok(Part::Image { image: Image { source, detail: None, at }, cache: None })
     })
 }

@@ -17,6 +17,7 @@ pub fn tags(models: &[ModelInfo]) -> Value {
         let mut out = entry(m);
         out["modified_at"] = rfc3339(m.created_s).into();
         out["size"] = m.size_bytes.into();
+        out["capabilities"] = capabilities(m).into();
         out
     };
     let named = |m: &ModelInfo| {
@@ -92,14 +93,6 @@ pub fn show(m: &ModelInfo) -> Value {
     info.insert("general.parameter_count".into(), m.parameters.into());
     info.insert(format!("{}.context_length", m.family), m.context_length.into());
     info.insert(format!("{}.embedding_length", m.family), m.embedding_length.into());
-    let a = m.abilities;
-    let abilities = [
-        (a.completion, "completion"),
-        (a.tools, "tools"),
-        (a.thinking, "thinking"),
-        (a.embedding, "embedding"),
-    ];
-    let capabilities: Vec<&str> = abilities.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect();
     json!({
         "license": m.license.as_deref().unwrap_or(""),
         "modelfile": "",
@@ -107,7 +100,7 @@ pub fn show(m: &ModelInfo) -> Value {
         "template": m.template.as_deref().unwrap_or(""),
         "details": details(m),
         "model_info": info,
-        "capabilities": capabilities,
+        "capabilities": capabilities(m),
         "modified_at": rfc3339(m.created_s),
     })
 }
@@ -122,6 +115,18 @@ fn entry(m: &ModelInfo) -> Value {
     // Ollama's client slices it without checking its length.
     let digest = m.digest.as_deref().filter(|d| d.len() >= 12).map_or_else(|| "0".repeat(64), str::to_string);
     json!({"name": m.id, "model": m.id, "digest": digest, "details": details(m)})
+}
+
+fn capabilities(m: &ModelInfo) -> Vec<&'static str> {
+    let a = m.abilities;
+    let all = [
+        (a.completion, "completion"),
+        (a.tools, "tools"),
+        (a.vision, "vision"),
+        (a.thinking, "thinking"),
+        (a.embedding, "embedding"),
+    ];
+    all.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect()
 }
 
 fn details(m: &ModelInfo) -> Value {

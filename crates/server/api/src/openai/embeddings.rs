@@ -30,7 +30,11 @@ pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
     let model = o.model()?;
     let input = o.require("input")?;
     let empty = input.error("must not contain an empty string");
+    let image = input.error("has images: images cannot be embedded");
     let inputs = prompts(input)?;
+    if inputs.iter().any(|input| input.images().next().is_some()) {
+        return Err(image);
+    }
     if inputs.contains(&Prompt::Text(String::new())) {
         return Err(empty);
     }

@@ -30,5 +30,6 @@ pub(crate) use fields::{
 pub(crate) use foreign::{FOREIGN, drop_repeated};
 pub(crate) use logit_bias::biases;
 pub(crate) use logprobs::{Token, finite};
+pub use prompts::MEDIA_MARKER;
 pub(crate) use prompts::prompts;
 pub(crate) use usage::WireTimings;

@@ -11,6 +11,7 @@ pub fn list(models: &[ModelInfo]) -> Value {
 
 /// The answer to `GET /v1/models/{id}`, with fields for vLLM's, llama.cpp's and Mistral's clients.
 pub fn one(m: &ModelInfo) -> Value {
+    let inputs: &[&str] = if m.abilities.vision { &["text", "image"] } else { &["text"] };
     let mut out = json!({
         "id": m.id,
         "aliases": m.aliases,
@@ -27,8 +28,10 @@ pub fn one(m: &ModelInfo) -> Value {
             "completion_chat": m.abilities.completion,
             "function_calling": m.abilities.tools,
             "reasoning": m.abilities.thinking,
-            "vision": false,
+            "vision": m.abilities.vision,
         },
+        // The same for clients of OpenRouter and of llama-server.
+        "architecture": {"input_modalities": inputs, "output_modalities": ["text"]},
         "meta": {
             "n_ctx_train": m.trained_context_length,
             "n_embd": m.embedding_length,

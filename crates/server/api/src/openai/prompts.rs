@@ -4,7 +4,8 @@
 use serde_json::Value;
 
 use super::fields::at_most;
-use crate::core::{Prompt, PromptPart};
+use crate::ApiError;
+use crate::core::{Image, ImageSource, Prompt, PromptPart};
 use crate::json::{Field, Object, Result};
 
 /// Maximum number of prompts per request; OpenAI's limit for embeddings.
@@ -12,8 +13,12 @@ const PROMPTS_MAX: usize = 2048;
 /// Maximum number of parts of a `content`.
 const PARTS_MAX: usize = 2048;
 
-/// One prompt or several. A prompt is a text, token ids, both mixed, `{"prompt_string": ...}` or `{"content": [...]}` with text parts;
-/// the last three are llama-server's. A list that has only token ids and texts is one prompt, unless all are texts.
+/// Where an image belongs in llama-server's `prompt_string`: `/props` gives it to clients as `media_marker`.
+pub const MEDIA_MARKER: &str = "<__media__>";
+
+/// One prompt or several. A prompt is a text, token ids, both mixed, `{"prompt_string": ...}` or `{"content": [...]}` with text parts,
+/// and images for their [`MEDIA_MARKER`]s in `multimodal_data`; the last three are llama-server's. A list that has only token ids and texts
+/// is one prompt, unless all are texts.
 pub(crate) fn prompts(f: Field) -> Result<Vec<Prompt>> {
     let is_list = f.value().as_array().is_some_and(|items| {
         items.iter().any(|i| i.is_array() || i.is_object()) || items.iter().all(Value::is_string)
@@ -31,7 +36,7 @@ fn prompt(f: Field) -> Result<Prompt> {
         return Ok(Prompt::Text(f.string()?));
     }
     if f.is_object() {
-        return Ok(Prompt::Text(text_in(f.object()?)?));
+        return object(f.object()?);
     }
     let Some(items) = f.value().as_array() else {
         return Err(f.expected("a string, an array of token ids and strings, or an array of such prompts"));
@@ -52,15 +57,39 @@ fn prompt(f: Field) -> Result<Prompt> {
     Ok(Prompt::Mixed(f.list(part)?))
 }
 
-/// The text of `{"prompt_string": ...}` or `{"content": [...]}`, whose parts are joined as they are.
-fn text_in(mut o: Object) -> Result<String> {
-    let text = match o.take("content") {
-        Some(parts) => at_most(parts, PARTS_MAX)?.list(text_part)?.concat(),
-        None => o.require("prompt_string")?.string()?,
+/// `{"prompt_string": ...}` or `{"content": [...]}`, whose parts are joined as they are, with `multimodal_data`.
+fn object(mut o: Object) -> Result<Prompt> {
+    let (param, text) = match o.take("content") {
+        Some(parts) => (parts.path(), at_most(parts, PARTS_MAX)?.list(text_part)?.concat()),
+        None => {
+            let f = o.require("prompt_string")?;
+            (f.path(), f.string()?)
+        }
     };
-    o.only("multimodal_data", &[Value::Array(Vec::new())], "this model sees no images")?;
+    let image = |f: Field| {
+        let at = f.path();
+        Ok(Image { source: ImageSource::base64(&f, None)?, detail: None, at })
+    };
+    let images = o.read("multimodal_data", |f| at_most(f, PARTS_MAX)?.list(image))?.unwrap_or_default();
     o.finish(&[])?;
-    Ok(text)
+    if images.is_empty() {
+        return Ok(Prompt::Text(text));
+    }
+    let markers = text.matches(MEDIA_MARKER).count();
+    if markers != images.len() {
+        let what = format!(
+            "'{param}' has {markers} times '{MEDIA_MARKER}', but 'multimodal_data' has {} images",
+            images.len()
+        );
+        return Err(ApiError::invalid(param, what));
+    }
+    let mut images = images.into_iter();
+    let mut parts = Vec::new();
+    for text in text.split(MEDIA_MARKER) {
+        parts.extend((!text.is_empty()).then(|| PromptPart::Text(text.into())));
+        parts.extend(images.next().map(PromptPart::Image));
+    }
+    Ok(Prompt::Mixed(parts))
 }
 
 fn text_part(f: Field) -> Result<String> {

@@ -8,6 +8,7 @@ mod dialects;
 mod foreign;
 mod gemini;
 mod history;
+mod images;
 mod llama;
 mod ollama;
 mod openai_chat;

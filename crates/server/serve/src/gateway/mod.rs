@@ -121,7 +121,7 @@ impl Gateway {
         let config = &routes.config;
         // First: the rest may take long, and files may change meanwhile.
         let mut current = Current::new(config, &keys, None)?;
-        let client = Client::new(Limits::default());
+        let client = Client::new(Limits::default()).downloading(inference.image_urls.clone());
         current.callbacks = callbacks(config, &client, None)?;
         let servers = Servers::new(config)?;
         let store = match &config.keys.database {
@@ -438,7 +438,12 @@ impl Gateway {
             _ => None,
         };
         let window = group.and_then(|g| g.window_tokens()).and_then(|n| u32::try_from(n).ok());
-        let first = group.and_then(|g| g.deployments.first()).and_then(|d| current.about.get(d.id()));
+        let deployments = group.map_or(&[][..], |g| &g.deployments);
+        let first = deployments.first().and_then(|d| current.about.get(d.id()));
+        let sees = |d: &Arc<octet_router::Deployment<Target>>| match &d.target {
+            Target::LocalTarget(local) => self.inference.models.info(local.index()).abilities.vision,
+            _ => current.about.get(d.id()).is_some_and(|a| a.info.supports_vision == Some(true)),
+        };
         let first = first.map(|a| &a.info);
         let embeds = first.is_some_and(|i| i.mode == Mode::Embedding);
         let passes = first.is_some_and(|i| matches!(i.mode, Mode::Passed(_)));
@@ -452,6 +457,7 @@ impl Gateway {
                 tools: first.is_none_or(|i| i.supports_function_calling.unwrap_or(true)),
                 thinking: first.is_some_and(|i| i.supports_reasoning.unwrap_or(false)),
                 embedding: embeds,
+                vision: deployments.iter().any(sees) && !embeds && !passes,
             },
             ..ModelInfo::default()
         }

@@ -175,7 +175,9 @@ fn properties(app: &App, index: usize) -> Value {
         "chat_template": info.template.clone().unwrap_or_default(),
         "bos_token": special(tokenizer.and_then(|t| t.bos_token())),
         "eos_token": special(tokenizer.and_then(|t| t.eos_ids().first().copied())),
-        "modalities": {"vision": false, "audio": false},
+        "modalities": {"vision": info.abilities.vision, "audio": false},
+        // Where an image belongs in the `prompt_string` of /completion.
+        "media_marker": info.abilities.vision.then_some(octet_api::openai::MEDIA_MARKER),
         "build_info": concat!("octet ", env!("CARGO_PKG_VERSION")),
         "backend": loaded.as_ref().map(|l| l.handle.info().backend.clone()),
         "kv_tokens": rules.map(|r| r.capacity),

@@ -41,6 +41,7 @@ pub fn roles(template: &ChatTemplate, variables: &Map<String, Value>, budget: &P
         begins_with_user: begins_with_user(&|messages| {
             template.probe(&input(messages, variables), budget, WHAT).is_some()
         }),
+        images: false,
     }
 }
 

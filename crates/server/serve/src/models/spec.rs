@@ -160,6 +160,7 @@ impl ModelCard {
                     tools: calls && spec.tool_syntax != Some(ToolSyntax::None),
                     thinking: reasons,
                     embedding: true,
+                    vision: false,
                 },
                 template,
                 license: text("general.license")?,

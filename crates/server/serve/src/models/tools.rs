@@ -323,6 +323,7 @@ mod tests {
     fn chat(messages: Vec<Value>) -> TemplateChat {
         TemplateChat {
             messages,
+            images: Vec::new(),
             tools: None,
             variables: Map::new(),
             add_generation_prompt: true,

@@ -7,6 +7,7 @@ mod blocking_pool;
 mod constraint;
 mod embed;
 mod errors;
+mod images;
 mod one_by_one;
 mod plan;
 mod prompt;

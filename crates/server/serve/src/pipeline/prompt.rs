@@ -3,7 +3,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use octet_api::core::{Chat, Effort, Infill, Prompt, PromptPart};
+use octet_api::core::{Chat, Effort, Image, Infill, Prompt, PromptPart};
 use octet_api::{ApiError, ErrorKind, Warning, shortened};
 use octet_engine::detokenizer::{ControlTokens, decode};
 use octet_engine::template::{ChatInput, ChatTemplate, TemplateError};
@@ -324,6 +324,10 @@ fn mixed(model: &Loaded, parts: &[PromptPart], job: Job<'_>) -> Result<Vec<u32>,
             PromptPart::Token(id) => {
                 known(model, &[*id])?;
                 ids.push(*id);
+            }
+            PromptPart::Image(Image { at, .. }) => {
+                let what = format!("'{at}' is an image, and this model reads text only; send text");
+                return Err(ApiError::invalid(at.clone(), what));
             }
         }
         if ids.len() > job.tokens_max(model) {

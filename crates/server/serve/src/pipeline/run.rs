@@ -18,6 +18,7 @@ use uuid::Uuid;
 use super::acquire::acquire;
 use super::answer::{Choice, prompt_logprobs};
 use super::errors::{answer_error, internal, submit_error, timeout};
+use super::images;
 use super::plan::{Defaults, Plan, Reader, plan, render};
 use crate::answer_source::{AnswerSource, Facts};
 use crate::blocking::spawn_blocking;
@@ -169,6 +170,7 @@ impl Run {
         let deadline = inference.timeout.map(|t| tokio::time::Instant::now() + t);
         inference.warnings.note(&request.warnings)?;
         let lease = acquire(inference, index, request.keep_alive, deadline).await?;
+        let request = images::fetched(inference, &lease, request).await?;
         let name = lease.card().info.id.clone();
         let label = Metrics::model(&name);
         trace.note(|f| f.model.clone_from(&name));

@@ -284,10 +284,10 @@ impl Block {
         let kind = source.require("type")?;
         let from = match kind.as_str() {
             Some("url") => ImageSource::Url(source.require("url")?.name()?),
-            Some("base64") => ImageSource::Base64 {
-                media_type: Some(source.require("media_type")?.name()?),
-                data: source.require("data")?.string()?,
-            },
+            Some("base64") => {
+                let media_type = source.require("media_type")?.name()?;
+                ImageSource::base64(&source.require("data")?, Some(&media_type))?
+            }
             Some(_) => {
                 let refusal = kind.unsupported("; url and base64 are");
                 return Ok(Part::text(self.o.unread("an image", refusal)));

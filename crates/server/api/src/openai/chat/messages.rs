@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::breakpoint::cache_control;
 use crate::core::{
-    CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall, ToolOrigin,
+    CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall, ToolOrigin, data_url,
 };
 use crate::file::File;
 use crate::json::{Field, Object, Result, shortened};
@@ -439,10 +439,10 @@ fn part(f: Field) -> Result<Part> {
         Some("image_url" | "input_image") => {
             let f = o.require("image_url")?;
             let (source, detail) = if f.is_string() {
-                (image_source(f.name()?), None)
+                (ImageSource::url(f)?, None)
             } else {
                 let mut url = f.object()?;
-                let source = image_source(url.require("url")?.name()?);
+                let source = ImageSource::url(url.require("url")?)?;
                 let detail = url.read("detail", Field::string)?;
                 url.finish(&[&[("format", echo())]])?;
                 (source, detail)
@@ -495,10 +495,10 @@ fn anthropic_image(o: &mut Object, at: String, kind: &Field) -> Result<Part> {
     let mut source = o.require("source")?.object()?;
     let from = match source.take("type").as_ref().and_then(Field::as_str) {
         Some("url") => ImageSource::Url(source.require("url")?.name()?),
-        Some("base64") => ImageSource::Base64 {
-            media_type: source.read("media_type", Field::name)?,
-            data: source.require("data")?.name()?,
-        },
+        Some("base64") => {
+            let media_type = source.read("media_type", Field::name)?;
+            ImageSource::base64(&source.require("data")?, media_type.as_deref())?
+        }
         _ => return Ok(Part::text(o.unread("an image", kind.unsupported("; send 'image_url'")))),
     };
     source.finish(&[])?;
@@ -534,21 +534,5 @@ pub(crate) fn document(o: &mut Object, at: String) -> Result<Part> {
             let source = ImageSource::Url(f.name()?);
             Ok(Part::Image { image: Image { source, detail: None, at }, cache: None })
         }
-    }
-}
-
-/// The type, if there is one, and the bytes of a data URL.
-fn data_url(url: &str) -> Option<(Option<&str>, &str)> {
-    let (media_type, data) = url.strip_prefix("data:")?.split_once(";base64,")?;
-    Some(((!media_type.is_empty()).then_some(media_type), data))
-}
-
-/// A URL, or the image itself in a data URL.
-pub(crate) fn image_source(url: String) -> ImageSource {
-    match data_url(&url) {
-        Some((media_type, data)) => {
-            ImageSource::Base64 { media_type: media_type.map(str::to_string), data: data.to_string() }
-        }
-        None => ImageSource::Url(url),
     }
 }

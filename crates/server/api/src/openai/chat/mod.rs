@@ -12,9 +12,7 @@ mod tools;
 
 pub(super) use body::effort;
 pub use body::{Flavor, body};
-pub(crate) use messages::{
-    NOT_KEPT, any_arguments, arguments, content_kind, document, image_source, text_or_parts,
-};
+pub(crate) use messages::{NOT_KEPT, any_arguments, arguments, content_kind, document, text_or_parts};
 pub use reader::{ChunkReader, events};
 pub use request::parse;
 pub(crate) use request::{request, stream_options};

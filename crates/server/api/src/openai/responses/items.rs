@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::super::chat::{NOT_KEPT, arguments, content_kind, document, image_source, text_or_parts};
+use super::super::chat::{NOT_KEPT, arguments, content_kind, document, text_or_parts};
 use super::tools::{self, flat};
-use crate::core::{Chat, Image, Message, Part, ReasoningPart, Role, Tool, ToolCall, ToolOrigin};
+use crate::core::{Chat, Image, ImageSource, Message, Part, ReasoningPart, Role, Tool, ToolCall, ToolOrigin};
 use crate::json::{Field, Object, Result, shortened};
 use crate::rules::{Rules, echo, refused, tuning, tuning_but};
 
@@ -236,7 +236,7 @@ fn part(f: Field) -> Result<Part> {
             return Ok(Part::text(o.unread("an image", refusal)));
         }
         Some("input_image") => {
-            let source = image_source(o.require("image_url")?.name()?);
+            let source = ImageSource::url(o.require("image_url")?)?;
             let detail = o.read("detail", Field::string)?;
             Part::Image { image: Image { source, detail, at }, cache: None }
         }
