@@ -20,13 +20,14 @@ use crate::experts::Paged;
 use crate::kernel_cache::KernelCache;
 use crate::memory::{Buffer, Memory, MemoryLimit, Place};
 use crate::pace::Pace;
+use crate::pack;
 use crate::picks::Picker;
 use crate::record::Recorder;
 use crate::steps::{Flight, REPLAY_TOKENS_MAX, Step};
 use crate::traffic::Traffic;
 use crate::transfer::{Copies, STAGING_BYTES};
 use crate::verbs::{Scratch, UNSUPPORTED, own_input, residual, unsupported};
-use crate::weights::{self, DeviceType};
+use crate::weights::DeviceType;
 
 /// Which device to use, and how.
 #[derive(Debug, Clone, Default)]
@@ -257,13 +258,7 @@ impl Vulkan {
             DeviceType::Q8_0 if all.len() == 1 && !(cols / 32).is_multiple_of(2) => DeviceType::I8,
             ty => ty,
         };
-        let mut planes = weights::Planes::default();
-        for m in all {
-            let mut one = weights::pack(m, ty);
-            planes.quants.append(&mut one.quants);
-            planes.high.append(&mut one.high);
-            planes.scales.append(&mut one.scales);
-        }
+        let planes = pack::pack(all, ty);
         self.cols_max = self.cols_max.max(cols);
         let bias = match bias {
             Some(b) => Some(self.floats(b)?),

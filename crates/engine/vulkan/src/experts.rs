@@ -13,7 +13,7 @@ use octet_weights::Matrix;
 use crate::backend::{Vulkan, Weight};
 use crate::kernel::Kernel;
 use crate::memory::{Buffer, Place};
-use crate::weights;
+use crate::pack;
 
 /// An expert without a slot, a slot without an expert.
 const NONE: u32 = u32::MAX;
@@ -42,7 +42,7 @@ impl Vulkan {
         let mut host: [Option<Arc<Buffer>>; 3] = [None, None, None];
         let mut each = [0; 3];
         for (e, m) in all.iter().enumerate() {
-            let planes = weights::pack(m, weight.ty);
+            let planes = pack::pack(std::slice::from_ref(m), weight.ty);
             for (plane, words) in [planes.quants, planes.high, planes.scales].into_iter().enumerate() {
                 if e == 0 {
                     each[plane] = words.len();

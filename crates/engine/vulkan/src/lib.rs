@@ -19,6 +19,7 @@ mod kernel;
 mod kernel_cache;
 mod memory;
 mod pace;
+mod pack;
 mod picks;
 mod pipeline;
 mod ranges;

@@ -1,11 +1,11 @@
 //! Weights in the device's layout: rows split into 8 stripes of blocks, so that the lanes of a row read adjacent words.
-//! `shaders/weights.glsl` reads this layout. Called at load.
+//! `shaders/weights.glsl` reads this layout, `pack` makes it.
 
+use octet_weights::GgmlType;
 use octet_weights::quant::{iq4, mxfp4, q3_k, q4_k, q5_k, q6_k};
-use octet_weights::{GgmlType, Matrix};
 
 /// Lanes of a row: its stripes.
-const LANES: usize = 8;
+pub(crate) const LANES: usize = 8;
 
 /// Types that kernels read. The numbers are those of `weights.glsl`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,74 +72,18 @@ pub fn device_bytes(ty: GgmlType, values: u64) -> u64 {
     values.div_ceil(256).saturating_mul(per_256)
 }
 
-/// The planes of one matrix as words.
-#[derive(Default)]
-pub(crate) struct Planes {
-    /// Quants: 4 words a block of 32, 8 for types of a byte.
-    pub(crate) quants: Vec<u32>,
-    /// High bits: a word a block (Q5_K), or two (Q6_K).
-    pub(crate) high: Vec<u32>,
-    /// Scales; for float types the values.
-    pub(crate) scales: Vec<u32>,
-}
-
 /// 4 bytes as a word.
-fn word(b: &[u8]) -> u32 {
+pub(crate) fn word(b: &[u8]) -> u32 {
     u32::from_le_bytes([b[0], b[1], b[2], b[3]])
 }
 
-fn f16_bits(b: &[u8]) -> u32 {
-    u32::from(u16::from_le_bytes([b[0], b[1]]))
+/// The first 16 bytes as words.
+fn words(b: &[u8]) -> [u32; 4] {
+    std::array::from_fn(|i| word(&b[4 * i..]))
 }
 
-/// Packs a matrix as its own type or as f32. Rows of quantised types are whole blocks of 32.
-pub(crate) fn pack(m: &Matrix, ty: DeviceType) -> Planes {
-    let mut planes = Planes::default();
-    if ty.is_float() {
-        pack_floats(m, ty, &mut planes);
-        return planes;
-    }
-    let blocks = m.cols / 32;
-    let steps = blocks.div_ceil(LANES);
-    let quant_words = if matches!(ty, DeviceType::Q8_0 | DeviceType::I8) { 8 } else { 4 };
-    let high_words = match ty {
-        DeviceType::Q5_K => 1,
-        DeviceType::Q6_K => 2,
-        _ => 0,
-    };
-    let pieces = m.rows * steps * LANES;
-    planes.quants = vec![0; pieces * quant_words];
-    planes.high = vec![0; pieces * high_words];
-    for r in 0..m.rows {
-        let row = m.row(r);
-        for block in 0..blocks {
-            let piece = (r * steps + block % steps) * LANES + block / steps;
-            let quants = &mut planes.quants[piece * quant_words..][..quant_words];
-            let high = &mut planes.high[piece * high_words..][..high_words];
-            let (values, scale) = unpack(m.ty, row, block);
-            match ty {
-                DeviceType::Q8_0 | DeviceType::I8 => {
-                    quants.iter_mut().zip(values.as_chunks::<4>().0).for_each(|(w, v)| *w = word(v));
-                }
-                _ => nibbles(&values, quants, high),
-            }
-            match scale {
-                Scale::Half(bits) if ty == DeviceType::I8 => {
-                    planes.scales.extend([half::f16::from_bits(bits as u16).to_f32().to_bits(), 0]);
-                }
-                Scale::Half(bits) => {
-                    let index = r * blocks + block;
-                    planes.scales.resize(index / 2 + 1, 0);
-                    planes.scales[index / 2] |= bits << (16 * (index % 2));
-                }
-                Scale::Word(word) => planes.scales.push(word),
-                Scale::Words(words) => planes.scales.extend(words),
-                Scale::Superblock(words) if block % 8 == 0 => planes.scales.extend(words),
-                Scale::Superblock(_) => {}
-            }
-        }
-    }
-    planes
+pub(crate) fn f16_bits(b: &[u8]) -> u32 {
+    u32::from(u16::from_le_bytes([b[0], b[1]]))
 }
 
 /// Bytes of a row in each plane: quants, high bits, scales. Of `Q8_0` where the row has an even number of blocks.
@@ -160,22 +104,6 @@ pub(crate) fn row_bytes(ty: DeviceType, cols: usize) -> [u64; 3] {
     words.map(|n| 4 * n as u64)
 }
 
-fn pack_floats(m: &Matrix, ty: DeviceType, planes: &mut Planes) {
-    if ty != DeviceType::F32 {
-        for r in 0..m.rows {
-            let (pairs, rest) = m.row(r).as_chunks::<4>();
-            planes.scales.extend(pairs.iter().map(|b| u32::from_le_bytes(*b)));
-            planes.scales.extend((!rest.is_empty()).then(|| f16_bits(rest)));
-        }
-        return;
-    }
-    let mut row = vec![0.0; m.cols];
-    for r in 0..m.rows {
-        m.dequantize_row(r, &mut row);
-        planes.scales.extend(row.iter().map(|x| x.to_bits()));
-    }
-}
-
 /// Scales of a block of 32.
 pub(crate) enum Scale {
     /// One f16.
@@ -184,8 +112,8 @@ pub(crate) enum Scale {
     Word(u32),
     /// A scale and a minimum in f32.
     Words([u32; 2]),
-    /// Words that 8 blocks share.
-    Superblock(Vec<u32>),
+    /// Words that 8 blocks share; of `Q4_K` and `Q5_K` the first four.
+    Superblock([u32; 5]),
 }
 
 /// The 32 values of a block as bytes, and its scales. Bytes of types that become [`DeviceType::I8`] are signed; of types with levels they are
@@ -267,7 +195,8 @@ fn sub_nibbles(quants: &[u8], sub: usize) -> [u8; 32] {
 
 /// The first 16 bytes of a superblock of `Q4_K` or `Q5_K`: two f16, and twelve bytes with 6-bit scales and minimums.
 fn scales_and_mins(superblock: &[u8]) -> Scale {
-    Scale::Superblock(superblock[..16].chunks_exact(4).map(word).collect())
+    let [a, b, c, d] = words(superblock);
+    Scale::Superblock([a, b, c, d, 0])
 }
 
 /// Block `sub` of a superblock. The scales are unpacked as those of `Q6_K` are: 16 signed bytes, and an f16.
@@ -276,10 +205,8 @@ fn unpack_q3_k(b: &[u8], sub: usize) -> ([u8; 32], Scale) {
     let values =
         std::array::from_fn(|i| (quants[i] >> (2 * (sub % 4)) & 3) | (b[q3_k::HMASK][i] >> sub & 1) << 2);
     let packed = b[q3_k::SCALES].try_into().expect("12 bytes of scales");
-    let scales = q3_k::unpack_scales(packed).map(|s| s as u8);
-    let mut words: Vec<u32> = scales.chunks_exact(4).map(word).collect();
-    words.push(f16_bits(&b[q3_k::D..]));
-    (values, Scale::Superblock(words))
+    let [s0, s1, s2, s3] = words(&q3_k::unpack_scales(packed).map(|s| s as u8));
+    (values, Scale::Superblock([s0, s1, s2, s3, f16_bits(&b[q3_k::D..])]))
 }
 
 /// Block `sub` of a superblock.
@@ -290,32 +217,8 @@ fn unpack_q6_k(b: &[u8], sub: usize) -> ([u8; 32], Scale) {
         let high = b[q6_k::QH][32 * part + i] >> (2 * j) & 3;
         low | high << 4
     });
-    let mut words: Vec<u32> = b[q6_k::SCALES].chunks_exact(4).map(word).collect();
-    words.push(f16_bits(&b[q6_k::D..]));
-    (values, Scale::Superblock(words))
-}
-
-/// 32 values of 4 to 6 bits: low nibbles of columns 0..16 in the low half of each byte, of 16..32 in the high half; high bits apart.
-fn nibbles(v: &[u8; 32], quants: &mut [u32], high: &mut [u32]) {
-    for i in 0..16 {
-        let byte = (v[i] & 15) | (v[16 + i] & 15) << 4;
-        quants[i / 4] |= u32::from(byte) << (8 * (i % 4));
-    }
-    match high {
-        [bits] => {
-            // bit `c` is column `c`
-            *bits = v.iter().enumerate().fold(0, |all, (c, q)| all | u32::from(q >> 4 & 1) << c);
-        }
-        [lo, hi] => {
-            // byte `k` of a half, bits `2w..`: column `4w + k`
-            for (half, out) in [(0, lo), (16, hi)] {
-                for c in 0..16 {
-                    *out |= u32::from(v[half + c] >> 4 & 3) << (8 * (c % 4) + 2 * (c / 4));
-                }
-            }
-        }
-        _ => {}
-    }
+    let [s0, s1, s2, s3] = words(&b[q6_k::SCALES]);
+    (values, Scale::Superblock([s0, s1, s2, s3, f16_bits(&b[q6_k::D..])]))
 }
 
 /// A row of a page as the CPU keeps it (ggml's q8_0 blocks) from the device's layout: all bytes, then a word for each scale.

@@ -1,0 +1,169 @@
+//! Packs matrices into the planes that `weights` describes, on all cores. Called at load.
+
+use octet_weights::Matrix;
+
+use crate::weights::{DeviceType, LANES, Scale, f16_bits, row_bytes, unpack, word};
+
+/// Rows of a piece of work: an even number, since two scales of `Q8_0` may share a word.
+const ROWS: usize = 64;
+/// Words for which further threads are worth their start.
+const WORDS_MIN: usize = 1 << 16;
+
+/// The planes of matrices as words, one matrix after the other.
+#[derive(Default)]
+pub(crate) struct Planes {
+    /// Quants: 4 words a block of 32, 8 for types of a byte.
+    pub(crate) quants: Vec<u32>,
+    /// High bits: a word a block (`Q5_K`), or two (`Q6_K`).
+    pub(crate) high: Vec<u32>,
+    /// Scales; for float types the values.
+    pub(crate) scales: Vec<u32>,
+}
+
+/// Rows of a matrix, and where they are packed.
+struct Work<'a> {
+    matrix: &'a Matrix,
+    first: usize,
+    rows: usize,
+    quants: &'a mut [u32],
+    high: &'a mut [u32],
+    scales: &'a mut [u32],
+}
+
+/// Words of some rows in each plane.
+fn words_of(ty: DeviceType, cols: usize, rows: usize) -> [usize; 3] {
+    let [quants, high, scales] = row_bytes(ty, cols).map(|bytes| bytes as usize / 4 * rows);
+    match ty {
+        DeviceType::Q8_0 => [quants, high, (rows * (cols / 32)).div_ceil(2)],
+        _ => [quants, high, scales],
+    }
+}
+
+/// Packs matrices of one shape as their own type or as f32. Rows of quantised types are whole blocks of 32.
+pub(crate) fn pack(all: &[Matrix], ty: DeviceType) -> Planes {
+    let Some(Matrix { rows, cols, .. }) = all.first() else { return Planes::default() };
+    let each = words_of(ty, *cols, *rows);
+    let [quants, high, scales] = each.map(|n| vec![0; n * all.len()]);
+    let mut planes = Planes { quants, high, scales };
+    let mut rest = [&mut planes.quants[..], &mut planes.high[..], &mut planes.scales[..]];
+    let mut work = Vec::new();
+    for matrix in all {
+        for first in (0..*rows).step_by(ROWS) {
+            let rows = ROWS.min(rows - first);
+            let lens = words_of(ty, *cols, rows);
+            let mut take = |plane: usize| {
+                let (now, later) = std::mem::take(&mut rest[plane]).split_at_mut(lens[plane]);
+                rest[plane] = later;
+                now
+            };
+            let [quants, high, scales] = [0, 1, 2].map(&mut take);
+            work.push(Work { matrix, first, rows, quants, high, scales });
+        }
+    }
+    let words: usize = each.iter().sum::<usize>() * all.len();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = cores.min(words / WORDS_MIN).max(1);
+    let share = work.len().div_ceil(threads).max(1);
+    std::thread::scope(|scope| {
+        let mut parts = work.chunks_mut(share);
+        let own = parts.next();
+        for part in parts {
+            scope.spawn(move || part.iter_mut().for_each(|work| work.pack(ty)));
+        }
+        own.into_iter().flatten().for_each(|work| work.pack(ty));
+    });
+    planes
+}
+
+impl Work<'_> {
+    fn pack(&mut self, ty: DeviceType) {
+        match ty {
+            DeviceType::F32 => self.pack_f32(),
+            DeviceType::F16 | DeviceType::Bf16 => self.pack_halves(),
+            _ => self.pack_blocks(ty),
+        }
+    }
+
+    fn pack_f32(&mut self) {
+        let mut row = vec![0.0; self.matrix.cols];
+        for (r, out) in self.scales.chunks_exact_mut(self.matrix.cols.max(1)).enumerate() {
+            self.matrix.dequantize_row(self.first + r, &mut row);
+            out.iter_mut().zip(&row).for_each(|(out, x)| *out = x.to_bits());
+        }
+    }
+
+    fn pack_halves(&mut self) {
+        for (r, out) in self.scales.chunks_exact_mut(self.matrix.cols.div_ceil(2).max(1)).enumerate() {
+            let (pairs, rest) = self.matrix.row(self.first + r).as_chunks::<4>();
+            let last = (!rest.is_empty()).then(|| f16_bits(rest));
+            let words = pairs.iter().map(|b| u32::from_le_bytes(*b)).chain(last);
+            out.iter_mut().zip(words).for_each(|(out, word)| *out = word);
+        }
+    }
+
+    fn pack_blocks(&mut self, ty: DeviceType) {
+        let blocks = self.matrix.cols / 32;
+        let steps = blocks.div_ceil(LANES);
+        let pieces = (self.rows * steps * LANES).max(1);
+        let (quant_words, high_words) = (self.quants.len() / pieces, self.high.len() / pieces);
+        let scale_words = match ty {
+            DeviceType::Q4_K | DeviceType::Q5_K => 4,
+            DeviceType::Q6_K | DeviceType::Q3_K => 5,
+            DeviceType::I8 => 2,
+            _ => 1,
+        };
+        for r in 0..self.rows {
+            let row = self.matrix.row(self.first + r);
+            for block in 0..blocks {
+                let piece = (r * steps + block % steps) * LANES + block / steps;
+                let quants = &mut self.quants[piece * quant_words..][..quant_words];
+                let high = &mut self.high[piece * high_words..][..high_words];
+                let (values, scale) = unpack(self.matrix.ty, row, block);
+                match ty {
+                    DeviceType::Q8_0 | DeviceType::I8 => {
+                        quants.iter_mut().zip(values.as_chunks::<4>().0).for_each(|(w, v)| *w = word(v));
+                    }
+                    _ => nibbles(&values, quants, high),
+                }
+                let index = r * blocks + block;
+                let mut put = |at: usize, words: &[u32]| {
+                    self.scales[at * scale_words..][..scale_words].copy_from_slice(&words[..scale_words]);
+                };
+                match scale {
+                    Scale::Half(bits) if ty == DeviceType::I8 => {
+                        put(index, &[half::f16::from_bits(bits as u16).to_f32().to_bits(), 0]);
+                    }
+                    Scale::Half(bits) => self.scales[index / 2] |= bits << (16 * (index % 2)),
+                    Scale::Word(word) => put(index, &[word]),
+                    Scale::Words(words) => put(index, &words),
+                    Scale::Superblock(words) if block % 8 == 0 => put(index / 8, &words),
+                    Scale::Superblock(_) => {}
+                }
+            }
+        }
+    }
+}
+
+/// 32 values of 4 to 6 bits: low nibbles of columns 0..16 in the low half of each byte, of 16..32 in the high half; high bits apart.
+fn nibbles(v: &[u8; 32], quants: &mut [u32], high: &mut [u32]) {
+    let bytes: [u8; 16] = std::array::from_fn(|i| (v[i] & 15) | (v[16 + i] & 15) << 4);
+    quants.iter_mut().zip(bytes.as_chunks::<4>().0).for_each(|(out, b)| *out = word(b));
+    match high {
+        [bits] => {
+            // Bit `c` is column `c`: the product moves the lowest bits of 8 bytes together.
+            for (i, b) in v.as_chunks::<8>().0.iter().enumerate() {
+                let lowest = u64::from_le_bytes(*b) >> 4 & 0x0101_0101_0101_0101;
+                *bits |= ((lowest.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u32) << (8 * i);
+            }
+        }
+        [lo, hi] => {
+            // byte `k` of a half, bits `2w..`: column `4w + k`
+            for (half, out) in v.as_chunks::<16>().0.iter().zip([lo, hi]) {
+                for (w, b) in half.as_chunks::<4>().0.iter().enumerate() {
+                    *out |= (word(b) >> 4 & 0x0303_0303) << (2 * w);
+                }
+            }
+        }
+        _ => {}
+    }
+}
