@@ -6,6 +6,7 @@ mod args;
 mod bench;
 mod chat;
 mod commands;
+mod compare;
 mod completions;
 mod config_cmd;
 mod device;
@@ -13,6 +14,7 @@ mod device_memory;
 mod doctor;
 mod embedded;
 mod experts;
+mod imatrix;
 mod keys;
 mod library;
 mod llama_flags;
@@ -23,6 +25,7 @@ mod numbers;
 mod perplexity;
 mod plan;
 mod progress;
+mod quantize;
 mod route;
 mod run;
 mod running;
@@ -70,12 +73,16 @@ fn dispatch(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
         Command::Devices(args) => device::list(&args)?,
         Command::Doctor(args) => doctor::run(&args)?,
         Command::Synth(args) => synth::run(&args)?,
+        Command::Quantize(args) => quantize::quantize(&args, settings)?,
+        Command::Imatrix(args) => imatrix::run(&args, settings)?,
+        Command::Convert(args) => quantize::convert(&args, settings)?,
         Command::Pull(args) => library::pull(&args, settings)?,
         Command::List(args) => library::list(&args, settings)?,
         Command::Rm(args) => library::rm(&args, settings)?,
         Command::Tokenize(args) => tokenize::run(&args, settings)?,
         Command::Template(args) => template::run(&args, settings)?,
         Command::Perplexity(args) => perplexity::run(&args, settings)?,
+        Command::Compare(args) => compare::run(&args, settings)?,
         Command::Config(args) => config_cmd::run(&args, settings)?,
         Command::Route(args) => route::run(&args, settings)?,
         Command::Keys(args) => keys::run(&args, settings)?,

@@ -2,14 +2,17 @@
 
 mod cascade;
 mod common;
+mod compare;
 mod config_command;
 mod endpoint;
 mod experts;
 mod inside;
 mod keys_cli;
+mod llama_cpp;
 mod machine;
 mod measure;
 mod plan;
+mod quantize;
 mod route_command;
 mod served;
 #[cfg(unix)]

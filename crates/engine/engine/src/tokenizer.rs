@@ -13,6 +13,7 @@ mod chunk;
 mod digits;
 mod encoders;
 mod ends;
+mod export;
 mod fim;
 mod frames;
 mod gguf;
@@ -34,6 +35,7 @@ use octet_weights::{Error, Metadata};
 
 use added::{Added, Class, Finder};
 pub use chunk::{CHUNK_BYTES, WORD_BYTES_MAX};
+pub use export::to_gguf;
 pub use fim::FimTokens;
 use frames::Frames;
 pub use frames::Input;

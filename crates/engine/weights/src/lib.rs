@@ -114,6 +114,11 @@ impl Model {
         Ok(t)
     }
 
+    /// A factor of each row of a tensor, where it has some; see [`Source::scales`].
+    pub fn scales(&self, name: &str) -> Result<Option<RowScales>, Error> {
+        self.by_name.get(name).map_or(Ok(None), |&i| self.source.scales(i))
+    }
+
     /// Tells the source that `name` has been packed; see [`Source::release`].
     pub fn release(&self, name: &str) {
         if let Some(&i) = self.by_name.get(name) {

@@ -62,6 +62,10 @@ impl Metadata {
     pub fn insert(&mut self, key: &str, value: Value) -> Option<Value> {
         self.map.insert(key.into(), value)
     }
+    /// Removes a key; returns its value.
+    pub fn remove(&mut self, key: &str) -> Option<Value> {
+        self.map.remove(key)
+    }
     /// A value, without a type check.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.map.get(key)

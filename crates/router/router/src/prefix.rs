@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use octet_api::core::{
-    GenerateRequest, ImageSource, Input, Message, Part, Prompt, PromptPart, ReasoningPart,
+    GenerateRequest, Image, ImageSource, Input, Message, Part, Prompt, PromptPart, ReasoningPart,
 };
 use xxhash_rust::xxh3::Xxh3;
 
@@ -75,13 +75,7 @@ impl Blocks {
         for part in &message.content {
             match part {
                 Part::Text { text, .. } => self.add(text.as_bytes()),
-                Part::Image { image, .. } => match &image.source {
-                    ImageSource::Url(url) => self.add(url.as_bytes()),
-                    ImageSource::Base64 { data, .. } => {
-                        let digest = xxhash_rust::xxh3::xxh3_64(data.as_bytes());
-                        self.add(&digest.to_le_bytes());
-                    }
-                },
+                Part::Image { image, .. } => self.image(image),
             }
         }
         for call in &message.tool_calls {
@@ -97,7 +91,18 @@ impl Blocks {
             Prompt::Mixed(parts) => parts.iter().for_each(|part| match part {
                 PromptPart::Text(text) => self.add(text.as_bytes()),
                 PromptPart::Token(token) => self.add(&token.to_le_bytes()),
+                PromptPart::Image(image) => self.image(image),
             }),
+        }
+    }
+
+    fn image(&mut self, image: &Image) {
+        match &image.source {
+            ImageSource::Url(url) => self.add(url.as_bytes()),
+            ImageSource::Base64 { data, .. } => {
+                let digest = xxhash_rust::xxh3::xxh3_64(data.as_bytes());
+                self.add(&digest.to_le_bytes());
+            }
         }
     }
 }

@@ -103,6 +103,8 @@ pub trait Backend: Send + Sized + 'static {
     fn weight(&mut self, m: &Matrix, bias: Option<&[f32]>) -> Result<Self::Weight, Error>;
     /// Packs the same projection of every expert; all have one shape. `bias` has the rows of all, one expert after the other.
     fn experts(&mut self, m: &[Matrix], bias: Option<&[f32]>) -> Result<Self::Experts, Error>;
+    /// The name of the tensor that the next projection or stack of experts comes from, for backends that report about them.
+    fn name_next(&mut self, _name: &str) {}
     /// Whether the backend can compute a part of a model; asked for each before any weight is loaded.
     fn supports(&self, _part: Part) -> bool {
         true

@@ -36,7 +36,14 @@ impl Backend for Cpu {
     }
     fn experts(&mut self, m: &[Matrix], bias: Option<&[f32]>) -> Result<Weight, Error> {
         self.widest = self.widest.max(m.first().map_or(0, |m| m.cols));
-        Ok(Weight { packed: self.pack(m)?, bias: bias.map(<[f32]>::to_vec) })
+        let packed = self.pack(m)?;
+        let watched = self.watch.as_mut().map(|w| w.add(m.len(), packed.layout().cols()));
+        Ok(Weight { packed, bias: bias.map(<[f32]>::to_vec), watched })
+    }
+    fn name_next(&mut self, name: &str) {
+        if let Some(watch) = &mut self.watch {
+            watch.name(name);
+        }
     }
     fn embedding(&mut self, m: &Matrix) -> Result<Matrix, Error> {
         // Rows are read as long as the model is loaded, and the file may be truncated meanwhile.
@@ -184,7 +191,10 @@ impl Backend for Cpu {
         out: [&mut Buf; N],
     ) {
         let start = self.begin();
-        let Self { team, kernels, vector, scratch, .. } = self;
+        let Self { team, kernels, vector, scratch, watch, .. } = self;
+        if let Some(watch) = watch {
+            watch.rows(vector, norm, 0..n, x, w);
+        }
         let s = scratch.as_mut().expect(NO_SCRATCH);
         let (cols, form) = (w[0].packed.layout().cols(), linear::form(w.map(|w| &w.packed)));
         let input = Input::new(&mut s.acts, n, n, cols, team.threads(), form);
@@ -204,7 +214,10 @@ impl Backend for Cpu {
 
     fn linear(&mut self, n: usize, x: &Buf, w: &Weight, out: Out<Self>) {
         let start = self.begin();
-        let Self { team, kernels, scratch, .. } = self;
+        let Self { team, kernels, vector, scratch, watch, .. } = self;
+        if let Some(watch) = watch {
+            watch.rows(vector, None, 0..n, x, [w]);
+        }
         let s = scratch.as_mut().expect(NO_SCRATCH);
         let (cols, form) = (w.packed.layout().cols(), linear::form([&w.packed]));
         let input = Input::new(&mut s.acts, n, n, cols, team.threads(), form);
@@ -339,7 +352,13 @@ impl Backend for Cpu {
     fn glu(&mut self, n: usize, x: Option<&Buf>, norm: Option<&Norm<Self>>, g: &Glu<Weight>, out: Out<Self>) {
         let start = self.begin();
         let s = self.scratch.as_mut().expect(NO_SCRATCH);
+        if let Some(watch) = &mut self.watch {
+            watch.before(&self.vector, norm, n, x.map(|x| &x[..]), &out, g.up.packed.layout().cols());
+        }
         glu::glu(&mut self.team, &self.kernels, &self.vector, s, n, x.map(|x| &x[..]), norm, g, out);
+        if let Some(watch) = &mut self.watch {
+            watch.glu(n, g, s);
+        }
         let parts = g.gate.iter().chain([&g.up, &g.down]);
         self.profile.add(Verb::Glu, start, parts.map(|w| w.packed.size_bytes()).sum());
     }
@@ -363,7 +382,13 @@ impl Backend for Cpu {
             self.route_apart(n, x, own, &m.router.weight, &out);
         }
         let s = self.scratch.as_mut().expect(NO_SCRATCH);
+        if let Some(watch) = &mut self.watch {
+            watch.before(&self.vector, norm, n, x.map(|x| &x[..]), &out, m.experts.up.packed.layout().cols());
+        }
         moe::moe(&mut self.team, &self.kernels, &self.vector, s, n, x.map(|x| &x[..]), norm, m, out);
+        if let Some(watch) = &mut self.watch {
+            watch.moe(n, m, s);
+        }
         s.routes.count(layer, counts);
         if counts.is_traced() {
             let shared = m.shared.as_ref().map(|_| &s.shared[..n]);
@@ -375,7 +400,16 @@ impl Backend for Cpu {
 
     fn logits(&mut self, batch: &Batch, h: &Buf, head: &Head<Self>, out: &mut Buf) {
         let start = self.begin();
-        let Self { team, kernels, vector, scratch, .. } = self;
+        let Self { team, kernels, vector, scratch, watch, .. } = self;
+        if let Some(watch) = watch {
+            watch.rows(
+                vector,
+                Some(head.norm),
+                batch.outputs().iter().map(|&i| i as usize),
+                h,
+                [head.weight],
+            );
+        }
         let s = scratch.as_mut().expect(NO_SCRATCH);
         let (n, w) = (batch.outputs().len(), head.weight);
         let (cols, form) = (w.packed.layout().cols(), linear::form([&w.packed]));

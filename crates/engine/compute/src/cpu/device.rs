@@ -15,6 +15,7 @@ use super::scratch::Scratch;
 use super::team::{Shards, Team};
 use super::topology::Topology;
 use super::vector::VectorKernels;
+use super::watch::Watch;
 use crate::backend::Error;
 
 /// Options of the CPU backend.
@@ -51,6 +52,8 @@ pub struct Cpu {
     pub(super) arbiter: Arbiter,
     /// While a step runs.
     pub(super) permit: Option<Permit>,
+    /// Sums up the inputs of projections, if wanted.
+    pub(super) watch: Option<Box<Watch>>,
 }
 
 impl Cpu {
@@ -71,6 +74,7 @@ impl Cpu {
             profile: Profile::default(),
             arbiter: Arbiter::default(),
             permit: None,
+            watch: None,
         })
     }
 

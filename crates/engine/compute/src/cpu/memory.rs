@@ -45,6 +45,8 @@ impl std::ops::DerefMut for Buf {
 pub struct Weight {
     pub(super) packed: Packed,
     pub(super) bias: Option<Vec<f32>>,
+    /// Its number among those whose inputs are watched.
+    pub(super) watched: Option<usize>,
 }
 
 /// The cache of one layer.

@@ -16,6 +16,7 @@ pub mod kind;
 mod linear;
 mod memory;
 mod moe;
+mod observe;
 pub mod pack;
 mod plan;
 pub mod profile;
@@ -26,8 +27,10 @@ pub mod speed;
 pub mod team;
 pub mod topology;
 pub mod vector;
+mod watch;
 mod word;
 
 pub use arbiter::Arbiter;
 pub use bandwidth::Probe;
 pub use device::{Cpu, CpuOptions};
+pub use watch::{Sink, Watched};

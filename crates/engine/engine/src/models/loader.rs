@@ -429,6 +429,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     fn pack(&mut self, name: &str, m: &Matrix, bias: Option<&[f32]>) -> Result<B::Weight, Error> {
+        self.be.name_next(name);
         let w = self.be.weight(m, bias);
         let w = self.named(name, w)?;
         self.done(name);
@@ -461,6 +462,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         let head = match &self.plan.head.matrix {
             Some(head) => self.matrix(head)?,
             None => {
+                self.be.name_next("token_embd.weight");
                 let head = self.be.weight(&table, None);
                 self.named("token_embd.weight", head)?
             }
@@ -491,6 +493,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             };
             let m: Vec<Matrix> = (0..experts).map(one).collect();
             let bias = biases.as_ref().map(|b| (0..experts).flat_map(rows).map(|r| b[r]).collect::<Vec<_>>());
+            self.be.name_next(&format!("{}.weight", [gate, &g.up][second].name));
             let w = self.be.experts(&m, bias.as_deref());
             self.named(&fused, w)
         };
@@ -517,6 +520,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             (0..count).map(one).collect::<Result<_, octet_weights::Error>>()?
         };
         let bias = self.bias(&t.name, &[count, rows])?;
+        self.be.name_next(&stacked);
         let w = self.be.experts(&m, bias.as_deref());
         drop(m);
         let w = self.named(&stacked, w)?;

@@ -306,6 +306,16 @@ pub(super) fn find(name: &str) -> Result<&'static PreTokenizer, String> {
     })
 }
 
+/// The first name that stands for these expressions, or for GPT-2's own where a byte-level step `uses_own`.
+pub(super) fn name_of(regexes: &[&str], uses_own: bool, nfc: bool) -> Option<&'static str> {
+    let wanted = if uses_own && regexes.is_empty() { &[GPT2][..] } else { regexes };
+    let fits = |p: &&PreTokenizer| {
+        let own = p.cuts.iter().map(|c| if let Cut::At(regex) = c { Some(*regex) } else { None });
+        p.nfc == nfc && !p.raw && own.eq(wanted.iter().map(|r| Some(*r)))
+    };
+    KNOWN.iter().find(fits).map(|p| p.names[0])
+}
+
 impl PreTokenizer {
     /// The steps, then GPT-2's byte alphabet unless the vocabulary is plain text.
     pub(super) fn build(&self) -> Result<Vec<Step>, String> {

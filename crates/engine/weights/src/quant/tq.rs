@@ -73,9 +73,14 @@ fn ternary(x: &[f32; LEN]) -> (f16, impl Fn(f32) -> u8) {
 pub fn quantize_tq1(x: &[f32; LEN], block: &mut [u8; BYTES_TQ1]) {
     let (d, digit) = ternary(x);
     write_f16(block, D_TQ1, d);
-    for (byte, bytes, value, trits) in GROUPS_TQ1 {
+    pack_tq1(&x.map(digit), block);
+}
+
+/// Writes the trits of a TQ1_0 block, each one higher than its value.
+pub fn pack_tq1(trits: &[u8; LEN], block: &mut [u8; BYTES_TQ1]) {
+    for (byte, bytes, value, count) in GROUPS_TQ1 {
         for i in 0..bytes {
-            let digits = (0..5).map(|n| if n < trits { digit(x[value + n * bytes + i]) } else { 0 });
+            let digits = (0..5).map(|n| if n < count { trits[value + n * bytes + i] } else { 0 });
             let number = digits.fold(0, |a, t| 3 * a + u16::from(t));
             // Rounded up, so that the digits come out again when the fraction is cut.
             block[byte + i] = (number * 256).div_ceil(243) as u8;

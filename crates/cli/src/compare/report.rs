@@ -1,0 +1,180 @@
+//! The figures of `octet compare`, as a table and JSON.
+
+use std::io::Write;
+
+use octet_engine::bench::mean_sd;
+use octet_engine::report::Report;
+use serde_json::{Value, json};
+
+use super::base::Head;
+use super::measure::Row;
+use crate::units::size;
+
+/// Tokens before a token that are shown with it.
+const CONTEXT: usize = 8;
+
+/// A mean and its standard error.
+#[derive(Debug, Clone, Copy)]
+pub struct Mean {
+    pub value: f64,
+    pub error: f64,
+}
+
+impl Mean {
+    fn of(values: &[f64]) -> Self {
+        let (value, sd) = mean_sd(values);
+        Self { value, error: sd / (values.len() as f64).sqrt() }
+    }
+
+    /// Of `exp`, to first order.
+    fn exp(self) -> Self {
+        let value = self.value.exp();
+        Self { value, error: value * self.error }
+    }
+}
+
+/// A token that differs much.
+#[derive(Debug)]
+pub struct Worst {
+    pub at: usize,
+    pub before: String,
+    /// The text's own, the base's and the model's.
+    pub tokens: [String; 3],
+    pub kl: f64,
+}
+
+/// A model compared with the base.
+#[derive(Debug)]
+pub struct Compared {
+    pub name: String,
+    pub bytes: u64,
+    pub bytes_per_token: u64,
+    pub bits: f64,
+    pub kl: Mean,
+    /// Median, 99% and maximum.
+    pub quantiles: [f64; 3],
+    pub same_top: Mean,
+    pub perplexity: Mean,
+    pub base_perplexity: Mean,
+    /// The model's perplexity divided by the base's.
+    pub ratio: Mean,
+    pub worst: Vec<Worst>,
+}
+
+impl Compared {
+    pub fn new(
+        name: &str,
+        report: &Report,
+        rows: &[Row],
+        head: &Head,
+        worst: usize,
+        text: &dyn Fn(&[u32]) -> String,
+    ) -> Self {
+        let all = |f: &dyn Fn(&Row) -> f64| rows.iter().map(f).collect::<Vec<f64>>();
+        let mut sorted = rows.to_vec();
+        sorted.sort_by(|a, b| b.kl.total_cmp(&a.kl));
+        let quantile = |q: f64| sorted[((sorted.len() - 1) as f64 * (1.0 - q)).round() as usize].kl;
+        let worst = sorted.iter().take(worst).map(|r| Worst {
+            at: r.at + 1,
+            before: text(&head.tokens[(r.at + 1).saturating_sub(CONTEXT)..=r.at]),
+            tokens: [head.tokens[r.at + 1], r.top[0], r.top[1]].map(|t| text(&[t])),
+            kl: r.kl,
+        });
+        Self {
+            name: name.into(),
+            bytes: report.bytes,
+            bytes_per_token: report.bytes_per_token,
+            bits: 8.0 * report.bytes as f64 / report.parameters.max(1) as f64,
+            kl: Mean::of(&all(&|r| r.kl)),
+            quantiles: [quantile(0.5), quantile(0.99), quantile(1.0)],
+            same_top: Mean::of(&all(&|r| f64::from(u8::from(r.top[0] == r.top[1])))),
+            perplexity: Mean::of(&all(&|r| r.nll[1])).exp(),
+            base_perplexity: Mean::of(&all(&|r| r.nll[0])).exp(),
+            ratio: Mean::of(&all(&|r| r.nll[1] - r.nll[0])).exp(),
+            worst: worst.collect(),
+        }
+    }
+}
+
+/// One line a model, then the tokens that differ most.
+pub fn table(out: &mut dyn Write, base: &str, head: &Head, all: &[Compared]) -> std::io::Result<()> {
+    let predictions = head.tokens.len() / head.window * head.rows();
+    writeln!(out, "base {base}: {predictions} predictions in windows of {}", head.window)?;
+    let Some(first) = all.first() else { return Ok(()) };
+    writeln!(
+        out,
+        "perplexity of the base {:.4} ± {:.4}\n",
+        first.base_perplexity.value, first.base_perplexity.error
+    )?;
+    let width = all.iter().map(|c| c.name.chars().count()).max().unwrap_or(0).max(5);
+    writeln!(
+        out,
+        "{:width$}  {:>11}  {:>5}  {:>21}  {:>8}  {:>8}  {:>8}  {:>15}  {:>17}",
+        "model",
+        "size",
+        "bits",
+        "KL divergence",
+        "median",
+        "99%",
+        "maximum",
+        "same top token",
+        "perplexity ratio"
+    )?;
+    for c in all {
+        writeln!(
+            out,
+            "{:width$}  {:>11}  {:>5.2}  {:>9.6} ± {:>9.6}  {:>8.5}  {:>8.4}  {:>8.3}  {:>6.2} ± {:>4.2}%  {:>8.5} ± {:.4}",
+            c.name,
+            size(c.bytes),
+            c.bits,
+            c.kl.value,
+            c.kl.error,
+            c.quantiles[0],
+            c.quantiles[1],
+            c.quantiles[2],
+            100.0 * c.same_top.value,
+            100.0 * c.same_top.error,
+            c.ratio.value,
+            c.ratio.error
+        )?;
+    }
+    for c in all.iter().filter(|c| !c.worst.is_empty()) {
+        writeln!(out, "\n{}: the tokens that differ most", c.name)?;
+        for w in &c.worst {
+            let [text, base, model] = &w.tokens;
+            writeln!(
+                out,
+                "  {:>8.4}  token {}, after {:?}: text {text:?}, base {base:?}, model {model:?}",
+                w.kl, w.at, w.before
+            )?;
+        }
+    }
+    Ok(())
+}
+
+pub fn json(base: &str, head: &Head, all: &[Compared]) -> Value {
+    let mean = |m: &Mean| json!({"value": m.value, "error": m.error});
+    json!({
+        "base": base,
+        "window": head.window,
+        "predictions": head.tokens.len() / head.window * head.rows(),
+        "models": all.iter().map(|c| json!({
+            "name": c.name,
+            "bytes": c.bytes,
+            "bytes_per_token": c.bytes_per_token,
+            "bits_per_weight": c.bits,
+            "kl_divergence": {
+                "mean": c.kl.value, "error": c.kl.error,
+                "median": c.quantiles[0], "p99": c.quantiles[1], "maximum": c.quantiles[2],
+            },
+            "same_top": mean(&c.same_top),
+            "perplexity": mean(&c.perplexity),
+            "base_perplexity": mean(&c.base_perplexity),
+            "perplexity_ratio": mean(&c.ratio),
+            "worst": c.worst.iter().map(|w| json!({
+                "token": w.at, "after": w.before, "kl": w.kl,
+                "text": w.tokens[0], "base": w.tokens[1], "model": w.tokens[2],
+            })).collect::<Vec<_>>(),
+        })).collect::<Vec<_>>(),
+    })
+}

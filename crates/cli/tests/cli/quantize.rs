@@ -1,0 +1,179 @@
+//! `octet quantize` and `octet convert`.
+
+use crate::common::{Place, Ran, str};
+use serde_json::Value;
+
+/// A text of words that the tiny models' tokenizers know.
+const TEXT: &str = "the quick brown fox jumps over the lazy dog and runs away from it again and again ";
+
+fn json(ran: Ran) -> Value {
+    serde_json::from_str(&ran.ok().stdout).unwrap()
+}
+
+/// Mean negative log-likelihood of the text, in exact arithmetic.
+fn nll(place: &Place, model: &str) -> f64 {
+    place.write("text.txt", &TEXT.repeat(4));
+    json(place.octet(&["perplexity", model, "-f", "text.txt", "--exact", "-t", "1", "--json"]))["nll"]
+        .as_f64()
+        .unwrap()
+}
+
+#[test]
+fn a_quantised_model_loads_and_predicts_about_the_same() {
+    for (architecture, types) in
+        [("qwen35moe", ["q8_0", "q4_k_m", "iq2_s"]), ("llama", ["q6_k", "q4_0", "mxfp4_moe"])]
+    {
+        let place = Place::with_model(architecture, "f32");
+        let before = nll(&place, "model.gguf");
+        let mut last = u64::MAX;
+        for ty in types {
+            let out = format!("{ty}.gguf");
+            let ran = place.octet(&["quantize", "model.gguf", "-o", &out, "--type", ty, "--keep-mtp"]).ok();
+            assert!(ran.stdout.contains(&out) && ran.stdout.contains("bits a weight"), "{}", ran.stdout);
+            let bytes = std::fs::metadata(place.path(&out)).unwrap().len();
+            assert!(bytes < std::fs::metadata(place.path("model.gguf")).unwrap().len(), "{ty}");
+            let after = nll(&place, &out);
+            assert!((after - before).abs() < 0.5, "{architecture} {ty}: {before} {after}");
+            if ty == "q8_0" {
+                assert!((after - before).abs() < 0.01, "{architecture} {ty}: {before} {after}");
+            }
+            last = last.min(bytes);
+        }
+    }
+}
+
+#[test]
+fn single_tensors_can_have_other_types() {
+    let place = Place::with_model("qwen35moe", "f32");
+    let run = |more: &[&str]| {
+        place.octet(
+            &[&["quantize", "model.gguf", "-o", "out.gguf", "--type", "q8_0", "--force"], more].concat(),
+        )
+    };
+    let types = |place: &Place| {
+        let model = octet_weights::Model::open(place.path("out.gguf")).unwrap();
+        let all: Vec<(String, String)> =
+            model.tensors().iter().map(|t| (t.name.clone(), t.ty.name().to_string())).collect();
+        all
+    };
+    run(&["--tensor-type", "ffn_down_exps=q4_0", "--tensor-type", "blk.0.*gate_exps=f16"]).ok();
+    for (name, ty) in types(&place) {
+        match name.as_str() {
+            n if n.ends_with("ffn_down_exps.weight") => assert_eq!(ty, "Q4_0", "{n}"),
+            "blk.0.ffn_gate_exps.weight" => assert_eq!(ty, "F16"),
+            n if n.ends_with("ffn_up_exps.weight") => assert_eq!(ty, "Q8_0", "{n}"),
+            n if n.ends_with("_norm.weight") || n.ends_with("ffn_gate_inp.weight") => {
+                assert_eq!(ty, "F32", "{n}")
+            }
+            n => assert!(!n.contains(".nextn."), "{n} belongs to multi-token prediction"),
+        }
+    }
+    run(&["--tensor-type", "nothing=q4_0"]).fails(1, &["nothing", "blk.0.ffn_down_exps.weight"]);
+    run(&["--tensor-type", "ffn_down=q9"]).fails(2, &["ffn_down=q9", "q4_k"]);
+    run(&["--tensor-type", "ffn_down"]).fails(2, &["NAME=TYPE"]);
+}
+
+#[test]
+fn what_cannot_be_made_leaves_nothing() {
+    let place = Place::with_model("llama", "f32");
+    place.octet(&["quantize", "model.gguf", "-o", "out.gguf", "--type", "q9"]).fails(2, &["q9", "q4_k_m"]);
+    place.octet(&["quantize", "model.gguf", "-o", "-", "--type", "q8_0"]).fails(2, &["standard output"]);
+    place
+        .octet(&["quantize", "model.gguf", "-o", "model.gguf", "--type", "q8_0"])
+        .fails(1, &["exists already"]);
+    place
+        .octet(&["quantize", "missing.gguf", "-o", "out.gguf", "--type", "q8_0"])
+        .fails(1, &["missing.gguf"]);
+    place.write("im.gguf", "not a matrix");
+    place
+        .octet(&["quantize", "model.gguf", "-o", "out.gguf", "--type", "q8_0", "--imatrix", "im.gguf"])
+        .fails(1, &["im.gguf", "importance matrix"]);
+    // A weight that is no number.
+    let path = place.path("model.gguf");
+    let model = octet_weights::Model::open(&path).unwrap();
+    let name = "blk.0.ffn_up.weight";
+    let info = model.info(name).unwrap().clone();
+    let tensor = model.tensor(name, &info.shape).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let first = tensor.data[..64].to_vec();
+    let at = bytes.windows(64).position(|w| w == first).unwrap();
+    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(place.path("nan.gguf"), bytes).unwrap();
+    place
+        .octet(&["quantize", "nan.gguf", "-o", "out.gguf", "--type", "q4_0"])
+        .fails(1, &["blk.0.ffn_up.weight", "row 0", "NaN", "finite"]);
+    let left: Vec<String> = std::fs::read_dir(place.dir.path())
+        .unwrap()
+        .map(|e| e.unwrap().file_name().to_string_lossy().into_owned())
+        .filter(|n| n.starts_with("out") || n.ends_with(".part"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_file_can_have_a_size() {
+    let place = Place::with_model("qwen35moe", "f32");
+    let bytes = |name: &str| std::fs::metadata(place.path(name)).unwrap().len();
+    place.octet(&["quantize", "model.gguf", "-o", "q8_0.gguf", "--type", "q8_0"]).ok();
+    place.octet(&["quantize", "model.gguf", "-o", "q4_0.gguf", "--type", "q4_0"]).ok();
+    let limit = (bytes("q4_0.gguf") + bytes("q8_0.gguf")) / 2;
+    place.octet(&["quantize", "model.gguf", "-o", "fit.gguf", "--fit", &limit.to_string()]).ok();
+    assert!(
+        bytes("fit.gguf") <= limit && bytes("fit.gguf") > bytes("q4_0.gguf"),
+        "{} of {limit}",
+        bytes("fit.gguf")
+    );
+    assert!((nll(&place, "fit.gguf") - nll(&place, "model.gguf")).abs() < 0.2);
+    place
+        .octet(&["quantize", "model.gguf", "-o", "no.gguf", "--fit", "9KiB"])
+        .fails(1, &["smallest mix", "--fit"]);
+    place.octet(&["quantize", "model.gguf", "-o", "no.gguf"]).fails(2, &["--type"]);
+}
+
+/// Checkpoints become files with the same log-probabilities, in GGUF's conventions: nothing of Octet's own is left in the metadata.
+#[test]
+fn checkpoints_become_files_that_predict_the_same() {
+    for name in ["tiny-qwen3_5_moe", "tiny-llama", "tiny-qwen3_moe"] {
+        let Some(path) = octet_testkit::shared(&format!("models/{name}")) else { return };
+        let place = Place::new();
+        let before = nll(&place, str(&path));
+        place.octet(&["convert", str(&path), "-o", "out.gguf", "--keep-mtp"]).ok();
+        let after = nll(&place, "out.gguf");
+        assert!((before - after).abs() < 1e-5, "{name}: {before} {after}");
+        let model = octet_weights::Model::open(place.path("out.gguf")).unwrap();
+        assert!(model.metadata.iter().all(|(key, _)| !key.starts_with("octet.")), "{name}");
+        // Tensor by tensor as llama.cpp's converter wrote them.
+        let theirs = octet_testkit::shared(&format!("models/gguf/{name}.f32.gguf")).unwrap();
+        let theirs = octet_weights::Model::open(theirs).unwrap();
+        for t in theirs.tensors() {
+            let ours = model.tensor(&t.name, &t.shape).unwrap_or_else(|e| panic!("{e}")).to_f32();
+            let want = theirs.tensor(&t.name, &t.shape).unwrap().to_f32();
+            let close = ours.iter().zip(&want).all(|(a, b)| (a - b).abs() <= 2e-7 * b.abs());
+            assert!(close, "{name}: {}", t.name);
+        }
+        assert_eq!(theirs.tensors().len(), model.tensors().len(), "{name}");
+    }
+}
+
+/// Quantised checkpoints: what GGUF has a type for keeps it, and everything else predicts about the same.
+#[test]
+fn quantised_checkpoints_can_be_converted() {
+    for (name, ty, off) in [
+        ("gptq/int4-g128-sym", Some("Q4_0"), 1e-5),
+        ("modelopt/nvfp4", Some("NVFP4"), 1e-5),
+        ("fp8/block-ue8m0", Some("BF16"), 0.02),
+        ("fp8/moe-fp8-block", None, 0.05),
+    ] {
+        let Some(path) = octet_testkit::shared(&format!("formats/{name}")) else { return };
+        let place = Place::new();
+        let before = nll(&place, str(&path));
+        place.octet(&["convert", str(&path), "-o", "out.gguf", "--keep-mtp"]).ok();
+        let after = nll(&place, "out.gguf");
+        assert!((before - after).abs() < off, "{name}: {before} {after}");
+        let model = octet_weights::Model::open(place.path("out.gguf")).unwrap();
+        if let Some(ty) = ty {
+            let up = model.tensors().iter().find(|t| t.name.contains("ffn_up")).unwrap();
+            assert_eq!(up.ty.name(), ty, "{name}");
+        }
+    }
+}

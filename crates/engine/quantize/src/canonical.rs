@@ -1,0 +1,393 @@
+//! A checkpoint's tensors as converters write them to GGUF files: experts in stacks, gate and up apart, rows and heads in GGUF's order.
+//! Called by `make`.
+//!
+//! | a checkpoint has | a GGUF file has |
+//! |---|---|
+//! | `ffn_gate.E`, one tensor an expert | `ffn_gate_exps`, a stack |
+//! | `ffn_gate_up_exps`: gate rows then up rows, or alternating | `ffn_gate_exps`, `ffn_up_exps` |
+//! | pairs of rotary dimensions half a head apart (Llama, Granite) | side by side, where llama.cpp rotates such pairs |
+//! | value heads of Gated DeltaNet by key head (Qwen3.5) | every key head once, then again |
+//! | scaling of rotary frequencies like Llama 3's as parameters | `rope_freqs.weight`, the divisors |
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use octet_weights::{GgmlType, Metadata, Model, RowScales, Source, TensorInfo, Value};
+
+use crate::Error;
+
+const PAIRING: &str = "octet.rope_pairing";
+const ORDER: &str = "octet.gdn_head_order";
+const GATE_UP: &str = "octet.gate_up_rows";
+/// Architectures whose GGUF files have pairs side by side.
+const ADJACENT: &[&str] = &[
+    "llama",
+    "llama4",
+    "granite",
+    "granitemoe",
+    "cohere",
+    "cohere2",
+    "command-r",
+    "deepseek2",
+    "glm4",
+    "chatglm",
+    "minicpm",
+];
+
+/// The model in GGUF's conventions, without the blocks for multi-token prediction unless they are kept.
+pub fn canonical(model: Model, keep_mtp: bool) -> Result<Model, Error> {
+    let mut metadata = model.metadata.clone();
+    let architecture = metadata.opt_str("general.architecture")?.unwrap_or_default().to_string();
+    let mut outs: Vec<Out> = model.tensors().iter().enumerate().map(|(i, t)| Out::whole(i, t)).collect();
+    if !keep_mtp {
+        drop_mtp(&architecture, &mut metadata, &mut outs);
+    }
+    stack_experts(&mut outs);
+    split_gate_up(&mut metadata, &mut outs);
+    pair_rows(&architecture, &mut metadata, &mut outs);
+    tile_heads(&architecture, &mut metadata, &mut outs);
+    frequencies(&architecture, &mut metadata, &mut outs);
+    for out in &mut outs {
+        let ones = out.info.shape.iter().take_while(|d| **d == 1).count().min(out.info.shape.len() - 1);
+        out.info.shape.drain(..ones);
+        out.settle(&model);
+    }
+    let origin = model.origin.clone();
+    let infos = outs.iter().map(|o| o.info.clone()).collect();
+    Ok(Model::new(origin, metadata, Box::new(Converted { model, infos, outs }))?)
+}
+
+/// Rows of a tensor of the model, all or these.
+#[derive(Clone)]
+struct Part {
+    source: usize,
+    rows: Option<Vec<usize>>,
+}
+
+/// A tensor of the file.
+struct Out {
+    info: TensorInfo,
+    parts: Vec<Part>,
+    /// The columns in another order: pieces of so many, and which of them.
+    columns: Option<(usize, Vec<usize>)>,
+    /// Values that no tensor of the model has.
+    bytes: Option<Bytes>,
+}
+
+impl Out {
+    fn whole(source: usize, info: &TensorInfo) -> Self {
+        Self { info: info.clone(), parts: vec![Part { source, rows: None }], columns: None, bytes: None }
+    }
+
+    /// Number of rows; each value of a vector is a row.
+    fn rows(&self) -> usize {
+        match self.info.shape.len() {
+            1 => self.info.shape[0],
+            n => self.info.shape[..n - 1].iter().product(),
+        }
+    }
+
+    /// These of the present rows, in this order.
+    fn select(&mut self, chosen: Vec<usize>) {
+        if let [Part { rows: rows @ None, .. }] = &mut self.parts[..] {
+            *rows = Some(chosen);
+        }
+    }
+
+    fn is_unchanged(&self) -> bool {
+        self.bytes.is_none() && self.columns.is_none() && matches!(self.parts[..], [Part { rows: None, .. }])
+    }
+
+    /// F32, where its parts have several types or its blocks would have to be cut.
+    fn settle(&mut self, model: &Model) {
+        let types = || self.parts.iter().map(|p| model.tensors()[p.source].ty);
+        let is_cut = |piece: usize| types().any(|ty| !piece.is_multiple_of(ty.block_len()));
+        let differ = types().any(|ty| ty != self.info.ty);
+        if self.bytes.is_none() && (differ || self.columns.as_ref().is_some_and(|c| is_cut(c.0))) {
+            self.info.ty = GgmlType::F32;
+        }
+    }
+}
+
+/// `blk.3.attn_q.weight` is layer 3, `attn_q.weight`.
+fn place(name: &str) -> Option<(usize, &str)> {
+    let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+    Some((layer.parse().ok()?, rest))
+}
+
+fn count(metadata: &Metadata, architecture: &str, key: &str) -> usize {
+    metadata.opt_u32(&format!("{architecture}.{key}")).ok().flatten().unwrap_or(0) as usize
+}
+
+fn drop_mtp(architecture: &str, metadata: &mut Metadata, outs: &mut Vec<Out>) {
+    let (all, mtp) =
+        (count(metadata, architecture, "block_count"), count(metadata, architecture, "nextn_predict_layers"));
+    if mtp == 0 || mtp >= all {
+        return;
+    }
+    let layers = all - mtp;
+    outs.retain(|o| place(&o.info.name).is_none_or(|(i, _)| i < layers));
+    metadata.remove(&format!("{architecture}.nextn_predict_layers"));
+    metadata.insert(&format!("{architecture}.block_count"), Value::U64(layers as u64));
+    let keys: Vec<String> = metadata.iter().map(|(k, _)| k.to_string()).collect();
+    for key in keys.iter().filter(|k| k.starts_with(&format!("{architecture}."))) {
+        let shorter = match metadata.get(key) {
+            Some(Value::Ints(v)) if v.len() == all => Value::Ints(v[..layers].to_vec()),
+            Some(Value::Floats(v)) if v.len() == all => Value::Floats(v[..layers].to_vec()),
+            Some(Value::Array(v)) if v.len() == all => Value::Array(v[..layers].to_vec()),
+            _ => continue,
+        };
+        metadata.insert(key, shorter);
+    }
+}
+
+/// `blk.0.ffn_gate.7.weight` of all experts becomes `blk.0.ffn_gate_exps.weight`.
+fn stack_experts(outs: &mut Vec<Out>) {
+    let mut stacks: BTreeMap<String, BTreeMap<usize, usize>> = BTreeMap::new();
+    for (i, out) in outs.iter().enumerate() {
+        let Some((stem, end)) =
+            out.info.name.rsplit_once('.').filter(|(_, end)| matches!(*end, "weight" | "bias"))
+        else {
+            continue;
+        };
+        let Some((stem, expert)) = stem.rsplit_once('.').filter(|(stem, _)| stem.contains(".ffn_")) else {
+            continue;
+        };
+        if let Ok(expert) = expert.parse() {
+            stacks.entry(format!("{stem}_exps.{end}")).or_default().insert(expert, i);
+        }
+    }
+    let mut gone = vec![false; outs.len()];
+    let mut new = Vec::new();
+    for (name, experts) in stacks {
+        let members: Vec<usize> = experts.values().copied().collect();
+        let shape = &outs[members[0]].info.shape;
+        // Experts that are missing, or differ, are the loader's to refuse.
+        if experts.keys().copied().ne(0..members.len())
+            || members.iter().any(|&i| outs[i].info.shape != *shape)
+        {
+            continue;
+        }
+        let info =
+            TensorInfo { name, ty: outs[members[0]].info.ty, shape: [&[members.len()], &shape[..]].concat() };
+        let parts = members.iter().flat_map(|&i| outs[i].parts.clone()).collect();
+        members.iter().for_each(|&i| gone[i] = true);
+        new.push((members[0], Out { info, parts, columns: None, bytes: None }));
+    }
+    for (at, out) in new {
+        outs[at] = out;
+        gone[at] = false;
+    }
+    let mut gone = gone.into_iter();
+    outs.retain(|_| !gone.next().unwrap_or(false));
+}
+
+fn split_gate_up(metadata: &mut Metadata, outs: &mut Vec<Out>) {
+    let alternating = metadata.opt_str(GATE_UP).ok().flatten() == Some("alternating");
+    let mut split = Vec::with_capacity(outs.len());
+    for out in outs.drain(..) {
+        let rank = out.info.shape.len();
+        let rows_at = if out.info.name.ends_with(".bias") { rank - 1 } else { rank.saturating_sub(2) };
+        let fused = out.info.name.contains(".ffn_gate_up_exps.")
+            && rank >= 2
+            && out.info.shape[rows_at].is_multiple_of(2);
+        if !fused || !out.is_unchanged() {
+            split.push(out);
+            continue;
+        }
+        let both = out.info.shape[rows_at];
+        let half = both / 2;
+        let experts: usize = out.info.shape[..rows_at].iter().product();
+        for (n, name) in ["ffn_gate_exps", "ffn_up_exps"].into_iter().enumerate() {
+            let row = |r: usize| if alternating { 2 * r + n } else { n * half + r };
+            let rows = (0..experts)
+                .flat_map(|e| (0..half).map(move |r| (e, r)))
+                .map(|(e, r)| e * both + row(r))
+                .collect();
+            let mut info =
+                TensorInfo { name: out.info.name.replace("ffn_gate_up_exps", name), ..out.info.clone() };
+            info.shape[rows_at] = half;
+            let parts = vec![Part { source: out.parts[0].source, rows: Some(rows) }];
+            split.push(Out { info, parts, columns: None, bytes: None });
+        }
+    }
+    *outs = split;
+    metadata.remove(GATE_UP);
+}
+
+/// Rows `j` and `j + dim/2` of each head become rows `2j` and `2j + 1`.
+fn pair_rows(architecture: &str, metadata: &mut Metadata, outs: &mut [Out]) {
+    let Some(pairing) = metadata.opt_str(PAIRING).ok().flatten().map(String::from) else { return };
+    let wants_adjacent = ADJACENT.contains(&architecture);
+    if (pairing == "adjacent") == wants_adjacent {
+        metadata.remove(PAIRING);
+        return;
+    }
+    let dim = count(metadata, architecture, "attention.key_length");
+    let rotated = count(metadata, architecture, "rope.dimension_count");
+    if !wants_adjacent || dim == 0 || rotated != dim || !dim.is_multiple_of(2) {
+        return; // the key stays, and says it
+    }
+    let is_rotated = |o: &Out| {
+        let stem = place(&o.info.name).map_or("", |(_, stem)| stem);
+        matches!(stem, "attn_q.weight" | "attn_k.weight" | "attn_q.bias" | "attn_k.bias")
+    };
+    if outs.iter().any(|o| is_rotated(o) && !(o.rows().is_multiple_of(dim) && o.is_unchanged())) {
+        return;
+    }
+    for out in outs.iter_mut().filter(|o| is_rotated(o)) {
+        out.select((0..out.rows()).map(|r| r / dim * dim + r % dim / 2 + r % 2 * dim / 2).collect());
+    }
+    metadata.remove(PAIRING);
+}
+
+fn tile_heads(architecture: &str, metadata: &mut Metadata, outs: &mut [Out]) {
+    if metadata.get(ORDER).is_none() || !architecture.starts_with("qwen35") {
+        if architecture == "qwen3next" {
+            metadata.remove(ORDER);
+        }
+        return;
+    }
+    let number = |key: &str| count(metadata, architecture, key);
+    let (k_heads, v_heads) = (number("ssm.group_count"), number("ssm.time_step_rank"));
+    let (k_dim, inner) = (number("ssm.state_size"), number("ssm.inner_size"));
+    if k_heads == 0 || v_heads == 0 || !v_heads.is_multiple_of(k_heads) || !inner.is_multiple_of(v_heads) {
+        return;
+    }
+    let (v_dim, group) = (inner / v_heads, v_heads / k_heads);
+    let heads: Vec<usize> = (0..v_heads).map(|t| t % k_heads * group + t / k_heads).collect();
+    let rows = |before: usize, each: usize| -> Vec<usize> {
+        let moved = heads.iter().flat_map(|h| (0..each).map(move |r| before + h * each + r));
+        (0..before).chain(moved).collect()
+    };
+    let keys = 2 * k_heads * k_dim;
+    for out in outs.iter_mut() {
+        let wanted = match place(&out.info.name).map_or("", |(_, stem)| stem) {
+            "attn_gate.weight" => rows(0, v_dim),
+            "ssm_alpha.weight" | "ssm_beta.weight" | "ssm_a" | "ssm_dt.bias" => rows(0, 1),
+            "attn_qkv.weight" | "ssm_conv1d.weight" => rows(keys, v_dim),
+            "ssm_out.weight" if out.info.shape.last() == Some(&inner) => {
+                out.columns = Some((v_dim, heads.clone()));
+                continue;
+            }
+            _ => continue,
+        };
+        if wanted.len() == out.rows() {
+            out.select(wanted);
+        }
+    }
+    metadata.remove(ORDER);
+}
+
+/// Llama 3's scaling: wavelengths above one limit are stretched by the factor, below another not at all, and between by a part of it.
+fn frequencies(architecture: &str, metadata: &mut Metadata, outs: &mut Vec<Out>) {
+    let key = |name: &str| format!("{architecture}.rope.scaling.{name}");
+    let is_llama3 = metadata.opt_str(&key("type")).ok().flatten() == Some("llama3");
+    if !is_llama3 || outs.iter().any(|o| o.info.name == "rope_freqs.weight") {
+        return;
+    }
+    let number = |key: String| metadata.opt_f32(&key).ok().flatten().map(f64::from);
+    let parameters =
+        [key("factor"), key("low_freq_factor"), key("high_freq_factor"), key("original_context_length")]
+            .map(number);
+    let [Some(factor), Some(low), Some(high), Some(length)] = parameters else { return };
+    let Some(base) = number(format!("{architecture}.rope.freq_base")) else { return };
+    let dims = count(metadata, architecture, "rope.dimension_count");
+    let divisor = |i: usize| {
+        let wavelength = std::f64::consts::TAU * base.powf(2.0 * i as f64 / dims as f64);
+        let smooth = ((length / wavelength - low) / (high - low)).clamp(0.0, 1.0);
+        (1.0 / ((1.0 - smooth) / factor + smooth)) as f32
+    };
+    let bytes: Vec<u8> = (0..dims / 2).flat_map(|i| divisor(i).to_le_bytes()).collect();
+    let info = TensorInfo { name: "rope_freqs.weight".into(), ty: GgmlType::F32, shape: vec![dims / 2] };
+    outs.push(Out { info, parts: Vec::new(), columns: None, bytes: Some(bytes.into()) });
+    for name in ["type", "factor", "low_freq_factor", "high_freq_factor", "original_context_length"] {
+        metadata.remove(&key(name));
+    }
+}
+
+struct Converted {
+    model: Model,
+    infos: Vec<TensorInfo>,
+    outs: Vec<Out>,
+}
+
+impl Source for Converted {
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.infos
+    }
+
+    fn data(&self, index: usize) -> Result<Bytes, octet_weights::Error> {
+        let out = &self.outs[index];
+        if let Some(bytes) = &out.bytes {
+            return Ok(bytes.clone());
+        }
+        let mut all = Vec::new();
+        for part in &out.parts {
+            let info = &self.model.tensors()[part.source];
+            let tensor = self.model.tensor(&info.name, &info.shape)?;
+            if out.is_unchanged() {
+                return Ok(tensor.data);
+            }
+            let mut matrix = tensor.matrix();
+            if info.shape.len() == 1 && part.rows.is_some() {
+                (matrix.rows, matrix.cols) = (matrix.cols, 1);
+            }
+            let mut values = vec![0.0; matrix.cols];
+            let rows: Box<dyn Iterator<Item = usize>> = match &part.rows {
+                Some(rows) => Box::new(rows.iter().copied()),
+                None => Box::new(0..matrix.rows),
+            };
+            for r in rows {
+                let widened: Vec<u8>;
+                let (row, ty) = if out.info.ty == info.ty {
+                    (matrix.row(r), info.ty)
+                } else {
+                    matrix.dequantize_row(r, &mut values);
+                    widened = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+                    (&widened[..], GgmlType::F32)
+                };
+                match &out.columns {
+                    None => all.extend_from_slice(row),
+                    Some((piece, order)) => {
+                        let bytes = piece / ty.block_len() * ty.block_bytes();
+                        order.iter().for_each(|p| all.extend_from_slice(&row[p * bytes..(p + 1) * bytes]));
+                    }
+                }
+            }
+            self.model.release(&info.name);
+        }
+        Ok(all.into())
+    }
+
+    fn scales(&self, index: usize) -> Result<Option<RowScales>, octet_weights::Error> {
+        let out = &self.outs[index];
+        let mut all: Vec<f64> = Vec::new();
+        for part in &out.parts {
+            let info = &self.model.tensors()[part.source];
+            // Widened rows have their factors in them.
+            if out.info.ty != info.ty {
+                return Ok(None);
+            }
+            let Some(scales) = self.model.scales(&info.name)? else { continue };
+            match &part.rows {
+                Some(rows) => all.extend(rows.iter().map(|&r| scales[r])),
+                None => all.extend(scales.iter()),
+            }
+        }
+        if all.is_empty() {
+            return Ok(None);
+        }
+        if all.len() != out.rows() {
+            let what = "has factors of some rows and not of others";
+            return Err(octet_weights::Error::tensor(&self.model.origin, &out.info.name, what));
+        }
+        Ok(Some(all.into()))
+    }
+
+    fn release(&self, index: usize) {
+        for part in &self.outs[index].parts {
+            self.model.release(&self.model.tensors()[part.source].name);
+        }
+    }
+}
