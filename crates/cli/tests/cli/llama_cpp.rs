@@ -72,10 +72,11 @@ fn files_give_the_same_probabilities_in_llama_cpp() {
             let file = place.path("out.gguf");
             let (theirs, ours) = (theirs(&python, str(&file), &prompt), ours(str(&file), &prompt));
             assert!(theirs.len() >= 5, "{name} {ty}: {theirs:?}");
+            // With quantised weights llama.cpp's activations have 8 bits, which tiny models of random weights feel.
+            let most = if matches!(*ty, "f32" | "bf16") { 0.03 } else { 0.25 };
             for (id, logprob) in theirs {
-                // llama.cpp quantises activations to 8 bits.
                 let off = (ours[id as usize] - logprob).abs();
-                assert!(off < 0.06, "{name} {ty}: token {id}: {logprob} there, {} here", ours[id as usize]);
+                assert!(off < most, "{name} {ty}: token {id}: {logprob} there, {} here", ours[id as usize]);
             }
         }
     }

@@ -21,9 +21,13 @@ fn seconds(start: Instant) -> f64 {
 fn measure(ty: GgmlType, x: &[f32], importance: Option<&[f32]>, weights: &[f32]) -> (f64, f64, f64) {
     let mut blocks = vec![0; x.len() / ty.block_len() * ty.block_bytes()];
     let start = Instant::now();
-    let before = seconds(start);
-    quantize(ty, x, COLUMNS, importance, &mut blocks);
-    let speed = x.len() as f64 / (seconds(start) - before) / 1e6;
+    let (before, mut weights_made) = (seconds(start), 0);
+    // The system counts a thread's time in steps of some milliseconds.
+    while weights_made == 0 || start.elapsed().as_secs_f64() < 0.4 {
+        quantize(ty, x, COLUMNS, importance, &mut blocks);
+        weights_made += x.len();
+    }
+    let speed = weights_made as f64 / (seconds(start) - before) / 1e6;
     let mut y = vec![0.0; x.len()];
     ty.dequantize(&blocks, &mut y);
     let (mut off, mut all, mut weighted, mut all_weighted) = (0.0, 0.0, 0.0, 0.0);

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use octet_weights::quant::iq_grids;
 
 /// Entries that are compared.
-const NEAR: usize = 24;
+const NEAR: usize = 8;
 
 /// A codebook.
 pub struct Grid<const D: usize> {

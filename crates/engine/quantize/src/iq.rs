@@ -41,7 +41,7 @@ struct Coded {
 }
 
 /// Steps that are tried, as parts of that which gives the entries the values' size.
-const STARTS: [f32; 5] = [1.0, 0.8, 1.25, 0.65, 1.5];
+const STARTS: [f32; 3] = [1.0, 0.75, 1.35];
 /// Assignments after each.
 const TURNS: usize = 2;
 
