@@ -10,6 +10,7 @@ use octet_engine::engine::Options;
 
 use crate::numbers::{count, positive};
 use crate::settings::Settings;
+use crate::units::memory_limit;
 use crate::usage_error::Usage;
 
 /// The model.
@@ -86,6 +87,8 @@ pub struct EngineArgs {
     pub kv: KvArgs,
     #[command(flatten)]
     pub memory: MemoryArgs,
+    #[command(flatten)]
+    pub limit: LimitArgs,
     /// Number of threads. Default: one per physical core.
     #[arg(short, long, value_name = "N", value_parser = positive, help_heading = "Processor")]
     threads: Option<usize>,
@@ -137,7 +140,13 @@ pub struct KernelArgs {
 impl KernelArgs {
     /// The backend's options.
     pub fn options(&self, threads: Option<usize>) -> CpuOptions {
-        CpuOptions { threads, pin: !self.no_pin, isa: self.isa.map(Into::into), exact: self.exact }
+        CpuOptions {
+            threads,
+            pin: !self.no_pin,
+            isa: self.isa.map(Into::into),
+            exact: self.exact,
+            ..CpuOptions::default()
+        }
     }
 }
 
@@ -186,6 +195,16 @@ pub struct MemoryArgs {
     /// Load the model even if it seems larger than the free memory.
     #[arg(long)]
     pub no_memory_check: bool,
+}
+
+/// How much memory models may use.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Memory")]
+pub struct LimitArgs {
+    /// Maximum memory of the model, or of all models of a server together: 24GiB. Experts that do not fit are read from the disk when they
+    /// are needed. Default: the free memory.
+    #[arg(long, value_name = "SIZE", value_parser = memory_limit)]
+    pub memory_limit: Option<u64>,
 }
 
 impl KvArgs {

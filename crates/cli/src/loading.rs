@@ -5,7 +5,7 @@ use octet_engine::report::Report;
 use octet_engine::score::Scorer;
 
 use crate::args::EngineArgs;
-use crate::device::Among;
+use crate::device::{Among, least};
 use crate::device_memory::{Split, Wanted};
 use crate::progress::Bar;
 use crate::settings::Settings;
@@ -40,12 +40,15 @@ fn check(model: &octet_weights::Model, args: &EngineArgs, variants: &mut [Option
         note!("note: the model was trained for {made_for} tokens; answers may be poor beyond that");
     }
     let is_checked = !args.memory.no_memory_check;
+    let limit = args.limit.memory_limit;
+    // Once: what this command does meanwhile takes some, too.
+    let free = crate::memory::available().filter(|_| is_checked);
     // They stay loaded together.
     let mut taken = Split { device: 0, machine: 0 };
+    let is_alone = variants.len() == 1;
     for options in &mut *variants {
         let wanted = Wanted { report: &report, options, contexts: &[1], snapshots: None };
-        let machine = crate::memory::available().filter(|_| is_checked);
-        let machine = machine.map(|bytes| bytes.saturating_sub(taken.machine));
+        let machine = least(free, limit).map(|bytes| bytes.saturating_sub(taken.machine));
         let among = Among { of: 1, taken: taken.device };
         if let Some(placed) = args.device.place(&wanted, among, machine, is_checked)? {
             taken.device += placed.split.device;
@@ -54,15 +57,17 @@ fn check(model: &octet_weights::Model, args: &EngineArgs, variants: &mut [Option
                 note!("note: {what}");
             }
             *options = placed.options;
-        } else if is_checked {
-            crate::memory::shrink(&report, options)?;
+        } else if is_alone {
+            crate::memory::shrink(&report, options, least(free, limit))?;
         }
     }
     // Devices check their own memory.
-    let variants = variants.iter().filter(|o| o.device.is_none());
-    let needs = variants.map(|o| crate::memory::needed(&report, o)).collect::<anyhow::Result<Vec<_>>>()?;
-    if is_checked {
-        crate::memory::check(&report, &needs, context, "a smaller --ctx-size")?;
+    let needs = variants.iter().filter(|o| o.device.is_none());
+    let needs = needs.map(|o| crate::memory::needed(&report, o)).collect::<anyhow::Result<Vec<_>>>()?;
+    crate::memory::check_within(free, limit, &report, &needs, context, "a smaller --ctx-size")?;
+    let on_disk = variants.iter().filter(|o| o.device.is_none());
+    for what in on_disk.filter_map(|o| crate::memory::stored(model, &report, &o.cpu)) {
+        note!("note: {what}");
     }
     Ok(())
 }

@@ -1,12 +1,13 @@
 //! Compares the memory that a model needs with the free memory. Called before a model is loaded.
 
+use octet_compute::cpu::CpuOptions;
 use octet_engine::engine::Options;
 use octet_engine::engine::speculation::Mode;
 use octet_engine::report::{Memory, Report};
 use octet_machine::Bound;
 
 use crate::stderr::note;
-use crate::units::size;
+use crate::units::{size, tokens};
 
 /// Memory available to this process in bytes, within the limits of its control groups and its own. `None` if unknown.
 pub fn available() -> Option<u64> {
@@ -25,39 +26,81 @@ pub fn bound() -> String {
 pub fn needed(report: &Report, options: &Options) -> anyhow::Result<Memory> {
     let made_for = report.config.context_length;
     let limits = options.limits(made_for, report.state_bytes())?;
-    Ok(report.memory(&limits, options.cpu.exact).with_draft(options.draft_memory(made_for)?))
+    let memory = report.with_slots(report.memory(&limits, options.cpu.exact), options.cpu.expert_slots);
+    Ok(memory.with_draft(options.draft_memory(made_for)?))
 }
 
-/// Disables the block for multi-token prediction if it was not requested by name and the model fits only without it.
-pub fn shrink(report: &Report, options: &mut Options) -> anyhow::Result<()> {
-    if options.speculation.mode != Mode::Auto || report.config.mtp_layers == 0 {
+/// Tokens of a prompt that are computed at once, at least, if experts are on disk: each of them is then read once for so many tokens.
+pub const PROMPT_TOKENS: usize = 2048;
+
+/// Makes a model fit into `room` bytes, if it can be: without the block for multi-token prediction if that was not requested by name, then with a
+/// part of its experts on disk.
+pub fn shrink(report: &Report, options: &mut Options, room: Option<u64>) -> anyhow::Result<()> {
+    let Some(room) = room.filter(|_| options.cpu.expert_slots.is_none()) else { return Ok(()) };
+    if needed(report, options)?.total() <= room {
         return Ok(());
     }
-    let Some(free) = available() else { return Ok(()) };
     let mut less = options.clone();
-    less.speculation.mode = Mode::Lookup;
-    if needed(report, options)?.total() > free && needed(report, &less)?.total() <= free {
-        note!("note: there is not enough memory for the block for multi-token prediction: it is not loaded");
+    if less.speculation.mode == Mode::Auto && report.config.mtp_layers > 0 {
+        less.speculation.mode = Mode::Lookup;
+    }
+    let memory = needed(report, &less)?;
+    if memory.total() > room && !less.cpu.exact {
+        let few = less.batch_tokens;
+        less.batch_tokens = few.max(PROMPT_TOKENS);
+        less.cpu.expert_slots = report.expert_slots(needed(report, &less)?, room);
+        if less.cpu.expert_slots.is_none() {
+            less.batch_tokens = few;
+            less.cpu.expert_slots = report.expert_slots(memory, room);
+        }
+    }
+    if needed(report, &less)?.total() <= room {
+        if less.speculation.mode != options.speculation.mode {
+            note!(
+                "note: there is not enough memory for the block for multi-token prediction: it is not loaded"
+            );
+        }
         *options = less;
     }
     Ok(())
 }
 
+/// What stays on disk, what memory holds, and the speed to expect; `None` if all is in memory.
+pub fn stored(model: &octet_weights::Model, report: &Report, cpu: &CpuOptions) -> Option<String> {
+    let (slots, moe) = (cpu.expert_slots?, report.config.moe?);
+    let held = report.expert_bytes() - report.stored_bytes(cpu);
+    let limit = octet_engine::report::drive_speed(model, report).map(|rate| {
+        format!(
+            "; the drive's {:.1} GB/s allow about {} tokens/s, more where experts repeat",
+            rate / 1e9,
+            tokens(report.speed_from_drive(slots, rate))
+        )
+    });
+    Some(format!(
+        "{} of experts stay on disk: memory holds {} ({slots} of the {} experts of each layer){}",
+        size(report.stored_bytes(cpu)),
+        size(held),
+        moe.experts,
+        limit.unwrap_or_default()
+    ))
+}
+
 /// Fails if a model does not fit as many times as it is loaded, with a context of `context`. `smaller` names the flags that reduce the
 /// size.
 pub fn check(report: &Report, needs: &[Memory], context: usize, smaller: &str) -> anyhow::Result<()> {
-    check_within(available(), report, needs, context, smaller)
+    check_within(available(), None, report, needs, context, smaller)
 }
 
-/// The same if `free` bytes are free; `None` is no limit.
+/// The same if `free` bytes are free, and `limit` are allowed; `None` is no limit.
 pub fn check_within(
     free: Option<u64>,
+    limit: Option<u64>,
     report: &Report,
     needs: &[Memory],
     context: usize,
     smaller: &str,
 ) -> anyhow::Result<()> {
-    let Some(free) = free else { return Ok(()) };
+    let Some(room) = free.into_iter().chain(limit).min() else { return Ok(()) };
     let total = needs.iter().map(|b| b.total()).fold(0, u64::saturating_add);
     let weights = needs.iter().map(|b| b.weights).fold(0, u64::saturating_add);
     let twice = if needs.len() > 1 { " (loaded with and without --exact)" } else { "" };
@@ -66,16 +109,30 @@ pub fn check_within(
         0 => String::new(),
         n => format!(", {} for speculation, which --speculative off saves", size(n)),
     };
+    let allowed = match limit {
+        Some(limit) if limit == room => format!("--memory-limit allows {}", size(limit)),
+        _ => format!("{} are free{}", size(room), bound()),
+    };
+    let on_disk = match (needs, report.config.moe) {
+        (_, None) => String::new(),
+        ([one], Some(_)) if report.not_stored.is_none() => {
+            report.least_memory(*one).map_or(String::new(), |least| {
+                format!(". With most experts on disk it takes at least {}", size(least.total()))
+            })
+        }
+        _ => report
+            .not_stored
+            .as_ref()
+            .map_or(String::new(), |why| format!(". Its experts cannot stay on disk: {why}")),
+    };
     anyhow::ensure!(
-        total <= free,
-        "{} does not fit{twice}: it takes {} ({} of weights, {} for a context of {context}{guesses}) and {} are free{}.\n\
+        total <= room,
+        "{} does not fit{twice}: it takes {} ({} of weights, {} for a context of {context}{guesses}) and {allowed}{on_disk}.\n\
          Close other programs, give {smaller} or take a smaller quantisation; --no-memory-check loads it anyway",
         report.origin,
         size(total),
         size(weights),
         size(total - weights - extra),
-        size(free),
-        bound(),
     );
     Ok(())
 }

@@ -18,13 +18,14 @@ use serde_json::{Value, json};
 use crate::args::KvArgs;
 use crate::numbers::count;
 use crate::progress::Bar;
-use crate::units::size;
+use crate::units::{size, tokens};
 
 const EXAMPLES: &str = "\
 Examples:
   octet plan                                             for this machine
   octet plan --ram 64GiB --bandwidth 80                  for 64 GiB of memory at 80 GB/s
   octet plan --vram 16GiB --vram-bandwidth 450           also with a card of 16 GiB
+  octet plan --ram 16GiB --disk 3                        also models that keep experts on a drive of 3 GB/s
   octet plan -c 131072 --all                             every quantisation that fits
 
 Each line is a command: octet run NAME:QUANT downloads that file of the model. Every command that takes
@@ -46,6 +47,9 @@ pub struct PlanArgs {
     /// Memory bandwidth of the card in GB/s. Default: unknown; models on the card then have no expected speed.
     #[arg(long, value_name = "GB/S", value_parser = rate, requires = "vram")]
     vram_bandwidth: Option<f64>,
+    /// Speed of the drive with the models in GB/s: also lists models larger than memory, whose experts are read from it when they are needed.
+    #[arg(long, value_name = "GB/S", value_parser = rate)]
+    disk: Option<f64>,
     /// Context in tokens that must fit; 0 is the model's own. Default: the most that fits, at least 4096.
     #[arg(short, long, value_name = "N", value_parser = count)]
     ctx_size: Option<usize>,
@@ -115,6 +119,21 @@ struct Machine {
     /// Bytes per second.
     bandwidth: f64,
     card: Option<(u64, Option<f64>)>,
+    /// Bytes per second that are read from the drive.
+    disk: Option<f64>,
+}
+
+/// A model that is larger than memory, with a part of its experts on the drive.
+struct FromDisk {
+    name: &'static str,
+    quant: &'static str,
+    context: usize,
+    slots: usize,
+    experts: usize,
+    /// Bytes of experts that are not in memory.
+    bytes: u64,
+    /// Tokens per second if all experts are chosen equally often.
+    speed: f64,
 }
 
 /// A model in a quantisation that fits.
@@ -191,6 +210,33 @@ impl Variant<'_> {
         self.scaled(self.report.bytes_per_token)
     }
 
+    /// As a model that is larger than memory: with as many experts there as it holds.
+    fn on_disk(&self, context: usize, kv: KvTypes, machine: &Machine) -> Option<FromDisk> {
+        let (disk, moe, r) = (machine.disk?, self.report.config.moe?, self.report);
+        let all = r.memory(&limits(context, kv), false);
+        let experts = self.scaled(r.expert_bytes());
+        let rest = r.with_slots(all, Some(0)).total() - (all.weights - r.expert_bytes())
+            + self.scaled(all.weights - r.expert_bytes());
+        let left = machine.ram.checked_sub(rest)?;
+        let slots = (u128::from(left) * moe.experts as u128 / u128::from(experts.max(1))) as usize;
+        if slots < moe.top_k || slots >= moe.experts {
+            return None;
+        }
+        let out = 1.0 - slots as f64 / moe.experts as f64;
+        let read = experts as f64 * moe.top_k as f64 / moe.experts as f64 * out;
+        // The drive and the memory are read at the same time, but a layer's first experts are waited for.
+        let seconds = read / disk + self.traffic(0, kv) as f64 / (SHARE * machine.bandwidth);
+        Some(FromDisk {
+            name: self.name,
+            quant: self.quant,
+            context,
+            slots,
+            experts: moe.experts,
+            bytes: (experts as f64 * out) as u64,
+            speed: 1.0 / seconds,
+        })
+    }
+
     /// Bytes that a token reads behind `depth` others.
     fn traffic(&self, depth: usize, kv: KvTypes) -> u64 {
         self.report.traffic_per_token(depth, kv) - self.report.bytes_per_token + self.bytes_per_token()
@@ -201,11 +247,20 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let machine = machine(args)?;
     let kv = args.kv.kv();
     let mut fits = Vec::new();
-    let mut too_large = Vec::new();
+    let (mut too_large, mut from_disk) = (Vec::new(), Vec::new());
     for model in published()? {
         let variants: Vec<Variant<'_>> = model.variants().collect();
         let found: Vec<Fit> = variants.iter().filter_map(|v| fit(v, args.ctx_size, kv, &machine)).collect();
+        let depth = args.ctx_size.filter(|n| *n > 0).unwrap_or(CONTEXT_MIN);
+        let on_disk = variants.iter().filter(|v| v.report.check_kv(kv).is_ok());
+        let on_disk = on_disk.filter_map(|v| v.on_disk(depth, kv, &machine));
+        let before = from_disk.len();
+        match args.all || args.json {
+            true => from_disk.extend(on_disk),
+            false => from_disk.extend(usual(on_disk)),
+        }
         match (found.is_empty(), variants.first()) {
+            (true, _) if from_disk.len() > before => {}
             (true, Some(smallest)) if smallest.report.check_kv(kv).is_ok() => {
                 let context = match args.ctx_size {
                     None => CONTEXT_MIN,
@@ -220,10 +275,11 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<()> {
     }
     let mut out = std::io::stdout().lock();
     if args.json {
-        writeln!(out, "{:#}", as_json(&machine, &fits, &too_large))?;
+        writeln!(out, "{:#}", as_json(&machine, &fits, &from_disk, &too_large))?;
         return Ok(());
     }
     table(&mut out, &machine, &fits)?;
+    disk_table(&mut out, &from_disk)?;
     if !too_large.is_empty() {
         writeln!(out, "\nToo large, even in their smallest quantisation:")?;
         for (name, quant, bytes) in &too_large {
@@ -246,7 +302,8 @@ fn machine(args: &PlanArgs) -> anyhow::Result<Machine> {
             cpu.measure_bandwidth(BANDWIDTH_PASSES)?.into_iter().fold(0.0, f64::max)
         }
     };
-    Ok(Machine { ram, bound, bandwidth, card: args.vram.map(|bytes| (bytes, args.vram_bandwidth)) })
+    let card = args.vram.map(|bytes| (bytes, args.vram_bandwidth));
+    Ok(Machine { ram, bound, bandwidth, card, disk: args.disk })
 }
 
 /// Models with short names and known shapes, in each mix of [`MIXES`]. Of several with the same shape the first.
@@ -316,6 +373,35 @@ fn best(mut fits: Vec<Fit>) -> Option<Fit> {
     fits.pop()
 }
 
+/// Of a model's quantisations (smallest first), the first of four bits or more, else the largest: smaller ones answer worse, and larger ones
+/// take longer to read.
+fn usual(mut found: impl Iterator<Item = FromDisk>) -> Option<FromDisk> {
+    let mut last = None;
+    found
+        .find_map(|one| {
+            let is_usual = one.quant.contains("Q4_K_M") || one.quant.contains("Q4_K_XL");
+            last = Some(one);
+            if is_usual { last.take() } else { None }
+        })
+        .or(last)
+}
+
+/// Models with experts on the drive.
+fn disk_table(out: &mut dyn Write, models: &[FromDisk]) -> std::io::Result<()> {
+    if models.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nLarger than memory: experts that do not fit are read from the drive.")?;
+    writeln!(out, "The speed is for experts that are all chosen equally often: at least this.\n")?;
+    writeln!(out, "{:<38} {:>11} {:>8} {:>9}  in memory", "command", "on disk", "context", "tokens/s")?;
+    for m in models {
+        let command = format!("octet run {}:{}", m.name, m.quant);
+        let (bytes, speed) = (size(m.bytes), tokens(m.speed));
+        writeln!(out, "{command:<38} {bytes:>11} {:>8} {speed:>9}  {}/{}", m.context, m.slots, m.experts)?;
+    }
+    Ok(())
+}
+
 /// Context sizes to try: the model's own, then powers of two, largest first.
 fn contexts(longest: usize) -> impl Iterator<Item = usize> {
     let powers =
@@ -350,12 +436,12 @@ fn table(out: &mut dyn Write, machine: &Machine, fits: &[Fit]) -> std::io::Resul
     Ok(())
 }
 
-/// Two significant digits, as it is an estimate.
-fn tokens(rate: f64) -> String {
-    if rate < 10.0 { format!("{rate:.1}") } else { format!("{rate:.0}") }
-}
-
-fn as_json(machine: &Machine, fits: &[Fit], too_large: &[(&str, &str, u64)]) -> Value {
+fn as_json(
+    machine: &Machine,
+    fits: &[Fit],
+    from_disk: &[FromDisk],
+    too_large: &[(&str, &str, u64)],
+) -> Value {
     json!({
         "memory_bytes": machine.ram,
         "memory_bytes_per_second": machine.bandwidth,
@@ -375,6 +461,17 @@ fn as_json(machine: &Machine, fits: &[Fit], too_large: &[(&str, &str, u64)]) -> 
             "device": if f.on_card { "card" } else { "cpu" },
             "tokens_per_second": f.speed.map(|s| s.0),
             "tokens_per_second_full_context": f.speed.map(|s| s.1),
+        })).collect::<Vec<_>>(),
+        "disk_bytes_per_second": machine.disk,
+        "from_disk": from_disk.iter().map(|m| json!({
+            "model": m.name,
+            "quantization": m.quant,
+            "command": format!("octet run {}:{}", m.name, m.quant),
+            "context": m.context,
+            "expert_slots": m.slots,
+            "experts": m.experts,
+            "disk_bytes": m.bytes,
+            "tokens_per_second": m.speed,
         })).collect::<Vec<_>>(),
         "too_large": too_large.iter().map(|(name, quant, bytes)| json!({"model": name, "quantization": quant, "bytes": bytes})).collect::<Vec<_>>(),
     })

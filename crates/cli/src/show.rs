@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use clap::Args;
+use octet_compute::cpu::CpuOptions;
 use octet_engine::engine::Options;
 use octet_engine::models::Limits;
 use octet_engine::report::{Memory, Report, TypeShare};
@@ -84,6 +85,9 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
         writeln!(out, "{json:#}")?;
     } else {
         write!(out, "{}", report.text(&limits))?;
+        if let Some(line) = on_disk(&report, &limits) {
+            writeln!(out, "{line}")?;
+        }
         if !bills.is_empty() {
             writeln!(out)?;
         }
@@ -92,6 +96,18 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// What stays on disk if the model is larger than this machine's memory.
+fn on_disk(report: &Report, limits: &Limits) -> Option<String> {
+    let (all, room) = (report.memory(limits, false), crate::memory::available()?);
+    let slots = report.expert_slots(all, room)?;
+    let cpu = CpuOptions { expert_slots: Some(slots), ..CpuOptions::default() };
+    let (bytes, experts) = (size(report.stored_bytes(&cpu)), report.config.moe?.experts);
+    let free = size(room);
+    Some(format!(
+        "  on disk         {bytes:>10}  of experts, as {free} are free: memory holds {slots} of {experts} of each layer"
+    ))
 }
 
 /// The model; one that is not on this machine by its header alone, which is kept as long as the first value.

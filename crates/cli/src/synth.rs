@@ -15,6 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
   octet synth qwen3.6-35b-a3b --quant q4_k_m -o synth.gguf
   octet synth qwen3-8b --quant q8_0 --layers 4 -o small.gguf    a few layers of it
+  octet synth qwen3.6-35b-a3b --expert-skew 0.3 -o skewed.gguf  some experts are chosen more often
   octet synth qwen3.6-35b-a3b --layers 8 --mtp -o mtp.gguf      with the block for MTP
   octet synth tiny-qwen35moe --quant f32 -o tiny.gguf           the smallest of its kind";
 
@@ -50,6 +51,9 @@ pub struct MadeArgs {
     /// Seed of the random weights. Default: 0.
     #[arg(long, value_name = "N", value_parser = whole::<u64>)]
     weights_seed: Option<u64>,
+    /// How unequally experts are chosen: routers' rows are multiplied with exp(SKEW z), z normally distributed; 0.5 is much. Default: 0.
+    #[arg(long, value_name = "SKEW", value_parser = skew)]
+    expert_skew: Option<f32>,
     /// Include a block for multi-token prediction (shapes of Qwen3.5 and Qwen3.6).
     #[arg(long)]
     mtp: bool,
@@ -60,12 +64,17 @@ impl MadeArgs {
     pub fn make(&self, shape: &Shape) -> Result<octet_weights::Model, octet_synth::Error> {
         let quant = self.quant.map_or_else(|| QUANT.parse(), Ok)?;
         let shape = if self.mtp { &shape.with_mtp()? } else { shape };
-        octet_synth::synthetic(shape, quant, self.layers, self.weights_seed.unwrap_or(0))
+        let (seed, skew) = (self.weights_seed.unwrap_or(0), self.expert_skew.unwrap_or(0.0));
+        octet_synth::skewed(shape, quant, self.layers, seed, skew)
     }
 
     /// True if any flag was given.
     pub fn is_given(&self) -> bool {
-        self.quant.is_some() || self.layers.is_some() || self.weights_seed.is_some() || self.mtp
+        self.quant.is_some()
+            || self.layers.is_some()
+            || self.weights_seed.is_some()
+            || self.mtp
+            || self.expert_skew.is_some()
     }
 }
 
@@ -76,6 +85,13 @@ pub fn shape(name: &str) -> Result<Box<Shape>, octet_synth::Error> {
         None => known::shape(name),
     }
     .map(Box::new)
+}
+
+fn skew(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(skew) if (0.0..=4.0).contains(&skew) => Ok(skew),
+        _ => Err("expected a number from 0 to 4".into()),
+    }
 }
 
 fn mix(name: &str) -> Result<Mix, octet_synth::Error> {

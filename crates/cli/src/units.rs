@@ -51,6 +51,11 @@ pub fn parameters(n: u64) -> String {
     if n >= 1_000_000_000 { format!("{:.2} B", n as f64 / 1e9) } else { format!("{:.2} M", n as f64 / 1e6) }
 }
 
+/// Tokens per second with two significant digits, as it is an estimate.
+pub fn tokens(rate: f64) -> String {
+    if rate < 10.0 { format!("{rate:.1}") } else { format!("{rate:.0}") }
+}
+
 /// `1 file`, `2 files`.
 pub fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })

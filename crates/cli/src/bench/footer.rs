@@ -33,6 +33,11 @@ pub fn write(out: &mut dyn Write, subject: &Subject, rows: &[Row], profile: bool
         }
     }
     for row in rows {
+        if let Some(line) = disk_line(row, rows, subject) {
+            writeln!(out, "{line}")?;
+        }
+    }
+    for row in rows {
         writeln!(out, "logits of {}: {}", label(row, rows), format::hash(&row.outcome))?;
     }
     if profile {
@@ -59,6 +64,9 @@ fn label(row: &Row, rows: &[Row]) -> String {
     if rows.iter().any(|r| r.backend == row.backend && r.threads != row.threads) {
         name += &format!(", {}", count(row.threads, "thread"));
     }
+    if let Some(limit) = row.memory_limit {
+        name += &format!(" in {}", size(limit));
+    }
     if rows.iter().any(|r| r.ubatch != row.ubatch) {
         name += &format!(", {} at once", row.ubatch);
     }
@@ -84,6 +92,30 @@ fn bandwidth_line(row: &Row, rows: &[Row]) -> Option<String> {
     };
     let name = label(row, rows);
     Some(format!("{name}: {:.1} GB/s of weights, states, keys and values{of}", achieved / 1e9))
+}
+
+/// `tg128 in 8 GiB: 118 of 256 experts of each layer in memory; 62% were there when needed, 21% were guessed (80% of the guesses were right);
+/// 240 MiB from the disk a token, 0.9 GB/s; 71% of the time waiting`.
+fn disk_line(row: &Row, rows: &[Row], subject: &Subject) -> Option<String> {
+    let (store, experts) = (row.outcome.store?, subject.report.config.moe?.experts);
+    let needed = (store.hits + store.guessed + store.misses).max(1) as f64;
+    let guessed = match store.guesses {
+        0 => String::new(),
+        guesses => format!(
+            ", {:.0}% were guessed ({:.0}% of the guesses were right)",
+            100.0 * store.guessed as f64 / needed,
+            100.0 * store.guessed as f64 / guesses as f64
+        ),
+    };
+    Some(format!(
+        "{}: {} of {experts} experts of each layer in memory; {:.0}% were there when needed{guessed}; {} from the disk a token, {:.2} GB/s; {:.0}% of the time waiting",
+        label(row, rows),
+        store.slots,
+        100.0 * store.hit_share(),
+        size(store.bytes / row.tokens()),
+        store.bytes as f64 / row.seconds() / 1e9,
+        100.0 * store.stall_ns as f64 / 1e9 / row.seconds(),
+    ))
 }
 
 fn verbs(out: &mut dyn Write, name: &str, profile: &Profile, row: &Row) -> io::Result<()> {

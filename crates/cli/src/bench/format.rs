@@ -79,7 +79,10 @@ impl Printer {
             parameters(r.parameters),
             row.backend,
             row.threads,
-            row.outcome.test.name(),
+            match row.memory_limit {
+                Some(limit) => format!("{} in {}", row.outcome.test.name(), size(limit)),
+                None => row.outcome.test.name(),
+            },
             format!("{mean:.2} ± {sd:.2}"),
         )
     }
@@ -132,6 +135,15 @@ fn fields(subject: &Subject, row: &Row, nested: bool) -> Map<String, Value> {
         "memory_bytes_per_second": row.bandwidth.map(|b| b as u64),
         "memory_share": row.share.map(|s| s.median),
         "memory_bytes_per_second_in_turn": row.share.map(|s| s.memory as u64),
+        "memory_limit": row.memory_limit,
+        "expert_slots": o.store.map(|s| s.slots),
+        "expert_hits": o.store.map(|s| s.hits),
+        "expert_misses": o.store.map(|s| s.misses),
+        "expert_guesses": o.store.map(|s| s.guesses),
+        "expert_guesses_right": o.store.map(|s| s.guessed),
+        "disk_bytes_per_token": o.store.map(|s| s.bytes / row.tokens()),
+        "disk_bytes_per_second": o.store.map(|s| (s.bytes as f64 / row.seconds()) as u64),
+        "stall_share": o.store.map(|s| s.stall_ns as f64 / 1e9 / row.seconds()),
         "barriers_per_step": row.stages.map(|s| s.0),
         "kernels_per_step": row.stages.map(|s| s.1),
         "logits_hash": hash(o),

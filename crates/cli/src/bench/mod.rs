@@ -10,7 +10,7 @@ use std::io::Write;
 
 use clap::{Args, ValueEnum};
 use octet_compute::backend::KvTypes;
-use octet_compute::cpu::Cpu;
+use octet_compute::cpu::{Cpu, CpuOptions};
 use octet_engine::bench::{self, Kind, Outcome, Share, Test};
 use octet_engine::models::{self, Device, Limits};
 use octet_engine::report::Report;
@@ -33,6 +33,7 @@ Examples:
   octet bench model.gguf -t 1,2,4 -o csv                    compare numbers of threads
   octet bench model.gguf --device cpu,vulkan:0              compare the card with the processor
   octet bench model.gguf -p 0 -n 64 --profile               time of each operation of a step
+  octet bench model.gguf -n 64 --memory-limit 8,12,16       speed with a part of the experts on disk
   octet bench --synthetic qwen3.6-35b-a3b --quant q4_k_m    expected speed, without a download
   octet bench model.gguf --speculative auto -f prompts.jsonl    speedup by speculation
   octet bench --kernels                                     kernel speed by type of weights
@@ -151,6 +152,15 @@ pub struct BenchArgs {
     kv: KvArgs,
     #[command(flatten)]
     memory: MemoryArgs,
+    /// Memory limits in GiB, a row each: experts that do not fit are read from the disk when they are needed. Default: none.
+    #[arg(
+        long,
+        value_name = "GIB,..",
+        value_delimiter = ',',
+        value_parser = crate::units::gibibytes,
+        help_heading = "Memory"
+    )]
+    memory_limit: Vec<u64>,
 
     #[command(flatten)]
     endpoint: endpoint::EndpointArgs,
@@ -191,6 +201,8 @@ struct Row {
     threads: usize,
     ubatch: usize,
     kv: KvTypes,
+    /// The limit of its memory, if one was given.
+    memory_limit: Option<u64>,
     /// Memory bandwidth with this many threads in bytes per second, if measured.
     bandwidth: Option<f64>,
     /// The share of that bandwidth that generation reached, measured alternately.
@@ -203,6 +215,16 @@ impl Row {
         let time: f64 = self.outcome.times.iter().map(|t| t.as_secs_f64()).sum();
         let bytes = self.outcome.profile.as_ref()?.total().bytes;
         (bytes > 0).then(|| bytes as f64 / time)
+    }
+
+    /// Tokens of all repetitions, at least 1.
+    fn tokens(&self) -> u64 {
+        (self.outcome.test.tokens() * self.outcome.times.len()).max(1) as u64
+    }
+
+    /// Time of all repetitions.
+    fn seconds(&self) -> f64 {
+        self.outcome.times.iter().map(|t| t.as_secs_f64()).sum()
     }
 
     fn is_generation(&self) -> bool {
@@ -240,7 +262,7 @@ pub fn run(args: &BenchArgs, settings: &Settings) -> anyhow::Result<()> {
         return Err(Usage("nothing to measure: give a -p or a -n above 0".into()).into());
     }
     if args.synthetic.is_none() && args.made.is_given() {
-        let flags = "--quant, --layers and --weights-seed are for a synthetic model";
+        let flags = "--quant, --layers, --expert-skew and --weights-seed are for a synthetic model";
         return Err(Usage(format!("{flags}: add --synthetic SHAPE, or remove them")).into());
     }
     let model = match &args.synthetic {
@@ -278,9 +300,14 @@ fn measure_all(args: &BenchArgs, model: &octet_weights::Model, tests: &[Test]) -
     let mut printer = format::Printer::new(args.output);
     let mut rows = Vec::new();
     let mut out = std::io::stdout().lock();
-    for &device in &args.device {
+    let limits: Vec<Option<u64>> = match &args.memory_limit[..] {
+        [] => vec![None],
+        some => some.iter().copied().map(Some).collect(),
+    };
+    for (&device, &limit) in args.device.iter().flat_map(|d| limits.iter().map(move |l| (d, l))) {
         for (&threads, &ubatch) in threads.iter().flat_map(|t| args.ubatch_size.iter().map(move |u| (t, u))) {
-            let mut new = measure(args, model, &mut subject, tests, device, threads, ubatch)?;
+            let mut new =
+                measure(args, model, &mut subject, tests, device, Processor { threads, ubatch, limit })?;
             printer.rows(&mut out, &subject, &new)?;
             rows.append(&mut new);
         }
@@ -307,6 +334,14 @@ fn tests(args: &BenchArgs) -> Vec<Test> {
     tests
 }
 
+/// Settings of a row.
+struct Processor {
+    threads: Option<usize>,
+    ubatch: usize,
+    /// Bytes of memory.
+    limit: Option<u64>,
+}
+
 /// Loads the model with one setting and runs all tests.
 fn measure(
     args: &BenchArgs,
@@ -314,8 +349,7 @@ fn measure(
     subject: &mut Subject,
     tests: &[Test],
     device: DeviceName,
-    threads: Option<usize>,
-    ubatch: usize,
+    Processor { threads, ubatch, limit }: Processor,
 ) -> anyhow::Result<Vec<Row>> {
     let context = tests.iter().map(Test::context).max().unwrap_or(1);
     let kv = args.kv.kv();
@@ -323,12 +357,18 @@ fn measure(
     tests.iter().for_each(|t| t.make_room(&mut limits));
     let is_checked = !args.memory.no_memory_check;
     let device = device.device(args.gpu_memory, &subject.report, &limits, args.kernels.exact, is_checked)?;
-    if device.is_none() && is_checked {
-        let bill = subject.report.memory(&limits, args.kernels.exact);
-        crate::memory::check(&subject.report, &[bill], context, "smaller -p, -n or -d")?;
+    let mut options = args.kernels.options(threads);
+    if device.is_none() {
+        let free = crate::memory::available().filter(|_| is_checked);
+        let all = subject.report.memory(&limits, options.exact);
+        let room = free.into_iter().chain(limit).min();
+        options.expert_slots =
+            room.filter(|_| !options.exact).and_then(|r| subject.report.expert_slots(all, r));
+        let bill = subject.report.with_slots(all, options.expert_slots);
+        crate::memory::check_within(free, limit, &subject.report, &[bill], context, "smaller -p, -n or -d")?;
     }
     let Loaded { mut model, backend, bandwidth } =
-        load(args, model, subject, device.as_ref(), limits, threads)?;
+        load(args, model, subject, device.as_ref(), limits, &options)?;
     let device = model.backend().describe();
     let threads = model.backend().threads();
     let mut bar = Bar::steps("");
@@ -343,7 +383,9 @@ fn measure(
         })?;
         let stages = model.backend().stages();
         bar.set_message(format!("{}: share of the memory bandwidth", test.name()));
-        let share = if args.no_bandwidth { Ok(None) } else { bench::share(&mut *model, test) };
+        // With experts on disk, memory is not what limits the speed.
+        let is_apart = args.no_bandwidth || outcome.store.is_some();
+        let share = if is_apart { Ok(None) } else { bench::share(&mut *model, test) };
         // The rows are complete without it.
         let share = share.unwrap_or_else(|e| {
             note!("the share of the memory's bandwidth could not be measured: {e}");
@@ -357,6 +399,7 @@ fn measure(
             threads,
             ubatch,
             kv,
+            memory_limit: limit,
             bandwidth,
             share,
         });
@@ -378,12 +421,12 @@ fn load(
     subject: &mut Subject,
     device: Option<&Device>,
     limits: Limits,
-    threads: Option<usize>,
+    options: &CpuOptions,
 ) -> anyhow::Result<Loaded> {
     let loading = if args.synthetic.is_some() { "making weights" } else { "loading" };
     let (model, backend, passes) = match device {
         None => {
-            let mut cpu = Cpu::new(&args.kernels.options(threads))?;
+            let mut cpu = Cpu::new(options)?;
             subject.prefetch = Some(cpu.prefetch_distance());
             // Before the weights use the memory.
             let working = (!args.no_bandwidth).then(|| Bar::working("measuring the memory bandwidth"));

@@ -15,7 +15,7 @@ use crate::numbers::{from_minus_one_u32, port, positive, whole};
 use crate::samplers::MoreSamplerArgs;
 use crate::sampling::SamplerArgs;
 use crate::settings::empty_mirror;
-use crate::units::{mebibytes, memory_limit, nonzero_bytes};
+use crate::units::{mebibytes, nonzero_bytes};
 use crate::usage_error::Usage;
 
 /// The server's settings.
@@ -86,9 +86,6 @@ pub struct ServerArgs {
     /// Unload a model after this time without requests: 5m, 1h30m, 90 (seconds); -1 is never.
     #[arg(long, value_name = "TIME", default_value = "-1", allow_hyphen_values = true, value_parser = keep_alive, help_heading = "Models")]
     pub keep_alive: KeepAlive,
-    /// Maximum memory of all models together: 24GiB. Default: the free memory.
-    #[arg(long, value_name = "SIZE", value_parser = memory_limit, help_heading = "Models")]
-    pub memory_limit: Option<u64>,
     /// Maximum number of requests that wait for a model to be loaded.
     #[arg(long, value_name = "N", default_value = "64", value_parser = positive, help_heading = "Models")]
     pub load_queue: usize,

@@ -73,7 +73,7 @@ impl Load {
             predict: s.predict(),
             reasoning_budget: s.reasoning_budget(),
             check: !args.engine.memory.no_memory_check,
-            memory_limit: s.memory_limit,
+            memory_limit: args.engine.limit.memory_limit,
             free: crate::memory::available(),
         })
     }
@@ -158,12 +158,13 @@ impl Load {
             Some(placement) => MemoryPlan::on_device(&report, placement),
             None => {
                 let bill = MemoryPlan::new(&report, &engine, least(free, share))?;
-                let bill = match bill.fits(&report) {
+                let bill = match bill.fits(&report) && bill.options.cpu.expert_slots.is_none() {
                     true => bill,
                     false => MemoryPlan::new(&report, &engine, least(free, self.memory_limit))?,
                 };
                 bill.check(&report, free)?;
-                bill
+                let stored = crate::memory::stored(&file, &report, &bill.options.cpu);
+                bill.with_stored(stored)
             }
         };
         let split = bill.split();

@@ -7,6 +7,7 @@ use octet_engine::models::Limits;
 use octet_engine::report::{Memory, Report};
 
 use crate::device_memory::{Placement, Split, Wanted, bill, table_copy};
+use crate::memory::PROMPT_TOKENS;
 use crate::units::{count, parameters, size};
 
 /// Sizes to try in turn if the user sets none: contexts in the KV cache, and bytes of snapshots. Finally snapshots get what one or more
@@ -30,6 +31,8 @@ pub struct MemoryPlan {
     context: usize,
     /// The size it was reduced to, to fit.
     shrunk: Option<u64>,
+    /// What stays on disk, as a message for the user.
+    stored: Option<String>,
     /// Memory that it needs on a device and on the machine, and what was reduced to fit.
     on_device: Option<(Split, Vec<String>)>,
 }
@@ -48,8 +51,9 @@ impl MemoryPlan {
             };
             let limits = options.limits(made_for, report.state_bytes())?;
             let draft = options.draft_memory(made_for)?;
-            let total = report.memory(&limits, options.cpu.exact).with_draft(draft).total();
-            Ok((Self { options, limits, draft, context, shrunk: None, on_device: None }, total))
+            let plan = Self { options, limits, draft, context, shrunk: None, stored: None, on_device: None };
+            let total = plan.total(report);
+            Ok((plan, total))
         };
         // More than one for each page of the KV cache would never be used: states of a tiny model are tiny.
         let useful = |contexts: usize| {
@@ -68,6 +72,19 @@ impl MemoryPlan {
         {
             let speculation = speculation::Options { mode: Mode::Lookup, ..options.speculation.clone() };
             return Self::new(report, &Options { speculation, ..options.clone() }, room);
+        }
+        // Experts that do not fit stay on disk; caches are then as small as they can be.
+        if let Some(room) = room.filter(|_| options.cpu.expert_slots.is_none() && !options.cpu.exact) {
+            for tokens in [options.batch_tokens.max(PROMPT_TOKENS), options.batch_tokens] {
+                let options = Options { batch_tokens: tokens, ..least.options.clone() };
+                let limits = options.limits(made_for, report.state_bytes())?;
+                let mut plan =
+                    Self { options, limits, shrunk: Some(room), stored: None, on_device: None, ..least };
+                if let Some(slots) = report.expert_slots(plan.memory(report), room) {
+                    plan.options.cpu.expert_slots = Some(slots);
+                    return Ok(plan);
+                }
+            }
         }
         let slot = report.state_bytes();
         let mut out = least;
@@ -96,8 +113,14 @@ impl MemoryPlan {
             options,
             limits,
             shrunk: None,
+            stored: None,
             on_device: Some((split, smaller)),
         }
+    }
+
+    /// With a message about what stays on disk.
+    pub fn with_stored(self, stored: Option<String>) -> Self {
+        Self { stored, ..self }
     }
 
     /// Memory that it needs on a device and on the machine, if it runs on a device.
@@ -116,7 +139,10 @@ impl MemoryPlan {
 
     fn memory(&self, report: &Report) -> Memory {
         let of = match &self.on_device {
-            None => report.memory(&self.limits, self.options.cpu.exact),
+            None => {
+                let all = report.memory(&self.limits, self.options.cpu.exact);
+                report.with_slots(all, self.options.cpu.expert_slots)
+            }
             Some(_) => bill(report, &self.limits, self.options.cpu.exact),
         };
         of.with_draft(self.draft)
@@ -125,7 +151,7 @@ impl MemoryPlan {
     /// Fails if it does not fit into `free` bytes of memory; `None` is no limit.
     pub fn check(&self, report: &Report, free: Option<u64>) -> anyhow::Result<()> {
         let smaller = "a smaller --ctx-size, --parallel, --kv-tokens or --cache-ram";
-        crate::memory::check_within(free, report, &[self.memory(report)], self.context, smaller)
+        crate::memory::check_within(free, None, report, &[self.memory(report)], self.context, smaller)
     }
 
     /// The plan for the user.
@@ -202,6 +228,9 @@ impl MemoryPlan {
         }
         for what in self.on_device.iter().flat_map(|(_, smaller)| smaller) {
             *out += &format!("\n  to fit, {what}");
+        }
+        if let Some(stored) = &self.stored {
+            *out += &format!("\n  {stored}");
         }
         if let Some(room) = self.shrunk {
             *out += &format!(

@@ -271,7 +271,7 @@ pub fn options(args: &ServeArgs, keys: Keys) -> Options {
             } else {
                 Arc::new(crate::memory::available)
             },
-            limit: s.memory_limit,
+            limit: args.engine.limit.memory_limit,
         },
         load_queue: s.load_queue,
         keys,

@@ -101,7 +101,7 @@ fn locals(config: &Config) -> impl Iterator<Item = &octet_config::Local> {
 
 /// The router of `config`, and a function to reload it.
 pub fn routes(config: Config, file: &Path, args: &ServeArgs, settings: &Settings) -> anyhow::Result<Routes> {
-    let memory = args.server.memory_limit.or(config.server.memory_limit);
+    let memory = args.engine.limit.memory_limit.or(config.server.memory_limit);
     let (load, settings, file) =
         (Load::of(args, settings)?.limited(memory), settings.clone(), file.to_path_buf());
     let reload_settings = settings.clone();

@@ -8,6 +8,8 @@ mod endpoint;
 mod experts;
 mod inside;
 mod keys_cli;
+#[cfg(target_os = "linux")]
+mod larger;
 mod llama_cpp;
 mod machine;
 mod measure;

@@ -46,6 +46,19 @@ fn what_fits_depends_on_memory_and_context() {
     assert!(sparse.expect("it fits") > 5.0 * dense.expect("it fits"));
     let too_large = small["too_large"].as_array().expect("a list");
     assert!(too_large.iter().any(|m| m["model"] == "qwen3.5:122b-a10b"), "{too_large:?}");
+    // With a drive to read experts from, such models run too, the faster the more of them are in memory.
+    let [less, more] = ["16", "20"].map(|ram| plan(&["--ram", ram, "--disk", "3"]));
+    let on_disk = |plan: &Value, model: &str| {
+        let of_model = |m: &&Value| m["model"] == model && m["quantization"] == "Q4_K_M";
+        let found = plan["from_disk"].as_array().expect("a list").iter().find(of_model);
+        let is_too_large = plan["too_large"].as_array().expect("a list").iter().any(|m| m["model"] == model);
+        assert!(found.is_none() || !is_too_large);
+        found.and_then(|m| Some((m["tokens_per_second"].as_f64()?, m["expert_slots"].as_u64()?)))
+    };
+    let [half, most] = [&less, &more].map(|p| on_disk(p, "qwen3.6:35b-a3b").expect("it is listed"));
+    assert!(half.0 < most.0 && 8 < half.1 && half.1 < most.1 && most.1 < 256, "{half:?} {most:?}");
+    assert!(on_disk(&less, "qwen3.5:122b-a10b").is_some());
+    assert!(on_disk(&less, "qwen3.6:27b").is_none(), "it has no experts");
     let sparse = find(&large, "qwen3.6:35b-a3b", "Q4_K_M").expect("it fits");
     let dense = find(&large, "qwen3.6:27b", "Q4_K_M").expect("it fits");
     let rate = |m: &Value| m["tokens_per_second"].as_f64().expect("a number");

@@ -1,6 +1,7 @@
 //! Information about a backend: everything that the engine needs of it besides the verbs. Implemented next to each backend.
 
 use crate::Error;
+use crate::backend::StoreStats;
 use crate::cpu::profile::Profile;
 use crate::cpu::{Cpu, Probe};
 use crate::reference::Reference;
@@ -29,6 +30,10 @@ pub trait Inspect {
     }
     /// Bytes of weights, states, keys and values that its steps have read so far; `None` if they are not counted.
     fn bytes_read(&self) -> Option<u64> {
+        None
+    }
+    /// What it has read of experts that are not all in memory; `None` if they are.
+    fn store_stats(&self) -> Option<StoreStats> {
         None
     }
     /// Bytes in use of its own memory; `None` if it uses the machine's.
@@ -87,5 +92,8 @@ impl Inspect for Cpu {
     }
     fn bytes_read(&self) -> Option<u64> {
         Some(Cpu::bytes_read(self))
+    }
+    fn store_stats(&self) -> Option<StoreStats> {
+        Cpu::store_stats(self)
     }
 }

@@ -234,7 +234,13 @@ impl<B: Backend> Parts<B> {
 }
 
 fn cpu(isa: Isa, threads: usize) -> Cpu {
-    let options = CpuOptions { threads: Some(threads), pin: false, isa: Some(isa), exact: true };
+    let options = CpuOptions {
+        threads: Some(threads),
+        pin: false,
+        isa: Some(isa),
+        exact: true,
+        ..CpuOptions::default()
+    };
     Cpu::new(&options).unwrap()
 }
 

@@ -23,7 +23,14 @@ use layers::*;
 use rounding::*;
 
 fn cpu(isa: Isa, threads: usize, exact: bool) -> Cpu {
-    Cpu::new(&CpuOptions { threads: Some(threads), pin: false, isa: Some(isa), exact }).unwrap()
+    Cpu::new(&CpuOptions {
+        threads: Some(threads),
+        pin: false,
+        isa: Some(isa),
+        exact,
+        ..CpuOptions::default()
+    })
+    .unwrap()
 }
 
 fn isas() -> impl Iterator<Item = Isa> {

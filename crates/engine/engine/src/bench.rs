@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use octet_compute::Batch;
+use octet_compute::backend::StoreStats;
 use octet_compute::batch::PAGE_TOKENS;
 use octet_compute::cpu::profile::Profile;
 
@@ -75,6 +76,8 @@ pub struct Outcome {
     pub steps: usize,
     /// Time and bytes of each verb in all repetitions, if the backend records them.
     pub profile: Option<Profile>,
+    /// What was read, in all repetitions, of experts that are not all in memory; `None` if they are.
+    pub store: Option<StoreStats>,
     /// Hash of the last logits: equal for builds that compute the same.
     pub logits_hash: u64,
 }
@@ -168,11 +171,11 @@ pub fn run(
     let mut r = Runner::new(model, test)?;
     let mut times = Vec::new();
     let mut profile: Option<Profile> = None;
-    let mut steps = 0;
+    let (mut steps, mut store) = (0, None::<StoreStats>);
     for run in 0..repetitions + usize::from(warm_up) {
         r.begin(test)?;
         r.model.backend().take_profile();
-        let before = r.steps;
+        let (before, read) = (r.steps, r.model.backend().store_stats().unwrap_or_default());
         let start = Instant::now();
         match test.kind {
             Kind::Prompt(n) => r.feed(n, r.at_once())?,
@@ -184,6 +187,7 @@ pub fn run(
         if run > 0 || !warm_up {
             times.push(time);
             steps += r.steps - before;
+            store = r.model.backend().store_stats().map(|now| store.unwrap_or_default().plus(now, read));
             if let Some(p) = r.model.backend().take_profile() {
                 profile.get_or_insert_with(Profile::default).merge(&p);
             }
@@ -191,7 +195,7 @@ pub fn run(
         tick();
     }
     let logits_hash = hash(r.model.last_logits());
-    Ok(Outcome { test, times, steps, profile, logits_hash })
+    Ok(Outcome { test, times, steps, profile, store, logits_hash })
 }
 
 /// How much of the memory bandwidth available at the same time steps reach.

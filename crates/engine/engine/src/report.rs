@@ -2,6 +2,7 @@
 //! and the tensor table only.
 
 mod group;
+mod slots;
 mod text;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use crate::models::{self, Limits};
 use crate::sampler::SamplingDefaults;
 
 pub use group::Group;
+pub use slots::drive_speed;
 
 /// Facts about a model file. Bytes of weights are as in the file.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,6 +52,8 @@ pub struct Report {
     pub tokenizer: TokenizerReport,
     /// Recommended sampling settings of the file.
     pub sampling: SamplingDefaults,
+    /// Why its experts cannot stay in its files, if they cannot ([`Report::expert_slots`]).
+    pub not_stored: Option<String>,
 }
 
 /// A group of tensors.
@@ -159,6 +163,9 @@ impl Report {
             caches: Caches::new(&config.plan).shape(false),
             tokenizer: TokenizerReport::read(meta)?,
             sampling: SamplingDefaults::read(meta)?,
+            not_stored: models::stored::obstacle(model, &config.plan, |name| {
+                Group::of(name, &config) == Group::RoutedExperts
+            }),
             config,
         })
     }

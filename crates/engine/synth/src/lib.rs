@@ -32,12 +32,24 @@ pub fn synthetic(
     layers: Option<usize>,
     seed: u64,
 ) -> Result<octet_weights::Model, Error> {
+    skewed(shape, mix, layers, seed, 0.0)
+}
+
+/// The same with routers that choose some experts more often than others: row `e` of each router is multiplied with `exp(skew * z)`, `z` normally
+/// distributed. The larger the row, the more often its expert is among the first.
+pub fn skewed(
+    shape: &Shape,
+    mix: Mix,
+    layers: Option<usize>,
+    seed: u64,
+    skew: f32,
+) -> Result<octet_weights::Model, Error> {
     let shape = match layers {
         Some(n) => shape.with_layers(n)?,
         None => shape.clone(),
     };
     let origin = format!("synthetic {} {mix}", shape.name);
     let metadata = metadata::metadata(&shape, mix, &origin);
-    let source = source::SyntheticSource::new(plan::plan(&shape, mix), seed);
+    let source = source::SyntheticSource::new(plan::plan(&shape, mix), seed, skew);
     Ok(octet_weights::Model::new(origin, metadata, Box::new(source))?)
 }

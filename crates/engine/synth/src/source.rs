@@ -7,7 +7,7 @@ use std::thread;
 
 use bytes::Bytes;
 use octet_weights::quant::random_blocks;
-use octet_weights::{Error, Source, TensorInfo};
+use octet_weights::{Error, GgmlType, Source, TensorInfo};
 
 use crate::plan::{Fill, Planned};
 
@@ -19,8 +19,13 @@ pub(crate) struct SyntheticSource {
     infos: Vec<TensorInfo>,
     fills: Vec<Fill>,
     seed: u64,
+    /// How unequally routers choose: see [`crate::skewed`].
+    skew: f32,
     spare: Spare,
 }
+
+/// The seeds of routers' factors are others than those of their weights.
+const SKEW_SEED: u64 = 0x736b_6577;
 
 /// The buffer of the last dropped tensor, for reuse: new memory costs more than the values in it, as the system clears it and maps it
 /// page by page.
@@ -49,9 +54,9 @@ impl Drop for Made {
 }
 
 impl SyntheticSource {
-    pub fn new(plan: Vec<Planned>, seed: u64) -> Self {
+    pub fn new(plan: Vec<Planned>, seed: u64, skew: f32) -> Self {
         let (infos, fills) = plan.into_iter().map(|p| (p.info, p.fill)).unzip();
-        Self { infos, fills, seed, spare: Spare::default() }
+        Self { infos, fills, seed, skew, spare: Spare::default() }
     }
 
     /// The spare buffer, if the tensor is large and the buffer is large enough.
@@ -78,6 +83,30 @@ impl SyntheticSource {
     }
 }
 
+fn is_router(info: &TensorInfo) -> bool {
+    info.ty == GgmlType::F32 && info.name.ends_with(".ffn_gate_inp.weight")
+}
+
+impl SyntheticSource {
+    /// Multiplies each row of a router, which is F32, with a factor of its own.
+    fn skew_rows(&self, info: &TensorInfo, data: &mut [u8]) {
+        let row = 4 * info.shape.last().copied().unwrap_or(1);
+        for (expert, row) in data.chunks_exact_mut(row).enumerate() {
+            // About normally distributed: the sum of twelve uniform numbers has a variance of 1.
+            let mut state = piece_seed(&info.name, self.seed ^ SKEW_SEED, expert);
+            let mut uniform = || {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (state >> 40) as f32 / (1u64 << 24) as f32
+            };
+            let normal = (0..12).map(|_| uniform()).sum::<f32>() - 6.0;
+            let factor = (self.skew * normal).exp();
+            for value in row.as_chunks_mut::<4>().0 {
+                *value = (factor * f32::from_le_bytes(*value)).to_le_bytes();
+            }
+        }
+    }
+}
+
 impl Source for SyntheticSource {
     fn tensors(&self) -> &[TensorInfo] {
         &self.infos
@@ -93,6 +122,11 @@ impl Source for SyntheticSource {
             Bytes::from_owner(made)
         };
         Ok(match &self.fills[index] {
+            Fill::Random(scale) if self.skew > 0.0 && is_router(info) => {
+                let mut made = self.random_tensor(info, *scale);
+                self.skew_rows(info, &mut made.data);
+                Bytes::from_owner(made)
+            }
             Fill::Random(scale) => Bytes::from_owner(self.random_tensor(info, *scale)),
             Fill::NearOne => mapped(|x| 1.0 + 0.1 * x),
             Fill::Decay => mapped(|x| -(0.7 + 0.8 * x).exp()),
@@ -130,13 +164,11 @@ fn piece_seed(name: &str, seed: u64, piece: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use octet_weights::GgmlType;
-
     use super::*;
 
     fn source(ty: GgmlType, shape: &[usize], fill: Fill, seed: u64) -> SyntheticSource {
         let info = TensorInfo { name: "x".into(), ty, shape: shape.to_vec() };
-        SyntheticSource::new(vec![Planned { info, fill }], seed)
+        SyntheticSource::new(vec![Planned { info, fill }], seed, 0.0)
     }
 
     fn values(ty: GgmlType, shape: &[usize], fill: Fill) -> Vec<f32> {

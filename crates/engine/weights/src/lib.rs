@@ -11,15 +11,19 @@ mod map;
 pub mod metadata;
 mod open;
 pub mod quant;
+mod ranges;
 mod safetensors;
 mod schemes;
 mod source;
+mod stamp;
 mod tensor;
 
 pub use error::Error;
-pub use map::{Mapped, Stamp};
+pub use map::Mapped;
 pub use metadata::{Metadata, Value};
 pub use quant::GgmlType;
+pub use ranges::{Piece, Unread};
+pub use stamp::Stamp;
 pub use tensor::{Matrix, RowScales, Tensor, TensorInfo};
 
 /// A source of tensors: a GGUF file, a set of split files, a Hugging Face directory, or made-up weights.
@@ -30,6 +34,14 @@ pub trait Source: Send + Sync {
     fn data(&self, index: usize) -> Result<bytes::Bytes, Error>;
     /// A factor of each row of tensor `index`, where it has some; see [`Matrix::scales`].
     fn scales(&self, _index: usize) -> Result<Option<RowScales>, Error> {
+        Ok(None)
+    }
+    /// Whether tensor `index` is in a file as [`Source::data`] returns it, so that parts of it can be read from there.
+    fn is_plain(&self, _index: usize) -> bool {
+        false
+    }
+    /// Where tensor `index` is in its file; `None` unless [`Source::is_plain`].
+    fn piece(&self, _index: usize) -> Result<Option<Piece>, Error> {
         Ok(None)
     }
     /// The caller has packed this tensor and will not read it soon: its pages may be dropped from memory.
@@ -117,6 +129,20 @@ impl Model {
     /// A factor of each row of a tensor, where it has some; see [`Source::scales`].
     pub fn scales(&self, name: &str) -> Result<Option<RowScales>, Error> {
         self.by_name.get(name).map_or(Ok(None), |&i| self.source.scales(i))
+    }
+    /// Whether parts of a tensor can be read from its file when they are needed: see [`Model::unread`].
+    pub fn is_plain(&self, name: &str) -> bool {
+        self.by_name.get(name).is_some_and(|&i| self.source.is_plain(i))
+    }
+
+    /// A required tensor of this shape, to read parts of it from its file when they are needed. `None` if it is not in a file as it is.
+    pub fn unread(&self, name: &str, shape: &[usize]) -> Result<Option<Unread>, Error> {
+        let Some(&i) = self.by_name.get(name) else { return self.tensor(name, shape).map(|_| None) };
+        let info = &self.source.tensors()[i];
+        info.expect_shape(&self.origin, shape)?;
+        let Some(bytes) = self.source.piece(i)? else { return Ok(None) };
+        info.check(&self.origin, bytes.len())?;
+        Ok(Some(Unread { ty: info.ty, bytes }))
     }
 
     /// Tells the source that `name` has been packed; see [`Source::release`].

@@ -2,13 +2,15 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use memmap2::Mmap;
 
 use crate::Error;
+use crate::ranges::RangeFile;
+use crate::stamp::Stamp;
 
 /// Pages are dropped in units of this: a multiple of every page size in use (4, 16 and 64 KiB).
 const PAGE_MAX: usize = 64 << 10;
@@ -24,46 +26,10 @@ pub struct Mapped {
     /// The identity and state of the file when it was opened; `None` for bytes in memory.
     pub stamp: Option<Stamp>,
     map: Option<Arc<Mmap>>,
+    /// The same file, once ranges were read from it.
+    ranges: OnceLock<Arc<RangeFile>>,
     /// The file, if pages that were read should also leave the system's cache.
     drops: Option<File>,
-}
-
-/// The identity and modification time of a file: if they are unchanged, so are its bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Stamp {
-    /// Absolute, without links.
-    pub path: PathBuf,
-    /// Size in bytes.
-    pub size: u64,
-    /// When its bytes were changed, in nanoseconds since 1970.
-    pub modified_ns: i64,
-    /// When its bytes or anything else of it was changed, by the system's own clock, which no program can set back: 0
-    /// where the system does not say.
-    pub changed_ns: i64,
-    /// The inode number, which distinguishes files that had the same path: 0 if the system has none.
-    pub inode: u64,
-}
-
-impl Stamp {
-    /// The identity of the file that is at `path` now.
-    pub fn of(path: &Path) -> std::io::Result<Self> {
-        let path = std::fs::canonicalize(path)?;
-        let meta = std::fs::metadata(&path)?;
-        Self::new(path, &meta)
-    }
-
-    fn new(path: PathBuf, meta: &std::fs::Metadata) -> std::io::Result<Self> {
-        let since = meta.modified()?.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let modified_ns = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX); // in the year 2262
-        #[cfg(unix)]
-        let (changed_ns, inode) = {
-            use std::os::unix::fs::MetadataExt;
-            (meta.ctime().saturating_mul(1_000_000_000).saturating_add(meta.ctime_nsec()), meta.ino())
-        };
-        #[cfg(not(unix))]
-        let (changed_ns, inode) = (0, 0);
-        Ok(Self { path, size: meta.len(), modified_ns, changed_ns, inode })
-    }
 }
 
 /// Keeps the mapping alive for as long as any slice of it.
@@ -99,12 +65,29 @@ impl Mapped {
         #[cfg(unix)]
         let _ = map.advise(memmap2::Advice::Sequential);
         let bytes = Bytes::from_owner(Pages(map.clone()));
-        Ok(Self { name, bytes, stamp: Some(stamp), map: Some(map), drops: Some(file) })
+        Ok(Self {
+            name,
+            bytes,
+            stamp: Some(stamp),
+            map: Some(map),
+            ranges: OnceLock::new(),
+            drops: Some(file),
+        })
     }
 
     /// Bytes in memory as a file called `name`.
     pub(crate) fn in_memory(name: &str, bytes: Bytes) -> Self {
-        Self { name: name.into(), bytes, stamp: None, map: None, drops: None }
+        Self { name: name.into(), bytes, stamp: None, map: None, ranges: OnceLock::new(), drops: None }
+    }
+
+    /// The file, to read ranges from; `None` for bytes in memory.
+    pub(crate) fn ranges(&self) -> Result<Option<Arc<RangeFile>>, Error> {
+        let Some(stamp) = &self.stamp else { return Ok(None) };
+        if let Some(open) = self.ranges.get() {
+            return Ok(Some(open.clone()));
+        }
+        let open = Arc::new(RangeFile::open(&self.name, stamp)?);
+        Ok(Some(self.ranges.get_or_init(|| open).clone()))
     }
 
     /// Keeps pages that are read in the system's cache, for the next start. Otherwise released pages leave it, too: if memory has no

@@ -6,6 +6,7 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use crate::map::Mapped;
+use crate::ranges::Piece;
 use crate::schemes::Quantised;
 use crate::{Error, GgmlType, RowScales, Source, TensorInfo};
 
@@ -117,6 +118,22 @@ impl Source for Files {
         match &self.places[index] {
             Place::Quantised(q) => q.scales(&self.files),
             Place::Plain { .. } => Ok(self.scales.get(&self.infos[index].name).cloned()),
+        }
+    }
+
+    fn is_plain(&self, index: usize) -> bool {
+        let name = &self.infos[index].name;
+        matches!(&self.places[index], Place::Plain { file, convert: Convert::None, .. } if self.files[*file].stamp.is_some())
+            && !self.scales.contains_key(name)
+    }
+
+    fn piece(&self, index: usize) -> Result<Option<Piece>, Error> {
+        match &self.places[index] {
+            Place::Plain { file, range, .. } if self.is_plain(index) => {
+                let ranges = self.files[*file].ranges()?;
+                Ok(ranges.map(|open| Piece::new(open, range.start as u64..range.end as u64)))
+            }
+            _ => Ok(None),
         }
     }
 

@@ -29,6 +29,39 @@ impl TensorInfo {
     pub fn size_bytes(&self) -> u64 {
         (self.len() / self.ty.block_len()).saturating_mul(self.ty.block_bytes()) as u64
     }
+
+    /// Checks that the shape fits the type, and `bytes` bytes fit the shape.
+    pub fn check(&self, file: &str, bytes: usize) -> Result<(), Error> {
+        let cols = self.shape.last().copied().unwrap_or(1);
+        if cols % self.ty.block_len() != 0 {
+            return Err(Error::tensor(
+                file,
+                &self.name,
+                format!("has rows of {cols} values; {} needs a multiple of {}", self.ty, self.ty.block_len()),
+            ));
+        }
+        if bytes as u64 != self.size_bytes() {
+            return Err(Error::tensor(
+                file,
+                &self.name,
+                format!("has {bytes} bytes; {} {:?} needs {}", self.ty, self.shape, self.size_bytes()),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Fails, naming the tensor, if its shape is not `shape`. Leading dimensions of 1 are ignored: GGUF writers do not agree on
+    /// whether one row is a matrix or a vector.
+    pub fn expect_shape(&self, file: &str, shape: &[usize]) -> Result<(), Error> {
+        fn trimmed(s: &[usize]) -> &[usize] {
+            &s[s.iter().take_while(|&&d| d == 1).count()..]
+        }
+        if trimmed(&self.shape) == trimmed(shape) {
+            return Ok(());
+        }
+        let what = format!("has shape {:?}; expected {shape:?}", self.shape);
+        Err(Error::tensor(file, &self.name, what))
+    }
 }
 
 /// A tensor with its bytes; `data.len()` equals `info.size_bytes()` and rows are whole blocks.
@@ -74,38 +107,13 @@ impl Matrix {
 impl Tensor {
     /// Checks that the shape fits the type and the bytes fit the shape.
     pub fn new(file: &str, info: TensorInfo, data: Bytes) -> Result<Self, Error> {
-        let cols = info.shape.last().copied().unwrap_or(1);
-        if cols % info.ty.block_len() != 0 {
-            return Err(Error::tensor(
-                file,
-                &info.name,
-                format!("has rows of {cols} values; {} needs a multiple of {}", info.ty, info.ty.block_len()),
-            ));
-        }
-        if data.len() as u64 != info.size_bytes() {
-            return Err(Error::tensor(
-                file,
-                &info.name,
-                format!("has {} bytes; {} {:?} needs {}", data.len(), info.ty, info.shape, info.size_bytes()),
-            ));
-        }
+        info.check(file, data.len())?;
         Ok(Self { info, data, scales: None })
     }
 
-    /// Fails, naming the tensor, if its shape is not `shape`. Leading dimensions of 1 are ignored: GGUF writers do not agree on
-    /// whether one row is a matrix or a vector.
+    /// Fails, naming the tensor, if its shape is not `shape`.
     pub fn expect_shape(&self, file: &str, shape: &[usize]) -> Result<(), Error> {
-        fn trimmed(s: &[usize]) -> &[usize] {
-            &s[s.iter().take_while(|&&d| d == 1).count()..]
-        }
-        if trimmed(&self.info.shape) == trimmed(shape) {
-            return Ok(());
-        }
-        Err(Error::tensor(
-            file,
-            &self.info.name,
-            format!("has shape {:?}; expected {shape:?}", self.info.shape),
-        ))
+        self.info.expect_shape(file, shape)
     }
 
     /// All values as f32 (for small tensors: norms, biases).
@@ -181,5 +189,12 @@ impl Matrix {
             out.chunks_exact_mut(self.cols).enumerate().for_each(|(r, row)| self.dequantize_row(r, row));
         }
         out
+    }
+    /// `[cols, rows]` in f32.
+    pub fn transposed(&self) -> Matrix {
+        let (rows, cols, values) = (self.rows, self.cols, self.to_f32());
+        let at = |i: usize| values[i % rows * cols + i / rows];
+        let data = (0..values.len()).flat_map(|i| at(i).to_le_bytes()).collect::<Vec<u8>>();
+        Matrix::new(GgmlType::F32, cols, rows, data.into())
     }
 }

@@ -13,6 +13,7 @@ mod cache;
 mod feed_forward;
 mod part;
 mod recurrent;
+mod stored;
 
 use octet_weights::Matrix;
 
@@ -21,6 +22,7 @@ pub use cache::*;
 pub use feed_forward::*;
 pub use part::Part;
 pub use recurrent::*;
+pub use stored::*;
 
 use crate::picks::Pick;
 use crate::{Batch, ExpertCounts};
@@ -105,6 +107,18 @@ pub trait Backend: Send + Sized + 'static {
     fn experts(&mut self, m: &[Matrix], bias: Option<&[f32]>) -> Result<Self::Experts, Error>;
     /// The name of the tensor that the next projection or stack of experts comes from, for backends that report about them.
     fn name_next(&mut self, _name: &str) {}
+    /// Number of experts of each layer for which there is memory, if not for all: [`Backend::stored_experts`] then reads the others when a step
+    /// needs them.
+    fn expert_slots(&self) -> Option<usize> {
+        None
+    }
+    /// A verb of a step, right before that of another block with experts: `moe` is the next such block's, and `x` the input of the one before it.
+    /// Starts to read the experts that it will probably choose. Changes no result.
+    fn foresee(&mut self, _n: usize, _x: &Self::Buf, _norm: Option<&Norm<Self>>, _moe: &Moe<Self>) {}
+    /// Memory for [`Backend::expert_slots`] of a layer's experts, which are read when a step needs them. If a read fails, so does the step.
+    fn stored_experts(&mut self, _: Glu<StoredProjection>) -> Result<Glu<Self::Experts>, Error> {
+        Err(Error("this backend keeps all experts in memory".into()))
+    }
     /// Whether the backend can compute a part of a model; asked for each before any weight is loaded.
     fn supports(&self, _part: Part) -> bool {
         true

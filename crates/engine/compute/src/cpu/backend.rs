@@ -8,12 +8,15 @@ use super::linear::{Input, Output, Source};
 use super::memory::{Buf, Cache, LayerStore, Weight};
 use super::profile::Verb;
 use super::scratch::Scratch;
+use super::store::Store;
 use super::team::Shards;
-use super::{attend, delta, glu, linear, moe, recurrent};
+use super::{attend, choice, delta, glu, linear, moe, recurrent};
 use crate::ExpertCounts;
 use crate::backend::*;
 use crate::batch::Batch;
 
+/// Steps of more tokens use nearly all experts, and a layer reads its own in time.
+const FORESEEN_TOKENS: usize = 4;
 const NO_SCRATCH: &str = "`cache` is called before verbs";
 
 impl Backend for Cpu {
@@ -38,12 +41,46 @@ impl Backend for Cpu {
         self.widest = self.widest.max(m.first().map_or(0, |m| m.cols));
         let packed = self.pack(m)?;
         let watched = self.watch.as_mut().map(|w| w.add(m.len(), packed.layout().cols()));
-        Ok(Weight { packed, bias: bias.map(<[f32]>::to_vec), watched })
+        Ok(Weight { packed, bias: bias.map(<[f32]>::to_vec), watched, stored: None })
     }
     fn name_next(&mut self, name: &str) {
         if let Some(watch) = &mut self.watch {
             watch.name(name);
         }
+    }
+    fn expert_slots(&self) -> Option<usize> {
+        self.expert_slots.filter(|_| !self.exact)
+    }
+    fn stored_experts(&mut self, experts: Glu<StoredProjection>) -> Result<Glu<Weight>, Error> {
+        let Some(slots) = Backend::expert_slots(self) else {
+            return Err(Error("all experts are to be in memory".into()));
+        };
+        let store = match &mut self.store {
+            Some(store) => store,
+            none => none.insert(Store::new(slots)?),
+        };
+        let widths = [&experts.up, &experts.down].map(|p| p.source.shape().2);
+        self.widest = widths.into_iter().fold(self.widest, usize::max);
+        store.add(experts)
+    }
+    fn foresee(&mut self, n: usize, x: &Buf, norm: Option<&Norm<Self>>, m: &Moe<Self>) {
+        let Some(layer) = m.experts.up.stored.filter(|_| n <= FORESEEN_TOKENS) else { return };
+        if !self.store.as_mut().is_some_and(Store::is_guessing) {
+            return;
+        }
+        let norm = m.router.input.as_ref().or(norm);
+        let mut logits = std::mem::replace(&mut self.scratch.as_mut().expect(NO_SCRATCH).router, Buf::none());
+        self.project(n, x, norm, [&m.router.weight], [&mut logits]);
+        let Self { vector, scratch, store, .. } = self;
+        let (s, Some(store)) = (scratch.as_mut().expect(NO_SCRATCH), store) else { return };
+        let (experts, k) = (m.router.experts, m.router.top_k);
+        for logits in logits.chunks_exact_mut(experts).take(n) {
+            let (mut chosen, mut weights) = ([0; MAX_TOP_K], [0.0; MAX_TOP_K]);
+            let room = &mut s.threads[..s.per_thread];
+            choice::choose(vector, &m.router, logits, room, &mut chosen[..k], &mut weights[..k]);
+            store.foresee(layer, &chosen[..k]);
+        }
+        s.router = logits;
     }
     fn embedding(&mut self, m: &Matrix) -> Result<Matrix, Error> {
         // Rows are read as long as the model is loaded, and the file may be truncated meanwhile.
@@ -163,7 +200,10 @@ impl Backend for Cpu {
         let _pinned = self.team.pin_caller();
         body(self);
         self.permit = None;
-        Ok(())
+        match self.store.as_mut().and_then(Store::take_failure) {
+            Some(why) => Err(Error(why)),
+            None => Ok(()),
+        }
     }
 
     fn embed(&mut self, table: &Matrix, tokens: &[u32], scale: f32, out: &mut Buf) {
@@ -385,7 +425,8 @@ impl Backend for Cpu {
         if let Some(watch) = &mut self.watch {
             watch.before(&self.vector, norm, n, x.map(|x| &x[..]), &out, m.experts.up.packed.layout().cols());
         }
-        moe::moe(&mut self.team, &self.kernels, &self.vector, s, n, x.map(|x| &x[..]), norm, m, out);
+        let store = self.store.as_mut().zip(m.experts.up.stored);
+        moe::moe(&mut self.team, &self.kernels, &self.vector, s, store, n, x.map(|x| &x[..]), norm, m, out);
         if let Some(watch) = &mut self.watch {
             watch.moe(n, m, s);
         }

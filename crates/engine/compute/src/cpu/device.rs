@@ -12,11 +12,12 @@ use super::kind::ROWS;
 use super::pack::{Layout, Packed};
 use super::profile::Profile;
 use super::scratch::Scratch;
+use super::store::Store;
 use super::team::{Shards, Team};
 use super::topology::Topology;
 use super::vector::VectorKernels;
 use super::watch::Watch;
-use crate::backend::Error;
+use crate::backend::{Error, StoreStats};
 
 /// Options of the CPU backend.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,11 +31,14 @@ pub struct CpuOptions {
     pub isa: Option<Isa>,
     /// Compute with dequantised f32 weights and f32 activations: exact, large and slow.
     pub exact: bool,
+    /// Experts of each layer for which there is memory; the others are read from the model's files when a step needs them. `None`: all. Not
+    /// with `exact`.
+    pub expert_slots: Option<usize>,
 }
 
 impl Default for CpuOptions {
     fn default() -> Self {
-        Self { threads: None, pin: true, isa: None, exact: false }
+        Self { threads: None, pin: true, isa: None, exact: false, expert_slots: None }
     }
 }
 
@@ -46,6 +50,9 @@ pub struct Cpu {
     pub(super) scratch: Option<Scratch>,
     pub(super) exact: bool,
     pub(super) isa: Isa,
+    pub(super) expert_slots: Option<usize>,
+    /// The experts that are read when they are needed, if there are some.
+    pub(super) store: Option<Store>,
     /// Widest input of any projection loaded so far.
     pub(super) widest: usize,
     pub(super) profile: Profile,
@@ -70,6 +77,8 @@ impl Cpu {
             scratch: None,
             exact: options.exact,
             isa,
+            expert_slots: options.expert_slots,
+            store: None,
             widest: 0,
             profile: Profile::default(),
             arbiter: Arbiter::default(),
@@ -133,6 +142,11 @@ impl Cpu {
         };
         let _pinned = self.team.pin_caller();
         Ok(probe.read(&mut self.team, &self.vector))
+    }
+
+    /// What was read of experts that are not all in memory; `None` if they are.
+    pub fn store_stats(&self) -> Option<StoreStats> {
+        self.store.as_ref().map(Store::stats)
     }
 
     /// Distance of the kernels' software prefetch, in bytes.

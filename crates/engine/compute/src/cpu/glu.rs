@@ -33,7 +33,7 @@ pub(super) fn glu(
     let inner_input = Input::new(&mut s.hidden_acts, n, n, inner, threads, form([&m.down.packed]));
     let (own, per_thread) = (Shards::new(&mut s.threads), s.per_thread);
     let (tokens, rows) = (&s.tokens[..n], Shards::new(&mut s.hidden));
-    let pair = GateUp::new(m, 0);
+    let pair = GateUp::new(m, 0, 0);
     let (groups, source) = (pair.groups(), Source { vector, norm, cols: hidden });
     let out = Output::to(&m.down, out);
     team.run(|w| {
@@ -70,14 +70,14 @@ pub(super) struct GateUp<'a> {
 }
 
 impl<'a> GateUp<'a> {
-    /// Those of expert `expert`, or of a dense block, which is its own expert 0.
-    pub fn new(m: &'a Glu<Weight>, expert: u32) -> Self {
+    /// Those of expert `expert`, which is packed at `slot`; or of a dense block, which is its own expert 0.
+    pub fn new(m: &'a Glu<Weight>, expert: u32, slot: u32) -> Self {
         let (layout, expert) = (m.up.packed.layout(), expert as usize);
         let bias = |w: &'a Weight| w.bias.as_deref().map(|b| &b[expert * layout.rows()..]);
         Self {
             gate: m.gate.as_ref().map(|w| &w.packed),
             up: &m.up.packed,
-            base: expert * layout.groups(),
+            base: slot as usize * layout.groups(),
             biases: [m.gate.as_ref().and_then(bias), bias(&m.up)],
             act: m.act,
         }

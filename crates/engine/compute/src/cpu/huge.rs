@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::{Deref, DerefMut};
 
-use memmap2::MmapMut;
+use memmap2::{MmapMut, MmapRaw};
 
 /// Size and alignment of a huge page on x86-64 and on most of aarch64.
 const HUGE_BYTES: usize = 2 << 20;
@@ -13,7 +13,7 @@ const HUGE_BYTES: usize = 2 << 20;
 /// Its own mapping: huge pages avoid the TLB misses of streaming gigabytes, and dropping it returns the memory to the system
 /// immediately. Pages become resident when they are first written.
 pub struct HugeVec {
-    map: Option<MmapMut>,
+    map: Option<MmapRaw>,
     start: usize,
     len: usize,
 }
@@ -30,7 +30,7 @@ impl HugeVec {
             return Ok(Self { map: None, start: 0, len });
         }
         if len < HUGE_BYTES {
-            return Ok(Self { map: Some(MmapMut::map_anon(len)?), start: 0, len });
+            return Ok(Self { map: Some(MmapMut::map_anon(len)?.into()), start: 0, len });
         }
         let mapped = len.checked_add(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let map = MmapMut::map_anon(mapped)?;
@@ -39,20 +39,36 @@ impl HugeVec {
         // advice, and then the memory is merely slower.
         #[cfg(target_os = "linux")]
         let _ = map.advise_range(memmap2::Advice::HugePage, start, len / HUGE_BYTES * HUGE_BYTES);
-        Ok(Self { map: Some(map), start, len })
+        Ok(Self { map: Some(map.into()), start, len })
+    }
+}
+
+impl HugeVec {
+    /// The address of `range`, which may be written as long as nobody else uses these bytes: no reference to all of them is made.
+    ///
+    /// # Panics
+    /// If it does not lie within.
+    pub(super) fn part(&self, range: std::ops::Range<usize>) -> *mut u8 {
+        assert!(range.start <= range.end && range.end <= self.len, "part {range:?} of {}", self.len);
+        match &self.map {
+            Some(map) => map.as_mut_ptr().wrapping_add(self.start + range.start),
+            None => std::ptr::NonNull::dangling().as_ptr(),
+        }
     }
 }
 
 impl Deref for HugeVec {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        self.map.as_ref().map_or(&[], |m| &m[self.start..self.start + self.len])
+        // SAFETY: mapped and never unmapped before `self` is dropped; who writes through `part` has no such reference beside it.
+        unsafe { std::slice::from_raw_parts(self.part(0..self.len), self.len) }
     }
 }
 
 impl DerefMut for HugeVec {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.map.as_mut().map_or(&mut [], |m| &mut m[self.start..self.start + self.len])
+        // SAFETY: as above, and borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.part(0..self.len), self.len) }
     }
 }
 

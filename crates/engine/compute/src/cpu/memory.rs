@@ -47,6 +47,8 @@ pub struct Weight {
     pub(super) bias: Option<Vec<f32>>,
     /// Its number among those whose inputs are watched.
     pub(super) watched: Option<usize>,
+    /// Of experts that are read when they are needed: their layer in the store. `packed` has its slots, `bias` those of all experts.
+    pub(super) stored: Option<usize>,
 }
 
 /// The cache of one layer.

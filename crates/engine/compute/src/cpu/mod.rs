@@ -24,6 +24,7 @@ mod recurrent;
 mod routes;
 mod scratch;
 pub mod speed;
+mod store;
 pub mod team;
 pub mod topology;
 pub mod vector;

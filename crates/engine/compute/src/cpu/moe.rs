@@ -1,26 +1,30 @@
 //! The verb `moe`, a mixture of experts: tokens are grouped by expert, so that an expert's weights are read once a
-//! step, and each token's experts are summed in ascending order, the shared one last.
+//! step, and each token's experts are summed in ascending order, the shared one last. Experts that are not all in memory are computed in
+//! rounds, see `store`.
 
-use super::activations::ActView;
+use super::activations::{ActView, Activations};
 use super::choice;
 use super::device::Cpu;
 use super::glu::GateUp;
 use super::kernels::Kernels;
-use super::kind::ROWS;
+use super::kind::{Form, ROWS};
 use super::linear::{self, Input, Output, Source, add_bias, form, longest_run, multiply, multiply_groups};
 use super::memory::Weight;
 use super::routes::Routes;
 use super::scratch::Scratch;
+use super::store::{Experts, Round, Store};
 use super::team::{Shards, Team, Worker};
 use super::vector::VectorKernels;
 use crate::backend::{Glu, MAX_TOP_K, Moe, Norm, Out};
 
-/// A mixture of experts. If the router has an input of its own, its logits are in `s.router`.
+/// A mixture of experts. If the router has an input of its own, its logits are in `s.router`. If its experts are not all in memory, `store` is
+/// where they are read into, and the layer there.
 pub(super) fn moe(
     team: &mut Team,
     kernels: &Kernels,
     vector: &VectorKernels,
     s: &mut Scratch,
+    store: Option<(&mut Store, usize)>,
     n: usize,
     x: Option<&[f32]>,
     norm: Option<&Norm<Cpu>>,
@@ -58,25 +62,50 @@ pub(super) fn moe(
     };
     step.route(team, &input, norm, &mut s.router, &mut s.routes);
 
-    let (routes, assignments) = (&s.routes, &s.assignments[..n * top_k]);
-    let shared_rows = if m.shared.is_some() { n } else { 0 };
-    let shared_form = form(m.shared.iter().map(|s| &s.glu.down.packed));
-    let down_form = form([&m.experts.down.packed]);
-    let experts = Input::new(&mut s.expert_acts, n, n * top_k, inner, threads, down_form);
-    let shared = Input::new(&mut s.hidden_acts, n, shared_rows, shared_inner, threads, shared_form);
-    team.run(|w| {
-        step.gate_up(w, routes, &input.view(w));
-        step.prefetch_down(w, routes);
-        w.barrier();
-        // SAFETY: written before the barrier.
-        let (rows, shared_rows) = unsafe { (step.rows.all(), step.shared_rows.all()) };
-        let (view, shared_view) =
-            experts.write_with(&shared, w, kernels, |i, put| match i.checked_sub(n * top_k) {
-                None => put(&rows[i * inner..(i + 1) * inner]),
-                Some(t) => put(&shared_rows[t * shared_inner..(t + 1) * shared_inner]),
-            });
-        step.down(w, routes, assignments, &view, &shared_view);
-    });
+    let mut hidden = Hidden {
+        routes: &s.routes,
+        assignments: &s.assignments[..n * top_k],
+        input: &input,
+        acts: &mut s.expert_acts,
+        shared_acts: &mut s.hidden_acts,
+        inner,
+        shared_inner,
+        forms: [form([&m.experts.down.packed]), form(m.shared.iter().map(|s| &s.glu.down.packed))],
+    };
+    match store {
+        None => {
+            let used = Chosen { ids: s.routes.used(), slots: s.routes.used() };
+            step.compute(team, &mut hidden, used, used, [true, true]);
+        }
+        Some((store, layer)) => step.compute_stored(team, &mut hidden, store, layer, &mut s.rounds),
+    }
+}
+
+/// Some experts, ascending, and where each is among the packed ones.
+#[derive(Clone, Copy)]
+struct Chosen<'a> {
+    ids: &'a [u32],
+    slots: &'a [u32],
+}
+
+impl<'a> From<&'a Experts> for Chosen<'a> {
+    fn from(experts: &'a Experts) -> Self {
+        Self { ids: &experts.ids, slots: &experts.slots }
+    }
+}
+
+/// What lies between the two halves of the experts.
+struct Hidden<'a, 'b> {
+    routes: &'a Routes,
+    assignments: &'a [u32],
+    /// The experts' input.
+    input: &'a Input<'b>,
+    acts: &'a mut Activations,
+    shared_acts: &'a mut Activations,
+    inner: usize,
+    shared_inner: usize,
+    /// Of the routed experts' hidden rows, and of the shared one's.
+    forms: [Form; 2],
 }
 
 /// One call of the verb, shared by its regions.
@@ -156,18 +185,83 @@ impl<'a> Step<'a> {
         routes.group(n);
     }
 
-    /// `act(gate . x) * (up . x)` of every assignment and of the shared expert.
-    fn gate_up(&self, w: &Worker, routes: &Routes, view: &ActView) {
+    /// Computes the experts `all`, of which `late` have no hidden rows yet, and adds their outputs. With the `[first, last]` ones of a step,
+    /// the shared expert is the last one.
+    fn compute(
+        &self,
+        team: &mut Team,
+        hidden: &mut Hidden,
+        late: Chosen,
+        all: Chosen,
+        [first, last]: [bool; 2],
+    ) {
+        let Hidden { routes, assignments, input, inner, shared_inner, forms, .. } = *hidden;
+        let (n, threads) = (self.tokens.len(), team.threads());
+        // The assignments of these experts lie side by side.
+        let from = all.ids.first().map_or(0, |&e| routes.of(e).start);
+        let count = all.ids.last().map_or(0, |&e| routes.of(e).end) - from;
+        let shared_rows = if self.m.shared.is_some() && last { n } else { 0 };
+        let experts = Input::new(hidden.acts, n, count, inner, threads, forms[0]);
+        let shared = Input::new(hidden.shared_acts, n, shared_rows, shared_inner, threads, forms[1]);
+        team.run(|w| {
+            self.gate_up(w, routes, late, last, &input.view(w));
+            self.prefetch_down(w, all);
+            w.barrier();
+            // SAFETY: written before the barrier.
+            let (rows, shared_rows) = unsafe { (self.rows.all(), self.shared_rows.all()) };
+            let (view, shared_view) =
+                experts.write_with(&shared, w, self.kernels, |i, put| match i.checked_sub(count) {
+                    None => put(&rows[(from + i) * inner..(from + i + 1) * inner]),
+                    Some(t) => put(&shared_rows[t * shared_inner..(t + 1) * shared_inner]),
+                });
+            self.down(w, routes, all, from, assignments, &view, &shared_view, [first, last]);
+        });
+    }
+
+    /// Computes all experts of the step, whose weights are read into the slots of `layer`.
+    fn compute_stored(
+        &self,
+        team: &mut Team,
+        hidden: &mut Hidden,
+        store: &mut Store,
+        layer: usize,
+        rounds: &mut [Round; 2],
+    ) {
+        let (routes, input) = (hidden.routes, hidden.input);
+        let used = routes.used();
+        let [now, next] = rounds;
+        store.begin(layer, used);
+        let (mut at, mut end) = (0, store.plan(layer, used, true, now));
+        while at < end {
+            // What is there is computed while the rest is read.
+            if !now.early.ids.is_empty() && !now.late.ids.is_empty() {
+                team.run(|w| self.gate_up(w, routes, (&now.early).into(), false, &input.view(w)));
+            }
+            let late = if now.late.ids.is_empty() { &now.early } else { &now.late };
+            let mut planned = store.plan(layer, &used[end..], false, next);
+            store.wait(layer, now);
+            self.compute(team, hidden, late.into(), (&now.all).into(), [at == 0, end == used.len()]);
+            store.done(layer, now);
+            if planned == 0 {
+                planned = store.plan(layer, &used[end..], true, next);
+            }
+            (at, end) = (end, end + planned);
+            std::mem::swap(now, next);
+        }
+    }
+
+    /// `act(gate . x) * (up . x)` of every assignment of these experts, and of the shared expert if it is `with_shared`.
+    fn gate_up(&self, w: &Worker, routes: &Routes, experts: Chosen, with_shared: bool, view: &ActView) {
         let Self { kernels, vector, m, tokens, .. } = *self;
         let own = self.own(w);
-        let pair = |expert: u32| GateUp::new(&m.experts, expert);
-        let shared = m.shared.as_ref().map(|s| GateUp::new(&s.glu, 0));
-        // The groups of all experts in use, one after the other, then those of the shared one.
-        let of_expert = pair(0).groups();
-        let routed = routes.used().len() * of_expert;
+        let pair = |i: usize| GateUp::new(&m.experts, experts.ids[i], experts.slots[i]);
+        let shared = m.shared.as_ref().filter(|_| with_shared).map(|s| GateUp::new(&s.glu, 0, 0));
+        // The groups of all experts, one after the other, then those of the shared one.
+        let of_expert = m.experts.up.packed.layout().groups();
+        let routed = experts.ids.len() * of_expert;
         let all = routed + shared.as_ref().map_or(0, GateUp::groups);
         let first = |at: usize| match (&shared, at < routed) {
-            (_, true) => pair(routes.used()[at / of_expert]).first(at % of_expert),
+            (_, true) => pair(at / of_expert).first(at % of_expert),
             (Some(s), false) => s.first(at - routed),
             (None, false) => None,
         };
@@ -176,12 +270,12 @@ impl<'a> Step<'a> {
             // SAFETY: each group of each assignment, or token, is computed by one thread.
             unsafe { rows.part(i * inner + g * ROWS, y.len()) }.copy_from_slice(y);
         };
-        for run in w.runs(all, pair(0).longest_run()) {
+        for run in w.runs(all, longest_run(&m.experts.up.packed)) {
             let mut at = run.start;
             while at < run.end && at < routed {
-                let (expert, group) = (routes.used()[at / of_expert], at % of_expert);
+                let (i, group) = (at / of_expert, at % of_expert);
                 let end = run.end.min(at - group + of_expert);
-                let (pair, range, groups) = (pair(expert), routes.of(expert), group..group + end - at);
+                let (pair, range, groups) = (pair(i), routes.of(experts.ids[i]), group..group + end - at);
                 let (inner, tokens) = (pair.width(), &routes.token[range.clone()]);
                 let weights = m.router.weighs_input.then(|| &routes.weight[range.clone()]);
                 pair.rows(kernels, vector, groups, first(end), view, tokens, weights, own, |i, g, y| {
@@ -199,17 +293,28 @@ impl<'a> Step<'a> {
     }
 
     /// Prefetches what this thread reads first in [`Step::down`].
-    fn prefetch_down(&self, w: &Worker, routes: &Routes) {
+    fn prefetch_down(&self, w: &Worker, experts: Chosen) {
         let down = &self.m.experts.down.packed;
         let groups = down.layout().groups();
         let first = w.first_item(groups);
-        if let (Some(&expert), true) = (routes.used().first(), first < groups) {
-            self.kernels.prefetch(Some((down, expert as usize * groups + first)));
+        if let (Some(&slot), true) = (experts.slots.first(), first < groups) {
+            self.kernels.prefetch(Some((down, slot as usize * groups + first)));
         }
     }
 
-    /// Adds the experts' outputs to the residual stream: of each row all experts in order, on one thread.
-    fn down(&self, w: &Worker, routes: &Routes, assignments: &[u32], view: &ActView, shared_view: &ActView) {
+    /// Adds the experts' outputs to the residual stream: of each row all experts in order, on one thread. Row 0 of `view` is assignment
+    /// `from`.
+    fn down(
+        &self,
+        w: &Worker,
+        routes: &Routes,
+        experts: Chosen,
+        from: usize,
+        assignments: &[u32],
+        view: &ActView,
+        shared_view: &ActView,
+        [first_round, last_round]: [bool; 2],
+    ) {
         let Self { kernels, vector, m, tokens, hidden, scale, .. } = *self;
         let down = &m.experts.down;
         let (own, all) = (self.own(w), down.packed.layout().groups());
@@ -221,32 +326,37 @@ impl<'a> Step<'a> {
             vector.add_scaled(out, &y[..out.len()], scale * weight);
         };
         for groups in w.runs(all, longest_run(&down.packed)) {
-            if !self.adds {
+            if !self.adds && first_round {
                 groups.clone().for_each(|g| (0..tokens.len()).for_each(|t| part(g, t).fill(0.0)));
             }
-            let first = |expert: &u32| (&down.packed, *expert as usize * all + groups.start);
-            let shared_first = m.shared.as_ref().map(|s| (&s.glu.down.packed, groups.start));
-            for (i, &expert) in routes.used().iter().enumerate() {
-                let next = routes.used().get(i + 1).map(first).or(shared_first);
+            let first = |slot: &u32| (&down.packed, *slot as usize * all + groups.start);
+            let shared = m.shared.as_ref().filter(|_| last_round);
+            let shared_first = shared.map(|s| (&s.glu.down.packed, groups.start));
+            for (i, (&expert, &slot)) in experts.ids.iter().zip(experts.slots).enumerate() {
+                let next = experts.slots.get(i + 1).map(first).or(shared_first);
                 let range = routes.of(expert);
-                let base = expert as usize * all;
+                let base = slot as usize * all;
                 let bias = down.bias.as_deref().map(|b| &b[expert as usize * hidden..]);
-                let (groups, p) = (base + groups.start..base + groups.end, &assignments[range]);
+                let (groups, p) = (
+                    base + groups.start..base + groups.end,
+                    &assignments[range.start - from..range.end - from],
+                );
                 multiply_groups(kernels, &down.packed, groups, next, view, p, own, |g, p, tile| {
                     add_bias(bias, g - base, tile);
                     for (&p, y) in p.iter().zip(tile.chunks_exact(ROWS)) {
-                        let (token, weight) = (routes.token[p as usize], routes.weight[p as usize]);
+                        let p = from + p as usize;
+                        let (token, weight) = (routes.token[p], routes.weight[p]);
                         let weight = if m.router.weighs_input { 1.0 } else { weight };
                         add(g - base, y, token as usize, weight);
                     }
                 });
             }
-            let Some(shared) = &m.shared else { continue };
+            let Some(shared) = shared else { continue };
             // SAFETY: written in the region before.
             let weight = unsafe { self.shared_weight.read(0, tokens.len()) };
             let down = &shared.glu.down;
             let next =
-                routes.used().first().map(|&e| (&m.experts.down.packed, e as usize * all + groups.end));
+                experts.slots.first().map(|&e| (&m.experts.down.packed, e as usize * all + groups.end));
             let next = next.filter(|_| groups.end < all);
             multiply_groups(kernels, &down.packed, groups, next, shared_view, tokens, own, |g, t, tile| {
                 add_bias(down.bias.as_deref(), g, tile);

@@ -5,6 +5,7 @@ use super::kind::ROWS;
 use super::memory::Buf;
 use super::plan::{Plan, TILE_QUERIES};
 use super::routes::Routes;
+use super::store::Round;
 use super::vector::{attend_scratch_len, gdn_scratch_len, partial_len};
 use crate::backend::{CacheShape, Error, LayerCache, StepShape};
 use crate::batch::Batch;
@@ -34,6 +35,8 @@ pub(super) struct Scratch {
     pub shared: Buf,
     /// Experts and weights of each token.
     pub routes: Routes,
+    /// Two rounds of experts: one that is computed, and one that is read.
+    pub rounds: [Round; 2],
     /// Convolved queries, keys and values, and their gates.
     pub delta: DeltaScratch,
     /// `0..`: the tokens of a step, and its assignments, as the kernels take them.
@@ -86,6 +89,7 @@ impl Scratch {
             tokens: (0..tokens as u32).collect(),
             assignments: (0..routed as u32).collect(),
             routes: Routes::new(tokens, step.top_k, step.experts),
+            rounds: [(); 2].map(|()| Round::with_capacity(step.experts)),
             delta: DeltaScratch::new(shape, step)?,
             partials: Buf::zeroed(partials)?,
             attend: Plan::new(tokens, step.heads, shape.pages, shape.slots),

@@ -427,6 +427,7 @@ impl Engine {
         let time = known.unwrap_or_else(|| self.stats.step_time_last.min(now - self.step_seen));
         (self.step_ended, self.step_seen) = (was_running.then_some(now), now);
         self.stats.step_bytes = self.model.backend().bytes_read().unwrap_or(0);
+        self.stats.store = self.model.backend().store_stats();
         let (failed, masks) = self.masks.receive(&mut self.running);
         for (id, e) in failed {
             self.fail(id, Error::Constraint(e));

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use octet_compute::backend::StoreStats;
+
 use super::speculation;
 use crate::cache::CacheStats;
 
@@ -66,4 +68,6 @@ pub struct Stats {
     pub speculation: speculation::Stats,
     /// Time to make guesses.
     pub draft_time: Duration,
+    /// What was read of experts that are not all in memory; `None` if they are.
+    pub store: Option<StoreStats>,
 }

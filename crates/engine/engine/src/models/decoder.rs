@@ -208,6 +208,14 @@ enum Target {
 }
 
 impl<B: Backend> Block<B> {
+    /// Its experts and the norm before them, if it has some.
+    fn experts(&self) -> Option<(Option<&Norm<B>>, &Moe<B>)> {
+        self.branches.iter().find_map(|branch| match &branch.op {
+            Op::Moe(moe) => Some((branch.pre.as_ref(), moe)),
+            _ => None,
+        })
+    }
+
     fn forward(&self, be: &mut B, s: &mut Scratch<B>, cache: &mut B::Cache, step: &Step) {
         let n = step.batch.len();
         if let ([branch], None) = (&self.branches[..], &self.post)
@@ -438,7 +446,12 @@ impl<B: Backend> Decoder<B> {
         self.embed(be, s, batch);
         probe(be, 0, &s.h);
         let step = self.step(batch, counts);
+        let reads_ahead = be.expert_slots().is_some();
         for (i, block) in self.blocks.iter().enumerate() {
+            if reads_ahead && block.experts().is_some() {
+                let next = self.blocks[i + 1..].iter().find_map(Block::experts);
+                next.into_iter().for_each(|(norm, moe)| be.foresee(batch.len(), &s.h, norm, moe));
+            }
             block.forward(be, s, cache, &step);
             if self.blocks.get(i + 1).is_none_or(|next| next.layer != block.layer) {
                 probe(be, block.layer + 1, &s.h);

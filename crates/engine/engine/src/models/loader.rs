@@ -3,12 +3,13 @@
 use std::collections::HashSet;
 
 use octet_compute::backend::{self as verbs, Backend, SharedExpert};
-use octet_weights::{GgmlType, Matrix, Model};
+use octet_weights::{Matrix, Model};
 
 use super::decoder::{Block, Branch, Decoder, DraftHead, Mtp, Op, PerLayer, Project};
 use super::derive::{self, Caches};
 use super::mtp::DraftVocab;
 use super::plan::{self, Change, Keeps, Plan, RopeTable, Tensor};
+use super::stored;
 use crate::Error;
 
 /// Token types that end or mark parts of an answer: control tokens and added ones.
@@ -29,12 +30,23 @@ pub struct Loader<'a, B: Backend> {
     progress: Progress<'a>,
     loaded: u64,
     used: HashSet<String>,
+    /// While the block for multi-token prediction is loaded.
+    in_mtp: bool,
 }
 
 impl<'a, B: Backend> Loader<'a, B> {
     /// Starts loading `model` into `be`.
     pub fn new(model: &'a Model, be: &'a mut B, plan: &'a Plan, progress: Progress<'a>) -> Self {
-        Self { model, be, plan, caches: Caches::new(plan), progress, loaded: 0, used: HashSet::new() }
+        Self {
+            model,
+            be,
+            plan,
+            caches: Caches::new(plan),
+            progress,
+            loaded: 0,
+            used: HashSet::new(),
+            in_mtp: false,
+        }
     }
 
     /// Loads the whole model; including the multi-token-prediction block if the file has one and `mtp` is set.
@@ -110,7 +122,8 @@ impl<'a, B: Backend> Loader<'a, B> {
     /// The multi-token-prediction block.
     fn mtp(&mut self, m: &plan::Mtp, vocab: DraftVocab) -> Result<Mtp<B>, Error> {
         let h = self.plan.hidden;
-        Ok(Mtp {
+        self.in_mtp = true;
+        let block = Mtp {
             embed_norm: self.norm(&m.embed_norm)?,
             hidden_norm: self.norm(&m.hidden_norm)?,
             fc_embed: self.columns(&m.fc, 0..h)?,
@@ -118,7 +131,9 @@ impl<'a, B: Backend> Loader<'a, B> {
             blocks: self.blocks(&m.blocks)?,
             norm: self.norm(&m.norm)?,
             head: self.draft_head(vocab)?,
-        })
+        };
+        self.in_mtp = false;
+        Ok(block)
     }
 
     /// The head for drafts, if the whole one is much larger: the first tokens, [`MARKS`], and rows for recent tokens of the text.
@@ -319,8 +334,13 @@ impl<'a, B: Backend> Loader<'a, B> {
             per_expert: r.per_expert.as_ref().map(|f| self.vector(f)).transpose()?,
             weighs_input: r.weighs_input,
         };
-        let (gate, up) = self.gate_and_up(&m.experts)?;
-        let experts = verbs::Glu { gate, up, down: self.stack(&m.experts.down)?, act: m.experts.act };
+        let experts = match self.slots(r.experts) {
+            Some(_) => self.stored_experts(&m.experts)?,
+            None => {
+                let (gate, up) = self.gate_and_up(&m.experts)?;
+                verbs::Glu { gate, up, down: self.stack(&m.experts.down)?, act: m.experts.act }
+            }
+        };
         let shared = match &m.shared {
             None => None,
             Some((gate, glu)) => Some(SharedExpert {
@@ -329,6 +349,27 @@ impl<'a, B: Backend> Loader<'a, B> {
             }),
         };
         Ok(verbs::Moe { router, experts, shared })
+    }
+
+    /// The slots for a layer's `experts` experts, if there is not memory for all. The block for multi-token prediction has all in memory.
+    fn slots(&self, experts: usize) -> Option<usize> {
+        self.be.expert_slots().filter(|slots| *slots < experts && !self.in_mtp)
+    }
+
+    /// A layer's experts, which stay in the file.
+    fn stored_experts(&mut self, g: &plan::Glu) -> Result<verbs::Glu<B::Experts>, Error> {
+        let all = stored::projections(self.model, self.plan, g)?;
+        let biases = |t: &Tensor, s: &mut Self| s.bias(&t.name, &t.shape[..2]);
+        let gate = match (all.gate, &g.gate) {
+            (Some(source), Some(t)) => Some(verbs::StoredProjection { source, bias: biases(t, self)? }),
+            _ => None,
+        };
+        let up = verbs::StoredProjection { source: all.up, bias: biases(&g.up, self)? };
+        let down = verbs::StoredProjection { source: all.down, bias: biases(&g.down, self)? };
+        let experts = self.be.stored_experts(verbs::Glu { gate, up, down, act: g.act });
+        let experts = self.named(&g.up.name, experts)?;
+        all.names.iter().for_each(|name| self.done(name));
+        Ok(experts)
     }
 
     // ---- tensors
@@ -473,15 +514,13 @@ impl<'a, B: Backend> Loader<'a, B> {
     /// Gate and up projections of all experts: two stacks, one fused stack, or a tensor for each expert.
     fn gate_and_up(&mut self, g: &plan::Glu) -> Result<(Option<B::Experts>, B::Experts), Error> {
         let Some(gate) = &g.gate else { return Ok((None, self.stack(&g.up)?)) };
-        let stem = gate.name.replace("ffn_gate_exps", "ffn_gate_up_exps");
-        let fused = format!("{stem}.weight");
-        if self.model.info(&fused).is_none() {
+        let Some(fused) = stored::fused(self.model, gate) else {
             let gate = self.stack(gate)?;
             return Ok((Some(gate), self.stack(&g.up)?));
-        }
+        };
         let (experts, inner, hidden) = (gate.shape[0], gate.shape[1], gate.shape[2]);
         let m = self.model.tensor(&fused, &[experts, 2 * inner, hidden])?.matrix();
-        let biases = self.bias(&stem, &[experts, 2 * inner])?;
+        let biases = self.bias(fused.trim_end_matches(".weight"), &[experts, 2 * inner])?;
         let alternating = self.plan.alternating;
         let mut part = |second: usize| {
             // Rows of the gate, then those of the other projection; or by turns.
@@ -543,22 +582,11 @@ impl<'a, B: Backend> Loader<'a, B> {
         let m: Vec<Matrix> = runs
             .iter()
             .map(|r| whole.slice_rows(r.start, r.end))
-            .map(|m| if is_transposed { transposed(&m) } else { m })
+            .map(|m| if is_transposed { m.transposed() } else { m })
             .collect();
         let w = self.be.experts(&m, None);
         let w = self.named(&name, w)?;
         self.done(&name);
         Ok(w)
     }
-}
-
-/// `[rows, cols]` as `[cols, rows]`, in f32.
-fn transposed(m: &Matrix) -> Matrix {
-    let mut values = vec![0.0; m.rows * m.cols];
-    for (r, row) in values.chunks_exact_mut(m.cols).enumerate() {
-        m.dequantize_row(r, row);
-    }
-    let at = |i: usize| values[i % m.rows * m.cols + i / m.rows];
-    let data = (0..values.len()).flat_map(|i| at(i).to_le_bytes()).collect::<Vec<u8>>();
-    Matrix::new(GgmlType::F32, m.cols, m.rows, data.into())
 }

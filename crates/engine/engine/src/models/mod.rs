@@ -12,6 +12,7 @@ pub(crate) mod mtp;
 pub mod plan;
 mod recent;
 pub mod rope;
+pub(crate) mod stored;
 mod unread;
 
 pub use architectures::{ARCHITECTURES, Architecture, MISSING};

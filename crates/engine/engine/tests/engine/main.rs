@@ -28,6 +28,7 @@ mod scheduler;
 mod smollm2;
 mod speculation;
 mod stages;
+mod stored;
 mod synthetic;
 mod template_bounds;
 mod template_golden;

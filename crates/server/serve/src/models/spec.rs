@@ -131,7 +131,7 @@ impl ModelCard {
             memory_bytes: match &spec.on_device {
                 Some(on) => on.machine_bytes,
                 None => report
-                    .memory(&limits, engine.cpu.exact)
+                    .with_slots(report.memory(&limits, engine.cpu.exact), engine.cpu.expert_slots)
                     .with_draft(engine.draft_memory(config.context_length)?)
                     .total(),
             },

@@ -19,6 +19,7 @@ use super::experts::ExpertMetrics;
 use super::history;
 use super::routes::RouteMetrics;
 use super::speculation::SpeculationMetrics;
+use super::stored::StoreMetrics;
 use crate::models::Registry;
 
 /// The model label.
@@ -71,6 +72,7 @@ pub struct Metrics {
     memory: Gauge,
     experts: ExpertMetrics,
     speculation: SpeculationMetrics,
+    stored: StoreMetrics,
     /// Metrics of the router.
     pub routes: RouteMetrics,
 }
@@ -332,6 +334,7 @@ impl Default for Metrics {
             memory,
             experts: ExpertMetrics::new(&mut exposed),
             speculation: SpeculationMetrics::new(&mut exposed),
+            stored: StoreMetrics::new(&mut exposed),
             routes: RouteMetrics::new(&mut exposed),
             exposed,
         }
@@ -477,6 +480,9 @@ impl Metrics {
             share.get_or_create(label).set(time.as_secs_f64());
         }
         self.speculation.show(&label.model_name, &stats.speculation);
+        if let Some(store) = &stats.store {
+            self.stored.show(&label.model_name, store);
+        }
         if let Some(loaded) = loaded {
             self.read_loaded(&loaded.handle, label);
         }

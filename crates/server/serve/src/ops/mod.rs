@@ -8,6 +8,7 @@ mod metrics;
 mod origin;
 mod routes;
 mod speculation;
+mod stored;
 
 pub use access::{Trace, log};
 pub use experts::experts_json;

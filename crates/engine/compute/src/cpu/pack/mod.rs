@@ -2,6 +2,8 @@
 
 mod rows;
 
+use std::sync::Arc;
+
 use octet_weights::{GgmlType, Matrix};
 
 use super::huge::HugeVec;
@@ -75,21 +77,42 @@ impl Layout {
     /// If `m` has another type or shape than this layout, or lengths do not fit.
     pub fn pack_group(&self, m: &Matrix, group: usize, out: &mut [u8]) {
         assert!(m.ty == self.ty && m.rows == self.rows && m.cols == self.cols, "packed by another layout");
+        self.pack_rows(&m.data, group, out);
+    }
+
+    /// The same from the bytes of a whole matrix.
+    ///
+    /// # Panics
+    /// If lengths do not fit.
+    pub fn pack_rows(&self, matrix: &[u8], group: usize, out: &mut [u8]) {
+        let row = self.row_bytes();
+        assert!(matrix.len() == self.rows * row, "a matrix of this layout");
         assert!(group < self.groups() && out.len() == self.group_bytes, "a group of this layout");
         // Copied first, from front to back: reading 32 rows of a file alternately is twice as slow.
-        let rows = m.slice_rows(group * ROWS, m.rows.min((group + 1) * ROWS)).data.to_vec();
-        let rows: Vec<&[u8]> = rows.chunks_exact(m.row_bytes().max(1)).collect();
+        let rows = matrix[group * ROWS * row..self.rows.min((group + 1) * ROWS) * row].to_vec();
+        let rows: Vec<&[u8]> = rows.chunks_exact(row.max(1)).collect();
         if rows.len() < ROWS || self.kind.planes().is_none() {
             out.fill(0);
         }
         rows::pack(self.kind, &rows, out);
     }
+
+    /// Bytes of a row in the file's layout.
+    pub fn row_bytes(&self) -> usize {
+        self.cols / self.ty.block_len() * self.ty.block_bytes()
+    }
+}
+
+/// Memory that nobody else reads or packs into.
+fn own(data: &mut Arc<HugeVec>) -> &mut HugeVec {
+    Arc::get_mut(data).expect("slots for experts are packed by those that read them")
 }
 
 /// Packed matrices of one shape, in one allocation: one projection, or that of every expert.
 pub struct Packed {
     layout: Layout,
-    data: HugeVec,
+    /// Shared only by those that read experts into it: see [`Packed::shared`].
+    data: Arc<HugeVec>,
     /// What each row's products are multiplied with, `[groups][ROWS]`; empty where that is 1.
     scales: Vec<f32>,
 }
@@ -107,7 +130,7 @@ impl Packed {
                     layout.rows, layout.cols, layout.ty
                 ))
             })?;
-        Ok(Self { layout, data, scales: Vec::new() })
+        Ok(Self { layout, data: Arc::new(data), scales: Vec::new() })
     }
 
     /// Packs one matrix, on this thread only.
@@ -149,7 +172,7 @@ impl Packed {
         );
         assert!(from < other.layout.rows && to < layout.rows, "rows of both");
         let bytes = layout.group_bytes;
-        let group = &mut self.data[to / ROWS * bytes..][..bytes];
+        let group = &mut own(&mut self.data)[to / ROWS * bytes..][..bytes];
         rows::copy(&layout, other.group(from / ROWS), from % ROWS, group, to % ROWS);
         if let (Some(own), Some(scale)) = (self.scales.get_mut(to), other.scales.get(from)) {
             *own = *scale;
@@ -167,12 +190,13 @@ impl Packed {
     /// The bytes of group `index`; matrix `m`'s group `g` has index `m * layout().groups() + g`.
     pub fn group(&self, index: usize) -> &[u8] {
         let n = self.layout.group_bytes;
-        &self.data[index * n..(index + 1) * n]
+        // SAFETY: within the memory (checked), and nobody writes to a group that is in use (`group_to_pack`).
+        unsafe { std::slice::from_raw_parts(self.data.part(index * n..(index + 1) * n), n) }
     }
     /// Every group in order, to pack into.
     pub fn groups_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         // A matrix without columns has groups of no bytes, and chunks of none would panic.
-        self.data.chunks_exact_mut(self.layout.group_bytes.max(1))
+        own(&mut self.data).chunks_exact_mut(self.layout.group_bytes.max(1))
     }
     /// All groups.
     pub fn bytes(&self) -> &[u8] {
@@ -180,7 +204,21 @@ impl Packed {
     }
     /// All groups, to pack into from several threads.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.data
+        own(&mut self.data)
+    }
+    /// The same memory once more, for those that pack matrices into it while others are in use.
+    pub(super) fn shared(&self) -> Self {
+        Self { layout: self.layout, data: self.data.clone(), scales: Vec::new() }
+    }
+    /// Group `index`, to pack into.
+    ///
+    /// # Safety
+    /// Nobody else may use this group meanwhile.
+    #[allow(clippy::mut_from_ref)]
+    pub(super) unsafe fn group_to_pack(&self, index: usize) -> &mut [u8] {
+        let n = self.layout.group_bytes;
+        // SAFETY: within the memory (checked), and the caller's.
+        unsafe { std::slice::from_raw_parts_mut(self.data.part(index * n..(index + 1) * n), n) }
     }
     /// Size in bytes.
     pub fn size_bytes(&self) -> usize {

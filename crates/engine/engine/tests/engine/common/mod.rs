@@ -62,7 +62,8 @@ pub fn load(file: &octet_weights::Model, on: On, limits: Limits) -> Box<dyn Mode
 /// Loads a model, or says why that fails.
 pub fn try_load(file: &octet_weights::Model, on: On, limits: Limits) -> Result<Box<dyn Model>, String> {
     let cpu = |isa, exact| {
-        let options = CpuOptions { threads: Some(1), pin: false, isa: Some(isa), exact };
+        let options =
+            CpuOptions { threads: Some(1), pin: false, isa: Some(isa), exact, ..CpuOptions::default() };
         Cpu::new(&options).expect("an instruction set that this machine has")
     };
     match on {

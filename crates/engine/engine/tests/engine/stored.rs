@@ -1,0 +1,131 @@
+//! Models whose experts are not all in memory: answers are the same to the token with slots for a quarter, a half and all of the experts, in
+//! batches, with split prompts, with guesses; and a model file that changes while it is loaded.
+
+use std::path::Path;
+
+use octet_compute::cpu::CpuOptions;
+use octet_engine::Error;
+use octet_engine::engine::speculation::{Mode, Options as Speculation};
+use octet_engine::engine::{self, Engine, Request};
+use octet_engine::report::Report;
+use octet_synth::{Mix, tiny};
+use octet_weights::Model;
+
+use crate::common::drive::{answer, collect, finish, greedy, options, prompt, submit};
+
+const FOX: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../models/fox/fox.gguf");
+
+/// Slots for a part of `experts`, at least those of one token.
+fn slots(model: &Model, part: f64) -> usize {
+    let moe = Report::new(model).expect("a model").config.moe.expect("it has experts");
+    ((moe.experts as f64 * part) as usize).max(moe.top_k)
+}
+
+fn with_slots(options: engine::Options, slots: Option<usize>) -> engine::Options {
+    engine::Options { cpu: CpuOptions { expert_slots: slots, ..options.cpu.clone() }, ..options }
+}
+
+fn open(model: &Model, options: &engine::Options) -> Engine {
+    Engine::open(model, options, &mut |_, _| {}).expect("it opens")
+}
+
+fn requests() -> Vec<Request> {
+    [(70, 1, 30), (9, 2, 40), (120, 3, 20), (33, 4, 30)]
+        .map(|(n, salt, max)| greedy(prompt(n, salt), max))
+        .into()
+}
+
+/// All requests at the same time.
+fn together(engine: &mut Engine) -> Vec<Vec<u32>> {
+    let events: Vec<_> = requests().into_iter().map(|r| submit(engine, r).1).collect();
+    finish(engine);
+    events.iter().map(|events| collect(events).expect("an answer")[&0].tokens.clone()).collect()
+}
+
+/// A tiny model in a file.
+fn file(architecture: &str, dir: &Path) -> Model {
+    let path = dir.join(format!("{architecture}.gguf"));
+    let model = tiny(architecture, Mix::Q4KM).expect("a tiny model");
+    octet_synth::write(&model, &path, false, &mut |_, _| {}).expect("it is written");
+    Model::open(&path).expect("it opens")
+}
+
+#[test]
+fn answers_do_not_depend_on_what_is_in_memory() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut models = vec![Model::open(FOX).expect("the model opens")];
+    models.extend(["qwen35moe", "olmoe", "mixtral"].map(|architecture| file(architecture, dir.path())));
+    let guesses = Speculation { mode: Mode::Auto, draft_max: 3, always: true, ..Speculation::default() };
+    for model in &models {
+        let mut all = open(model, &options());
+        let want: Vec<_> = requests().into_iter().map(|r| answer(&mut all, r).0).collect();
+        assert!(all.backend().store_stats().is_none());
+        for part in [0.25, 0.5, 1.0] {
+            // With a slot for each expert there is nothing to read later.
+            let slots = slots(model, part);
+            for speculation in [Speculation::off(), guesses.clone()] {
+                let o = engine::Options { speculation, batch_tokens: 40, ..options() };
+                let mut some = open(model, &with_slots(o, Some(slots)));
+                let what = format!("{}, {slots} slots, {:?}", model.origin, some.stats().speculation);
+                assert_eq!(together(&mut some), want, "{what}");
+                let stats = some.backend().store_stats();
+                let moe = Report::new(model).expect("a model").config.moe.expect("experts");
+                assert_eq!(stats.is_some(), slots < moe.experts, "{what}");
+                assert!(stats.is_none_or(|s| s.misses > 0 && s.bytes > 0 && s.slots == slots), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_that_changes_fails_requests_and_nothing_else() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let model = file("qwen3moe", dir.path());
+    let path = dir.path().join("qwen3moe.gguf");
+    let mut engine = open(&model, &with_slots(options(), Some(2)));
+    let request = || greedy(prompt(50, 1), 20);
+    let (want, _) = answer(&mut engine, Request { cache: false, ..request() });
+    let time = std::fs::metadata(&path).and_then(|m| m.modified()).expect("its time");
+    let bytes = std::fs::read(&path).expect("the file");
+
+    let fails = |engine: &mut Engine| {
+        let (_, events) = submit(engine, Request { cache: false, ..request() });
+        finish(engine);
+        match collect(&events) {
+            Err(Error::Device(why)) => why,
+            other => panic!("{other:?}"),
+        }
+    };
+    std::fs::OpenOptions::new().write(true).open(&path).and_then(|f| f.set_len(1000)).expect("truncated");
+    let why = fails(&mut engine);
+    assert!(why.contains("qwen3moe.gguf") && why.contains("1000 now"), "{why}");
+    // Other bytes of the same length.
+    std::fs::write(&path, vec![0; bytes.len()]).expect("written");
+    let why = fails(&mut engine);
+    assert!(why.contains("was changed"), "{why}");
+    assert!(!engine.is_broken());
+
+    // As it was: the engine goes on.
+    std::fs::write(&path, &bytes).expect("written");
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("it opens");
+    file.set_modified(time).expect("its time is set");
+    assert_eq!(answer(&mut engine, Request { cache: false, ..request() }).0, want);
+}
+
+#[test]
+fn memory_is_counted_with_slots() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let report = Report::new(&file("qwen35moe", dir.path())).expect("a model");
+    let limits = options().limits(400, report.state_bytes()).expect("limits");
+    let all = report.memory(&limits, false);
+    assert_eq!(report.expert_slots(all, all.total()), None);
+    let least = report.least_memory(all).expect("it has experts");
+    assert_eq!(report.expert_slots(all, least.total() - 1), None);
+    // A tiny model is smaller than what is kept beside weights: then all are in memory.
+    let experts = report.expert_bytes();
+    assert!(experts > 0 && least.total() + experts * 5 / 8 >= all.total());
+    let with = |slots| report.with_slots(all, Some(slots)).total();
+    assert_eq!(with(8) - with(4), experts / 2);
+    let made_up = Report::new(&tiny("qwen35moe", Mix::Q4KM).expect("a model")).expect("a report");
+    assert!(made_up.not_stored.is_some() && made_up.least_memory(all).is_none());
+}
