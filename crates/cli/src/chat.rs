@@ -130,6 +130,16 @@ impl Conversation {
         self.messages.push(json!({"role": role, "content": content}));
     }
 
+    /// Appends a question about images, each a part of a message.
+    pub fn ask(&mut self, images: Vec<Value>, text: &str) {
+        if images.is_empty() {
+            return self.push("user", text);
+        }
+        let text = json!({"type": "text", "text": text});
+        let parts: Vec<Value> = images.into_iter().chain([text]).collect();
+        self.messages.push(json!({"role": "user", "content": parts}));
+    }
+
     /// The template's inputs.
     pub fn input(&self, add_generation_prompt: bool) -> ChatInput {
         let system = self.system.iter().map(|text| json!({"role": "system", "content": text}));
@@ -207,7 +217,14 @@ fn check(message: &Value) -> anyhow::Result<()> {
         Value::Array(parts) => {
             for (j, part) in parts.iter().enumerate() {
                 let kind = part["type"].as_str().unwrap_or("unknown");
-                ensure!(kind == "text", "content[{j}] is of type '{kind}'; only text is understood");
+                if crate::images::is_image(part) {
+                    crate::images::check(part).with_context(|| format!("content[{j}] (image_url)"))?;
+                    continue;
+                }
+                ensure!(
+                    kind == "text",
+                    "content[{j}] is of type '{kind}'; only text and images are understood"
+                );
                 ensure!(part["text"].is_string(), "content[{j}] has no text");
             }
         }

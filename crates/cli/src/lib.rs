@@ -14,6 +14,7 @@ mod device_memory;
 mod doctor;
 mod embedded;
 mod experts;
+mod images;
 mod imatrix;
 mod keys;
 mod library;

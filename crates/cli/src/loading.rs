@@ -1,5 +1,7 @@
 //! Loads an opened model, if it fits into memory. Called by the commands that generate or score.
 
+use std::io::IsTerminal;
+
 use octet_engine::engine::{Engine, Options};
 use octet_engine::report::Report;
 use octet_engine::score::Scorer;
@@ -7,14 +9,25 @@ use octet_engine::score::Scorer;
 use crate::args::EngineArgs;
 use crate::device::{Among, least};
 use crate::device_memory::{Split, Wanted};
+use crate::images::ImageFlags;
 use crate::progress::Bar;
 use crate::settings::Settings;
 use crate::stderr::note;
 
 /// Loads a model for generation, if it fits.
-pub fn load(model: &octet_weights::Model, args: &EngineArgs, settings: &Settings) -> anyhow::Result<Engine> {
+pub fn load(
+    model: &octet_weights::Model,
+    args: &EngineArgs,
+    images: &ImageFlags,
+    settings: &Settings,
+) -> anyhow::Result<Engine> {
     let mut options = args.options(settings)?;
+    options.vision = images.tower(model)?;
     check(model, args, std::slice::from_mut(&mut options))?;
+    images.keep_on_processor(&mut options)?;
+    if let Some(vision) = options.vision.as_ref().filter(|_| std::io::stderr().is_terminal()) {
+        note!("{}", crate::images::describe(vision));
+    }
     let bar = Bar::bytes("loading");
     Ok(Engine::open(model, &options, &mut |done, all| bar.update(done, all))?)
 }

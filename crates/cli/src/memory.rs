@@ -22,12 +22,14 @@ pub fn bound() -> String {
     }
 }
 
-/// The memory of a model opened with `options`, including its draft model.
+/// The memory of a model opened with `options`, including its draft model and the tower that reads images.
 pub fn needed(report: &Report, options: &Options) -> anyhow::Result<Memory> {
     let made_for = report.config.context_length;
     let limits = options.limits(made_for, report.state_bytes())?;
     let memory = report.with_slots(report.memory(&limits, options.cpu.exact), options.cpu.expert_slots);
-    Ok(memory.with_draft(options.draft_memory(made_for)?))
+    let memory = memory.with_draft(options.draft_memory(made_for)?);
+    let tower = options.vision.as_ref().map_or(0, |vision| vision.file.size_bytes());
+    Ok(Memory { weights: memory.weights + tower, ..memory })
 }
 
 /// Tokens of a prompt that are computed at once, at least, if experts are on disk: each of them is then read once for so many tokens.

@@ -7,6 +7,7 @@ use octet_compute::cpu::CpuOptions;
 use octet_engine::engine::Options;
 use octet_engine::models::Limits;
 use octet_engine::report::{Memory, Report, TypeShare};
+use octet_engine::vision;
 use octet_hub::{Hub, Preview, Reference, Silent};
 use serde_json::{Value, json};
 
@@ -47,6 +48,8 @@ pub struct ShowArgs {
     json: bool,
     #[command(flatten)]
     kv: KvArgs,
+    #[command(flatten)]
+    images: crate::images::ImageFlags,
 }
 
 /// Default context size of the memory estimate.
@@ -77,8 +80,10 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
     let bills = named.map(|device| Bill::new(*device, args.gpu_memory, &report, &limits, &options));
     let bills = bills.collect::<anyhow::Result<Vec<_>>>()?;
     let mut out = std::io::stdout().lock();
+    let vision = args.images.tower(&model)?;
     if args.json {
         let mut json = as_json(&report, &limits, context);
+        json["images"] = vision.as_ref().map_or(Value::Null, image_json);
         if !bills.is_empty() {
             json["devices"] = bills.iter().map(Bill::json).collect();
         }
@@ -87,6 +92,9 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
         write!(out, "{}", report.text(&limits))?;
         if let Some(line) = on_disk(&report, &limits) {
             writeln!(out, "{line}")?;
+        }
+        if let Some(vision) = &vision {
+            writeln!(out, "\n{}", image_text(vision))?;
         }
         if !bills.is_empty() {
             writeln!(out)?;
@@ -210,6 +218,27 @@ fn as_json(r: &Report, limits: &Limits, context: usize) -> Value {
             "min_p": r.sampling.min_p,
             "repetition_penalty": r.sampling.repetition_penalty,
         },
+    })
+}
+
+/// Sizes of images whose tokens are shown.
+const IMAGE_SIZES: [[usize; 2]; 3] = [[640, 480], [1280, 720], [1920, 1080]];
+
+/// The tower, and tokens of images of some sizes.
+fn image_text(vision: &vision::Options) -> String {
+    let Ok(tower) = vision.tower() else { return String::new() };
+    let tokens = IMAGE_SIZES.iter().filter_map(|size| Some((size, tower.tokens(*size).ok()?)));
+    let tokens = tokens.map(|([w, h], t)| format!("{} for {w} x {h}", t[0] * t[1])).collect::<Vec<_>>();
+    format!("{}\n  tokens of an image: {}", crate::images::describe(vision), tokens.join(", "))
+}
+
+fn image_json(vision: &vision::Options) -> Value {
+    let Ok(tower) = vision.tower() else { return Value::Null };
+    json!({
+        "projector": tower.kind,
+        "origin": vision.file.origin,
+        "bytes": vision.file.size_bytes(),
+        "tokens_max": tower.tokens_max(),
     })
 }
 

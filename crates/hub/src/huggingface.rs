@@ -12,7 +12,7 @@ use crate::http::{Call, Trust};
 use crate::preview::{self, Preview};
 use crate::progress::{Event, Meter, Progress};
 use crate::reference::{HubRef, is_safe};
-use crate::select::{Chosen, choose};
+use crate::select::{Chosen, choose, projector};
 
 /// Maximum size of a repository's listing, which is usually a few megabytes at most.
 const LISTING_BYTES_MAX: u64 = 64 << 20;
@@ -36,7 +36,15 @@ pub(crate) fn pull(fetcher: &Fetcher, reference: &HubRef, progress: &dyn Progres
     let chosen = choose(&files, &reference.select).map_err(|what| Error::choice(&reference.repo, what))?;
     let entry = Entry::hub(&fetcher.config.cache, &reference.repo);
     let mut remotes = Vec::new();
-    for name in chosen.files() {
+    // A GGUF model's projector lies beside it. The model comes first.
+    let projector = match &chosen {
+        Chosen::Gguf(names) => names.first().and_then(|model| projector(&files, model)),
+        Chosen::Directory(_) => None,
+    };
+    if let Some(name) = &projector {
+        progress.event(Event::Note(&format!("the model reads images with {name}, which is fetched, too")));
+    }
+    for name in chosen.files().iter().chain(&projector) {
         remotes.push(describe(fetcher, reference, &commit, name, progress)?);
     }
     let missing = remotes.iter().filter(|r| !is_cached(&entry, &commit, r));

@@ -59,3 +59,4 @@ pub use pip::{DEFAULT_INDEX, PipConfig};
 pub use preview::Preview;
 pub use progress::{Event, Progress, Silent};
 pub use reference::{HubRef, MAIN, Reference, Select, ShortRef};
+pub use select::{is_projector, projector_rank};

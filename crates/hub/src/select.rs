@@ -115,6 +115,30 @@ pub(crate) fn ggufs(files: &[String]) -> Vec<Gguf> {
         .collect()
 }
 
+/// Whether a file is a projector, which reads images for a model: llama.cpp's `mmproj-*.gguf`.
+pub fn is_projector(file: &str) -> bool {
+    let base = file.rsplit('/').next().unwrap_or(file).to_ascii_lowercase();
+    base.ends_with(".gguf") && base.contains("mmproj")
+}
+
+/// The order in which projectors are preferred: half precision, full precision, then quantised ones.
+pub fn projector_rank(file: &str) -> usize {
+    let label = file.rsplit('/').next().and_then(|base| label(base.trim_end_matches(".gguf")));
+    let order = ["F16", "FP16", "BF16", "F32", "FP32", "Q8_0"];
+    order
+        .iter()
+        .position(|o| label.as_deref().is_some_and(|l| l.eq_ignore_ascii_case(o)))
+        .unwrap_or(order.len())
+}
+
+/// The projector of a listing that belongs to a model: in the folder of its file, or at the top.
+pub(crate) fn projector(files: &[String], model: &str) -> Option<String> {
+    let folder = |file: &str| file.rsplit_once('/').map_or("", |(folder, _)| folder).to_string();
+    let near = |file: &&String| is_projector(file) && [folder(model), String::new()].contains(&folder(file));
+    let rank = |file: &&String| (folder(file) != folder(model), projector_rank(file), (*file).clone());
+    files.iter().filter(near).min_by_key(rank).cloned()
+}
+
 /// `model-00002-of-00003` as (`model`, 2, 3).
 pub(crate) fn split_suffix(stem: &str) -> Option<(&str, usize, usize)> {
     let (rest, parts) = stem.rsplit_once("-of-")?;
@@ -305,6 +329,23 @@ mod tests {
                 "config.json",
             ]))
         );
+    }
+
+    #[test]
+    fn a_projector_lies_beside_its_model() {
+        let files = names(&[
+            "a-Q4_0.gguf",
+            "mmproj-F32.gguf",
+            "mmproj-a-BF16.gguf",
+            "b/c.gguf",
+            "b/mmproj-Q8_0.gguf",
+        ]);
+        assert_eq!(projector(&files, "a-Q4_0.gguf").as_deref(), Some("mmproj-a-BF16.gguf"));
+        assert_eq!(projector(&files, "b/c.gguf").as_deref(), Some("b/mmproj-Q8_0.gguf"));
+        assert_eq!(projector(&files, "d/c.gguf").as_deref(), Some("mmproj-a-BF16.gguf"));
+        assert_eq!(projector(&repo(), "Qwen3.6-35B-A3B-Q8_0.gguf").as_deref(), Some("mmproj-BF16.gguf"));
+        assert_eq!(projector(&files[..1], "a-Q4_0.gguf"), None);
+        assert!(!is_projector("model.gguf") && !is_projector("mmproj.txt"));
     }
 
     #[test]

@@ -93,6 +93,28 @@ pub fn resident_bytes() -> u64 {
     1024 * line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number")
 }
 
+/// Width, height, and red, green and blue bytes of a PNG file of 8 bits a channel. What is transparent is over
+/// white.
+///
+/// # Panics
+/// If it is none.
+pub fn png(path: &std::path::Path) -> (usize, usize, Vec<u8>) {
+    let file = std::io::BufReader::new(std::fs::File::open(path).expect("an image"));
+    let mut reader = png::Decoder::new(file).read_info().expect("a PNG file");
+    let mut bytes = vec![0; reader.output_buffer_size().expect("a size")];
+    let info = reader.next_frame(&mut bytes).expect("a frame");
+    assert_eq!(info.bit_depth, png::BitDepth::Eight, "{}", path.display());
+    let channels = info.color_type.samples();
+    let pixels = bytes[..info.buffer_size()].chunks_exact(channels);
+    let rgb = pixels.flat_map(|p| {
+        let rgb = if channels < 3 { [p[0]; 3] } else { [p[0], p[1], p[2]] };
+        let alpha = if channels.is_multiple_of(2) { u32::from(p[channels - 1]) } else { 255 };
+        rgb.map(|v| ((255 * (255 - alpha) + u32::from(v) * alpha + 127) / 255) as u8)
+    });
+    let rgb = rgb.collect();
+    (info.width as usize, info.height as usize, rgb)
+}
+
 /// Golden vectors from one safetensors file.
 pub struct Golden(Vec<u8>);
 

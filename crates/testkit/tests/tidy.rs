@@ -120,6 +120,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "synth",
             "quantize",
             "hub",
+            "images",
             "keys",
             "parser",
             "api",

@@ -154,7 +154,7 @@ mod tests {
         for (flag, what) in [
             ("--lora", "adapter"),
             ("--rope-scaling", "the model's file"),
-            ("--mmproj", "images"),
+            ("--mmproj-url", "--mmproj"),
             ("--grammar", "in requests"),
             ("--ssl-key-file", "docs/deploy.md"),
         ] {

@@ -35,7 +35,8 @@ const LOG: Meaning = Ignored("-v and RUST_LOG say what is logged, to standard er
 const ALWAYS: Meaning = Ignored("always on");
 const PAGE: Meaning = Ignored("the chat page has no settings on the server");
 const CORS: Meaning = Ignored("--cors-origin says which web pages may use the server");
-const VISION: Meaning = Ignored("no model sees images here");
+const VISION: Meaning = Ignored("projectors run on the processor");
+const VIDEO: Meaning = Ignored("no model sees videos here");
 
 const LORA: Meaning = Refused("merge the adapter into the model's file");
 const CONTROL: Meaning = Refused("leave it out");
@@ -118,9 +119,11 @@ pub(super) const FLAGS: &[(&str, Takes, Meaning)] = &[
     ("--log-timestamps --no-log-timestamps", Nothing, LOG),
     ("--log-file --log-prompts-dir -lv --verbosity --log-verbosity", Value, LOG),
     ("--log-colors", Switch, LOG),
-    ("--no-mmproj --mmproj-auto --no-mmproj-auto --mmproj-offload --no-mmproj-offload", Nothing, VISION),
-    ("-mmdev --mmproj-device --image-min-tokens --image-max-tokens --mtmd-batch-max-tokens", Value, VISION),
-    ("--video-fps --video-timestamp-interval --video-ffmpeg-dir --media-path", Value, VISION),
+    ("--mmproj-auto", Nothing, Ignored("a projector beside the model is always found")),
+    ("--no-mmproj-auto", Nothing, Here("--no-mmproj")),
+    ("--mmproj-offload --no-mmproj-offload", Nothing, VISION),
+    ("-mmdev --mmproj-device --mtmd-batch-max-tokens", Value, VISION),
+    ("--video-fps --video-timestamp-interval --video-ffmpeg-dir --media-path", Value, VIDEO),
     // No effect: speculative decoding, which never changes answers.
     ("-ctkd --cache-type-k-draft --spec-draft-type-k", Value, DRAFT),
     ("-ctvd --cache-type-v-draft --spec-draft-type-v", Value, DRAFT),
@@ -173,7 +176,7 @@ pub(super) const FLAGS: &[(&str, Takes, Meaning)] = &[
     ("--guided-decoding-backend --structured-outputs-config", Value, Ignored("there is one")),
     ("--disable-log-requests --disable-log-stats --enable-log-requests", Nothing, LOG),
     ("--uvicorn-log-level --max-log-len", Value, LOG),
-    ("--limit-mm-per-prompt", Value, VISION),
+    ("--limit-mm-per-prompt", Value, Ignored("a request may have 256 images")),
     // Refused: other answers.
     ("--lora --lora-scaled --lora-modules", Value, LORA),
     ("--enable-lora", Nothing, LORA),
@@ -183,7 +186,8 @@ pub(super) const FLAGS: &[(&str, Takes, Meaning)] = &[
     ("--yarn-orig-ctx --yarn-ext-factor --yarn-attn-factor", Value, ROPE),
     ("--yarn-beta-slow --yarn-beta-fast", Value, ROPE),
     ("--override-kv", Value, Refused("change the model's file instead")),
-    ("-mm --mmproj -mmu --mmproj-url", Value, Refused("no model accepts images; leave it out")),
+    ("-mm", Value, Here("--mmproj")),
+    ("-mmu --mmproj-url", Value, Refused("download the projector, and name its file with --mmproj")),
     (
         "--context-shift",
         Nothing,

@@ -15,13 +15,15 @@ use super::state::{Answers, Chat, Last, Next};
 use super::tools::{TURNS_MAX, Toolbox};
 use crate::advice::{Place, advice};
 use crate::chat::Conversation;
+use crate::images::{dropped, part};
 use crate::sampling;
 use crate::stderr::note;
+use crate::units::count;
 
 /// Settings of a chat.
 pub struct Options {
-    /// A first prompt to answer.
-    pub first: Option<String>,
+    /// A first prompt to answer, after its images.
+    pub first: Option<(Vec<Value>, String)>,
     /// The file for the input history.
     pub history: Option<PathBuf>,
     pub show: Reasoning,
@@ -40,14 +42,15 @@ pub type Load<'a> = Box<dyn FnOnce(Conversation) -> anyhow::Result<Session> + 'a
 /// Reads and answers until the user exits.
 pub fn run(session: Session, model: String, options: &mut Options, open: &Open<'_>) -> anyhow::Result<()> {
     let (changed, answers) = (Vec::new(), Answers::default());
-    let mut chat = Chat { session, model, changed, last: None, answers, utf8: options.utf8 };
+    let mut chat =
+        Chat { session, model, changed, last: None, answers, images: Vec::new(), utf8: options.utf8 };
     let mut input = Input::new(options.history.as_deref())?;
     if matches!(input, Input::Editor { .. }) {
         chat.print_header();
     }
     let before = chat.session.chat.messages.clone();
-    if let Some(text) = &options.first {
-        chat.session.chat.push("user", text);
+    if let Some((images, text)) = &options.first {
+        chat.session.chat.ask(images.clone(), text);
     }
     if chat.session.chat.is_waiting() {
         chat.answer(options, before)?;
@@ -73,8 +76,11 @@ pub fn run(session: Session, model: String, options: &mut Options, open: &Open<'
                 None if text.trim().is_empty() => {}
                 None => {
                     let before = chat.session.chat.messages.clone();
-                    chat.session.chat.push("user", text.trim());
-                    chat.answer(options, before)?;
+                    match chat.ask(text.trim()) {
+                        Ok(true) => chat.answer(options, before)?,
+                        Ok(false) => {}
+                        Err(e) => complain(&e, ""),
+                    }
                 }
             },
         }
@@ -86,6 +92,20 @@ impl Chat {
         // The end of a path is the most specific part.
         let name = Path::new(&self.model).file_name().unwrap_or_default().to_string_lossy();
         note!("{name}, {} tokens of context. /help lists the commands.", self.session.engine.context());
+    }
+
+    /// Adds a question with its images: those of `/image`, and files that are dropped into the text. False if there is only an image.
+    fn ask(&mut self, text: &str) -> anyhow::Result<bool> {
+        let (files, text) = if self.session.sees() { dropped(text) } else { (Vec::new(), text.to_string()) };
+        for file in &files {
+            self.images.push(part(file)?);
+        }
+        if text.is_empty() {
+            note!("{} for the next question", count(self.images.len(), "image"));
+            return Ok(false);
+        }
+        self.session.chat.ask(std::mem::take(&mut self.images), &text);
+        Ok(true)
     }
 
     /// Answers the conversation. If that fails, reports why and restores the messages `before`.

@@ -22,6 +22,7 @@ const HELP: &str = "\
   /set kwargs JSON        variables of the chat template
   /model                  the model in use
   /model NAME             continue with another model; keeps the conversation and changed settings
+  /image FILE             an image for the next question; a dropped file is one, too
   /regenerate             answer the last question again
   /clear                  forget the conversation; the system message stays
   /save FILE, /load FILE  save the conversation as JSON, continue a saved one
@@ -32,8 +33,19 @@ Several lines: begin and end them with \"\"\", or press Alt-Enter for each new o
 A line that begins with a space is not a command. Tab completes commands and file names.";
 
 /// Their names, for completion.
-pub const NAMES: &[&str] =
-    &["/bye", "/clear", "/experts", "/help", "/load", "/model", "/regenerate", "/save", "/set", "/stats"];
+pub const NAMES: &[&str] = &[
+    "/bye",
+    "/clear",
+    "/experts",
+    "/help",
+    "/image",
+    "/load",
+    "/model",
+    "/regenerate",
+    "/save",
+    "/set",
+    "/stats",
+];
 
 /// Executes a command, given without its slash.
 pub fn execute(command: &str, chat: &mut Chat) -> anyhow::Result<Next> {
@@ -60,6 +72,12 @@ pub fn execute(command: &str, chat: &mut Chat) -> anyhow::Result<Next> {
             let before = messages.clone();
             messages.truncate(question + 1);
             return Ok(Next::Answer { before });
+        }
+        "image" => {
+            let path = path(rest, "image")?;
+            ensure!(session.sees(), "the model reads no images: it has no projector (--mmproj names one)");
+            chat.images.push(crate::images::part(path)?);
+            note!("{} for the next question", count(chat.images.len(), "image"));
         }
         "save" => {
             let path = path(rest, "save")?;

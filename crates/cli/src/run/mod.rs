@@ -23,6 +23,7 @@ use octet_engine::engine::Finish;
 
 use crate::args::{EngineArgs, ModelArgs};
 use crate::chat::{ChatArgs, Conversation, read, standard_input};
+use crate::images::{self, ImageFlags};
 use crate::numbers::{count, port};
 use crate::sampling::{SamplingArgs, recommended};
 use crate::settings::Settings;
@@ -59,6 +60,9 @@ pub struct RunArgs {
     /// File whose text is appended to the prompt; may be given several times.
     #[arg(short, long, value_name = "FILE", help_heading = "Prompt")]
     file: Vec<PathBuf>,
+    /// Image that the prompt is about, PNG, JPEG, WebP or GIF; may be given several times. In a chat: /image FILE.
+    #[arg(long, value_name = "FILE", help_heading = "Prompt", conflicts_with = "raw")]
+    image: Vec<PathBuf>,
     /// Conversation to continue, as written by /save or in OpenAI's format. If its last message is the user's,
     /// no prompt is needed.
     #[arg(long, value_name = "FILE", help_heading = "Prompt", conflicts_with = "raw")]
@@ -71,7 +75,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "raw")]
     mcp: Option<PathBuf>,
     /// Chat in the browser: serve the model to this machine and open the page. `octet serve` has more options.
-    #[arg(long, conflicts_with_all = ["interactive", "json", "raw", "file", "messages", "hide_thinking", "verbose", "no_history", "ChatArgs", "SamplingArgs", "SamplerArgs"])]
+    #[arg(long, conflicts_with_all = ["interactive", "json", "raw", "file", "image", "messages", "hide_thinking", "verbose", "no_history", "ChatArgs", "SamplingArgs", "SamplerArgs"])]
     web: bool,
     /// With --web: port of the page; 0 picks a free port. The browser keeps conversations by port.
     #[arg(long, value_name = "N", default_value_t = 8080, value_parser = port, requires = "web")]
@@ -101,6 +105,8 @@ pub struct RunArgs {
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
+    images: ImageFlags,
+    #[command(flatten)]
     engine: EngineArgs,
 }
 
@@ -112,7 +118,7 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
         if text.is_some() || first.is_some_and(crate::model::is_other_word) {
             return Err(Usage("--web takes no prompt; type it in the page".into()).into());
         }
-        crate::serve::page(name, args.port, args.mcp.clone(), &args.engine, settings)?;
+        crate::serve::page(name, args.port, args.mcp.clone(), &args.images, &args.engine, settings)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut chat = args.chat.conversation(args.messages.as_deref())?;
@@ -134,10 +140,16 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
         crate::model::check(&name)?;
         return Err(Usage("the prompt is empty".into()).into());
     }
+    let images = args.image.iter().map(|file| images::part(file)).collect::<anyhow::Result<Vec<_>>>()?;
+    if !images.is_empty() && prompt.is_none() {
+        return Err(
+            Usage("--image needs a prompt: what is asked about it? In a chat: /image FILE".into()).into()
+        );
+    }
     let model = crate::model::open(&name, settings)?;
     let interrupt = Interrupt::install(task == Task::Chat)?;
     if let (Task::Answer { .. }, Some(text)) = (task, &prompt) {
-        chat.push("user", text);
+        chat.ask(images.clone(), text);
     }
     let mut tools = args.mcp.as_deref().map(|file| Toolbox::open(file, settings)).transpose()?.flatten();
     chat.tools = tools.as_ref().map(Toolbox::definitions).or(chat.tools);
@@ -149,7 +161,14 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
         Task::Chat => {
             let history = settings.data.as_ref().filter(|_| !args.no_history).map(|d| d.join("history"));
             let (show, utf8) = (show(args), settings.utf8);
-            let mut options = chat::Options { first: prompt, history, show, interrupt, utf8, tools };
+            let mut options = chat::Options {
+                first: prompt.map(|text| (images, text)),
+                history,
+                show,
+                interrupt,
+                utf8,
+                tools,
+            };
             let other = |name: &str| -> anyhow::Result<chat::Load<'_>> {
                 let model = crate::model::open(name, settings)?;
                 let recognised = recognised.clone();
@@ -233,7 +252,7 @@ fn open(
     tools: Vec<octet_parser::Tool>,
     settings: &Settings,
 ) -> anyhow::Result<Session> {
-    let mut engine = crate::loading::load(model, &args.engine, settings)?;
+    let mut engine = crate::loading::load(model, &args.engine, &args.images, settings)?;
     // If a program reads standard error, only unexpected devices are reported.
     if args.verbose || std::io::stderr().is_terminal() || engine.backend().memory_bytes().is_some() {
         let missing = args.engine.device.missing().filter(|_| args.verbose || is_first_today(settings));

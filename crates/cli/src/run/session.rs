@@ -1,17 +1,20 @@
 //! A conversation with a loaded model. Called by `run` and `run::chat`.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use octet_engine::engine::{Answer, Engine, Finish, Request};
 use octet_engine::sampler::StopStrings;
 use octet_engine::template::{ChatInput, ChatTemplate, ProbeBudget};
 use octet_engine::tokenizer::{Prompt, Special, Tokenizer};
+use octet_engine::vision::Resized;
 use octet_parser::{Delta, Format, Options, Parser, Start, Tool, ToolCall, ToolsVariable, derive};
 use octet_serve::{AnswerReader, ReaderEnd};
 use serde_json::{Map, Value, json};
 
 use super::print::Kind;
 use crate::chat::Conversation;
+use crate::images;
 use crate::stderr::note;
 
 /// A model with its conversation.
@@ -130,7 +133,7 @@ impl Session {
         &mut self,
         on_text: &mut dyn FnMut(Kind, &str) -> ControlFlow<()>,
     ) -> anyhow::Result<Reply> {
-        let (prompt, repeated, start) = self.prompt()?;
+        let (prompt, images, repeated, start) = self.prompt()?;
         // Without tools, calls are shown as text. Stop texts count in the answer's own text only, so the reader finds them.
         let stops = StopStrings::new(self.request.stop.clone())?;
         let reads_to_the_end = stops.is_empty();
@@ -163,7 +166,7 @@ impl Session {
                 ControlFlow::Continue(())
             }
         };
-        let mut request = Request { prompt, checkpoints: vec![repeated], ..self.request.clone() };
+        let mut request = Request { prompt, images, checkpoints: vec![repeated], ..self.request.clone() };
         request.stop.clear();
         if !reads_to_the_end {
             request.end = Some(Box::new(ReaderEnd::new(make)));
@@ -195,8 +198,26 @@ impl Session {
         if !chat.is_waiting() {
             chat.push("user", "?");
         }
-        template.render(&chat.input(true))?;
+        let mut input = chat.input(true);
+        self.take_images(&mut input)?;
+        template.render(&input)?;
         Ok(())
+    }
+
+    /// Whether the model reads images.
+    pub fn sees(&self) -> bool {
+        self.engine.rules().images.is_some()
+    }
+
+    /// Takes the images out of a template's input.
+    fn take_images(&self, input: &mut ChatInput) -> anyhow::Result<Vec<Arc<Resized>>> {
+        let images = images::take(&mut input.messages)?;
+        let Some(reader) = &self.engine.rules().images else {
+            let why = "the model reads no images: it has no projector (--mmproj names one)";
+            anyhow::ensure!(images.is_empty(), why);
+            return Ok(Vec::new());
+        };
+        Ok(images.iter().map(|image| reader.resize(image)).collect::<Result<_, _>>()?)
     }
 
     /// Clears the conversation, not the settings.
@@ -213,23 +234,33 @@ impl Session {
         a.finish == Finish::Length && a.prompt_tokens + a.tokens.len() >= self.engine.context()
     }
 
-    /// The prompt's tokens; how many of them later turns repeat; and where its answer begins.
-    fn prompt(&self) -> anyhow::Result<(Vec<u32>, usize, Start)> {
+    /// The prompt's tokens and images; how many of the tokens later turns repeat; and where its answer begins.
+    fn prompt(&self) -> anyhow::Result<(Vec<u32>, Vec<Arc<Resized>>, usize, Start)> {
         let tokenizer = self.engine.tokenizer();
         let Some(template) = &self.template else {
             let text: String = self.chat.messages.iter().filter_map(|m| m["content"].as_str()).collect();
             let mut ids = tokenizer.prefix().to_vec();
             ids.extend(tokenizer.encode(&text, Special::Parse)?);
             let all = ids.len();
-            return Ok((ids, all, Start::default()));
+            return Ok((ids, Vec::new(), all, Start::default()));
         };
-        let prompt = template.render(&self.chat.input(true))?;
+        let mut input = self.chat.input(true);
+        let images = self.take_images(&mut input)?;
+        let surround = |prompt: &mut Prompt| {
+            if let Some(reader) = &self.engine.rules().images {
+                reader.surround(prompt);
+            }
+        };
+        let mut prompt = template.render(&input)?;
+        surround(&mut prompt);
         let ids = tokenizer.encode_prompt(&prompt)?;
         // Some templates render only conversations that end with a question; then nothing is known to repeat.
-        let without = template.render(&self.chat.input(false)).unwrap_or(Prompt::default());
+        input.add_generation_prompt = false;
+        let mut without = template.render(&input).unwrap_or(Prompt::default());
+        surround(&mut without);
         let repeated = tokenizer.encode_prompt(&without)?;
         let repeated = ids.iter().zip(&repeated).take_while(|(a, b)| a == b).count();
-        Ok((ids, repeated, self.format.start(&prompt.text)))
+        Ok((ids, images, repeated, self.format.start(&prompt.text)))
     }
 
     /// The conversation and its model, as a file.

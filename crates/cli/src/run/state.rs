@@ -16,6 +16,8 @@ pub struct Chat {
     pub changed: Vec<(String, String)>,
     pub last: Option<Last>,
     pub answers: Answers,
+    /// Images for the next question, as parts of a message.
+    pub images: Vec<Value>,
     /// The terminal shows UTF-8.
     pub utf8: bool,
 }

@@ -144,6 +144,8 @@ pub struct ServerArgs {
           value_parser = from_minus_one_u32,
           help_heading = "Sampling defaults (for requests that set nothing)")]
     predict: Option<i64>,
+    #[command(flatten)]
+    pub images: crate::images::ImageFlags,
 }
 
 impl ServerArgs {

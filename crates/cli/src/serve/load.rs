@@ -20,6 +20,7 @@ use crate::args::{IsaArg, KvArg};
 use crate::chat::TEXT_BYTES_MAX;
 use crate::device::{Among, DeviceFlags, least};
 use crate::device_memory::Split;
+use crate::images::{self, ImageFlags};
 use crate::model::{Place, locate, open};
 use crate::sampling::server_defaults;
 use crate::settings::Settings;
@@ -32,6 +33,7 @@ const SCORE_TOKENS: usize = 32;
 pub struct Load {
     engine: EngineOptions,
     device: DeviceFlags,
+    images: ImageFlags,
     queue: usize,
     disk_bytes: u64,
     /// The source of the template.
@@ -63,6 +65,7 @@ impl Load {
                 ..args.engine.options(settings)?
             },
             device: args.engine.device.clone(),
+            images: s.images.clone(),
             queue: s.max_queue,
             disk_bytes: s.cache_disk_size,
             chat_template: s.template()?,
@@ -168,7 +171,13 @@ impl Load {
             }
         };
         let split = bill.split();
-        let text = bill.text(name, &report);
+        let mut text = bill.text(name, &report);
+        let mut bill = bill;
+        bill.options.vision = self.images.tower(&file)?;
+        self.images.keep_on_processor(&mut bill.options)?;
+        if let Some(vision) = &bill.options.vision {
+            text += &format!("  {}\n", images::describe(vision));
+        }
         let device = bill.options.device.as_ref().map(|d| d.name().to_string());
         let open = move || place.open().map_err(octet_serve::BoxError::from);
         let spec = ModelSpec {

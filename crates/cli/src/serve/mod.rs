@@ -20,6 +20,7 @@ use octet_serve::{ImageFetcher, Keys, Memory, ModelSpec, Options, Reserved, Serv
 use tokio::sync::watch;
 
 use crate::args::EngineArgs;
+use crate::images::ImageFlags;
 use crate::model::reference;
 use crate::settings::{self, Settings};
 use crate::stderr::note;
@@ -113,12 +114,14 @@ pub fn page(
     model: String,
     port: u16,
     mcp: Option<PathBuf>,
+    images: &ImageFlags,
     engine: &EngineArgs,
     settings: &Settings,
 ) -> anyhow::Result<()> {
     let mut args = ServeArgs { positional: vec![model], engine: engine.clone(), ..ServeArgs::plain()? };
     args.server.port = port;
     args.server.mcp = mcp;
+    args.server.images = images.clone();
     serve(&args, settings, true)
 }
 

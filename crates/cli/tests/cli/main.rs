@@ -6,6 +6,7 @@ mod compare;
 mod config_command;
 mod endpoint;
 mod experts;
+mod images;
 mod inside;
 mod keys_cli;
 #[cfg(target_os = "linux")]

@@ -58,6 +58,13 @@ pub struct Batch {
     outputs: Vec<u32>,
     /// Pages that are written to.
     written: Vec<u32>,
+    /// Coordinates of each token; empty if no token has any.
+    turns: Vec<[u32; 3]>,
+    /// The positions `[first, end]` of each token's block; empty if no token is in one.
+    blocks: Vec<[u32; 2]>,
+    /// Tokens whose embeddings are given, and these, all of one width.
+    given: Vec<u32>,
+    embeddings: Vec<f32>,
 }
 
 impl Batch {
@@ -70,6 +77,7 @@ impl Batch {
             pages: Vec::with_capacity(pages),
             outputs: Vec::with_capacity(tokens),
             written: Vec::with_capacity(pages),
+            ..Self::default()
         }
     }
 
@@ -131,6 +139,10 @@ impl Batch {
         self.pages.clear();
         self.outputs.clear();
         self.written.clear();
+        self.turns.clear();
+        self.blocks.clear();
+        self.given.clear();
+        self.embeddings.clear();
     }
 
     /// Adds `tokens` of a sequence with `past` cached tokens; `pages` covers `past + tokens.len()` positions.
@@ -156,6 +168,12 @@ impl Batch {
         self.spans.push(Span { start, len, past, slot, from: slot, pages: pages_start, guesses: 0, redo });
         self.tokens.extend_from_slice(tokens);
         self.positions.extend((past..end).map(|p| p as u32));
+        if !self.turns.is_empty() {
+            self.turns.extend((past..end).map(|p| [p as u32; 3]));
+        }
+        if !self.blocks.is_empty() {
+            self.blocks.extend((past..end).map(|p| [p as u32, p as u32 + 1]));
+        }
         self.pages.extend_from_slice(pages);
         let end = start + tokens.len();
         self.outputs.extend((end - outputs.min(tokens.len())..end).map(|i| i as u32));
@@ -169,6 +187,73 @@ impl Batch {
         let span = self.spans.last_mut().expect("a span was added");
         assert!(guesses < span.len, "{guesses} guesses among {} tokens", span.len);
         (span.guesses, span.redo) = (guesses, redo);
+    }
+
+    /// The coordinates of the tokens of the newest span, by which a rotation of several axes turns ([`crate::backend::Axes`]): time, row and
+    /// column. For tokens without any, each is the position.
+    ///
+    /// # Panics
+    /// If there are not as many as tokens.
+    pub fn turn(&mut self, turns: impl Iterator<Item = [u32; 3]>) {
+        let span = self.spans.last().expect("a span was added");
+        if self.turns.is_empty() {
+            self.turns.extend(self.positions.iter().map(|p| [*p; 3]));
+        }
+        self.turns.truncate(span.start);
+        self.turns.extend(turns);
+        assert_eq!(self.turns.len(), self.tokens.len(), "coordinates for each token");
+    }
+
+    /// Positions `block` of the newest span's sequence are a block: its tokens see all of it where attention is two-way. Those that this
+    /// span does not have are in the cache already.
+    ///
+    /// # Panics
+    /// If the page table does not cover it.
+    pub fn see(&mut self, block: std::ops::Range<usize>) {
+        let span = self.spans.last().expect("a span was added");
+        assert!((self.pages.len() - span.pages) * PAGE_TOKENS >= block.end, "pages for {block:?}");
+        if self.blocks.is_empty() {
+            self.blocks.extend(self.positions.iter().map(|p| [*p, *p + 1]));
+        }
+        let of_span = block.start.max(span.past)..block.end.min(span.past + span.len);
+        for position in of_span {
+            self.blocks[span.start + position - span.past] = [block.start as u32, block.end as u32];
+        }
+    }
+
+    /// Token `token` of the batch has this embedding, whatever its id; further values are added after the first layers (deepstack), a row of
+    /// the model's width after each. Tokens are given in ascending order, with embeddings of one length.
+    pub fn give(&mut self, token: usize, embedding: &[f32]) {
+        debug_assert!(token < self.tokens.len() && self.given.last().is_none_or(|t| (*t as usize) < token));
+        self.given.push(token as u32);
+        self.embeddings.extend_from_slice(embedding);
+        assert_eq!(self.embeddings.len(), self.given.len() * embedding.len(), "embeddings of one length");
+    }
+
+    /// Coordinates of all tokens, if some have any.
+    pub fn turns(&self) -> Option<&[[u32; 3]]> {
+        (!self.turns.is_empty()).then_some(&self.turns)
+    }
+
+    /// Coordinates of a token: its position if it has none.
+    pub fn turn_of(&self, token: usize) -> [u32; 3] {
+        self.turns.get(token).copied().unwrap_or([self.positions[token]; 3])
+    }
+
+    /// The positions `[first, end]` of each token's block, if some tokens are in one. Both never decrease within a span.
+    pub fn blocks(&self) -> Option<&[[u32; 2]]> {
+        (!self.blocks.is_empty()).then_some(&self.blocks)
+    }
+
+    /// The block of a token: its own position if it is in none.
+    pub fn block_of(&self, token: usize) -> [usize; 2] {
+        let position = self.positions[token];
+        self.blocks.get(token).copied().unwrap_or([position, position + 1]).map(|p| p as usize)
+    }
+
+    /// Tokens with given embeddings, and these `[given, width]`.
+    pub fn given(&self) -> (&[u32], &[f32]) {
+        (&self.given, &self.embeddings)
     }
 
     /// The newest span starts with the state of slot `from`, and with the inputs of guesses that are kept there. Its own slot gets the new

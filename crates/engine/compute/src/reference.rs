@@ -352,6 +352,19 @@ impl Backend for Reference {
         }
     }
 
+    fn place(
+        &mut self,
+        to: &[u32],
+        width: usize,
+        x: &Vec<f32>,
+        [at, stride]: [usize; 2],
+        mut out: Out<Self>,
+    ) {
+        for (i, &row) in to.iter().enumerate() {
+            put(again(&mut out), row as usize, &x[i * stride + at..][..width]);
+        }
+    }
+
     fn project<const N: usize>(
         &mut self,
         n: usize,

@@ -147,6 +147,7 @@ fn attention<B: Backend>(be: &mut B, r: &mut Random) -> Result<Attention<B>, Err
             pairing: RopePairing::Half,
             inv_freq: be.vector(&frequencies)?,
             scale: 1.0,
+            axes: None,
         }),
         ..Attention::plain(HEADS, KV_HEADS, HEAD_DIM)
     })

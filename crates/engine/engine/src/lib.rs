@@ -15,5 +15,6 @@ pub mod scheduler;
 pub mod score;
 pub mod template;
 pub mod tokenizer;
+pub mod vision;
 
 pub use error::Error;

@@ -470,6 +470,10 @@ impl Backend for Vulkan {
         self.guard(|be| be.project_add(n, x, w, residual(out)?));
     }
 
+    fn place(&mut self, _: &[u32], _: usize, _: &Buf, _: [usize; 2], _: Out<Self>) {
+        self.guard(|_| Err(unsupported()));
+    }
+
     fn per_head(&mut self, _: usize, _: &Buf, _: &Weight, _: usize, _: &mut Buf) {
         self.guard(|_| Err(unsupported()));
     }

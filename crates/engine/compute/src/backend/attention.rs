@@ -45,6 +45,17 @@ pub struct Rope<B: Backend> {
     pub inv_freq: B::Buf,
     /// Factor of sines and cosines: YaRN's attention factor; 1 for all others.
     pub scale: f32,
+    /// Pairs that turn by different coordinates of a token; `None`: all by its position.
+    pub axes: Option<Axes>,
+}
+
+/// A rotation by several coordinates, for tokens that have some ([`crate::Batch::turn`]); for the others it is the usual one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Axes {
+    /// The coordinate that each pair turns by `[dims / 2]`: 0 time, 1 row, 2 column.
+    pub of_pair: Vec<u8>,
+    /// The rotated dimensions are this many equal parts, each of which is paired within itself.
+    pub parts: usize,
 }
 
 /// Softmax attention of one layer. `q`, `k`, `v` come from their projections un-normalised and un-rotated.
@@ -76,6 +87,8 @@ pub struct Attention<B: Backend> {
     pub rope: Option<Rope<B>>,
     /// The positions that are attended to.
     pub window: Window,
+    /// Tokens of a block ([`crate::Batch::see`]) attend to all of it, too: also to positions after their own.
+    pub two_way: bool,
     /// `[a, n, first]`: queries are multiplied by `1 + a ln(1 + floor((position + first) / n))`.
     pub position_scale: Option<[f32; 3]>,
     /// Factor of the values.
@@ -99,6 +112,7 @@ impl<B: Backend> Attention<B> {
             norm_last: false,
             rope: None,
             window: Window::All,
+            two_way: false,
             position_scale: None,
             value_scale: 1.0,
         }

@@ -246,6 +246,10 @@ pub trait Backend: Send + Sized + 'static {
     /// `out[t] = scale * table[tokens[t]]`, `[n, hidden]`.
     fn embed(&mut self, table: &Self::Embedding, tokens: &[u32], scale: f32, out: &mut Self::Buf);
 
+    /// `y[to[i]] = x[i][at..at + width]`: some rows of `out`, of `width` values. Row `i` of `x` begins at `i * stride`, where
+    /// `[at, stride] = place`.
+    fn place(&mut self, to: &[u32], width: usize, x: &Self::Buf, place: [usize; 2], out: Out<Self>);
+
     /// `out[i][t] = w[i] . norm(x[t])`: several projections of one input.
     fn project<const N: usize>(
         &mut self,

@@ -29,6 +29,7 @@ pub enum Part {
     PerLayerEmbedding,
     Mamba2,
     ShortConvolution,
+    Images,
 }
 
 impl std::fmt::Display for Part {
@@ -59,6 +60,7 @@ impl std::fmt::Display for Part {
             Self::PerLayerEmbedding => "embeddings of each layer",
             Self::Mamba2 => "Mamba-2 layers",
             Self::ShortConvolution => "short convolutions",
+            Self::Images => "images",
         })
     }
 }

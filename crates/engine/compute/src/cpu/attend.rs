@@ -5,7 +5,9 @@ use super::huge::HugeVec;
 use super::memory::LayerStore;
 use super::scratch::Scratch;
 use super::team::{Shards, Team};
-use super::vector::{KvData, KvPages, QueryTile, VectorKernels, partial_len, rope_angles};
+use super::vector::{
+    KvData, KvPages, QueryTile, VectorKernels, partial_len, rope_angles, rope_angles_by_axis,
+};
 use crate::backend::{Attention, KvType, KvTypes, Norm, RopePairing};
 use crate::batch::{Batch, PAGE_TOKENS, Span};
 
@@ -53,6 +55,23 @@ struct Angles<'a> {
     /// The first rotated dimension, and how dimensions are paired.
     at: usize,
     pairing: RopePairing,
+    /// The rotated dimensions are this many parts, each paired within itself.
+    parts: usize,
+}
+
+impl Angles<'_> {
+    /// Rotates a head in place.
+    fn rotate(&self, vector: &VectorKernels, head: &mut [f32]) {
+        let Self { cos, sin, at, pairing, parts } = *self;
+        if parts == 1 {
+            return vector.norm_rope(&mut head[at..], None, 0.0, cos, sin, pairing);
+        }
+        let pairs = cos.len() / parts;
+        for part in 0..parts {
+            let (from, angles) = (at + part * 2 * pairs, part * pairs..(part + 1) * pairs);
+            vector.norm_rope(&mut head[from..], None, 0.0, &cos[angles.clone()], &sin[angles], pairing);
+        }
+    }
 }
 
 /// The norm and the rotation of the heads of a token `[heads, stride]`, in place.
@@ -76,14 +95,14 @@ fn prepare(
         let head = &mut head[..d];
         match of_heads {
             // The usual case is one pass.
-            Some(n) if n.len == d && !n.centred && !a.norm_last && angles.at == 0 => {
+            Some(n) if n.len == d && !n.centred && !a.norm_last && angles.at == 0 && angles.parts == 1 => {
                 vector.norm_rope(head, Some(&n.weight[..]), n.eps, angles.cos, angles.sin, angles.pairing);
                 continue;
             }
             Some(n) if !a.norm_last => norm_head(vector, head, n),
             _ => {}
         }
-        vector.norm_rope(&mut head[angles.at..], None, 0.0, angles.cos, angles.sin, angles.pairing);
+        angles.rotate(vector, head);
         if let Some(n) = of_heads.filter(|_| a.norm_last) {
             norm_head(vector, head, n);
         }
@@ -131,11 +150,16 @@ pub(super) fn rope_store(
         let (cos, sin) = (&mut cos[..pairs], &mut sin[..pairs]);
         for t in w.items(batch.len()) {
             let position = batch.positions()[t];
-            if let Some(r) = &a.rope {
-                rope_angles(position, &r.inv_freq[..pairs], r.scale, cos, sin);
+            let axes = a.rope.as_ref().and_then(|r| r.axes.as_ref());
+            match (&a.rope, axes, batch.turns()) {
+                (Some(r), Some(axes), Some(turns)) => {
+                    rope_angles_by_axis(turns[t], &axes.of_pair, &r.inv_freq[..pairs], r.scale, cos, sin);
+                }
+                (Some(r), ..) => rope_angles(position, &r.inv_freq[..pairs], r.scale, cos, sin),
+                (None, ..) => {}
             }
             let (at, pairing) = a.rope.as_ref().map_or((0, RopePairing::Half), |r| (r.at, r.pairing));
-            let angles = Angles { cos, sin, at, pairing };
+            let angles = Angles { cos, sin, at, pairing, parts: axes.map_or(1, |a| a.parts) };
             // SAFETY: each token is one thread's.
             let row = unsafe { q.part(t * a.heads * stride, a.heads * stride) };
             prepare(vector, a, row, stride, a.norms[0].as_ref(), &angles);
@@ -209,7 +233,8 @@ pub(super) fn attend(
     let (d, dv, heads, len) = (a.k_dim, a.v_dim, a.heads, partial_len(a.v_dim));
     let stride = if a.gated { 2 * d } else { d };
     let rows = scratch.partials.len() / len;
-    scratch.attend.fill(batch, heads, a.kv_heads, a.window, team.threads(), rows);
+    let blocks = batch.blocks().filter(|_| a.two_way);
+    scratch.attend.fill(batch, heads, a.kv_heads, a.window, blocks.is_some(), team.threads(), rows);
     let plan = &scratch.attend;
     let (partials, threads, per_thread) =
         (Shards::new(&mut scratch.partials), Shards::new(&mut scratch.threads), scratch.per_thread);
@@ -237,6 +262,7 @@ pub(super) fn attend(
                 position: span.past + item.token - span.start,
                 kv_head: item.kv_head,
                 window: a.window,
+                blocks: blocks.map(|b| &b[item.token..item.token + item.tokens]),
                 scale: a.scale,
                 softcap: a.softcap,
                 sinks: a.sinks.as_deref(),

@@ -222,6 +222,21 @@ impl Backend for Cpu {
         self.profile.add(Verb::Embed, start, tokens.len() * table.row_bytes());
     }
 
+    fn place(&mut self, to: &[u32], width: usize, x: &Buf, [at, stride]: [usize; 2], out: Out<Self>) {
+        let (out, scale) = match out {
+            Out::Write(out) => (out, None),
+            Out::Add(out, scale) => (out, Some(scale)),
+        };
+        // A few rows of a prompt: not worth a region.
+        for (i, &row) in to.iter().enumerate() {
+            let (x, row) = (&x[i * stride + at..][..width], &mut out[row as usize * width..][..width]);
+            match scale {
+                None => row.copy_from_slice(x),
+                Some(scale) => self.vector.add_scaled(row, x, scale),
+            }
+        }
+    }
+
     fn project<const N: usize>(
         &mut self,
         n: usize,

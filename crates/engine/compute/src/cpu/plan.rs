@@ -52,13 +52,14 @@ impl Plan {
         SPLIT_TOKENS * (attend_chunks(pages * PAGE_TOKENS) + slots)
     }
 
-    /// Plans a batch, whose partial results have `rows` rows.
+    /// Plans a batch, whose partial results have `rows` rows. Where tokens see blocks, no context is split.
     pub fn fill(
         &mut self,
         batch: &Batch,
         heads: usize,
         kv_heads: usize,
         window: Window,
+        blocks: bool,
         threads: usize,
         rows: usize,
     ) {
@@ -72,7 +73,7 @@ impl Plan {
             let chunks_all = attend_chunks(span.past + span.len - 1) - begin(span.past);
             let fits = row + span.len * chunks_all * heads <= rows
                 && self.splits.len() + span.len <= self.splits.capacity();
-            if span.len < SPLIT_TOKENS && threads > 1 && chunks_all > 1 && fits {
+            if span.len < SPLIT_TOKENS && threads > 1 && chunks_all > 1 && fits && !blocks {
                 for token in span.start..end {
                     let position = span.past + token - span.start;
                     let first = begin(position);

@@ -18,14 +18,19 @@ fn norm_heads(x: &mut [f32], heads: usize, stride: usize, dim: usize, norm: Opti
     }
 }
 
-fn rotate(x: &mut [f32], rope: &Rope<Reference>, position: u32) {
-    let (x, half) = (&mut x[rope.at..rope.at + rope.dims], rope.dims / 2);
-    for j in 0..half {
+/// `turn` are the token's coordinates, all its position if it has none.
+fn rotate(x: &mut [f32], rope: &Rope<Reference>, turn: [u32; 3]) {
+    let x = &mut x[rope.at..rope.at + rope.dims];
+    let half = rope.dims / 2 / rope.axes.as_ref().map_or(1, |a| a.parts);
+    for pair in 0..rope.dims / 2 {
+        // The pair's part, and its place there.
+        let (part, j) = (pair / half * 2 * half, pair % half);
         let (lo, hi) = match rope.pairing {
-            RopePairing::Half => (j, j + half),
-            RopePairing::Adjacent => (2 * j, 2 * j + 1),
+            RopePairing::Half => (part + j, part + j + half),
+            RopePairing::Adjacent => (part + 2 * j, part + 2 * j + 1),
         };
-        let (sin, cos) = (position as f32 * rope.inv_freq[j]).sin_cos();
+        let axis = rope.axes.as_ref().map_or(0, |a| a.of_pair[pair]);
+        let (sin, cos) = (turn[usize::from(axis)] as f32 * rope.inv_freq[pair]).sin_cos();
         let (sin, cos) = (sin * rope.scale, cos * rope.scale);
         (x[lo], x[hi]) = (x[lo] * cos - x[hi] * sin, x[hi] * cos + x[lo] * sin);
     }
@@ -37,13 +42,13 @@ fn prepare(
     [heads, stride]: [usize; 2],
     norm: Option<&Norm<Reference>>,
     a: &Attention<Reference>,
-    position: u32,
+    turn: [u32; 3],
 ) {
     if !a.norm_last {
         norm_heads(x, heads, stride, a.k_dim, norm);
     }
     if let Some(rope) = &a.rope {
-        x.chunks_exact_mut(stride).take(heads).for_each(|head| rotate(head, rope, position));
+        x.chunks_exact_mut(stride).take(heads).for_each(|head| rotate(head, rope, turn));
     }
     if a.norm_last {
         norm_heads(x, heads, stride, a.k_dim, norm);
@@ -63,9 +68,9 @@ pub(super) fn rope_store(
     let (d, stride) = (a.k_dim, if a.gated { 2 * a.k_dim } else { a.k_dim });
     for span in batch.spans() {
         for t in span.start..span.start + span.len {
-            let position = batch.positions()[t];
+            let (position, turn) = (batch.positions()[t], batch.turn_of(t));
             let row = &mut q[t * a.heads * stride..][..a.heads * stride];
-            prepare(row, [a.heads, stride], a.norms[0].as_ref(), a, position);
+            prepare(row, [a.heads, stride], a.norms[0].as_ref(), a, turn);
             if let Some([scale, n, first]) = a.position_scale {
                 let factor = 1.0 + scale * (1.0 + ((position as f32 + first) / n).floor()).ln();
                 let heads = row.chunks_exact_mut(stride);
@@ -73,7 +78,7 @@ pub(super) fn rope_store(
             }
             let Some((k, v)) = &mut kv else { continue };
             let row = &mut k[t * a.kv_heads * d..][..a.kv_heads * d];
-            prepare(row, [a.kv_heads, d], a.norms[1].as_ref(), a, position);
+            prepare(row, [a.kv_heads, d], a.norms[1].as_ref(), a, turn);
             let (page, slot) = batch.page_of(span, position as usize);
             for h in 0..a.kv_heads {
                 let at = (page * a.kv_heads + h) * PAGE_TOKENS + slot;
@@ -114,7 +119,8 @@ pub(super) fn attend(
                 };
                 let query = &q[(t * a.heads + h) * stride..][..stride];
                 let n = batch.positions()[t] as usize;
-                let positions = a.window.first(n)..=n;
+                let [first, end] = if a.two_way { batch.block_of(t) } else { [n, n + 1] };
+                let positions = a.window.first(n).min(first)..end;
                 let score = |p| cap(a.scale * dot(&query[..d], &keys[row(p) * d..][..d]), a.softcap);
                 let scores: Vec<f32> = positions.clone().map(score).collect();
                 let sink = a.sinks.as_ref().map_or(f32::NEG_INFINITY, |s| s[h]);

@@ -166,6 +166,7 @@ pub fn layers<B: Backend>(mut be: B, s: &Shape) -> Layers<B> {
                 pairing: s.pairing,
                 inv_freq: be.vector(&frequencies).unwrap(),
                 scale: if s.qk_norm { 1.0 } else { 1.2 },
+                axes: None,
             }),
             ..Attention::plain(heads, s.kv_heads, s.head_dim)
         },

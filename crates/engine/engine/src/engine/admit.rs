@@ -10,6 +10,7 @@ use std::time::Duration;
 use octet_compute::batch::PAGE_TOKENS;
 
 use super::event::Event;
+use super::images::{self, Images};
 use super::speculation::controller::Shared;
 use super::{Engine, Pooling, Running, Waiting};
 use crate::Error;
@@ -95,6 +96,10 @@ impl Engine {
         let job = &self.jobs[w.job];
         let tokens = &w.choice.tokens;
         let mut found = if job.cache { self.cache.find(&job.salt, tokens) } else { Found::uncached() };
+        // Never within an image: few of its tokens say little about which one it is.
+        if let Some(place) = w.choice.places.around(found.position) {
+            found = self.cache.find(&job.salt, &tokens[..=place.start]);
+        }
         // All logits of the prompt are needed, or hidden states before its last.
         if job.prompt_logprobs.is_some() || matches!(job.pooling, Some((Pooling::Mean | Pooling::Cls, _))) {
             found = found.from_start();
@@ -251,7 +256,8 @@ impl Engine {
             rows: limits.batch_outputs + 1 - limits.slots,
         };
         self.plan.wants.clear();
-        let jobs = &self.jobs;
+        let (jobs, images) = (&self.jobs, &mut self.images);
+        images.iter_mut().for_each(Images::begin_step);
         self.plan.wants.extend(self.running.iter_mut().map(|r| {
             let computed = r.lease.computed;
             let checkpoints = &mut r.choice.checkpoints;
@@ -259,16 +265,18 @@ impl Engine {
                 checkpoints.pop();
             }
             let tokens = r.choice.tokens.len() - computed;
-            if r.lease.is_loading() {
+            let ready = images.as_mut().map_or(tokens, |images| images.ready(computed, r.job, &mut r.choice));
+            if r.lease.is_loading() || ready == 0 {
                 return super::plan::Want { tokens: tokens.max(2), most: 0, scored: false };
             }
             super::plan::Want {
                 tokens,
-                most: checkpoints.last().map_or(tokens, |c| c - computed),
+                most: r.choice.checkpoints.last().map_or(tokens, |c| c - computed).min(ready),
                 scored: jobs[r.job].prompt_logprobs.is_some() && computed < r.choice.prompt,
             }
         }));
         self.plan.share(budget);
+        images::keep_together(&mut self.plan, &self.running, budget.tokens);
         self.share_guesses(budget);
     }
 
@@ -334,13 +342,15 @@ impl Engine {
             (r.first, r.past) = (self.batch.len(), computed);
             let pages = &r.lease.pages[..(end + r.guessed).div_ceil(PAGE_TOKENS)];
             let mut tokens = &r.choice.tokens[computed..end];
-            if r.guessed > 0 {
+            let places = &r.choice.places;
+            if r.guessed > 0 || !places.is_empty() {
                 self.guessed.clear();
-                self.guessed.extend_from_slice(tokens);
+                self.guessed.extend(tokens.iter().map(|id| places.id(*id)));
                 self.guessed.extend_from_slice(&r.choice.guesses.ids[..r.guessed]);
                 tokens = &self.guessed;
             }
             self.batch.push(tokens, computed, r.lease.slot, pages, outputs);
+            images::place(&r.choice, &mut self.batch, r.first, computed..end + r.guessed);
             self.batch.speculate(r.guessed, r.lease.redo);
         }
     }

@@ -15,6 +15,7 @@ use crate::Error;
 use crate::detokenizer::Detokenizer;
 use crate::sampler::{Sampler, StopStrings};
 use crate::tokenizer::Tokenizer;
+use crate::vision::{Places, is_image};
 
 /// A constraint, and its mask for the next token.
 pub struct Masked {
@@ -42,6 +43,9 @@ pub struct Choice {
     pub tokens: Vec<u32>,
     /// Number of prompt tokens.
     pub prompt: usize,
+    /// The images of the prompt, whose tokens have ids of their own, and their embeddings as far as they are computed.
+    pub places: Places,
+    pub embeddings: Vec<Option<Arc<Vec<f32>>>>,
     /// Maximum number of answer tokens.
     pub limit: usize,
     /// Positions of snapshots still ahead, descending.
@@ -77,7 +81,13 @@ pub struct Choice {
 const TRIGGERS_MAX: u32 = 2;
 
 impl Choice {
-    pub fn new(rules: &Rules, request: &mut Request, index: usize, limit: usize) -> Result<Self, Error> {
+    pub fn new(
+        rules: &Rules,
+        request: &mut Request,
+        places: &Places,
+        index: usize,
+        limit: usize,
+    ) -> Result<Self, Error> {
         let mut sampling = request.sampling.clone();
         let seed = sampling.seed.unwrap_or(0).wrapping_add(index as u64);
         sampling.seed = Some(seed);
@@ -90,7 +100,7 @@ impl Choice {
         // The maximum length, for which the sampler allocates.
         sampling.dry.last_n = sampling.dry.last_n.min(rules.context);
         let mut sampler = Sampler::new(sampling, rules.vocab, &rules.sampleable, seed)?;
-        request.prompt.iter().for_each(|&id| sampler.accept(id));
+        request.prompt.iter().filter(|id| !is_image(**id)).for_each(|&id| sampler.accept(id));
 
         let last = index + 1 == request.n;
         let constraint = match &request.constraint {
@@ -114,6 +124,8 @@ impl Choice {
             index: index as u32,
             prompt: tokens.len(),
             tokens,
+            embeddings: vec![None; places.all.len()],
+            places: places.clone(),
             limit,
             checkpoints: Vec::new(),
             triggers_left: TRIGGERS_MAX,

@@ -11,6 +11,7 @@ mod ahead;
 mod choice;
 mod event;
 mod finish;
+mod images;
 mod line_limits;
 mod masks;
 mod options;
@@ -176,6 +177,8 @@ pub struct Engine {
     mixed_tokens: usize,
     step_time_max: Duration,
     masks: MaskWorker,
+    /// Encodes images, if the model has a tower.
+    images: Option<images::Images>,
     stats: Stats,
     /// Scratch: the largest logits of a row.
     picks: Vec<Pick>,
@@ -238,6 +241,7 @@ impl Engine {
             }
             _ => None,
         };
+        let images = images::Images::open(file, options, &tokenizer, &mut *model)?;
         let speculation = speculation::Speculation::new(&options.speculation, file, &*model, options)?;
         let slot_bytes = model.cache_shape().slot_bytes() as u64;
         let snapshot_memory = options.snapshot_memory.unwrap_or(SNAPSHOTS_SINGLE as u64 * slot_bytes);
@@ -261,6 +265,7 @@ impl Engine {
             rules: Arc::new(Rules {
                 sampleable,
                 tokenizer,
+                images: images.as_ref().map(|i| Arc::clone(&i.reader)),
                 sampling,
                 vocab,
                 context,
@@ -282,6 +287,7 @@ impl Engine {
             waiting: VecDeque::new(),
             admission_blocked: None,
             masks: MaskWorker::default(),
+            images,
             stats: Stats::default(),
             picks: Vec::with_capacity(PICKS),
             is_picked: false,
@@ -396,6 +402,7 @@ impl Engine {
             }
             self.take_arrivals();
             self.plan_step();
+            self.encode_images();
             if self.batch.is_empty() {
                 return Step::Worked;
             }
@@ -560,36 +567,6 @@ impl Engine {
             }
             !job.closed
         });
-    }
-
-    /// Adapts the prompts' share of mixed steps to the time of steps.
-    fn record_time(&mut self, time: Duration, is_measured: bool) {
-        self.stats.steps += 1;
-        self.stats.step_time += time;
-        if !is_measured {
-            return;
-        }
-        self.stats.step_time_last = time;
-        let p = &self.plan;
-        if p.decodes == 0 {
-            return;
-        }
-        if p.prefills == 0 {
-            self.speculation.control.record_step(self.batch.len(), time);
-        }
-        self.stats.decode_step_time_max = self.stats.decode_step_time_max.max(time);
-        if p.prefills == 0 {
-            return;
-        }
-        let (time, most) = (time.as_secs_f64().max(1e-9), self.step_time_max.as_secs_f64());
-        let batch_tokens = self.model.limits().batch_tokens;
-        if time > most {
-            let fewer = p.prefills as f64 * (most / time).max(0.25);
-            self.mixed_tokens = self.mixed_tokens.min(fewer as usize);
-        } else if p.prefills * 8 >= self.mixed_tokens * 7 && time < 0.8 * most {
-            self.mixed_tokens += self.mixed_tokens / 4 + 1;
-        }
-        self.mixed_tokens = self.mixed_tokens.clamp(MIXED_TOKENS_MIN.min(batch_tokens), batch_tokens);
     }
 }
 

@@ -13,6 +13,7 @@ use crate::models::config::CONTEXT_MAX;
 use crate::models::{self, Device, Limits};
 use crate::report::Report;
 use crate::sampler::SamplingDefaults;
+use crate::vision;
 
 /// Settings for opening a model.
 #[derive(Debug, Clone)]
@@ -39,6 +40,8 @@ pub struct Options {
     pub disk: Option<DiskOptions>,
     /// Speculative decoding.
     pub speculation: speculation::Options,
+    /// The tower that reads images.
+    pub vision: Option<vision::Options>,
     /// Default sampling settings instead of those in the model's files.
     pub sampling: SamplingDefaults,
     /// Threads and kernels of the processor.
@@ -69,6 +72,7 @@ impl Default for Options {
             snapshot_memory: None,
             disk: None,
             speculation: speculation::Options::default(),
+            vision: None,
             sampling: SamplingDefaults::default(),
             cpu: CpuOptions::default(),
             device: None,

@@ -11,12 +11,15 @@ use crate::detokenizer::ControlTokens;
 use crate::error::count_tokens;
 use crate::sampler::SamplerParams;
 use crate::tokenizer::Tokenizer;
+use crate::vision::{Places, Reader, Resized};
 
 /// A prompt and what to do with it. The default has no prompt and generates text.
 #[derive(Clone)]
 pub struct Request {
-    /// Tokens of the prompt, at least one.
+    /// Tokens of the prompt, at least one. The tokens of images are put in where [`crate::vision::Reader::token`] stands.
     pub prompt: Vec<u32>,
+    /// The images of the prompt in order, where the model reads images ([`Rules::images`]).
+    pub images: Vec<Arc<Resized>>,
     /// Positions in the prompt that later prompts probably share, where a model with recurrent layers takes a snapshot: the end of the
     /// system prompt and the tools, the ends of messages. Best right after a message's text, *before* the token that ends it: then a
     /// prompt that extends the message can resume there, too. The end of the prompt and of the answer are included automatically.
@@ -75,6 +78,7 @@ impl Default for Request {
     fn default() -> Self {
         Self {
             prompt: Vec::new(),
+            images: Vec::new(),
             checkpoints: Vec::new(),
             max_tokens: None,
             min_tokens: 0,
@@ -213,6 +217,8 @@ pub struct Rules {
     pub(super) guesses: usize,
     /// See `guesses`.
     pub(super) uses_lookup: bool,
+    /// Reads images; `None`: the model has no tower.
+    pub images: Option<Arc<Reader>>,
     /// Bit set of ids that may be sampled.
     pub(super) sampleable: Vec<u32>,
 }
@@ -245,6 +251,11 @@ fn invalid(what: String) -> SubmitError {
 impl Rules {
     /// Checks a request, and creates its samplers and matchers.
     pub fn prepare(&self, mut request: Request) -> Result<Prepared, SubmitError> {
+        let ids = [&request.prompt[..], &request.stop_token_ids];
+        if let Some(id) = ids.into_iter().flatten().find(|&&id| id as usize >= self.vocab) {
+            return Err(invalid(format!("token id {id} is not in the vocabulary of {}", self.vocab)));
+        }
+        let places = self.read_images(&mut request)?;
         let prompt = request.prompt.len();
         if prompt == 0 {
             return Err(invalid("the prompt has no tokens".into()));
@@ -261,10 +272,6 @@ impl Rules {
                 context: self.context,
                 capacity: self.capacity,
             });
-        }
-        let ids = [&request.prompt[..], &request.stop_token_ids];
-        if let Some(id) = ids.into_iter().flatten().find(|&&id| id as usize >= self.vocab) {
-            return Err(invalid(format!("token id {id} is not in the vocabulary of {}", self.vocab)));
         }
         if request.n == 0 || request.n > self.max_seqs {
             let n = request.n;
@@ -288,7 +295,7 @@ impl Rules {
         let limit = if generates { request.max_tokens.map_or(room, |n| n.min(room)) } else { 0 };
         let seed = *request.sampling.seed.get_or_insert_with(entropy);
         let choices = (0..request.n)
-            .map(|k| Choice::new(self, &mut request, k, limit))
+            .map(|k| Choice::new(self, &mut request, &places, k, limit))
             .collect::<Result<_, Error>>()?;
         Ok(Prepared {
             choices,
@@ -302,5 +309,20 @@ impl Rules {
             submitted: Instant::now(),
             seed,
         })
+    }
+
+    /// Puts the images of a request into its prompt.
+    fn read_images(&self, request: &mut Request) -> Result<Places, SubmitError> {
+        if request.images.is_empty() {
+            return Ok(Places::default());
+        }
+        let Some(reader) = &self.images else {
+            return Err(invalid("the model does not read images".into()));
+        };
+        if request.prompt_logprobs.is_some() {
+            return Err(invalid("log-probabilities of a prompt with images are not supported".into()));
+        }
+        let images = std::mem::take(&mut request.images);
+        Ok(reader.read(&mut request.prompt, &mut request.checkpoints, &images)?)
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use octet_compute::backend::StoreStats;
 
-use super::speculation;
+use super::{Engine, MIXED_TOKENS_MIN, speculation};
 use crate::cache::CacheStats;
 
 /// Counters since the engine was opened, and its current state.
@@ -24,6 +24,8 @@ pub struct Stats {
     pub cached_tokens: u64,
     /// Prompt tokens that were computed.
     pub computed_tokens: u64,
+    /// Images that were encoded.
+    pub encoded_images: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
     /// Number of requests that finished, were cancelled, or failed.
@@ -70,4 +72,36 @@ pub struct Stats {
     pub draft_time: Duration,
     /// What was read of experts that are not all in memory; `None` if they are.
     pub store: Option<StoreStats>,
+}
+
+impl Engine {
+    /// Adapts the prompts' share of mixed steps to the time of steps.
+    pub(super) fn record_time(&mut self, time: Duration, is_measured: bool) {
+        self.stats.steps += 1;
+        self.stats.step_time += time;
+        if !is_measured {
+            return;
+        }
+        self.stats.step_time_last = time;
+        let p = &self.plan;
+        if p.decodes == 0 {
+            return;
+        }
+        if p.prefills == 0 {
+            self.speculation.control.record_step(self.batch.len(), time);
+        }
+        self.stats.decode_step_time_max = self.stats.decode_step_time_max.max(time);
+        if p.prefills == 0 {
+            return;
+        }
+        let (time, most) = (time.as_secs_f64().max(1e-9), self.step_time_max.as_secs_f64());
+        let batch_tokens = self.model.limits().batch_tokens;
+        if time > most {
+            let fewer = p.prefills as f64 * (most / time).max(0.25);
+            self.mixed_tokens = self.mixed_tokens.min(fewer as usize);
+        } else if p.prefills * 8 >= self.mixed_tokens * 7 && time < 0.8 * most {
+            self.mixed_tokens += self.mixed_tokens / 4 + 1;
+        }
+        self.mixed_tokens = self.mixed_tokens.clamp(MIXED_TOKENS_MIN.min(batch_tokens), batch_tokens);
+    }
 }

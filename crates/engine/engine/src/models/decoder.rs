@@ -196,6 +196,27 @@ struct Step<'a> {
     hidden: usize,
 }
 
+/// Embeddings that a batch gives for some of its tokens ([`Batch::give`]), and what is added to these after the first layers.
+struct Given<'a, B: Backend> {
+    tokens: &'a [u32],
+    rows: &'a B::Buf,
+    hidden: usize,
+    /// Layers after which something is added.
+    layers: usize,
+}
+
+impl<'a, B: Backend> Given<'a, B> {
+    fn new(batch: &'a Batch, rows: &'a B::Buf, hidden: usize) -> Self {
+        let (tokens, values) = batch.given();
+        Self { tokens, rows, hidden, layers: values.len() / (tokens.len() * hidden) - 1 }
+    }
+
+    fn place(&self, be: &mut B, part: usize, out: Out<B>) {
+        let place = [part * self.hidden, (1 + self.layers) * self.hidden];
+        be.place(self.tokens, self.hidden, self.rows, place, out);
+    }
+}
+
 /// Where a branch's result goes.
 #[derive(Clone, Copy)]
 enum Target {
@@ -433,7 +454,7 @@ impl<B: Backend> Decoder<B> {
     }
 
     /// One step: afterwards `s.logits` has the logits of `batch.outputs`, and `s.h` the residual stream before the last norm. `probe`
-    /// receives the residual stream after the embedding (0) and after each layer (1..).
+    /// receives the residual stream after the embedding (0) and after each layer (1..). `given` are the batch's given embeddings, if it has any.
     pub fn forward(
         &self,
         be: &mut B,
@@ -441,9 +462,11 @@ impl<B: Backend> Decoder<B> {
         cache: &mut B::Cache,
         counts: &ExpertCounts,
         batch: &Batch,
+        given: Option<&B::Buf>,
         probe: &mut dyn FnMut(&mut B, usize, &B::Buf),
     ) {
-        self.embed(be, s, batch);
+        let given = given.map(|rows| Given::new(batch, rows, self.hidden));
+        self.embed(be, s, batch, given.as_ref());
         probe(be, 0, &s.h);
         let step = self.step(batch, counts);
         let reads_ahead = be.expert_slots().is_some();
@@ -454,6 +477,9 @@ impl<B: Backend> Decoder<B> {
             }
             block.forward(be, s, cache, &step);
             if self.blocks.get(i + 1).is_none_or(|next| next.layer != block.layer) {
+                if let Some(given) = given.as_ref().filter(|g| block.layer < g.layers) {
+                    given.place(be, 1 + block.layer, Out::Add(&mut s.h, 1.0));
+                }
                 probe(be, block.layer + 1, &s.h);
             }
         }
@@ -466,9 +492,12 @@ impl<B: Backend> Decoder<B> {
     }
 
     /// Tokens to the residual stream, and to the embeddings of each layer.
-    fn embed(&self, be: &mut B, s: &mut Scratch<B>, batch: &Batch) {
+    fn embed(&self, be: &mut B, s: &mut Scratch<B>, batch: &Batch, given: Option<&Given<B>>) {
         let n = batch.len();
         be.embed(&self.embedding, batch.tokens(), self.embed_scale, &mut s.h);
+        if let Some(given) = given {
+            given.place(be, 0, Out::Write(&mut s.h));
+        }
         if let Some(norm) = &self.embed_norm {
             be.norm(n, None, norm, Out::Write(&mut s.h));
         }

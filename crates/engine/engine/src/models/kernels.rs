@@ -50,7 +50,7 @@ impl<B: Backend + Inspect> Loaded<B> {
         Ok(be.compile_kernels(|be| {
             for batch in &steps {
                 let _ = be.step(Pass::Trunk, batch, |be| {
-                    decoder.forward(be, scratch, cache, counts, batch, &mut |_, _, _| {});
+                    decoder.forward(be, scratch, cache, counts, batch, None, &mut |_, _, _| {});
                 });
                 let (Some(block), Some(state)) = (&decoder.mtp, &mut *mtp) else { continue };
                 let _ = be.step(Pass::Other, batch, |be| {
@@ -63,7 +63,7 @@ impl<B: Backend + Inspect> Loaded<B> {
             if B::RUNS_AHEAD {
                 let first = &steps[0];
                 let _ = be.submit(first, true, |be| {
-                    decoder.forward(be, scratch, cache, counts, first, &mut |_, _, _| {});
+                    decoder.forward(be, scratch, cache, counts, first, None, &mut |_, _, _| {});
                 });
             }
             if has_states {

@@ -349,6 +349,7 @@ impl<'a> Keys<'a> {
             norm_last: false,
             rope: Some(0),
             window: Window::All,
+            two_way: false,
             position_scale: None,
             value_scale: 1.0,
             keeps: Keeps::Own,

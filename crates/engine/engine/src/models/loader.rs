@@ -160,7 +160,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(Some(DraftHead { weight: self.named(&name, head)?, ids, recent }))
     }
 
-    fn blocks(&mut self, blocks: &[plan::Block]) -> Result<Vec<Block<B>>, Error> {
+    pub(crate) fn blocks(&mut self, blocks: &[plan::Block]) -> Result<Vec<Block<B>>, Error> {
         blocks.iter().map(|b| self.block(b)).collect()
     }
 
@@ -251,6 +251,7 @@ impl<'a, B: Backend> Loader<'a, B> {
                 norm_last: a.norm_last,
                 rope,
                 window: a.window,
+                two_way: a.two_way,
                 position_scale: a.position_scale,
                 value_scale: a.value_scale,
             },
@@ -259,8 +260,8 @@ impl<'a, B: Backend> Loader<'a, B> {
 
     fn rope(&mut self, r: &RopeTable, at: usize) -> Result<verbs::Rope<B>, Error> {
         let inv_freq = self.be.vector(&r.inv_freq);
-        let inv_freq = self.named("rope_freqs.weight", inv_freq)?;
-        Ok(verbs::Rope { at, dims: r.dims, pairing: r.pairing, inv_freq, scale: r.scale })
+        let (inv_freq, axes) = (self.named("rope_freqs.weight", inv_freq)?, r.axes.clone());
+        Ok(verbs::Rope { at, dims: r.dims, pairing: r.pairing, inv_freq, scale: r.scale, axes })
     }
 
     fn delta(&mut self, layer: usize, d: &plan::Delta) -> Result<Op<B>, Error> {
@@ -310,7 +311,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         })
     }
 
-    fn glu(&mut self, g: &plan::Glu) -> Result<verbs::Glu<B::Weight>, Error> {
+    pub(crate) fn glu(&mut self, g: &plan::Glu) -> Result<verbs::Glu<B::Weight>, Error> {
         Ok(verbs::Glu {
             gate: g.gate.as_ref().map(|m| self.matrix(m)).transpose()?,
             up: self.matrix(&g.up)?,
@@ -374,7 +375,12 @@ impl<'a, B: Backend> Loader<'a, B> {
 
     // ---- tensors
 
-    fn done(&mut self, name: &str) {
+    /// Whether this tensor has been loaded.
+    pub(crate) fn is_used(&self, name: &str) -> bool {
+        self.used.contains(name)
+    }
+
+    pub(crate) fn done(&mut self, name: &str) {
         // Two parts may share a norm.
         if self.used.insert(name.to_string()) {
             self.loaded += self.model.info(name).map_or(0, |t| t.size_bytes());
@@ -391,7 +397,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         n.map(|n| self.norm(n)).transpose()
     }
 
-    fn norm(&mut self, n: &plan::Norm) -> Result<verbs::Norm<B>, Error> {
+    pub(crate) fn norm(&mut self, n: &plan::Norm) -> Result<verbs::Norm<B>, Error> {
         Ok(verbs::Norm {
             weight: self.vector(&n.weight)?,
             bias: n.bias.as_ref().map(|b| self.vector(b)).transpose()?,
@@ -423,7 +429,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     /// The values of a tensor, whose shape may have further dimensions of 1.
-    fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
+    pub(crate) fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
         let larger = |s: &[usize]| s.iter().copied().filter(|n| *n != 1).collect::<Vec<_>>();
         let stored = self.model.info(name).map(|t| t.shape.clone());
         let shape = match stored {
@@ -451,7 +457,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     /// `{name}.weight` as a projection, with `{name}.bias` where the file has one; or some of their rows.
-    fn matrix(&mut self, t: &Tensor) -> Result<B::Weight, Error> {
+    pub(crate) fn matrix(&mut self, t: &Tensor) -> Result<B::Weight, Error> {
         let (rows, cols) = (t.whole(), t.shape[1]);
         let name = format!("{}.weight", t.name);
         let whole = self.model.tensor(&name, &[rows, cols])?.matrix();
@@ -469,7 +475,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         self.pack(&name, &m, bias.as_deref())
     }
 
-    fn pack(&mut self, name: &str, m: &Matrix, bias: Option<&[f32]>) -> Result<B::Weight, Error> {
+    pub(crate) fn pack(&mut self, name: &str, m: &Matrix, bias: Option<&[f32]>) -> Result<B::Weight, Error> {
         self.be.name_next(name);
         let w = self.be.weight(m, bias);
         let w = self.named(name, w)?;

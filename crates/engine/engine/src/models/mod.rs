@@ -21,7 +21,7 @@ pub use mtp::{DraftVocab, Guess, Rows};
 
 use std::sync::Arc;
 
-use octet_compute::backend::{Backend, CacheShape, KvType, KvTypes, LayerCache, Out, Pass};
+use octet_compute::backend::{Backend, CacheShape, KvType, KvTypes, LayerCache, Out, Part, Pass};
 use octet_compute::batch::{PAGE_TOKENS, Redo};
 pub use octet_compute::inspect::Inspect;
 use octet_compute::picks::{PICKS, Pick};
@@ -96,6 +96,10 @@ pub trait Model: Send {
     fn expert_counts(&self) -> &Arc<ExpertCounts>;
     /// Its backend.
     fn backend(&mut self) -> &mut dyn Inspect;
+    /// Whether batches may give embeddings ([`Batch::give`]).
+    fn takes_images(&self) -> bool {
+        false
+    }
     /// Runs one step and returns the logits of `batch.outputs`, `[outputs, vocab]`.
     ///
     /// # Errors
@@ -308,12 +312,19 @@ impl<B: Backend + Inspect> Loaded<B> {
     /// Runs one step whose logits stay on the device.
     fn compute(&mut self, batch: &Batch) -> Result<(), Error> {
         self.check_alone();
+        let given = self.given(batch)?;
         let Self { be, decoder, cache, scratch, counts, .. } = self;
         be.step(Pass::Trunk, batch, |be| {
-            decoder.forward(be, scratch, cache, counts, batch, &mut |_, _, _| {});
+            decoder.forward(be, scratch, cache, counts, batch, given.as_ref(), &mut |_, _, _| {});
         })?;
         be.count_experts(counts);
         Ok(())
+    }
+
+    /// The embeddings that a batch gives, in the backend's memory.
+    fn given(&mut self, batch: &Batch) -> Result<Option<B::Buf>, Error> {
+        let (tokens, rows) = batch.given();
+        Ok(if tokens.is_empty() { None } else { Some(self.be.vector(rows)?) })
     }
 
     /// Submits a step whose logits stay on the device.
@@ -321,7 +332,7 @@ impl<B: Backend + Inspect> Loaded<B> {
         self.check(batch);
         let Self { be, decoder, cache, scratch, counts, .. } = self;
         Ok(be.submit(batch, follows, |be| {
-            decoder.forward(be, scratch, cache, counts, batch, &mut |_, _, _| {});
+            decoder.forward(be, scratch, cache, counts, batch, None, &mut |_, _, _| {});
         })?)
     }
 
@@ -361,6 +372,10 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
     }
     fn backend(&mut self) -> &mut dyn Inspect {
         &mut self.be
+    }
+
+    fn takes_images(&self) -> bool {
+        self.be.supports(Part::Images)
     }
 
     fn step(&mut self, batch: &Batch) -> Result<&[f32], Error> {
@@ -468,11 +483,12 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
     fn step_traced(&mut self, batch: &Batch, probe: &mut dyn FnMut(usize, &[f32])) -> Result<&[f32], Error> {
         self.check(batch);
         self.check_alone();
+        let given = self.given(batch)?;
         let Self { be, decoder, cache, scratch, counts, .. } = self;
         let mut normed = be.buf(batch.len() * decoder.hidden)?;
         let mut row = vec![0.0; batch.len() * decoder.hidden];
         be.step(Pass::Other, batch, |be| {
-            decoder.forward(be, scratch, cache, counts, batch, &mut |be, layer, h| {
+            decoder.forward(be, scratch, cache, counts, batch, given.as_ref(), &mut |be, layer, h| {
                 be.read(h, &mut row);
                 probe(layer, &row);
             });

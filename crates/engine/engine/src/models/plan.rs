@@ -3,7 +3,7 @@
 //! [`super::decoder::Decoder`]. Loading, the refusal of unused tensors, memory reports, cache
 //! shapes and scratch memory are derived from it.
 
-use octet_compute::backend::{Act, HeadOrder, RopePairing, Score, Window};
+use octet_compute::backend::{Act, Axes, HeadOrder, RopePairing, Score, Window};
 
 /// A tensor of a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -303,6 +303,8 @@ pub struct Attention {
     /// Index in [`Plan::ropes`].
     pub rope: Option<usize>,
     pub window: Window,
+    /// Tokens of an image see each other.
+    pub two_way: bool,
     pub position_scale: Option<[f32; 3]>,
     pub value_scale: f32,
     pub keeps: Keeps,
@@ -455,4 +457,6 @@ pub struct RopeTable {
     pub inv_freq: Vec<f32>,
     /// Factor of sines and cosines.
     pub scale: f32,
+    /// Pairs that turn by several coordinates.
+    pub axes: Option<Axes>,
 }

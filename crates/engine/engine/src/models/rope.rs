@@ -3,7 +3,7 @@
 
 use std::f64::consts::PI;
 
-use octet_compute::backend::RopePairing;
+use octet_compute::backend::{Axes, RopePairing};
 use octet_weights::Value;
 
 use super::keys::{CONTEXT_MAX, Keys};
@@ -63,7 +63,7 @@ pub fn table(k: &Keys, dims: usize, pairing: RopePairing, rules: RopeRules) -> R
         return Err(k.bad(rules.base, format!("is {theta}; expected more than 1")));
     }
     let inv_freq = (0..dims / 2).map(|j| 1.0 / theta.powf(2.0 * j as f32 / dims as f32)).collect();
-    let mut rope = RopeTable { dims, pairing, inv_freq, scale: 1.0 };
+    let mut rope = RopeTable { dims, pairing, inv_freq, scale: 1.0, axes: None };
     if rules.scaled {
         scale(k, f64::from(theta), rules, &mut rope)?;
     }
@@ -81,6 +81,24 @@ pub fn table(k: &Keys, dims: usize, pairing: RopePairing, rules: RopeRules) -> R
         return Err(k.bad(rules.base, "gives frequencies that are not finite".into()));
     }
     Ok(rope)
+}
+
+/// A rotation of Qwen3-VL and later, whose pairs turn by time, row and column in turn (interleaved M-RoPE, arXiv 2511.21631): as many by row
+/// and by column as the file says, the others by time.
+pub fn interleaved(k: &Keys, rope: RopeTable) -> Result<RopeTable, Error> {
+    let key = "rope.dimension_sections";
+    let sections = match k.get(key) {
+        None => return Ok(rope),
+        Some(Value::Ints(s)) if s.len() >= 3 && s.iter().all(|n| (0..=rope.dims as i64).contains(n)) => s,
+        Some(_) => return Err(k.bad(key, "is not an array of 3 or 4 numbers of pairs".into())),
+    };
+    let axis = |j: usize| match j % 3 {
+        axis @ 1..=2 if j < 3 * sections[axis] as usize => axis as u8,
+        _ => 0,
+    };
+    let of_pair: Vec<u8> = (0..rope.dims / 2).map(axis).collect();
+    let turns = of_pair.iter().any(|axis| *axis > 0);
+    Ok(RopeTable { axes: turns.then_some(Axes { of_pair, parts: 1 }), ..rope })
 }
 
 /// The scaling factor that the file states; 1 without one.

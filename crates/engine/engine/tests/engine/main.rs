@@ -40,4 +40,5 @@ mod tokenizer_families;
 mod tokenizer_golden;
 mod tokenizer_packages;
 mod truncated;
+mod vision;
 mod zoo;

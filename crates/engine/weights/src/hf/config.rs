@@ -8,7 +8,7 @@
 use super::arch::{Arch, Keys, LAYERS_MAX, Layout, model_types};
 use super::family_config;
 use super::json::Fields;
-use super::rope::rope_scaling;
+use super::rope::{rope_scaling, sections};
 use crate::{Error, Metadata, Value};
 
 /// Fields of the text model: nested below `text_config` in multimodal checkpoints, else the whole file.
@@ -178,16 +178,7 @@ fn rope(text: &Fields, arch: Arch, head_dim: u32, keys: &mut Keys) -> Result<(),
     keys.put_u32("rope.dimension_count", dims);
 
     let Some(p) = nested else { return Ok(()) };
-    if let Some(sections) = p.opt_array("mrope_section")? {
-        let mut sections = sections
-            .iter()
-            .map(|v| v.as_u64().and_then(|n| u32::try_from(n).ok()).map(i64::from))
-            .collect::<Option<Vec<_>>>()
-            .filter(|s| s.len() <= 4)
-            .ok_or_else(|| p.bad("mrope_section", "is not an array of at most 4 unsigned integers"))?;
-        sections.resize(4, 0); // GGUF always has four
-        keys.put("rope.dimension_sections", Value::Ints(sections));
-    }
+    sections(&p, keys)?;
     rope_scaling(&p, keys)
 }
 

@@ -3,7 +3,7 @@
 use super::arch::{Keys, LAYERS_MAX};
 use super::families::Family;
 use super::json::Fields;
-use super::rope::rope_scaling;
+use super::rope::{rope_scaling, sections};
 use crate::{Error, Value};
 
 /// Numbers: a key, and the names that configurations have for it. The first that is present and not null counts.
@@ -242,6 +242,7 @@ fn rotation(text: &Fields, head_dim: u32, keys: &mut Keys) -> Result<(), Error> 
         (_, Some(p)) => rope_scaling(p, keys)?,
     }
     let Some(p) = p else { return Ok(()) };
+    sections(p, keys)?;
     if let Some(beta) = p.opt_f64("llama_4_scaling_beta")? {
         keys.put("attention.temperature_scale", Value::F64(beta));
     }

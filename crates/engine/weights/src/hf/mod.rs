@@ -16,6 +16,7 @@ mod names;
 mod rope;
 mod sentencepiece;
 mod sidecars;
+mod tower;
 
 pub use arch::model_types;
 
@@ -54,6 +55,14 @@ pub(crate) fn open(path: &Path) -> Result<Model, Error> {
 /// A checkpoint whose files are in memory, by name; messages call the directory `origin`.
 pub fn from_files(origin: &str, files: BTreeMap<String, Bytes>) -> Result<Model, Error> {
     open_dir(&Dir::Memory { origin: origin.into(), files })
+}
+
+/// The vision tower of a checkpoint in the form of a projector's GGUF file; `None` if it has none that is known.
+///
+/// # Errors
+/// If its files are damaged, or its configuration cannot be used.
+pub fn open_tower(path: impl AsRef<Path>) -> Result<Option<Model>, Error> {
+    tower::open(&Dir::Disk(path.as_ref().into()))
 }
 
 /// The tensors of a checkpoint under its own names, and nothing else of it: quantised matrices are put together, whatever the

@@ -62,3 +62,17 @@ fn yarn_attention(p: &Fields, factor: f64, keys: &mut Keys) -> Result<(), Error>
     keys.put("rope.scaling.attn_factor", Value::F64(stated / usual(1.0)));
     Ok(())
 }
+
+/// Pairs that turn by time, row and column of a token.
+pub(super) fn sections(p: &Fields, keys: &mut Keys) -> Result<(), Error> {
+    let Some(sections) = p.opt_array("mrope_section")? else { return Ok(()) };
+    let mut sections = sections
+        .iter()
+        .map(|v| v.as_u64().and_then(|n| u32::try_from(n).ok()).map(i64::from))
+        .collect::<Option<Vec<_>>>()
+        .filter(|s| s.len() <= 4)
+        .ok_or_else(|| p.bad("mrope_section", "is not an array of at most 4 unsigned integers"))?;
+    sections.resize(4, 0); // GGUF always has four
+    keys.put("rope.dimension_sections", Value::Ints(sections));
+    Ok(())
+}

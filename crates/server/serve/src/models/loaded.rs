@@ -109,8 +109,9 @@ impl Loaded {
                 (Tools::default(), Format { tools: asked.cloned().unwrap_or_default(), ..Format::default() })
             }
         };
-        let roles =
+        let mut roles =
             template.as_ref().map_or_else(|_| Roles::default(), |t| roles(t, &spec.template_kwargs, &budget));
+        roles.images = handle.rules().images.is_some();
         warn_of_missed(&spec.name, &budget);
         let reasoning = format.reasoning.clone().unwrap_or_default();
         Ok(Self {

@@ -160,7 +160,7 @@ impl ModelCard {
                     tools: calls && spec.tool_syntax != Some(ToolSyntax::None),
                     thinking: reasons,
                     embedding: true,
-                    vision: false,
+                    vision: engine.vision.is_some(),
                 },
                 template,
                 license: text("general.license")?,

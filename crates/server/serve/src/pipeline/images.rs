@@ -1,15 +1,16 @@
-//! The images of a request for a local model: their number and sizes, and downloads of those that are given by address. Called by `run`
-//! before a prompt is rendered.
+//! The images of a request for a local model: their number and sizes, downloads of those that are given by address, and their pixels.
+//! Called by `run` before a prompt is rendered, and by `prompt`.
 
 use std::sync::Arc;
 
-use octet_api::ApiError;
-use octet_api::core::GenerateRequest;
+use octet_api::core::{GenerateRequest, Image};
+use octet_api::{ApiError, ErrorKind};
+use octet_engine::vision::{Picture, Resized};
 use octet_images::Limits;
 use octet_upstream::{has_image_urls, image_url_refused};
 
 use crate::inference::Inference;
-use crate::models::Lease;
+use crate::models::{Lease, Loaded};
 
 /// The request with its images. A model that sees none refuses them itself.
 ///
@@ -36,6 +37,49 @@ pub async fn fetched(
     images.download(&mut with).await?;
     check(&with, &limits)?;
     Ok(Arc::new(with))
+}
+
+/// The images of a prompt at the size that the model reads, which together have at most `tokens_max` tokens. Called on a blocking thread.
+///
+/// # Errors
+/// What is no image, or too large; images for a model that sees none.
+pub fn read(model: &Loaded, images: &[Image], tokens_max: usize) -> Result<Vec<Arc<Resized>>, ApiError> {
+    let mut read = Vec::with_capacity(images.len());
+    let mut tokens = 0;
+    for image in images {
+        let at = &image.at;
+        let refused = |what: String| ApiError::invalid(at.clone(), what);
+        let Some(reader) = &model.handle.rules().images else {
+            return Err(refused(format!("'{at}' is an image, and this model reads text only; send text")));
+        };
+        let decoded = octet_images::decode(&image.bytes()?, &Limits::default());
+        let picture = decoded.map_err(|e| refused(format!("the image '{at}' {e}")))?;
+        let octet_images::Picture { width, height, rgb } = picture;
+        let picture = Picture { width: width as usize, height: height as usize, rgb };
+        let resized = reader.resize(&picture).map_err(|e| refused(format!("'{at}': {e}")))?;
+        tokens += resized.len();
+        if tokens > tokens_max {
+            let what =
+                format!("with '{at}' the images have {tokens} tokens, and there is room for {tokens_max}");
+            return Err(ApiError {
+                param: Some(at.clone()),
+                ..ApiError::new(ErrorKind::ContextLength, what)
+            });
+        }
+        read.push(resized);
+    }
+    Ok(read)
+}
+
+/// The tokens of a prompt with all those of its images, to count and show them.
+pub fn spread(model: &Loaded, tokens: Vec<u32>, images: &[Arc<Resized>]) -> Vec<u32> {
+    let Some(reader) = &model.handle.rules().images else { return tokens };
+    let mut images = images.iter();
+    let spread = tokens.iter().flat_map(|&id| {
+        let image = (id == reader.token).then(|| images.next()).flatten();
+        std::iter::repeat_n(id, image.map_or(1, |image| image.len()))
+    });
+    spread.collect()
 }
 
 fn check(request: &GenerateRequest, limits: &Limits) -> Result<(), ApiError> {

@@ -143,7 +143,7 @@ fn plan_input(
         }
         Input::Completion(completion) => {
             rendered.iter().try_for_each(|r| check_room(model, request, r))?;
-            let prompt_tokens = rendered.iter().map(|r| r.tokens.len()).sum();
+            let prompt_tokens = rendered.iter().map(Rendered::token_count).sum();
             let echo = if completion.echo {
                 rendered.iter().map(|r| (r.text.clone(), r.tokens.clone())).collect()
             } else {
@@ -201,7 +201,7 @@ fn check(model: &Loaded, request: &GenerateRequest) -> Result<(), ApiError> {
 /// Refuses an answer whose minimum length exceeds the context.
 fn check_room(model: &Loaded, request: &GenerateRequest, rendered: &Rendered) -> Result<(), ApiError> {
     let rules = model.handle.rules();
-    let (prompt, context) = (rendered.tokens.len(), rules.context.min(rules.capacity));
+    let (prompt, context) = (rendered.token_count(), rules.context.min(rules.capacity));
     // If there is no room at all, the engine refuses with the numbers.
     let room = context.saturating_sub(prompt);
     match request.min_tokens {
@@ -240,7 +240,7 @@ fn plan_chat(
         min_tokens: request.min_tokens.unwrap_or(0) as usize,
         tools,
     };
-    let prompt_tokens = rendered.tokens.len();
+    let prompt_tokens = rendered.token_count();
     let Form { follow, unenforced, param: form } = constraint(model, name, request, rendered.start)?;
     let thinking = if rendered.start.in_reasoning { thinking(model, chat)? } else { None };
     let mut out = engine_request(model, request, rendered, defaults);
@@ -291,10 +291,11 @@ fn engine_request(
     let rules = model.handle.rules();
     // An answer ends at the context's end, whatever was requested. The engine refuses a prompt that leaves no room, with the number that
     // was requested.
-    let room = rules.context.min(rules.capacity).saturating_sub(rendered.tokens.len());
+    let room = rules.context.min(rules.capacity).saturating_sub(rendered.token_count());
     let room = if room == 0 { usize::MAX } else { room };
     Request {
         prompt: rendered.tokens,
+        images: rendered.images,
         checkpoints: rendered.checkpoints,
         max_tokens: request.max_tokens.or(model.predict).map(|n| (n as usize).min(room)),
         min_tokens: request.min_tokens.unwrap_or(0) as usize,

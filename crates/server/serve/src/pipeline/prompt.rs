@@ -1,17 +1,20 @@
 //! Renders and tokenizes a conversation, and finds positions in the prompt that are worth a snapshot. Called by `plan` on a blocking
 //! thread.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use octet_api::core::{Chat, Effort, Image, Infill, Prompt, PromptPart};
+use octet_api::core::{Chat, Effort, Infill, Prompt, PromptPart};
 use octet_api::{ApiError, ErrorKind, Warning, shortened};
 use octet_engine::detokenizer::{ControlTokens, decode};
 use octet_engine::template::{ChatInput, ChatTemplate, TemplateError};
 use octet_engine::tokenizer::{self, Bounds, CHUNK_BYTES, EncodeError, Encoded, Special, Tokenizer};
+use octet_engine::vision::Resized;
 use octet_parser::Start;
 use serde_json::{Value, json};
 
 use super::blocking_pool::given_up;
+use super::images;
 use crate::models::Loaded;
 
 /// A tokenized prompt.
@@ -19,14 +22,23 @@ use crate::models::Loaded;
 pub struct Rendered {
     /// The text.
     pub text: String,
-    /// Its tokens.
+    /// Its tokens, one for each image.
     pub tokens: Vec<u32>,
+    /// Its images, in order.
+    pub images: Vec<Arc<Resized>>,
     /// Positions that later prompts probably share.
     pub checkpoints: Vec<usize>,
     /// Where the answer begins: within reasoning, or a header.
     pub start: Start,
     /// Parts of the conversation that were left out.
     pub warnings: Vec<Warning>,
+}
+
+impl Rendered {
+    /// Number of tokens, with those of images.
+    pub fn token_count(&self) -> usize {
+        self.tokens.len() + self.images.iter().map(|image| image.len() - 1).sum::<usize>()
+    }
 }
 
 /// What the tokens are for.
@@ -161,6 +173,10 @@ pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiEr
     if chat.continue_final {
         reopen(template, &input, tokenizer, &mut prompt);
     }
+    let images = images::read(model, &from.images, job.tokens_max(model))?;
+    if let Some(reader) = model.handle.rules().images.as_ref().filter(|_| !images.is_empty()) {
+        reader.surround(&mut prompt);
+    }
     let tokens = job.tokens(model, "messages", prompt.text.len(), |bounds| {
         tokenizer.encode_prompt_within(&prompt, bounds)
     })?;
@@ -174,7 +190,12 @@ pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiEr
     if chat.continue_final {
         start.header = 0; // the prompt ends with the client's text
     }
-    Ok(Rendered { checkpoints, start, text: prompt.text, tokens, warnings: from.warnings })
+    let mut rendered =
+        Rendered { checkpoints, start, text: prompt.text, tokens, images, warnings: from.warnings };
+    if job.purpose == Purpose::Count {
+        rendered.tokens = images::spread(model, rendered.tokens, &std::mem::take(&mut rendered.images));
+    }
+    Ok(rendered)
 }
 
 /// Removes what the template writes after the last message, so that the answer continues that message.
@@ -277,6 +298,7 @@ fn common(a: &[u32], b: &[u32]) -> usize {
 /// Tokenizes a plain prompt: the model's BOS token, then the text.
 pub fn plain(model: &Loaded, prompt: &Prompt, job: Job<'_>) -> Result<Rendered, ApiError> {
     let tokenizer = model.tokenizer();
+    let mut images = Vec::new();
     let tokens = match prompt {
         Prompt::Tokens(ids) => {
             known(model, ids)?;
@@ -287,7 +309,7 @@ pub fn plain(model: &Loaded, prompt: &Prompt, job: Job<'_>) -> Result<Rendered, 
             ids.extend(text(model, "prompt", asked, Special::Parse, job)?);
             ids
         }
-        Prompt::Mixed(parts) => mixed(model, parts, job)?,
+        Prompt::Mixed(parts) => mixed(model, parts, job, &mut images)?,
     };
     if tokens.is_empty() {
         return Err(ApiError::invalid(
@@ -299,7 +321,7 @@ pub fn plain(model: &Loaded, prompt: &Prompt, job: Job<'_>) -> Result<Rendered, 
         Prompt::Text(text) => text.clone(),
         Prompt::Tokens(_) | Prompt::Mixed(_) => decode(tokenizer, &tokens, ControlTokens::Show),
     };
-    Ok(Rendered { text, tokens, ..Rendered::default() })
+    Ok(Rendered { text, tokens, images, ..Rendered::default() })
 }
 
 /// Checks that a client's token ids exist.
@@ -315,7 +337,12 @@ fn known(model: &Loaded, ids: &[u32]) -> Result<(), ApiError> {
 }
 
 /// Texts and tokens mixed. The BOS token is added if the first part is a text.
-fn mixed(model: &Loaded, parts: &[PromptPart], job: Job<'_>) -> Result<Vec<u32>, ApiError> {
+fn mixed(
+    model: &Loaded,
+    parts: &[PromptPart],
+    job: Job<'_>,
+    images: &mut Vec<Arc<Resized>>,
+) -> Result<Vec<u32>, ApiError> {
     let begins_with_text = matches!(parts.first(), Some(PromptPart::Text(_)));
     let mut ids = if begins_with_text { model.tokenizer().prefix().to_vec() } else { Vec::new() };
     for part in parts {
@@ -325,9 +352,10 @@ fn mixed(model: &Loaded, parts: &[PromptPart], job: Job<'_>) -> Result<Vec<u32>,
                 known(model, &[*id])?;
                 ids.push(*id);
             }
-            PromptPart::Image(Image { at, .. }) => {
-                let what = format!("'{at}' is an image, and this model reads text only; send text");
-                return Err(ApiError::invalid(at.clone(), what));
+            PromptPart::Image(image) => {
+                images.extend(images::read(model, std::slice::from_ref(image), job.tokens_max(model))?);
+                let alone = model.handle.rules().images.as_ref().map_or("", |r| r.tower.prompt.alone);
+                ids.extend(text(model, "prompt", alone, Special::Parse, job)?);
             }
         }
         if ids.len() > job.tokens_max(model) {

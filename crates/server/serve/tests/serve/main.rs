@@ -23,6 +23,7 @@ mod gateway_routes;
 mod gateway_shared;
 mod generic_tools;
 mod hosts;
+mod images;
 mod limits;
 mod llama;
 mod models;

@@ -51,6 +51,8 @@ pub struct QueryTile<'a> {
     pub kv_head: usize,
     /// The positions that a query attends to.
     pub window: Window,
+    /// The block `[first, end]` of each token, which it sees, too; `None`: no token is in one.
+    pub blocks: Option<&'a [[u32; 2]]>,
     /// Factor of the scores.
     pub scale: f32,
     /// Scores become `cap * tanh(score / cap)`.
@@ -78,7 +80,7 @@ pub fn attend_scratch_len(queries: usize, k_dim: usize, v_dim: usize) -> usize {
 
 /// A tile for the inner functions.
 #[derive(Clone, Copy)]
-struct Shape {
+struct Shape<'a> {
     k_dim: usize,
     v_dim: usize,
     /// The same, padded.
@@ -90,10 +92,11 @@ struct Shape {
     position: usize,
     kv_head: usize,
     window: Window,
+    blocks: Option<&'a [[u32; 2]]>,
 }
 
-impl Shape {
-    fn new(kv: &KvPages, tile: &QueryTile) -> Self {
+impl<'a> Shape<'a> {
+    fn new(kv: &KvPages, tile: &QueryTile<'a>) -> Self {
         assert!(tile.tokens > 0 && tile.kv_head < kv.kv_heads && tile.heads.is_multiple_of(kv.kv_heads));
         Self {
             k_dim: kv.k_dim,
@@ -105,32 +108,46 @@ impl Shape {
             position: tile.position,
             kv_head: tile.kv_head,
             window: tile.window,
+            blocks: tile.blocks,
         }
     }
     fn queries(self) -> usize {
         self.tokens * self.group
     }
+    /// The first position that token `i` sees.
+    fn first(self, i: usize) -> usize {
+        let first = self.window.first(self.position + i);
+        self.blocks.map_or(first, |b| first.min(b[i][0] as usize))
+    }
+    /// The end of the positions that token `i` sees.
+    fn end(self, i: usize) -> usize {
+        self.blocks.map_or(self.position + i + 1, |b| b[i][1] as usize)
+    }
     /// The first query that attends to `position` or any later one.
     fn first_query(self, position: usize) -> usize {
-        position.saturating_sub(self.position).min(self.tokens) * self.group
+        let token = match self.blocks {
+            None => position.saturating_sub(self.position).min(self.tokens),
+            Some(blocks) => blocks.partition_point(|b| b[1] as usize <= position),
+        };
+        token * self.group
     }
     /// The first query that attends to no position before `end`: those from it on do not either.
     fn last_query(self, end: usize) -> usize {
         match self.window {
             Window::All => self.queries(),
-            w => {
-                let is_past = |i: &usize| w.first(self.position + i) >= end;
+            _ => {
+                let is_past = |i: &usize| self.first(*i) >= end;
                 (0..self.tokens).find(is_past).unwrap_or(self.tokens) * self.group
             }
         }
     }
-    /// Number of positions from `base` on, at most a page, that do not come after query `i`.
+    /// Number of positions from `base` on, at most a page, that query `i` may see: none comes after it or its block.
     fn limit(self, i: usize, base: usize) -> usize {
-        (self.position + i / self.group + 1).saturating_sub(base).min(PAGE_TOKENS)
+        self.end(i / self.group).saturating_sub(base).min(PAGE_TOKENS)
     }
     /// Number of positions from `base` on, at most a page, that lie before the window of query `i`.
     fn skipped(self, i: usize, base: usize) -> usize {
-        self.window.first(self.position + i / self.group).saturating_sub(base).min(PAGE_TOKENS)
+        self.first(i / self.group).saturating_sub(base).min(PAGE_TOKENS)
     }
 }
 
@@ -218,9 +235,9 @@ pub(super) unsafe fn attend_tile<S: Simd>(
     pack_queries(s, tile, t, scratch.queries);
     let partials = std::mem::take(&mut scratch.partials);
     let (sums, next) = partials.split_at_mut(t.queries() * len);
-    let begin = t.window.first(t.position) / CHUNK;
+    let begin = t.first(0) / CHUNK;
     chunk_partials(s, kv, t, tile.softcap, begin, &mut scratch, sums);
-    for chunk in begin + 1..chunks(t.position + t.tokens - 1) {
+    for chunk in begin + 1..chunks(t.end(t.tokens - 1) - 1) {
         chunk_partials(s, kv, t, tile.softcap, chunk, &mut scratch, next);
         let first = t.first_query(chunk * CHUNK);
         for (sum, next) in sums.chunks_exact_mut(len).zip(next.chunks_exact(len)).skip(first) {
@@ -275,8 +292,8 @@ fn chunk_partials<S: Simd>(
         p.fill(0.0);
         p[t.v_dims] = f32::NEG_INFINITY;
     }
-    let end = (t.position + t.tokens).min((chunk + 1) * CHUNK);
-    let begin = t.window.first(t.position) / PAGE_TOKENS * PAGE_TOKENS;
+    let end = t.end(t.tokens - 1).min((chunk + 1) * CHUNK);
+    let begin = t.first(0) / PAGE_TOKENS * PAGE_TOKENS;
     for base in (begin.max(chunk * CHUNK)..end).step_by(PAGE_TOKENS) {
         let page = kv.table[base / PAGE_TOKENS] as usize * kv.kv_heads + t.kv_head;
         let rows = (end - base).min(PAGE_TOKENS);

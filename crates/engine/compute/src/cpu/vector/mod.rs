@@ -24,7 +24,7 @@ pub use attention::{CHUNK, KvPages, QueryTile, attend_scratch_len, chunks as att
 pub use conv::Conv;
 pub use gdn::{GDN_COLUMNS, GdnColumns, gdn_scratch_len};
 pub use kv_rows::KvData;
-pub use rope::rope_angles;
+pub use rope::{rope_angles, rope_angles_by_axis};
 pub use ssm::SsmHead;
 
 use super::isa::Isa;

@@ -13,6 +13,21 @@ pub fn rope_angles(position: u32, inv_freq: &[f32], scale: f32, cos: &mut [f32],
     }
 }
 
+/// The same where pair `j` turns by coordinate `axes[j]` of `turn`.
+pub fn rope_angles_by_axis(
+    turn: [u32; 3],
+    axes: &[u8],
+    inv_freq: &[f32],
+    scale: f32,
+    cos: &mut [f32],
+    sin: &mut [f32],
+) {
+    for (((f, axis), cos), sin) in inv_freq.iter().zip(axes).zip(cos).zip(sin) {
+        let (s, c) = (turn[usize::from(*axis)] as f32 * f).sin_cos();
+        (*sin, *cos) = (s * scale, c * scale);
+    }
+}
+
 /// Normalises a head (if there is a weight) and rotates its leading `2 * cos.len()` dimensions, in place.
 #[inline(always)]
 pub(super) fn norm_rope<S: Simd>(

@@ -128,7 +128,8 @@ impl Drafter for Small {
         for i in 0..work.running.len() {
             let r = &mut work.running[i];
             let guesses = &mut r.choice.guesses;
-            if !guesses.is_open() || r.choice.tokens.len() >= self.context {
+            let sees = !r.choice.places.is_empty(); // it has no tower
+            if !guesses.is_open() || r.choice.tokens.len() >= self.context || sees {
                 continue;
             }
             let history = &mut guesses.history;

@@ -4,6 +4,7 @@
 use super::controller::{Class, Controller};
 use super::{Drafter, Guesses, Work};
 use crate::Error;
+use crate::vision::is_image;
 
 /// Number of last tokens that must be equal.
 pub const NGRAM: usize = 3;
@@ -94,7 +95,9 @@ impl Drafter for Repeated {
             let Some(lookup) = &mut guesses.lookup else { continue };
             let Some(found) = lookup.find(tokens) else { continue };
             for i in 0..guesses.most {
-                let Some(id) = found.token(tokens, &guesses.ids, i) else { break };
+                let Some(id) = found.token(tokens, &guesses.ids, i).filter(|id| !is_image(*id)) else {
+                    break;
+                };
                 // Each further guess has a longer match before it.
                 guesses.push(id, Class::lookup(found.len + i));
             }

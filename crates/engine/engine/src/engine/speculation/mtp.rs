@@ -10,12 +10,14 @@
 
 use std::time::Instant;
 
+use octet_compute::Batch;
 use octet_compute::batch::PAGE_TOKENS;
 
 use super::controller::{Class, Controller};
 use super::{Drafter, Work, measure};
 use crate::Error;
 use crate::models::{Guess, Model, Rows};
+use crate::vision::Places;
 
 /// Number of last tokens of a text that are added to the block's vocabulary. Most are in it anyway; each of the others costs one copy of
 /// a row.
@@ -59,6 +61,10 @@ impl Block {
                 continue;
             }
             let row = |position: usize| r.first + position - r.past;
+            // Of images it knows the places only.
+            let places = &r.choice.places;
+            let plain = |ids: &[u32]| ids.iter().map(|id| places.id(*id)).collect::<Vec<_>>();
+            let has_images = !places.is_empty();
             // Entries whose next token is known.
             let (past, mut end) = (r.past, lease.computed.min(tokens.len() - 1));
             let last = lease.computed - 1;
@@ -75,17 +81,26 @@ impl Block {
                     pages(&lease.pages, last + 1),
                     1,
                 );
+                turn(&mut self.draft.batch, places, last..last + 1);
                 self.order.push(i);
                 end = last;
                 let noted = &mut r.choice.guesses.noted;
-                model.note(&tokens[(*noted).max(tokens.len().saturating_sub(NOTED_TOKENS_MAX))..]);
+                let new = &tokens[(*noted).max(tokens.len().saturating_sub(NOTED_TOKENS_MAX))..];
+                if has_images {
+                    model.note(&plain(new))
+                } else {
+                    model.note(new)
+                }
                 *noted = tokens.len();
             }
             let n = end.saturating_sub(past);
             if self.fill.batch.fits(past, n, lease.slot, &lease.pages) && self.fill.batch.len() + n <= room {
                 (past..end).for_each(|p| self.fill.from.push_row(row(p)));
-                let tokens = &tokens[past + 1..end + 1];
-                self.fill.batch.push(tokens, past, lease.slot, pages(&lease.pages, end), 0);
+                let next = &tokens[past + 1..end + 1];
+                let mapped = if has_images { plain(next) } else { Vec::new() };
+                let next = if has_images { &mapped } else { next };
+                self.fill.batch.push(next, past, lease.slot, pages(&lease.pages, end), 0);
+                turn(&mut self.fill.batch, places, past..end);
             }
             r.fresh = 0;
         }
@@ -120,6 +135,13 @@ impl Block {
         for &i in &self.order {
             control.charge(&mut work.running[i].choice.guesses.history, self.order.len());
         }
+    }
+}
+
+/// Gives the newest span of a batch the coordinates of its positions, where images are before them.
+fn turn(batch: &mut Batch, places: &Places, positions: std::ops::Range<usize>) {
+    if places.has_turns() {
+        batch.turn(positions.map(|p| places.turn(p)));
     }
 }
 
@@ -180,6 +202,7 @@ impl Drafter for Block {
                     break;
                 }
                 self.draft.batch.push(&[id], at, r.lease.slot, pages(&r.lease.pages, at + 1), 1);
+                turn(&mut self.draft.batch, &r.choice.places, at..at + 1);
             }
             self.order.truncate(self.draft.batch.len());
             if self.order.is_empty() {

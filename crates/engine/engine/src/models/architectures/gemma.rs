@@ -44,6 +44,7 @@ fn plan(k: &Keys, period: usize, ropes: Vec<RopeTable>, scale: f32) -> Result<Pl
     for i in 0..k.layers {
         let mut a = k.attention(i, [heads[i], kv_heads[i]], dims)?;
         (a.scale, a.softcap) = (scale, softcap);
+        a.two_way = k.arch == "gemma3";
         if let Some(w) = windows.as_ref().filter(|w| w.slides[i]) {
             (a.window, a.rope) = (Window::Last(w.size), Some(ropes.len() - 1));
         }

@@ -97,7 +97,7 @@ impl Kinds {
         a.scale = k.factor("attention.scale", 1.0)?;
         a.norms[2] = Some(k.plain_norm(a.v_dim));
         if let (Some(w), true) = (&self.windows, slides) {
-            (a.window, a.rope) = (Window::Last(w.size), Some(1));
+            (a.window, a.rope, a.two_way) = (Window::Last(w.size), Some(1), true);
         }
         let Project::Direct { k: key, v, .. } = &mut a.project else { return Ok(a) };
         if i >= self.own {

@@ -57,6 +57,12 @@ pub fn halves(k: &Keys) -> Result<Plan, Error> {
 pub fn qwen3(k: &Keys) -> Result<Plan, Error> {
     decoder(k, QWEN3)
 }
+/// Qwen3-VL: tokens of images turn by row and column.
+pub fn qwen3vl(k: &Keys) -> Result<Plan, Error> {
+    let mut plan = decoder(k, QWEN3)?;
+    plan.ropes = plan.ropes.into_iter().map(|r| rope::interleaved(k, r)).collect::<Result<_, _>>()?;
+    Ok(plan)
+}
 /// Qwen1.5 and 2 with experts.
 pub fn qwen2moe(k: &Keys) -> Result<Plan, Error> {
     decoder(k, Choices { router: UNDIVIDED, ..HALVES })

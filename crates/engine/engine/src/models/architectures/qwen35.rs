@@ -6,6 +6,7 @@ use super::llama;
 use crate::Error;
 use crate::models::keys::*;
 use crate::models::plan::*;
+use crate::models::rope;
 
 pub fn plan(k: &Keys) -> Result<Plan, Error> {
     let recurrent = match k.pattern("attention.recurrent_layers")? {
@@ -17,7 +18,8 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
         blocks.extend(layer(k, i, *recurrent)?);
     }
     let dims = k.head_dims()?;
-    let mut plan = k.plan(vec![k.rope(dims[0], RopePairing::Half)?], blocks);
+    let rope = rope::interleaved(k, k.rope(dims[0], RopePairing::Half)?)?;
+    let mut plan = k.plan(vec![rope], blocks);
     if k.mtp_layers > 1 {
         return Err(k.bad("nextn_predict_layers", format!("is {}; at most 1 is supported", k.mtp_layers)));
     }

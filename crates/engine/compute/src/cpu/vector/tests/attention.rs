@@ -167,6 +167,7 @@ impl Case {
             position,
             kv_head,
             window: self.window,
+            blocks: None,
             scale: 1.0 / (self.head_dim as f32).sqrt(),
             softcap: self.softcap,
             sinks: self.sinks.as_deref(),

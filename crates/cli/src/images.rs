@@ -1,0 +1,261 @@
+//! Images for models: the flags, the tower beside a model's file, and image files. Used by `run`, `serve` and `show`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use clap::Args;
+use octet_engine::vision::{self, Options, Picture};
+use octet_images::Limits;
+use serde_json::{Value, json};
+
+use crate::numbers::positive;
+use crate::stderr::note;
+
+/// How a model reads images.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Images")]
+pub struct ImageFlags {
+    /// Projector that reads images for the model: llama.cpp's mmproj file, or a folder with one. Default: one beside the model's file,
+    /// or the checkpoint's own.
+    #[arg(long, value_name = "FILE", conflicts_with = "no_mmproj")]
+    mmproj: Option<PathBuf>,
+    /// Load no projector: the model reads no images.
+    #[arg(long)]
+    no_mmproj: bool,
+    /// Minimum number of tokens of an image, where its size decides: smaller ones are enlarged. Default: the projector's own.
+    #[arg(long, value_name = "N", value_parser = positive)]
+    image_min_tokens: Option<usize>,
+    /// Maximum number of tokens of an image: larger ones are reduced. Default: the projector's own, but at most 4096.
+    #[arg(long, value_name = "N", value_parser = positive)]
+    image_max_tokens: Option<usize>,
+}
+
+impl ImageFlags {
+    /// The tower for a model: the one that a flag names, or else the one that is found.
+    ///
+    /// # Errors
+    /// If the named one cannot be used.
+    pub fn tower(&self, model: &octet_weights::Model) -> anyhow::Result<Option<Options>> {
+        match &self.mmproj {
+            _ if self.no_mmproj => Ok(None),
+            None => Ok(self.found(model)),
+            Some(path) => {
+                let options = self.options(octet_weights::Model::open(named(path)?)?);
+                options.tower()?;
+                Ok(Some(options))
+            }
+        }
+    }
+
+    /// Leaves out a tower that was found, if the model runs on a device that takes no images.
+    ///
+    /// # Errors
+    /// If it was named.
+    pub fn keep_on_processor(&self, options: &mut octet_engine::engine::Options) -> anyhow::Result<()> {
+        let (Some(device), Some(vision)) = (&options.device, &options.vision) else { return Ok(()) };
+        let (device, file) = (device.name().to_string(), vision.file.origin.clone());
+        if device == "cpu" {
+            return Ok(());
+        }
+        anyhow::ensure!(
+            self.mmproj.is_none(),
+            "{file}: images are not supported on {device}; --device cpu reads images"
+        );
+        note!("note: images are not supported on {device}: {file} is not loaded; --device cpu reads images");
+        options.vision = None;
+        Ok(())
+    }
+
+    /// The tower beside a model, if it can be used.
+    pub fn found(&self, model: &octet_weights::Model) -> Option<Options> {
+        if self.no_mmproj {
+            return None;
+        }
+        let origin = Path::new(&model.origin);
+        let usable = |file: octet_weights::Model| {
+            let options = self.options(file);
+            let width =
+                model.metadata.str("general.architecture").ok().and_then(|arch| {
+                    model.metadata.opt_u32(&format!("{arch}.embedding_length")).ok().flatten()
+                });
+            match options.tower() {
+                Ok(tower) if width.is_none_or(|w| w as usize == tower.out) => Ok(options),
+                Ok(_) => Err(format!("{}: it belongs to another model", options.file.origin)),
+                Err(e) => Err(e.to_string()),
+            }
+        };
+        let report = |why: String| note!("note: the model reads no images: {why}");
+        if origin.is_dir() && origin.join("config.json").exists() {
+            return match octet_weights::hf::open_tower(origin)
+                .map_err(|e| e.to_string())
+                .map(|t| t.map(usable))
+            {
+                Ok(None) => None,
+                Ok(Some(Ok(options))) => Some(options),
+                Ok(Some(Err(why))) | Err(why) => {
+                    report(why);
+                    None
+                }
+            };
+        }
+        let folder = if origin.is_dir() { Some(origin) } else { origin.parent() };
+        let mut first = None;
+        for path in projectors(folder?) {
+            match octet_weights::Model::open(&path).map_err(|e| e.to_string()).and_then(usable) {
+                Ok(options) => return Some(options),
+                Err(why) => first = first.or(Some(why)),
+            }
+        }
+        first.map(report);
+        None
+    }
+
+    fn options(&self, file: octet_weights::Model) -> Options {
+        Options {
+            min_tokens: self.image_min_tokens,
+            max_tokens: self.image_max_tokens,
+            ..Options::new(Arc::new(file))
+        }
+    }
+}
+
+/// The file that `--mmproj` names.
+fn named(path: &Path) -> anyhow::Result<PathBuf> {
+    if !path.is_dir() {
+        return Ok(path.to_path_buf());
+    }
+    let none = || format!("{}: there is no mmproj file in it", path.display());
+    projectors(path).into_iter().next().with_context(none)
+}
+
+/// Projector files of a folder, best first: as good as full precision, then full precision, then smaller ones.
+fn projectors(folder: &Path) -> Vec<PathBuf> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let names = entries.flatten().filter_map(|e| e.file_name().into_string().ok());
+    let mut found: Vec<String> = names.filter(|name| octet_hub::is_projector(name)).collect();
+    found.sort_by_key(|name| (octet_hub::projector_rank(name), name.clone()));
+    found.into_iter().map(|name| folder.join(name)).collect()
+}
+
+/// An image file as a part of a message in OpenAI's form: a data URL with its bytes.
+///
+/// # Errors
+/// If there is no such file, or it is no image, or too large.
+pub fn part(path: &Path) -> anyhow::Result<Value> {
+    let limits = Limits::default();
+    let name = || path.display().to_string();
+    let size = std::fs::metadata(path).with_context(name)?;
+    anyhow::ensure!(size.is_file(), "{}: it is no file", path.display());
+    let bytes = usize::try_from(size.len()).unwrap_or(usize::MAX);
+    anyhow::ensure!(bytes <= limits.bytes, "{}: it has more than {} MiB", path.display(), limits.bytes >> 20);
+    let file = std::fs::read(path).with_context(name)?;
+    let (format, ..) =
+        octet_images::size(&file, &limits).map_err(|e| anyhow::anyhow!("{}: it {e}", path.display()))?;
+    let kind = format!("{format}").to_ascii_lowercase();
+    let url = format!("data:image/{kind};base64,{}", BASE64.encode(&file));
+    Ok(json!({"type": "image_url", "image_url": {"url": url}}))
+}
+
+/// Whether a part of a message is an image.
+pub fn is_image(part: &Value) -> bool {
+    part["type"] == "image_url"
+}
+
+/// Checks an image in a conversation's file.
+///
+/// # Errors
+/// If it is none, or has no bytes with it.
+pub fn check(part: &Value) -> anyhow::Result<()> {
+    picture(part).map(|_| ())
+}
+
+/// Takes the images out of messages, in order: templates see only where one is.
+///
+/// # Errors
+/// If one cannot be decoded.
+pub fn take(messages: &mut [Value]) -> anyhow::Result<Vec<Picture>> {
+    let mut pictures = Vec::new();
+    for message in messages {
+        for part in message["content"].as_array_mut().into_iter().flatten().filter(|part| is_image(part)) {
+            pictures.push(picture(part)?);
+            *part = json!({"type": "image"});
+        }
+    }
+    Ok(pictures)
+}
+
+fn picture(part: &Value) -> anyhow::Result<Picture> {
+    let url = part["image_url"]["url"].as_str().context("an image_url without a url")?;
+    let data = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
+    let (_, data) = data.context("an image_url that is no data URL with base64")?;
+    let bytes = BASE64.decode(data).context("an image that is not base64")?;
+    let image =
+        octet_images::decode(&bytes, &Limits::default()).map_err(|e| anyhow::anyhow!("an image {e}"))?;
+    Ok(Picture { width: image.width as usize, height: image.height as usize, rgb: image.rgb })
+}
+
+/// Image files that a text names as words of their own, as terminals write dropped files, and the text without them.
+pub fn dropped(text: &str) -> (Vec<PathBuf>, String) {
+    let is_image = |word: &str| {
+        let end = word.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+        ["png", "jpg", "jpeg", "webp", "gif"].contains(&end.as_str()) && Path::new(word).is_file()
+    };
+    let (mut files, mut rest) = (Vec::new(), Vec::new());
+    for word in text.split(' ') {
+        let bare = word.trim_matches(['\'', '"']);
+        let bare = bare.strip_prefix("file://").unwrap_or(bare);
+        if is_image(bare) { files.push(PathBuf::from(bare)) } else { rest.push(word) }
+    }
+    if files.is_empty() { (files, text.to_string()) } else { (files, rest.join(" ").trim().to_string()) }
+}
+
+/// A tower in a line: `reads images with mmproj-F16.gguf (qwen3vl_merger): 0.84 GiB, up to 4096 tokens an image`.
+pub fn describe(options: &Options) -> String {
+    let (kind, most) = match options.tower() {
+        Ok(tower) => (tower.kind, tower.tokens_max()),
+        Err(_) => ("unknown", vision::TOKENS_MAX),
+    };
+    let (file, bytes) = (&options.file.origin, crate::units::size(options.file.size_bytes()));
+    format!("reads images with {file} ({kind}): {bytes}, up to {most} tokens an image")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dropped_files_are_taken_out_of_a_text() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("shot.PNG");
+        std::fs::write(&file, "").unwrap();
+        let file = file.display();
+        let (files, text) = dropped(&format!("What is '{file}' here? none.png"));
+        assert_eq!((files.len(), text.as_str()), (1, "What is here? none.png"));
+        let (files, text) = dropped("  no  image here.png ");
+        assert_eq!((files.len(), text.as_str()), (0, "  no  image here.png "));
+    }
+
+    #[test]
+    fn images_leave_their_places_in_messages() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("dot.gif");
+        // One white pixel.
+        let gif = b"GIF89a\x01\0\x01\0\x80\0\0\xff\xff\xff\0\0\0,\0\0\0\0\x01\0\x01\0\0\x02\x02D\x01\0;";
+        std::fs::write(&file, gif).unwrap();
+        let image = part(&file).unwrap();
+        assert!(is_image(&image) && check(&image).is_ok());
+        let text = json!({"type": "text", "text": "What is this?"});
+        let mut messages =
+            [json!({"role": "user", "content": [image, text.clone()]}), json!({"content": "x"})];
+        let pictures = take(&mut messages).unwrap();
+        assert_eq!(pictures, [Picture { width: 1, height: 1, rgb: vec![255; 3] }]);
+        assert_eq!(messages[0]["content"], json!([{"type": "image"}, text]));
+        assert!(part(dir.path()).is_err() && part(Path::new("none.png")).is_err());
+        std::fs::write(&file, "GIF89a").unwrap();
+        assert!(part(&file).unwrap_err().to_string().contains("dot.gif: it"));
+    }
+}

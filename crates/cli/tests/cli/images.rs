@@ -1,0 +1,105 @@
+//! `octet run --image`, `octet show` and projectors, on tiny models of the reference data.
+
+use std::path::PathBuf;
+
+use octet_testkit::shared;
+use serde_json::{Value, json};
+
+use crate::common::{Place, Ran};
+
+/// A template that writes a mark for each image.
+const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}{% else %}\
+    {% for p in m.content %}{% if p.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ p.text }}{% endif %}\
+    {% endfor %}{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// A folder with a model and its projector, a template and two images; `None` without reference data.
+fn place() -> Option<Place> {
+    let file = |name: &str| shared(&format!("zoo/vision/{name}"));
+    let place = Place::new();
+    let copy = |from: PathBuf, to: &str| std::fs::copy(from, place.path(to)).unwrap();
+    copy(file("gguf/qwen35moe_vl.gguf")?, "model.gguf");
+    copy(file("gguf/qwen35moe_vl.mmproj.gguf")?, "mmproj-F16.gguf");
+    copy(file("images/100x70.png")?, "a.png");
+    copy(file("images/64x64.png")?, "b.png");
+    place.write("template.jinja", TEMPLATE);
+    Some(place)
+}
+
+fn run(place: &Place, more: &[&str]) -> Ran {
+    let usual =
+        ["run", "model.gguf", "--chat-template", "template.jinja", "--temp", "0", "-n", "8", "-t", "1"];
+    place.octet(&[&usual, more].concat())
+}
+
+fn tokens(ran: Ran) -> u64 {
+    let json: Value = serde_json::from_str(&ran.ok().stdout).unwrap();
+    json["usage"]["prompt_tokens"].as_u64().unwrap()
+}
+
+#[test]
+fn an_image_is_a_part_of_the_prompt() {
+    let Some(place) = place() else { return };
+    let small = ["--image-min-tokens", "1"];
+    let with = |images: &[&str]| {
+        let images = images.iter().flat_map(|name| ["--image", name]);
+        let args: Vec<&str> = small.into_iter().chain(images).chain(["--json", "What is this?"]).collect();
+        run(&place, &args)
+    };
+    // Multiples of 32 pixels: 3 x 2 tokens, and 2 x 2; and marks around each.
+    let (none, one, two) = (tokens(with(&[])), tokens(with(&["a.png"])), tokens(with(&["a.png", "b.png"])));
+    assert_eq!((one - none, two - one), (6 + 2, 4 + 2));
+    // Enlarged to 64 tokens by default.
+    assert!(tokens(run(&place, &["--json", "--image", "b.png", "What is this?"])) >= none + 64);
+    let text = |image: &str| run(&place, &["--image", image, "What is this?"]).ok().stdout;
+    assert_ne!(text("a.png"), text("b.png"), "it sees");
+}
+
+#[test]
+fn what_cannot_be_read_is_refused() {
+    let Some(place) = place() else { return };
+    place.write("c.png", "no image");
+    run(&place, &["--image", "none.png", "Hi"]).fails(1, &["none.png"]);
+    run(&place, &["--image", "c.png", "Hi"]).fails(1, &["c.png", "PNG, JPEG, WebP or GIF"]);
+    run(&place, &["--image", "a.png", "--no-mmproj", "Hi"]).fails(1, &["reads no images", "--mmproj"]);
+    run(&place, &["--mmproj", "model.gguf", "Hi"]).fails(1, &["model.gguf", "clip"]);
+    run(&place, &["--mmproj", "none.gguf", "Hi"]).fails(1, &["none.gguf"]);
+    // A template that does not know images.
+    let plain = ["run", "model.gguf", "--image", "a.png", "-n", "4", "-t", "1", "Hi"];
+    place.octet(&plain).fails(1, &["0 places for images"]);
+    // A projector of another model is left out, unless it is named.
+    let other = shared("zoo/vision/gguf/gemma3_vl.mmproj.gguf").unwrap();
+    std::fs::copy(other, place.path("mmproj-F16.gguf")).unwrap();
+    let all = run(&place, &["--image", "a.png", "Hi"]);
+    assert!(all.code == 0 || all.stderr.contains("images"), "{}", all.stderr);
+}
+
+#[test]
+fn show_names_the_projector() {
+    let Some(place) = place() else { return };
+    let shown = place.octet(&["show", "model.gguf"]).ok().stdout;
+    assert!(
+        shown.contains("mmproj-F16.gguf (qwen3vl_merger)") && shown.contains("for 1920 x 1080"),
+        "{shown}"
+    );
+    let json: Value =
+        serde_json::from_str(&place.octet(&["show", "model.gguf", "--json"]).ok().stdout).unwrap();
+    assert_eq!(json["images"]["projector"], "qwen3vl_merger");
+    let without = place.octet(&["show", "model.gguf", "--no-mmproj"]).ok().stdout;
+    assert!(!without.contains("mmproj"), "{without}");
+}
+
+#[test]
+fn conversations_with_images_are_saved_and_continued() {
+    let Some(place) = place() else { return };
+    let usual =
+        ["run", "model.gguf", "--chat-template", "template.jinja", "--temp", "0", "-n", "4", "-t", "1", "-i"];
+    let typed = "/image a.png\nWhat is this?\nAnd b.png here?\n/save chat.json\n/bye\n";
+    place.octet_with(&usual, typed, &[]).ok();
+    let saved: Value =
+        serde_json::from_str(&std::fs::read_to_string(place.path("chat.json")).unwrap()).unwrap();
+    let asked = |i: usize| saved["messages"][i]["content"].clone();
+    assert_eq!(asked(0)[1], json!({"type": "text", "text": "What is this?"}));
+    assert_eq!(asked(2)[1], json!({"type": "text", "text": "And here?"}));
+    assert!(asked(2)[0]["image_url"]["url"].as_str().unwrap().starts_with("data:image/png;base64,"));
+    run(&place, &["--messages", "chat.json", "Thanks."]).ok();
+}

@@ -1,0 +1,412 @@
+//! Runs a tower over an image, in pieces: some hundred patches in one part of a block at a time, so that running answers go on between
+//! them. Attention is that of any model over a cache of one layer: the keys and values of all patches are written first, then each piece of
+//! queries attends to all of them.
+
+use std::sync::Arc;
+
+use octet_compute::backend::{Backend, Glu, Norm, Out, Pass};
+use octet_compute::batch::{Batch, PAGE_TOKENS};
+
+use super::image::Resized;
+use super::plan::Tower;
+use crate::Error;
+use crate::models::decoder::{Block, Op, Project};
+use crate::models::derive;
+
+/// Patches of a piece: a multiple of those of a token.
+pub const PIECE_TOKENS: usize = 256;
+
+/// A loaded tower. Computes one image at a time.
+pub trait Encoder: Send {
+    /// The tower.
+    fn tower(&self) -> &Tower;
+    /// Bytes of its weights.
+    fn bytes(&self) -> u64;
+    /// Begins with an image, instead of the last one.
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    fn start(&mut self, image: Arc<Resized>) -> Result<(), Error>;
+    /// Computes a piece. The image's embeddings when it is complete: for each token [`Tower::width`] values.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn advance(&mut self) -> Result<Option<Vec<f32>>, Error>;
+    /// Number of completed blocks, and the states of all patches `[patches, hidden]`.
+    fn hidden(&mut self) -> (usize, Vec<f32>);
+    /// Computes a whole image.
+    ///
+    /// # Errors
+    /// As [`Encoder::start`] and [`Encoder::advance`].
+    fn encode(&mut self, image: Arc<Resized>) -> Result<Vec<f32>, Error> {
+        self.start(image)?;
+        loop {
+            if let Some(embeddings) = self.advance()? {
+                return Ok(embeddings);
+            }
+        }
+    }
+}
+
+/// See [`super::plan::Merge`].
+pub(super) struct Merge<B: Backend> {
+    pub norm: Norm<B>,
+    pub glu: Glu<B::Weight>,
+    pub inner: usize,
+}
+
+/// See [`super::plan::Pool`].
+pub(super) struct Pool<B: Backend> {
+    pub norm: Option<Norm<B>>,
+    pub factor: f32,
+    pub shift: Option<[Vec<f32>; 2]>,
+    pub last: Norm<B>,
+    pub project: B::Weight,
+}
+
+/// See [`super::plan::Output`].
+pub(super) enum Output<B: Backend> {
+    Merge(Merge<B>),
+    Pool(Box<Pool<B>>),
+}
+
+/// Activations of a piece.
+struct Scratch<B: Backend> {
+    /// Pixels, keys, values, attention's output, a block's result before its norm.
+    x: B::Buf,
+    k: B::Buf,
+    v: B::Buf,
+    attended: B::Buf,
+    sum: B::Buf,
+    /// Tokens.
+    out: B::Buf,
+}
+
+pub(super) struct Loaded<B: Backend> {
+    be: B,
+    tower: Tower,
+    patch: B::Weight,
+    blocks: Vec<Block<B>>,
+    output: Output<B>,
+    deep: Vec<(usize, Merge<B>)>,
+    /// Values of the tower's positions.
+    table: Vec<f32>,
+    cache: B::Cache,
+    scratch: Scratch<B>,
+    bytes: u64,
+    job: Option<Job<B>>,
+}
+
+/// An image being computed.
+struct Job<B: Backend> {
+    image: Arc<Resized>,
+    pieces: Vec<Piece<B>>,
+    stage: Stage,
+    /// The next piece of the stage.
+    next: usize,
+    /// Embeddings so far `[tokens, width]`.
+    embeddings: Vec<f32>,
+    /// Normed states of patches, where tokens are their means.
+    states: Vec<f32>,
+}
+
+/// Some patches.
+struct Piece<B: Backend> {
+    batch: Batch,
+    from: usize,
+    len: usize,
+    /// States `[len, hidden]`, and queries.
+    h: B::Buf,
+    q: B::Buf,
+}
+
+/// What is done with each piece in turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Embed,
+    /// The first part of a block: keys and values of attention.
+    Keys(usize),
+    /// The rest of a block.
+    Block(usize),
+    Output,
+}
+
+impl<B: Backend> Loaded<B> {
+    #[allow(clippy::too_many_arguments)] // its parts
+    pub fn new(
+        mut be: B,
+        tower: Tower,
+        patch: B::Weight,
+        blocks: Vec<Block<B>>,
+        output: Output<B>,
+        deep: Vec<(usize, Merge<B>)>,
+        table: Vec<f32>,
+        cache: B::Cache,
+        bytes: u64,
+    ) -> Result<Self, Error> {
+        let w = derive::widths(&tower.blocks);
+        let mut buf = |width: usize| be.buf(PIECE_TOKENS * width);
+        let scratch = Scratch {
+            x: buf(tower.patch_len().max(tower.hidden()))?,
+            k: buf(w.kv[0])?,
+            v: buf(w.kv[1])?,
+            attended: buf(w.out)?,
+            sum: buf(tower.hidden())?,
+            out: buf(tower.out)?,
+        };
+        Ok(Self { be, tower, patch, blocks, output, deep, table, cache, scratch, bytes, job: None })
+    }
+
+    fn piece(&mut self, image: &Resized, from: usize, len: usize, pages: &[u32]) -> Result<Piece<B>, Error> {
+        let (hidden, q) = (self.tower.hidden(), derive::widths(&self.tower.blocks).qkv);
+        let mut batch = Batch::default();
+        batch.push(&vec![0; len], from, 0, pages, 0);
+        let turn = |i| {
+            let [x, y] = self.tower.place(image, i);
+            [0, y as u32, x as u32]
+        };
+        batch.turn((from..from + len).map(turn));
+        batch.see(0..image.patches());
+        Ok(Piece { batch, from, len, h: self.be.buf(len * hidden)?, q: self.be.buf(len * q)? })
+    }
+
+    /// Patches to states.
+    fn embed(&mut self, image: &Resized, piece: &mut Piece<B>) -> Result<(), Error> {
+        let (len, hidden) = (self.tower.patch_len(), self.tower.hidden());
+        let mut pixels = vec![0.0; piece.len * len];
+        let mut positions = vec![0.0; piece.len * hidden];
+        let rows = pixels.chunks_exact_mut(len).zip(positions.chunks_exact_mut(hidden));
+        for (i, (pixels, position)) in rows.enumerate() {
+            self.tower.patch(image, piece.from + i, pixels);
+            self.tower.add_position(&self.table, image, piece.from + i, position);
+        }
+        let (pixels, positions) = (self.be.vector(&pixels)?, self.be.vector(&positions)?);
+        let (patch, h) = (&self.patch, &mut piece.h);
+        let n = piece.len;
+        Ok(self.be.step(Pass::Other, &piece.batch, |be| {
+            be.linear(n, &pixels, patch, Out::Write(h));
+            be.add(n * hidden, Some(&positions), 1.0, h);
+        })?)
+    }
+
+    /// Queries, keys and values of block `i`, if it is attention.
+    fn keys(&mut self, i: usize, piece: &mut Piece<B>) -> Result<(), Error> {
+        let branch = &self.blocks[i].branches[0];
+        let Op::Attention { spec, project: Project::Direct { q, k: Some(k), v: Some(v) }, .. } = &branch.op
+        else {
+            return Ok(());
+        };
+        let (s, cache, pre) = (&mut self.scratch, &mut self.cache, branch.pre.as_ref());
+        Ok(self.be.step(Pass::Other, &piece.batch, |be| {
+            be.project(piece.len, &piece.h, pre, [q, k, v], [&mut piece.q, &mut s.k, &mut s.v]);
+            be.rope_store(&piece.batch, spec, 0, cache, &mut piece.q, Some((&mut s.k, &s.v)));
+        })?)
+    }
+
+    /// The rest of block `i`.
+    fn block(&mut self, i: usize, piece: &mut Piece<B>) -> Result<(), Error> {
+        let block = &self.blocks[i];
+        let (s, cache, branch, n) = (&mut self.scratch, &self.cache, &block.branches[0], piece.len);
+        Ok(self.be.step(Pass::Other, &piece.batch, |be| {
+            match (&branch.op, &block.post) {
+                (Op::Attention { spec, out, .. }, post) => {
+                    be.attend(&piece.batch, spec, 0, cache, &piece.q, &mut s.attended);
+                    let to = if post.is_some() {
+                        Out::Write(&mut s.sum)
+                    } else {
+                        Out::Add(&mut piece.h, block.add)
+                    };
+                    be.linear(n, &s.attended, out, to);
+                }
+                (Op::Glu(glu), None) => {
+                    be.glu(n, None, branch.pre.as_ref(), glu, Out::Add(&mut piece.h, block.add));
+                }
+                (Op::Glu(glu), Some(_)) => {
+                    be.glu(n, Some(&piece.h), branch.pre.as_ref(), glu, Out::Write(&mut s.sum));
+                }
+                _ => unreachable!("towers have attention and feed-forward blocks"),
+            }
+            if let Some(post) = &block.post {
+                be.norm(n, Some(&s.sum), post, Out::Add(&mut piece.h, block.add));
+            }
+        })?)
+    }
+
+    /// Rows `at` of the embeddings of a piece's tokens: the patches of each token merged.
+    fn merged(
+        &mut self,
+        at: usize,
+        deep: Option<usize>,
+        job: &mut Job<B>,
+        piece: usize,
+    ) -> Result<(), Error> {
+        let merge = match (deep, &self.output) {
+            (Some(i), _) => &self.deep[i].1,
+            (None, Output::Merge(merge)) => merge,
+            (None, Output::Pool(_)) => return Ok(()),
+        };
+        let piece = &job.pieces[piece];
+        let (hidden, out, width) = (self.tower.hidden(), self.tower.out, self.tower.width());
+        let each = self.tower.merge * self.tower.merge;
+        let (s, tokens) = (&mut self.scratch, piece.len / each);
+        debug_assert_eq!(merge.inner, each * hidden);
+        self.be.step(Pass::Other, &piece.batch, |be| {
+            be.norm(piece.len * hidden / merge.norm.len, Some(&piece.h), &merge.norm, Out::Write(&mut s.x));
+            be.glu(tokens, Some(&s.x), None, &merge.glu, Out::Write(&mut s.out));
+        })?;
+        let mut values = vec![0.0; tokens * out];
+        self.be.read(&s.out, &mut values);
+        let rows = job.embeddings[piece.from / each * width..].chunks_exact_mut(width);
+        for (row, values) in rows.zip(values.chunks_exact(out)) {
+            row[at..at + out].copy_from_slice(values);
+        }
+        Ok(())
+    }
+
+    /// The states of a piece after the last block, where tokens are means of patches.
+    fn collect(&mut self, job: &mut Job<B>, piece: usize) -> Result<(), Error> {
+        let Output::Pool(pool) = &self.output else { return Ok(()) };
+        let (piece, hidden, s) = (&job.pieces[piece], self.tower.hidden(), &mut self.scratch);
+        let values = &mut job.states[piece.from * hidden..(piece.from + piece.len) * hidden];
+        match &pool.norm {
+            None => self.be.read(&piece.h, values),
+            Some(norm) => {
+                self.be.step(Pass::Other, &piece.batch, |be| {
+                    be.norm(piece.len, Some(&piece.h), norm, Out::Write(&mut s.x));
+                })?;
+                self.be.read(&s.x, values);
+            }
+        }
+        Ok(())
+    }
+
+    /// The means of the patches of each token, projected.
+    fn pooled(&mut self, job: &mut Job<B>) -> Result<(), Error> {
+        let Output::Pool(pool) = &self.output else { return Ok(()) };
+        let (hidden, out, merge) = (self.tower.hidden(), self.tower.out, self.tower.merge);
+        let [columns, _] = job.image.grid;
+        let tokens: Vec<usize> = (0..job.image.len()).collect();
+        for tokens in tokens.chunks(PIECE_TOKENS) {
+            let mut means = vec![0.0; tokens.len() * hidden];
+            for (mean, &token) in means.chunks_exact_mut(hidden).zip(tokens) {
+                let [x, y] = [token % job.image.tokens[0], token / job.image.tokens[0]].map(|t| t * merge);
+                for inside in 0..merge * merge {
+                    let patch = (y + inside / merge) * columns + x + inside % merge;
+                    let state = &job.states[patch * hidden..][..hidden];
+                    mean.iter_mut().zip(state).for_each(|(m, v)| *m += v);
+                }
+                mean.iter_mut().for_each(|m| *m = *m / (merge * merge) as f32 * pool.factor);
+                if let Some([bias, scale]) = &pool.shift {
+                    for (m, (b, s)) in mean.iter_mut().zip(bias.iter().zip(scale)) {
+                        *m = (*m - b) * s;
+                    }
+                }
+            }
+            let (x, n, s) = (self.be.vector(&means)?, tokens.len(), &mut self.scratch);
+            self.be.step(Pass::Other, &Batch::default(), |be| {
+                be.project(n, &x, Some(&pool.last), [&pool.project], [&mut s.out]);
+            })?;
+            let values = &mut job.embeddings[tokens[0] * out..(tokens[0] + n) * out];
+            self.be.read(&s.out, values);
+        }
+        Ok(())
+    }
+
+    /// Computes the next piece of a job; true if it is complete.
+    fn step(&mut self, job: &mut Job<B>) -> Result<bool, Error> {
+        let at = job.next;
+        let out = self.tower.out;
+        match job.stage {
+            Stage::Embed => self.embed(&job.image, &mut job.pieces[at])?,
+            Stage::Keys(i) => self.keys(i, &mut job.pieces[at])?,
+            Stage::Block(i) => {
+                self.block(i, &mut job.pieces[at])?;
+                let block = &self.blocks[i];
+                let is_last = self.blocks.get(i + 1).is_none_or(|next| next.layer != block.layer);
+                let deep = self.deep.iter().position(|(layer, _)| is_last && *layer == block.layer);
+                if let Some(deep) = deep {
+                    self.merged((1 + deep) * out, Some(deep), job, at)?;
+                }
+            }
+            Stage::Output => {
+                self.merged(0, None, job, at)?;
+                self.collect(job, at)?;
+            }
+        }
+        job.next += 1;
+        if job.next < job.pieces.len() {
+            return Ok(false);
+        }
+        job.next = 0;
+        let begin = |i: usize| match self.blocks.get(i).map(|b| &b.branches[0].op) {
+            None => Stage::Output,
+            Some(Op::Attention { .. }) => Stage::Keys(i),
+            Some(_) => Stage::Block(i),
+        };
+        job.stage = match job.stage {
+            Stage::Embed => begin(0),
+            Stage::Keys(i) => Stage::Block(i),
+            Stage::Block(i) => begin(i + 1),
+            Stage::Output => {
+                self.pooled(job)?;
+                return Ok(true);
+            }
+        };
+        Ok(false)
+    }
+}
+
+impl<B: Backend> Encoder for Loaded<B> {
+    fn tower(&self) -> &Tower {
+        &self.tower
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn start(&mut self, image: Arc<Resized>) -> Result<(), Error> {
+        self.job = None;
+        let n = image.patches();
+        let pages: Vec<u32> = (0..n.div_ceil(PAGE_TOKENS) as u32).collect();
+        // Whole tokens, where their patches follow each other.
+        let each = self.tower.merge * self.tower.merge;
+        let most = PIECE_TOKENS / each * each;
+        let starts = (0..n).step_by(most);
+        let pieces = starts
+            .map(|from| self.piece(&image, from, most.min(n - from), &pages))
+            .collect::<Result<_, _>>()?;
+        let states = match self.output {
+            Output::Merge(_) => Vec::new(),
+            Output::Pool(_) => vec![0.0; n * self.tower.hidden()],
+        };
+        let embeddings = vec![0.0; image.len() * self.tower.width()];
+        self.job = Some(Job { image, pieces, stage: Stage::Embed, next: 0, embeddings, states });
+        Ok(())
+    }
+
+    fn advance(&mut self) -> Result<Option<Vec<f32>>, Error> {
+        let Some(mut job) = self.job.take() else { return Ok(None) };
+        if self.step(&mut job)? {
+            return Ok(Some(job.embeddings));
+        }
+        self.job = Some(job);
+        Ok(None)
+    }
+
+    fn hidden(&mut self) -> (usize, Vec<f32>) {
+        let hidden = self.tower.hidden();
+        let Some(job) = &self.job else { return (0, Vec::new()) };
+        let mut values = vec![0.0; job.image.patches() * hidden];
+        for piece in &job.pieces {
+            self.be.read(&piece.h, &mut values[piece.from * hidden..(piece.from + piece.len) * hidden]);
+        }
+        let layer = |i: usize| self.blocks[i].layer;
+        let blocks = match job.stage {
+            Stage::Embed => 0,
+            Stage::Keys(i) | Stage::Block(i) => layer(i),
+            Stage::Output => self.tower.blocks.layers,
+        };
+        (blocks, values)
+    }
+}

@@ -1,0 +1,187 @@
+//! An image as a tower reads it: resized, cut into patches, normalised.
+
+use super::plan::{Size, Tower};
+use super::resize::resize;
+use super::{Picture, plan};
+use crate::Error;
+
+/// Maximum pixels of a side of a given image.
+pub const SIDE_MAX: usize = 16_384;
+
+/// A resized image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resized {
+    /// Patches of a row, and rows of them.
+    pub grid: [usize; 2],
+    /// Tokens of a row, and rows of them.
+    pub tokens: [usize; 2],
+    /// `[height, width, 3]`
+    pub rgb: Vec<u8>,
+    /// Of its pixels and its size.
+    pub hash: [u8; 32],
+}
+
+impl Resized {
+    /// Number of tokens.
+    pub fn len(&self) -> usize {
+        self.tokens[0] * self.tokens[1]
+    }
+    /// True for no image: a resized one has a token.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Number of patches.
+    pub fn patches(&self) -> usize {
+        self.grid[0] * self.grid[1]
+    }
+}
+
+fn refused(what: String) -> Error {
+    Error::Request(what)
+}
+
+impl Size {
+    /// The size in pixels, both sides multiples of `side`, for an image of this width and height.
+    pub fn of(self, [width, height]: [usize; 2], side: usize, patch: usize) -> Result<[usize; 2], Error> {
+        let (w, h, s) = (width as f64, height as f64, side as f64);
+        let rounded = |x: f64| ((x / s).round_ties_even() * s) as usize;
+        let floored = |x: f64| ((x / s).floor() * s) as usize;
+        match self {
+            Self::Square(side) => Ok([side, side]),
+            Self::Rounded { min, max } => {
+                // transformers' limit, too.
+                if width.max(height) > 200 * width.min(height) {
+                    return Err(refused(format!(
+                        "an image of {width} x {height} pixels is too narrow: its sides may differ by a factor of 200"
+                    )));
+                }
+                let by = |pixels: usize| (w * h / pixels as f64).sqrt();
+                let (wide, high) = (rounded(w), rounded(h));
+                Ok(if wide * high > max {
+                    [w, h].map(|x| floored(x / by(max)).max(side))
+                } else if wide * high < min {
+                    [w, h].map(|x| ((x / by(min) / s).ceil() * s) as usize)
+                } else {
+                    [wide.max(side), high.max(side)]
+                })
+            }
+            Self::Largest(patches) => {
+                let pixels = (patches * patch * patch) as f64;
+                let factor = (pixels / (w * h)).sqrt();
+                let longest = patches / (side / patch).pow(2) * side;
+                Ok(match [floored(factor * w), floored(factor * h)] {
+                    [_, 0] => [(width / height * side).clamp(side, longest), side],
+                    [0, _] => [side, (height / width * side).clamp(side, longest)],
+                    size => size,
+                })
+            }
+        }
+    }
+}
+
+impl Tower {
+    /// Tokens of a row and rows of tokens of an image of this width and height.
+    pub fn tokens(&self, size: [usize; 2]) -> Result<[usize; 2], Error> {
+        Ok(self.size.of(size, self.side(), self.patch)?.map(|x| x / self.side()))
+    }
+
+    /// An image at the size that the tower reads.
+    ///
+    /// # Errors
+    /// If it has no pixels or too many, is too narrow, or would have more tokens than the tower's most.
+    pub fn resize(&self, picture: &Picture) -> Result<Resized, Error> {
+        let &Picture { width, height, ref rgb } = picture;
+        if width == 0 || height == 0 || width > SIDE_MAX || height > SIDE_MAX {
+            let what =
+                format!("an image of {width} x {height} pixels; sides of 1 to {SIDE_MAX} are accepted");
+            return Err(refused(what));
+        }
+        if rgb.len() != 3 * width * height {
+            let what =
+                format!("an image of {width} x {height} pixels has {} bytes, not three a pixel", rgb.len());
+            return Err(refused(what));
+        }
+        let size = self.size.of([width, height], self.side(), self.patch)?;
+        let (grid, tokens) = (size.map(|x| x / self.patch), size.map(|x| x / self.side()));
+        let most = self.tokens_max();
+        if tokens[0] * tokens[1] > most {
+            return Err(refused(format!(
+                "an image of {width} x {height} pixels would take {} tokens; at most {most} are set",
+                tokens[0] * tokens[1]
+            )));
+        }
+        let rgb = resize(self.filter, rgb, [width, height], size);
+        let mut hash = blake3::Hasher::new();
+        size.iter().for_each(|x| {
+            hash.update(&(*x as u64).to_le_bytes());
+        });
+        let hash = hash.update(&rgb).finalize().into();
+        Ok(Resized { grid, tokens, rgb, hash })
+    }
+
+    /// Column and row of patch `i`.
+    pub fn place(&self, image: &Resized, i: usize) -> [usize; 2] {
+        let columns = image.grid[0];
+        if !self.by_token {
+            return [i % columns, i / columns];
+        }
+        let (token, inside) = (i / (self.merge * self.merge), i % (self.merge * self.merge));
+        let (tx, ty) = (token % image.tokens[0], token / image.tokens[0]);
+        [tx * self.merge + inside % self.merge, ty * self.merge + inside / self.merge]
+    }
+
+    /// Values of a patch.
+    pub fn patch_len(&self) -> usize {
+        3 * self.patch * self.patch
+    }
+
+    /// Writes the values of patch `i`, `[3, patch, patch]`, normalised.
+    pub fn patch(&self, image: &Resized, i: usize, out: &mut [f32]) {
+        let ([x, y], side) = (self.place(image, i), self.patch);
+        let stride = 3 * image.grid[0] * side;
+        let [mean, std] = self.normal.map(|n| n.map(|v| 255.0 * v));
+        for (row, out) in out.chunks_exact_mut(side).enumerate() {
+            let (c, row) = (row / side, row % side);
+            let from = (y * side + row) * stride + 3 * x * side + c;
+            let values = image.rgb[from..].iter().step_by(3);
+            out.iter_mut().zip(values).for_each(|(out, v)| *out = (f32::from(*v) - mean[c]) / std[c]);
+        }
+    }
+
+    /// What is added to patch `i`: the values of `table`, as [`plan::Positions`] says.
+    pub fn add_position(&self, table: &[f32], image: &Resized, i: usize, out: &mut [f32]) {
+        let ([x, y], hidden) = (self.place(image, i), out.len());
+        let mut add = |row: usize, factor: f32| {
+            let row = &table[row * hidden..][..hidden];
+            out.iter_mut().zip(row).for_each(|(out, v)| *out += factor * v);
+        };
+        match self.positions {
+            plan::Positions::Fixed { .. } => add(y * image.grid[0] + x, 1.0),
+            plan::Positions::Axes { count, .. } => {
+                add(x.min(count - 1), 1.0);
+                add(count + y.min(count - 1), 1.0);
+            }
+            plan::Positions::Stretched { side, .. } => {
+                let [(x0, x1, dx), (y0, y1, dy)] = [(x, 0), (y, 1)].map(|(at, axis)| {
+                    let at = linspace(side, image.grid[axis], at);
+                    let low = (at as usize).min(side - 1);
+                    (low, (low + 1).min(side - 1), at - low as f32)
+                });
+                add(y0 * side + x0, (1.0 - dy) * (1.0 - dx));
+                add(y0 * side + x1, (1.0 - dy) * dx);
+                add(y1 * side + x0, dy * (1.0 - dx));
+                add(y1 * side + x1, dy * dx);
+            }
+        }
+    }
+}
+
+/// Number `i` of `count` numbers evenly from 0 to `side - 1`, as PyTorch computes them: from both ends.
+fn linspace(side: usize, count: usize, i: usize) -> f32 {
+    if count == 1 {
+        return 0.0;
+    }
+    let (end, last) = ((side - 1) as f32, count - 1);
+    let step = end / last as f32;
+    if i < count / 2 { step * i as f32 } else { end - step * (last - i) as f32 }
+}

@@ -1,0 +1,166 @@
+//! Loads a tower into a backend, with every shape checked.
+
+use octet_compute::backend::{Backend, CacheShape, KvType, LayerCache, StepShape};
+use octet_compute::batch::PAGE_TOKENS;
+use octet_compute::cpu::{Arbiter, Cpu, CpuOptions};
+use octet_weights::{GgmlType, Matrix, Model};
+
+use super::encoder::{Encoder, Loaded, Merge, Output, PIECE_TOKENS, Pool};
+use super::plan::{self, Positions, Tower};
+use crate::Error;
+use crate::models::derive;
+use crate::models::loader::Loader;
+
+/// Loads the tower of a projector onto the processor.
+///
+/// # Errors
+/// If the file is damaged or there is no memory for it.
+pub fn open(
+    model: &Model,
+    tower: Tower,
+    cpu: &CpuOptions,
+    arbiter: &Arbiter,
+) -> Result<Box<dyn Encoder>, Error> {
+    open_on(Cpu::new(cpu)?.with_arbiter(arbiter), model, tower)
+}
+
+/// Loads the tower of a projector into a backend.
+///
+/// # Errors
+/// If the file is damaged, or the backend lacks memory or a part.
+pub fn open_on<B: Backend>(mut be: B, model: &Model, tower: Tower) -> Result<Box<dyn Encoder>, Error> {
+    let parts = derive::parts(&tower.blocks);
+    if let Some(part) = parts.into_iter().find(|p| !be.supports(*p)) {
+        let what = format!("{}: {part} are not supported on this device", model.origin);
+        return Err(octet_compute::Error(what).into());
+    }
+    let embed = patch_embed(model, &tower)?;
+    let mut silent = |_, _| {};
+    let mut l = Loader::new(model, &mut be, &tower.blocks, &mut silent);
+    let bias = match tower.embed.bias {
+        true => Some(values(&mut l, &format!("{}.bias", tower.embed.name), &[tower.hidden()])?),
+        false => None,
+    };
+    let patch = l.pack(&format!("{}.weight", tower.embed.name), &embed, bias.as_deref())?;
+    let blocks = l.blocks(&tower.blocks.blocks)?;
+    let output = match &tower.output {
+        plan::Output::Merge(m) => Output::Merge(merge(&mut l, m)?),
+        plan::Output::Pool(p) => Output::Pool(Box::new(pool(model, &mut l, p)?)),
+    };
+    let deep = tower.deep.iter().map(|(i, m)| Ok((*i, merge(&mut l, m)?))).collect::<Result<_, Error>>()?;
+    let (Positions::Stretched { table, .. } | Positions::Fixed { table } | Positions::Axes { table, .. }) =
+        &tower.positions;
+    let table = values(&mut l, &table.name, &table.shape)?;
+    refuse_unused(model, &tower, &l)?;
+
+    let patches = tower.tokens_max() * tower.merge * tower.merge;
+    let first = tower.blocks.ops().find_map(|(_, op)| (op.cache() != LayerCache::None).then(|| op.cache()));
+    let shape = CacheShape {
+        layers: vec![first.unwrap_or(LayerCache::None)],
+        pages: patches.div_ceil(PAGE_TOKENS),
+        slots: 1,
+        guesses: 0,
+        kv: KvType::F32.into(),
+    };
+    let wide = match &tower.output {
+        plan::Output::Merge(m) => m.glu.inner,
+        plan::Output::Pool(_) => 0,
+    };
+    let step = derive::step_shape(&tower.blocks, PIECE_TOKENS, 0);
+    let step = StepShape { intermediate: step.intermediate.max(wide), ..step };
+    let cache = be.cache(&shape, step)?;
+    Ok(Box::new(Loaded::new(be, tower, patch, blocks, output, deep, table, cache, model.size_bytes())?))
+}
+
+/// The projection of patches in f32, `[hidden, 3 * patch * patch]`: the frames of an image are equal, so their weights add up.
+fn patch_embed(model: &Model, tower: &Tower) -> Result<Matrix, Error> {
+    let (name, hidden, side) = (format!("{}.weight", tower.embed.name), tower.hidden(), tower.patch);
+    let len = tower.patch_len();
+    let shape = model.info(&name).map(|t| t.shape.clone()).unwrap_or_default();
+    let mut values = vec![0.0; hidden * len];
+    match shape[..] {
+        // A checkpoint's convolution over frames.
+        [rows, frames, _, _] if rows == 3 * hidden && (1..=8).contains(&frames) => {
+            let all = model.tensor(&name, &[rows, frames, side, side])?.to_f32();
+            let area = side * side;
+            for (i, plane) in all.chunks_exact(area).enumerate() {
+                // [hidden, 3, frames] to [hidden, 3]
+                let to = i / frames * area;
+                values[to..to + area].iter_mut().zip(plane).for_each(|(v, x)| *v += x);
+            }
+        }
+        [_, _] if tower.embed.channels_last => {
+            let all = model.tensor(&name, &[hidden, len])?.to_f32();
+            let area = side * side;
+            for (i, v) in values.iter_mut().enumerate() {
+                let (row, at) = (i / len, i % len);
+                *v = all[row * len + at % area * 3 + at / area];
+            }
+        }
+        _ => {
+            for name in [name.clone(), format!("{name}.1")] {
+                if name.ends_with(".1") && model.info(&name).is_none() {
+                    continue;
+                }
+                let all = model.tensor(&name, &[hidden, 3, side, side])?.to_f32();
+                values.iter_mut().zip(all).for_each(|(v, x)| *v += x);
+            }
+        }
+    }
+    Ok(floats(hidden, len, &values))
+}
+
+fn floats(rows: usize, cols: usize, values: &[f32]) -> Matrix {
+    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    Matrix::new(GgmlType::F32, rows, cols, bytes.into())
+}
+
+/// A tensor that the host reads.
+fn values<B: Backend>(l: &mut Loader<'_, B>, name: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
+    let values = l.values(name, shape)?;
+    l.done(name);
+    Ok(values)
+}
+
+fn merge<B: Backend>(l: &mut Loader<'_, B>, m: &plan::Merge) -> Result<Merge<B>, Error> {
+    Ok(Merge { norm: l.norm(&m.norm)?, glu: l.glu(&m.glu)?, inner: m.glu.inner })
+}
+
+fn pool<B: Backend>(model: &Model, l: &mut Loader<'_, B>, p: &plan::Pool) -> Result<Pool<B>, Error> {
+    let shift = match &p.shift {
+        None => None,
+        Some([bias, scale]) => {
+            Some([values(l, &bias.name, &bias.shape)?, values(l, &scale.name, &scale.shape)?])
+        }
+    };
+    let (rows, cols) = (p.project.shape[0], p.project.shape[1]);
+    let project = if p.inputs_first {
+        let name = format!("{}.weight", p.project.name);
+        let all = model.tensor(&name, &[cols, rows])?.to_f32();
+        let turned: Vec<f32> = (0..rows * cols).map(|i| all[i % cols * rows + i / cols]).collect();
+        l.pack(&name, &floats(rows, cols, &turned), None)?
+    } else {
+        l.matrix(&p.project)?
+    };
+    let norm = p.norm.as_ref().map(|n| l.norm(n)).transpose()?;
+    Ok(Pool { norm, factor: p.factor, shift, last: l.norm(&p.last)?, project })
+}
+
+/// Fails if the file has a tensor for images that was not loaded.
+fn refuse_unused<B: Backend>(model: &Model, tower: &Tower, l: &Loader<'_, B>) -> Result<(), Error> {
+    let frames = format!("{}.weight.1", tower.embed.name);
+    // Sound has a tower of its own.
+    let unused = |name: &&String| {
+        !l.is_used(name) && **name != frames && !name.starts_with("a.") && !name.starts_with("mm.a.")
+    };
+    match model.tensors().iter().map(|t| &t.name).chain(model.ignored()).find(unused) {
+        None => Ok(()),
+        Some(name) => {
+            let what = format!(
+                "is not used by towers of kind '{}'; ignoring it would change the result",
+                tower.kind
+            );
+            Err(octet_weights::Error::tensor(&model.origin, name, what).into())
+        }
+    }
+}

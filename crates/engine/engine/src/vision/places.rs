@@ -1,0 +1,224 @@
+//! Where images lie in a prompt: a mark for each becomes as many tokens as it has, whose ids are made from the image's hash. So the prefix
+//! cache tells images apart, and finds the same one again, by comparing tokens.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::Picture;
+use super::image::Resized;
+use super::plan::Tower;
+use crate::Error;
+use crate::tokenizer::{Prompt, Tokenizer};
+
+/// Ids of images' tokens have this bit; no vocabulary is as large.
+const IMAGE: u32 = 1 << 31;
+
+/// Whether an id is that of a token of an image.
+pub(crate) fn is_image(id: u32) -> bool {
+    id >= IMAGE
+}
+
+/// Reads images for prompts: what checks of requests need of a tower. Shared by all submitters.
+#[derive(Debug)]
+pub struct Reader {
+    /// The tower.
+    pub tower: Tower,
+    /// The token that stands for an image.
+    pub token: u32,
+    /// What the model reads as the id of an image's tokens.
+    filler: u32,
+    /// Hash of the tower and what affects its results.
+    key: [u8; 32],
+    /// Maximum number of tokens of a step.
+    batch_tokens: usize,
+}
+
+/// An image in a sequence.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Position of its first token.
+    pub start: usize,
+    /// The image.
+    pub image: Arc<Resized>,
+    /// Names its embeddings.
+    pub key: [u8; 32],
+    /// The coordinate that its first token has.
+    turn: usize,
+}
+
+impl Place {
+    /// The positions of its tokens.
+    pub fn range(&self) -> Range<usize> {
+        self.start..self.start + self.image.len()
+    }
+}
+
+/// The images of a sequence, in order.
+#[derive(Debug, Clone, Default)]
+pub struct Places {
+    /// Those images.
+    pub all: Vec<Place>,
+    /// Coordinates differ from positions.
+    turns: bool,
+    /// The tokens of an image are computed in one step.
+    pub together: bool,
+    /// See [`Reader`].
+    filler: u32,
+}
+
+impl Reader {
+    /// For a model with this tokenizer, that computes up to `batch_tokens` tokens in a step. `key` is a hash of what affects results.
+    ///
+    /// # Errors
+    /// If the tokenizer has no token for images.
+    pub fn new(
+        tower: Tower,
+        tokenizer: &Tokenizer,
+        filler: Option<u32>,
+        batch_tokens: usize,
+        key: [u8; 32],
+    ) -> Result<Self, Error> {
+        // Other names are for files whose tokens were renamed.
+        let names = [tower.prompt.token, "<|image_pad|>", "<image_soft_token>", "<|image|>"];
+        let token = names.iter().find_map(|name| tokenizer.special_id(name));
+        let token = token.ok_or_else(|| {
+            Error::Request(format!(
+                "the model has no token {}, which stands for an image",
+                tower.prompt.token
+            ))
+        })?;
+        Ok(Self { tower, token, filler: filler.unwrap_or(token), key, batch_tokens })
+    }
+
+    /// Changes a rendered chat template to what the tower's models read: what surrounds each image is part of the text. Marks within texts of
+    /// messages stay as they are.
+    pub fn surround(&self, rendered: &mut Prompt) {
+        let rules = self.tower.prompt;
+        if rules.mark == rules.text || !rendered.text.contains(rules.mark) {
+            return;
+        }
+        let Prompt { text, barriers } = std::mem::take(rendered);
+        let mut barriers = barriers.into_iter().peekable();
+        let mut from = 0;
+        for (at, mark) in text.match_indices(rules.mark) {
+            while let Some(barrier) = barriers.next_if(|b| *b <= at) {
+                rendered.barriers.push(rendered.text.len() + barrier - from);
+            }
+            rendered.text.push_str(&text[from..at]);
+            from = at;
+            if barriers.peek().is_none_or(|b| *b >= at + mark.len()) {
+                rendered.text.push_str(rules.text);
+                from = at + mark.len();
+            }
+        }
+        rendered.barriers.extend(barriers.map(|b| rendered.text.len() + b - from));
+        rendered.text.push_str(&text[from..]);
+    }
+
+    /// An image at the size that the tower reads.
+    ///
+    /// # Errors
+    /// If it cannot be used.
+    pub fn resize(&self, picture: &Picture) -> Result<Arc<Resized>, Error> {
+        self.tower.resize(picture).map(Arc::new)
+    }
+
+    /// Puts images into a prompt: each [`Reader::token`] becomes the tokens of the next image. `checkpoints` are positions that move.
+    ///
+    /// # Errors
+    /// If there are not as many tokens as images, or an image has more tokens than a step may have.
+    pub fn read(
+        &self,
+        prompt: &mut Vec<u32>,
+        checkpoints: &mut [usize],
+        images: &[Arc<Resized>],
+    ) -> Result<Places, Error> {
+        let marks = prompt.iter().filter(|id| **id == self.token).count();
+        if marks != images.len() {
+            return Err(Error::Request(format!(
+                "the prompt has {marks} places for images, and {} images come with it",
+                images.len()
+            )));
+        }
+        let Tower { prompt: rules, .. } = self.tower;
+        let mut places =
+            Places { all: Vec::new(), turns: rules.turns, together: rules.together, filler: self.filler };
+        let mut images = images.iter();
+        let (mut tokens, mut moved, mut extra) = (Vec::with_capacity(prompt.len()), Vec::new(), 0);
+        // What positions are ahead of coordinates.
+        let mut ahead = 0;
+        for &id in prompt.iter() {
+            moved.push(tokens.len());
+            let Some(image) = (id == self.token).then(|| images.next()).flatten() else {
+                tokens.push(id);
+                continue;
+            };
+            if self.tower.prompt.together && image.len() > self.batch_tokens {
+                return Err(Error::Request(format!(
+                    "an image takes {} tokens, which are computed in one step; at most {} are (--batch-size)",
+                    image.len(),
+                    self.batch_tokens
+                )));
+            }
+            let mut hash = blake3::Hasher::new();
+            let mut name = hash.update(&self.key).update(&image.hash).finalize_xof();
+            let mut key = [0; 32];
+            name.fill(&mut key);
+            let start = tokens.len();
+            let mut bytes = vec![0; 4 * image.len()];
+            name.fill(&mut bytes);
+            let ids = bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b) | IMAGE);
+            tokens.extend(ids);
+            let turn = start - ahead;
+            let longest = image.tokens[0].max(image.tokens[1]);
+            ahead += if rules.turns { image.len() - longest } else { 0 };
+            extra += image.len() - 1;
+            places.all.push(Place { start, image: Arc::clone(image), key, turn });
+        }
+        moved.push(prompt.len() + extra);
+        checkpoints.iter_mut().for_each(|c| *c = moved.get(*c).copied().unwrap_or(*c + extra));
+        *prompt = tokens;
+        Ok(places)
+    }
+}
+
+impl Places {
+    /// Without any image.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// What the model reads as the id of a token.
+    pub fn id(&self, id: u32) -> u32 {
+        if is_image(id) { self.filler } else { id }
+    }
+
+    /// The image that has a token in `range`, the first if several have.
+    pub fn first_in(&self, range: Range<usize>) -> Option<&Place> {
+        self.all.iter().find(|p| p.range().start < range.end && range.start < p.range().end)
+    }
+
+    /// The image whose tokens lie on both sides of `position`.
+    pub fn around(&self, position: usize) -> Option<&Place> {
+        self.all.iter().find(|p| p.start < position && position < p.range().end)
+    }
+
+    /// Whether coordinates differ from positions.
+    pub fn has_turns(&self) -> bool {
+        self.turns && !self.is_empty()
+    }
+
+    /// Time, row and column of the token at `position`.
+    pub fn turn(&self, position: usize) -> [u32; 3] {
+        let before = self.all.partition_point(|p| p.start <= position);
+        let Some(place) = before.checked_sub(1).map(|i| &self.all[i]).filter(|_| self.turns) else {
+            return [position as u32; 3];
+        };
+        let [columns, rows] = place.image.tokens;
+        if position < place.range().end {
+            let at = position - place.start;
+            return [0, at / columns, at % columns].map(|x| (place.turn + x) as u32);
+        }
+        [(place.turn + columns.max(rows) + position - place.range().end) as u32; 3]
+    }
+}

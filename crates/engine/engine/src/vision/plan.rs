@@ -1,0 +1,193 @@
+//! A tower as data: `towers/` makes such plans, `load` and `encoder` run them. Its blocks are those of any model (`models::plan`), whose
+//! attention sees the whole image.
+
+use crate::models::plan::{Glu, Norm, Plan, Tensor};
+
+/// A tower, from pixels to embeddings of a text model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tower {
+    /// The projector's kind.
+    pub kind: &'static str,
+    /// Residual blocks and rotations; a patch turns by its row and its column.
+    pub blocks: Plan,
+    /// Pixels of a patch's side.
+    pub patch: usize,
+    /// Patches of a token's side.
+    pub merge: usize,
+    /// Patches of a token follow each other, instead of rows of the whole image.
+    pub by_token: bool,
+    /// The size that images are brought to.
+    pub size: Size,
+    /// How they are.
+    pub filter: Filter,
+    /// Mean and standard deviation of each channel, of values from 0 to 1.
+    pub normal: [[f32; 3]; 2],
+    /// The projection of patches `[hidden, 3, patch, patch]`, and for further frames; a still image has equal ones.
+    pub embed: PatchEmbed,
+    /// What is added to the patches.
+    pub positions: Positions,
+    /// Patches to tokens.
+    pub output: Output,
+    /// Further results of some blocks, which are added to the text's states after its first layers (deepstack).
+    pub deep: Vec<(usize, Merge)>,
+    /// Width of the text model.
+    pub out: usize,
+    /// What a prompt has for an image.
+    pub prompt: Prompt,
+}
+
+/// The projection of patches.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PatchEmbed {
+    /// Its name without `.weight`; checkpoints have a dimension for frames.
+    pub name: String,
+    /// There is a bias.
+    pub bias: bool,
+    /// Columns are `[patch, patch, 3]`.
+    pub channels_last: bool,
+}
+
+/// The size that an image is brought to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Size {
+    /// Sides are rounded to tokens; an image of fewer or more pixels is enlarged or reduced to these.
+    Rounded {
+        /// Pixels.
+        min: usize,
+        /// Pixels.
+        max: usize,
+    },
+    /// All images become squares of this side.
+    Square(usize),
+    /// The largest one of the same shape of at most this many patches, sides rounded down to tokens.
+    Largest(usize),
+}
+
+/// Maximum tokens of an image that can be set.
+const TOKENS_LIMIT: usize = 1 << 15;
+
+impl Size {
+    /// Other limits on the tokens of an image, where its size is not fixed. A token has so many pixels, and so many patches.
+    pub fn limit(&mut self, least: Option<usize>, most: Option<usize>, pixels: usize, patches: usize) {
+        let most = most.map(|n| n.clamp(1, TOKENS_LIMIT));
+        match self {
+            Self::Rounded { min, max } => {
+                *max = most.map_or((*max).min(super::TOKENS_MAX * pixels), |n| n * pixels);
+                *min = least.map_or(*min, |n| n.min(TOKENS_LIMIT) * pixels).min(*max);
+            }
+            Self::Largest(n) => *n = most.map_or(*n, |most| most * patches),
+            Self::Square(_) => {}
+        }
+    }
+}
+
+/// An interpolation, with antialiasing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Filter {
+    Bilinear,
+    Bicubic,
+}
+
+/// Learned positions of patches.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Positions {
+    /// A square grid `[side * side, hidden]`, stretched over the image: each value is between four of it.
+    Stretched {
+        /// The table.
+        table: Tensor,
+        /// Its side.
+        side: usize,
+    },
+    /// One for each patch of an image of fixed size, by rows.
+    Fixed {
+        /// `[patches, hidden]`
+        table: Tensor,
+    },
+    /// The sum of one for the column and one for the row: `[2, count, hidden]`.
+    Axes {
+        /// The table.
+        table: Tensor,
+        /// Columns or rows.
+        count: usize,
+    },
+}
+
+/// Patches to tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Output {
+    /// The patches of a token side by side.
+    Merge(Merge),
+    /// The mean of the patches of a token.
+    Pool(Pool),
+}
+
+/// `down . act(up . norm(patches))`, with the norm of each patch or of all of a token together, by its length.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs)]
+pub struct Merge {
+    pub norm: Norm,
+    pub glu: Glu,
+}
+
+/// `project . last((factor * mean(norm(patches)) - shift) * scale)`
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pool {
+    /// A norm before.
+    pub norm: Option<Norm>,
+    /// A factor of the mean.
+    pub factor: f32,
+    /// What is subtracted, and what it is multiplied with, of each channel.
+    pub shift: Option<[Tensor; 2]>,
+    /// A norm after.
+    pub last: Norm,
+    /// `[out, hidden]`
+    pub project: Tensor,
+    /// The file has it as `[hidden, out]`.
+    pub inputs_first: bool,
+}
+
+/// What a prompt has for an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prompt {
+    /// What chat templates write for an image.
+    pub mark: &'static str,
+    /// What is read in its place: texts and tokens around [`Prompt::token`], which stands for the image.
+    pub text: &'static str,
+    /// What stands for an image in a text that no template has written.
+    pub alone: &'static str,
+    /// Each of the image's tokens.
+    pub token: &'static str,
+    /// Positions after an image go on from its longer side, and its tokens have a row and a column.
+    pub turns: bool,
+    /// Its tokens see each other in both directions, so they are computed in one step.
+    pub together: bool,
+}
+
+impl Tower {
+    /// Width of a patch's state.
+    pub fn hidden(&self) -> usize {
+        self.blocks.hidden
+    }
+    /// Pixels of a token's side.
+    pub fn side(&self) -> usize {
+        self.patch * self.merge
+    }
+    /// Pixels of a token.
+    pub fn pixels_per_token(&self) -> usize {
+        self.side() * self.side()
+    }
+    /// Values of an embedding, with what is added after the text's first layers.
+    pub fn width(&self) -> usize {
+        self.out * (1 + self.deep.len())
+    }
+    /// Maximum number of tokens of an image.
+    pub fn tokens_max(&self) -> usize {
+        match self.size {
+            Size::Rounded { max, .. } => max / self.pixels_per_token(),
+            Size::Square(side) => (side / self.side()).pow(2),
+            Size::Largest(patches) => patches / (self.merge * self.merge),
+        }
+        .max(1)
+    }
+}

@@ -1,0 +1,71 @@
+//! Qwen3-VL, Qwen3.5 and 3.6: images of any size, rotations by row and column, squares of 2 x 2 patches are a token. Qwen3-VL adds results of
+//! three blocks to the text's first layers (arXiv 2511.21631).
+
+use octet_compute::backend::Act;
+
+use crate::Error;
+use crate::models::plan::*;
+use crate::vision::keys::Keys;
+use crate::vision::plan::{Filter, Merge, Output, Positions, Prompt, Size, Tower};
+
+/// Pixels of an image, if the file does not say.
+const PIXELS: [usize; 2] = [65_536, 16_777_216];
+
+pub fn plan(k: &Keys) -> Result<Tower, Error> {
+    let merge = k.opt_size("spatial_merge_size", 8)?.unwrap_or(2);
+    let pixels = |key, default| Ok::<_, Error>(k.opt_size(key, 1 << 30)?.unwrap_or(default));
+    let (min, max) = (pixels("image_min_pixels", PIXELS[0])?, pixels("image_max_pixels", PIXELS[1])?);
+    let side = k.patch * merge;
+    if min > max || max < side * side {
+        return Err(k.bad("image_max_pixels", format!("is {max}, with at least {min} pixels")));
+    }
+    let table = "v.position_embd.weight";
+    let rows = k.rows(table, k.hidden)?;
+    let grid = rows.isqrt();
+    if grid * grid != rows {
+        let what = format!("has {rows} rows, which are no square");
+        return Err(octet_weights::Error::tensor(&k.model.origin, table, what).into());
+    }
+    let wide = merge * merge * k.hidden;
+    let glu = |up: String, down: String| Glu {
+        gate: None,
+        up: Tensor::matrix(up, wide, wide),
+        down: Tensor::matrix(down, k.out, wide),
+        act: Act::GeluErf,
+        inner: wide,
+    };
+    let deep = k.pattern("is_deepstack_layers")?.into_iter().enumerate().filter(|(_, is)| *is);
+    let deep = deep.map(|(i, _)| {
+        let name = |n: &str| format!("v.deepstack.{i}.{n}");
+        (i, Merge { norm: k.layer_norm(&name("norm"), wide), glu: glu(name("fc1"), name("fc2")) })
+    });
+    Ok(Tower {
+        kind: "qwen3vl_merger",
+        blocks: k.blocks(vec![k.rope(10_000.0, [1, 2], false)], k.pre_norm_blocks(Act::Gelu, Some(0))),
+        patch: k.patch,
+        merge,
+        by_token: true,
+        size: Size::Rounded { min, max },
+        filter: Filter::Bicubic,
+        normal: k.normal()?,
+        embed: k.patch_embed(),
+        positions: Positions::Stretched {
+            table: Tensor { shape: vec![rows, k.hidden], ..Tensor::vector(table, 0) },
+            side: grid,
+        },
+        output: Output::Merge(Merge {
+            norm: k.layer_norm("v.post_ln", k.hidden),
+            glu: glu("mm.0".into(), "mm.2".into()),
+        }),
+        deep: deep.collect(),
+        out: k.out,
+        prompt: Prompt {
+            mark: "<|image_pad|>",
+            text: "<|image_pad|>",
+            alone: "<|vision_start|><|image_pad|><|vision_end|>",
+            token: "<|image_pad|>",
+            turns: true,
+            together: false,
+        },
+    })
+}

@@ -1,0 +1,111 @@
+//! Images in every dialect, by a tiny model of the reference data that sees.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use octet_engine::vision;
+use octet_serve::{ModelSpec, Options};
+use octet_testkit::shared;
+use serde_json::{Value, json};
+
+use crate::common::{Fixture, model, with};
+
+/// A template that writes a mark for each image.
+const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}{% else %}\
+    {% for p in m.content %}{% if p.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ p.text }}{% endif %}\
+    {% endfor %}{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// A server with the model; `None` without reference data.
+async fn fixture() -> Option<Fixture> {
+    let text = shared("zoo/vision/gguf/qwen35moe_vl.gguf")?;
+    let tower = shared("zoo/vision/gguf/qwen35moe_vl.mmproj.gguf")?;
+    let usual = model("tiny");
+    let open = move || octet_weights::Model::open(&text).map_err(octet_serve::BoxError::from);
+    let mut spec = ModelSpec {
+        options: usual.options,
+        chat_template: Some(TEMPLATE.into()),
+        ..ModelSpec::new("tiny", Arc::new(open))
+    };
+    let file = Arc::new(octet_weights::Model::open(&tower).expect("a projector"));
+    let engine = &mut spec.options.engine;
+    engine.vision = Some(vision::Options { min_tokens: Some(1), ..vision::Options::new(file) });
+    engine.device = None;
+    Some(Fixture::with(Options::new(vec![spec])).await)
+}
+
+/// A file of the reference data in base64.
+fn image(name: &str) -> String {
+    BASE64.encode(std::fs::read(shared(&format!("zoo/vision/images/{name}")).unwrap()).unwrap())
+}
+
+fn chat(content: Value) -> Value {
+    json!({
+        "model": "tiny", "messages": [{"role": "user", "content": content}], "max_tokens": 8, "temperature": 0,
+        "ignore_eos": true,
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_dialect_shows_the_same_image() {
+    let Some(f) = fixture().await else { return };
+    let (a, b) = (image("100x70.png"), image("64x64.png"));
+    let url = |data: &str| format!("data:image/png;base64,{data}");
+    let text = json!({"type": "text", "text": "What is this?"});
+    let openai = |data: &str| chat(json!([{"type": "image_url", "image_url": {"url": url(data)}}, text]));
+    let answer = f.ok("/v1/chat/completions", &openai(&a)).await;
+    let want = answer["choices"][0]["message"]["content"].clone();
+    let none = f.ok("/v1/chat/completions", &chat(json!("What is this?"))).await;
+    let tokens = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().unwrap();
+    // Multiples of 32 pixels: 3 x 2 tokens, and a mark before and after.
+    assert_eq!(tokens(&answer), tokens(&none) + 8);
+    let other = f.ok("/v1/chat/completions", &openai(&b)).await;
+    assert_ne!(other["choices"][0]["message"]["content"], want, "it sees");
+
+    let source = json!({"type": "base64", "media_type": "image/png", "data": a});
+    let anthropic = with(&chat(json!([{"type": "image", "source": source}, text])), json!({}));
+    let answer = f.ok("/v1/messages", &anthropic).await;
+    assert_eq!(answer["content"][0]["text"], want, "{answer}");
+    let counted = f.ok("/v1/messages/count_tokens", &anthropic).await;
+    assert_eq!(counted["input_tokens"].as_u64(), Some(tokens(&none) + 8));
+
+    let responses = json!({"model": "tiny", "max_output_tokens": 8, "temperature": 0, "ignore_eos": true, "input": [
+        {"role": "user", "content": [{"type": "input_image", "image_url": url(&a)}, {"type": "input_text", "text": "What is this?"}]},
+    ]});
+    let answer = f.ok("/v1/responses", &responses).await;
+    assert!(answer.to_string().contains(&want.to_string()), "{answer}");
+
+    let ollama = json!({"model": "tiny", "stream": false, "options": {"temperature": 0, "num_predict": 8},
+        "messages": [{"role": "user", "content": "What is this?", "images": [a]}]});
+    let answer = f.ok("/api/chat", &ollama).await;
+    assert_eq!(answer["prompt_eval_count"].as_u64(), Some(tokens(&none) + 8), "{answer}");
+
+    let gemini = json!({"contents": [{"role": "user", "parts": [
+        {"inline_data": {"mime_type": "image/png", "data": a}}, {"text": "What is this?"},
+    ]}], "generationConfig": {"temperature": 0, "maxOutputTokens": 8}});
+    let answer = f.ok("/v1beta/models/tiny:generateContent", &gemini).await;
+    assert_eq!(answer["usageMetadata"]["promptTokenCount"].as_u64(), Some(tokens(&none) + 8), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_model_says_of_itself_and_refuses() {
+    let Some(f) = fixture().await else { return };
+    let (_, props) = f.get("/props").await;
+    assert_eq!(props["modalities"]["vision"], true, "{props}");
+    let shown = f.ok("/api/show", &json!({"model": "tiny"})).await;
+    assert!(shown["capabilities"].as_array().unwrap().contains(&json!("vision")), "{shown}");
+    let bad = |data: &str| {
+        let url = format!("data:image/png;base64,{}", BASE64.encode(data));
+        chat(json!([{"type": "image_url", "image_url": {"url": url}}]))
+    };
+    for (data, why) in [("no image", "PNG, JPEG, WebP or GIF"), ("\u{89}PNG", "image")] {
+        let (status, answer) = f.post("/v1/chat/completions", &bad(data)).await;
+        assert!(status == 400 && answer.to_string().contains(why), "{status}: {answer}");
+    }
+    let by_address = json!([{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}]);
+    let (status, answer) = f.post("/v1/chat/completions", &chat(by_address)).await;
+    assert_eq!(status, 400, "{answer}");
+    // A mark that the user types is text.
+    let answer = f.ok("/v1/chat/completions", &chat(json!("What is <|image_pad|>?"))).await;
+    assert!(answer["usage"]["prompt_tokens"].as_u64().unwrap() > 8, "{answer}");
+}
