@@ -138,7 +138,13 @@ fn batch(c: &Choices, range: std::ops::Range<usize>, beside: bool) -> Batch {
 }
 
 fn cpu(isa: Isa, threads: usize) -> Cpu {
-    let options = CpuOptions { threads: Some(threads), pin: false, isa: Some(isa), exact: true };
+    let options = CpuOptions {
+        threads: Some(threads),
+        pin: false,
+        isa: Some(isa),
+        exact: true,
+        ..CpuOptions::default()
+    };
     Cpu::new(&options).unwrap()
 }
 

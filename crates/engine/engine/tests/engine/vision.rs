@@ -53,7 +53,13 @@ fn options(file: &Arc<octet_weights::Model>, most: Option<usize>) -> vision::Opt
 fn encoder(file: &octet_weights::Model, tower: Tower, on: On) -> Box<dyn Encoder> {
     match on {
         On::Exact(isa) => {
-            let cpu = CpuOptions { threads: Some(2), pin: false, isa: Some(isa), exact: true };
+            let cpu = CpuOptions {
+                threads: Some(2),
+                pin: false,
+                isa: Some(isa),
+                exact: true,
+                ..CpuOptions::default()
+            };
             vision::open_on(Cpu::new(&cpu).expect("an instruction set"), file, tower)
         }
         _ => vision::open_on(Reference, file, tower),
