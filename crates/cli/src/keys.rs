@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use octet_config::{Config, KeysSettings, printable};
-use octet_keys::{Budget, KeyInfo, Limits, Period, Profile, Store, Usd, calendar};
+use octet_keys::{Budget, KeyInfo, Limits, Options, Period, Profile, Store, Usd, calendar};
 use serde_json::{Value, json};
 
 use crate::serve::routes;
@@ -23,6 +23,7 @@ Examples:
   octet keys list
   octet keys edit alice --budget 20 --rpm none
   octet keys revoke alice
+  octet keys import --from postgresql://me:secret@db:5432/litellm --config octet.yaml
   octet keys list --json | jq -r '.[] | select(.revoked == null) | .name'
 
 A key is shown once, when it is created: the file has only its hash. A running server applies
@@ -41,7 +42,7 @@ pub struct KeysArgs {
 /// The key database.
 #[derive(Debug, Args)]
 pub struct FileArgs {
-    /// Key database: `keys.database` of the server's configuration. Default: keys.db in Octet's data folder.
+    /// Key database: a file, or postgresql://USER:PASSWORD@HOST:5432/NAME. Default: that of the configuration, else keys.db in Octet's data folder.
     #[arg(long, value_name = "FILE", global = true)]
     db: Option<PathBuf>,
     /// The server's configuration: its keys.database is used, and default_key_generate_params sets limits of new keys.
@@ -75,6 +76,12 @@ enum Verb {
         name: Option<String>,
         #[command(flatten)]
         limits: LimitArgs,
+    },
+    /// Copies keys, users and teams from LiteLLM's database; clients keep their keys.
+    Import {
+        /// LiteLLM's database, which is only read: postgresql://USER:PASSWORD@HOST:5432/NAME.
+        #[arg(long, value_name = "URL")]
+        from: String,
     },
     /// Revokes keys: requests with them are refused.
     Revoke {
@@ -187,6 +194,17 @@ impl FileArgs {
         self.config.as_deref().map(routes::read_unguarded).transpose()
     }
 
+    /// The address of the database, if it is PostgreSQL.
+    fn url(&self) -> anyhow::Result<Option<String>> {
+        if let Some(db) = &self.db {
+            let text = db.to_string_lossy();
+            let is_url = text.starts_with("postgresql://") || text.starts_with("postgres://");
+            return Ok(is_url.then(|| text.into_owned()));
+        }
+        let config = self.config()?;
+        Ok(config.and_then(|c| c.keys.database_url).map(|url| url.expose().to_string()))
+    }
+
     fn path(&self, settings: &Settings) -> anyhow::Result<PathBuf> {
         if let (None, Some(config), Some(file)) = (&self.db, self.config()?, &self.config) {
             let none =
@@ -205,6 +223,9 @@ impl FileArgs {
 
     /// Opens an existing key database.
     pub fn open(&self, settings: &Settings) -> anyhow::Result<Store> {
+        if let Some(url) = self.url()? {
+            return Ok(Store::connect(&url, Options::default())?);
+        }
         let path = self.path(settings)?;
         let is_there = path.try_exists().with_context(|| path.display().to_string())?;
         anyhow::ensure!(
@@ -217,6 +238,9 @@ impl FileArgs {
 
     /// Opens the key database, creating it if necessary.
     fn open_or_create(&self, settings: &Settings) -> anyhow::Result<Store> {
+        if let Some(url) = self.url()? {
+            return Ok(Store::connect(&url, Options::default())?);
+        }
         let path = self.path(settings)?;
         let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
         std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
@@ -232,6 +256,7 @@ pub fn run(args: &KeysArgs, settings: &Settings) -> anyhow::Result<()> {
         Verb::Edit { key, name, limits } => {
             edit(&args.file, settings, key, name.as_deref(), limits, &mut out)
         }
+        Verb::Import { from } => import(&args.file, settings, from, &mut out),
         Verb::Revoke { keys } => revoke(&args.file, settings, keys, &mut out),
     }
 }
@@ -317,6 +342,44 @@ fn edit(
         writeln!(out, "{:#}", as_json(&changed))?;
     } else {
         writeln!(out, "{}: {}", changed.name, row(&changed)[3..].join("  "))?;
+    }
+    Ok(())
+}
+
+/// Copies LiteLLM's keys. What is already there stays as it is.
+fn import(file: &FileArgs, settings: &Settings, from: &str, out: &mut impl Write) -> anyhow::Result<()> {
+    let found = octet_keys::litellm(from)?;
+    let store = file.open_or_create(settings)?;
+    let copied = store.transact::<_, anyhow::Error>(|all| {
+        let mut copied = Vec::new();
+        for foreign in &found {
+            let what = || format!("{} '{}'", foreign.kind(), printable(foreign.name()));
+            // The others are not held up by one that Octet cannot have.
+            let is_new = all.import(foreign).map_err(|e| e.to_string());
+            copied.push((what(), is_new, &foreign.notes));
+        }
+        Ok(copied)
+    })?;
+    store.close()?;
+    let shown = copied.iter().map(|(what, is_new, notes)| {
+        let state = match is_new {
+            Ok(true) => "imported".to_string(),
+            Ok(false) => "already there".to_string(),
+            Err(why) => format!("left out: {why}"),
+        };
+        (what, state, notes)
+    });
+    if file.json {
+        let all: Value =
+            shown.map(|(what, state, notes)| json!({"name": what, "state": state, "notes": notes})).collect();
+        writeln!(out, "{all:#}")?;
+        return Ok(());
+    }
+    for (what, state, notes) in shown {
+        writeln!(out, "{what}: {state}")?;
+        for note in notes.iter() {
+            note!("{what}: {note}");
+        }
     }
     Ok(())
 }

@@ -12,17 +12,32 @@ use crate::settings::Settings;
 use crate::stderr::Log;
 use crate::usage_error::Usage;
 
+/// How the log is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// One JSON object a line; requests with all their figures.
+    Json,
+}
+
 /// Starts logging.
 ///
 /// # Errors
 /// An invalid filter.
-pub fn start(verbose: bool, settings: &Settings) -> anyhow::Result<()> {
+pub fn start(verbose: bool, format: LogFormat, settings: &Settings) -> anyhow::Result<()> {
     let filter = match &settings.log {
         Some(filter) => EnvFilter::try_new(filter).map_err(|e| Usage(format!("RUST_LOG: {e}")))?,
         None => EnvFilter::new(if verbose { "info,octet_serve=debug,octet_engine=debug" } else { "info" }),
     };
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Log);
     let subscriber = subscriber.log_internal_errors(false).with_target(false);
+    if format == LogFormat::Json {
+        octet_serve::log_requests_as_fields();
+        let subscriber = subscriber.json().flatten_event(true).with_current_span(false).with_span_list(false);
+        return subscriber.try_init().map_err(anyhow::Error::from_boxed);
+    }
     let subscriber = subscriber.with_ansi(std::io::stderr().is_terminal());
     // tracing-subscriber's own formatter examines single characters: 8,000 of a routed request's 187,000 instructions.
     let fields = debug_fn(|out, field, value| {

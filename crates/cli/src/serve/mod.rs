@@ -8,6 +8,7 @@ mod memory_plan;
 pub mod page;
 pub mod prerouters;
 pub mod routes;
+mod systemd;
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -67,6 +68,9 @@ pub struct ServeArgs {
     /// Log more: why prompts were not in the cache, what happens to connections. RUST_LOG selects the parts.
     #[arg(short, long, help_heading = "Server")]
     verbose: bool,
+    /// Format of the log: text, or json with one object a line.
+    #[arg(long, value_enum, default_value_t, help_heading = "Server")]
+    log_format: log::LogFormat,
 }
 
 /// Configuration keys that may be ignored.
@@ -126,7 +130,7 @@ pub fn page(
 }
 
 fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Result<()> {
-    log::start(args.verbose, settings)?;
+    log::start(args.verbose, args.log_format, settings)?;
     if let Some(dir) = &args.server.cache_disk {
         check_folder(dir)?;
     }
@@ -142,7 +146,10 @@ fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Resu
     options.page_store = page::store(&args.server, settings, address, is_open(&options, config.as_ref()))?;
     options.mcp = page::tools(args.server.mcp.as_deref(), config.as_ref())?;
     // Before anything is downloaded or estimated.
-    let reserved = Reserved::new(address).map_err(anyhow::Error::from_boxed)?;
+    let reserved = match systemd::socket()? {
+        Some(inherited) => inherited,
+        None => Reserved::new(address).map_err(anyhow::Error::from_boxed)?,
+    };
     match (config, &args.config) {
         (Some(config), Some(file)) => {
             prerouters::check(&config, settings)?;
@@ -179,6 +186,12 @@ fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Resu
             tokio::spawn(async move { page::start(&tools).await });
         }
         warn_if_open(gateway.map_or(server.app().options.keys.is_empty(), |g| g.is_open()), address);
+        systemd::ready();
+        let mut ending = stage.clone();
+        tokio::spawn(async move {
+            let _ = ending.wait_for(|stage| *stage != Stage::Run).await;
+            systemd::stopping();
+        });
         server.run(stage).await;
         note!("stopped");
         Ok(())
@@ -191,7 +204,8 @@ fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Resu
 /// Whether the server answers requests without a key.
 fn is_open(options: &Options, config: Option<&octet_config::Config>) -> bool {
     let of_file = config.is_none_or(|c| {
-        c.server.master_key.is_none() && c.server.api_keys.is_empty() && c.keys.database.is_none()
+        let has_keys = c.keys.database.is_some() || c.keys.database_url.is_some();
+        c.server.master_key.is_none() && c.server.api_keys.is_empty() && !has_keys
     });
     options.keys.is_empty() && of_file
 }

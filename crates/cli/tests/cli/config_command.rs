@@ -9,7 +9,7 @@ fn check_shows_what_names_route_to() {
     place.write("octet.yaml", "model_list:\n- {model_name: a, litellm_params: {model: openai/x, api_key: os.environ/A_KEY}}\ngeneral_settings: {database_url: x}\n");
     let ran = place.octet_with(&["config", "check", "octet.yaml"], "", &[("A_KEY", "sk-hidden")]).ok();
     assert!(ran.stdout.starts_with("a\n└─ openai x at https://api.openai.com/v1\n"), "{}", ran.stdout);
-    assert!(ran.stderr.contains("note: octet.yaml:3:20: general_settings.database_url: "), "{}", ran.stderr);
+    assert!(ran.stderr.contains("note: octet.yaml:3:34: general_settings.database_url: "), "{}", ran.stderr);
     assert!(!ran.stdout.contains("sk-hidden") && !ran.stderr.contains("sk-hidden"));
     place
         .octet(&["config", "check", "octet.yaml"])

@@ -75,6 +75,14 @@ pub enum Error {
         /// The system's error.
         why: String,
     },
+    /// PostgreSQL cannot be reached, or reports an error.
+    #[error("{place}: {what}")]
+    Database {
+        /// Its address, without the password.
+        place: String,
+        /// The error.
+        what: String,
+    },
     /// Any other error of SQLite.
     #[error("{path}: {source}")]
     Sqlite {

@@ -62,6 +62,11 @@ impl Grant {
         self.entry.id
     }
 
+    /// The key's name.
+    pub fn name(&self) -> String {
+        self.entry.account().name.clone()
+    }
+
     /// All accounts that the request counts for.
     fn entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
         std::iter::once(&self.entry).chain(&self.owners)

@@ -1,7 +1,7 @@
 //! Virtual keys: allowed models, rate limits, budgets, and usage. Used by the router for each request, and by `octet keys` and `octet
 //! usage`.
 //!
-//! [`Store`] keeps all keys in memory, besides their file: [`Store::authorize`] does not read the disk. It returns a [`Grant`] with a
+//! [`Store`] keeps all keys in memory, besides their file or PostgreSQL database: [`Store::authorize`] does not read the disk. It returns a [`Grant`] with a
 //! reservation until [`Grant::settle`] states the usage. One thread writes spend once per second. If it cannot be written, keys with a
 //! budget are refused: they could otherwise spend it again after a crash.
 //!
@@ -12,6 +12,7 @@
 //! them.
 
 mod account;
+mod backend;
 pub mod calendar;
 mod change;
 mod clock;
@@ -21,14 +22,19 @@ mod files;
 mod grant;
 mod inner;
 mod limits;
+mod litellm;
 mod money;
 mod options;
 mod own;
 mod owners;
+mod postgres;
+mod postgres_connect;
+mod postgres_rows;
 mod profile;
 mod refusal;
 mod schema;
 mod secret;
+mod sqlite;
 mod store;
 mod table;
 mod tags;
@@ -41,6 +47,7 @@ pub use entry::KeyInfo;
 pub use error::Error;
 pub use grant::{Grant, Limited, Spending};
 pub use limits::{Budget, Limits, Period, matches_pattern};
+pub use litellm::{Foreign, litellm};
 pub use money::{Ask, Prices, Usage, Usd};
 pub use options::Options;
 pub use own::{OWN_USER, own_key};

@@ -127,6 +127,24 @@ impl Refusal {
         }
     }
 
+    /// Its name in metrics.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown_key",
+            Self::Revoked => "revoked",
+            Self::Blocked => "blocked",
+            Self::Expired { .. } => "expired",
+            Self::Owner { refusal, .. } => refusal.reason(),
+            Self::Model { .. } => "model",
+            Self::Requests { .. } => "rpm",
+            Self::Tokens { .. } => "tpm",
+            Self::Parallel { .. } => "parallel",
+            Self::Budget { .. } | Self::Answers { .. } => "budget",
+            Self::Total { .. } | Self::TotalAnswers => "total_budget",
+            Self::Unwritable { .. } | Self::TotalUnwritable { .. } => "not_recorded",
+        }
+    }
+
     /// The code that OpenAI's clients know.
     pub fn code(&self) -> &'static str {
         match self {

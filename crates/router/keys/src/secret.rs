@@ -11,6 +11,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use sha2::{Digest, Sha256};
+
 use crate::Error;
 
 const PREFIX: &str = "sk-octet-";
@@ -43,6 +45,21 @@ impl fmt::Debug for Secret {
 /// The hash that is stored; `None` for a text that cannot be a key.
 pub(crate) fn hash(key: &str) -> Option<blake3::Hash> {
     (!key.is_empty() && key.len() <= LENGTH_MAX).then(|| blake3::hash(key.as_bytes()))
+}
+
+/// The hash of a key of another program of which only the SHA-256 is known; no key of ours has it.
+pub(crate) fn foreign_hash(key: &str) -> blake3::Hash {
+    of_digest(&Sha256::digest(key.as_bytes()))
+}
+
+/// The same from the SHA-256 itself, in hexadecimal digits.
+pub(crate) fn foreign(digest: &str) -> Option<blake3::Hash> {
+    // 32 bytes, as a BLAKE3 hash has.
+    blake3::Hash::from_hex(digest).ok().map(|digest| of_digest(digest.as_bytes()))
+}
+
+fn of_digest(digest: &[u8]) -> blake3::Hash {
+    blake3::derive_key("octet 2026-11-27 a key that is known by its SHA-256", digest).into()
 }
 
 /// A key's id in lists and logs: the beginning of its hash, which reveals nothing about the key.

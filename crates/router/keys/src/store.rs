@@ -1,4 +1,4 @@
-//! All keys, in memory and in their file. Used by the router for each request, and by `octet keys` and `octet usage`.
+//! All keys, in memory and in their file or database. Used by the router for each request, and by `octet keys` and `octet usage`.
 
 use std::fmt;
 use std::path::Path;
@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use crate::entry::{Entry, KeyInfo, lock, total_hash};
 use crate::grant::Grant;
 use crate::inner::Inner;
-use crate::table::{self, Counts, Filter, UsageRow};
-use crate::tags::{self, TagRow};
+use crate::table::{Counts, Filter, UsageRow};
+use crate::tags::TagRow;
 use crate::{Ask, Error, KeyId, Limits, Options, Profile, Refusal, Secret, Usage, Usd, calendar};
 
 /// The changeable parts of a key, a user or a team.
@@ -31,7 +31,7 @@ pub struct Store {
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store").field("path", &self.inner.path).finish_non_exhaustive()
+        f.debug_struct("Store").field("place", &self.inner.place).finish_non_exhaustive()
     }
 }
 
@@ -49,7 +49,20 @@ impl Store {
     /// # Errors
     /// As [`Store::open`].
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self, Error> {
-        let inner = Arc::new(Inner::open(path.as_ref(), options)?);
+        Self::start(Inner::open(path.as_ref(), options)?)
+    }
+
+    /// Connects to a PostgreSQL database, which several processes may share: `postgresql://USER:PASSWORD@HOST:5432/NAME`. Its tables are
+    /// created if they do not exist.
+    ///
+    /// # Errors
+    /// If it cannot be reached, or its tables are of a newer version.
+    pub fn connect(url: &str, options: Options) -> Result<Self, Error> {
+        Self::start(Inner::connect(url, options)?)
+    }
+
+    fn start(inner: Inner) -> Result<Self, Error> {
+        let inner = Arc::new(inner);
         inner.tick()?;
         let writer = inner.write_behind()?;
         Ok(Self { inner, writer: Some(writer) })
@@ -240,8 +253,7 @@ impl Store {
     /// If the file cannot be read or written.
     pub fn usage(&self, filter: &Filter) -> Result<Vec<UsageRow>, Error> {
         self.flush()?;
-        let file = lock(&self.inner.file);
-        table::usage(&file.db, filter).map_err(|e| self.inner.unread(e))
+        lock(&self.inner.backend).usage(filter)
     }
 
     /// Counts a request for each of its tags.
@@ -256,8 +268,7 @@ impl Store {
     /// If the file cannot be read or written.
     pub fn tags(&self, from_day: Option<i64>, to_day: Option<i64>) -> Result<Vec<TagRow>, Error> {
         self.flush()?;
-        let file = lock(&self.inner.file);
-        tags::read(&file.db, from_day, to_day).map_err(|e| self.inner.sqlite(e))
+        lock(&self.inner.backend).tags(from_day, to_day)
     }
 
     /// Writes spend now, and reads other processes' changes.
@@ -293,7 +304,7 @@ impl Store {
         if let Some(writer) = self.writer.take()
             && writer.join().is_err()
         {
-            tracing::error!(path = %self.inner.path.display(), "the thread that writes usage panicked");
+            tracing::error!(place = self.inner.place, "the thread that writes usage panicked");
         }
     }
 }

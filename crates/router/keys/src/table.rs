@@ -1,13 +1,13 @@
-//! Reads and writes the file's rows: keys and usage. Called only by `store`, with the connection locked.
+//! Rows: keys and usage. Reads them from an SQLite file, and writes them there; called by `sqlite`, with the connection locked.
 
-use rusqlite::{Connection, Row, ToSql, TransactionBehavior, params};
+use rusqlite::{Connection, Row, ToSql, params};
 
 use crate::limits::{Budget, COUNT_MAX, Period, is_too_early};
 use crate::profile::{Member, OwnerKind};
 use crate::{Error, KeyId, Limits, Profile, Usage, Usd};
 
 /// Maximum number of keys in memory.
-const KEYS_MAX: i64 = 100_000;
+pub const KEYS_MAX: i64 = 100_000;
 
 /// A row of the file: a key, a user or a team.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -285,15 +285,14 @@ impl Counts {
 /// A key's spend in the budget period that began at this time.
 pub type Spent = (KeyId, (i64, Usd));
 
-/// Adds usage and spend to the file, completely or not at all, and returns the keys' periods and sums in the file. Writes something even
-/// without usage, to check that writing works.
+/// Adds usage and spend to the file, in a transaction, and returns the keys' periods and sums in the file. Writes something even without
+/// usage, to check that writing works.
 pub fn add(
-    db: &mut Connection,
+    tx: &Connection,
     unix: i64,
     used: &[(&UsageKey, &Counts)],
     spent: &[Spent],
 ) -> rusqlite::Result<Vec<(i64, Usd)>> {
-    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut sums = Vec::with_capacity(spent.len());
     {
         let mut usage = tx.prepare_cached(
@@ -315,12 +314,11 @@ pub fn add(
             ])?;
         }
         for (id, spent) in spent {
-            sums.push(add_spend(&tx, unix, *id, *spent)?);
+            sums.push(add_spend(tx, unix, *id, *spent)?);
         }
         tx.prepare_cached("INSERT INTO meta VALUES ('written', ?1) ON CONFLICT DO UPDATE SET value = ?1")?
             .execute([unix])?;
     }
-    tx.commit()?;
     Ok(sums)
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use rusqlite::{Connection, TransactionBehavior, params};
+use rusqlite::{Connection, params};
 
 use crate::Usd;
 use crate::entry::lock;
@@ -65,27 +65,16 @@ impl Tags {
         }
     }
 
-    /// Writes unwritten usage; what cannot be written stays unwritten.
-    pub(crate) fn write(&self, db: &mut Connection) -> rusqlite::Result<()> {
-        let waiting = std::mem::take(&mut *lock(&self.0));
-        if waiting.is_empty() {
-            return Ok(());
-        }
-        let written = add(db, &waiting);
-        if written.is_err() {
-            let mut newer = lock(&self.0);
-            for (by, counts) in waiting {
-                newer.entry(by).or_default().add(&counts);
-            }
-        }
-        written
+    /// Takes the unwritten usage.
+    pub(crate) fn take(&self) -> HashMap<(i64, String), Counts> {
+        std::mem::take(&mut *lock(&self.0))
     }
 }
 
-fn add(db: &mut Connection, waiting: &HashMap<(i64, String), Counts>) -> rusqlite::Result<()> {
+/// Adds usage to the file, in a transaction.
+pub(crate) fn add(tx: &Connection, waiting: &HashMap<(i64, String), Counts>) -> rusqlite::Result<()> {
     let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    {
+    if !waiting.is_empty() {
         let mut statement = tx.prepare_cached(
             "INSERT INTO usage_tags VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO UPDATE SET \
              requests = requests + ?3, input = input + ?4, output = output + ?5, cost = cost + ?6",
@@ -102,5 +91,5 @@ fn add(db: &mut Connection, waiting: &HashMap<(i64, String), Counts>) -> rusqlit
             ])?;
         }
     }
-    tx.commit()
+    Ok(())
 }

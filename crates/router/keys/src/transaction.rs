@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use crate::limits::Period;
+use crate::litellm::Foreign;
 use crate::own::OWN_USER;
 use crate::profile::{Member, OwnerKind, check_id};
 use crate::secret;
@@ -85,6 +87,40 @@ impl Transaction<'_> {
         }
         let row = KeyRow::new(kind.hash(id), id, limits, self.now);
         self.push(KeyRow { kind: Some(kind), profile, ..row })
+    }
+
+    /// Adds a key, a user or a team of another program, with its spend. A key whose name is taken gets a number. False if it is already
+    /// there.
+    ///
+    /// # Errors
+    /// If its limits are invalid, there is no such team, or there are too many.
+    pub fn import(&mut self, foreign: &Foreign) -> Result<bool, Error> {
+        let mut row = foreign.row.clone();
+        if self.places.contains_key(&KeyId::of(&row.hash)) {
+            return Ok(false);
+        }
+        row.limits.check()?;
+        row.profile.check()?;
+        match row.kind {
+            Some(kind) => check_id(&format!("{}'s", kind.name()), &row.name)?,
+            None => {
+                if row.name.is_empty() {
+                    row.name = UNNAMED.into();
+                }
+                check_name(&row.name)?;
+                let wanted = row.name.clone();
+                let mut n = 1;
+                while self.check_free(&row.name).is_err() {
+                    n += 1;
+                    row.name = format!("{wanted}-{n}");
+                }
+                self.check_team(&row.profile)?;
+            }
+        }
+        // Its spend is that of the current period.
+        row.window = row.limits.budget.map_or(Period::Ever, |b| b.period).start(row.created, self.now);
+        self.push(row)?;
+        Ok(true)
     }
 
     /// Adds a row.

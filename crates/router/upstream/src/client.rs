@@ -231,6 +231,27 @@ impl Client {
             .unwrap_or_else(|_| Err(Failure::new(FailureKind::Timeout, format!("no answer within {most:?}"))))
     }
 
+    /// Sends a request without an endpoint, and returns its answer of at most `bytes_max`, within `most`.
+    ///
+    /// # Errors
+    /// If there is no complete answer.
+    pub async fn ask(
+        &self,
+        request: Request<Bytes>,
+        most: Duration,
+        bytes_max: usize,
+    ) -> Result<(StatusCode, Bytes), Failure> {
+        let request = request.map(Outgoing::from);
+        let sending = async {
+            let (head, incoming) = self.direct(request).await?.into_parts();
+            let clock = Clock::start(Timeouts::default(), false);
+            Ok((head.status, Body::new(incoming, clock, bytes_max as u64).whole().await?))
+        };
+        tokio::time::timeout(most, sending)
+            .await
+            .unwrap_or_else(|_| Err(Failure::new(FailureKind::Timeout, format!("no answer within {most:?}"))))
+    }
+
     /// Sends a request without an endpoint, over TLS if its address says so.
     async fn direct(&self, request: Request<Outgoing>) -> Result<Response<Incoming>, Failure> {
         let host = request.uri().authority().map_or_else(String::new, ToString::to_string);

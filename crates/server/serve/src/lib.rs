@@ -30,6 +30,6 @@ pub use gateway::{Gateway, MakeModel, Reload, Routes, check};
 pub use models::{BoxError, FreeMemory, MakeEngine, Memory, ModelCard, ModelSpec, OnDevice, Open};
 pub use octet_parser::{ReasoningFormat, ToolSyntax};
 pub use octet_upstream::ImageFetcher;
-pub use ops::{Keys, experts_json};
+pub use ops::{Keys, experts_json, write_json as log_requests_as_fields};
 pub use pipeline::{AnswerReader, ReaderEnd};
 pub use server::{Reserved, Server, Stage};

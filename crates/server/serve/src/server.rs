@@ -50,8 +50,14 @@ const BACKLOG: u32 = 1024;
 
 /// A bound address on which the server does not listen yet: clients are refused, and no other server can bind it.
 pub struct Reserved {
-    socket: TcpSocket,
+    socket: Socket,
     address: SocketAddr,
+}
+
+enum Socket {
+    Bound(TcpSocket),
+    /// Connections already wait at it.
+    Listening(std::net::TcpListener),
 }
 
 impl Reserved {
@@ -67,9 +73,24 @@ impl Reserved {
                 socket.set_reuseaddr(true)?;
             }
             socket.bind(address)?;
-            Ok(Self { socket, address })
+            Ok(Self { socket: Socket::Bound(socket), address })
         };
         take().map_err(|e| unavailable(address, &e))
+    }
+
+    /// A socket that another program, such as systemd, has opened and listens at: it stays open when this server is restarted.
+    ///
+    /// # Errors
+    /// If it is not a listening socket.
+    pub fn inherited(listener: std::net::TcpListener) -> Result<Self, BoxError> {
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        Ok(Self { socket: Socket::Listening(listener), address })
+    }
+
+    /// Its address.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 }
 
@@ -98,7 +119,11 @@ impl Server {
     pub fn listen(reserved: Reserved, options: Options) -> Result<Self, BoxError> {
         let Reserved { socket, address } = reserved;
         let options = Options { local: address.ip().to_canonical().is_loopback(), ..options };
-        let listener = socket.listen(BACKLOG).map_err(|e| unavailable(address, &e))?;
+        let listener = match socket {
+            Socket::Bound(socket) => socket.listen(BACKLOG),
+            Socket::Listening(listener) => TcpListener::from_std(listener),
+        };
+        let listener = listener.map_err(|e| unavailable(address, &e))?;
         Ok(Self { listener, app: App::new(options)? })
     }
 

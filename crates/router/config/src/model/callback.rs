@@ -1,5 +1,7 @@
 //! Where finished requests are reported. Read by the server and the `callbacks` crate.
 
+use std::time::Duration;
+
 use crate::Secret;
 
 /// A receiver: an entry of `litellm_settings.callbacks` and similar lists, with its settings from the environment and `callback_settings`.
@@ -19,6 +21,24 @@ pub struct Callback {
     pub on_success: bool,
     /// Report failed requests.
     pub on_failure: bool,
+}
+
+/// A receiver of alerts, from `general_settings.alerting`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AlertReceiver {
+    /// Its address, which is a secret.
+    pub url: Secret,
+    /// What it gets.
+    pub form: AlertForm,
+}
+
+/// The format of alerts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AlertForm {
+    /// A text, as for Slack's incoming webhooks.
+    Slack,
+    /// All facts, with LiteLLM's field names.
+    Json,
 }
 
 /// The format of reports.
@@ -43,4 +63,15 @@ pub enum JsonForm {
     Lines,
     /// One record per request.
     Single,
+}
+
+/// A server that sees each request first, and may change or refuse it (`hooks`, our own).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Hook {
+    /// Its address, which may contain a key.
+    pub url: Secret,
+    /// Requests pass if it does not answer.
+    pub fails_open: bool,
+    /// Time limit of its answer.
+    pub timeout: Option<Duration>,
 }

@@ -62,6 +62,10 @@ pub struct Shadow {
 pub struct ModelInfo {
     /// `litellm_params.model` as in the file, `openai/gpt-4o`; empty for a process under its own name.
     pub written: String,
+    /// `mock_response`: the text of every answer; nothing is sent to a provider.
+    pub mock: Option<String>,
+    /// `discover: dns`: the name in its address stands for several servers.
+    pub discovers: bool,
     /// Its purpose.
     pub mode: Mode,
     /// `base_model`: the model, if the deployment has another name (Azure).

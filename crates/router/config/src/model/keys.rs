@@ -3,11 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::Secret;
+
 /// `keys` (our own), and LiteLLM's budgets for the whole proxy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeysSettings {
     /// `keys.database`: the SQLite file. `None`: there are no virtual keys, only the master key.
     pub database: Option<PathBuf>,
+    /// `general_settings.database_url`: a PostgreSQL database instead of the file.
+    pub database_url: Option<Secret>,
     /// `litellm_settings.max_budget`: budget of all requests in USD; requests beyond it are refused.
     pub max_budget: Option<f64>,
     /// `general_settings.enforce_fallback_model_access: false`: a fallback may use models that the key may not request.
@@ -30,6 +34,7 @@ impl Default for KeysSettings {
     fn default() -> Self {
         Self {
             database: None,
+            database_url: None,
             open_fallbacks: false,
             max_budget: None,
             budget_duration: None,

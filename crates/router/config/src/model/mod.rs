@@ -16,7 +16,7 @@ mod target;
 mod wildcard;
 
 pub use cache::{CacheStore, CachedCalls, RedisServer, ResponseCache};
-pub use callback::{Callback, CallbackForm, JsonForm};
+pub use callback::{AlertForm, AlertReceiver, Callback, CallbackForm, Hook, JsonForm};
 pub use cascade::{Cascade, Condition, Confidence, HeaderMatch, Pattern, Rule, Side};
 pub use deployment::{Deployment, Mode, ModelInfo, Shadow, Skipped};
 pub use keys::{KeyBounds, KeyDefaults, KeysSettings, LimitDefaults, UserDefaults};
@@ -59,6 +59,10 @@ pub struct Config {
     pub prices: PriceList,
     /// Where finished requests are reported.
     pub callbacks: Vec<Callback>,
+    /// Servers that see each request first, in order.
+    pub hooks: Vec<Hook>,
+    /// Where alerts are sent.
+    pub alerts: Vec<AlertReceiver>,
     /// The response cache, if it is on.
     pub cache: Option<ResponseCache>,
     /// `mcp_servers`: MCP servers for the chat page's tools, by name, as in a file of `mcpServers`; null without.

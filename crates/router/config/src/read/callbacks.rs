@@ -2,9 +2,9 @@
 
 use crate::fields::Fields;
 use crate::problem::quoted;
-use crate::sections::CALLBACK;
+use crate::sections::{CALLBACK, HOOK};
 use crate::yaml::{Node, Value};
-use crate::{Callback, CallbackForm, JsonForm, Secret};
+use crate::{AlertForm, AlertReceiver, Callback, CallbackForm, Hook, JsonForm, Secret};
 
 /// LiteLLM's callbacks that refuse or filter requests.
 const GUARDS: &[&str] = &[
@@ -280,4 +280,51 @@ fn webhook(fields: &Fields, name: &str) -> Result<Callback, String> {
 fn header_value(fields: &Fields, node: &Node) -> Option<Secret> {
     let text = fields.text_of("headers", node)?;
     fields.reader.secret(&node.span, "the header", &text)
+}
+
+/// `general_settings.alerting`: LiteLLM's names of receivers, whose addresses are in the environment.
+pub(crate) fn alerts(general: &Fields) -> Vec<AlertReceiver> {
+    let Some(node) = general.get("alerting").filter(|node| matches!(node.value, Value::List(_))) else {
+        return Vec::new();
+    };
+    let mut out = Vec::new();
+    for name in general.texts("alerting").unwrap_or_default() {
+        let (variable, form) = match name.as_str() {
+            "webhook" => ("WEBHOOK_URL", AlertForm::Json),
+            "slack" => ("SLACK_WEBHOOK_URL", AlertForm::Slack),
+            other => {
+                let text =
+                    format!("no alerts are sent to {}: receivers are webhook and slack", quoted(other));
+                general.reader.note(&node.span, "general_settings.alerting", text);
+                continue;
+            }
+        };
+        match general.reader.variable(variable).and_then(|url| Secret::new(&url)) {
+            Some(url) => out.push(AlertReceiver { url, form }),
+            None => {
+                let text = format!("no alerts are sent to '{name}': {variable} is not set");
+                general.reader.note(&node.span, "general_settings.alerting", text);
+            }
+        }
+    }
+    out
+}
+
+/// `hooks`. One that cannot be read is an error: it may protect something.
+pub(crate) fn hooks(root: &Fields) -> Vec<Hook> {
+    let mut out = Vec::new();
+    for node in root.list("hooks").unwrap_or_default() {
+        let Some(hook) = Fields::new(root.reader, &HOOK, node) else { continue };
+        let fails_open = hook.one_of("fail", &[("open", true), ("closed", false)]).unwrap_or(false);
+        let timeout = hook.limit("timeout");
+        match hook.secret("url") {
+            Some(url) if url.expose().starts_with("http://") || url.expose().starts_with("https://") => {
+                out.push(Hook { url, fails_open, timeout });
+            }
+            _ => root
+                .reader
+                .wrong(&node.span, "an entry of hooks needs a url that starts with http:// or https://"),
+        }
+    }
+    out
 }

@@ -15,8 +15,8 @@ use crate::reader::{Reader, folder};
 use crate::sections::{MODEL, MODEL_INFO, PARAMS, SAMPLING};
 use crate::yaml::{Node, Value};
 use crate::{
-    Accepts, Changes, Deployment, Edits, GroupName, Local, ModelInfo, PriceList, Process, ProcessTarget,
-    Provider, Shadow, Skipped, Target,
+    Accepts, Auth, Changes, Deployment, Edits, GroupName, Local, ModelInfo, PriceList, Process,
+    ProcessTarget, Provider, Remote, ResponsesUse, Shadow, Skipped, Target,
 };
 
 /// llama-swap's default of concurrent requests of a process.
@@ -98,6 +98,8 @@ fn entry(
         let id = info.as_ref().and_then(|i| i.text("id")).unwrap_or_else(|| made_id(&group, node));
         let mut info = info::read(info.as_ref(), &params, mode);
         info.written = params.text("model").unwrap_or_default();
+        info.mock = params.text("mock_response").filter(|text| !text.is_empty());
+        info.discovers = discovers(&params, &target);
         price(&mut info, &params, &target, defaults.prices);
         if let Target::Remote(far) = &mut target {
             far.family = family(&info, &params).unwrap_or_default();
@@ -259,9 +261,12 @@ fn target(params: &Fields, defaults: &Defaults) -> Option<Target> {
             changes,
         }));
     }
-    if mock(params) {
-        params.reader.unfit(span, "mock answers are not supported; use a test server as api_base instead");
+    if params.names_unused("mock_timeout") {
+        params.reader.unfit(span, "mock failures are not supported; use a test server as api_base instead");
         return None;
+    }
+    if params.text("mock_response").is_some_and(|text| !text.is_empty()) {
+        return Some(Target::Remote(mocked(params, &model, changes)));
     }
     if let Some(id) = model.strip_prefix("process/") {
         ignore_remote(params);
@@ -281,9 +286,38 @@ fn target(params: &Fields, defaults: &Defaults) -> Option<Target> {
     remote::read(params, &model, changes, defaults).map(Target::Remote)
 }
 
-/// Whether the entry has mock answers.
-fn mock(params: &Fields) -> bool {
-    ["mock_response", "mock_timeout"].iter().any(|name| params.names_unused(name))
+/// The target of an entry with `mock_response`, which is never reached. Its provider's parameters have no effect.
+fn mocked(params: &Fields, model: &str, changes: Changes) -> Remote {
+    for name in ["api_base", "api_key", "api_version", "organization", "custom_llm_provider", "extra_headers"]
+    {
+        let _ = params.get(name);
+    }
+    Remote {
+        provider: Provider::OpenAiCompatible,
+        model: model.split_once('/').map_or(model, |(_, name)| name).into(),
+        api_base: "http://mock.invalid/v1".into(),
+        api_key: None,
+        organization: None,
+        api_version: None,
+        extra_headers: Vec::new(),
+        continues: false,
+        responses: ResponsesUse::None,
+        auth: Auth::Key,
+        family: String::new(),
+        changes,
+    }
+}
+
+/// `discover: dns`.
+fn discovers(params: &Fields, target: &Target) -> bool {
+    let wanted = params.one_of("discover", &[("dns", true)]).unwrap_or(false);
+    let has_name = matches!(target, Target::Remote(far) if far.api_base.starts_with("http://"));
+    if wanted && !has_name {
+        let span = params.get("discover").map_or(params.span, |n| &n.span);
+        let text = "discover: dns needs an api_base like http://NAME:8000/v1; TLS needs the name, so https:// is not possible";
+        params.reader.wrong(span, text);
+    }
+    wanted && has_name
 }
 
 /// Reports keys without effect for a local model.

@@ -75,6 +75,8 @@ pub(crate) fn config(reader: &Reader, root: &Node) -> Option<Config> {
         prices,
         cache: cache::cache(litellm.as_ref()),
         callbacks: callbacks::callbacks(&fields, litellm.as_ref()),
+        hooks: callbacks::hooks(&fields),
+        alerts: general.as_ref().map_or(Vec::new(), callbacks::alerts),
         mcp_servers: fields
             .json_map("mcp_servers")
             .map_or(serde_json::Value::Null, serde_json::Value::Object),

@@ -111,9 +111,11 @@ pub(crate) fn keys(
     *parallel = parallel.or(of_all);
     out.open_fallbacks = general.and_then(|g| g.bool("enforce_fallback_model_access")) == Some(false);
     let locked = general.is_some_and(|g| g.has("master_key"));
+    out.database_url = general.and_then(|g| database_url(g, own, locked));
     // Without a database the spend would be lost at the next start.
     if let Some(node) = litellm.and_then(|l| l.get("max_budget"))
         && !own.is_some_and(|k| k.has("database"))
+        && out.database_url.is_none()
     {
         let path = "litellm_settings.max_budget";
         if locked {
@@ -140,6 +142,31 @@ pub(crate) fn keys(
     }
     out.usage_days = k.count("usage_days", 1).unwrap_or(out.usage_days);
     out
+}
+
+/// The PostgreSQL database, unless a file is named. A missing variable or another kind of database is noted: then there are no virtual keys.
+fn database_url(general: &Fields, own: Option<&Fields>, locked: bool) -> Option<Secret> {
+    let node = general.get("database_url")?;
+    // LiteLLM accepts anything that it cannot use.
+    let is_text = matches!(node.value, Value::Text(_));
+    let (url, missing) =
+        general.reader.leaving_out(|| if is_text { general.secret("database_url") } else { None });
+    let is_postgres = |url: &Secret| {
+        let url = url.expose();
+        url.starts_with("postgresql://") || url.starts_with("postgres://")
+    };
+    let why = match (missing.first(), &url) {
+        (Some(missing), _) => missing.clone(),
+        _ if own.is_some_and(|k| k.has("database")) => "keys.database takes precedence".into(),
+        (None, None) if !is_text => "only postgresql:// is supported".into(),
+        (None, Some(url)) if !is_postgres(url) => "only postgresql:// is supported".into(),
+        _ if !locked => {
+            "it needs general_settings.master_key: without it every client could create keys".into()
+        }
+        _ => return url,
+    };
+    general.reader.note(&node.span, "general_settings.database_url", format!("not used: {why}"));
+    None
 }
 
 /// LiteLLM's budget of all requests, and its defaults and bounds of new keys, users and teams.

@@ -1,4 +1,4 @@
-//! The keys of `callback_settings`.
+//! The keys of `callback_settings` and `hooks`.
 
 use crate::keys::{Kind, Section, key};
 
@@ -39,4 +39,23 @@ pub static CALLBACK: Section = Section {
     ],
     refused: &[],
     open: true,
+};
+
+/// An entry of `hooks`.
+pub static HOOK: Section = Section {
+    name: "hooks[]",
+    doc: "a server that sees each request first, and may change or refuse it",
+    keys: &[
+        key("url", Kind::Secret, "its address, which gets a POST").guard(),
+        key(
+            "fail",
+            Kind::OneOf(&["open", "closed"]),
+            "if it does not answer, requests pass (open) or are refused (closed; the default)",
+        )
+        .guard(),
+        key("timeout", Kind::Seconds, "time limit of its answer (5)"),
+    ],
+    warned: &[],
+    refused: &[],
+    open: false,
 };

@@ -29,6 +29,12 @@ pub static PARAMS: Section = Section {
             "provider/model; octet/PATH-or-name is a local model, process/ID a server started on demand",
         ),
         key("api_base", Kind::Text, "the base URL of the API").guard().or(&["base_url"]),
+        key(
+            "discover",
+            Kind::OneOf(&["dns"]),
+            "dns: one deployment for each address of the name in api_base, looked up every 5 s",
+        ),
+        key("mock_response", Kind::Text, "the text of every answer: nothing is sent to a provider"),
         key("api_key", Kind::Secret, "the key. Default: the provider's variable").guard(),
         key("api_version", Kind::Text, "Azure's"),
         key("organization", Kind::Text, "OpenAI's"),
@@ -237,8 +243,8 @@ pub static PARAMS: Section = Section {
         ),
         (&["budget_duration"], "it belongs to max_budget, which is not enforced"),
         (
-            &["mock_response", "mock_testing_fallbacks", "mock_timeout"],
-            "mock answers are not supported; the entry is left out",
+            &["mock_testing_fallbacks", "mock_timeout"],
+            "mock failures are not supported; the entry is left out",
         ),
         (
             &[

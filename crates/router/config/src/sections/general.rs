@@ -25,11 +25,20 @@ pub static GENERAL: Section = Section {
         .guard(),
         key("global_max_parallel_requests", Kind::Count, "maximum concurrent requests").guard(),
         key("max_parallel_requests", Kind::Count, "default maximum of concurrent requests of a key").guard(),
+        key(
+            "alerting",
+            Kind::Texts,
+            "webhook (at WEBHOOK_URL) and slack (at SLACK_WEBHOOK_URL) get alerts: cooldowns, used budgets, many failures",
+        ),
+        key(
+            "database_url",
+            Kind::Secret,
+            "PostgreSQL database of keys, users, teams and usage, for several processes: postgresql://USER:PASSWORD@HOST:5432/NAME",
+        ),
     ],
     warned: &[
         (
             &[
-                "database_url",
                 "database_connection_pool_limit",
                 "database_connection_timeout",
                 "database_type",
@@ -74,11 +83,10 @@ pub static GENERAL: Section = Section {
                 "track_unmanaged_batch_cost",
                 "spend_report_frequency",
             ],
-            "no database is needed: keys and usage are stored in the file of keys.database",
+            "keys and usage are stored in the file of keys.database, or in the database of database_url",
         ),
         (
             &[
-                "alerting",
                 "alerting_threshold",
                 "alerting_args",
                 "alert_types",
@@ -88,7 +96,7 @@ pub static GENERAL: Section = Section {
                 "email",
                 "slack",
             ],
-            "alerts are not supported; use Prometheus with /metrics",
+            "it has no effect here; alerting and Prometheus with /metrics have alerts",
         ),
         (
             &[

@@ -114,7 +114,7 @@ pub static LITELLM: Section = Section {
             ],
             "the log never contains messages and keys; RUST_LOG sets its level",
         ),
-        (&["json_logs"], "the log is text, not JSON"),
+        (&["json_logs"], "octet serve --log-format json writes the log as JSON"),
         (
             &[
                 "langfuse_default_tags",

@@ -10,7 +10,7 @@ mod processes;
 mod router;
 
 pub(crate) use cache::CACHE;
-pub(crate) use callbacks::CALLBACK;
+pub(crate) use callbacks::{CALLBACK, HOOK};
 pub(crate) use deployment::{
     CREDENTIAL, CREDENTIAL_VALUES, ENGINE_KEYS, MODEL, MODEL_INFO, PARAMS, SAMPLING,
 };
@@ -50,6 +50,8 @@ pub static ROOT: Section = Section {
             Kind::Texts,
             "further files, relative to this file's folder; their lists are added, their other keys take precedence",
         ),
+        key("hooks", Kind::List(&HOOK), "servers that see each request first, and may change or refuse it")
+            .guard(),
         key("callback_settings", Kind::MapOf(&CALLBACK), "named webhooks, for litellm_settings.callbacks"),
         key(
             "credential_list",

@@ -120,3 +120,21 @@ fn prices_come_from_the_list_where_the_provider_itself_is_asked() {
     assert_eq!(responses, (Some(2e-6), Some("openai/o3")));
     assert_eq!(series, (Some(20e-6), Some("azure/o3-pro")));
 }
+
+#[test]
+fn hooks_are_read_and_a_wrong_one_is_an_error() {
+    let file = |hooks: &str| {
+        let text = format!(
+            "model_list: [{{model_name: m, litellm_params: {{model: ollama/x, api_base: 'http://h'}}}}]\nhooks: {hooks}\n"
+        );
+        octet_config::Config::parse("octet.yaml", &text, &octet_config::Disk(|_: &str| None))
+    };
+    let config =
+        file("[{url: 'http://guard/check'}, {url: 'https://other', fail: open, timeout: 2}]").unwrap();
+    let [first, second] = &config.hooks[..] else { panic!("{:?}", config.hooks) };
+    assert_eq!((first.url.expose(), first.fails_open, first.timeout), ("http://guard/check", false, None));
+    assert_eq!((second.fails_open, second.timeout), (true, Some(std::time::Duration::from_secs(2))));
+    for wrong in ["[{fail: open}]", "[{url: guard}]", "[{url: 'http://h', fial: open}]"] {
+        assert!(file(wrong).is_err(), "{wrong}");
+    }
+}

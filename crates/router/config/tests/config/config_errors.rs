@@ -251,7 +251,7 @@ fn targets_are_checked() {
     refused_params("{model: octet/q, speculative: draft=}", "speculative is 'draft='");
     refused_params("{model: octet/q, draft_max: 17}", "draft_max is 17; it must be from 0 to 16");
     refused_params("{model: octet/q, ctx_size: 1, num_ctx: 2}", "keep one of them");
-    refused_params("{model: ollama/q, mock_response: hi}", "mock answers are not supported");
+    refused_params("{model: ollama/q, mock_timeout: 3}", "mock failures are not supported");
     noted_params("{model: ollama/q, aws_region_name: x}", "is for models at Bedrock");
     refused_params("{model: ollama/q, extra_headers: {'a b': c}}", "'a b' is not a valid header name");
     refused_params(
@@ -278,7 +278,7 @@ fn python_is_refused_and_services_are_named() {
         notes,
         [
             "octet.yaml:3:31: litellm_settings.callbacks: nothing is sent to 'langfuse': LANGFUSE_PUBLIC_KEY is not set",
-            "octet.yaml:5:3: general_settings.database_url: no database is needed: keys and usage are stored in the file of keys.database",
+            "octet.yaml:5:17: general_settings.database_url: not used: only postgresql:// is supported",
         ]
     );
 }

@@ -26,7 +26,7 @@ model_list:
       - free
       rpm: 5
 general_settings:
-  database_url: postgresql://x
+  proxy_batch_write_at: 60
 
   master_key: os.environ/KEY
 litellm_settings:
@@ -39,7 +39,7 @@ litellm_settings:
     let (yaml, notes, config) = imported(Origin::LiteLlm, text);
     assert!(
         yaml.contains("model_name: a # the first")
-            && yaml.contains("\n  # database_url: postgresql://x\n\n  master_key"),
+            && yaml.contains("\n  # proxy_batch_write_at: 60\n\n  master_key"),
         "{yaml}"
     );
     let reason = "octet: litellm_params.tag_regex: deployments are not chosen by headers";
@@ -54,11 +54,11 @@ litellm_settings:
 fn litellm_comments_out_only_unsupported_keys() {
     // What shares its line with others gets one of its own: the lock stays.
     let text = "model_list: [{model_name: a, litellm_params: {model: gpt-4o, guardrails: [pii], rpm: 5}}]\n\
-                general_settings: {custom_auth: x.y, master_key: os.environ/A_KEY, alerting: [slack]}\n";
+                general_settings: {custom_auth: x.y, master_key: os.environ/A_KEY, alert_types: [slack]}\n";
     let (yaml, notes, config) = imported(Origin::LiteLlm, text);
     assert_eq!(notes.len(), 3, "{notes:#?}");
     assert!(
-        notes[1].starts_with("line 2: now a comment: general_settings.alerting: alerts are not supported")
+        notes[1].starts_with("line 2: now a comment: general_settings.alert_types: it has no effect here")
             && notes[2].starts_with("line 2: now a comment: general_settings.custom_auth is not supported"),
         "{notes:#?}"
     );

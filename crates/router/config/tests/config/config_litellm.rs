@@ -235,7 +235,6 @@ general_settings:
         noted,
         [
             "general_settings.alerting",
-            "general_settings.database_url",
             "general_settings.proxy_batch_write_at",
             "litellm_settings.cache_params.type",
             "litellm_settings.set_verbose",
@@ -244,6 +243,7 @@ general_settings:
     );
     assert_eq!(json!(config.deployments[0].info.other), json!({"team": "x"}));
     assert!(config.server.master_key.is_some());
+    assert_eq!(config.keys.database_url.as_ref().map(|url| url.expose()), Some("postgresql://x"));
 }
 
 #[test]
@@ -468,7 +468,7 @@ model_list:
   - {model_name: b, litellm_params: {model: bedrock/anthropic.claude-v2, aws_region_name: eu-central-1}}
   - {model_name: c, litellm_params: {model: nobody/knows}}
   - {model_name: d, litellm_params: {model: hosted_vllm/x}}
-  - {model_name: e, litellm_params: {model: gpt-4o, mock_response: hi}}
+  - {model_name: e, litellm_params: {model: gpt-4o, mock_timeout: 3}}
   - {model_name: f, litellm_params: {model: mine}}
 router_settings: {fallbacks: [{a: [b, f]}]}
 ",
@@ -479,7 +479,7 @@ router_settings: {fallbacks: [{a: [b, f]}]}
         "bedrock needs aws_access_key_id",
         "unknown provider 'nobody'",
         "needs an api_base",
-        "mock answers are not supported",
+        "mock failures are not supported",
         "has no provider",
     ]) {
         assert!(skipped.reason.contains(reason), "{skipped:?}");
@@ -508,4 +508,17 @@ fn several_processes_share_a_redis() {
     assert_eq!(named.password.expect("a password").expose(), "p");
     let url = with("redis_url: 'redis://:p@cache:7000/1'").url.expect("a URL");
     assert_eq!(url.expose(), "redis://:p@cache:7000/1");
+}
+
+#[test]
+fn entries_answer_with_a_text_or_stand_for_several_servers() {
+    let file = |params: &str| format!("model_list: [{{model_name: m, litellm_params: {{{params}}}}}]\n");
+    // Without the provider's key.
+    let mock = read(&file("model: anthropic/claude, mock_response: Hello"));
+    assert_eq!(mock.deployments[0].info.mock.as_deref(), Some("Hello"));
+    let pods = read(&file("model: hosted_vllm/x, api_base: 'http://pods:8000/v1', discover: dns"));
+    assert!(pods.deployments[0].info.discovers);
+    let tls = file("model: hosted_vllm/x, api_base: 'https://pods:8000/v1', discover: dns");
+    let error = Config::parse("config.yaml", &tls, &Disk(|_: &str| None)).unwrap_err().to_string();
+    assert!(error.contains("discover: dns needs an api_base like http://NAME"), "{error}");
 }

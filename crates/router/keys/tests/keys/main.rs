@@ -3,4 +3,5 @@
 mod keys_files;
 mod keys_limits;
 mod keys_owners;
+mod keys_postgres;
 mod keys_store;

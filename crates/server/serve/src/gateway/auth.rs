@@ -55,6 +55,10 @@ pub struct Current {
     pub price_list: PriceList,
     /// Receivers of reports of finished requests.
     pub callbacks: Option<Arc<Callbacks>>,
+    /// Servers that see each request first.
+    pub hooks: Arc<[octet_config::Hook]>,
+    /// Receivers of alerts.
+    pub alerts: Vec<octet_config::AlertReceiver>,
     /// Their settings.
     pub callback_settings: Vec<octet_config::Callback>,
     /// The response cache.
@@ -105,6 +109,8 @@ impl Current {
             headers,
             price_list: config.prices.clone(),
             callbacks: None,
+            hooks: config.hooks.clone().into(),
+            alerts: config.alerts.clone(),
             callback_settings: config.callbacks.clone(),
             responses: Responses::new(config, old)?,
             files: config.files.clone(),
@@ -191,6 +197,30 @@ impl Gateway {
         self.current().keys.has(key)
     }
 
+    /// The refusal of a request for its client; it is counted.
+    pub fn refuse(&self, refusal: &Refusal, key: Option<&str>) -> ApiError {
+        self.inference.metrics.routes.refused(refusal.reason(), key);
+        refused(refusal)
+    }
+
+    /// Servers that see each request first.
+    pub fn hooks(&self) -> Arc<[octet_config::Hook]> {
+        Arc::clone(&self.current().hooks)
+    }
+
+    /// The client for requests to other servers than deployments.
+    pub fn client(&self) -> &octet_upstream::Client {
+        &self.client
+    }
+
+    /// The name of the caller's virtual key.
+    pub fn key_name(&self, caller: &Caller) -> Option<String> {
+        match (caller, &self.store) {
+            (Caller::Key(key), Some(store)) => store.name(&key.secret),
+            _ => None,
+        }
+    }
+
     /// Authenticates a request.
     pub fn admit(&self, path: &str, headers: &HeaderMap) -> Result<Caller, ApiError> {
         let current = self.current();
@@ -198,10 +228,13 @@ impl Gateway {
         if self.is_open() || (!keys.is_empty() && keys.admit(headers)) {
             return Ok(Caller::Trusted);
         }
-        let no_key = || ApiError::new(ErrorKind::Authentication, NO_KEY);
+        let no_key = || {
+            self.inference.metrics.routes.refused("no_key", None);
+            ApiError::new(ErrorKind::Authentication, NO_KEY)
+        };
         let Some(store) = &self.store else { return Err(no_key()) };
         let secret = Keys::sent(headers).ok_or_else(no_key)?;
-        let id = store.check(secret).map_err(|e| refused(&e))?;
+        let id = store.check(secret).map_err(|e| self.refuse(&e, store.name(secret).as_deref()))?;
         if OPERATORS.contains(&path) {
             let what = "this API key may only use models; this endpoint needs the server's own key";
             return Err(ApiError::new(ErrorKind::Permission, what));
@@ -227,6 +260,11 @@ impl Gateway {
         if self.may_use(caller, name) {
             return Ok(());
         }
+        let key = match (caller, &self.store) {
+            (Caller::Key(key), Some(store)) => store.name(&key.secret),
+            _ => None,
+        };
+        self.inference.metrics.routes.refused("model", key.as_deref());
         let what = format!("this API key may not use the model '{}'", shortened(name));
         Err(ApiError { code: Some("model_not_allowed".into()), ..ApiError::new(ErrorKind::Permission, what) })
     }
@@ -278,12 +316,14 @@ impl Gateway {
             Caller::Key(key) => {
                 let names = self.other_names(&current, name);
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                store.authorize_answers(&key.secret, name, &names, &ask, answers).map_err(|e| refused(&e))?
+                let granted = store.authorize_answers(&key.secret, name, &names, &ask, answers);
+                granted.map_err(|e| self.refuse(&e, store.name(&key.secret).as_deref()))?
             }
             Caller::Trusted => store.grant_own(name),
         });
         if current.has_total {
-            grants.push(store.authorize_total_answers(name, &ask, answers).map_err(|e| refused(&e))?);
+            let granted = store.authorize_total_answers(name, &ask, answers);
+            grants.push(granted.map_err(|e| self.refuse(&e, None))?);
         }
         let (input, output) = (ask.input, ask.times(answers).output);
         Ok(Some(Bill { grants, prices, input, output, current }))
@@ -330,7 +370,7 @@ pub struct Bill {
 
 impl Bill {
     /// Counts the request for all processes that share limits; without such limits, nothing.
-    pub async fn share(&self, limits: &Arc<SharedLimits>) -> Result<Option<Lease>, ApiError> {
+    pub async fn share(&self, limits: &Arc<SharedLimits>) -> Result<Option<Lease>, Refusal> {
         let limited: Vec<octet_keys::Limited> = self.grants.iter().flat_map(Grant::limited).collect();
         if limited.is_empty() {
             return Ok(None);
@@ -338,9 +378,12 @@ impl Bill {
         let cost =
             self.grants.iter().map(|grant| shared::millionths(grant.reserved_cost())).max().unwrap_or(0);
         let counted = limits.acquire(limited.iter().map(shared::account).collect(), cost).await;
-        counted
-            .map(Some)
-            .map_err(|e| refused(&shared::refusal(&limited[e.account.min(limited.len() - 1)], e)))
+        counted.map(Some).map_err(|e| shared::refusal(&limited[e.account.min(limited.len() - 1)], e))
+    }
+
+    /// The name of the key that it is for.
+    pub fn key(&self) -> String {
+        self.grants.first().map_or_else(String::new, Grant::name)
     }
 
     /// Ends the bill of a request that was not sent.

@@ -13,15 +13,21 @@
 //! | `overview` | the admin page's state of the router |
 //! | `request_context` | who sent a request, and its fields for the router |
 //! | `routed_request` | one request, from authorization to billing |
+//! | `alerts` | alerts by webhook |
+//! | `discover` | one deployment for each address of a name |
+//! | `mock` | answers without a provider |
 //! | `shared` | limits that several processes share |
 //! | `report` | the report of a request to callbacks |
 //! | `watch` | reloads the configuration when its files change |
 //! | `check` | `octet config check` |
 
+mod alerts;
 mod auth;
 mod cache;
 mod caller;
 mod check;
+mod discover;
+mod mock;
 mod model_info;
 mod overview;
 pub mod read;
@@ -35,7 +41,6 @@ mod target;
 mod watch;
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -101,7 +106,6 @@ pub struct Gateway {
     store: Option<Arc<Store>>,
     /// Limits of all processes together.
     shared: Option<Arc<octet_cache::SharedLimits>>,
-    database: Option<PathBuf>,
     current: RwLock<Arc<Current>>,
     routes: Routes,
     /// Keys of the command line, in addition to those of the file.
@@ -112,28 +116,23 @@ pub struct Gateway {
     /// Number of running requests.
     busy: AtomicUsize,
     reloads: AtomicU64,
+    /// The configuration as it was read, and the addresses of names in it.
+    known: Mutex<discover::Known>,
     reloading: Mutex<()>,
 }
 
 impl Gateway {
     /// Creates everything that the configuration names; starts and loads nothing. Must be called inside a tokio runtime.
     pub fn new(inference: &Arc<Inference>, routes: Routes, keys: Keys) -> Result<Self, BoxError> {
-        let config = &routes.config;
+        let addresses = discover::look_up(&routes.config, &discover::Addresses::new());
+        let config = &discover::expand(&routes.config, &addresses);
+        let known = discover::Known { config: routes.config.clone(), addresses };
         // First: the rest may take long, and files may change meanwhile.
         let mut current = Current::new(config, &keys, None)?;
         let client = Client::new(Limits::default()).downloading(inference.image_urls.clone());
         current.callbacks = callbacks(config, &client, None)?;
         let servers = Servers::new(config)?;
-        let store = match &config.keys.database {
-            Some(path) => {
-                let options =
-                    octet_keys::Options { retention_days: config.keys.usage_days, ..Default::default() };
-                let store = Store::open_with(path, options)?;
-                set_total(&store, config)?;
-                Some(Arc::new(store))
-            }
-            None => None,
-        };
+        let store = shared::store(config)?;
         let locals = Mutex::default();
         let (targets, unused) = {
             let builder = TargetBuilder {
@@ -156,7 +155,6 @@ impl Gateway {
         log_notes(config);
         Ok(Self {
             router: Arc::new(router),
-            database: config.keys.database.clone(),
             current: RwLock::new(Arc::new(current)),
             client,
             servers,
@@ -168,6 +166,7 @@ impl Gateway {
             routes,
             busy: AtomicUsize::new(0),
             reloads: AtomicU64::new(0),
+            known: Mutex::new(known),
             reloading: Mutex::new(()),
         })
     }
@@ -186,13 +185,18 @@ impl Gateway {
         if config.router.redis != self.routes.config.router.redis {
             tracing::warn!("router_settings.redis_url takes effect at the next start");
         }
-        if config.keys.database != self.database {
-            tracing::warn!("keys.database takes effect at the next start");
+        let (keys, before) = (&config.keys, &self.routes.config.keys);
+        if (&keys.database, &keys.database_url) != (&before.database, &before.database_url) {
+            tracing::warn!("keys.database and database_url take effect at the next start");
         }
         Ok(())
     }
 
     fn apply(&self, config: &Config) -> Result<(), BoxError> {
+        let before = self.known.lock().unwrap_or_else(PoisonError::into_inner).addresses.clone();
+        let addresses = discover::look_up(config, &before);
+        let known = discover::Known { config: config.clone(), addresses };
+        let config = &discover::expand(config, &known.addresses);
         // First, as in `new`.
         let mut current = Current::new(config, &self.keys, self.responses().as_ref())?;
         let builder = TargetBuilder {
@@ -215,7 +219,7 @@ impl Gateway {
             );
         }
         match &self.store {
-            Some(store) => set_total(store, config)?,
+            Some(store) => shared::set_total(store, config)?,
             None if config.keys.max_budget.is_some() => {
                 return Err(
                     "litellm_settings.max_budget takes effect at the next start, with keys.database".into()
@@ -227,6 +231,7 @@ impl Gateway {
         self.router.reload(config, |d| found(&targets, d))?;
         current.callbacks = callbacks(config, &self.client, Some(&self.current()))?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
         unload_unused(&self.inference.models, unused);
         Ok(())
     }
@@ -324,15 +329,13 @@ impl Gateway {
                 watch::files(Arc::clone(&self), every).await;
             }
         };
-        let shared = async {
-            if let Some(limits) = self.shared.clone() {
-                let apply = |c: octet_cache::Cooled| {
-                    self.router.cooled_elsewhere(&c.deployment, c.model.as_deref(), c.time);
-                };
-                limits.run(apply).await;
-            }
-        };
-        tokio::join!(health, files, shared);
+        tokio::join!(
+            health,
+            files,
+            shared::watch(&self),
+            discover::watch(Arc::clone(&self)),
+            alerts::watch(Arc::clone(&self))
+        );
     }
 
     /// Stops started servers, and writes usage to disk.
@@ -474,13 +477,6 @@ fn found(targets: &HashMap<String, Target>, d: &Deployment) -> Result<Target, St
     targets.get(&d.id).cloned().ok_or_else(|| format!("the deployment '{}' was not created", d.id))
 }
 
-/// Sets the global budget, if there is one.
-fn set_total(store: &Store, config: &Config) -> Result<(), octet_keys::Error> {
-    let Some(usd) = config.keys.max_budget else { return Ok(()) };
-    let seconds = config.keys.budget_duration.map(|d| u32::try_from(d.as_secs()).unwrap_or(u32::MAX));
-    store.set_total(octet_keys::budget(usd, seconds)?)
-}
-
 /// Time limit for the last reports at shutdown.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
@@ -541,6 +537,10 @@ impl TargetBuilder<'_> {
 
     fn target(&self, d: &Deployment, used: &mut HashSet<usize>) -> Result<Target, BoxError> {
         Ok(match &d.target {
+            octet_config::Target::Remote(remote) if d.info.mock.is_some() => {
+                let text = d.info.mock.as_deref().unwrap_or_default();
+                Target::MockTarget(Arc::new(mock::MockTarget::new(text, &remote.model)))
+            }
             octet_config::Target::Remote(remote) => {
                 let far = RemoteTarget::new(
                     self.client,

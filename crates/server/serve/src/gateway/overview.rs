@@ -49,7 +49,7 @@ impl Gateway {
         match target {
             Target::LocalTarget(here) => Some(self.inference.models.progress(here.index())),
             Target::OnDemandTarget(server) => Some(if server.is_ready() { 1.0 } else { 0.0 }),
-            Target::RemoteTarget(_) => None,
+            Target::RemoteTarget(_) | Target::MockTarget(_) => None,
         }
     }
 }

@@ -244,9 +244,10 @@ impl RoutedRequest {
         }
         match bill.share(limits).await {
             Ok(lease) => self.lease = lease,
-            Err(e) => {
+            Err(refusal) => {
+                let error = self.counted.0.refuse(&refusal, Some(&bill.key()));
                 self.bill.take().into_iter().for_each(Bill::withdraw);
-                return Err(e);
+                return Err(error);
             }
         }
         Ok(())
@@ -461,7 +462,10 @@ impl RoutedRequest {
             if let Some(lease) = &mut self.lease {
                 lease.used(bill.tokens(usage.as_ref(), estimate));
             }
+            let (key, tokens) = (bill.key(), bill.tokens(usage.as_ref(), estimate));
             let cost = bill.settle(usage.as_ref(), estimate);
+            self.inference.metrics.routes.billed(&key, tokens, cost.dollars());
+            self.trace.note(|f| (f.key, f.cost) = (Some(key), Some(cost.dollars())));
             if let Some(lease) = &mut self.lease {
                 lease.cost(super::shared::millionths(cost));
             }
@@ -512,9 +516,14 @@ impl Drop for RoutedRequest {
         let has_error = error.is_some();
         self.reply.with_route(|route| {
             self.inference.metrics.routes.count(route, has_error, took, usage.as_ref());
+            if let (Some(who), Some(first)) = (&route.answered, self.progress.first) {
+                self.inference.metrics.routes.first(&who.deployment, first);
+            }
             self.trace.note(|f| {
+                f.user.clone_from(&self.request.user);
                 if let Some(who) = &route.answered {
                     f.model.clone_from(&who.model);
+                    f.deployment = Some(who.deployment.clone());
                 }
                 f.route = Some(route.header());
                 if let Some(usage) = &usage {

@@ -1,4 +1,4 @@
-//! Limits and cooldowns that several processes share through Redis: of virtual keys, and of the router's deployments. Created by `gateway`.
+//! What several processes share: the store of virtual keys, and limits and cooldowns through Redis. Created by `gateway`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use octet_cache::{Account, Lease, Limit, Refused, SharedLimits};
 use octet_config::Config;
-use octet_keys::{Limited, Refusal, Usd};
+use octet_keys::{Limited, Options, Refusal, Store, Usd};
 use octet_router::state::Limits;
 use octet_router::{Acquired, Exhausted, LimitKind, Shared, SharedPermit};
 
+use super::Gateway;
 use crate::models::BoxError;
 
 /// The limits of a configuration; `None` without Redis.
@@ -18,6 +19,41 @@ pub fn limits(config: &Config) -> Result<Option<Arc<SharedLimits>>, BoxError> {
     let new = |server| SharedLimits::new(server, fastrand::u64(..));
     let made = config.router.redis.as_ref().map(new).transpose();
     Ok(made.map_err(|e| format!("router_settings: {e}"))?)
+}
+
+/// The store of virtual keys, if there is one.
+pub fn store(config: &Config) -> Result<Option<Arc<Store>>, BoxError> {
+    let keys = &config.keys;
+    let options = Options { retention_days: keys.usage_days, ..Options::default() };
+    let store = match (&keys.database, &keys.database_url) {
+        (Some(path), _) => Store::open_with(path, options)?,
+        (None, Some(url)) => {
+            Store::connect(url.expose(), Options { flush_every: DATABASE_EVERY, ..options })?
+        }
+        (None, None) => return Ok(None),
+    };
+    set_total(&store, config)?;
+    Ok(Some(Arc::new(store)))
+}
+
+/// Sets the global budget, if there is one.
+pub fn set_total(store: &Store, config: &Config) -> Result<(), octet_keys::Error> {
+    let Some(usd) = config.keys.max_budget else { return Ok(()) };
+    let seconds = config.keys.budget_duration.map(|d| u32::try_from(d.as_secs()).unwrap_or(u32::MAX));
+    store.set_total(octet_keys::budget(usd, seconds)?)
+}
+
+/// How often spend is written to a database, and changes of other processes are read.
+const DATABASE_EVERY: Duration = Duration::from_millis(250);
+
+/// Renews limits, and applies cooldowns that other processes have found, as long as the server runs.
+pub async fn watch(gateway: &Gateway) {
+    if let Some(limits) = gateway.shared().cloned() {
+        let apply = |c: octet_cache::Cooled| {
+            gateway.router().cooled_elsewhere(&c.deployment, c.model.as_deref(), c.time);
+        };
+        limits.run(apply).await;
+    }
 }
 
 /// Deployments' limits, for the router.

@@ -1,12 +1,13 @@
 //! The target of a deployment: another server, a model in this process, or a server that is started on demand. Created by `gateway` for each
 //! deployment of a configuration; called by the router.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Bytes;
 use hyper::{HeaderMap, Method};
 use octet_api::core::{
-    EmbedRequest, Embeddings, GenerateRequest, MemoryHandle, Prompt, Usage, VectorEncoding,
+    EmbedRequest, Embeddings, Event, GenerateRequest, MemoryHandle, Prompt, Usage, VectorEncoding,
 };
 use octet_api::{ApiError, ErrorKind, gemini, ollama, openai};
 use octet_config::{Changes, ProcessTarget, Provider};
@@ -17,6 +18,7 @@ use octet_router::{
 use octet_upstream::{Client, Endpoint, Overrides, Raw, Settings, Timeouts, Upload};
 use serde_json::{Map, Value};
 
+use super::mock::MockTarget;
 use super::read;
 use super::servers::{Lease, Servers};
 use crate::blocking::run_sized;
@@ -35,6 +37,8 @@ pub enum Target {
     LocalTarget(LocalTarget),
     /// A server that is started on demand.
     OnDemandTarget(Arc<OnDemandTarget>),
+    /// An answer from the configuration.
+    MockTarget(Arc<MockTarget>),
 }
 
 /// A model on another server.
@@ -366,6 +370,7 @@ impl octet_router::Target for Target {
             Self::RemoteTarget(far) => far.generate(ask).await,
             Self::LocalTarget(here) => here.generate(ask).await,
             Self::OnDemandTarget(started) => started.generate(ask).await,
+            Self::MockTarget(mock) => mock.generate(&ask).map(Answer::Mock),
         }
     }
 
@@ -374,6 +379,7 @@ impl octet_router::Target for Target {
             Self::RemoteTarget(far) => far.endpoint.model(),
             Self::LocalTarget(here) => &here.name,
             Self::OnDemandTarget(started) => &started.target.model,
+            Self::MockTarget(mock) => &mock.model,
         }
     }
 
@@ -387,7 +393,7 @@ impl octet_router::Target for Target {
     fn window_tokens(&self) -> Option<u64> {
         match self {
             Self::LocalTarget(here) => Some(here.window_tokens),
-            Self::RemoteTarget(_) | Self::OnDemandTarget(_) => None,
+            Self::RemoteTarget(_) | Self::OnDemandTarget(_) | Self::MockTarget(_) => None,
         }
     }
 
@@ -398,7 +404,7 @@ impl octet_router::Target for Target {
     async fn embed(&self, text: &str) -> Option<Vec<f32>> {
         match self {
             Self::LocalTarget(here) => here.vector(text).await,
-            Self::RemoteTarget(_) | Self::OnDemandTarget(_) => None,
+            Self::RemoteTarget(_) | Self::OnDemandTarget(_) | Self::MockTarget(_) => None,
         }
     }
 
@@ -406,6 +412,7 @@ impl octet_router::Target for Target {
         match self {
             Self::RemoteTarget(far) => octet_router::Target::has_logprobs(&far.remote),
             Self::LocalTarget(_) | Self::OnDemandTarget(_) => true,
+            Self::MockTarget(_) => false,
         }
     }
 
@@ -415,6 +422,7 @@ impl octet_router::Target for Target {
             // Reasoning alone cannot be continued: templates close it.
             Self::LocalTarget(_) => !sent.text.is_empty(),
             Self::OnDemandTarget(started) => started.target.continues && sent.is_begun(),
+            Self::MockTarget(_) => false,
         }
     }
 
@@ -423,6 +431,7 @@ impl octet_router::Target for Target {
             Self::RemoteTarget(far) => octet_router::Target::may_continue(&far.remote),
             Self::LocalTarget(_) => true,
             Self::OnDemandTarget(started) => started.target.continues,
+            Self::MockTarget(_) => false,
         }
     }
 
@@ -439,7 +448,7 @@ impl octet_router::Target for Target {
             Self::RemoteTarget(far) => octet_router::Target::check(&far.remote).await,
             // It need not be loaded or running, and is not started for a health check. If a start failed, that request began its
             // cooldown; an old failure must not prolong it, or it would never be tried again.
-            Self::LocalTarget(_) | Self::OnDemandTarget(_) => Ok(()),
+            Self::LocalTarget(_) | Self::OnDemandTarget(_) | Self::MockTarget(_) => Ok(()),
         }
     }
 }
@@ -459,6 +468,8 @@ pub enum Answer {
     LocalTarget(Box<Run>),
     /// Complete, in the client's dialect.
     Ready(Option<Bytes>, Option<Usage>),
+    /// The events of an answer from the configuration.
+    Mock(VecDeque<Event>),
 }
 
 impl Answer {
@@ -480,6 +491,7 @@ impl Events for Answer {
             Self::RemoteTarget(answer) | Self::OnDemandTarget { answer, .. } => answer.next().await,
             Self::LocalTarget(run) => run.next().await.map(|e| Ok(Piece::Event(e))),
             Self::Ready(bytes, _) => bytes.take().map(|b| Ok(Piece::Raw(b))),
+            Self::Mock(events) => events.pop_front().map(|e| Ok(Piece::Event(e))),
         }
     }
 
@@ -488,6 +500,7 @@ impl Events for Answer {
             Self::RemoteTarget(answer) | Self::OnDemandTarget { answer, .. } => answer.try_next(),
             Self::LocalTarget(run) => run.try_next().map(|e| Ok(Piece::Event(e))),
             Self::Ready(bytes, _) => bytes.take().map(|b| Ok(Piece::Raw(b))),
+            Self::Mock(events) => events.pop_front().map(|e| Ok(Piece::Event(e))),
         }
     }
 
@@ -498,14 +511,14 @@ impl Events for Answer {
     fn flows(&self) -> bool {
         match self {
             Self::RemoteTarget(answer) | Self::OnDemandTarget { answer, .. } => answer.flows(),
-            Self::LocalTarget(_) | Self::Ready(..) => false,
+            Self::LocalTarget(_) | Self::Ready(..) | Self::Mock(_) => false,
         }
     }
 
     fn memory(&self) -> Option<AnswerMemory> {
         match self {
             Self::RemoteTarget(answer) | Self::OnDemandTarget { answer, .. } => answer.memory(),
-            Self::LocalTarget(_) | Self::Ready(..) => None,
+            Self::LocalTarget(_) | Self::Ready(..) | Self::Mock(_) => None,
         }
     }
 
@@ -513,14 +526,14 @@ impl Events for Answer {
         match self {
             Self::RemoteTarget(answer) | Self::OnDemandTarget { answer, .. } => answer.warnings(),
             Self::LocalTarget(run) => &run.warnings,
-            Self::Ready(..) => &[],
+            Self::Ready(..) | Self::Mock(_) => &[],
         }
     }
 
     fn usage(&self) -> Option<Usage> {
         match self {
             Self::RemoteTarget(answer) | Self::OnDemandTarget { answer, .. } => answer.usage(),
-            Self::LocalTarget(_) => None,
+            Self::LocalTarget(_) | Self::Mock(_) => None,
             Self::Ready(_, usage) => *usage,
         }
     }
@@ -528,7 +541,7 @@ impl Events for Answer {
     fn headers(&self) -> Option<&HeaderMap> {
         match self {
             Self::RemoteTarget(answer) | Self::OnDemandTarget { answer, .. } => answer.headers(),
-            Self::LocalTarget(_) | Self::Ready(..) => None,
+            Self::LocalTarget(_) | Self::Ready(..) | Self::Mock(_) => None,
         }
     }
 }

@@ -65,6 +65,18 @@ impl BufferedBody {
         (self.bytes, self.share)
     }
 
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Another body instead, within the same limits of memory.
+    pub fn replaced(mut self, bytes: Bytes) -> Result<Self, ApiError> {
+        self.memory_budget.take_body(&mut self.share, bytes.len())?;
+        self.bytes = bytes;
+        Ok(self)
+    }
+
     /// The same body with the path's model.
     pub async fn with_model(self, model: PathModel) -> Result<Self, ApiError> {
         self.with_fields(vec![("model", model.0.into())]).await

@@ -10,6 +10,7 @@ use octet_api::ApiError;
 
 use super::Dialect;
 use super::body::{self, BufferedBody, PathModel};
+use super::hooks;
 use crate::app::App;
 use crate::gateway::{Caller, Sender};
 use crate::ops::Trace;
@@ -45,7 +46,8 @@ async fn read_and_answer(
     request: Request,
     answer: Box<dyn FnOnce(Call) -> Answer + Send>,
 ) -> Response {
-    let dialect = Dialect::of(request.uri().path());
+    let path = request.uri().path().to_string();
+    let dialect = Dialect::of(&path);
     let sender = Sender::of(&request);
     let trace = sender.trace.clone();
     let model = request.extensions().get::<PathModel>().cloned();
@@ -54,6 +56,10 @@ async fn read_and_answer(
             Some(model) => body.with_model(model).await,
             None => Ok(body),
         },
+        Err(e) => Err(e),
+    };
+    let body = match body {
+        Ok(body) => hooks::apply(&app, &sender, &path, body).await,
         Err(e) => Err(e),
     };
     let result = match body {

@@ -11,6 +11,7 @@ mod error;
 mod gemini;
 mod gemini_path;
 mod generate;
+mod hooks;
 mod litellm;
 mod llama;
 mod multipart;

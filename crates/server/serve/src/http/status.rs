@@ -6,7 +6,8 @@ use std::time::Instant;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::response::Response;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::HeaderMap;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use octet_api::{ApiError, ErrorKind};
 use octet_router::health::Status;
 use serde::Deserialize;
@@ -86,16 +87,20 @@ pub async fn ready(State(app): State<Arc<App>>) -> Response {
     json_response(status, json!({"status": word, "models": all}).to_string())
 }
 
-/// `GET /metrics`
-pub async fn metrics(State(app): State<Arc<App>>) -> Response {
+/// `GET /metrics`: OpenMetrics, or Prometheus' older text format for a client that accepts only that.
+pub async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    let accept = headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let is_plain = ops::wants_plain(accept);
     if let Some(gateway) = app.gateway() {
         let failures = (gateway.cache_errors(), gateway.callbacks_dropped());
         app.inference.metrics.routes.now(gateway.busy(), gateway.reloads(), failures);
     }
     match app.inference.metrics.text(app.models()) {
         Ok(text) => {
+            let text = if is_plain { ops::plain(&text) } else { text };
             let mut out = Response::new(text.into());
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            let open = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            let kind = if is_plain { ops::PLAIN } else { open };
             out.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
             out
         }

@@ -1,5 +1,6 @@
 //! The access log: one line for each request when its answer is complete, with figures from the pipeline. Written through `tracing`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,14 @@ pub struct Figures {
     pub completion: u64,
     /// The route, if the router answered.
     pub route: Option<String>,
+    /// The deployment that answered.
+    pub deployment: Option<String>,
+    /// The name of the client's key.
+    pub key: Option<String>,
+    /// The request's `user`.
+    pub user: Option<String>,
+    /// The cost in US dollars, if it is counted.
+    pub cost: Option<f64>,
     /// An error after the answer had begun.
     pub error: Option<String>,
     /// Why the request was refused: error code and field.
@@ -60,6 +69,14 @@ impl Trace {
     }
 }
 
+/// Whether requests are logged as fields instead of a line of text.
+static AS_FIELDS: AtomicBool = AtomicBool::new(false);
+
+/// Logs each request as fields from now on, for a log in JSON.
+pub fn write_json() {
+    AS_FIELDS.store(true, Ordering::Relaxed);
+}
+
 /// The log line, written when dropped.
 struct Line {
     trace: Trace,
@@ -74,6 +91,31 @@ impl Line {
     fn completed(&mut self) {
         self.complete = true;
     }
+
+    /// Writes all figures as fields.
+    fn fields(&self, f: &Figures, status: u16) {
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        tracing::info!(
+            target: "octet_serve::access",
+            request_id = &*self.trace.id,
+            method = self.method,
+            path = self.path,
+            status,
+            duration_ms = ms(self.trace.began.elapsed()),
+            ttft_ms = f.ttft.map(ms),
+            key = f.key.as_deref(),
+            user = f.user.as_deref(),
+            model = Some(f.model.as_str()).filter(|model| !model.is_empty()),
+            deployment = f.deployment.as_deref(),
+            route = f.route.as_deref(),
+            prompt_tokens = f.prompt,
+            cached_tokens = f.cached,
+            completion_tokens = f.completion,
+            cost_usd = f.cost,
+            error = f.error.as_deref().or(f.refused.as_deref()),
+            "request"
+        );
+    }
 }
 
 /// Polled by monitors and the pages: logged only with `--verbose`, as they would hide other lines.
@@ -87,6 +129,9 @@ impl Drop for Line {
     fn drop(&mut self) {
         let f = self.trace.figures.lock().unwrap_or_else(PoisonError::into_inner);
         let status = if self.complete { self.status.unwrap_or(CLIENT_GONE) } else { CLIENT_GONE };
+        if AS_FIELDS.load(Ordering::Relaxed) && (status >= 400 || !WATCHING.contains(&&*self.path)) {
+            return self.fields(&f, status);
+        }
         let ms = self.trace.began.elapsed().as_millis();
         let (id, method, path) = (&*self.trace.id, &self.method, &self.path);
         let error =

@@ -6,12 +6,14 @@ pub mod history;
 mod keys;
 mod metrics;
 mod origin;
+mod plain;
 mod routes;
 mod speculation;
 mod stored;
 
-pub use access::{Trace, log};
+pub use access::{Trace, log, write_json};
 pub use experts::experts_json;
 pub use keys::{Keys, NO_KEY};
 pub use metrics::{Metrics, Model, RequestCost};
 pub use origin::{foreign_host, is_foreign};
+pub use plain::{PLAIN, plain, wants_plain};

@@ -16,6 +16,7 @@ mod gateway_litellm;
 mod gateway_long_answers;
 mod gateway_long_bodies;
 mod gateway_matrix;
+mod gateway_observed;
 mod gateway_passed;
 mod gateway_reserve;
 mod gateway_resume;

@@ -1,0 +1,203 @@
+//! Connections to PostgreSQL: the address as in libpq and LiteLLM, TLS by `sslmode`. Used by `postgres` and `litellm`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postgres::config::SslMode;
+use postgres::{Client, Config, NoTls};
+use rustls::ClientConfig;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls_platform_verifier::BuilderVerifierExt;
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::Error;
+
+/// Time limit of connecting, and of a statement.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+const STATEMENT_MS: u32 = 10_000;
+
+/// A database's address.
+#[derive(Clone)]
+pub(crate) struct Place {
+    config: Config,
+    /// Certificates are checked (`sslmode=verify-full`).
+    verifies: bool,
+    /// Without its password.
+    pub shown: String,
+}
+
+/// Parameters of an address that libpq has. Others are those of LiteLLM's client (Prisma), such as `connection_limit`.
+const KNOWN: &[&str] = &[
+    "host",
+    "hostaddr",
+    "port",
+    "user",
+    "password",
+    "dbname",
+    "application_name",
+    "keepalives",
+    "keepalives_idle",
+    "target_session_attrs",
+    "channel_binding",
+];
+
+impl Place {
+    /// Reads `postgresql://USER:PASSWORD@HOST:PORT/NAME?sslmode=require&schema=public`.
+    pub fn parse(url: &str) -> Result<Self, Error> {
+        // The parser's error may quote the password.
+        let wrong = || {
+            Error::Invalid(
+                "the address of the database cannot be understood; it is like postgresql://USER:PASSWORD@HOST:5432/NAME"
+                    .into(),
+            )
+        };
+        let is_url = url.starts_with("postgresql://") || url.starts_with("postgres://");
+        let (base, query) = url.split_once('?').unwrap_or((url, ""));
+        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        let value = |name: &str| pairs.clone().find(|(n, _)| *n == name).map(|(_, v)| v);
+        let kept: Vec<String> = pairs
+            .clone()
+            .filter(|(name, _)| KNOWN.contains(name))
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        let mut config: Config = Some(format!("{base}?{}", kept.join("&")))
+            .filter(|_| is_url)
+            .ok_or_else(wrong)?
+            .parse()
+            .map_err(|_| wrong())?;
+        let (mode, verifies) = match value("sslmode") {
+            Some("disable") => (SslMode::Disable, false),
+            None | Some("allow" | "prefer") => (SslMode::Prefer, false),
+            Some("require") => (SslMode::Require, false),
+            Some("verify-ca" | "verify-full") => (SslMode::Require, true),
+            Some(_) => {
+                return Err(Error::Invalid(
+                    "the database's sslmode is one of disable, prefer, require, verify-full".into(),
+                ));
+            }
+        };
+        let mut options = format!("-c statement_timeout={STATEMENT_MS}");
+        if let Some(schema) =
+            value("schema").filter(|s| s.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'))
+        {
+            options += &format!(" -c search_path={schema}");
+        }
+        config.ssl_mode(mode).connect_timeout(CONNECT_WITHIN).options(&options);
+        if config.get_application_name().is_none() {
+            config.application_name("octet");
+        }
+        let host = config.get_hosts().first().map_or_else(String::new, |host| match host {
+            postgres::config::Host::Tcp(name) => name.clone(),
+            #[cfg(unix)]
+            postgres::config::Host::Unix(path) => path.display().to_string(),
+        });
+        let port = config.get_ports().first().copied().unwrap_or(5432);
+        let shown = format!("postgresql://{host}:{port}/{}", config.get_dbname().unwrap_or_default());
+        Ok(Self { config, verifies, shown })
+    }
+
+    /// An error of the database, with its address.
+    pub fn error(&self, e: &postgres::Error) -> Error {
+        let what = match (e.as_db_error(), std::error::Error::source(e)) {
+            (Some(db), _) => db.message().to_string(),
+            (None, Some(source)) => format!("{e}: {source}"),
+            (None, None) => e.to_string(),
+        };
+        Error::Database { place: self.shown.clone(), what }
+    }
+
+    /// The connection was lost in the middle of a transaction.
+    pub fn lost(&self) -> Error {
+        Error::Database { place: self.shown.clone(), what: "the connection was lost; try again".into() }
+    }
+}
+
+/// A new connection.
+pub(crate) fn connect(place: &Place) -> Result<Client, Error> {
+    let connected = match place.config.get_ssl_mode() {
+        SslMode::Disable => place.config.connect(NoTls),
+        _ => {
+            let tls = tls(place.verifies)
+                .map_err(|e| Error::Database { place: place.shown.clone(), what: format!("no TLS: {e}") })?;
+            place.config.connect(MakeRustlsConnect::new(tls))
+        }
+    };
+    connected.map_err(|e| place.error(&e))
+}
+
+fn tls(verifies: bool) -> Result<ClientConfig, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
+    if verifies {
+        return Ok(builder.with_platform_verifier()?.with_no_client_auth());
+    }
+    let any = Arc::new(AnyCertificate(provider));
+    Ok(builder.dangerous().with_custom_certificate_verifier(any).with_no_client_auth())
+}
+
+/// Accepts any certificate, as libpq does with `sslmode=prefer` and `require`: the connection is encrypted, and the server is not known.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_litellm_has_them_and_shown_without_passwords() {
+        let read = Place::parse(
+            "postgresql://me:p%40ss@db.example:6432/litellm?connection_limit=10&sslmode=verify-full&schema=app",
+        )
+        .unwrap();
+        assert_eq!((read.shown.as_str(), read.verifies), ("postgresql://db.example:6432/litellm", true));
+        assert_eq!(read.config.get_password(), Some(&b"p@ss"[..]));
+        assert!(read.config.get_options().is_some_and(|o| o.contains("search_path=app")));
+        let plain = Place::parse("postgres://me@localhost/x").unwrap();
+        assert_eq!(
+            (plain.shown.as_str(), plain.config.get_ssl_mode()),
+            ("postgresql://localhost:5432/x", SslMode::Prefer)
+        );
+        for wrong in ["mysql://me:secret@h/x", "postgresql://me:secret@h:port/x", "keys.db"] {
+            let error = Place::parse(wrong).err().expect("refused").to_string();
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}
