@@ -5,5 +5,6 @@ mod upstream_answers;
 mod upstream_clouds;
 mod upstream_faults;
 mod upstream_forward;
+mod upstream_images;
 mod upstream_requests;
 mod upstream_rules;
