@@ -4,6 +4,7 @@ import { useLayoutEffect, useRef } from "preact/hooks";
 import { answer, isRunning, stopAll } from "../answer.ts";
 import { number, t } from "../i18n.ts";
 import { newId } from "../ids.ts";
+import { dataUrl, scaled } from "../pictures.ts";
 import * as state from "../state.ts";
 import { connectAll } from "../tools.ts";
 import type { Attachment, Message, Settings } from "../types.ts";
@@ -23,19 +24,14 @@ export function focusComposer() {
 const PASTE_CHARS_MAX = 10_000;
 const IMAGE_TYPES = ["image/png", "image/jpeg", "image/webp", "image/gif"];
 
-const dataUrl = (file: Blob) => new Promise<string>((resolve, reject) => {
-  const reader = new FileReader();
-  reader.onload = () => resolve(reader.result as string);
-  reader.onerror = () => reject(reader.error ?? new Error(file.type));
-  reader.readAsDataURL(file);
-});
-
 async function read(file: File): Promise<Attachment> {
   if (file.size > FILE_BYTES_MAX) throw new Error(t("error.fileSize", { name: file.name, n: number(FILE_BYTES_MAX >> 20) }));
   if (file.type.startsWith("image/")) {
     if (!state.seesImages.peek()) throw new Error(t("error.image", { model: state.model.peek()?.id ?? "" }));
     if (!IMAGE_TYPES.includes(file.type)) throw new Error(t("error.imageKind"));
-    return { name: file.name, kind: "image", text: await dataUrl(file), bytes: file.size };
+    const picture = await scaled(file);
+    if (!picture) throw new Error(t("error.imageBroken"));
+    return { name: file.name, kind: "image", text: await dataUrl(picture), bytes: picture.size };
   }
   const data = await file.arrayBuffer();
   const head = new TextDecoder("latin1").decode(data.slice(0, 5));
