@@ -453,7 +453,7 @@ fn prompts_and_images_that_do_not_fit_are_refused() {
     // A projector of another model, and a file that is none.
     let (_, other) = files("qwen3vl").remove(0);
     let taller = engine::Options { vision: Some(vision::Options::new(Arc::clone(&text))), ..without };
-    let e = Engine::open(&text, &taller, &mut |_, _| {}).err().expect("it is refused");
+    let e = Engine::open(&text, &taller, &mut |_, _| {}).expect_err("it is refused");
     assert!(e.to_string().contains("expected") || e.to_string().contains("mmproj"), "{e}");
     assert!(vision::tower(&other).is_ok());
 }
