@@ -49,7 +49,7 @@ pub fn table_copy(report: &Report) -> u64 {
 /// Bytes of a page of a layer on the device.
 fn page_bytes(cache: LayerCache, kv: KvTypes) -> usize {
     match cache {
-        LayerCache::Kv { kv_heads, k_dim, v_dim } => {
+        LayerCache::Kv { kv_heads, k_dim, v_dim, .. } => {
             kv_heads * PAGE_TOKENS * (kv_row_bytes(kv.keys, k_dim) + kv_row_bytes(kv.values, v_dim))
         }
         _ => 0,

@@ -38,6 +38,8 @@ pub fn load_to_score(
     args: &EngineArgs,
     variants: &mut [Options],
 ) -> anyhow::Result<Vec<Scorer>> {
+    // A text that is scored keeps all of its pages.
+    variants.iter_mut().for_each(|options| options.page_groups = false);
     check(model, args, variants)?;
     let bar = Bar::bytes("loading");
     let mut open = |options| Scorer::open(model, options, &mut |done, all| bar.update(done, all));

@@ -25,7 +25,7 @@ pub fn bound() -> String {
 /// The memory of a model opened with `options`, including its draft model and the tower that reads images.
 pub fn needed(report: &Report, options: &Options) -> anyhow::Result<Memory> {
     let made_for = report.config.context_length;
-    let limits = options.limits(made_for, report.state_bytes())?;
+    let limits = options.limits(made_for, report.snapshot_bytes(options.kv))?;
     let memory = report.with_slots(report.memory(&limits, options.cpu.exact), options.cpu.expert_slots);
     let memory = memory.with_draft(options.draft_memory(made_for)?);
     let tower = options.vision.as_ref().map_or(0, |vision| vision.file.size_bytes());

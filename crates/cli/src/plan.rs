@@ -331,7 +331,7 @@ fn published() -> anyhow::Result<Vec<Published>> {
 }
 
 fn limits(context: usize, kv: KvTypes) -> Limits {
-    Limits { kv, ..Limits::single(context) }
+    Limits { kv, page_groups: true, ..Limits::single(context) }
 }
 
 fn fit(v: &Variant<'_>, context: Option<usize>, kv: KvTypes, machine: &Machine) -> Option<Fit> {

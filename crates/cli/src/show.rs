@@ -72,6 +72,7 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
         guesses: guesses.guesses(),
         mtp: guesses.uses_mtp(),
         draft_vocab: guesses.vocab,
+        page_groups: true,
         ..Limits::single(context)
     };
     report.check_kv(limits.kv)?;

@@ -100,7 +100,7 @@ pub struct ServerArgs {
     /// short.
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Cache")]
     pub kv_tokens: Option<usize>,
-    /// Memory for snapshots of recurrent states: 2GiB; a plain number is in MiB. Default: 2 GiB, less if memory is short.
+    /// Memory for snapshots of recurrent states and of windows: 2GiB; a plain number is in MiB. Default: 2 GiB, less if memory is short.
     #[arg(long, value_name = "SIZE", value_parser = mebibytes, help_heading = "Cache")]
     pub cache_ram: Option<u64>,
     /// Also keep the prefix cache in this folder: it survives a restart, and may be larger than memory.

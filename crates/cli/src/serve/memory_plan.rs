@@ -49,7 +49,7 @@ impl MemoryPlan {
                 snapshot_memory: options.snapshot_memory.or(snapshots),
                 ..options.clone()
             };
-            let limits = options.limits(made_for, report.state_bytes())?;
+            let limits = options.limits(made_for, report.snapshot_bytes(options.kv))?;
             let draft = options.draft_memory(made_for)?;
             let plan = Self { options, limits, draft, context, shrunk: None, stored: None, on_device: None };
             let total = plan.total(report);
@@ -58,7 +58,7 @@ impl MemoryPlan {
         // More than one for each page of the KV cache would never be used: states of a tiny model are tiny.
         let useful = |contexts: usize| {
             let pages = context.saturating_mul(contexts.min(options.max_seqs)) / PAGE_TOKENS;
-            report.state_bytes().saturating_mul(pages as u64).max(1)
+            report.snapshot_bytes(options.kv).saturating_mul(pages as u64).max(1)
         };
         for (i, (contexts, snapshots)) in TRIED.into_iter().enumerate() {
             let (bill, total) = with(contexts, Some(snapshots.min(useful(contexts))))?;
@@ -77,7 +77,7 @@ impl MemoryPlan {
         if let Some(room) = room.filter(|_| options.cpu.expert_slots.is_none() && !options.cpu.exact) {
             for tokens in [options.batch_tokens.max(PROMPT_TOKENS), options.batch_tokens] {
                 let options = Options { batch_tokens: tokens, ..least.options.clone() };
-                let limits = options.limits(made_for, report.state_bytes())?;
+                let limits = options.limits(made_for, report.snapshot_bytes(options.kv))?;
                 let mut plan =
                     Self { options, limits, shrunk: Some(room), stored: None, on_device: None, ..least };
                 if let Some(slots) = report.expert_slots(plan.memory(report), room) {
@@ -86,7 +86,7 @@ impl MemoryPlan {
                 }
             }
         }
-        let slot = report.state_bytes();
+        let slot = report.snapshot_bytes(options.kv);
         let mut out = least;
         for (contexts, _) in TRIED.into_iter().rev() {
             let (smallest, total) = with(contexts, None)?;
@@ -183,6 +183,10 @@ impl MemoryPlan {
                     .as_ref()
                     .map_or(String::new(), |d| format!(", and {} on disk", size(d.bytes))),
             );
+        }
+        if slot == 0 && m.states > 0 {
+            let kept = count(self.limits.snapshots, "window");
+            out += &format!("  snapshots    {:>12}  at most {kept} of earlier positions\n", size(m.states));
         }
         if m.speculation > 0 {
             out += &format!("  speculation  {:>12}\n", size(m.speculation));

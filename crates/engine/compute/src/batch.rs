@@ -20,6 +20,8 @@ pub struct Span {
     /// Where the sequence's page numbers start in [`Batch::pages`]. Page `p` holds positions
     /// `p * PAGE_TOKENS ..` and the table covers `past + len` positions.
     pub pages: usize,
+    /// The same for the pages of layers with a window. Those before the window are not valid numbers. Equals `pages` if there are none.
+    pub windowed: usize,
     /// Number of guesses at the end of the tokens. The slot's state stops before them. Their inputs are kept for a later step, in case
     /// they are accepted; see [`Redo`].
     pub guesses: usize,
@@ -44,6 +46,60 @@ pub struct Redo {
     pub len: usize,
 }
 
+/// Which pages of a cache. Layers with a window may have pages of their own, of which a sequence needs only the last few.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PageGroup {
+    /// Those of layers that attend to all positions, and of all layers unless there is [`crate::backend::CacheShape::windowed`].
+    #[default]
+    All,
+    /// Those of layers with a window.
+    Windowed,
+}
+
+/// Page numbers of a sequence: entry `i` of each group holds positions `i * PAGE_TOKENS ..`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tables<'a> {
+    /// [`PageGroup::All`]
+    pub all: &'a [u32],
+    /// [`PageGroup::Windowed`]; empty if there is no such group. Entries before the window are not used.
+    pub windowed: &'a [u32],
+}
+
+impl<'a> From<&'a [u32]> for Tables<'a> {
+    /// Without pages of layers with a window.
+    fn from(all: &'a [u32]) -> Self {
+        Self { all, windowed: &[] }
+    }
+}
+
+impl<'a> From<&'a Vec<u32>> for Tables<'a> {
+    fn from(all: &'a Vec<u32>) -> Self {
+        all.as_slice().into()
+    }
+}
+
+impl<'a, const N: usize> From<&'a [u32; N]> for Tables<'a> {
+    fn from(all: &'a [u32; N]) -> Self {
+        all.as_slice().into()
+    }
+}
+
+impl Tables<'_> {
+    /// Whether each has an entry for each of `positions` positions.
+    fn cover(&self, positions: usize) -> bool {
+        let covers = |table: &[u32]| table.len() * PAGE_TOKENS >= positions;
+        covers(self.all) && (self.windowed.is_empty() || covers(self.windowed))
+    }
+}
+
+/// Entries of a table for the pages that hold positions `past..end`; none of a table that is empty.
+fn entries(table: &[u32], past: usize, end: usize) -> &[u32] {
+    match table {
+        [] => &[],
+        table => &table[past / PAGE_TOKENS..end.div_ceil(PAGE_TOKENS)],
+    }
+}
+
 /// One step's input. Its vectors keep their capacity from step to step: filling it allocates nothing.
 ///
 /// Threads write to slots and pages of one batch at the same time, each to those of its own spans or tokens. That is sound
@@ -56,8 +112,8 @@ pub struct Batch {
     spans: Vec<Span>,
     pages: Vec<u32>,
     outputs: Vec<u32>,
-    /// Pages that are written to.
-    written: Vec<u32>,
+    /// Pages that are written to, of each group.
+    written: [Vec<u32>; 2],
     /// Coordinates of each token; empty if no token has any.
     turns: Vec<[u32; 3]>,
     /// The positions `[first, end]` of each token's block; empty if no token is in one.
@@ -76,7 +132,7 @@ impl Batch {
             spans: Vec::with_capacity(spans),
             pages: Vec::with_capacity(pages),
             outputs: Vec::with_capacity(tokens),
-            written: Vec::with_capacity(pages),
+            written: [Vec::with_capacity(pages), Vec::with_capacity(pages)],
             ..Self::default()
         }
     }
@@ -101,7 +157,7 @@ impl Batch {
         &self.spans
     }
 
-    /// Page tables of all spans, one after the other.
+    /// Page tables of all spans, one after the other; of each span, that of layers with a window comes second.
     pub fn pages(&self) -> &[u32] {
         &self.pages
     }
@@ -138,7 +194,7 @@ impl Batch {
         self.spans.clear();
         self.pages.clear();
         self.outputs.clear();
-        self.written.clear();
+        self.written.iter_mut().for_each(Vec::clear);
         self.turns.clear();
         self.blocks.clear();
         self.given.clear();
@@ -151,21 +207,32 @@ impl Batch {
     /// # Panics
     /// If there are no tokens, or `pages` is too short; if another span has this slot or writes to the same page; or if `pages` names a
     /// page twice that would be written to.
-    pub fn push(&mut self, tokens: &[u32], past: usize, slot: usize, pages: &[u32], outputs: usize) {
+    pub fn push<'a>(
+        &mut self,
+        tokens: &[u32],
+        past: usize,
+        slot: usize,
+        pages: impl Into<Tables<'a>>,
+        outputs: usize,
+    ) {
+        let tables = pages.into();
         assert!(!tokens.is_empty(), "a span has tokens");
         let end = past + tokens.len();
         assert!(end <= u32::MAX as usize, "position {end} is not counted");
-        assert!(pages.len() * PAGE_TOKENS >= end, "{} pages for {end} positions", pages.len());
+        assert!(tables.cover(end), "{} pages for {end} positions", tables.all.len());
         assert!(self.is_free(slot), "slot {slot} is another sequence's in this batch");
-        for &page in &pages[past / PAGE_TOKENS..end.div_ceil(PAGE_TOKENS)] {
-            assert!(!self.written.contains(&page), "page {page} is written to twice in this batch");
-            self.written.push(page);
+        for (table, written) in [tables.all, tables.windowed].into_iter().zip(&mut self.written) {
+            for &page in entries(table, past, end) {
+                assert!(!written.contains(&page), "page {page} is written to twice in this batch");
+                written.push(page);
+            }
         }
         let start = self.tokens.len();
-        let pages_start = self.pages.len();
+        let pages = self.pages.len();
+        let windowed = if tables.windowed.is_empty() { pages } else { pages + tables.all.len() };
         let redo = Redo::default();
         let len = tokens.len();
-        self.spans.push(Span { start, len, past, slot, from: slot, pages: pages_start, guesses: 0, redo });
+        self.spans.push(Span { start, len, past, slot, from: slot, pages, windowed, guesses: 0, redo });
         self.tokens.extend_from_slice(tokens);
         self.positions.extend((past..end).map(|p| p as u32));
         if !self.turns.is_empty() {
@@ -174,7 +241,8 @@ impl Batch {
         if !self.blocks.is_empty() {
             self.blocks.extend((past..end).map(|p| [p as u32, p as u32 + 1]));
         }
-        self.pages.extend_from_slice(pages);
+        self.pages.extend_from_slice(tables.all);
+        self.pages.extend_from_slice(tables.windowed);
         let end = start + tokens.len();
         self.outputs.extend((end - outputs.min(tokens.len())..end).map(|i| i as u32));
     }
@@ -276,7 +344,8 @@ impl Batch {
     pub fn push_redo(&mut self, slot: usize, redo: Redo) {
         assert!(self.is_free(slot), "slot {slot} is another sequence's in this batch");
         let (start, pages) = (self.tokens.len(), self.pages.len());
-        self.spans.push(Span { start, len: 0, past: 0, slot, from: slot, pages, guesses: 0, redo });
+        let windowed = pages;
+        self.spans.push(Span { start, len: 0, past: 0, slot, from: slot, pages, windowed, guesses: 0, redo });
     }
 
     /// Adds a row of an earlier step to the outputs: for [`crate::Backend::norm_outputs`], of a batch without tokens.
@@ -285,21 +354,30 @@ impl Batch {
     }
 
     /// Whether [`Batch::push`] would accept `len` tokens of such a sequence.
-    pub fn fits(&self, past: usize, len: usize, slot: usize, pages: &[u32]) -> bool {
-        let end = past + len;
-        let fits =
-            len > 0 && end <= u32::MAX as usize && pages.len() * PAGE_TOKENS >= end && self.is_free(slot);
+    pub fn fits<'a>(&self, past: usize, len: usize, slot: usize, pages: impl Into<Tables<'a>>) -> bool {
+        let (tables, end) = (pages.into(), past + len);
+        let fits = len > 0 && end <= u32::MAX as usize && tables.cover(end) && self.is_free(slot);
         fits && {
-            let written = &pages[past / PAGE_TOKENS..end.div_ceil(PAGE_TOKENS)];
-            let is_taken =
-                |(i, page): (usize, &u32)| self.written.contains(page) || written[..i].contains(page);
-            !written.iter().enumerate().any(is_taken)
+            let mut groups = [tables.all, tables.windowed].into_iter().zip(&self.written);
+            groups.all(|(table, written)| {
+                let own = entries(table, past, end);
+                let is_taken = |(i, page): (usize, &u32)| written.contains(page) || own[..i].contains(page);
+                !own.iter().enumerate().any(is_taken)
+            })
         }
     }
 
-    /// Page number that holds `position` of `span`, and the row within the page.
-    pub fn page_of(&self, span: &Span, position: usize) -> (usize, usize) {
-        (self.pages[span.pages + position / PAGE_TOKENS] as usize, position % PAGE_TOKENS)
+    /// Page numbers of a span in a group, and what follows them.
+    pub fn table(&self, span: &Span, group: PageGroup) -> &[u32] {
+        match group {
+            PageGroup::All => &self.pages[span.pages..],
+            PageGroup::Windowed => &self.pages[span.windowed..],
+        }
+    }
+
+    /// Page number that holds `position` of `span` in a group, and the row within the page.
+    pub fn page_of(&self, span: &Span, group: PageGroup, position: usize) -> (usize, usize) {
+        (self.table(span, group)[position / PAGE_TOKENS] as usize, position % PAGE_TOKENS)
     }
 }
 

@@ -58,6 +58,7 @@ enum LayerStore {
         keys: Vec<f32>,
         values: Vec<f32>,
         ty: KvTypes,
+        group: PageGroup,
     },
     /// Of each slot the inputs of the convolution, the state, and its guesses' rows of each input.
     State {
@@ -223,14 +224,15 @@ impl Backend for Reference {
         shape.check()?;
         let layer = |l: &LayerCache| match *l {
             LayerCache::None => LayerStore::None,
-            LayerCache::Kv { kv_heads, k_dim, v_dim } => {
-                let rows = shape.pages * kv_heads * PAGE_TOKENS;
+            LayerCache::Kv { kv_heads, k_dim, v_dim, group } => {
+                let rows = shape.pages_of(group) * kv_heads * PAGE_TOKENS;
                 LayerStore::Kv {
                     kv_heads,
                     dims: [k_dim, v_dim],
                     keys: vec![0.0; rows * k_dim],
                     values: vec![0.0; rows * v_dim],
                     ty: shape.kv,
+                    group,
                 }
             }
             LayerCache::State { conv, state, .. } => LayerStore::State {
@@ -266,8 +268,8 @@ impl Backend for Reference {
             }
         }
     }
-    fn copy_page(&mut self, cache: &mut Cache, from: usize, to: usize) {
-        for l in &mut cache.layers {
+    fn copy_page(&mut self, cache: &mut Cache, group: PageGroup, from: usize, to: usize) {
+        for l in cache.layers.iter_mut().filter(|l| l.is_in(group)) {
             if let LayerStore::Kv { kv_heads, dims, keys, values, .. } = l {
                 for (all, dim) in [(keys, dims[0]), (values, dims[1])] {
                     let n = *kv_heads * PAGE_TOKENS * dim;
@@ -306,10 +308,10 @@ impl Backend for Reference {
             }
         }
     }
-    fn save_page(&mut self, cache: &Cache, page: usize, out: &mut [u8]) {
+    fn save_page(&mut self, cache: &Cache, group: PageGroup, page: usize, out: &mut [u8]) {
         let mut rest = out;
-        for l in &cache.layers {
-            let LayerStore::Kv { kv_heads, dims, keys, values, ty } = l else { continue };
+        for l in cache.layers.iter().filter(|l| l.is_in(group)) {
+            let LayerStore::Kv { kv_heads, dims, keys, values, ty, .. } = l else { continue };
             for (all, ty, dim) in [(keys, ty.keys, dims[0]), (values, ty.values, dims[1])] {
                 let n = kv_heads * PAGE_TOKENS * dim;
                 for row in all[page * n..][..n].chunks_exact(dim.max(1)) {
@@ -321,10 +323,10 @@ impl Backend for Reference {
             }
         }
     }
-    fn load_page(&mut self, cache: &mut Cache, page: usize, data: &[u8]) {
+    fn load_page(&mut self, cache: &mut Cache, group: PageGroup, page: usize, data: &[u8]) {
         let mut rest = data;
-        for l in &mut cache.layers {
-            let LayerStore::Kv { kv_heads, dims, keys, values, ty } = l else { continue };
+        for l in cache.layers.iter_mut().filter(|l| l.is_in(group)) {
+            let LayerStore::Kv { kv_heads, dims, keys, values, ty, .. } = l else { continue };
             for (all, ty, dim) in [(keys, ty.keys, dims[0]), (values, ty.values, dims[1])] {
                 let n = *kv_heads * PAGE_TOKENS * dim;
                 for row in all[page * n..][..n].chunks_exact_mut(dim.max(1)) {

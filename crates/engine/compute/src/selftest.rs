@@ -209,9 +209,12 @@ fn cache<B: Backend>(be: &mut B) -> Result<B::Cache, Error> {
         state: GDN_HEADS[1] * GDN_DIM * GDN_DIM,
         inputs: CHANNELS + 2 * GDN_HEADS[1],
     };
+    let group = PageGroup::All;
+    let attention = LayerCache::Kv { kv_heads: KV_HEADS, k_dim: HEAD_DIM, v_dim: HEAD_DIM, group };
     let cache = CacheShape {
-        layers: vec![LayerCache::Kv { kv_heads: KV_HEADS, k_dim: HEAD_DIM, v_dim: HEAD_DIM }, state],
+        layers: vec![attention, state],
         pages: 2,
+        windowed: None,
         slots: 3,
         guesses: 0,
         kv: KvType::F16.into(),

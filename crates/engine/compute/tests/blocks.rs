@@ -84,8 +84,14 @@ impl<B: Backend> Layer<B> {
         };
         // Projections tell the backend how wide rows are.
         be.weight(&r.matrix(octet_weights::GgmlType::F32, c.heads * c.dim, c.heads * c.dim), None).unwrap();
-        let shape =
-            CacheShape { layers: vec![a.cache()], pages: 24, slots: 4, guesses: 0, kv: KvType::F32.into() };
+        let shape = CacheShape {
+            layers: vec![a.cache()],
+            pages: 24,
+            windowed: None,
+            slots: 4,
+            guesses: 0,
+            kv: KvType::F32.into(),
+        };
         let step = StepShape { tokens: TOKENS, outputs: 1, heads: c.heads, ..StepShape::default() };
         let cache = be.cache(&shape, step).unwrap();
         Self { be, c: c.clone(), a, cache }

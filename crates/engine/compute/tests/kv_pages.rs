@@ -13,7 +13,7 @@ fn refused<B: Backend>(mut be: B, shape: &CacheShape) -> Option<String> {
 
 #[test]
 fn pages_are_blocks_of_their_types() {
-    let layer = LayerCache::Kv { kv_heads: 2, k_dim: 32, v_dim: 32 };
+    let layer = LayerCache::Kv { kv_heads: 2, k_dim: 32, v_dim: 32, group: PageGroup::All };
     let q8_0 = KvTypes::from(KvType::Q8_0);
     let mixed = KvTypes { keys: KvType::F16, ..q8_0 };
     assert_eq!(layer.page_parts(q8_0), [2 * PAGE_TOKENS * 34; 2]);
@@ -30,8 +30,9 @@ fn heads_of_partial_blocks_are_refused() {
         (80, KvType::F16.into(), None),
         (96, q8_0, None),
     ] {
-        let layers = vec![LayerCache::Kv { kv_heads: 1, k_dim: head_dim, v_dim: head_dim }];
-        let shape = CacheShape { layers, pages: 2, slots: 1, guesses: 0, kv };
+        let group = PageGroup::All;
+        let layers = vec![LayerCache::Kv { kv_heads: 1, k_dim: head_dim, v_dim: head_dim, group }];
+        let shape = CacheShape { layers, pages: 2, windowed: None, slots: 1, guesses: 0, kv };
         let options =
             CpuOptions { threads: Some(1), pin: false, isa: Some(Isa::Portable), ..CpuOptions::default() };
         let cpu = Cpu::new(&options).expect("every machine runs plain code");

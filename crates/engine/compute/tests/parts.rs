@@ -157,6 +157,7 @@ fn parts<B: Backend>(mut be: B, c: &Choices) -> Parts<B> {
     let shape = CacheShape {
         layers: vec![ssm.cache(), conv.cache()],
         pages: 24,
+        windowed: None,
         slots: 4,
         guesses: GUESSES,
         kv: KvType::F32.into(),

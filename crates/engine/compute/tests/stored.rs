@@ -154,6 +154,7 @@ impl Layer {
         let shape = CacheShape {
             layers: vec![LayerCache::None],
             pages: 1,
+            windowed: None,
             slots: 1,
             guesses: 0,
             kv: KvType::F16.into(),

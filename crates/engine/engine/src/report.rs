@@ -7,8 +7,8 @@ mod text;
 
 use std::collections::BTreeMap;
 
-use octet_compute::backend::{KvTypes, LayerCache};
-use octet_compute::batch::PAGE_TOKENS;
+use octet_compute::backend::{KvTypes, LayerCache, WindowedPages};
+use octet_compute::batch::{PAGE_TOKENS, PageGroup};
 use octet_weights::{GgmlType, Metadata, TensorInfo};
 
 use crate::Error;
@@ -117,9 +117,9 @@ pub struct TokenReport {
 pub struct Memory {
     /// Weights, packed or copied; a tied table counts twice, as the head is packed and the table is not.
     pub weights: u64,
-    /// Keys and values of all pages.
+    /// Keys and values of all pages, but for those of [`Memory::states`].
     pub kv: u64,
-    /// Recurrent states of all slots, spare ones included, and snapshots.
+    /// Recurrent states of all slots, spare ones included, and snapshots: of states, or of windows that the prefix cache keeps.
     pub states: u64,
     /// Activations and logits of a step; approximate, as backends keep slightly more.
     pub activations: u64,
@@ -182,7 +182,29 @@ impl Report {
 
     /// Bytes of keys and values per position.
     pub fn kv_bytes_per_position(&self, kv: KvTypes) -> u64 {
-        self.caches.iter().map(|c| (c.page_bytes(kv) / PAGE_TOKENS) as u64).sum()
+        self.position_bytes(kv, |_| true)
+    }
+
+    /// The same of the layers of one group of pages.
+    pub fn kv_bytes_of(&self, group: PageGroup, kv: KvTypes) -> u64 {
+        self.position_bytes(kv, |c| c.group() == Some(group))
+    }
+
+    fn position_bytes(&self, kv: KvTypes, counts: impl Fn(&LayerCache) -> bool) -> u64 {
+        let caches = self.caches.iter().filter(|c| counts(c));
+        caches.map(|c| (c.page_bytes(kv) / PAGE_TOKENS) as u64).sum()
+    }
+
+    /// Bytes of a snapshot: the recurrent state, or the keys and values of a window; 0 for a model with neither.
+    pub fn snapshot_bytes(&self, kv: KvTypes) -> u64 {
+        derive::snapshot_bytes(&self.config.plan, kv)
+    }
+
+    /// The pages of layers with a window within these limits, if they have pages of their own; and how many of them running sequences do not
+    /// need, which are for windows that the prefix cache keeps.
+    pub fn windowed_pages(&self, limits: &Limits) -> Option<(WindowedPages, usize)> {
+        let pages = derive::windowed_pages(&self.config.plan, limits)?;
+        Some((pages, limits.snapshots.saturating_mul(derive::pages_of(pages.window))))
     }
 
     /// Bytes of recurrent state per sequence; 0 without recurrent layers.
@@ -190,10 +212,12 @@ impl Report {
         self.caches.iter().map(|c| c.slot_bytes() as u64).sum()
     }
 
-    /// Bytes moved per decoded token at depth `depth`: weights, keys and values of all positions, and the state, which is read and
+    /// Bytes moved per decoded token at depth `depth`: weights, keys and values that it attends to, and the state, which is read and
     /// written.
     pub fn traffic_per_token(&self, depth: usize, kv: KvTypes) -> u64 {
-        let kv = self.kv_bytes_per_position(kv).saturating_mul(depth as u64);
+        let seen = derive::window(&self.config.plan).map_or(depth, |w| depth - w.first(depth).min(depth));
+        let of = |group, positions: usize| self.kv_bytes_of(group, kv).saturating_mul(positions as u64);
+        let kv = of(PageGroup::All, depth).saturating_add(of(PageGroup::Windowed, seen));
         kv.saturating_add(self.bytes_per_token + 2 * self.state_bytes())
     }
 
@@ -212,21 +236,30 @@ impl Report {
             _ => packed(g),
         };
         let weights = self.groups.iter().map(weights).fold(0, u64::saturating_add);
-        let per_page: u64 = self.caches.iter().map(|l| l.page_bytes(limits.kv) as u64).sum();
+        let page = |group| self.kv_bytes_of(group, limits.kv).saturating_mul(PAGE_TOKENS as u64);
+        let (all, windowed) = (page(PageGroup::All), page(PageGroup::Windowed));
+        let (running, kept) = match self.windowed_pages(limits) {
+            None => (limits.pages, 0),
+            Some((of, kept)) => (of.pages - kept, kept),
+        };
         let per_slot: u64 = self.caches.iter().map(|l| l.slot_bytes() as u64).sum();
         let times = |bytes: usize, n: usize| (bytes as u64).saturating_mul(n as u64);
         let tokens = times(4 * activation_row(c), limits.batch_tokens);
         // Inputs of guesses, besides the states.
-        let kept: u64 = self.caches.iter().map(|l| l.guess_bytes() as u64).sum();
-        let kept = kept.saturating_mul(((limits.slots + limits.spare_slots) * limits.guesses) as u64);
+        let guesses: u64 = self.caches.iter().map(|l| l.guess_bytes() as u64).sum();
+        let guesses = guesses.saturating_mul(((limits.slots + limits.spare_slots) * limits.guesses) as u64);
         let slots = (limits.slots + limits.spare_slots) as u64;
         let block = if mtp { self.block_memory(limits, packed) } else { 0 };
         Memory {
             weights,
-            kv: per_page.saturating_mul(limits.pages as u64),
-            states: per_slot.saturating_mul(slots.saturating_add(limits.snapshots as u64)),
+            kv: all
+                .saturating_mul(limits.pages as u64)
+                .saturating_add(windowed.saturating_mul(running as u64)),
+            states: per_slot
+                .saturating_mul(slots.saturating_add(limits.snapshots as u64))
+                .saturating_add(windowed.saturating_mul(kept as u64)),
             activations: tokens.saturating_add(times(8 * c.vocab, limits.batch_outputs)),
-            speculation: kept.saturating_add(block),
+            speculation: guesses.saturating_add(block),
         }
     }
 

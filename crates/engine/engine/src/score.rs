@@ -7,7 +7,7 @@ use crate::Error;
 use crate::engine::Options;
 use crate::experts::ExpertUsage;
 use crate::models::loader::Progress;
-use crate::models::{self, Model};
+use crate::models::{self, Limits, Model};
 use crate::sampler::SamplerError;
 
 /// A model for evaluating texts.
@@ -28,7 +28,8 @@ impl Scorer {
         progress: Progress<'_>,
     ) -> Result<Self, Error> {
         let made_for = models::context_length(file)?;
-        let (context, limits) = (options.context_for(made_for), options.limits(made_for, 0)?);
+        let context = options.context_for(made_for);
+        let limits = Limits { page_groups: false, ..options.limits_for(file)? };
         let batch = Batch::with_capacity(limits.batch_outputs, 1, limits.pages);
         let pages = (0..limits.pages as u32).collect();
         let model = options.device().load(file, limits, progress)?;

@@ -359,7 +359,7 @@ impl Backend for Vulkan {
             self.guard(|be| be.copy_state(cache, from, to));
         }
     }
-    fn copy_page(&mut self, cache: &mut Cache, from: usize, to: usize) {
+    fn copy_page(&mut self, cache: &mut Cache, _: PageGroup, from: usize, to: usize) {
         if from != to {
             self.guard(|be| be.copy_keys_and_values(cache, from, to));
         }
@@ -373,10 +373,10 @@ impl Backend for Vulkan {
     fn load_slot(&mut self, cache: &mut Cache, slot: usize, data: &[u8]) {
         self.guard(|be| be.upload_slot(cache, slot, data));
     }
-    fn save_page(&mut self, cache: &Cache, page: usize, out: &mut [u8]) {
+    fn save_page(&mut self, cache: &Cache, _: PageGroup, page: usize, out: &mut [u8]) {
         self.guard(|be| be.download_page(cache, page, out));
     }
-    fn load_page(&mut self, cache: &mut Cache, page: usize, data: &[u8]) {
+    fn load_page(&mut self, cache: &mut Cache, _: PageGroup, page: usize, data: &[u8]) {
         self.guard(|be| be.upload_page(cache, page, data));
     }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use octet_compute::Error;
-use octet_compute::batch::{Batch, PAGE_TOKENS};
+use octet_compute::batch::{Batch, PAGE_TOKENS, PageGroup};
 
 use crate::memory::{Buffer, Memory, Place};
 
@@ -70,7 +70,7 @@ impl Block {
         for (s, span) in batch.spans().iter().enumerate() {
             for t in span.start..span.start + span.len {
                 let position = batch.positions()[t];
-                let (page, row) = batch.page_of(span, position as usize);
+                let (page, row) = batch.page_of(span, PageGroup::All, position as usize);
                 self.staged[at(self.positions, t)] = position;
                 self.staged[at(self.tables, t)] = span.pages as u32;
                 self.staged[at(self.places, t)] = (page * PAGE_TOKENS + row) as u32;

@@ -1,6 +1,6 @@
 //! Descriptions of softmax attention.
 
-use super::{Backend, LayerCache, Norm};
+use super::{Backend, LayerCache, Norm, PageGroup};
 
 /// How rotary position embedding pairs up the dimensions of a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,6 +121,6 @@ impl<B: Backend> Attention<B> {
     /// The cache of a layer with such keys and values.
     pub fn cache(&self) -> LayerCache {
         let v_dim = if self.values_in_keys { 0 } else { self.v_dim };
-        LayerCache::Kv { kv_heads: self.kv_heads, k_dim: self.k_dim, v_dim }
+        LayerCache::Kv { kv_heads: self.kv_heads, k_dim: self.k_dim, v_dim, group: PageGroup::All }
     }
 }

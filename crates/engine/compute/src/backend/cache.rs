@@ -2,7 +2,8 @@
 
 use octet_weights::GgmlType;
 
-use super::Error;
+use super::{Error, Window};
+pub use crate::batch::PageGroup;
 
 /// Type of keys or of values in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +92,8 @@ pub enum LayerCache {
         k_dim: usize,
         /// Dimensions of a value; 0 if values are part of the keys.
         v_dim: usize,
+        /// The pages that it lies in.
+        group: PageGroup,
     },
     /// Of each slot, in f32: the last inputs of a convolution, a recurrent state, and the inputs of each guess.
     State {
@@ -107,7 +110,7 @@ impl LayerCache {
     /// Bytes of the keys of one page, and of its values.
     pub fn page_parts(self, kv: KvTypes) -> [usize; 2] {
         match self {
-            Self::Kv { kv_heads, k_dim, v_dim } => [(kv.keys, k_dim), (kv.values, v_dim)]
+            Self::Kv { kv_heads, k_dim, v_dim, .. } => [(kv.keys, k_dim), (kv.values, v_dim)]
                 .map(|(ty, dim)| kv_heads * crate::batch::PAGE_TOKENS * ty.row_bytes(dim)),
             _ => [0, 0],
         }
@@ -115,6 +118,20 @@ impl LayerCache {
     /// Bytes of one page.
     pub fn page_bytes(self, kv: KvTypes) -> usize {
         self.page_parts(kv).iter().sum()
+    }
+    /// The pages that it lies in, if it has keys and values.
+    pub fn group(self) -> Option<PageGroup> {
+        match self {
+            Self::Kv { group, .. } => Some(group),
+            _ => None,
+        }
+    }
+    /// The same in other pages.
+    pub fn in_group(self, group: PageGroup) -> Self {
+        match self {
+            Self::Kv { kv_heads, k_dim, v_dim, .. } => Self::Kv { kv_heads, k_dim, v_dim, group },
+            other => other,
+        }
     }
     /// Bytes of one state slot.
     pub fn slot_bytes(self) -> usize {
@@ -132,13 +149,24 @@ impl LayerCache {
     }
 }
 
+/// The pages of layers with a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WindowedPages {
+    /// How many.
+    pub pages: usize,
+    /// The window of these layers, or the widest of them.
+    pub window: Window,
+}
+
 /// Size of a model's cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheShape {
     /// One entry per layer.
     pub layers: Vec<LayerCache>,
-    /// Pages, shared by all KV layers: page `p` holds the same positions in each.
+    /// Pages, shared by all KV layers of [`PageGroup::All`]: page `p` holds the same positions in each.
     pub pages: usize,
+    /// Pages of [`PageGroup::Windowed`], if there are such layers.
+    pub windowed: Option<WindowedPages>,
     /// State slots: one for each running sequence.
     pub slots: usize,
     /// Maximum number of guesses of a span ([`crate::batch::Span::guesses`]).
@@ -155,9 +183,17 @@ impl CacheShape {
             _ => Ok(()),
         })
     }
-    /// Bytes of one page over all layers.
-    pub fn page_bytes(&self) -> usize {
-        self.layers.iter().map(|l| l.page_bytes(self.kv)).sum()
+    /// Number of pages of a group.
+    pub fn pages_of(&self, group: PageGroup) -> usize {
+        match group {
+            PageGroup::All => self.pages,
+            PageGroup::Windowed => self.windowed.map_or(0, |w| w.pages),
+        }
+    }
+    /// Bytes of one page over all layers of a group.
+    pub fn page_bytes(&self, group: PageGroup) -> usize {
+        let layers = self.layers.iter().filter(|l| l.group() == Some(group));
+        layers.map(|l| l.page_bytes(self.kv)).sum()
     }
     /// Bytes of one state slot over all layers.
     pub fn slot_bytes(&self) -> usize {

@@ -143,8 +143,8 @@ pub trait Backend: Send + Sized + 'static {
     fn reset_slot(&mut self, cache: &mut Self::Cache, slot: usize);
     /// Copies the state `from` one slot `to` another, without the kept inputs of guesses.
     fn copy_slot(&mut self, cache: &mut Self::Cache, from: usize, to: usize);
-    /// Copies page `from` to page `to`, in all layers.
-    fn copy_page(&mut self, cache: &mut Self::Cache, from: usize, to: usize);
+    /// Copies page `from` to page `to`, in all layers of a group.
+    fn copy_page(&mut self, cache: &mut Self::Cache, group: PageGroup, from: usize, to: usize);
     /// Copies row `from` of one projection to row `to` of another, for each `(from, to)`. Both have the same number of columns and were
     /// packed from the same type; each `to` occurs once. Biases are not copied. Called between steps.
     fn copy_rows(&mut self, from: &Self::Weight, to: &mut Self::Weight, rows: &[(u32, u32)]);
@@ -152,10 +152,10 @@ pub trait Backend: Send + Sized + 'static {
     fn save_slot(&mut self, cache: &Self::Cache, slot: usize, out: &mut [u8]);
     /// The inverse of [`Backend::save_slot`].
     fn load_slot(&mut self, cache: &mut Self::Cache, slot: usize, data: &[u8]);
-    /// Writes a page of all layers into `out`, whose length is [`CacheShape::page_bytes`].
-    fn save_page(&mut self, cache: &Self::Cache, page: usize, out: &mut [u8]);
+    /// Writes a page of all layers of a group into `out`, whose length is [`CacheShape::page_bytes`].
+    fn save_page(&mut self, cache: &Self::Cache, group: PageGroup, page: usize, out: &mut [u8]);
     /// The inverse of [`Backend::save_page`].
-    fn load_page(&mut self, cache: &mut Self::Cache, page: usize, data: &[u8]);
+    fn load_page(&mut self, cache: &mut Self::Cache, group: PageGroup, page: usize, data: &[u8]);
 
     // ---- a step
 

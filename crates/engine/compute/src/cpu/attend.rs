@@ -135,9 +135,10 @@ pub(super) fn rope_store(
     q: &mut [f32],
     kv: Option<(&mut [f32], &[f32])>,
 ) {
-    let LayerStore::Kv { keys, values, .. } = layer else {
+    let LayerStore::Kv { keys, values, group, .. } = layer else {
         unreachable!("an attention layer has keys and values")
     };
+    let group = *group;
     let (d, pairs) = (a.k_dim, a.rope.as_ref().map_or(0, |r| r.dims / 2));
     let stride = if a.gated { 2 * d } else { d };
     let mut none = [];
@@ -173,7 +174,7 @@ pub(super) fn rope_store(
             // SAFETY: as above.
             let row = unsafe { k.part(t * a.kv_heads * d, a.kv_heads * d) };
             prepare(vector, a, row, d, a.norms[1].as_ref(), &angles);
-            let (page, slot) = batch.page_of(span_of(batch, t), position as usize);
+            let (page, slot) = batch.page_of(span_of(batch, t), group, position as usize);
             let place = |h: usize| (page * a.kv_heads + h) * PAGE_TOKENS + slot;
             // SAFETY: tokens of a batch have places of their own in the cache: `Batch::push` sees to it.
             unsafe {
@@ -227,7 +228,7 @@ pub(super) fn attend(
     q: &[f32],
     out: &mut [f32],
 ) {
-    let LayerStore::Kv { keys, values, .. } = layer else {
+    let LayerStore::Kv { keys, values, group, .. } = layer else {
         unreachable!("an attention layer has keys and values")
     };
     let (d, dv, heads, len) = (a.k_dim, a.v_dim, a.heads, partial_len(a.v_dim));
@@ -252,7 +253,7 @@ pub(super) fn attend(
                 k_dim: d,
                 v_dim: dv,
                 v_row: if a.values_in_keys { d } else { dv },
-                table: &batch.pages()[span.pages..],
+                table: batch.table(span, *group),
             };
             let tile = QueryTile {
                 q: &q[item.token * heads * stride..],

@@ -90,15 +90,16 @@ impl Backend for Cpu {
         shape.check()?;
         self.scratch = Some(Scratch::new(shape, step, self.team.threads(), self.widest)?);
         let layer = |l: &LayerCache| match *l {
-            LayerCache::Kv { .. } => {
+            LayerCache::Kv { group, .. } => {
                 let page = l.page_parts(shape.kv);
                 let zeroed = |page: usize| {
-                    let bytes =
-                        page.checked_mul(shape.pages).ok_or_else(|| Error("a cache too large".into()))?;
+                    let bytes = page
+                        .checked_mul(shape.pages_of(group))
+                        .ok_or_else(|| Error("a cache too large".into()))?;
                     HugeVec::zeroed(bytes)
                         .map_err(|e| Error(format!("no memory for {bytes} bytes of cache: {e}")))
                 };
-                Ok(LayerStore::Kv { keys: zeroed(page[0])?, values: zeroed(page[1])?, page })
+                Ok(LayerStore::Kv { keys: zeroed(page[0])?, values: zeroed(page[1])?, page, group })
             }
             LayerCache::State { conv: conv_len, state: state_len, inputs } => {
                 let (conv, state) =
@@ -138,9 +139,9 @@ impl Backend for Cpu {
             }
         }
     }
-    fn copy_page(&mut self, cache: &mut Cache, from: usize, to: usize) {
-        for l in &mut cache.layers {
-            if let LayerStore::Kv { keys, values, page } = l {
+    fn copy_page(&mut self, cache: &mut Cache, group: PageGroup, from: usize, to: usize) {
+        for l in cache.layers.iter_mut().filter(|l| l.is_in(group)) {
+            if let LayerStore::Kv { keys, values, page, .. } = l {
                 for (buf, page) in [(keys, page[0]), (values, page[1])] {
                     buf.copy_within(from * page..(from + 1) * page, to * page);
                 }
@@ -172,9 +173,9 @@ impl Backend for Cpu {
             }
         }
     }
-    fn save_page(&mut self, cache: &Cache, page: usize, mut out: &mut [u8]) {
-        for l in &cache.layers {
-            if let LayerStore::Kv { keys, values, page: [k, v] } = l {
+    fn save_page(&mut self, cache: &Cache, group: PageGroup, page: usize, mut out: &mut [u8]) {
+        for l in cache.layers.iter().filter(|l| l.is_in(group)) {
+            if let LayerStore::Kv { keys, values, page: [k, v], .. } = l {
                 for (buf, len) in [(keys, k), (values, v)] {
                     let (now, rest) = out.split_at_mut(*len);
                     now.copy_from_slice(&buf[page * len..(page + 1) * len]);
@@ -183,9 +184,9 @@ impl Backend for Cpu {
             }
         }
     }
-    fn load_page(&mut self, cache: &mut Cache, page: usize, mut data: &[u8]) {
-        for l in &mut cache.layers {
-            if let LayerStore::Kv { keys, values, page: [k, v] } = l {
+    fn load_page(&mut self, cache: &mut Cache, group: PageGroup, page: usize, mut data: &[u8]) {
+        for l in cache.layers.iter_mut().filter(|l| l.is_in(group)) {
+            if let LayerStore::Kv { keys, values, page: [k, v], .. } = l {
                 for (buf, len) in [(keys, k), (values, v)] {
                     let (now, rest) = data.split_at(*len);
                     buf[page * *len..(page + 1) * *len].copy_from_slice(now);

@@ -2,7 +2,7 @@
 
 use super::huge::HugeVec;
 use super::pack::Packed;
-use crate::backend::{Error, KvTypes};
+use crate::backend::{Error, KvTypes, PageGroup};
 
 /// Zeroed f32 values in their own mapping.
 pub struct Buf(pub(super) HugeVec);
@@ -54,11 +54,12 @@ pub struct Weight {
 /// The cache of one layer.
 pub(super) enum LayerStore {
     None,
-    /// Keys and values `[pages, kv_heads, PAGE_TOKENS, dim]` in their types, and the bytes of a page of each.
+    /// Keys and values `[pages, kv_heads, PAGE_TOKENS, dim]` in their types, the bytes of a page of each, and which pages these are.
     Kv {
         keys: HugeVec,
         values: HugeVec,
         page: [usize; 2],
+        group: PageGroup,
     },
     /// As in [`LayerCache::State`], and the inputs of each slot's guesses `[slots, kept_rows, inputs]`.
     State {
@@ -69,6 +70,13 @@ pub(super) enum LayerStore {
         kept: Buf,
         kept_rows: usize,
     },
+}
+
+impl LayerStore {
+    /// Whether it has keys and values in pages of this group.
+    pub(super) fn is_in(&self, of: PageGroup) -> bool {
+        matches!(self, Self::Kv { group, .. } if *group == of)
+    }
 }
 
 /// All layers' caches.

@@ -4,6 +4,13 @@ use super::{LayerStore, Reference, cap, decode, dot, encode, sigmoid};
 use crate::backend::*;
 use crate::batch::{Batch, PAGE_TOKENS};
 
+impl LayerStore {
+    /// Whether it has keys and values in pages of this group.
+    pub(super) fn is_in(&self, of: PageGroup) -> bool {
+        matches!(self, Self::Kv { group, .. } if *group == of)
+    }
+}
+
 /// Normalises the heads of a token `[heads, stride]` in place: each, the first dimensions of each, or all together.
 fn norm_heads(x: &mut [f32], heads: usize, stride: usize, dim: usize, norm: Option<&Norm<Reference>>) {
     let Some(norm) = norm else { return };
@@ -62,7 +69,7 @@ pub(super) fn rope_store(
     q: &mut [f32],
     mut kv: Option<(&mut Vec<f32>, &Vec<f32>)>,
 ) {
-    let LayerStore::Kv { keys, values, ty, .. } = store else {
+    let LayerStore::Kv { keys, values, ty, group, .. } = store else {
         unreachable!("the layer has keys and values")
     };
     let (d, stride) = (a.k_dim, if a.gated { 2 * a.k_dim } else { a.k_dim });
@@ -79,7 +86,7 @@ pub(super) fn rope_store(
             let Some((k, v)) = &mut kv else { continue };
             let row = &mut k[t * a.kv_heads * d..][..a.kv_heads * d];
             prepare(row, [a.kv_heads, d], a.norms[1].as_ref(), a, turn);
-            let (page, slot) = batch.page_of(span, position as usize);
+            let (page, slot) = batch.page_of(span, *group, position as usize);
             for h in 0..a.kv_heads {
                 let at = (page * a.kv_heads + h) * PAGE_TOKENS + slot;
                 decode(ty.keys, &encode(ty.keys, &row[h * d..][..d]), &mut keys[at * d..][..d]);
@@ -106,7 +113,9 @@ pub(super) fn attend(
     q: &[f32],
     out: &mut [f32],
 ) {
-    let LayerStore::Kv { keys, values, .. } = store else { unreachable!("the layer has keys and values") };
+    let LayerStore::Kv { keys, values, group, .. } = store else {
+        unreachable!("the layer has keys and values")
+    };
     let (d, dv) = (a.k_dim, a.v_dim);
     let (values, value_stride) = if a.values_in_keys { (keys, d) } else { (values, dv) };
     let stride = if a.gated { 2 * d } else { d };
@@ -114,7 +123,7 @@ pub(super) fn attend(
         for t in span.start..span.start + span.len {
             for h in 0..a.heads {
                 let row = |position: usize| {
-                    let (page, slot) = batch.page_of(span, position);
+                    let (page, slot) = batch.page_of(span, *group, position);
                     (page * a.kv_heads + h / (a.heads / a.kv_heads)) * PAGE_TOKENS + slot
                 };
                 let query = &q[(t * a.heads + h) * stride..][..stride];

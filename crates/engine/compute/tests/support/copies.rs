@@ -43,7 +43,14 @@ pub fn copies_rows<B: Backend>(
     let x = be.vector(&r.vec(cols)).unwrap();
     let norm = Norm::rms(be.vector(&r.near_one(cols)).unwrap(), cols, 1e-6);
     let [mut got, mut wanted] = [to, to].map(|n| be.buf(n).unwrap());
-    let shape = CacheShape { layers: Vec::new(), pages: 1, slots: 1, guesses: 0, kv: KvType::F32.into() };
+    let shape = CacheShape {
+        layers: Vec::new(),
+        pages: 1,
+        windowed: None,
+        slots: 1,
+        guesses: 0,
+        kv: KvType::F32.into(),
+    };
     let step = StepShape { tokens: 1, outputs: 1, ..StepShape::default() };
     let _cache = be.cache(&shape, step).unwrap();
     be.copy_rows(&source, &mut copied, rows);

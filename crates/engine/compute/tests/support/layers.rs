@@ -91,7 +91,8 @@ impl Shape {
     }
     /// The cache of the attention layer.
     pub fn kv_cache(&self) -> LayerCache {
-        LayerCache::Kv { kv_heads: self.kv_heads, k_dim: self.head_dim, v_dim: self.head_dim }
+        let (kv_heads, dim) = (self.kv_heads, self.head_dim);
+        LayerCache::Kv { kv_heads, k_dim: dim, v_dim: dim, group: PageGroup::All }
     }
     /// Width of the MLP and of each expert; for F32 not a whole number of the backend's groups of rows.
     pub fn inner(&self) -> usize {
@@ -119,6 +120,7 @@ pub fn layers<B: Backend>(mut be: B, s: &Shape) -> Layers<B> {
             },
         ],
         pages: PAGES,
+        windowed: None,
         slots: 4,
         guesses: GUESSES,
         kv: s.kv,
@@ -504,17 +506,17 @@ pub fn survives_saving<B: Backend>(mut m: Layers<B>) {
     let mut saved = vec![vec![0; layer.page_bytes(s.kv)]; 2];
     m.be.save_slot(&m.cache, 0, &mut slot);
     for (i, p) in saved.iter_mut().enumerate() {
-        m.be.save_page(&m.cache, pages(0)[i] as usize, p);
+        m.be.save_page(&m.cache, PageGroup::All, pages(0)[i] as usize, p);
     }
     // copied before the sequence continues
     m.be.copy_slot(&mut m.cache, 0, 3);
-    m.be.copy_page(&mut m.cache, pages(0)[0] as usize, 1);
-    m.be.copy_page(&mut m.cache, pages(0)[1] as usize, 4);
+    m.be.copy_page(&mut m.cache, PageGroup::All, pages(0)[0] as usize, 1);
+    m.be.copy_page(&mut m.cache, PageGroup::All, pages(0)[1] as usize, 4);
     let want = go_on(&mut m, tail, head.len(), 0, &pages(0));
     assert_eq!(go_on(&mut m, tail, head.len(), 3, &[1, 4]), want);
     m.be.load_slot(&mut m.cache, 2, &slot);
-    m.be.load_page(&mut m.cache, 2, &saved[0]);
-    m.be.load_page(&mut m.cache, 5, &saved[1]);
+    m.be.load_page(&mut m.cache, PageGroup::All, 2, &saved[0]);
+    m.be.load_page(&mut m.cache, PageGroup::All, 5, &saved[1]);
     assert_eq!(go_on(&mut m, tail, head.len(), 2, &[2, 5]), want);
 }
 

@@ -2,7 +2,11 @@
 //! engine, called between steps.
 //!
 //! A sequence holds a [`Lease`]. It resumes at the deepest position where all necessary data is present: for models with recurrent
-//! layers a snapshot, for others any token. Whole pages are shared; the page that a sequence continues to write is its own copy.
+//! layers or with pages of windows a snapshot, for others any token. Whole pages are shared; the page that a sequence continues to write
+//! is its own copy.
+//!
+//! Layers with a window may have pages of their own (`CacheShape::windowed`). A sequence releases those that have left its window; the
+//! cache keeps those in the windows of snapshots.
 //! Unused data stays until its memory is needed; the least valuable is evicted first.
 //!
 //! `tree` is the index, `policy` values its entries, `pool` counts the users of pages; `disk` stores files, and `tiers` moves data
@@ -22,7 +26,7 @@ mod tree;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use octet_compute::batch::PAGE_TOKENS;
+use octet_compute::batch::{PAGE_TOKENS, PageGroup};
 
 use crate::Error;
 use crate::models::Model;
@@ -35,7 +39,7 @@ pub use miss::{Miss, MissReport};
 pub(crate) use policy::{TOKENS_MIN, checkpoints};
 pub use pool::{Pool, Sequence};
 pub(crate) use tiers::Arrival;
-use tree::{NodeId, SnapshotId, Tree};
+use tree::{NodeId, Snapshot, SnapshotId, Tree};
 
 /// Number of nodes kept beyond those with data: a million tokens, about 6 MB.
 const GHOSTS_MAX: usize = 1 << 14;
@@ -51,7 +55,7 @@ pub struct CacheStats {
     pub pages_idle: usize,
     /// Snapshots in memory.
     pub snapshots: usize,
-    /// Their bytes.
+    /// Bytes of their states.
     pub snapshot_bytes: u64,
     /// Snapshots taken.
     pub taken: u64,
@@ -67,8 +71,8 @@ pub struct CacheStats {
 pub struct Cache {
     pool: Pool,
     tree: Tree,
-    /// The model has recurrent layers.
-    recurrent: bool,
+    /// Sequences resume from snapshots only: the model has recurrent layers, or pages of windows.
+    from_snapshots: bool,
     slot_bytes: usize,
     /// Maximum size of states in memory, in bytes.
     snapshot_bytes_max: u64,
@@ -125,14 +129,17 @@ impl Cache {
         let shape = model.cache_shape();
         let fingerprint = disk.map_or(Key::default(), |d| d.1);
         let disk = match disk {
-            Some((options, _)) => Some(Disk::open(options, shape.page_bytes(), shape.slot_bytes())?),
+            Some((options, _)) => {
+                let page = shape.page_bytes(PageGroup::All);
+                Some(Disk::open(options, page, shape.slot_bytes() + tiers::window_bytes_max(shape))?)
+            }
             None => None,
         };
         Ok(Self {
-            stats: CacheStats { pages: pool.total(), ..CacheStats::default() },
+            stats: CacheStats { pages: pool.all.total(), ..CacheStats::default() },
             pool,
             tree: Tree::default(),
-            recurrent: model.config().recurrent.contains(&true),
+            from_snapshots: shape.slot_bytes() > 0 || shape.windowed.is_some(),
             slot_bytes: shape.slot_bytes(),
             snapshot_bytes_max,
             snapshot_bytes: 0,
@@ -151,8 +158,12 @@ impl Cache {
     }
 
     /// True if sequences resume from snapshots only.
-    pub fn is_recurrent(&self) -> bool {
-        self.recurrent
+    pub fn needs_snapshots(&self) -> bool {
+        self.from_snapshots
+    }
+    /// True if layers with a window have pages of their own.
+    pub fn has_windows(&self) -> bool {
+        self.pool.windowed.total() > 0
     }
     /// The pages and slots.
     pub fn pool(&self) -> &Pool {
@@ -161,11 +172,11 @@ impl Cache {
 
     /// Current contents and counters.
     pub fn stats(&self) -> CacheStats {
-        let pages_idle = self.pool.idle_pages();
+        let pages = &self.pool.all;
         CacheStats {
-            pages_used: self.pool.total() - self.pool.free_pages() - pages_idle,
-            pages_idle,
-            snapshots: (self.snapshot_bytes / (self.slot_bytes as u64).max(1)) as usize,
+            pages_used: pages.total() - pages.free() - pages.idle(),
+            pages_idle: pages.idle(),
+            snapshots: self.tree.snapshots.len(),
             snapshot_bytes: self.snapshot_bytes,
             disk: self.disk.as_ref().map_or(DiskStats::default(), Disk::stats),
             ..self.stats
@@ -178,7 +189,7 @@ impl Cache {
         let walk = self.tree.walk(root, tokens);
         let most = tokens.len() - 1;
         let mut found = Found { root: Some(root), matched: walk.matched, ..Found::uncached() };
-        if self.recurrent {
+        if self.from_snapshots {
             self.find_snapshot(&walk, tokens, most, &mut found);
         } else {
             self.find_pages(&walk, tokens, most, &mut found);
@@ -220,22 +231,23 @@ impl Cache {
 
     /// Pages needed to extend the sequence to `tokens` tokens, without those that it would share.
     pub fn pages_needed(&self, found: &Found, tokens: usize) -> usize {
-        let shared = |n: &&NodeId| self.tree.nodes[**n].page.is_some_and(|(p, _)| !self.pool.is_idle(p));
+        let shared = |n: &&NodeId| self.tree.nodes[**n].page.is_some_and(|(p, _)| !self.pool.all.is_idle(p));
         tokens.div_ceil(PAGE_TOKENS) - found.path.iter().filter(shared).count()
     }
 
     /// Pages available for running sequences.
     pub fn pages_available(&self) -> usize {
-        self.pool.free_pages() + self.pool.idle_pages()
+        self.pool.all.free() + self.pool.all.idle()
     }
 
     /// A free page; evicts idle data if necessary.
-    fn page(&mut self, model: &mut dyn Model) -> Option<u32> {
+    fn page(&mut self, model: &mut dyn Model, group: PageGroup) -> Option<u32> {
         loop {
-            if let Some(page) = self.pool.take() {
+            let pages = self.pool.group(group);
+            if let Some(page) = pages.take() {
                 return Some(page);
             }
-            if self.pool.idle_pages() == 0 || !self.reclaim(model) {
+            if pages.idle() == 0 || !self.reclaim(model) {
                 return None;
             }
         }
@@ -243,8 +255,8 @@ impl Cache {
 
     /// Frees at least one page.
     fn reclaim(&mut self, model: &mut dyn Model) -> bool {
-        if self.recurrent {
-            // For recurrent models, evicts a snapshot and the pages that only it needs.
+        if self.from_snapshots {
+            // Evicts a snapshot and the pages that only it needs.
             let Some((id, value)) = self.tree.least_valuable(|s| s.pins == 0) else { return false };
             self.clock = self.clock.max(value);
             self.save_last_time(model, id);
@@ -252,7 +264,7 @@ impl Cache {
             return true; // If there is still no page, the caller tries again.
         }
         let nodes = &self.tree.nodes;
-        let idle = |id: &NodeId| nodes[*id].page.is_some_and(|(p, _)| self.pool.is_idle(p));
+        let idle = |id: &NodeId| nodes[*id].page.is_some_and(|(p, _)| self.pool.all.is_idle(p));
         let bare = |id: &NodeId| nodes[*id].children.iter().all(|c| nodes[c.1].page.is_none());
         let mut tips: Vec<(u64, NodeId)> =
             nodes.iter().map(|(id, n)| (n.used, id)).filter(|(_, id)| idle(id) && bare(id)).collect();
@@ -269,8 +281,21 @@ impl Cache {
     fn drop_page(&mut self, node: NodeId) {
         if let Some((page, _)) = self.tree.nodes[node].page.take() {
             self.version += 1;
-            self.pool.release_kept(page);
+            self.pool.all.release_kept(page);
         }
+    }
+
+    fn drop_windowed(&mut self, node: NodeId) {
+        if let Some((page, _)) = self.tree.nodes[node].windowed.take() {
+            self.version += 1;
+            self.pool.windowed.release_kept(page);
+        }
+    }
+
+    /// Nodes of the window of a snapshot, the last one first; none without pages of windows.
+    fn window_nodes(&self, s: &Snapshot) -> Vec<NodeId> {
+        let first = self.pool.first_windowed(s.position);
+        first.map_or_else(Vec::new, |first| self.tree.last_nodes(s.parent, s.host, first))
     }
 
     /// Drops a snapshot and the pages that only it needed.
@@ -278,6 +303,12 @@ impl Cache {
         let Some(s) = self.tree.remove_snapshot(id) else { return };
         self.version += 1;
         self.stats.evicted += 1;
+        for node in self.window_nodes(&s) {
+            self.tree.nodes[node].windows -= 1;
+            if self.tree.nodes[node].windows == 0 {
+                self.drop_windowed(node);
+            }
+        }
         self.snapshot_bytes -= self.slot_bytes as u64;
         self.recycle(s.state);
         if let Some(host) = s.host {
@@ -298,24 +329,25 @@ impl Cache {
 
     fn recycle(&mut self, state: Arc<Vec<u8>>) {
         if self.spare.len() < 2
+            && self.slot_bytes > 0
             && let Ok(bytes) = Arc::try_unwrap(state)
         {
             self.spare.push(bytes);
         }
     }
 
-    /// Caches what `lease` has computed, `tokens` up to `lease.computed`, and takes a snapshot there for models with recurrent layers,
-    /// unless one exists.
+    /// Caches what `lease` has computed, `tokens` up to `lease.computed`, and takes a snapshot there if sequences resume from snapshots
+    /// only, unless one exists.
     pub fn keep(&mut self, model: &mut dyn Model, lease: &mut Lease, tokens: &[u32]) {
         self.version += 1;
         let Some(root) = lease.root else { return };
         let at = lease.computed;
-        if at == 0 || (self.recurrent && self.slot_bytes as u64 > self.snapshot_bytes_max) {
+        if at == 0 || (self.from_snapshots && self.slot_bytes as u64 > self.snapshot_bytes_max) {
             return;
         }
         let host = self.file(lease, root, &tokens[..at]);
         lease.kept = at;
-        if !self.recurrent {
+        if !self.from_snapshots {
             return;
         }
         let parent = lease.path.last().copied().unwrap_or(root);
@@ -328,26 +360,28 @@ impl Cache {
             return; // The device failed: the next step returns the error.
         }
         let mut state = self.spare.pop().unwrap_or_else(|| vec![0; self.slot_bytes]);
-        model.save_slot(lease.slot, &mut state);
+        if self.slot_bytes > 0 {
+            model.save_slot(lease.slot, &mut state);
+        }
         if model.has_failed() {
             return; // as above
         }
         self.stats.taken += 1;
-        self.add_snapshot(model, parent, tail, host, at, Arc::new(state));
+        self.add_snapshot(model, lease, parent, tail, host, Arc::new(state));
     }
 
-    /// Adds a snapshot; evicts others if there are too many.
+    /// Adds a snapshot of what `lease` has computed; evicts others if there are too many.
     fn add_snapshot(
         &mut self,
         model: &mut dyn Model,
+        lease: &Lease,
         parent: NodeId,
         tail: &[u32],
         host: Option<NodeId>,
-        position: usize,
         state: Arc<Vec<u8>>,
     ) {
-        let used = self.tree.now();
-        self.tree.add_snapshot(tree::Snapshot {
+        let (used, position) = (self.tree.now(), lease.computed);
+        let snapshot = Snapshot {
             parent,
             tail: tail.to_vec(),
             host,
@@ -358,9 +392,18 @@ impl Cache {
             used,
             pins: 0,
             offered: false,
-        });
+        };
+        for node in self.window_nodes(&snapshot) {
+            let start = self.tree.nodes[node].start;
+            let page = lease.windowed.get(start / PAGE_TOKENS).expect("its window is the sequence's");
+            self.tree.give_windowed(node, page, PAGE_TOKENS.min(position - start), &mut self.pool);
+            self.tree.nodes[node].windows += 1;
+        }
+        self.tree.add_snapshot(snapshot);
         self.snapshot_bytes += self.slot_bytes as u64;
-        while self.snapshot_bytes > self.snapshot_bytes_max {
+        // Those without a state take only pages, and there are at most a few for each.
+        let most = if self.slot_bytes > 0 { usize::MAX } else { 4 * self.pool.all.total() };
+        while self.snapshot_bytes > self.snapshot_bytes_max || self.tree.snapshots.len() > most {
             let Some((id, value)) = self.tree.least_valuable(|s| s.pins == 0) else { break };
             self.clock = self.clock.max(value);
             self.save_last_time(model, id);
@@ -398,8 +441,8 @@ impl Cache {
             if let Some((theirs, _)) = self.tree.nodes[parent].page
                 && theirs != page
             {
-                self.pool.retain(theirs);
-                self.pool.release(page);
+                self.pool.all.retain(theirs);
+                self.pool.all.release(page);
                 lease.pages[i] = theirs;
             }
         }
@@ -410,7 +453,7 @@ impl Cache {
         let rest = &tokens[whole * PAGE_TOKENS..];
         let host =
             (!rest.is_empty()).then(|| self.tree.file(parent, rest, lease.pages[whole], &mut self.pool));
-        self.tree.forget(GHOSTS_MAX + self.pool.total());
+        self.tree.forget(GHOSTS_MAX + self.pool.all.total());
         host
     }
 
@@ -430,10 +473,12 @@ impl Cache {
 
     /// Checks that every page is accounted for: in the table of one of `leases`, cached by a node, or free. For tests.
     pub fn audit<'a>(&self, leases: impl Iterator<Item = &'a Lease>) -> Result<(), String> {
-        let mut refs = vec![0u32; self.pool.total()];
+        let mut refs = vec![0u32; self.pool.all.total()];
+        let mut windowed = vec![0u32; self.pool.windowed.total()];
         let mut slots = 0;
         for l in leases {
             l.pages.iter().for_each(|p| refs[*p as usize] += 1);
+            l.windowed.used().iter().for_each(|p| windowed[*p as usize] += 1);
             slots += 1 + usize::from(l.spare.is_some());
         }
         for (id, n) in &self.tree.nodes {
@@ -442,6 +487,12 @@ impl Cache {
                 if rows > n.tokens.len() || rows == 0 {
                     return Err(format!("node {id} has {rows} rows for {} tokens", n.tokens.len()));
                 }
+            }
+            if let Some((p, _)) = n.windowed {
+                windowed[p as usize] += 1;
+            }
+            if n.windowed.is_some() != (n.windows > 0) {
+                return Err(format!("node {id} is in {} windows and has {:?}", n.windows, n.windowed));
             }
         }
         for s in self.tree.snapshots.values() {
@@ -456,19 +507,27 @@ impl Cache {
             if rows < s.tail.len() {
                 return Err(format!("the snapshot at {} lacks its last page", s.position));
             }
-        }
-        for (page, &want) in refs.iter().enumerate() {
-            let got = self.pool.refs(page as u32);
-            if want != got {
-                return Err(format!("page {page} is used {want} times and counted {got} times"));
+            for node in self.window_nodes(s) {
+                let n = &self.tree.nodes[node];
+                let rows = n.windowed.map_or(0, |(_, rows)| rows);
+                if rows < PAGE_TOKENS.min(s.position - n.start) {
+                    return Err(format!("the snapshot at {} lacks a page of its window", s.position));
+                }
             }
         }
-        let free = refs.iter().filter(|r| **r == 0).count();
-        if free != self.pool.free_pages() || slots != self.pool.used_slots() {
-            return Err(format!(
-                "{free} pages are free, {slots} slots in use; the pool says {:?}",
-                self.pool
-            ));
+        for (pages, refs) in [(&self.pool.all, &refs), (&self.pool.windowed, &windowed)] {
+            for (page, &want) in refs.iter().enumerate() {
+                let got = pages.refs(page as u32);
+                if want != got {
+                    return Err(format!("page {page} is used {want} times and counted {got} times"));
+                }
+            }
+            if pages.free() != refs.iter().filter(|r| **r == 0).count() {
+                return Err(format!("the pool says {pages:?}"));
+            }
+        }
+        if slots != self.pool.used_slots() {
+            return Err(format!("{slots} slots are in use; the pool says {:?}", self.pool));
         }
         Ok(())
     }

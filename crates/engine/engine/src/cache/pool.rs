@@ -1,7 +1,8 @@
 //! KV pages and state slots with reference counts. The memory itself belongs to the backend. Used by the prefix cache, and directly
 //! for single sequences (`bench`, tests).
 
-use octet_compute::batch::PAGE_TOKENS;
+use octet_compute::backend::Window;
+use octet_compute::batch::{PAGE_TOKENS, PageGroup};
 
 use crate::Error;
 use crate::models::Model;
@@ -33,59 +34,32 @@ impl Use {
     }
 }
 
-/// Pages and slots of one model. A page may be in the tables of several sequences; the callers coordinate writes.
+/// The pages of a group, with their users. A page may be in the tables of several sequences; the callers coordinate writes.
 #[derive(Debug)]
-pub struct Pool {
+pub struct Pages {
     pages: Vec<Use>,
     free: Vec<u32>,
     /// Pages that only the prefix cache uses.
     idle: usize,
-    /// Free slots, of sequences and spare ones.
-    slots: Vec<usize>,
-    /// Sequences that have a slot, and how many may.
-    sequences: usize,
-    sequences_max: usize,
-    total_slots: usize,
 }
 
-impl Pool {
-    /// All of a model's pages and slots, free.
-    pub fn new(model: &dyn Model) -> Self {
-        let shape = model.cache_shape();
-        Self {
-            pages: vec![Use::default(); shape.pages],
-            free: (0..shape.pages as u32).rev().collect(),
-            idle: 0,
-            slots: (0..shape.slots).rev().collect(),
-            sequences: 0,
-            sequences_max: model.limits().slots.min(shape.slots),
-            total_slots: shape.slots,
-        }
+impl Pages {
+    /// All free.
+    fn new(count: usize) -> Self {
+        Self { pages: vec![Use::default(); count], free: (0..count as u32).rev().collect(), idle: 0 }
     }
 
-    /// Total positions in all pages.
-    pub fn capacity(&self) -> usize {
-        self.pages.len() * PAGE_TOKENS
-    }
     /// Total pages.
     pub fn total(&self) -> usize {
         self.pages.len()
     }
     /// Free pages.
-    pub fn free_pages(&self) -> usize {
+    pub fn free(&self) -> usize {
         self.free.len()
     }
     /// Pages that only the prefix cache uses.
-    pub fn idle_pages(&self) -> usize {
+    pub fn idle(&self) -> usize {
         self.idle
-    }
-    /// Number of sequences that still get a slot, once no sequence has a spare one.
-    pub fn free_slots(&self) -> usize {
-        self.sequences_max - self.sequences
-    }
-    /// Slots in use, spare ones included.
-    pub fn used_slots(&self) -> usize {
-        self.total_slots - self.slots.len()
     }
 
     /// Takes a free page, with one reference.
@@ -144,6 +118,63 @@ impl Pool {
     pub fn is_idle(&self, page: u32) -> bool {
         self.pages[page as usize].is_idle()
     }
+}
+
+/// Pages and slots of one model.
+#[derive(Debug)]
+pub struct Pool {
+    /// Pages of layers that attend to all positions, or of all layers.
+    pub all: Pages,
+    /// Pages of layers with a window; none if these are among the others.
+    pub windowed: Pages,
+    /// The window of these layers.
+    window: Option<Window>,
+    /// Free slots, of sequences and spare ones.
+    slots: Vec<usize>,
+    /// Sequences that have a slot, and how many may.
+    sequences: usize,
+    sequences_max: usize,
+    total_slots: usize,
+}
+
+impl Pool {
+    /// All of a model's pages and slots, free.
+    pub fn new(model: &dyn Model) -> Self {
+        let shape = model.cache_shape();
+        Self {
+            all: Pages::new(shape.pages),
+            windowed: Pages::new(shape.pages_of(PageGroup::Windowed)),
+            window: shape.windowed.map(|w| w.window),
+            slots: (0..shape.slots).rev().collect(),
+            sequences: 0,
+            sequences_max: model.limits().slots.min(shape.slots),
+            total_slots: shape.slots,
+        }
+    }
+
+    /// The pages of a group.
+    pub fn group(&mut self, group: PageGroup) -> &mut Pages {
+        match group {
+            PageGroup::All => &mut self.all,
+            PageGroup::Windowed => &mut self.windowed,
+        }
+    }
+    /// Index of the first windowed page that a sequence needs whose next token is at `position`; `None` if there are no such pages.
+    pub fn first_windowed(&self, position: usize) -> Option<usize> {
+        self.window.map(|w| w.first(position) / PAGE_TOKENS)
+    }
+    /// Total positions in all pages.
+    pub fn capacity(&self) -> usize {
+        self.all.total() * PAGE_TOKENS
+    }
+    /// Number of sequences that still get a slot, once no sequence has a spare one.
+    pub fn free_slots(&self) -> usize {
+        self.sequences_max - self.sequences
+    }
+    /// Slots in use, spare ones included.
+    pub fn used_slots(&self) -> usize {
+        self.total_slots - self.slots.len()
+    }
 
     /// A free slot for a sequence. Its state is undefined.
     pub fn take_slot(&mut self) -> Option<usize> {
@@ -169,8 +200,9 @@ impl Pool {
         self.slots.push(slot);
     }
 
-    /// An empty sequence with capacity for `capacity` tokens in its vectors.
+    /// An empty sequence with capacity for `capacity` tokens in its vectors. Only for models without pages of windows.
     pub fn sequence(&mut self, model: &mut dyn Model, capacity: usize) -> Result<Sequence, Error> {
+        debug_assert!(self.window.is_none(), "a sequence has one page table");
         let slot = self.take_slot().ok_or(Error::NoSlot)?;
         model.reset_slot(slot);
         Ok(Sequence {
@@ -184,10 +216,10 @@ impl Pool {
     pub fn reserve(&mut self, seq: &mut Sequence, more: usize) -> Result<(), Error> {
         let tokens = seq.tokens.len() + more;
         let need = tokens.div_ceil(PAGE_TOKENS).saturating_sub(seq.pages.len());
-        if need > self.free.len() {
+        if need > self.all.free() {
             return Err(Error::ContextFull { tokens, context: self.capacity() });
         }
-        seq.pages.extend((0..need).filter_map(|_| self.take()));
+        seq.pages.extend((0..need).filter_map(|_| self.all.take()));
         Ok(())
     }
 
@@ -195,12 +227,12 @@ impl Pool {
     pub fn clear(&mut self, model: &mut dyn Model, seq: &mut Sequence) {
         model.reset_slot(seq.slot);
         seq.tokens.clear();
-        seq.pages.drain(..).for_each(|p| self.release(p));
+        seq.pages.drain(..).for_each(|p| self.all.release(p));
     }
 
     /// Releases everything of a sequence.
     pub fn free(&mut self, seq: Sequence) {
-        seq.pages.into_iter().for_each(|p| self.release(p));
+        seq.pages.into_iter().for_each(|p| self.all.release(p));
         self.release_slot(seq.slot);
     }
 }

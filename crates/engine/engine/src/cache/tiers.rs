@@ -6,13 +6,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use octet_compute::batch::PAGE_TOKENS;
+use octet_compute::backend::CacheShape;
+use octet_compute::batch::{PAGE_TOKENS, PageGroup};
 
 use super::disk::{Disk, Reading};
 use super::key::{Key, page_key, state_key};
 use super::tree::{self, NodeId, SnapshotId};
 use super::{Cache, Found, Lease, TOKENS_MIN};
 use crate::models::Model;
+use crate::models::derive::pages_of;
 
 /// Minimum number of tokens that reading from disk must save.
 const WORTH_READING: usize = PAGE_TOKENS;
@@ -21,6 +23,11 @@ const PAGES_AT_ONCE: usize = 64;
 
 /// A state's key, and its distance to the last whole page in tokens.
 type StateKey = (Key, usize);
+
+/// Most bytes of a window's pages.
+pub fn window_bytes_max(shape: &CacheShape) -> usize {
+    shape.page_bytes(PageGroup::Windowed) * shape.windowed.map_or(0, |w| pages_of(w.window))
+}
 
 /// Data to read.
 #[derive(Debug, Clone)]
@@ -54,6 +61,27 @@ pub(crate) enum Arrival {
     Failed,
 }
 
+/// The contents of a page.
+fn page_bytes(model: &mut dyn Model, page: u32) -> Vec<u8> {
+    let mut bytes = vec![0; model.cache_shape().page_bytes(PageGroup::All)];
+    model.save_page(PageGroup::All, page as usize, &mut bytes);
+    bytes
+}
+
+/// Loads a state and the pages of a window after it; returns the state.
+fn load_state(model: &mut dyn Model, lease: &Lease, mut bytes: Vec<u8>) -> Vec<u8> {
+    let shape = model.cache_shape();
+    let (slot, page) = (shape.slot_bytes(), shape.page_bytes(PageGroup::Windowed));
+    if slot > 0 {
+        model.load_slot(lease.slot, &bytes[..slot]);
+    }
+    for (data, to) in bytes[slot..].chunks_exact(page.max(1)).zip(lease.windowed.used()) {
+        model.load_page(PageGroup::Windowed, *to as usize, data);
+    }
+    bytes.truncate(slot);
+    bytes
+}
+
 impl Cache {
     /// Extends `found` by data on disk.
     pub(super) fn find_on_disk(
@@ -74,7 +102,7 @@ impl Cache {
             if at > most {
                 break;
             }
-            if !self.recurrent {
+            if !self.from_snapshots {
                 best = Some((at, pages, None));
             }
             for tail in disk.tails(&parent) {
@@ -122,7 +150,15 @@ impl Cache {
         (lease.computed, lease.kept) = (0, 0);
         let first = lease.pages.len();
         let reading = match self.grow(model, &mut lease, position) {
-            true => self.disk.as_mut().and_then(|d| d.read(&on_disk.pages, on_disk.state)),
+            true => {
+                let shape = model.cache_shape();
+                let state = on_disk.state.map(|(key, tail)| {
+                    let window = lease.windowed.used().len() * shape.page_bytes(PageGroup::Windowed);
+                    let page = (tail > 0).then(|| shape.page_bytes(PageGroup::All));
+                    (key, std::iter::once(shape.slot_bytes() + window).chain(page).collect())
+                });
+                self.disk.as_mut().and_then(|d| d.read(&on_disk.pages, state))
+            }
             false => None,
         };
         let Some(reading) = reading else {
@@ -162,13 +198,12 @@ impl Cache {
             let mut parts = parts.into_iter();
             let Some(first) = parts.next() else { return Arrival::Failed };
             if at < l.pages {
-                model.load_page(lease.pages[l.first + at] as usize, &first);
+                model.load_page(PageGroup::All, lease.pages[l.first + at] as usize, &first);
                 continue;
             }
-            model.load_slot(lease.slot, &first);
-            l.state = Some(Arc::new(first));
+            l.state = Some(Arc::new(load_state(model, lease, first)));
             if let Some(page) = parts.next() {
-                model.load_page(lease.pages[l.first + l.pages] as usize, &page);
+                model.load_page(PageGroup::All, lease.pages[l.first + l.pages] as usize, &page);
             }
         }
         if !l.reading.is_done() {
@@ -198,7 +233,7 @@ impl Cache {
         if let Some(state) = state
             && self.tree.snapshot_at(parent, tail).is_none()
         {
-            self.add_snapshot(model, parent, tail, host, tokens.len(), state);
+            self.add_snapshot(model, lease, parent, tail, host, state);
         }
     }
 
@@ -224,7 +259,7 @@ impl Cache {
             // The id may belong to another node by now, which may be stored just as well.
             let Some(node) = self.tree.nodes.get_mut(id).filter(|n| n.queued) else { continue };
             node.queued = false;
-            if self.recurrent && node.need == 0 {
+            if self.from_snapshots && node.need == 0 {
                 continue; // of no use without a snapshot; if there is one later, it comes here again
             }
             saved += usize::from(self.save_page(model, id));
@@ -240,8 +275,7 @@ impl Cache {
         if disk.will_have(&node.key) || !node.is_full() || !node.is_resident() {
             return false;
         }
-        let mut bytes = vec![0; model.cache_shape().page_bytes()];
-        model.save_page(page as usize, &mut bytes);
+        let bytes = page_bytes(model, page);
         if model.has_failed() {
             return false; // The next step returns the error.
         }
@@ -277,11 +311,8 @@ impl Cache {
         for id in missing.into_iter().rev() {
             self.save_page(model, id);
         }
-        let page = host.and_then(|h| self.tree.nodes[h].page).map(|(page, _)| {
-            let mut bytes = vec![0; model.cache_shape().page_bytes()];
-            model.save_page(page as usize, &mut bytes);
-            bytes
-        });
+        let page = host.and_then(|h| self.tree.nodes[h].page).map(|(page, _)| page_bytes(model, page));
+        let state = self.with_window(model, id);
         if model.has_failed() {
             return false; // the next step says why
         }
@@ -289,7 +320,25 @@ impl Cache {
         let Some(disk) = &mut self.disk else { return true };
         let parent = &self.tree.nodes[parent];
         let depth = parent.end() / PAGE_TOKENS;
-        disk.store_state(key, &parent.key, depth, s.tail.len(), Arc::clone(&s.state), page)
+        disk.store_state(key, &parent.key, depth, s.tail.len(), state, page)
+    }
+
+    /// A snapshot's state, and the pages of its window after it.
+    fn with_window(&self, model: &mut dyn Model, id: SnapshotId) -> Arc<Vec<u8>> {
+        let s = &self.tree.snapshots[&id];
+        let (nodes, page) = (self.window_nodes(s), model.cache_shape().page_bytes(PageGroup::Windowed));
+        if nodes.is_empty() || page == 0 {
+            return Arc::clone(&s.state);
+        }
+        let mut bytes = vec![0; s.state.len() + nodes.len() * page];
+        let (state, pages) = bytes.split_at_mut(s.state.len());
+        state.copy_from_slice(&s.state);
+        for (node, out) in nodes.iter().rev().zip(pages.chunks_exact_mut(page)) {
+            if let Some((page, _)) = self.tree.nodes[*node].windowed {
+                model.save_page(PageGroup::Windowed, page as usize, out);
+            }
+        }
+        Arc::new(bytes)
     }
 
     /// The same for an evicted snapshot: if the disk does not accept it, it is lost and counted.

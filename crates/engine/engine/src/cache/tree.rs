@@ -15,7 +15,7 @@ use octet_compute::batch::PAGE_TOKENS;
 use slab::Slab;
 
 use super::key::{Key, page_key};
-use super::pool::Pool;
+use super::pool::{Pages, Pool};
 
 pub type NodeId = usize;
 /// Unique; never reused.
@@ -32,6 +32,10 @@ pub struct Node {
     pub key: Key,
     /// The page with its keys and values, and the number of its rows that belong to this node.
     pub page: Option<(u32, usize)>,
+    /// The same of layers with a window, if they have pages of their own: while a snapshot needs it.
+    pub windowed: Option<(u32, usize)>,
+    /// Snapshots whose window it is in.
+    pub windows: u32,
     /// It is queued for storing on disk.
     pub queued: bool,
     /// Tokens before this page.
@@ -109,6 +113,21 @@ pub fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
+/// Makes `page` with `rows` valid rows the page of a node, unless its own has as many.
+fn give(own: &mut Option<(u32, usize)>, page: u32, rows: usize, pages: &mut Pages) {
+    match *own {
+        Some((_, has)) if has >= rows => {}
+        Some((old, _)) if old == page => *own = Some((page, rows)),
+        old => {
+            if let Some((old, _)) = old {
+                pages.release_kept(old);
+            }
+            pages.keep(page);
+            *own = Some((page, rows));
+        }
+    }
+}
+
 impl Tree {
     pub fn now(&mut self) -> u64 {
         self.clock += 1;
@@ -123,6 +142,8 @@ impl Tree {
             children: Vec::new(),
             key,
             page: None,
+            windowed: None,
+            windows: 0,
             queued: false,
             start,
             pins: 0,
@@ -219,17 +240,27 @@ impl Tree {
         let now = self.now();
         let node = &mut self.nodes[id];
         node.used = now;
-        match node.page {
-            Some((_, has)) if has >= rows => {}
-            Some((old, _)) if old == page => node.page = Some((page, rows)),
-            old => {
-                if let Some((old, _)) = old {
-                    pool.release_kept(old);
-                }
-                pool.keep(page);
-                node.page = Some((page, rows));
+        give(&mut node.page, page, rows, &mut pool.all);
+    }
+
+    /// The same for the page of layers with a window.
+    pub fn give_windowed(&mut self, id: NodeId, page: u32, rows: usize, pool: &mut Pool) {
+        give(&mut self.nodes[id].windowed, page, rows, &mut pool.windowed);
+    }
+
+    /// Nodes of the pages from number `first` on, the last one first: `host`, or else `parent`, and those before it.
+    pub fn last_nodes(&self, parent: NodeId, host: Option<NodeId>, first: usize) -> Vec<NodeId> {
+        let mut nodes = Vec::new();
+        let mut at = Some(host.unwrap_or(parent));
+        while let Some(id) = at {
+            let node = &self.nodes[id];
+            if node.parent.is_none() || node.start / PAGE_TOKENS < first {
+                break;
             }
+            nodes.push(id);
+            at = node.parent;
         }
+        nodes
     }
 
     /// Marks all nodes up to `node` as used.
@@ -283,6 +314,7 @@ impl Tree {
     pub fn remove_leaf(&mut self, id: NodeId) -> Option<NodeId> {
         let node = self.nodes.remove(id);
         debug_assert!(node.children.is_empty() && node.page.is_none() && node.snapshots.is_empty());
+        debug_assert!(node.windowed.is_none());
         if node.parent.is_none() || node.is_full() {
             self.by_key.remove(&node.key);
         }

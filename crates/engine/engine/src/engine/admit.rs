@@ -186,7 +186,7 @@ impl Engine {
         if job.cache {
             self.stats.queried_tokens += choice.prompt as u64;
             self.stats.cached_tokens += found.position as u64;
-            if self.cache.is_recurrent() {
+            if self.cache.needs_snapshots() {
                 choice.checkpoints =
                     checkpoints(found.position, found.matched, &job.checkpoints, choice.prompt);
             }
@@ -215,7 +215,7 @@ impl Engine {
             if same < found.position + SHARED_MIN || same <= r.lease.computed {
                 continue;
             }
-            if self.cache.is_recurrent() {
+            if self.cache.needs_snapshots() {
                 let c = &mut r.choice.checkpoints;
                 let near = |&c: &usize| c <= same && c + SHARED_MIN > same && c > r.lease.computed;
                 if !c.iter().any(near) {
@@ -230,6 +230,9 @@ impl Engine {
 
     /// Plans the next step and acquires its pages.
     pub(super) fn plan_step(&mut self) {
+        if self.cache.has_windows() {
+            self.running.iter_mut().for_each(|r| self.cache.slide(&mut r.lease));
+        }
         loop {
             self.share_step();
             let Some(short) = (0..self.running.len()).find(|&i| !self.make_room(i)) else { break };
@@ -312,7 +315,18 @@ impl Engine {
         // No sequence is preempted for a guess.
         r.planned -= r.guessed;
         let tokens = tokens - std::mem::take(&mut r.guessed);
-        self.cache.grow(&mut *self.model, &mut r.lease, tokens)
+        if self.cache.grow(&mut *self.model, &mut r.lease, tokens) {
+            return true;
+        }
+        // There are always windowed pages for one token, and mostly for those up to the end of a page.
+        let covered = r.lease.covered();
+        // An image is computed as a whole.
+        let covered = r.choice.places.around(covered).map_or(covered, |place| place.start);
+        let fits = r.lease.pages.len() * PAGE_TOKENS >= tokens && covered > r.lease.computed;
+        if fits {
+            r.planned = covered - r.lease.computed;
+        }
+        fits
     }
 
     /// Preempts the last admitted sequence.
@@ -340,7 +354,7 @@ impl Engine {
             };
             (r.row, r.rows) = (self.batch.outputs().len(), outputs);
             (r.first, r.past) = (self.batch.len(), computed);
-            let pages = &r.lease.pages[..(end + r.guessed).div_ceil(PAGE_TOKENS)];
+            let pages = r.lease.tables(end + r.guessed);
             let mut tokens = &r.choice.tokens[computed..end];
             let places = &r.choice.places;
             if r.guessed > 0 || !places.is_empty() {

@@ -4,8 +4,6 @@
 //! Such a step is a bet that the host chooses the same tokens. It writes recurrent states into spare slots, so until the bet is won it has changed
 //! nothing that anybody reads: whatever ends, is cached or fails meanwhile does so as without it. If the bet is lost, the step is computed again.
 
-use octet_compute::batch::PAGE_TOKENS;
-
 use super::speculation::controller::Shared;
 use super::{Engine, Running};
 
@@ -67,7 +65,7 @@ impl Engine {
             if !self.cache.grow_freely(&mut r.lease, past + 1) || !self.cache.take_spare(&mut r.lease) {
                 return false;
             }
-            let pages = &r.lease.pages[..(past + 1).div_ceil(PAGE_TOKENS)];
+            let pages = r.lease.tables(past + 1);
             // The device has the token.
             self.next.push(&[0], past, r.lease.spare.unwrap_or(r.lease.slot), pages, 1);
             self.next.start_from(r.lease.slot);

@@ -188,7 +188,7 @@ impl Engine {
 
     fn is_checkpoint(&self, i: usize) -> bool {
         let Running { lease, choice, .. } = &self.running[i];
-        if !self.cache.is_recurrent() {
+        if !self.cache.needs_snapshots() {
             // Caching pages is cheap, and others may be waiting for them.
             return lease.computed < choice.prompt;
         }
@@ -230,7 +230,7 @@ impl Engine {
             job.closed |= job.sink.send(Event::Embedding(state)).is_break();
         }
         // A repeated prompt resumes from a state just before its end.
-        let near = usize::from(self.cache.is_recurrent());
+        let near = usize::from(self.cache.needs_snapshots());
         if !prompt_only && total > r.lease.kept + near {
             self.cache.keep(&mut *self.model, &mut r.lease, &r.choice.tokens);
         }
@@ -305,7 +305,7 @@ impl Engine {
         let r = &mut self.running[i];
         r.done = true;
         // A snapshot for a few more tokens is not worth it; pages alone cost nothing.
-        if r.lease.computed >= r.lease.kept + TOKENS_MIN || !self.cache.is_recurrent() {
+        if r.lease.computed >= r.lease.kept + TOKENS_MIN || !self.cache.needs_snapshots() {
             self.cache.keep(&mut *self.model, &mut r.lease, &r.choice.tokens);
         }
         let choice = &r.choice;

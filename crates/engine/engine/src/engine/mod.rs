@@ -197,8 +197,7 @@ impl Engine {
     ) -> Result<Self, Error> {
         // Checks that can fail at once come first.
         let tokenizer = Tokenizer::from_metadata(&file.metadata)?;
-        options.check_window(file, models::context_length(file)?)?;
-        let limits = options.limits(models::context_length(file)?, 0)?;
+        let limits = options.limits_for(file)?;
         let contents = options.disk.as_ref().map(|disk| Contents::new(file, &disk.dir));
         let (load, hash) = (file.size_bytes(), contents.as_ref().map_or(0, Contents::bytes));
         let mut loaded = |done: u64, _: u64| progress(done, load + hash);
@@ -230,13 +229,14 @@ impl Engine {
     ) -> Result<Self, Error> {
         let tokenizer = Arc::new(tokenizer);
         let made_for = models::context_length(file)?;
-        options.check_window(file, made_for)?;
         let disk = match (&options.disk, contents) {
             (Some(disk), Some(contents)) => {
                 let mut numerics = model.backend().numerics();
                 if model.has_mtp() {
                     numerics.push_str(", mtp"); // pages have its keys and values too
                 }
+                let windowed = model.cache_shape().windowed.map_or("", |_| ", pages of windows");
+                numerics.push_str(windowed); // pages then lack the keys and values of these layers
                 Some((disk, fingerprint(contents, &numerics, options.kv, hashed)?))
             }
             _ => None,
@@ -253,7 +253,7 @@ impl Engine {
         let sampleable = tokenizer.sampleable_mask(vocab);
         model.prepare_picks(&sampleable)?;
         let max_seqs = model.limits().slots;
-        let table = context.div_ceil(PAGE_TOKENS);
+        let table = context.div_ceil(PAGE_TOKENS) * (1 + usize::from(cache.has_windows()));
         Ok(Self {
             batch: Batch::with_capacity(model.limits().batch_tokens, max_seqs, max_seqs * table),
             // They change places.

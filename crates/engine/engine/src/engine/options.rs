@@ -9,7 +9,9 @@ use octet_compute::cpu::{Arbiter, CpuOptions};
 use super::speculation;
 use crate::Error;
 use crate::cache::DiskOptions;
-use crate::models::config::CONTEXT_MAX;
+use crate::models::config::{CONTEXT_MAX, Config};
+use crate::models::derive::snapshot_bytes;
+use crate::models::unread::check_window;
 use crate::models::{self, Device, Limits};
 use crate::report::Report;
 use crate::sampler::SamplingDefaults;
@@ -25,6 +27,8 @@ pub struct Options {
     pub kv_tokens: Option<usize>,
     /// Types of keys and values.
     pub kv: KvTypes,
+    /// See [`Limits::page_groups`].
+    pub page_groups: bool,
     /// Maximum number of concurrent sequences.
     pub max_seqs: usize,
     /// Maximum number of tokens per step.
@@ -34,7 +38,7 @@ pub struct Options {
     pub step_time_max: Duration,
     /// Maximum number of prompt tokens scored at once; each needs a row of logits.
     pub score_tokens: usize,
-    /// Memory for snapshots of recurrent states in bytes; `None` means [`SNAPSHOTS_SINGLE`] of them.
+    /// Memory for snapshots of recurrent states and of windows in bytes; `None` means [`SNAPSHOTS_SINGLE`] of them.
     pub snapshot_memory: Option<u64>,
     /// Also store cached pages and states on disk.
     pub disk: Option<DiskOptions>,
@@ -65,6 +69,7 @@ impl Default for Options {
             context: None,
             kv_tokens: None,
             kv: KvType::F16.into(),
+            page_groups: true,
             max_seqs: 1,
             batch_tokens: 512,
             step_time_max: Duration::from_millis(250),
@@ -96,38 +101,33 @@ impl Options {
         }
     }
 
-    /// Fails if the context exceeds the sliding window of a model whose own context, `made_for`, does not. Such a model is computed without
-    /// its window, which is the same within it.
-    pub fn check_window(&self, file: &octet_weights::Model, made_for: usize) -> Result<(), Error> {
-        let architecture = file.metadata.str("general.architecture")?;
-        let window = file.metadata.opt_u32(&format!("{architecture}.attention.sliding_window"))?;
-        match (window.map(|w| w as usize), self.context) {
-            (Some(window), Some(context)) if window >= made_for && context > window => {
-                Err(Error::BeyondWindow { context, window })
-            }
-            _ => Ok(()),
-        }
+    /// The limits for loading a model. Fails if its context is longer than a window that is not computed.
+    pub fn limits_for(&self, file: &octet_weights::Model) -> Result<Limits, Error> {
+        let config = Config::read(file)?;
+        check_window(file, &config.plan, self.context_for(config.context_length))?;
+        self.limits(config.context_length, snapshot_bytes(&config.plan, self.kv))
     }
 
-    /// The limits for loading a model whose own context is `made_for`, in the terms of [`crate::report::Report::memory`]; `slot_bytes`
-    /// is the size of its recurrent state. Fails above [`CONTEXT_MAX`].
-    pub fn limits(&self, made_for: usize, slot_bytes: u64) -> Result<Limits, Error> {
+    /// The limits for loading a model whose own context is `made_for`, in the terms of [`crate::report::Report::memory`];
+    /// `snapshot_bytes` is the size of its snapshots ([`snapshot_bytes`]). Fails above [`CONTEXT_MAX`].
+    pub fn limits(&self, made_for: usize, snapshot_bytes: u64) -> Result<Limits, Error> {
         let context = self.context_for(made_for);
         let kv_tokens = self.kv_tokens.unwrap_or(context);
         let longest = context.max(kv_tokens);
         if longest > CONTEXT_MAX {
             return Err(Error::ContextTooLong { context: longest, most: CONTEXT_MAX });
         }
-        let snapshots = match (self.snapshot_memory, slot_bytes) {
+        let snapshots = match (self.snapshot_memory, snapshot_bytes) {
             (_, 0) => 0,
             (None, _) => SNAPSHOTS_SINGLE,
-            (Some(bytes), slot) => (bytes / slot) as usize,
+            (Some(bytes), each) => (bytes / each) as usize,
         };
         let slots = self.max_seqs.max(1);
         let batch_tokens = self.batch_tokens.clamp(1, context.max(1)).max(slots);
         Ok(Limits {
             // One more: a sequence that resumes within a page has a copy of it.
             pages: kv_tokens.div_ceil(PAGE_TOKENS) + 1,
+            page_groups: self.page_groups,
             slots,
             // So that a step can be submitted ahead of one running answer. Others take free slots.
             spare_slots: usize::from(self.device.as_ref().is_some_and(Device::runs_ahead)),
@@ -150,6 +150,7 @@ impl Options {
         let slots = self.max_seqs.max(1);
         Ok(Limits {
             pages: kv_tokens.div_ceil(PAGE_TOKENS) + slots,
+            page_groups: false,
             // One more, for the state of a sequence while it follows its guesses.
             slots: slots + 1,
             spare_slots: 0,

@@ -1,8 +1,7 @@
 //! The forward pass: a walk over the residual blocks of a plan, whose weights a backend has packed.
 
 use octet_compute::backend::{
-    Act, Attention, Backend, CacheShape, Gdn, Glu, Head, KvTypes, LayerCache, Moe, Norm, Out, ShortConv, Ssm,
-    StepShape, Times,
+    Act, Attention, Backend, Gdn, Glu, Head, LayerCache, Moe, Norm, Out, ShortConv, Ssm, StepShape, Times,
 };
 use octet_compute::{Batch, Error as BackendError, ExpertCounts};
 
@@ -401,11 +400,6 @@ impl<B: Backend> Scratch<B> {
 }
 
 impl<B: Backend> Decoder<B> {
-    /// The cache for `pages` pages and `slots` running sequences with up to `guesses` guesses per step each.
-    pub fn cache_shape(&self, pages: usize, slots: usize, guesses: usize, kv: KvTypes) -> CacheShape {
-        CacheShape { layers: self.caches.clone(), pages, slots, guesses, kv }
-    }
-
     /// Layers, and that of the multi-token-prediction block if it is loaded.
     pub fn all_layers(&self) -> usize {
         self.layers + usize::from(self.mtp.is_some())

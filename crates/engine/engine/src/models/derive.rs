@@ -2,8 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use octet_compute::backend::{Act, LayerCache, Part, Score, StepShape, Window};
+use octet_compute::backend::{
+    Act, CacheShape, KvTypes, LayerCache, PageGroup, Part, Score, StepShape, Window, WindowedPages,
+};
+use octet_compute::batch::PAGE_TOKENS;
 
+use super::Limits;
 use super::decoder::Widths;
 use super::plan::*;
 
@@ -13,7 +17,8 @@ impl Op {
         match self {
             Self::Attention(a) if a.keeps == Keeps::Own => {
                 let v_dim = if matches!(a.project, Project::Latent { .. }) { 0 } else { a.v_dim };
-                LayerCache::Kv { kv_heads: a.kv_heads, k_dim: a.k_dim, v_dim }
+                let group = if a.window == Window::All { PageGroup::All } else { PageGroup::Windowed };
+                LayerCache::Kv { kv_heads: a.kv_heads, k_dim: a.k_dim, v_dim, group }
             }
             Self::Delta(d) => LayerCache::State {
                 conv: (d.taps - 1) * d.channels(),
@@ -69,6 +74,15 @@ impl Caches {
                 (cache, Some(_)) => all.second.push((layer, cache)),
             }
         }
+        // Keys and values that another layer attends to are kept as long as that one needs them.
+        for (_, op) in plan.ops() {
+            if let Op::Attention(a) = op
+                && let Keeps::Of(layer) = a.keeps
+                && a.window == Window::All
+            {
+                all.layers[layer] = all.layers[layer].in_group(PageGroup::All);
+            }
+        }
         all
     }
 
@@ -85,7 +99,8 @@ impl Caches {
 
     /// The index of the cache of `op` in layer `layer`.
     pub fn at(&self, layer: usize, op: &Op) -> usize {
-        let is_first = self.layers.get(layer).is_none_or(|c| *c == op.cache());
+        let all = |c: LayerCache| c.in_group(PageGroup::All);
+        let is_first = self.layers.get(layer).is_none_or(|c| all(*c) == all(op.cache()));
         if is_first {
             return layer;
         }
@@ -93,6 +108,75 @@ impl Caches {
         // A model with two caches in a layer has no block for multi-token prediction.
         self.layers.len() + second
     }
+}
+
+/// Whether some layers attend within a window only.
+pub fn has_windows(plan: &Plan) -> bool {
+    plan.ops().any(|(_, op)| matches!(op, Op::Attention(a) if a.window != Window::All))
+}
+
+/// The window of layers with one, the widest of several; `None` without such layers, or if some have windows of another kind.
+pub fn window(plan: &Plan) -> Option<Window> {
+    let windows = plan.ops().filter_map(|(_, op)| match op {
+        Op::Attention(a) if a.window != Window::All => Some(a.window),
+        _ => None,
+    });
+    let mut widest = None;
+    for w in windows {
+        widest = match (widest, w) {
+            (None, w) => Some(w),
+            (Some(Window::Last(a)), Window::Last(b)) => Some(Window::Last(a.max(b))),
+            (Some(Window::Chunk(a)), Window::Chunk(b)) if a == b => Some(w),
+            _ => return None,
+        };
+    }
+    widest
+}
+
+/// Most pages of the positions that a token attends to in a window.
+pub fn pages_of(window: Window) -> usize {
+    match window {
+        Window::All => 0,
+        // They may begin at the end of a page.
+        Window::Last(n) => n.saturating_add(PAGE_TOKENS - 2) / PAGE_TOKENS + 1,
+        Window::Chunk(n) => n.div_ceil(PAGE_TOKENS) + usize::from(!n.is_multiple_of(PAGE_TOKENS)),
+    }
+}
+
+/// Pages of layers with a window: for each running sequence those of its window, those of the positions of a step but for a last one (prompts end
+/// their part of a step at a page's end), and those of the windows that the prefix cache keeps. `None` if the plan has no such layers, if the limits
+/// don't ask for it, or if it would not take less memory.
+pub fn windowed_pages(plan: &Plan, limits: &Limits) -> Option<WindowedPages> {
+    let window = window(plan).filter(|_| limits.page_groups)?;
+    let sequences = limits.slots.saturating_add(limits.snapshots);
+    // A page less than a large step may need, which is cut then; a small one may be a whole image.
+    let step = limits.batch_tokens.div_ceil(PAGE_TOKENS);
+    let step = if step >= 8 { step - 1 } else { step };
+    let pages = sequences.saturating_mul(pages_of(window)).saturating_add(step);
+    (pages < limits.pages).then_some(WindowedPages { pages, window })
+}
+
+/// The cache of these layers within limits.
+pub fn cache_shape(
+    mut layers: Vec<LayerCache>,
+    limits: &Limits,
+    windowed: Option<WindowedPages>,
+) -> CacheShape {
+    if windowed.is_none() {
+        layers.iter_mut().for_each(|l| *l = l.in_group(PageGroup::All));
+    }
+    let slots = limits.slots + limits.spare_slots;
+    CacheShape { layers, pages: limits.pages, windowed, slots, guesses: limits.guesses, kv: limits.kv }
+}
+
+/// Bytes that a snapshot takes: the recurrent state, and the pages of a window.
+pub fn snapshot_bytes(plan: &Plan, kv: KvTypes) -> u64 {
+    let caches = Caches::new(plan).shape(false);
+    let states: u64 = caches.iter().map(|c| c.slot_bytes() as u64).sum();
+    let pages = window(plan).map_or(0, pages_of) as u64;
+    let windowed = caches.iter().filter(|c| c.group() == Some(PageGroup::Windowed));
+    let page: u64 = windowed.map(|c| c.page_bytes(kv) as u64).sum();
+    states.saturating_add(page.saturating_mul(pages))
 }
 
 /// The largest step over all layers, of `tokens` tokens and `outputs` rows of logits.

@@ -13,7 +13,7 @@ pub mod plan;
 mod recent;
 pub mod rope;
 pub(crate) mod stored;
-mod unread;
+pub(crate) mod unread;
 
 pub use architectures::{ARCHITECTURES, Architecture, MISSING};
 pub use device::Device;
@@ -22,7 +22,7 @@ pub use mtp::{DraftVocab, Guess, Rows};
 use std::sync::Arc;
 
 use octet_compute::backend::{Backend, CacheShape, KvType, KvTypes, LayerCache, Out, Part, Pass};
-use octet_compute::batch::{PAGE_TOKENS, Redo};
+use octet_compute::batch::{PAGE_TOKENS, PageGroup, Redo};
 pub use octet_compute::inspect::Inspect;
 use octet_compute::picks::{PICKS, Pick};
 use octet_compute::{Batch, ExpertCounts};
@@ -37,11 +37,15 @@ use loader::{Loader, Progress};
 pub struct Limits {
     /// KV pages of [`PAGE_TOKENS`] positions, shared by all sequences.
     pub pages: usize,
+    /// Layers with a window have pages of their own, for the window only, where that takes less memory ([`derive::windowed_pages`]). Needs
+    /// page tables of both groups ([`octet_compute::batch::Tables`]).
+    pub page_groups: bool,
     /// State slots: the maximum number of concurrent sequences.
     pub slots: usize,
     /// Further slots, into which steps that are submitted ahead write new states.
     pub spare_slots: usize,
-    /// Snapshots of slots in ordinary memory. Not allocated in advance, but included in memory estimates.
+    /// Snapshots of slots in ordinary memory. Not allocated in advance, but included in memory estimates. With pages of windows, so many windows
+    /// of earlier positions can be kept, too.
     pub snapshots: usize,
     /// Maximum number of tokens per step.
     pub batch_tokens: usize,
@@ -62,6 +66,7 @@ impl Limits {
     pub fn single(context: usize) -> Self {
         Self {
             pages: context.div_ceil(PAGE_TOKENS),
+            page_groups: false,
             slots: 1,
             spare_slots: 0,
             snapshots: 0,
@@ -180,7 +185,7 @@ pub trait Model: Send {
     /// Copies the state of a slot.
     fn copy_slot(&mut self, from: usize, to: usize);
     /// Copies a KV page.
-    fn copy_page(&mut self, from: usize, to: usize);
+    fn copy_page(&mut self, group: PageGroup, from: usize, to: usize);
     /// Writes a slot's state (`cache_shape().slot_bytes()` bytes) into `out`.
     fn save_slot(&mut self, slot: usize, out: &mut [u8]);
     /// The inverse of `save_slot`.
@@ -189,10 +194,10 @@ pub trait Model: Send {
     fn has_failed(&self) -> bool {
         false
     }
-    /// Writes a page (`cache_shape().page_bytes()` bytes) into `out`.
-    fn save_page(&mut self, page: usize, out: &mut [u8]);
+    /// Writes a page (`cache_shape().page_bytes(group)` bytes) into `out`.
+    fn save_page(&mut self, group: PageGroup, page: usize, out: &mut [u8]);
     /// The inverse of `save_page`.
-    fn load_page(&mut self, page: usize, data: &[u8]);
+    fn load_page(&mut self, group: PageGroup, page: usize, data: &[u8]);
 }
 
 /// The context that a model was trained for.
@@ -231,8 +236,8 @@ pub fn load<B: Backend + Inspect>(
     }
     let decoder = Loader::new(model, &mut be, &config.plan, progress)
         .decoder(limits.mtp.then_some(limits.draft_vocab))?;
-    let slots = limits.slots + limits.spare_slots;
-    let shape = decoder.cache_shape(limits.pages, slots, limits.guesses, limits.kv);
+    let windowed = derive::windowed_pages(&config.plan, &limits);
+    let shape = derive::cache_shape(decoder.caches.clone(), &limits, windowed);
     let step = derive::step_shape(&config.plan, limits.batch_tokens, limits.batch_outputs);
     let cache = be.cache(&shape, step)?;
     let widths = derive::widths(&config.plan);
@@ -574,8 +579,8 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
     fn copy_slot(&mut self, from: usize, to: usize) {
         self.be.copy_slot(&mut self.cache, from, to);
     }
-    fn copy_page(&mut self, from: usize, to: usize) {
-        self.be.copy_page(&mut self.cache, from, to);
+    fn copy_page(&mut self, group: PageGroup, from: usize, to: usize) {
+        self.be.copy_page(&mut self.cache, group, from, to);
     }
     fn save_slot(&mut self, slot: usize, out: &mut [u8]) {
         self.be.save_slot(&self.cache, slot, out);
@@ -583,10 +588,10 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
     fn load_slot(&mut self, slot: usize, data: &[u8]) {
         self.be.load_slot(&mut self.cache, slot, data);
     }
-    fn save_page(&mut self, page: usize, out: &mut [u8]) {
-        self.be.save_page(&self.cache, page, out);
+    fn save_page(&mut self, group: PageGroup, page: usize, out: &mut [u8]) {
+        self.be.save_page(&self.cache, group, page, out);
     }
-    fn load_page(&mut self, page: usize, data: &[u8]) {
-        self.be.load_page(&mut self.cache, page, data);
+    fn load_page(&mut self, group: PageGroup, page: usize, data: &[u8]) {
+        self.be.load_page(&mut self.cache, group, page, data);
     }
 }

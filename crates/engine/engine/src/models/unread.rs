@@ -2,7 +2,9 @@
 
 use octet_weights::Value;
 
+use super::derive;
 use super::keys::Keys;
+use super::plan::Plan;
 use crate::Error;
 
 /// Keys below the architecture's prefix, the values that change nothing, and what they mean. Keys of parts with tensors of their own are not
@@ -58,6 +60,18 @@ pub(super) fn refuse(k: &Keys, head_dim: usize, context: usize) -> Result<(), Er
         only(k, "rope.scaling.attn_factor", &[0.0, 1.0], "a factor of the rotation")?;
     }
     Ok(())
+}
+
+/// Fails if the context exceeds a window that the model's plan does not have: [`refuse`] accepts one as long as the model's own context.
+pub fn check_window(file: &octet_weights::Model, plan: &Plan, context: usize) -> Result<(), Error> {
+    let architecture = file.metadata.str("general.architecture")?;
+    let window = file.metadata.opt_u32(&format!("{architecture}.attention.sliding_window"))?;
+    match window.map(|w| w as usize) {
+        Some(window) if window > 0 && context > window && !derive::has_windows(plan) => {
+            Err(Error::BeyondWindow { context, window })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Fails if `key` is present and none of `values`.

@@ -1,6 +1,6 @@
 //! A report as text: aligned columns, and bars for the bytes read per token.
 
-use octet_compute::batch::PAGE_TOKENS;
+use octet_compute::batch::{PAGE_TOKENS, PageGroup};
 
 use super::{GroupReport, Report, TokenReport, TypeShare};
 use crate::models::Limits;
@@ -135,12 +135,24 @@ impl Report {
         let context = limits.pages.saturating_mul(PAGE_TOKENS);
         out.title(&format!("memory for a context of {context}"));
         out.line("weights", format!("{:>10}", bytes(m.weights)));
-        let position = self.kv_bytes_per_position(limits.kv);
+        let windowed = self.windowed_pages(limits);
+        let position = match windowed {
+            None => self.kv_bytes_per_position(limits.kv),
+            Some(_) => self.kv_bytes_of(PageGroup::All, limits.kv),
+        };
+        let window = windowed.map_or(String::new(), |(of, kept)| {
+            let each = bytes(self.kv_bytes_of(PageGroup::Windowed, limits.kv));
+            format!(", and {each} of the last {}", (of.pages - kept) * PAGE_TOKENS)
+        });
         out.line(
             "KV cache",
-            format!("{:>10}  {} per position in {}", bytes(m.kv), bytes(position), limits.kv),
+            format!("{:>10}  {} per position in {}{window}", bytes(m.kv), bytes(position), limits.kv),
         );
-        if m.states > 0 {
+        if m.states > 0 && self.state_bytes() == 0 {
+            let kept = limits.snapshots;
+            let what = format!("at most {kept} windows of earlier positions, for the prefix cache");
+            out.line("snapshots", format!("{:>10}  {what}", bytes(m.states)));
+        } else if m.states > 0 {
             let counted = |n: usize, what: &str| match n {
                 0 => String::new(),
                 1 => format!("1 {what}"),

@@ -58,6 +58,7 @@ pub fn open_on<B: Backend>(mut be: B, model: &Model, tower: Tower) -> Result<Box
     let shape = CacheShape {
         layers: vec![first.unwrap_or(LayerCache::None)],
         pages: patches.div_ceil(PAGE_TOKENS),
+        windowed: None,
         slots: 1,
         guesses: 0,
         kv: KvType::F32.into(),

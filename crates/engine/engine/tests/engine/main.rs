@@ -41,4 +41,5 @@ mod tokenizer_golden;
 mod tokenizer_packages;
 mod truncated;
 mod vision;
+mod windows;
 mod zoo;

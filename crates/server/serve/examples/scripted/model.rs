@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use octet_compute::backend::{CacheShape, KvType, LayerCache};
-use octet_compute::batch::{PAGE_TOKENS, Span};
+use octet_compute::batch::{PAGE_TOKENS, PageGroup, Span};
 use octet_compute::cpu::profile::Profile;
 use octet_compute::{Batch, ExpertCounts};
 use octet_engine::Error;
@@ -84,15 +84,16 @@ impl Scripted {
         };
         let shape = CacheShape {
             layers: vec![
-                LayerCache::Kv { kv_heads: 1, k_dim: 1, v_dim: 1 },
+                LayerCache::Kv { kv_heads: 1, k_dim: 1, v_dim: 1, group: PageGroup::All },
                 LayerCache::State { conv: STATE_BYTES / 4, state: 0, inputs: 0 },
             ],
             pages: limits.pages,
+            windowed: None,
             slots: limits.slots,
             guesses: 0,
             kv: KvType::F16.into(),
         };
-        assert_eq!((shape.page_bytes(), shape.slot_bytes()), (PAGE_BYTES, STATE_BYTES));
+        assert_eq!((shape.page_bytes(PageGroup::All), shape.slot_bytes()), (PAGE_BYTES, STATE_BYTES));
         Ok(Self {
             turn_start: token("<|im_start|>")?,
             turn_end: token("<|im_end|>")?,
@@ -117,7 +118,7 @@ impl Scripted {
         let state = &mut self.states[span.slot];
         assert_eq!(state.len, span.past as u64, "the state of another position was restored");
         for i in 0..span.len {
-            let (page, row) = batch.page_of(span, span.past + i);
+            let (page, row) = batch.page_of(span, PageGroup::All, span.past + i);
             self.pages[page * PAGE_TOKENS + row] = batch.tokens()[span.start + i];
             state.feed(batch.tokens()[span.start + i]);
         }
@@ -126,7 +127,7 @@ impl Scripted {
     /// The tokens of a sequence, from its pages.
     fn sequence(&self, batch: &Batch, span: &Span) -> Vec<u32> {
         let token = |at| {
-            let (page, row) = batch.page_of(span, at);
+            let (page, row) = batch.page_of(span, PageGroup::All, at);
             self.pages[page * PAGE_TOKENS + row]
         };
         (0..span.past + span.len).map(token).collect()
@@ -271,7 +272,7 @@ impl Model for Scripted {
     fn copy_slot(&mut self, from: usize, to: usize) {
         self.states[to] = self.states[from];
     }
-    fn copy_page(&mut self, from: usize, to: usize) {
+    fn copy_page(&mut self, _: PageGroup, from: usize, to: usize) {
         self.pages.copy_within(from * PAGE_TOKENS..(from + 1) * PAGE_TOKENS, to * PAGE_TOKENS);
     }
     fn save_slot(&mut self, slot: usize, out: &mut [u8]) {
@@ -283,13 +284,13 @@ impl Model for Scripted {
         let word = |at: usize| u64::from_le_bytes(data[at..at + 8].try_into().expect("eight bytes"));
         self.states[slot] = State { len: word(0), hash: word(8) };
     }
-    fn save_page(&mut self, page: usize, out: &mut [u8]) {
+    fn save_page(&mut self, _: PageGroup, page: usize, out: &mut [u8]) {
         let tokens = &self.pages[page * PAGE_TOKENS..][..PAGE_TOKENS];
         for (bytes, token) in out.chunks_exact_mut(4).zip(tokens) {
             bytes.copy_from_slice(&token.to_le_bytes());
         }
     }
-    fn load_page(&mut self, page: usize, data: &[u8]) {
+    fn load_page(&mut self, _: PageGroup, page: usize, data: &[u8]) {
         let tokens = &mut self.pages[page * PAGE_TOKENS..][..PAGE_TOKENS];
         for (token, bytes) in tokens.iter_mut().zip(data.chunks_exact(4)) {
             *token = u32::from_le_bytes(bytes.try_into().expect("four bytes"));

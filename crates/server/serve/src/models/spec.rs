@@ -117,7 +117,7 @@ impl ModelCard {
         let report = Report::new(&file)?;
         let config = &report.config;
         let engine = &spec.options.engine;
-        let limits = engine.limits(config.context_length, report.state_bytes())?;
+        let limits = engine.limits(config.context_length, report.snapshot_bytes(engine.kv))?;
         let text = |key: &str| file.metadata.opt_str(key).map(|s| s.map(str::to_string));
         let template =
             spec.chat_template.clone().map_or_else(|| text("tokenizer.chat_template"), |t| Ok(Some(t)))?;

@@ -69,7 +69,7 @@ pub struct Disk {
     budget: u64,
     /// The stored bytes when the disk was found full, and the time: the budget until the next try.
     lowered: Option<(u64, Instant)>,
-    /// Bytes of a page and of a state.
+    /// Bytes of a page, and of the largest state.
     page: usize,
     state: usize,
     index: Index,
@@ -91,7 +91,7 @@ pub struct Reading {
 }
 
 impl Disk {
-    /// Opens the folder, and lists its files. `page` and `state` are the sizes of the model's pages and states in bytes.
+    /// Opens the folder, and lists its files. `page` and `state` are the sizes of the model's pages and of its largest states in bytes.
     pub fn open(options: &DiskOptions, page: usize, state: usize) -> Result<Self, Error> {
         Self::open_with(options, page, state, file::write)
     }
@@ -301,13 +301,9 @@ impl Disk {
         }
     }
 
-    /// Starts to read pages, and the state with the page of its tail. `None` if one of them is missing.
-    pub fn read(&mut self, pages: &[Key], state: Option<(Key, usize)>) -> Option<Reading> {
+    /// Starts to read pages, and a state with the page of its tail, in parts of these lengths. `None` if one of them is missing.
+    pub fn read(&mut self, pages: &[Key], state: Option<(Key, Vec<usize>)>) -> Option<Reading> {
         let mut wanted = Vec::with_capacity(pages.len() + 1);
-        let state = state.map(|(key, tail)| {
-            let lengths = if tail == 0 { vec![self.state] } else { vec![self.state, self.page] };
-            (key, lengths)
-        });
         for (key, lengths) in pages.iter().map(|key| (*key, vec![self.page])).chain(state) {
             wanted.push(Wanted { item: self.index.item(&name_of(&key))?, key, lengths });
         }

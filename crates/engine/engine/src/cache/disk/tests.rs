@@ -30,7 +30,7 @@ fn store(disk: &mut Disk, n: usize) -> bool {
 }
 
 fn read(disk: &mut Disk, n: usize) -> Result<Option<Vec<Vec<u8>>>, ()> {
-    let mut reading = disk.read(&[], Some((key(n), 3))).ok_or(())?;
+    let mut reading = disk.read(&[], Some((key(n), vec![STATE, 1000]))).ok_or(())?;
     disk.next(&mut reading, Duration::from_secs(60))
 }
 

@@ -11,7 +11,6 @@
 use std::time::Instant;
 
 use octet_compute::Batch;
-use octet_compute::batch::PAGE_TOKENS;
 
 use super::controller::{Class, Controller};
 use super::{Drafter, Work, measure};
@@ -72,15 +71,10 @@ impl Block {
                 let history = &mut r.choice.guesses.history;
                 control.pays_to_draft(history, others, &[]) || control.probes(history)
             };
-            if wanted && self.draft.batch.fits(last, 1, lease.slot, &lease.pages) {
+            if wanted && self.draft.batch.fits(last, 1, lease.slot, lease.tables(last + 1)) {
                 self.draft.from.push_row(row(last));
-                self.draft.batch.push(
-                    &tokens[last + 1..],
-                    last,
-                    lease.slot,
-                    pages(&lease.pages, last + 1),
-                    1,
-                );
+                let tables = lease.tables(last + 1);
+                self.draft.batch.push(&tokens[last + 1..], last, lease.slot, tables, 1);
                 turn(&mut self.draft.batch, places, last..last + 1);
                 self.order.push(i);
                 end = last;
@@ -94,12 +88,13 @@ impl Block {
                 *noted = tokens.len();
             }
             let n = end.saturating_sub(past);
-            if self.fill.batch.fits(past, n, lease.slot, &lease.pages) && self.fill.batch.len() + n <= room {
+            let tables = lease.tables(end);
+            if self.fill.batch.fits(past, n, lease.slot, tables) && self.fill.batch.len() + n <= room {
                 (past..end).for_each(|p| self.fill.from.push_row(row(p)));
                 let next = &tokens[past + 1..end + 1];
                 let mapped = if has_images { plain(next) } else { Vec::new() };
                 let next = if has_images { &mapped } else { next };
-                self.fill.batch.push(next, past, lease.slot, pages(&lease.pages, end), 0);
+                self.fill.batch.push(next, past, lease.slot, tables, 0);
                 turn(&mut self.fill.batch, places, past..end);
             }
             r.fresh = 0;
@@ -143,11 +138,6 @@ fn turn(batch: &mut Batch, places: &Places, positions: std::ops::Range<usize>) {
     if places.has_turns() {
         batch.turn(positions.map(|p| places.turn(p)));
     }
-}
-
-/// The first of `pages`, for `tokens` tokens.
-fn pages(pages: &[u32], tokens: usize) -> &[u32] {
-    &pages[..tokens.div_ceil(PAGE_TOKENS)]
 }
 
 impl Drafter for Block {
@@ -198,10 +188,11 @@ impl Drafter for Block {
                 else {
                     break;
                 };
-                if !self.draft.batch.fits(at, 1, r.lease.slot, &r.lease.pages) {
+                let tables = r.lease.tables(at + 1);
+                if !self.draft.batch.fits(at, 1, r.lease.slot, tables) {
                     break;
                 }
-                self.draft.batch.push(&[id], at, r.lease.slot, pages(&r.lease.pages, at + 1), 1);
+                self.draft.batch.push(&[id], at, r.lease.slot, tables, 1);
                 turn(&mut self.draft.batch, &r.choice.places, at..at + 1);
             }
             self.order.truncate(self.draft.batch.len());

@@ -49,8 +49,27 @@ pub fn options() -> engine::Options {
     }
 }
 
+/// The name of a tiny model of `llama` whose first layer has a window.
+pub const WINDOWED: &str = "llama with a window";
+/// Positions of the window.
+pub const WINDOW: usize = 50;
+
+/// A tiny model.
+pub fn file(architecture: &str) -> octet_weights::Model {
+    let windowed = architecture == WINDOWED;
+    let architecture = if windowed { "llama" } else { architecture };
+    let mut file = tiny(architecture, Mix::Q4KM).expect("a tiny model of a known architecture");
+    if windowed {
+        let slides = [true, false].map(octet_weights::Value::Bool).to_vec();
+        let window = octet_weights::Value::U64(WINDOW as u64);
+        file.metadata.insert("llama.attention.sliding_window", window);
+        file.metadata.insert("llama.attention.sliding_window_pattern", octet_weights::Value::Array(slides));
+    }
+    file
+}
+
 pub fn open(architecture: &str, options: engine::Options) -> Handle {
-    let file = tiny(architecture, Mix::Q4KM).expect("a tiny model of a known architecture");
+    let file = file(architecture);
     Handle::open(file, &Options { engine: options, queue: 16 }, |_, _| {}).expect("a tiny model opens")
 }
 
@@ -106,8 +125,8 @@ pub fn collect(events: &Receiver<Event>) -> Result<BTreeMap<u32, Got>, Error> {
 
 /// The tokens of a request that runs alone on a fresh engine.
 pub fn alone(architecture: &str, request: &Request) -> Vec<u32> {
-    let file = tiny(architecture, Mix::Q4KM).expect("a tiny model of a known architecture");
-    let options = engine::Options { max_seqs: 1, kv_tokens: None, ..options() };
+    let file = file(architecture);
+    let options = engine::Options { max_seqs: 1, kv_tokens: None, batch_tokens: CONTEXT, ..options() };
     let mut engine = Engine::open(&file, &options, &mut |_, _| {}).expect("a tiny model opens");
     let request = Request { cache: false, n: 1, ..request.clone() };
     engine.generate(request, &mut |_| ControlFlow::Continue(())).expect("it can be served").tokens
@@ -115,7 +134,7 @@ pub fn alone(architecture: &str, request: &Request) -> Vec<u32> {
 
 /// An engine on this thread.
 pub fn engine(architecture: &str, options: &engine::Options) -> Engine {
-    let file = tiny(architecture, Mix::Q4KM).expect("a tiny model of a known architecture");
+    let file = file(architecture);
     Engine::open(&file, options, &mut |_, _| {}).expect("a tiny model opens")
 }
 

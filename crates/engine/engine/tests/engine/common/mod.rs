@@ -37,6 +37,7 @@ pub const CONTEXT: usize = 256;
 pub fn limits() -> Limits {
     Limits {
         pages: 2 * CONTEXT / PAGE_TOKENS,
+        page_groups: false,
         slots: 4,
         spare_slots: 0,
         snapshots: 0,
