@@ -193,7 +193,7 @@ fn by_quant<'a>(models: &'a [Gguf], quant: &str) -> Vec<&'a Gguf> {
 }
 
 /// Files of a model directory besides the weights. All except `config.json` are optional.
-const DIRECTORY_FILES: [&str; 19] = [
+const DIRECTORY_FILES: [&str; 20] = [
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -207,6 +207,8 @@ const DIRECTORY_FILES: [&str; 19] = [
     "chat_template.jinja",
     "chat_template.json",
     "preprocessor_config.json",
+    // How an embedding model pools.
+    "1_Pooling/config.json",
     "LICENSE",
     "model.safetensors.index.json",
     // How the weights are quantised, by several tools.

@@ -26,6 +26,8 @@ pub(super) struct Family {
     pub adjacent: bool,
     /// What the norm `post_attention_layernorm` is.
     pub second_norm: &'static str,
+    /// The activation of feed-forward blocks, and the field that names it.
+    pub act: (&'static str, &'static str),
 }
 
 const fn family(types: &'static [&'static str], gguf: &'static str) -> Family {
@@ -37,20 +39,34 @@ const fn family(types: &'static [&'static str], gguf: &'static str) -> Family {
         alternating: false,
         inputs_first: false,
         second_norm: "ffn_norm",
+        act: ("hidden_act", "silu"),
     }
 }
+
+/// Gemma ignores `hidden_act`.
+const GELU: (&str, &str) = ("hidden_activation", "gelu_pytorch_tanh");
 
 /// Norms before and after each part.
 const SANDWICH: &str = "post_attention_norm";
 
 const FAMILIES: &[Family] = &[
-    Family { around_zero: AroundZero::All, second_norm: SANDWICH, ..family(&["gemma2"], "gemma2") },
     Family {
         around_zero: AroundZero::All,
         second_norm: SANDWICH,
+        act: GELU,
+        ..family(&["gemma2"], "gemma2")
+    },
+    Family {
+        around_zero: AroundZero::All,
+        second_norm: SANDWICH,
+        act: GELU,
         ..family(&["gemma3", "gemma3_text"], "gemma3")
     },
-    Family { second_norm: SANDWICH, ..family(&["gemma4", "gemma4_text", "gemma4_unified"], "gemma4") },
+    Family {
+        second_norm: SANDWICH,
+        act: GELU,
+        ..family(&["gemma4", "gemma4_text", "gemma4_unified"], "gemma4")
+    },
     Family { second_norm: SANDWICH, ..family(&["glm4_moe"], "glm4moe") },
     Family {
         adjacent: true,
@@ -74,9 +90,10 @@ const FAMILIES: &[Family] = &[
     Family {
         second_norm: SANDWICH,
         around_zero: AroundZero::Layers,
+        act: ("hidden_activation", "silu"),
         ..family(&["muse_glimmer", "muse_glimmer_text"], "muse-glimmer")
     },
-    family(&["nemotron_h"], "nemotron_h"),
+    Family { act: ("mlp_hidden_act", "relu2"), ..family(&["nemotron_h"], "nemotron_h") },
     family(&["phi3"], "phi3"),
     Family { around_zero: AroundZero::All, second_norm: SANDWICH, ..family(&["qwen3_next"], "qwen3next") },
     family(&["qwen3_vl", "qwen3_vl_text"], "qwen3vl"),

@@ -59,6 +59,7 @@ const NUMBERS: &[(&str, &[&str])] = &[
 
 /// Metadata of a family; `text` has the fields of the text model. Returns the number of layers.
 pub(super) fn translate(text: &Fields, family: &Family, keys: &mut Keys) -> Result<usize, Error> {
+    refuse(text, family)?;
     for (key, fields) in COUNTS {
         if let Some(n) = first(fields, |f| text.opt_u32(f))? {
             keys.put_u32(key, n);
@@ -89,6 +90,39 @@ pub(super) fn translate(text: &Fields, family: &Family, keys: &mut Keys) -> Resu
         keys.metadata.insert("octet.gdn_head_order", Value::Str("grouped".into()));
     }
     Ok(layers as usize)
+}
+
+/// Refuses configurations that would load and compute something else.
+fn refuse(text: &Fields, family: &Family) -> Result<(), Error> {
+    let (field, act) = family.act;
+    for (field, known) in [(field, act), ("mamba_hidden_act", "silu")] {
+        if let Some(other) = text.opt_str(field)?.filter(|a| *a != known) {
+            return Err(text.bad(field, format!("is '{other}'; only '{known}' is supported")));
+        }
+    }
+    // Some have a text here, which is about images.
+    if text.get("use_bidirectional_attention") == Some(&serde_json::Value::Bool(true)) {
+        let field = "use_bidirectional_attention";
+        return Err(text.bad(field, "is true; only attention to earlier tokens is supported"));
+    }
+    if let Some(step) = text.opt_u32("decoder_sparse_step")?.filter(|n| *n != 1) {
+        let what = format!("is {step}; only 1 (experts everywhere) is supported");
+        return Err(text.bad("decoder_sparse_step", what));
+    }
+    if text.opt_array("mlp_only_layers")?.is_some_and(|layers| !layers.is_empty()) {
+        let what = "is not empty; only models with experts everywhere are supported";
+        return Err(text.bad("mlp_only_layers", what));
+    }
+    if let Some(clip) = text.opt_f64("clip_qkv")? {
+        return Err(text.bad("clip_qkv", format!("is {clip}; only null is supported")));
+    }
+    // DeepSeek V2's groups are chosen by their best expert, later ones by their two best.
+    let groups = text.opt_u32("n_group")?.unwrap_or(1);
+    if groups > 1 && text.opt_str("topk_method")? == Some("group_limited_greedy") {
+        let what = format!("is 'group_limited_greedy' with {groups} groups; only 'noaux_tc' is supported");
+        return Err(text.bad("topk_method", what));
+    }
+    Ok(())
 }
 
 fn first<T>(fields: &[&str], get: impl Fn(&str) -> Result<Option<T>, Error>) -> Result<Option<T>, Error> {

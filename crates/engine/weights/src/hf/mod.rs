@@ -135,7 +135,8 @@ fn open_dir(dir: &Dir) -> Result<Model, Error> {
     let (mut tensors, ignored) = canonical(&layout, &files, logical)?;
     experts::unify(&mut tensors);
     let has_head = tensors.iter().any(|(t, _)| t.name == "output.weight");
-    if layout.tied == Some(false) && !has_head {
+    // An embedding model has none.
+    if layout.tied == Some(false) && !has_head && !dir.has(sidecars::POOLING) {
         let what = "is missing, and config.json says that the embedding table is not used in its place \
                     (tie_word_embeddings is false)";
         return Err(Error::tensor(&dir.origin(), "lm_head.weight", what));

@@ -39,7 +39,35 @@ pub(super) fn read(dir: &Dir, root: &Fields, text: &Fields, metadata: &mut Metad
     }
     chat_template(dir, &tokenizer, metadata)?;
     token_ids(&[&generation, text, root], &tokenizer, metadata)?;
+    pooling(dir, metadata)?;
     sampling(&generation, metadata)
+}
+
+/// What embedding models (sentence-transformers) say about the pooling of a text's states.
+pub(super) const POOLING: &str = "1_Pooling/config.json";
+
+/// How an embedding model pools, as the number that GGUF has for it.
+fn pooling(dir: &Dir, metadata: &mut Metadata) -> Result<(), Error> {
+    if !dir.has(POOLING) {
+        return Ok(());
+    }
+    let (path, fields) = json_file(dir, POOLING)?;
+    let fields = Fields::new(&path, &fields);
+    let known =
+        [("pooling_mode_mean_tokens", 1), ("pooling_mode_cls_token", 2), ("pooling_mode_lasttoken", 3)];
+    let mut chosen = Vec::new();
+    for (field, number) in known {
+        if fields.opt_bool(field)? == Some(true) {
+            chosen.push(number);
+        }
+    }
+    let [number] = chosen[..] else {
+        let names = known.map(|(field, _)| field).join(", ");
+        return Err(Error::format(&path, format!("does not choose one of {names}")));
+    };
+    let architecture = metadata.str("general.architecture")?.to_string();
+    metadata.insert(&format!("{architecture}.pooling_type"), Value::U64(number));
+    Ok(())
 }
 
 /// Files of a tokenizer, the first that is there: transformers' own, Mistral's, Kimi's, whose texts are kept as they are, or SentencePiece's.

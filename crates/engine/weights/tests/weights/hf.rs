@@ -169,6 +169,21 @@ fn configs_that_are_refused() {
         (json!({"intermediate_size": [1]}), "field 'intermediate_size' is an array"),
         (json!({"max_position_embeddings": null}), "field 'max_position_embeddings' is missing"),
         (json!({"hidden_act": "gelu"}), "field 'hidden_act' is 'gelu'"),
+        (json!({"model_type": "granite", "hidden_act": "gelu"}), "field 'hidden_act' is 'gelu'; only 'silu'"),
+        (
+            json!({"model_type": "gemma3_text", "hidden_activation": "gelu"}),
+            "field 'hidden_activation' is 'gelu'; only 'gelu_pytorch_tanh'",
+        ),
+        (
+            json!({"model_type": "gemma3_text", "use_bidirectional_attention": true}),
+            "field 'use_bidirectional_attention' is true",
+        ),
+        (json!({"model_type": "nemotron_h", "mlp_hidden_act": "silu"}), "field 'mlp_hidden_act' is 'silu'"),
+        (json!({"model_type": "qwen3_next", "mlp_only_layers": [1]}), "field 'mlp_only_layers' is not empty"),
+        (
+            json!({"model_type": "deepseek_v2", "topk_method": "group_limited_greedy", "n_group": 8}),
+            "field 'topk_method' is 'group_limited_greedy' with 8 groups",
+        ),
         (json!({"partial_rotary_factor": 0.1}), "field 'partial_rotary_factor' is 0.1, which rotates 0 of 2"),
         (json!({"partial_rotary_factor": 4}), "field 'partial_rotary_factor' is 4"),
         (
@@ -231,6 +246,22 @@ fn configs_that_are_refused() {
     let mut none = tiny_llama();
     none.remove("config.json");
     assert!(refusal(open(none)).starts_with("dir/config.json: is missing"));
+}
+
+#[test]
+fn embedding_models_say_how_they_pool() {
+    const FILE: &str = "1_Pooling/config.json";
+    let pooled = |text: &'static str| {
+        // Such a checkpoint has no head, whatever its config says.
+        open(with(config(json!({"tie_word_embeddings": false})), FILE, text))
+    };
+    let last = pooled(r#"{"word_embedding_dimension": 4, "pooling_mode_lasttoken": true}"#).unwrap();
+    assert_eq!(last.metadata.get("llama.pooling_type"), Some(&Value::U64(3)));
+    let mean = pooled(r#"{"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": false}"#).unwrap();
+    assert_eq!(mean.metadata.get("llama.pooling_type"), Some(&Value::U64(1)));
+    for none in ["{}", r#"{"pooling_mode_max_tokens": true}"#] {
+        assert!(refusal(pooled(none)).contains("does not choose one of pooling_mode_mean_tokens"));
+    }
 }
 
 /// A Qwen3.5 with two layers, of which `layer_types` says more.
