@@ -10,15 +10,23 @@ use serde_json::{Map, Value, json};
 use super::{Output, Row, Subject};
 use crate::units::{parameters, size};
 
+/// Columns of a terminal into which the whole table fits, if the model's name is not long.
+const WIDE: u16 = 124;
+
 /// Prints rows as they are measured.
 pub struct Printer {
     form: Output,
     printed: usize,
+    /// What all rows of the table share, in a terminal that is too narrow for columns of it.
+    shared: Option<String>,
 }
 
 impl Printer {
     pub fn new(form: Output) -> Self {
-        Self { form, printed: 0 }
+        let terminal = console::Term::stdout();
+        let columns =
+            terminal.is_term().then(|| terminal.size_checked()).flatten().map(|(_, columns)| columns);
+        Self { form, printed: 0, shared: columns.is_some_and(|n| n < WIDE).then(String::new) }
     }
 
     pub fn rows(&mut self, out: &mut dyn Write, subject: &Subject, rows: &[Row]) -> io::Result<()> {
@@ -48,7 +56,25 @@ impl Printer {
         if self.form == Output::Json { writeln!(out, "\n]") } else { Ok(()) }
     }
 
-    fn markdown(&self, out: &mut dyn Write, subject: &Subject, row: &Row) -> io::Result<()> {
+    fn markdown(&mut self, out: &mut dyn Write, subject: &Subject, row: &Row) -> io::Result<()> {
+        let (mean, sd) = mean_sd(&row.outcome.rates());
+        let (r, rate) = (&subject.report, format!("{mean:.2} ± {sd:.2}"));
+        let test = match row.memory_limit {
+            Some(limit) => format!("{} in {}", row.outcome.test.name(), size(limit)),
+            None => row.outcome.test.name(),
+        };
+        if let Some(shared) = &mut self.shared {
+            let (size, parameters) = (size(r.bytes), parameters(r.parameters));
+            let line =
+                format!("{size}, {parameters} parameters, on {} with {} threads", row.backend, row.threads);
+            if *shared != line {
+                writeln!(out, "{}\n{line}\n", model(subject))?;
+                writeln!(out, "| {:>20} | {:>20} |", "test", "t/s")?;
+                writeln!(out, "| {}: | {0}: |", "-".repeat(19))?;
+                *shared = line;
+            }
+            return writeln!(out, "| {test:>20} | {rate:>20} |");
+        }
         let name = model(subject).replace('|', "\\|");
         let width = name.chars().count().max(30);
         if self.printed == 0 {
@@ -70,20 +96,14 @@ impl Printer {
                 line(19)
             )?;
         }
-        let (mean, sd) = mean_sd(&row.outcome.rates());
-        let r = &subject.report;
         writeln!(
             out,
-            "| {name:width$} | {:>10} | {:>10} | {:10} | {:>7} | {:>15} | {:>20} |",
+            "| {name:width$} | {:>10} | {:>10} | {:10} | {:>7} | {:>15} | {rate:>20} |",
             size(r.bytes),
             parameters(r.parameters),
             row.backend,
             row.threads,
-            match row.memory_limit {
-                Some(limit) => format!("{} in {}", row.outcome.test.name(), size(limit)),
-                None => row.outcome.test.name(),
-            },
-            format!("{mean:.2} ± {sd:.2}"),
+            test,
         )
     }
 }

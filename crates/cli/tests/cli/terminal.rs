@@ -209,3 +209,16 @@ fn without_colours_there_are_no_control_sequences_in_an_answer() {
     assert!(!raw.contains("\x1b[1m") && !raw.contains("\x1b[38;5;") && !raw.contains("\x1b[2m"), "{raw:?}");
     assert!(window.leave().success());
 }
+
+#[test]
+fn a_table_fits_into_a_narrow_window() {
+    let place = Place::new();
+    let args = ["bench", "fox", "-p", "8", "-n", "2", "-r", "1", "--no-bandwidth"];
+    let mut window = Window::open(&place, &args, 80, &[]);
+    window.until("the last line", |text| text.contains("logits of tg2"));
+    let rows: Vec<String> = window.screen.screen().rows(0, 80).collect();
+    let table: Vec<&String> = rows.iter().filter(|row| row.starts_with('|')).collect();
+    assert_eq!(table.len(), 4, "{rows:#?}");
+    assert!(table.iter().all(|row| row.ends_with('|')), "{rows:#?}");
+    assert!(rows.iter().any(|row| row.contains("parameters, on CPU with")), "{rows:#?}");
+}
