@@ -416,7 +416,40 @@ onOther("with other servers' models: errors in the user's words, a cut answer go
   const { content } = far.asked.at(-1).messages.at(-1);
   assert.deepEqual(content, [{ type: "image_url", image_url: { url: PIXEL } }, { type: "text", text: "What is this?" }]);
   await page.waitForSelector("article.user .pictures img");
+  // A large picture is scaled down, whichever way it comes: picked, pasted or dropped.
+  const size = url => [16, 20].map(at => Buffer.from(url.split(",")[1], "base64").readUInt32BE(at));
+  const large = await page.evaluate(() => {
+    const canvas = Object.assign(document.createElement("canvas"), { width: 3000, height: 150 });
+    canvas.getContext("2d").fillRect(0, 0, 1500, 150);
+    return canvas.toDataURL();
+  });
+  const ways = {
+    picked: () => page.setInputFiles("#files", { name: "large.png", mimeType: "image/png", buffer: Buffer.from(large.split(",")[1], "base64") }),
+    pasted: () => page.evaluate(come, [large, "#prompt", "paste"]),
+    dropped: () => page.evaluate(come, [large, "#ask", "drop"]),
+  };
+  function come([url, selector, kind]) {
+    const data = new DataTransfer();
+    const bytes = Uint8Array.from(atob(url.split(",")[1]), c => c.charCodeAt(0));
+    data.items.add(new File([bytes], "large.png", { type: "image/png" }));
+    const all = { bubbles: true, cancelable: true, clipboardData: data, dataTransfer: data };
+    document.querySelector(selector).dispatchEvent(kind === "paste" ? new ClipboardEvent(kind, all) : new DragEvent(kind, all));
+  }
+  for (const [way, attach] of Object.entries(ways)) {
+    await page.click("#new");
+    await attach();
+    await page.waitForSelector(".files img");
+    await send(page, "And this?");
+    await answered(page);
+    const sent = far.asked.at(-1).messages.at(-1).content[0].image_url.url;
+    assert.deepEqual(size(sent), [2048, 102], way);
+  }
+  // The picture is kept with its conversation.
+  await page.reload();
+  await page.waitForSelector("article.user .pictures img");
   await page.click("#new");
+  await page.setInputFiles("#files", { ...picture, buffer: Buffer.from("no picture") });
+  await shows(page, "#note", /pixel\.png cannot be attached: the browser cannot read it/);
   await page.selectOption("#model", "blind");
   await page.setInputFiles("#files", picture);
   await shows(page, "#note", /pixel\.png cannot be attached: blind does not read images/);

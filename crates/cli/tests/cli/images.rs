@@ -37,7 +37,6 @@ fn tokens(ran: Ran) -> u64 {
 }
 
 #[test]
-#[ignore = "has not run yet"]
 fn an_image_is_a_part_of_the_prompt() {
     let Some(place) = place() else { return };
     let small = ["--image-min-tokens", "1"];
@@ -56,7 +55,6 @@ fn an_image_is_a_part_of_the_prompt() {
 }
 
 #[test]
-#[ignore = "has not run yet"]
 fn what_cannot_be_read_is_refused() {
     let Some(place) = place() else { return };
     place.write("c.png", "no image");
@@ -76,7 +74,6 @@ fn what_cannot_be_read_is_refused() {
 }
 
 #[test]
-#[ignore = "has not run yet"]
 fn show_names_the_projector() {
     let Some(place) = place() else { return };
     let shown = place.octet(&["show", "model.gguf"]).ok().stdout;
@@ -92,7 +89,6 @@ fn show_names_the_projector() {
 }
 
 #[test]
-#[ignore = "has not run yet"]
 fn conversations_with_images_are_saved_and_continued() {
     let Some(place) = place() else { return };
     let usual =

@@ -1,7 +1,7 @@
 //! Images of requests: untrusted bytes in, RGB pixels out. Called by the server, and by `octet run --image`.
 //!
-//! PNG, JPEG, WebP and the first frame of a GIF. The orientation that EXIF data gives is applied; transparency is dropped, not blended,
-//! as `convert("RGB")` of Pillow does it for transformers' processors. All sizes are checked before memory is allocated for pixels.
+//! PNG, JPEG, WebP and the first frame of a GIF. The orientation that EXIF data gives is applied; what is transparent shows white, as in
+//! transformers' processors. All sizes are checked before memory is allocated for pixels.
 
 mod format;
 mod jpeg;
@@ -216,7 +216,15 @@ fn damaged(format: Format, error: &ImageError) -> Error {
     Error::Damaged { format, why }
 }
 
-/// The colours of pixels; of 16 bits the upper 8, as Pillow reads them. `None` for types that no decoder here gives.
+/// A colour over white, rounded as Pillow's `alpha_composite` does.
+fn over_white(colour: u8, alpha: u8) -> u8 {
+    const SHIFT: u32 = 7;
+    let (colour, weight) = (u32::from(colour), u32::from(alpha) << SHIFT);
+    let sum = colour * weight + 255 * ((255 << SHIFT) - weight) + (128 << SHIFT);
+    ((((sum >> 8) + sum) >> 8) >> SHIFT) as u8
+}
+
+/// The colours of pixels over white; of 16 bits the upper 8, as Pillow reads them. `None` for types that no decoder here gives.
 fn rgb(pixels: Vec<u8>, color: ColorType) -> Option<Vec<u8>> {
     let high = |c: &[u8]| u16::from_ne_bytes([c[0], c[1]]).to_be_bytes()[0];
     let grey = |size: usize, value: &dyn Fn(&[u8]) -> u8| {
@@ -225,13 +233,16 @@ fn rgb(pixels: Vec<u8>, color: ColorType) -> Option<Vec<u8>> {
     Some(match color {
         ColorType::Rgb8 => pixels,
         ColorType::L8 => grey(1, &|p| p[0]),
-        ColorType::La8 => grey(2, &|p| p[0]),
+        ColorType::La8 => grey(2, &|p| over_white(p[0], p[1])),
         ColorType::L16 => grey(2, &high),
-        ColorType::La16 => grey(4, &high),
-        ColorType::Rgba8 => pixels.chunks_exact(4).flat_map(|p| [p[0], p[1], p[2]]).collect(),
+        ColorType::La16 => grey(4, &|p| over_white(high(p), high(&p[2..]))),
+        ColorType::Rgba8 => {
+            pixels.chunks_exact(4).flat_map(|p| [0, 1, 2].map(|c| over_white(p[c], p[3]))).collect()
+        }
         ColorType::Rgb16 => pixels.chunks_exact(2).map(high).collect(),
         ColorType::Rgba16 => {
-            pixels.chunks_exact(8).flat_map(|p| [high(p), high(&p[2..]), high(&p[4..])]).collect()
+            let over = |p: &[u8]| [0, 2, 4].map(|c| over_white(high(&p[c..]), high(&p[6..])));
+            pixels.chunks_exact(8).flat_map(over).collect()
         }
         _ => return None,
     })

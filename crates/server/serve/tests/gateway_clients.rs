@@ -175,6 +175,78 @@ async fn client_libraries_get_the_same_from_all_kinds_of_providers() {
     }
 }
 
+/// The images of a provider's request, each as its type and its data, from where this provider documents them.
+fn images(seen: &Seen) -> Vec<(String, String)> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
+    let messages = list(&seen.body["messages"]);
+    let parts = messages.iter().flat_map(|m| list(&m["content"]));
+    match dialect(seen).expect("a provider's path") {
+        Kind::OpenAi => {
+            let url = |part: Value| {
+                let url = text(&part["image_url"]["url"]);
+                let (kind, data) = url.strip_prefix("data:")?.split_once(";base64,")?;
+                Some((kind.into(), data.into()))
+            };
+            parts.filter_map(url).collect()
+        }
+        Kind::Anthropic => {
+            let inner =
+                |part: Value| if part["type"] == "tool_result" { list(&part["content"]) } else { vec![part] };
+            let blocks = parts.flat_map(inner).filter(|block| block["type"] == "image");
+            blocks.map(|b| (text(&b["source"]["media_type"]), text(&b["source"]["data"]))).collect()
+        }
+        Kind::Gemini => {
+            let parts = list(&seen.body["contents"]).into_iter().flat_map(|c| list(&c["parts"]));
+            // A client of its own sends the other spelling, which passes as it is, and images of tools within their result.
+            let inner = |part: Value| {
+                let mut all = list(&part["functionResponse"]["parts"]);
+                all.push(part);
+                all
+            };
+            let inline = |part: Value| {
+                let data = part.get("inlineData").or(part.get("inline_data"))?.clone();
+                Some((text(data.get("mimeType").or(data.get("mime_type"))?), text(&data["data"])))
+            };
+            parts.flat_map(inner).filter_map(inline).collect()
+        }
+        Kind::Ollama => messages
+            .iter()
+            .flat_map(|m| list(&m["images"]))
+            .map(|data| ("image/png".into(), text(&data)))
+            .collect(),
+    }
+}
+
+/// Four libraries send two images, and one in a tool's result, to five kinds of providers.
+#[tokio::test(flavor = "multi_thread")]
+async fn client_libraries_send_images_to_all_kinds_of_providers() {
+    let found = tokio::task::spawn_blocking(|| python("router", &[OPENAI, ANTHROPIC, OLLAMA, GENAI])).await;
+    let Some(python) = found.expect("pip ran") else { return };
+    let up = Upstream::start(|seen| answers(seen, &RESULT)).await;
+    let f = Fixture::routed(&(routes(&up.base, &MODELS[..1]) + "router_settings: {num_retries: 0}\n")).await;
+    let url = f.url("");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gateway_images.py");
+    let asking = tokio::task::spawn_blocking(move || {
+        run(Command::new(python).arg(script).arg(url).args(KINDS.map(|k| k.0)));
+    });
+    asking.await.expect("the clients are content");
+    let seen = up.seen();
+    assert_eq!(seen.len(), 5 * 5, "each once");
+    for (i, seen) in seen.iter().enumerate() {
+        let who = format!(
+            "{} to {}",
+            ["chat", "responses", "anthropic", "ollama", "gemini"][i % 5],
+            KINDS[i / 5].0
+        );
+        let images = images(seen);
+        let kinds: Vec<&str> = images.iter().map(|(kind, _)| kind.as_str()).collect();
+        assert_eq!(kinds, ["image/png"; 3], "{who}: {}", seen.body);
+        let data: Vec<&str> = images.iter().map(|(_, data)| data.as_str()).collect();
+        assert_eq!(data, ["iVBORw0KGgo=", "iVBORw0KGgoA", "iVBORw0KGgo="], "{who}: {}", seen.body);
+    }
+}
+
 /// Starts a provider that is written in Python, with a folder for its files; it ends when its input does. Gives its port, too.
 fn provider_in_python(python: &Path, script: &str, folder: &Path) -> (Child, String) {
     let mut provider = Command::new(python)

@@ -36,6 +36,10 @@ fn file(kind: &str, bytes: &[u8]) -> Vec<Step> {
     vec![send([head.as_bytes(), bytes].concat())]
 }
 
+fn redirect(to: &str) -> Vec<Step> {
+    vec![send(format!("HTTP/1.1 302 Found\r\nlocation: {to}\r\ncontent-length: 0\r\n\r\n"))]
+}
+
 /// Reaches the servers of these tests.
 fn local() -> ImageFetcher {
     ImageFetcher::reaching(|ip| ip.is_loopback())
@@ -155,9 +159,44 @@ async fn only_public_addresses_are_reached() {
     {
         assert!(refusal(&public, url).await.contains("is not at a public address"), "{url}");
     }
-    let said = refusal(&public, "file:///etc/passwd").await;
-    assert!(said.contains("is not a URL"), "{said}");
+    for (url, why) in [
+        ("file:///etc/passwd", "is not a URL"),
+        ("ftp://example.com/a.png", "neither http nor https"),
+        ("gopher://127.0.0.1/", "neither http nor https"),
+        ("http://user:word@example.com/", "has a user name"),
+        ("http://", "not a URL"),
+        ("a.png", "neither http nor https"),
+    ] {
+        let said = refusal(&public, url).await;
+        assert!(said.contains(why), "{url}: {said}");
+    }
     assert_eq!(server.seen().len(), 0);
+}
+
+#[tokio::test]
+async fn redirects_are_checked_like_addresses() {
+    // The fetcher of this test reaches 127.0.0.1, but no other address of this machine.
+    let fetcher = ImageFetcher::reaching(|ip| ip == std::net::Ipv4Addr::LOCALHOST);
+    let target = Server::start(vec![file("image/png", PNG)]).await;
+    let to = |url: &str| Server::start(vec![redirect(url)]);
+    let good = to(&format!("{}/b.png", target.base)).await;
+    assert!(download(&fetcher, &good.base).await.is_ok());
+    let before = target.seen().len();
+    let port = target.base.rsplit(':').next().unwrap().to_string();
+    for (url, why) in [
+        (format!("http://127.0.0.2:{port}/"), "is not at a public address"),
+        (format!("http://[::1]:{port}/"), "is not at a public address"),
+        ("file:///etc/passwd".into(), "redirects to no valid address"),
+        ("ftp://127.0.0.1/a.png".into(), "neither http nor https"),
+        (format!("http://a:b@127.0.0.1:{port}/"), "has a user name"),
+        ("//127.0.0.1/".into(), ""),
+    ] {
+        let why_not = refusal(&fetcher, &to(&url).await.base).await;
+        assert!(why_not.contains(why), "{url}: {why_not}");
+    }
+    assert_eq!(target.seen().len(), before);
+    let circle = Server::start(vec![redirect("/again")]).await;
+    assert!(refusal(&fetcher, &circle.base).await.contains("more than 3 redirects"));
 }
 
 #[tokio::test]

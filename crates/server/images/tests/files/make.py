@@ -28,7 +28,8 @@ def picture(mode="RGB", size=(W, H)):
 def save(name, image, **options):
     image.save(name, **options)
     with Image.open(name) as read:
-        rgb = ImageOps.exif_transpose(read).convert("RGB")
+        rgba = ImageOps.exif_transpose(read).convert("RGBA")
+    rgb = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
     with open(name + ".rgb", "wb") as out:
         out.write(struct.pack("<II", *rgb.size) + rgb.tobytes())
 

@@ -47,7 +47,6 @@ fn chat(content: Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "has not run yet"]
 async fn every_dialect_shows_the_same_image() {
     let Some(f) = fixture().await else { return };
     let (a, b) = (image("100x70.png"), image("64x64.png"));
@@ -89,7 +88,6 @@ async fn every_dialect_shows_the_same_image() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "has not run yet"]
 async fn what_the_model_says_of_itself_and_refuses() {
     let Some(f) = fixture().await else { return };
     let (_, props) = f.get("/props").await;

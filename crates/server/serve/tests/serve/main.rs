@@ -11,6 +11,7 @@ mod gateway_admin;
 mod gateway_cache;
 mod gateway_callbacks;
 mod gateway_changes;
+mod gateway_images;
 mod gateway_keys;
 mod gateway_litellm;
 mod gateway_long_answers;
