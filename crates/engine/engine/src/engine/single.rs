@@ -55,7 +55,10 @@ impl Engine {
         mut request: Request,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, Error> {
-        let room = self.context().saturating_sub(request.prompt.len());
+        // An image stands in the prompt as one token.
+        let of_images: usize = request.images.iter().map(|image| image.len().saturating_sub(1)).sum();
+        let prompt_tokens = request.prompt.len() + of_images;
+        let room = self.context().saturating_sub(prompt_tokens);
         request.max_tokens = request.max_tokens.map(|n| n.min(room.max(1)));
         let mut answer = Answer {
             text: String::new(),
@@ -63,7 +66,7 @@ impl Engine {
             logprobs: Vec::new(),
             finish: Finish::Cancelled,
             seed: *request.sampling.seed.get_or_insert_with(entropy),
-            prompt_tokens: request.prompt.len(),
+            prompt_tokens,
             cached_tokens: 0,
             prompt_time: Duration::ZERO,
             generate_time: Duration::ZERO,
