@@ -122,7 +122,8 @@ impl Reader {
         );
         let mut head = Head { window, vocab, tokens: Vec::new() };
         let rows_at = 20 + 4 * (window as u64) * windows as u64;
-        let needed = rows_at + (windows * head.rows()) as u64 * head.row_bytes() as u64;
+        let rows = (windows as u64).saturating_mul(head.rows() as u64);
+        let needed = rows.saturating_mul(head.row_bytes() as u64).saturating_add(rows_at);
         ensure!(bytes >= needed, "is cut off: {bytes} of {needed} bytes");
         let mut tokens = vec![0; 4 * window * windows];
         file.read_exact(&mut tokens)?;
@@ -187,6 +188,7 @@ mod tests {
             b"_logits_\x04\0\0\0\x05\0\0\0\x01\0\0\0",
             b"_logits_\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
             b"something",
+            b"_logits_\xff\xff\xff\0\xff\xff\x3f\0\xff\xff\xff\xff",
         ] {
             let mut file = tempfile::tempfile().unwrap();
             file.write_all(bytes).unwrap();
