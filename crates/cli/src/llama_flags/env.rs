@@ -279,6 +279,7 @@ mod tests {
             ("LLAMA_ARG_SLOT_SAVE_PATH", "x", Some("cache-disk")),
             ("LLAMA_API_KEY", "a,b", Some("api-key")),
             ("VLLM_API_KEY", "a", Some("api-key")),
+            ("LLAMA_ARG_MMPROJ", "x", Some("mmproj")),
             ("LLAMA_ARG_NO_OFFLINE", "1", None),
         ] {
             let read = foreign(&[(name, value)], &|_| false);
@@ -312,7 +313,7 @@ mod tests {
             assert!(read.notes.len() == 1 && read.notes[0].contains(note), "{name}: {:?}", read.notes);
         }
         for (name, value, why) in [
-            ("LLAMA_ARG_MMPROJ", "x", "no model accepts images"),
+            ("LLAMA_ARG_MMPROJ_URL", "x", "download the projector"),
             ("LLAMA_ARG_CONTEXT_SHIFT", "1", "make the context larger"),
             ("LLAMA_ARG_SSL_KEY_FILE", "x", "docs/deploy.md"),
             ("LLAMA_ARG_PREFILL_ASSISTANT", "0", "add_generation_prompt"),
