@@ -48,6 +48,17 @@ fn format(template: &ChatTemplate, tokenizer: &Tokenizer) -> Format {
     Format::derived(template.source(), &derived)
 }
 
+/// What a model is asked.
+struct Asked {
+    /// Tokens.
+    prompt: Vec<u32>,
+    images: Vec<Arc<Resized>>,
+    /// How many of the tokens later turns repeat.
+    repeated: usize,
+    /// Where the answer begins.
+    start: Start,
+}
+
 /// The model's reply.
 pub struct Reply {
     pub reasoning: String,
@@ -133,7 +144,7 @@ impl Session {
         &mut self,
         on_text: &mut dyn FnMut(Kind, &str) -> ControlFlow<()>,
     ) -> anyhow::Result<Reply> {
-        let (prompt, images, repeated, start) = self.prompt()?;
+        let Asked { prompt, images, repeated, start } = self.prompt()?;
         // Without tools, calls are shown as text. Stop texts count in the answer's own text only, so the reader finds them.
         let stops = StopStrings::new(self.request.stop.clone())?;
         let reads_to_the_end = stops.is_empty();
@@ -234,15 +245,14 @@ impl Session {
         a.finish == Finish::Length && a.prompt_tokens + a.tokens.len() >= self.engine.context()
     }
 
-    /// The prompt's tokens and images; how many of the tokens later turns repeat; and where its answer begins.
-    fn prompt(&self) -> anyhow::Result<(Vec<u32>, Vec<Arc<Resized>>, usize, Start)> {
+    fn prompt(&self) -> anyhow::Result<Asked> {
         let tokenizer = self.engine.tokenizer();
         let Some(template) = &self.template else {
             let text: String = self.chat.messages.iter().filter_map(|m| m["content"].as_str()).collect();
             let mut ids = tokenizer.prefix().to_vec();
             ids.extend(tokenizer.encode(&text, Special::Parse)?);
             let all = ids.len();
-            return Ok((ids, Vec::new(), all, Start::default()));
+            return Ok(Asked { prompt: ids, images: Vec::new(), repeated: all, start: Start::default() });
         };
         let mut input = self.chat.input(true);
         let images = self.take_images(&mut input)?;
@@ -260,7 +270,7 @@ impl Session {
         surround(&mut without);
         let repeated = tokenizer.encode_prompt(&without)?;
         let repeated = ids.iter().zip(&repeated).take_while(|(a, b)| a == b).count();
-        Ok((ids, images, repeated, self.format.start(&prompt.text)))
+        Ok(Asked { prompt: ids, images, repeated, start: self.format.start(&prompt.text) })
     }
 
     /// The conversation and its model, as a file.

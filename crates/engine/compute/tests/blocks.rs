@@ -209,7 +209,8 @@ proptest! {
     fn rows_are_placed(seed in 0..1000u64, rows in prop::collection::btree_set(0..20u32, 0..12), add in any::<bool>()) {
         let (width, stride, at) = (24, 60, 12);
         let to: Vec<u32> = rows.into_iter().collect();
-        let run = |be: &mut dyn FnMut(&[f32], &[f32]) -> Vec<f32>| {
+        type Rotate<'a> = &'a mut dyn FnMut(&[f32], &[f32]) -> Vec<f32>;
+        let run = |be: Rotate<'_>| {
             let r = &mut Random(seed);
             be(&r.vec(to.len().max(1) * stride), &r.vec(20 * width))
         };
