@@ -32,7 +32,7 @@ pub fn needed(report: &Report, options: &Options) -> anyhow::Result<Memory> {
     Ok(Memory { weights: memory.weights + tower, ..memory })
 }
 
-/// Tokens of a prompt that are computed at once, at least, if experts are on disk: each of them is then read once for so many tokens.
+/// Least number of a prompt's tokens that are computed at once if experts are on disk: each expert is then read once for all of them.
 pub const PROMPT_TOKENS: usize = 2048;
 
 /// Makes a model fit into `room` bytes, if it can be: without the block for multi-token prediction if that was not requested by name, then with a
