@@ -129,6 +129,14 @@ on("a page that was away sends what it wrote", () => ["--page-store", join(folde
   await page.click('[aria-label="Actions for First"]');
   await page.click("[role=menuitem]:has-text('Rename')");
   await page.fill(".rename", "Renamed while away");
+  // As if the page were left at once: what is written arrives in the browser's database, and the page does not live to see it.
+  await page.evaluate(() => {
+    const put = IDBObjectStore.prototype.put;
+    IDBObjectStore.prototype.put = function (...args) {
+      this.transaction.addEventListener("complete", e => e.stopImmediatePropagation(), { capture: true });
+      return put.apply(this, args);
+    };
+  });
   await page.keyboard.press("Enter");
   await listed(page, ["Renamed while away"]);
   await page.reload();

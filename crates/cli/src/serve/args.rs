@@ -278,7 +278,7 @@ fn origin(text: &str) -> Result<String, String> {
 }
 
 /// An origin that a Content-Security-Policy may contain.
-fn host_name(text: &str) -> Result<String, String> {
+pub(super) fn host_name(text: &str) -> Result<String, String> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     if text == "*" || (!text.is_empty() && text.chars().all(is_name)) {
         return Ok(text.trim_end_matches('.').to_string());

@@ -59,6 +59,12 @@ pub fn server(
     if open("cors_origin") && !s.cors_origins.is_empty() {
         options.cors_origins.clone_from(&s.cors_origins);
     }
+    if open("allowed_host") {
+        let names = s.allowed_hosts.iter().map(|name| {
+            super::args::host_name(name).map_err(|e| anyhow::anyhow!("server.allowed_host: {e}"))
+        });
+        options.host_names.extend(names.collect::<Result<Vec<_>, _>>()?);
+    }
     if let Some(timeout) = s.timeout.filter(|_| open("timeout")) {
         options.timeout = (!timeout.is_zero()).then_some(timeout);
     }

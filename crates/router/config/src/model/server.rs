@@ -18,6 +18,8 @@ pub struct ServerSettings {
     pub port: Option<u16>,
     /// `cors_origin`.
     pub cors_origins: Vec<String>,
+    /// `allowed_host`: further host names that mean this machine.
+    pub allowed_hosts: Vec<String>,
     /// `timeout`: time limit of a request, including its answer.
     pub timeout: Option<Duration>,
     /// `max_body` in bytes; also `general_settings.max_request_size_mb`.

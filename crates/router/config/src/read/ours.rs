@@ -37,6 +37,7 @@ pub(crate) fn server(fields: &Fields, general: Option<&Fields>) -> ServerSetting
     out.api_keys = api_keys(&s);
     out.api_keys.extend(keys_of_file(&s));
     out.cors_origins = s.texts("cors_origin").unwrap_or_default();
+    out.allowed_hosts = s.texts("allowed_host").unwrap_or_default();
     out.timeout = s.time("timeout");
     out.max_body = s.size("max_body", 1).or(out.max_body);
     out.max_connections = s.count("max_connections", 1);

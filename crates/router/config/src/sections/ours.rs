@@ -114,6 +114,9 @@ pub static SERVER: Section = Section {
         key("cors_origin", Kind::Texts, "origins of web pages that may use the server")
             .guard()
             .or(&["cors_origins"]),
+        key("allowed_host", Kind::Texts, "further host names that mean this machine, such as a reverse proxy's; * is any")
+            .guard()
+            .or(&["allowed_hosts"]),
         key("timeout", Kind::Seconds, "time limit of a request, including its answer (3600)"),
         key("max_body", Kind::Size, "maximum request body size (32MiB)").guard(),
         key("max_connections", Kind::Count, "maximum connections (1024)").guard(),

@@ -188,6 +188,7 @@ fn server_keys_and_health() {
     assert_eq!(c.server.allow_image_urls, Some(true));
     assert_eq!((c.server.memory_limit, c.server.max_parallel_requests), (Some(24 << 30), Some(200)));
     assert_eq!(c.server.cors_origins, ["http://localhost:3000"]);
+    assert_eq!(c.server.allowed_hosts, ["octet.example.com"]);
     assert_eq!(c.health, HealthChecks { enabled: true, interval: seconds(60), timeout: seconds(5) });
     assert!(c.keys.database.unwrap().ends_with("tests/data/keys.sqlite"));
     assert_eq!(

@@ -32,11 +32,14 @@ export interface Write {
   chat: string;
 }
 
-/** Called after each write of this page; not with what came from the server. */
+/** Called before and after each write of this page, not with what came from the server: a page that is left between a write and the word of
+ *  it would never send it. */
 export const written: ((all: Write[]) => void)[] = [];
-const tell = (all: Write[]) => {
+async function telling(all: Write[], write: () => Promise<unknown>) {
   for (const f of written) f(all);
-};
+  await write();
+  for (const f of written) f(all);
+}
 const ofChat = (id: string): Write => ({ kind: "chat", id, chat: id });
 const ofMessage = (m: { id: string; chat: string }): Write => ({ kind: "message", id: m.id, chat: m.chat });
 
@@ -57,23 +60,17 @@ export const allChats = async (): Promise<Chat[]> => (await db()).getAll("chats"
 export const messagesOf = async (chat: string): Promise<Message[]> => (await db()).getAllFromIndex("messages", "chat", chat);
 export const allMessages = async (): Promise<Message[]> => (await db()).getAll("messages");
 
-export async function putChat(chat: Chat) {
-  await (await db()).put("chats", chat);
-  tell([ofChat(chat.id)]);
-}
+export const putChat = (chat: Chat) => telling([ofChat(chat.id)], async () => (await db()).put("chats", chat));
 
-export async function putMessage(message: Message) {
-  await (await db()).put("messages", message);
-  tell([ofMessage(message)]);
-}
+export const putMessage = (message: Message) => telling([ofMessage(message)], async () => (await db()).put("messages", message));
 
-export async function putAll(chats: Chat[], messages: Message[]) {
-  const tx = (await db()).transaction(["chats", "messages"], "readwrite");
-  for (const chat of chats) void tx.objectStore("chats").put(chat);
-  for (const message of messages) void tx.objectStore("messages").put(message);
-  await tx.done;
-  tell([...chats.map(c => ofChat(c.id)), ...messages.map(ofMessage)]);
-}
+export const putAll = (chats: Chat[], messages: Message[]) =>
+  telling([...chats.map(c => ofChat(c.id)), ...messages.map(ofMessage)], async () => {
+    const tx = (await db()).transaction(["chats", "messages"], "readwrite");
+    for (const chat of chats) void tx.objectStore("chats").put(chat);
+    for (const message of messages) void tx.objectStore("messages").put(message);
+    await tx.done;
+  });
 
 /** What the server has of these: as it is there, or deleted. */
 export async function takeOver(items: { kind: "chat" | "message"; id: string; value: Chat | Message | null }[]) {
@@ -105,21 +102,21 @@ export async function everythingOfOwn(): Promise<{ chats: Chat[]; messages: Mess
   return out;
 }
 
-export async function removeMessages(chat: string, ids: string[]) {
-  const tx = (await db()).transaction("messages", "readwrite");
-  for (const id of ids) void tx.store.delete(id);
-  await tx.done;
-  tell(ids.map(id => ofMessage({ id, chat })));
-}
+export const removeMessages = (chat: string, ids: string[]) =>
+  telling(ids.map(id => ofMessage({ id, chat })), async () => {
+    const tx = (await db()).transaction("messages", "readwrite");
+    for (const id of ids) void tx.store.delete(id);
+    await tx.done;
+  });
 
-export async function removeChat(id: string) {
-  const tx = (await db()).transaction(["chats", "messages"], "readwrite");
-  void tx.objectStore("chats").delete(id);
-  const index = tx.objectStore("messages").index("chat");
-  for (let cursor = await index.openCursor(id); cursor; cursor = await cursor.continue()) void cursor.delete();
-  await tx.done;
-  tell([ofChat(id)]);
-}
+export const removeChat = (id: string) =>
+  telling([ofChat(id)], async () => {
+    const tx = (await db()).transaction(["chats", "messages"], "readwrite");
+    void tx.objectStore("chats").delete(id);
+    const index = tx.objectStore("messages").index("chat");
+    for (let cursor = await index.openCursor(id); cursor; cursor = await cursor.continue()) void cursor.delete();
+    await tx.done;
+  });
 
 /** Answers that ran when the page was left. */
 export async function interrupted(): Promise<Message[]> {

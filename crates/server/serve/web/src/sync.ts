@@ -20,6 +20,8 @@ const [LAST_USER, SEQ, UNSENT, COPIED] = ["octet.store.user", "octet.store.seq."
 /** How long a write waits for further ones, and how often the server is asked while somebody looks and while not. */
 const [WAIT_MS, LOOK_MS, QUIET_MS] = [700, 3000, 30_000];
 const REFRESH_MS = 800;
+/** When a request counts as lost: a connection that a phone's sleep has cut may never say so, and the next one waits for it. */
+const LOST_MS = 30_000;
 /** Length of one request, roughly. */
 const CHARS_MAX = 4 << 20;
 /** What a browser sends while the page is left. */
@@ -28,6 +30,8 @@ const LEAVING_CHARS_MAX = 60_000;
 let user = "";
 let seq = 0;
 let unsent = new Map<string, store.Write>();
+/** What is on its way: nobody knows yet whether it arrives. */
+let underWay = new Map<string, store.Write>();
 let timer = 0;
 let sending: Promise<void> | null = null;
 
@@ -39,20 +43,24 @@ export function setBusy(f: (id: string) => boolean) {
   isBusy = f;
 }
 
+const all = () => [...new Map([...underWay, ...unsent]).values()];
+
 function keepUnsent() {
   try {
-    localStorage.setItem(UNSENT + user, JSON.stringify([...unsent.values()]));
+    localStorage.setItem(UNSENT + user, JSON.stringify(all()));
   } catch {
     // They are sent while the page is open.
   }
 }
+
+const ask = (since: number) => json<Changes>(`page-store?since=${since}`, { signal: AbortSignal.timeout(LOST_MS) });
 
 /** Asks the server whether it keeps conversations, and for whom. Chooses the database; gives whether the server keeps them. Without a server
  *  it is as it was last time. */
 export async function begin(): Promise<boolean> {
   let kept: Changes;
   try {
-    kept = await json<Changes>(`page-store?since=${Number.MAX_SAFE_INTEGER}`);
+    kept = await ask(Number.MAX_SAFE_INTEGER);
   } catch {
     kept = { kept: Boolean(localStorage.getItem(LAST_USER)), user: localStorage.getItem(LAST_USER) ?? "" };
   }
@@ -125,13 +133,15 @@ async function send() {
       chars += size;
       items.push(item);
     }
-    for (const item of items) unsent.delete(item.id);
+    underWay = new Map(items.map(({ kind, id, chat }) => [id, { kind, id, chat }]));
+    for (const id of underWay.keys()) unsent.delete(id);
     try {
-      await call("page-store", { method: "POST", body: JSON.stringify({ items }) });
+      await call("page-store", { method: "POST", body: JSON.stringify({ items }), signal: AbortSignal.timeout(LOST_MS) });
     } catch (e) {
-      for (const { kind, id, chat } of items) if (!unsent.has(id)) unsent.set(id, { kind, id, chat });
+      unsent = new Map([...underWay, ...unsent]);
       throw e;
     } finally {
+      underWay = new Map();
       keepUnsent();
     }
   }
@@ -140,9 +150,9 @@ async function send() {
 /** Takes what is new on the server. */
 async function pull() {
   for (;;) {
-    const changes = await json<Changes>(`page-store?since=${seq}`);
+    const changes = await ask(seq);
     if (!changes.kept || changes.user !== user) return;
-    const items = (changes.items ?? []).filter(item => !unsent.has(item.id) && !isBusy(item.id));
+    const items = (changes.items ?? []).filter(item => !unsent.has(item.id) && !underWay.has(item.id) && !isBusy(item.id));
     if (items.length) {
       const here = new Map((await store.current(items)).map(item => [item.id, JSON.stringify(item.value)]));
       const fresh = items.filter(item => here.get(item.id) !== JSON.stringify(item.value));
@@ -155,9 +165,9 @@ async function pull() {
   }
 }
 
-store.written.push(all => {
+store.written.push(writes => {
   if (!user) return;
-  for (const w of all) unsent.set(w.id, w);
+  for (const w of writes) unsent.set(w.id, w);
   keepUnsent();
   next();
 });
@@ -168,8 +178,8 @@ addEventListener("visibilitychange", () => {
 
 // The last writes, if they are short; the others are sent when the page is opened again.
 addEventListener("pagehide", () => {
-  if (!user || !unsent.size) return;
-  void store.current([...unsent.values()]).then(items => {
+  if (!user || !all().length) return;
+  void store.current(all()).then(items => {
     const body = JSON.stringify({ items });
     if (body.length < LEAVING_CHARS_MAX) fetch("page-store", { method: "POST", body, headers: headers(), keepalive: true }).catch(() => {});
   });
