@@ -56,7 +56,7 @@ after(async () => {
   octet?.kill("SIGKILL");
   provider?.closeAllConnections();
   provider?.close();
-  rmSync(folder, { recursive: true, force: true });
+  if (folder) rmSync(folder, { recursive: true, force: true });
 });
 
 /** A test with a page of its own; at its end nothing may have gone wrong in it, and the key may stand in no address. */
