@@ -13,6 +13,8 @@ mod keys_cli;
 mod larger;
 mod llama_cpp;
 mod machine;
+#[cfg(unix)]
+mod mcp;
 mod measure;
 mod plan;
 mod quantize;

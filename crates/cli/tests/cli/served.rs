@@ -12,9 +12,9 @@ use crate::common::Place;
 const TIME_MAX: Duration = Duration::from_secs(120);
 
 /// A server, which ends with the test.
-struct Served {
+pub struct Served {
     process: Child,
-    port: u16,
+    pub port: u16,
 }
 
 impl Served {
@@ -32,13 +32,25 @@ impl Served {
         (0..5).find_map(|_| Self::try_start(place, model, flags, log())).expect("it finds a port")
     }
 
-    /// `None` if it ended.
-    fn try_start(place: &Place, model: &str, flags: &[&str], log: Stdio) -> Option<Self> {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        Self::try_command(place.command(&["serve", model, "-t", "1", "-c", "16384"]), port, flags, log)
+    /// Serves what a router's file names; its models are loaded when they are asked for.
+    pub fn start_config(place: &Place, file: &str) -> Self {
+        let command = || place.command(&["serve", "--config", file, "-t", "1"]);
+        let start = || Self::try_until("\"ready\"", command(), free_port(), &[], Stdio::null());
+        (0..5).find_map(|_| start()).expect("it finds a port")
     }
 
-    fn try_command(mut command: Command, port: u16, flags: &[&str], log: Stdio) -> Option<Self> {
+    /// `None` if it ended.
+    fn try_start(place: &Place, model: &str, flags: &[&str], log: Stdio) -> Option<Self> {
+        let command = place.command(&["serve", model, "-t", "1", "-c", "16384"]);
+        Self::try_command(command, free_port(), flags, log)
+    }
+
+    fn try_command(command: Command, port: u16, flags: &[&str], log: Stdio) -> Option<Self> {
+        Self::try_until("\"loaded\":1.0", command, port, flags, log)
+    }
+
+    /// Waits until `/ready` answers with this.
+    fn try_until(ready: &str, mut command: Command, port: u16, flags: &[&str], log: Stdio) -> Option<Self> {
         command
             .args(["--port", &port.to_string()])
             .args(flags)
@@ -48,7 +60,7 @@ impl Served {
         let mut served = Self { process: command.spawn().unwrap(), port };
         soon("the model is loaded", || {
             let ended = served.process.try_wait().unwrap().is_some();
-            ended || served.get("/ready").contains("\"loaded\":1.0")
+            ended || served.get("/ready").contains(ready)
         });
         served.process.try_wait().unwrap().is_none().then_some(served)
     }
@@ -69,8 +81,12 @@ impl Served {
         out
     }
 
-    fn get(&self, path: &str) -> String {
+    pub fn get(&self, path: &str) -> String {
         self.ask(&format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"))
+    }
+
+    pub fn post(&self, path: &str, body: &str) -> String {
+        self.ask(&post(path, body))
     }
 
     /// Answers that are being generated.
@@ -96,6 +112,10 @@ impl Served {
     }
 }
 
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
 /// Waits for `what`.
 #[track_caller]
 fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -114,11 +134,37 @@ impl Drop for Served {
 }
 
 fn completion(more: &str) -> String {
-    let body = format!("{{\"model\": \"model\", \"prompt\": \"Hi\", \"ignore_eos\": true, {more}}}");
-    format!(
-        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
-        body.len()
+    post(
+        "/v1/completions",
+        &format!("{{\"model\": \"model\", \"prompt\": \"Hi\", \"ignore_eos\": true, {more}}}"),
     )
+}
+
+fn post(path: &str, body: &str) -> String {
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}",
+        body.len()
+    );
+    format!("{head}\r\nconnection: close\r\n\r\n{body}")
+}
+
+#[test]
+fn ps_shows_what_is_loaded_and_stop_unloads_it() {
+    let place = Place::with_model("qwen3", "q8_0");
+    let served = Served::start(&place, Stdio::null);
+    let url = format!("http://127.0.0.1:{}", served.port);
+    let listed = || place.octet(&["ps", "--url", &url]).ok().stdout;
+    assert!(
+        listed().lines().any(|l| l.starts_with("model ") && l.trim_end().ends_with("16384")),
+        "{}",
+        listed()
+    );
+    place.octet(&["stop", "other", "--url", &url]).fails(1, &["other"]);
+    place.octet(&["stop", "model", "--url", &url]).ok();
+    soon("it is unloaded", || !listed().lines().any(|l| l.starts_with("model ")));
+    // The next request loads it again.
+    assert!(served.ask(&completion("\"max_tokens\": 2")).starts_with("HTTP/1.1 200"));
+    assert!(listed().contains("\nmodel "));
 }
 
 #[test]
@@ -246,7 +292,6 @@ fn a_hangup_without_a_configuration_drains() {
 /// `octet serve` with few files, as a shell sets them; the hard limit, too.
 fn limited(place: &Place, files: u32, log: impl Fn() -> Stdio) -> Served {
     let start = || {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let octet = place.command(&[]);
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(format!("ulimit -n {files}; exec \"$0\" serve model.gguf -t 1 -c 1024 \"$@\""));
@@ -255,7 +300,7 @@ fn limited(place: &Place, files: u32, log: impl Fn() -> Stdio) -> Served {
             .current_dir(place.dir.path())
             .env_clear()
             .env("HOME", place.dir.path());
-        Served::try_command(shell, port, &[], log())
+        Served::try_command(shell, free_port(), &[], log())
     };
     (0..5).find_map(|_| start()).expect("it finds a port")
 }
