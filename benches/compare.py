@@ -37,6 +37,12 @@ def layers8(quant):
     return [SHAPE, "--layers", "8", "--quant", quant], [([RTR], ["pp512", "tg64"])]
 
 
+def other(shape, layers, quant="q4_k_m", engines=(RTR,)):
+    """A model of another family: one token, a prompt, a long one, four sequences."""
+    tests = ["pp512", "tg64"], ["pp4096"], ["tg64 @ d8192"], ["pp512 x4", "tg64 x4"]
+    return [shape, "--layers", str(layers), "--quant", quant], [(list(engines), t) for t in tests]
+
+
 MODELS = {
     "8L": ([SHAPE, "--layers", "8", "--quant", "q4_k_m"],
            [([LLAMA, RTR], ["pp512", "tg64"]), ([RTR], ["pp3500"]), ([RTR], ["tg64 @ d4096"]), ([RTR], ["pp512 x4", "tg64 x4"]), ([RTR], ["tg64 x8"])]),
@@ -44,6 +50,10 @@ MODELS = {
     "8L-avx2": layers8("q4_k_m"),
     **{f"8L-{quant}": layers8(quant) for quant in ["q4_0", "q5_k", "q6_k", "q8_0", "iq4_xs", "mxfp4", "bf16"]},
     "8L-busy": (layers8("q4_k_m")[0], [([RTR], ["tg128"])]),
+    "gemma4-6L": other("gemma4-26b-a4b", 6),
+    "gpt-oss-8L": other("gpt-oss-20b", 8, "mxfp4_moe"),
+    "glm-flash-8L": other("glm-4.7-flash", 8),
+    "next-4L": other("qwen3-next-80b-a3b", 4),
     "smollm2": (None, [([LLAMA, RTR], ["pp512", "tg128"])]),
 }
 # Flags of `octet bench` for a model's rows, and whose file they are measured with.
@@ -74,7 +84,7 @@ def model(args, name):
     made, _ = MODELS[name]
     if made is None:
         return subprocess.check_output([args.octet, "pull", "smollm2:135m"], text=True).splitlines()[-1]
-    path = args.models / f"{SHAPE}-{FILES.get(name, name)}.gguf"
+    path = args.models / f"{made[0]}-{FILES.get(name, name)}.gguf"
     if not path.exists():
         args.models.mkdir(parents=True, exist_ok=True)
         subprocess.check_call([args.octet, "synth", *made, "-o", path])

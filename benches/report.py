@@ -24,6 +24,10 @@ TITLES = {
     "8L-mxfp4": "8 layers, MXFP4",
     "8L-bf16": "8 layers, BF16",
     "8L-busy": "8 layers, Q4_K_M, beside a program that is busy for 5 ms of every 25 ms",
+    "gemma4-6L": "6 layers of Gemma 4 26B-A4B, Q4_K_M",
+    "gpt-oss-8L": "8 layers of gpt-oss-20b, MXFP4 experts, Q8_0",
+    "glm-flash-8L": "8 layers of GLM-4.7-Flash, Q4_K_M",
+    "next-4L": "4 layers of Qwen3-Next-80B-A3B, Q4_K_M",
     "smollm2": "SmolLM2-135M-Instruct, Q4_1 (dense)",
 }
 

@@ -1,5 +1,6 @@
 //! Shapes of published models, from their config.json. Called by the CLI by name.
 
+use crate::listing::{self, Listing};
 use crate::{Error, GdnShape, MoeShape, RopeScaling, Shape};
 
 /// The names that [`shape`] knows, one for each shape and alias.
@@ -49,6 +50,11 @@ const NAMES: &[Entry] = &[
     (&["llama-3.2-1b", "llama3.2-1b"], || tied(llama3(2048, 16, 64, 8192, LLAMA_3_2_FACTOR))),
     (&["smollm2-135m"],      smollm2_135m),
     (&["mixtral-8x7b"],      mixtral_8x7b),
+    (&["gpt-oss-20b"],       || listed("gpt-oss", &listing::GPT_OSS_20B, 2880, 24, 201_088)),
+    (&["gemma4-26b-a4b"],    || tied(listed("gemma4", &listing::GEMMA4_26B_A4B, 2816, 30, 262_144))),
+    (&["glm-4.7-flash"],     || listed("deepseek2", &listing::GLM_4_7_FLASH, 2048, 47, 154_880)),
+    (&["qwen3-next-80b-a3b", "qwen3-coder-next"],
+                             || listed("qwen3next", &listing::QWEN3_NEXT_80B_A3B, 2048, 48, 151_936)),
 ];
 
 /// What follows attention in every layer.
@@ -98,7 +104,19 @@ fn plain(
         tied: false,
         qkv_bias: false,
         mtp: false,
+        listing: None,
     }
+}
+
+fn listed(
+    architecture: &'static str,
+    listing: &'static Listing,
+    hidden: usize,
+    layers: usize,
+    vocab: usize,
+) -> Shape {
+    let shape = plain(architecture, hidden, layers, (0, 0), Ffn::Dense(0));
+    Shape { vocab, real_vocab: vocab, listing: Some(listing), ..shape }
 }
 
 fn qwen35(hidden: usize, layers: usize, heads: (usize, usize), v_heads: usize, ffn: Ffn) -> Shape {

@@ -7,6 +7,7 @@
 
 mod error;
 pub mod known;
+mod listing;
 mod metadata;
 mod mix;
 mod plan;
@@ -17,6 +18,7 @@ mod tokenizer;
 mod write;
 
 pub use error::Error;
+pub use listing::Listing;
 pub use mix::Mix;
 pub use shape::{GdnShape, MoeShape, RopeScaling, Shape};
 pub use tiny::{TINY_ARCHITECTURES, tiny, tiny_shape};

@@ -17,6 +17,8 @@ pub enum Mix {
     /// Q4_K_M: Q4_K, with Q6_K for the output head and half of the down and value projections, and Q5_K for the fused
     /// projection of Gated DeltaNet.
     Q4KM,
+    /// MXFP4_MOE: experts in MXFP4, all other matrices in Q8_0, as gpt-oss is published.
+    Mxfp4Moe,
 }
 
 /// A matrix and its position in the model.
@@ -41,13 +43,14 @@ impl Mix {
     }
 
     fn all() -> impl Iterator<Item = Self> {
-        T::ALL.iter().map(|&t| Self::Of(t)).chain([Self::Q4KM])
+        T::ALL.iter().map(|&t| Self::Of(t)).chain([Self::Q4KM, Self::Mxfp4Moe])
     }
 
     /// `general.file_type` of such files, where one is defined.
     pub fn file_type(self) -> Option<u64> {
         Some(match self {
             Self::Q4KM => 15,
+            Self::Mxfp4Moe => 38,
             Self::Of(t) => match t {
                 T::F32 => 0,
                 T::F16 => 1,
@@ -78,6 +81,8 @@ impl Mix {
         let is_down = p.stem.starts_with("ffn_down");
         match self {
             Self::Of(t @ (T::F32 | T::F16 | T::BF16 | T::Q8_0)) => t,
+            Self::Mxfp4Moe if p.stem.ends_with("_exps") => T::MXFP4,
+            Self::Mxfp4Moe => T::Q8_0,
             _ if p.stem == "output" => T::Q6_K,
             Self::Of(t @ (T::IQ4_NL | T::IQ4_XS)) => match p.stem {
                 "attn_qkv" | "attn_v" => T::Q5_K,
@@ -122,6 +127,7 @@ impl fmt::Display for Mix {
         match self {
             Self::Of(t) => f.pad(&t.name().to_ascii_lowercase()),
             Self::Q4KM => f.pad("q4_k_m"),
+            Self::Mxfp4Moe => f.pad("mxfp4_moe"),
         }
     }
 }

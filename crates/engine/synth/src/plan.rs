@@ -29,6 +29,9 @@ pub(crate) enum Fill {
 
 /// The tensors of `shape`, in the order of a converted file.
 pub(crate) fn plan(shape: &Shape, mix: Mix) -> Vec<Planned> {
+    if let Some(listing) = shape.listing {
+        return listing.plan(shape, mix);
+    }
     let mut p = Planner { shape, mix, out: Vec::new(), values: 0 };
     let hidden = shape.hidden;
     // As the head's rows are the embedding's when tied, and logits should be a few units wide, so is the table smaller.

@@ -1,6 +1,6 @@
 //! The dimensions of a model, which determine its tensors. Made by `known` and by tests.
 
-use crate::Error;
+use crate::{Error, Listing};
 
 /// Most layers that a made-up model may have.
 const MAX_LAYERS: usize = 512;
@@ -48,6 +48,9 @@ pub struct Shape {
     pub qkv_bias: bool,
     /// One multi-token-prediction block after the layers.
     pub mtp: bool,
+    /// The model's keys and tensors, where the numbers above don't describe it: of them only the widths of the stream and the table, the
+    /// layers and `tied` count then.
+    pub listing: Option<&'static Listing>,
 }
 
 /// Mixture-of-experts dimensions.

@@ -48,6 +48,26 @@ fn the_35b_reads_two_gigabytes_a_token() {
     );
 }
 
+/// What model cards say of these models: all parameters, and those that a token uses without the table, in billions; bytes of keys and values
+/// of a position.
+#[test]
+fn listed_models_are_as_large_as_published() {
+    for (name, all, active, kv) in [
+        ("gpt-oss-20b", "20.91", "3.61", 24 * 8 * 64 * 4),
+        ("gemma4-26b-a4b", "25.23", "3.82", 5 * 2 * 512 * 4 + 25 * 8 * 256 * 4),
+        // 47 layers of a latent of 512 and a rotated part of 64.
+        ("glm-4.7-flash", "29.94", "3.58", 47 * 576 * 2),
+        ("qwen3-next-80b-a3b", "79.67", "3.56", 12 * 2 * 256 * 4),
+    ] {
+        let r = report(name, Mix::Q4KM, None);
+        let found = (r.parameters as f64 / 1e9, r.active_parameters as f64 / 1e9);
+        assert_eq!(format!("{:.2} {:.2}", found.0, found.1), format!("{all} {active}"), "{name}");
+        assert_eq!(r.kv_bytes_per_position(KvType::F16.into()), kv, "{name}");
+        let few = report(name, Mix::Q4KM, Some(2));
+        assert!(few.bytes < r.bytes / 4, "{name}");
+    }
+}
+
 /// Counted tensor by tensor from a file of eight layers.
 #[test]
 fn eight_layers_to_the_byte() {
