@@ -46,6 +46,7 @@ mod tokenize;
 mod units;
 mod usage;
 mod usage_error;
+mod wrap;
 
 use std::process::ExitCode;
 

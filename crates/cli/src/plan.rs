@@ -75,6 +75,9 @@ enum Size {
 
 /// The mixes that are computed.
 const MIXES: [&str; 3] = ["q4_k_m", "q6_k", "q8_0"];
+/// The only quantisation of models that were trained in it, and its mix.
+const OWN: &str = "MXFP4";
+const OWN_MIX: [&str; 1] = ["mxfp4_moe"];
 /// Quantisations that are published, smallest first. Those with UD- are Unsloth's.
 static QUANTS: [(&str, Size); 21] = [
     ("UD-IQ2_XXS", Size::Share(0.556)),
@@ -154,12 +157,21 @@ struct Fit {
     speed: Option<(f64, f64)>,
 }
 
+/// Which quantisations of a model are published.
+#[derive(Clone, Copy, PartialEq)]
+enum Quants {
+    Usual,
+    /// With Unsloth's own.
+    Dynamic,
+    /// What it was trained in: gpt-oss in MXFP4.
+    Own,
+}
+
 /// A published model.
 struct Published {
     name: &'static str,
-    /// Whether Unsloth's own quantisations are published.
-    has_dynamic: bool,
-    /// In each mix of [`MIXES`].
+    quants: Quants,
+    /// In each mix of [`MIXES`], or in [`OWN_MIX`].
     reports: Vec<Report>,
 }
 
@@ -176,9 +188,10 @@ impl Published {
     /// In all quantisations that are published, smallest first.
     fn variants(&self) -> impl Iterator<Item = Variant<'_>> {
         let published = move |(quant, _): &&(&str, Size)| match quant.starts_with("UD-") {
-            is_dynamic if self.has_dynamic => is_dynamic || !is_small(quant),
+            is_dynamic if self.quants == Quants::Dynamic => is_dynamic || !is_small(quant),
             is_dynamic => !is_dynamic,
         };
+        let quants = if self.quants == Quants::Own { &[(OWN, Size::Mix(0))][..] } else { &QUANTS };
         let of_model = move |(quant, size): &(&'static str, Size)| {
             let (mix, share) = match *size {
                 Size::Mix(mix) => (mix, 1.0),
@@ -186,7 +199,7 @@ impl Published {
             };
             Variant { name: self.name, quant, report: &self.reports[mix], share }
         };
-        QUANTS.iter().filter(published).map(of_model)
+        quants.iter().filter(published).map(of_model)
     }
 }
 
@@ -316,15 +329,21 @@ fn published() -> anyhow::Result<Vec<Published>> {
             let mix: Mix = mix.parse()?;
             Ok(Report::new(&octet_synth::synthetic(&shape, mix, None, 0)?)?)
         };
-        let first = report(MIXES[0])?;
+        let quants = match entry.quant {
+            OWN => Quants::Own,
+            _ if entry.repo.starts_with("unsloth/") => Quants::Dynamic,
+            _ => Quants::Usual,
+        };
+        let mixes = if quants == Quants::Own { &OWN_MIX[..] } else { &MIXES };
+        let first = report(mixes[0])?;
         if all.iter().any(|other| other.reports[0].bytes == first.bytes) {
             continue;
         }
         let mut reports = vec![first];
-        for mix in &MIXES[1..] {
+        for mix in &mixes[1..] {
             reports.push(report(mix)?);
         }
-        all.push(Published { name: entry.name, has_dynamic: entry.repo.starts_with("unsloth/"), reports });
+        all.push(Published { name: entry.name, quants, reports });
     }
     all.sort_by_key(|model| model.reports[0].parameters);
     Ok(all)

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use octet_engine::experts::{ExpertUsage, LayerUsage};
 
-use super::wrap::Wrap;
+use crate::wrap::Wrap;
 
 /// How cells are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

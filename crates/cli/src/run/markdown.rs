@@ -1,7 +1,7 @@
 //! Simple Markdown on a terminal: headings, bold, code and lists, styled and wrapped while the text is streamed. Called by
 //! `run::print`. Not a library: those render whole documents, and here each piece is written when it arrives and cannot be changed.
 
-use super::wrap::Wrap;
+use crate::wrap::Wrap;
 
 const BOLD: &str = "\x1b[1m";
 const BOLD_END: &str = "\x1b[22m";

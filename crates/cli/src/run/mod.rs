@@ -11,7 +11,6 @@ mod print;
 mod session;
 mod state;
 mod tools;
-mod wrap;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;

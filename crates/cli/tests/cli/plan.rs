@@ -15,12 +15,14 @@ fn find<'a>(plan: &'a Value, model: &str, quant: &str) -> Option<&'a Value> {
 
 #[test]
 fn weights_are_as_large_as_published_files() {
-    let plan = plan(&["--ram", "64"]);
+    let plan = plan(&["--ram", "80"]);
     // Bytes of the files on the hub, their metadata included.
     for (model, quant, bytes) in [
         ("qwen3:8b", "Q4_K_M", 5_027_783_488.0),
         ("qwen3:8b", "Q8_0", 8_709_518_624.0),
         ("qwen3:30b-a3b", "Q4_K_M", 18_556_685_792.0),
+        ("gpt-oss:20b", "MXFP4", 12_109_566_560.0),
+        ("gpt-oss:120b", "MXFP4", 63_387_346_208.0),
     ] {
         let found = find(&plan, model, quant).expect("it fits")["weight_bytes"].as_f64().expect("a number");
         assert!((found / bytes - 1.0).abs() < 0.01, "{model} {quant}: {found} {bytes}");

@@ -1,6 +1,8 @@
 //! Shapes of published models, from their config.json. Called by the CLI by name.
 
-use crate::listing::{self, Listing};
+use std::sync::Arc;
+
+use crate::listing::{self, Gemma, Listing};
 use crate::{Error, GdnShape, MoeShape, RopeScaling, Shape};
 
 /// The names that [`shape`] knows, one for each shape and alias.
@@ -47,14 +49,22 @@ const NAMES: &[Entry] = &[
     (&["qwen3-0.6b"],        || tied(qwen3(1024, 28, (16, 8), Ffn::Dense(3072)))),
     (&["qwen2.5-7b"],        qwen2_5_7b),
     (&["llama-3.1-8b"],      || llama3(4096, 32, 128, 14336, LLAMA_3_1_FACTOR)),
+    (&["llama-3.2-3b", "llama3.2-3b"], || tied(Shape { heads: 24, ..llama3(3072, 28, 128, 8192, LLAMA_3_2_FACTOR) })),
     (&["llama-3.2-1b", "llama3.2-1b"], || tied(llama3(2048, 16, 64, 8192, LLAMA_3_2_FACTOR))),
     (&["smollm2-135m"],      smollm2_135m),
     (&["mixtral-8x7b"],      mixtral_8x7b),
-    (&["gpt-oss-20b"],       || listed("gpt-oss", &listing::GPT_OSS_20B, 2880, 24, 201_088)),
-    (&["gemma4-26b-a4b"],    || tied(listed("gemma4", &listing::GEMMA4_26B_A4B, 2816, 30, 262_144))),
-    (&["glm-4.7-flash"],     || listed("deepseek2", &listing::GLM_4_7_FLASH, 2048, 47, 154_880)),
-    (&["qwen3-next-80b-a3b", "qwen3-coder-next"],
-                             || listed("qwen3next", &listing::QWEN3_NEXT_80B_A3B, 2048, 48, 151_936)),
+    // hidden, layers, rows of the table
+    (&["gpt-oss-20b"],       || listed("gpt-oss", listing::gpt_oss(32), 2880, 24, 201_088)),
+    (&["gpt-oss-120b"],      || listed("gpt-oss", listing::gpt_oss(128), 2880, 36, 201_088)),
+    (&["gemma4-26b-a4b"],    || gemma4(30, Gemma { hidden: 2816, heads: 16, kv_heads: [8, 2], head_dims: [256, 512], inner: 2112, experts: Some((128, 704)) })),
+    (&["gemma4-31b"],        || gemma4(60, Gemma { hidden: 5376, heads: 32, kv_heads: [16, 4], head_dims: [256, 512], inner: 21504, experts: None })),
+    (&["gemma3-4b"],         || gemma3(34, 2560, (8, 4), 256, 10240)),
+    (&["gemma3-12b"],        || gemma3(48, 3840, (16, 8), 256, 15360)),
+    (&["gemma3-27b"],        || gemma3(62, 5376, (32, 16), 128, 21504)),
+    (&["glm-4.7-flash", "glm-4.7-flash-30b-a3b"],
+                             || listed("deepseek2", listing::glm_4_7_flash(), 2048, 47, 154_880)),
+    (&["qwen3-next-80b-a3b", "qwen3-coder-next", "qwen3-coder-next-80b-a3b"],
+                             || listed("qwen3next", listing::qwen3_next(), 2048, 48, 151_936)),
 ];
 
 /// What follows attention in every layer.
@@ -108,15 +118,18 @@ fn plain(
     }
 }
 
-fn listed(
-    architecture: &'static str,
-    listing: &'static Listing,
-    hidden: usize,
-    layers: usize,
-    vocab: usize,
-) -> Shape {
+fn listed(architecture: &'static str, listing: Listing, hidden: usize, layers: usize, vocab: usize) -> Shape {
     let shape = plain(architecture, hidden, layers, (0, 0), Ffn::Dense(0));
-    Shape { vocab, real_vocab: vocab, listing: Some(listing), ..shape }
+    Shape { vocab, real_vocab: vocab, listing: Some(Arc::new(listing)), ..shape }
+}
+
+fn gemma4(layers: usize, g: Gemma) -> Shape {
+    tied(listed("gemma4", listing::gemma4(&g), g.hidden, layers, 262_144))
+}
+
+fn gemma3(layers: usize, hidden: usize, (heads, kv): (usize, usize), head_dim: usize, inner: usize) -> Shape {
+    let g = Gemma { hidden, heads, kv_heads: [kv; 2], head_dims: [head_dim; 2], inner, experts: None };
+    tied(listed("gemma3", listing::gemma3(&g), hidden, layers, 262_144))
 }
 
 fn qwen35(hidden: usize, layers: usize, heads: (usize, usize), v_heads: usize, ffn: Ffn) -> Shape {
@@ -224,6 +237,7 @@ mod tests {
         // these files also hold the table of rotary divisors, one for each pair of a head's dimensions
         assert_eq!(parameters("llama-3.1-8b"), 8_030_261_248 + 64);
         assert_eq!(parameters("llama-3.2-1b"), 1_235_814_400 + 32);
+        assert_eq!(parameters("llama-3.2-3b"), 3_212_749_824 + 64);
         // what model cards round to, of the language model without its multi-token-prediction block
         for (name, low, high) in [
             ("qwen3.6-35b-a3b", 34.6e9, 35.0e9),

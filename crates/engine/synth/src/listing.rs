@@ -14,9 +14,9 @@ pub struct Listing {
     every: usize,
     /// Layers at the front that are of a kind of their own in their feed-forward part.
     leading: usize,
-    keys: &'static [(&'static str, Key)],
+    keys: Vec<(&'static str, Key)>,
     /// Tensors of a layer, without `blk.N.`.
-    tensors: &'static [(Of, &'static str, &'static [usize])],
+    tensors: Vec<(Of, &'static str, Vec<usize>)>,
     /// Divisors of rotary frequencies, and how many of them turn.
     divisors: Option<(usize, usize)>,
     /// The rule by which its tokenizer cuts texts.
@@ -26,12 +26,12 @@ pub struct Listing {
 /// The value of a key.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Key {
-    Int(u64),
+    Int(usize),
     Float(f64),
     Text(&'static str),
     Flag(bool),
     /// One for each layer: of most, and of the second kind.
-    Ints(u64, u64),
+    Ints(usize, usize),
     Flags(bool, bool),
 }
 
@@ -49,133 +49,180 @@ enum Of {
 use Key::{Flag, Flags, Float, Int, Ints, Text};
 use Of::{AfterLeading, All, First, Leading, Second};
 
-/// gpt-oss-20b: 3.6 of 20.9 billion parameters a token; windows in every second layer.
+/// gpt-oss: 20b has 24 layers of 32 experts and uses 3.6 of 20.9 billion parameters a token, 120b 36 of 128 and 5.1 of 116.8. Windows in every
+/// second layer.
 #[rustfmt::skip] // a table
-pub(crate) static GPT_OSS_20B: Listing = Listing {
-    every: 2, leading: 0, divisors: None, pre: "gpt-4o",
-    keys: &[
-        ("context_length", Int(131_072)), ("feed_forward_length", Int(2880)), ("expert_feed_forward_length", Int(2880)),
-        ("attention.head_count", Int(64)), ("attention.head_count_kv", Int(8)),
-        ("attention.key_length", Int(64)), ("attention.value_length", Int(64)),
-        ("attention.sliding_window", Int(128)), ("attention.layer_norm_rms_epsilon", Float(1e-5)),
-        ("rope.freq_base", Float(150_000.0)), ("rope.scaling.type", Text("yarn")), ("rope.scaling.factor", Float(32.0)),
-        ("rope.scaling.original_context_length", Int(4096)),
-        ("expert_count", Int(32)), ("expert_used_count", Int(4)),
-    ],
-    tensors: &[
-        (All, "attn_norm.weight", &[2880]),
-        (All, "attn_q.weight", &[4096, 2880]), (All, "attn_q.bias", &[4096]),
-        (All, "attn_k.weight", &[512, 2880]), (All, "attn_k.bias", &[512]),
-        (All, "attn_v.weight", &[512, 2880]), (All, "attn_v.bias", &[512]),
-        (All, "attn_output.weight", &[2880, 4096]), (All, "attn_output.bias", &[2880]),
-        (All, "attn_sinks.weight", &[64]),
-        (All, "post_attention_norm.weight", &[2880]),
-        (All, "ffn_gate_inp.weight", &[32, 2880]), (All, "ffn_gate_inp.bias", &[32]),
-        (All, "ffn_gate_exps.weight", &[32, 2880, 2880]), (All, "ffn_gate_exps.bias", &[32, 2880]),
-        (All, "ffn_up_exps.weight", &[32, 2880, 2880]), (All, "ffn_up_exps.bias", &[32, 2880]),
-        (All, "ffn_down_exps.weight", &[32, 2880, 2880]), (All, "ffn_down_exps.bias", &[32, 2880]),
-    ],
-};
+pub(crate) fn gpt_oss(experts: usize) -> Listing {
+    Listing { every: 2, leading: 0, divisors: None, pre: "gpt-4o",
+        keys: vec![
+            ("context_length", Int(131_072)), ("feed_forward_length", Int(2880)), ("expert_feed_forward_length", Int(2880)),
+            ("attention.head_count", Int(64)), ("attention.head_count_kv", Int(8)),
+            ("attention.key_length", Int(64)), ("attention.value_length", Int(64)),
+            ("attention.sliding_window", Int(128)), ("attention.layer_norm_rms_epsilon", Float(1e-5)),
+            ("rope.freq_base", Float(150_000.0)), ("rope.scaling.type", Text("yarn")), ("rope.scaling.factor", Float(32.0)),
+            ("rope.scaling.original_context_length", Int(4096)),
+            ("expert_count", Int(experts)), ("expert_used_count", Int(4)),
+        ],
+        tensors: vec![
+            (All, "attn_norm.weight", vec![2880]),
+            (All, "attn_q.weight", vec![4096, 2880]), (All, "attn_q.bias", vec![4096]),
+            (All, "attn_k.weight", vec![512, 2880]), (All, "attn_k.bias", vec![512]),
+            (All, "attn_v.weight", vec![512, 2880]), (All, "attn_v.bias", vec![512]),
+            (All, "attn_output.weight", vec![2880, 4096]), (All, "attn_output.bias", vec![2880]),
+            (All, "attn_sinks.weight", vec![64]),
+            (All, "post_attention_norm.weight", vec![2880]),
+            (All, "ffn_gate_inp.weight", vec![experts, 2880]), (All, "ffn_gate_inp.bias", vec![experts]),
+            (All, "ffn_gate_exps.weight", vec![experts, 2880, 2880]), (All, "ffn_gate_exps.bias", vec![experts, 2880]),
+            (All, "ffn_up_exps.weight", vec![experts, 2880, 2880]), (All, "ffn_up_exps.bias", vec![experts, 2880]),
+            (All, "ffn_down_exps.weight", vec![experts, 2880, 2880]), (All, "ffn_down_exps.bias", vec![experts, 2880]),
+        ],
+    }
+}
 
-/// Gemma 4 26B-A4B: 3.8 of 25.2 billion parameters a token; every sixth layer attends to everything, with wider heads.
+/// What the sizes of a family's models differ in. Head sizes and key/value heads: of layers with a window, and of those without.
+pub(crate) struct Gemma {
+    pub hidden: usize,
+    pub heads: usize,
+    pub kv_heads: [usize; 2],
+    pub head_dims: [usize; 2],
+    pub inner: usize,
+    /// Experts and their width, beside the dense part; of each token eight.
+    pub experts: Option<(usize, usize)>,
+}
+
+/// Gemma 3: every sixth layer attends to everything.
 #[rustfmt::skip] // a table
-pub(crate) static GEMMA4_26B_A4B: Listing = Listing {
-    every: 6, leading: 0, divisors: Some((256, 64)), pre: "qwen2",
-    keys: &[
-        ("context_length", Int(262_144)), ("feed_forward_length", Int(2112)), ("expert_feed_forward_length", Int(704)),
-        ("attention.head_count", Int(16)), ("attention.head_count_kv", Ints(8, 2)),
-        ("attention.key_length", Int(512)), ("attention.value_length", Int(512)),
-        ("attention.key_length_swa", Int(256)), ("attention.value_length_swa", Int(256)),
+pub(crate) fn gemma3(g: &Gemma) -> Listing {
+    let (h, [kv, _], [d, _]) = (g.hidden, g.kv_heads, g.head_dims);
+    Listing { every: 6, leading: 0, divisors: None, pre: "qwen2",
+        keys: vec![
+            ("context_length", Int(131_072)), ("feed_forward_length", Int(g.inner)),
+            ("attention.head_count", Int(g.heads)), ("attention.head_count_kv", Int(kv)),
+            ("attention.key_length", Int(d)), ("attention.value_length", Int(d)),
+            ("attention.sliding_window", Int(1024)), ("attention.layer_norm_rms_epsilon", Float(1e-6)),
+            ("rope.freq_base", Float(1e6)), ("rope.scaling.type", Text("linear")), ("rope.scaling.factor", Float(8.0)),
+        ],
+        tensors: vec![
+            (All, "attn_norm.weight", vec![h]),
+            (All, "attn_q.weight", vec![g.heads * d, h]), (All, "attn_k.weight", vec![kv * d, h]), (All, "attn_v.weight", vec![kv * d, h]),
+            (All, "attn_output.weight", vec![h, g.heads * d]),
+            (All, "attn_q_norm.weight", vec![d]), (All, "attn_k_norm.weight", vec![d]),
+            (All, "post_attention_norm.weight", vec![h]), (All, "ffn_norm.weight", vec![h]), (All, "post_ffw_norm.weight", vec![h]),
+            (All, "ffn_gate.weight", vec![g.inner, h]), (All, "ffn_up.weight", vec![g.inner, h]), (All, "ffn_down.weight", vec![h, g.inner]),
+        ],
+    }
+}
+
+/// Gemma 4: 26B-A4B uses 3.8 of 25.2 billion parameters a token, 31B is dense. Every sixth layer attends to everything, with wider heads and
+/// keys that are the values.
+#[rustfmt::skip] // a table
+pub(crate) fn gemma4(g: &Gemma) -> Listing {
+    let (h, [kv, kv_all], [d, d_all]) = (g.hidden, g.kv_heads, g.head_dims);
+    let (q, q_all) = (g.heads * d, g.heads * d_all);
+    let mut keys = vec![
+        ("context_length", Int(262_144)), ("feed_forward_length", Int(g.inner)),
+        ("attention.head_count", Int(g.heads)), ("attention.head_count_kv", Ints(kv, kv_all)),
+        ("attention.key_length", Int(d_all)), ("attention.value_length", Int(d_all)),
+        ("attention.key_length_swa", Int(d)), ("attention.value_length_swa", Int(d)),
         ("attention.sliding_window", Int(1024)), ("attention.sliding_window_pattern", Flags(true, false)),
         ("attention.shared_kv_layers", Int(0)), ("attention.layer_norm_rms_epsilon", Float(1e-6)),
         ("rope.freq_base", Float(1e6)), ("rope.freq_base_swa", Float(1e4)),
-        ("rope.dimension_count", Int(512)), ("rope.dimension_count_swa", Int(256)),
+        ("rope.dimension_count", Int(d_all)), ("rope.dimension_count_swa", Int(d)),
         ("final_logit_softcapping", Float(30.0)), ("embedding_length_per_layer_input", Int(0)),
-        ("expert_count", Int(128)), ("expert_used_count", Int(8)),
-    ],
-    tensors: &[
-        (All, "attn_norm.weight", &[2816]),
-        (First, "attn_q.weight", &[4096, 2816]), (Second, "attn_q.weight", &[8192, 2816]),
-        (First, "attn_k.weight", &[2048, 2816]), (Second, "attn_k.weight", &[1024, 2816]),
-        (First, "attn_v.weight", &[2048, 2816]),
-        (First, "attn_output.weight", &[2816, 4096]), (Second, "attn_output.weight", &[2816, 8192]),
-        (First, "attn_q_norm.weight", &[256]), (Second, "attn_q_norm.weight", &[512]),
-        (First, "attn_k_norm.weight", &[256]), (Second, "attn_k_norm.weight", &[512]),
-        (All, "post_attention_norm.weight", &[2816]),
-        (All, "ffn_norm.weight", &[2816]), (All, "pre_ffw_norm_2.weight", &[2816]),
-        (All, "post_ffw_norm.weight", &[2816]), (All, "post_ffw_norm_1.weight", &[2816]), (All, "post_ffw_norm_2.weight", &[2816]),
-        (All, "ffn_gate.weight", &[2112, 2816]), (All, "ffn_up.weight", &[2112, 2816]), (All, "ffn_down.weight", &[2816, 2112]),
-        (All, "ffn_gate_inp.weight", &[128, 2816]), (All, "ffn_gate_inp.scale", &[2816]),
-        (All, "ffn_gate_up_exps.weight", &[128, 1408, 2816]),
-        (All, "ffn_down_exps.weight", &[128, 2816, 704]), (All, "ffn_down_exps.scale", &[128]),
-        (All, "layer_output_scale.weight", &[1]),
-    ],
-};
+    ];
+    let mut tensors = vec![
+        (All, "attn_norm.weight", vec![h]),
+        (First, "attn_q.weight", vec![q, h]), (Second, "attn_q.weight", vec![q_all, h]),
+        (First, "attn_k.weight", vec![kv * d, h]), (Second, "attn_k.weight", vec![kv_all * d_all, h]),
+        (First, "attn_v.weight", vec![kv * d, h]),
+        (First, "attn_output.weight", vec![h, q]), (Second, "attn_output.weight", vec![h, q_all]),
+        (First, "attn_q_norm.weight", vec![d]), (Second, "attn_q_norm.weight", vec![d_all]),
+        (First, "attn_k_norm.weight", vec![d]), (Second, "attn_k_norm.weight", vec![d_all]),
+        (All, "post_attention_norm.weight", vec![h]), (All, "ffn_norm.weight", vec![h]), (All, "post_ffw_norm.weight", vec![h]),
+        (All, "ffn_gate.weight", vec![g.inner, h]), (All, "ffn_up.weight", vec![g.inner, h]), (All, "ffn_down.weight", vec![h, g.inner]),
+        (All, "layer_output_scale.weight", vec![1]),
+    ];
+    if let Some((experts, inner)) = g.experts {
+        keys.extend([("expert_feed_forward_length", Int(inner)), ("expert_count", Int(experts)), ("expert_used_count", Int(8))]);
+        tensors.extend([
+            (All, "pre_ffw_norm_2.weight", vec![h]), (All, "post_ffw_norm_1.weight", vec![h]), (All, "post_ffw_norm_2.weight", vec![h]),
+            (All, "ffn_gate_inp.weight", vec![experts, h]), (All, "ffn_gate_inp.scale", vec![h]),
+            (All, "ffn_gate_up_exps.weight", vec![experts, 2 * inner, h]),
+            (All, "ffn_down_exps.weight", vec![experts, h, inner]), (All, "ffn_down_exps.scale", vec![experts]),
+        ]);
+    }
+    // A quarter of the pairs turn.
+    Listing { every: 6, leading: 0, divisors: Some((d_all / 2, d_all / 8)), pre: "qwen2", keys, tensors }
+}
 
 /// GLM-4.7-Flash: 3 of 30 billion parameters a token; latent attention.
 #[rustfmt::skip] // a table
-pub(crate) static GLM_4_7_FLASH: Listing = Listing {
-    every: usize::MAX, leading: 1, divisors: None, pre: "glm4",
-    keys: &[
-        ("context_length", Int(202_752)), ("feed_forward_length", Int(10_240)), ("expert_feed_forward_length", Int(1536)),
-        ("vocab_size", Int(154_880)), ("leading_dense_block_count", Int(1)),
-        ("attention.head_count", Int(20)), ("attention.head_count_kv", Int(1)),
-        ("attention.q_lora_rank", Int(768)), ("attention.kv_lora_rank", Int(512)),
-        ("attention.key_length", Int(576)), ("attention.value_length", Int(512)),
-        ("attention.key_length_mla", Int(256)), ("attention.value_length_mla", Int(256)),
-        ("attention.layer_norm_rms_epsilon", Float(1e-5)),
-        ("rope.dimension_count", Int(64)), ("rope.freq_base", Float(1e6)),
-        ("expert_count", Int(64)), ("expert_used_count", Int(4)), ("expert_shared_count", Int(1)),
-        ("expert_group_count", Int(1)), ("expert_group_used_count", Int(1)), ("expert_gating_func", Int(2)),
-        ("expert_weights_scale", Float(1.8)), ("expert_weights_norm", Flag(true)),
-    ],
-    tensors: &[
-        (All, "attn_norm.weight", &[2048]),
-        (All, "attn_q_a.weight", &[768, 2048]), (All, "attn_q_a_norm.weight", &[768]), (All, "attn_q_b.weight", &[5120, 768]),
-        (All, "attn_kv_a_mqa.weight", &[576, 2048]), (All, "attn_kv_a_norm.weight", &[512]),
-        (All, "attn_k_b.weight", &[20, 512, 192]), (All, "attn_v_b.weight", &[20, 256, 512]),
-        (All, "attn_output.weight", &[2048, 5120]),
-        (All, "ffn_norm.weight", &[2048]),
-        (Leading, "ffn_gate.weight", &[10_240, 2048]), (Leading, "ffn_up.weight", &[10_240, 2048]),
-        (Leading, "ffn_down.weight", &[2048, 10_240]),
-        (AfterLeading, "ffn_gate_inp.weight", &[64, 2048]), (AfterLeading, "exp_probs_b.bias", &[64]),
-        (AfterLeading, "ffn_gate_exps.weight", &[64, 1536, 2048]), (AfterLeading, "ffn_up_exps.weight", &[64, 1536, 2048]),
-        (AfterLeading, "ffn_down_exps.weight", &[64, 2048, 1536]),
-        (AfterLeading, "ffn_gate_shexp.weight", &[1536, 2048]), (AfterLeading, "ffn_up_shexp.weight", &[1536, 2048]),
-        (AfterLeading, "ffn_down_shexp.weight", &[2048, 1536]),
-    ],
-};
+pub(crate) fn glm_4_7_flash() -> Listing {
+    Listing {
+        every: usize::MAX, leading: 1, divisors: None, pre: "glm4",
+        keys: vec![
+            ("context_length", Int(202_752)), ("feed_forward_length", Int(10_240)), ("expert_feed_forward_length", Int(1536)),
+            ("vocab_size", Int(154_880)), ("leading_dense_block_count", Int(1)),
+            ("attention.head_count", Int(20)), ("attention.head_count_kv", Int(1)),
+            ("attention.q_lora_rank", Int(768)), ("attention.kv_lora_rank", Int(512)),
+            ("attention.key_length", Int(576)), ("attention.value_length", Int(512)),
+            ("attention.key_length_mla", Int(256)), ("attention.value_length_mla", Int(256)),
+            ("attention.layer_norm_rms_epsilon", Float(1e-5)),
+            ("rope.dimension_count", Int(64)), ("rope.freq_base", Float(1e6)),
+            ("expert_count", Int(64)), ("expert_used_count", Int(4)), ("expert_shared_count", Int(1)),
+            ("expert_group_count", Int(1)), ("expert_group_used_count", Int(1)), ("expert_gating_func", Int(2)),
+            ("expert_weights_scale", Float(1.8)), ("expert_weights_norm", Flag(true)),
+        ],
+        tensors: vec![
+            (All, "attn_norm.weight", vec![2048]),
+            (All, "attn_q_a.weight", vec![768, 2048]), (All, "attn_q_a_norm.weight", vec![768]), (All, "attn_q_b.weight", vec![5120, 768]),
+            (All, "attn_kv_a_mqa.weight", vec![576, 2048]), (All, "attn_kv_a_norm.weight", vec![512]),
+            (All, "attn_k_b.weight", vec![20, 512, 192]), (All, "attn_v_b.weight", vec![20, 256, 512]),
+            (All, "attn_output.weight", vec![2048, 5120]),
+            (All, "ffn_norm.weight", vec![2048]),
+            (Leading, "ffn_gate.weight", vec![10_240, 2048]), (Leading, "ffn_up.weight", vec![10_240, 2048]),
+            (Leading, "ffn_down.weight", vec![2048, 10_240]),
+            (AfterLeading, "ffn_gate_inp.weight", vec![64, 2048]), (AfterLeading, "exp_probs_b.bias", vec![64]),
+            (AfterLeading, "ffn_gate_exps.weight", vec![64, 1536, 2048]), (AfterLeading, "ffn_up_exps.weight", vec![64, 1536, 2048]),
+            (AfterLeading, "ffn_down_exps.weight", vec![64, 2048, 1536]),
+            (AfterLeading, "ffn_gate_shexp.weight", vec![1536, 2048]), (AfterLeading, "ffn_up_shexp.weight", vec![1536, 2048]),
+            (AfterLeading, "ffn_down_shexp.weight", vec![2048, 1536]),
+        ],
+    }
+}
 
 /// Qwen3-Next-80B-A3B and Qwen3-Coder-Next: three layers of Gated DeltaNet, one of attention; 512 experts.
 #[rustfmt::skip] // a table
-pub(crate) static QWEN3_NEXT_80B_A3B: Listing = Listing {
-    every: 4, leading: 0, divisors: None, pre: "qwen2",
-    keys: &[
-        ("context_length", Int(262_144)), ("feed_forward_length", Int(5120)),
-        ("expert_feed_forward_length", Int(512)), ("expert_shared_feed_forward_length", Int(512)),
-        ("attention.head_count", Int(16)), ("attention.head_count_kv", Int(2)),
-        ("attention.key_length", Int(256)), ("attention.value_length", Int(256)),
-        ("attention.layer_norm_rms_epsilon", Float(1e-6)), ("attention.recurrent_layers", Flags(true, false)),
-        ("full_attention_interval", Int(4)), ("rope.dimension_count", Int(64)), ("rope.freq_base", Float(1e7)),
-        ("ssm.conv_kernel", Int(4)), ("ssm.state_size", Int(128)), ("ssm.group_count", Int(16)),
-        ("ssm.time_step_rank", Int(32)), ("ssm.inner_size", Int(4096)),
-        ("expert_count", Int(512)), ("expert_used_count", Int(10)),
-    ],
-    tensors: &[
-        (All, "attn_norm.weight", &[2048]),
-        (First, "attn_qkv.weight", &[8192, 2048]), (First, "attn_gate.weight", &[4096, 2048]), (First, "ssm_ba.weight", &[64, 2048]),
-        (First, "ssm_conv1d.weight", &[8192, 4]), (First, "ssm_a", &[32]), (First, "ssm_dt.bias", &[32]),
-        (First, "ssm_norm.weight", &[128]), (First, "ssm_out.weight", &[2048, 4096]),
-        (Second, "attn_q.weight", &[8192, 2048]), (Second, "attn_k.weight", &[512, 2048]), (Second, "attn_v.weight", &[512, 2048]),
-        (Second, "attn_q_norm.weight", &[256]), (Second, "attn_k_norm.weight", &[256]), (Second, "attn_output.weight", &[2048, 4096]),
-        (All, "post_attention_norm.weight", &[2048]),
-        (All, "ffn_gate_inp.weight", &[512, 2048]), (All, "ffn_gate_inp_shexp.weight", &[2048]),
-        (All, "ffn_gate_exps.weight", &[512, 512, 2048]), (All, "ffn_up_exps.weight", &[512, 512, 2048]),
-        (All, "ffn_down_exps.weight", &[512, 2048, 512]),
-        (All, "ffn_gate_shexp.weight", &[512, 2048]), (All, "ffn_up_shexp.weight", &[512, 2048]),
-        (All, "ffn_down_shexp.weight", &[2048, 512]),
-    ],
-};
+pub(crate) fn qwen3_next() -> Listing {
+    Listing {
+        every: 4, leading: 0, divisors: None, pre: "qwen2",
+        keys: vec![
+            ("context_length", Int(262_144)), ("feed_forward_length", Int(5120)),
+            ("expert_feed_forward_length", Int(512)), ("expert_shared_feed_forward_length", Int(512)),
+            ("attention.head_count", Int(16)), ("attention.head_count_kv", Int(2)),
+            ("attention.key_length", Int(256)), ("attention.value_length", Int(256)),
+            ("attention.layer_norm_rms_epsilon", Float(1e-6)), ("attention.recurrent_layers", Flags(true, false)),
+            ("full_attention_interval", Int(4)), ("rope.dimension_count", Int(64)), ("rope.freq_base", Float(1e7)),
+            ("ssm.conv_kernel", Int(4)), ("ssm.state_size", Int(128)), ("ssm.group_count", Int(16)),
+            ("ssm.time_step_rank", Int(32)), ("ssm.inner_size", Int(4096)),
+            ("expert_count", Int(512)), ("expert_used_count", Int(10)),
+        ],
+        tensors: vec![
+            (All, "attn_norm.weight", vec![2048]),
+            (First, "attn_qkv.weight", vec![8192, 2048]), (First, "attn_gate.weight", vec![4096, 2048]), (First, "ssm_ba.weight", vec![64, 2048]),
+            (First, "ssm_conv1d.weight", vec![8192, 4]), (First, "ssm_a", vec![32]), (First, "ssm_dt.bias", vec![32]),
+            (First, "ssm_norm.weight", vec![128]), (First, "ssm_out.weight", vec![2048, 4096]),
+            (Second, "attn_q.weight", vec![8192, 2048]), (Second, "attn_k.weight", vec![512, 2048]), (Second, "attn_v.weight", vec![512, 2048]),
+            (Second, "attn_q_norm.weight", vec![256]), (Second, "attn_k_norm.weight", vec![256]), (Second, "attn_output.weight", vec![2048, 4096]),
+            (All, "post_attention_norm.weight", vec![2048]),
+            (All, "ffn_gate_inp.weight", vec![512, 2048]), (All, "ffn_gate_inp_shexp.weight", vec![2048]),
+            (All, "ffn_gate_exps.weight", vec![512, 512, 2048]), (All, "ffn_up_exps.weight", vec![512, 512, 2048]),
+            (All, "ffn_down_exps.weight", vec![512, 2048, 512]),
+            (All, "ffn_gate_shexp.weight", vec![512, 2048]), (All, "ffn_up_shexp.weight", vec![512, 2048]),
+            (All, "ffn_down_shexp.weight", vec![2048, 512]),
+        ],
+    }
+}
 
 impl Listing {
     /// Whether layer `i` of `layers` is of the second kind. Few layers have both kinds all the same.
@@ -196,7 +243,7 @@ impl Listing {
     /// How many experts a layer has.
     fn experts(&self) -> usize {
         let count = self.keys.iter().find(|(key, _)| *key == "expert_count");
-        if let Some((_, Int(n))) = count { *n as usize } else { 0 }
+        if let Some((_, Int(n))) = count { *n } else { 0 }
     }
 
     /// Adds the keys of its architecture.
@@ -208,9 +255,9 @@ impl Listing {
         let mut put = |key: &str, value| m.insert(&format!("{}.{key}", shape.architecture), value);
         put("block_count", number(shape.layers));
         put("embedding_length", number(shape.hidden));
-        for (key, value) in self.keys {
+        for (key, value) in &self.keys {
             let value = match *value {
-                Int(n) => Value::U64(n),
+                Int(n) => number(n),
                 // F32 in files: rounded here already, so that a written file reads back equal.
                 Float(x) => Value::F64((x as f32).into()),
                 Text(text) => Value::Str(text.into()),
@@ -251,7 +298,7 @@ impl Listing {
         let stem = if shape.tied { "output" } else { "token_embd" };
         add("token_embd.weight".into(), stem, 0, &[shape.vocab, hidden], Some(table));
         for i in 0..shape.layers {
-            for (of, name, dims) in self.tensors {
+            for (of, name, dims) in &self.tensors {
                 if self.has(*of, i, shape.layers) {
                     add(format!("blk.{i}.{name}"), name, i, dims, None);
                 }
@@ -298,6 +345,11 @@ mod tests {
     fn parameters_are_those_of_the_published_models() {
         for (name, low, high) in [
             ("gpt-oss-20b", 20.90e9, 20.93e9),
+            ("gpt-oss-120b", 116.7e9, 116.9e9),
+            ("gemma3-4b", 3.87e9, 3.89e9),
+            ("gemma3-12b", 11.7e9, 11.8e9),
+            ("gemma3-27b", 26.9e9, 27.1e9),
+            ("gemma4-31b", 30.6e9, 30.8e9),
             ("gemma4-26b-a4b", 25.1e9, 25.3e9),
             ("glm-4.7-flash", 29.5e9, 30.2e9),
             ("qwen3-next-80b-a3b", 79.5e9, 79.8e9),

@@ -26,7 +26,7 @@ pub(crate) fn metadata(shape: &Shape, mix: Mix, origin: &str) -> Metadata {
     if let Some(id) = mix.file_type() {
         m.insert("general.file_type", Value::U64(id));
     }
-    match shape.listing {
+    match &shape.listing {
         Some(listing) => listing.insert_keys(&mut m, shape),
         None => dimensions(&mut m, shape),
     }
@@ -100,7 +100,7 @@ fn tokenizer(m: &mut Metadata, s: &Shape) {
         "qwen35" | "qwen35moe" => ("qwen35", 33),
         "qwen3" | "qwen3moe" => ("qwen2", 26),
         "qwen2" | "qwen2moe" => ("qwen2", 22),
-        _ if s.listing.is_some() => (s.listing.map_or("", |l| l.pre), 26),
+        _ if s.listing.is_some() => (s.listing.as_ref().map_or("", |l| l.pre), 26),
         _ if s.name.starts_with("smollm") => ("smollm", 26),
         _ => ("llama-bpe", 26),
     };

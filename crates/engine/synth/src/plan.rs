@@ -29,7 +29,7 @@ pub(crate) enum Fill {
 
 /// The tensors of `shape`, in the order of a converted file.
 pub(crate) fn plan(shape: &Shape, mix: Mix) -> Vec<Planned> {
-    if let Some(listing) = shape.listing {
+    if let Some(listing) = &shape.listing {
         return listing.plan(shape, mix);
     }
     let mut p = Planner { shape, mix, out: Vec::new(), values: 0 };

@@ -1,5 +1,7 @@
 //! The dimensions of a model, which determine its tensors. Made by `known` and by tests.
 
+use std::sync::Arc;
+
 use crate::{Error, Listing};
 
 /// Most layers that a made-up model may have.
@@ -50,7 +52,7 @@ pub struct Shape {
     pub mtp: bool,
     /// The model's keys and tensors, where the numbers above don't describe it: of them only the widths of the stream and the table, the
     /// layers and `tied` count then.
-    pub listing: Option<&'static Listing>,
+    pub listing: Option<Arc<Listing>>,
 }
 
 /// Mixture-of-experts dimensions.

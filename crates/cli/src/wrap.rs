@@ -1,4 +1,4 @@
-//! Wraps lines at words, where a terminal would split them. Called by `run::markdown`.
+//! Wraps lines at words, where a terminal would split them. Used by `stderr` and `run`.
 
 use unicode_width::UnicodeWidthChar;
 
