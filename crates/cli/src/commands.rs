@@ -79,7 +79,7 @@ pub enum Command {
 /// Parses the command line and the environment; exits if it is invalid or asks for help.
 pub fn parse() -> Result<(Command, Settings), Usage> {
     let is_set = |name: &str| set(name).is_some();
-    let mut command = mirrored(Cli::command(), &is_set);
+    let mut command = mirrored(crate::help::fit(Cli::command()), &is_set);
     let foreign = match command.find_subcommand(SERVE) {
         Some(serve) => env::read(&others(), serve, &is_shared, &is_set),
         None => Foreign::default(),

@@ -423,7 +423,7 @@ pub fn list(args: &DevicesArgs) -> Result<()> {
         let memory = size(card["memory_bytes"].as_u64().unwrap_or(0));
         writeln!(
             out,
-            "{:<9} {} ({}), {memory}, Vulkan {}, {}",
+            "{:<9} {} ({})\n          {memory}, Vulkan {}, {}",
             text("device"),
             text("name"),
             text("kind"),

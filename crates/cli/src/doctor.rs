@@ -158,7 +158,7 @@ fn examine_graphics(index: usize, args: &DoctorArgs, start: std::time::Instant) 
         false => (best(&vulkan.measure_bandwidth(PASSES)?), Some(vulkan.stage_seconds()?)),
     };
     let info = vulkan.info();
-    let name = format!("{}, {}, {}", info.name, info.kind, info.driver);
+    let name = format!("{}, {}\n  {}", info.name, info.kind, info.driver);
     Ok(Found { device: DeviceName::Vulkan(index), name, checks, bandwidth, stage, seconds })
 }
 

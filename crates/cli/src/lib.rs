@@ -14,6 +14,7 @@ mod device_memory;
 mod doctor;
 mod embedded;
 mod experts;
+mod help;
 mod images;
 mod imatrix;
 mod keys;

@@ -69,15 +69,21 @@ pub fn run(args: &ServiceArgs) -> anyhow::Result<()> {
     match &args.action {
         Action::Install(install) => {
             let program = std::env::current_exe().context("the path of this program is unknown")?;
-            let text = manager.text(&program, &install.serve)?;
-            if install.print {
+            // Behind the model, too: octet serve has no such flag.
+            let (print, serve): (Vec<String>, Vec<String>) =
+                install.serve.iter().cloned().partition(|argument| argument == "--print");
+            let text = manager.text(&program, &serve)?;
+            if install.print || !print.is_empty() {
                 write!(std::io::stdout(), "{text}")?;
                 return Ok(());
             }
             let folder = file.parent().expect("it is in a folder");
             std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
             std::fs::write(&file, text).with_context(|| format!("{}", file.display()))?;
-            manager.commands(true, &file).iter().try_for_each(|command| call(command))?;
+            if let Err(e) = manager.commands(true, &file).iter().try_for_each(|command| call(command)) {
+                let _ = std::fs::remove_file(&file);
+                return Err(e.context(format!("{} cannot be started, and is removed again", file.display())));
+            }
             writeln!(std::io::stdout(), "{} is installed and runs; {}", file.display(), manager.advice())?;
         }
         Action::Remove => {

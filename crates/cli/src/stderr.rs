@@ -67,6 +67,6 @@ mod tests {
 
     #[test]
     fn styles_take_no_room() {
-        assert_eq!(wrapped("\x1b[2m12 tokens, 3 steps\x1b[0m", 12), "\x1b[2m12 tokens, \n3 steps\x1b[0m");
+        assert_eq!(wrapped("\x1b[2m12 tokens, 3 steps\x1b[0m", 12), "\x1b[2m12 tokens, 3\nsteps\x1b[0m");
     }
 }

@@ -53,7 +53,7 @@ pub fn execute(command: &str, chat: &mut Chat) -> anyhow::Result<Next> {
     let rest = rest.trim();
     let session = &mut chat.session;
     match word {
-        "help" | "?" => note!("{HELP}"),
+        "help" | "?" => note!("{}", crate::help::fitted(HELP, crate::help::columns())),
         "bye" | "exit" | "quit" => return Ok(Next::Leave),
         "set" => set(rest, chat)?,
         "model" if rest.is_empty() => note!("{}; `octet list` shows the models on this machine", chat.model),

@@ -54,6 +54,8 @@ fn the_service_is_a_file_of_the_system() {
     let place = Place::new();
     let text = place.octet(&["service", "install", "--print", "--", "m.gguf", "--port", "9000"]).ok().stdout;
     assert!(text.contains("serve") && text.contains("m.gguf") && text.contains("9000"), "{text}");
+    let behind = place.octet(&["service", "install", "m.gguf", "--port", "9000", "--print"]).ok().stdout;
+    assert_eq!(behind, text);
     assert!(std::fs::read_dir(place.dir.path()).unwrap().next().is_none(), "nothing is written");
     place.octet(&["service", "remove"]).fails(1, &["there is no such service"]);
 }

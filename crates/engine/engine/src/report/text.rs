@@ -5,8 +5,10 @@ use octet_compute::batch::{PAGE_TOKENS, PageGroup};
 use super::{GroupReport, Report, TokenReport, TypeShare};
 use crate::models::Limits;
 
+/// Columns of a line, if its words allow it.
+const COLUMNS: usize = 80;
 /// Columns of the longest bar.
-const BAR_COLUMNS: usize = 24;
+const BAR_COLUMNS: usize = 12;
 /// Columns of the names at the left.
 const LABEL_COLUMNS: usize = 16;
 
@@ -187,7 +189,17 @@ impl Lines {
         self.push(text);
     }
     fn line(&mut self, label: &str, text: impl AsRef<str>) {
-        self.push(&format!("  {label:LABEL_COLUMNS$} {}", text.as_ref()));
+        let mut text = text.as_ref();
+        let mut label = label;
+        let room = COLUMNS - LABEL_COLUMNS - 3;
+        while let Some((cut, _)) = text.char_indices().nth(room) {
+            let Some(end) = text[..cut + 1].rfind(' ').filter(|&end| !text[..end].trim().is_empty()) else {
+                break;
+            };
+            self.push(&format!("  {label:LABEL_COLUMNS$} {}", text[..end].trim_end()));
+            (label, text) = ("", text[end..].trim_start());
+        }
+        self.push(&format!("  {label:LABEL_COLUMNS$} {text}"));
     }
     fn push(&mut self, line: &str) {
         for c in line.chars() {

@@ -176,11 +176,13 @@ fn the_text_report_has_all_values_in_columns() {
     ] {
         assert!(text.contains(part), "'{part}' is not in\n{text}");
     }
-    assert!(text.lines().all(|l| l.chars().count() <= 110));
+    assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
     // every line of the table has its share at the same place
-    let table =
-        text.lines().skip_while(|l| !l.starts_with("bytes read per token")).skip(1).take(r.groups.len());
-    let columns: Vec<_> = table.map(|l| l.chars().position(|c| c == '%')).collect();
+    let table = text.lines().skip_while(|l| !l.starts_with("bytes read per token")).skip(1);
+    // Long lists of types go on in the next line.
+    let rows = table.take_while(|l| !l.is_empty()).filter(|l| l.contains(" of ") && l.contains('%'));
+    let columns: Vec<_> = rows.map(|l| l.chars().position(|c| c == '%')).collect();
+    assert_eq!(columns.len(), r.groups.len());
     assert!(columns[0].is_some() && columns.iter().all(|c| *c == columns[0]), "{columns:?}");
 }
 
