@@ -405,6 +405,11 @@ fn usual(mut found: impl Iterator<Item = FromDisk>) -> Option<FromDisk> {
         .or(last)
 }
 
+/// Columns of commands.
+fn widest(commands: &[String]) -> usize {
+    commands.iter().map(String::len).max().unwrap_or(0).max("command".len())
+}
+
 /// Models with experts on the drive.
 fn disk_table(out: &mut dyn Write, models: &[FromDisk]) -> std::io::Result<()> {
     if models.is_empty() {
@@ -412,11 +417,16 @@ fn disk_table(out: &mut dyn Write, models: &[FromDisk]) -> std::io::Result<()> {
     }
     writeln!(out, "\nLarger than memory: experts that do not fit are read from the drive.")?;
     writeln!(out, "The speed is for experts that are all chosen equally often: at least this.\n")?;
-    writeln!(out, "{:<38} {:>11} {:>8} {:>9}  in memory", "command", "on disk", "context", "tokens/s")?;
-    for m in models {
-        let command = format!("octet run {}:{}", m.name, m.quant);
+    let commands: Vec<String> = models.iter().map(|m| format!("octet run {}:{}", m.name, m.quant)).collect();
+    let width = widest(&commands);
+    writeln!(out, "{:<width$} {:>10} {:>8} {:>8}  in memory", "command", "on disk", "context", "tokens/s")?;
+    for (m, command) in models.iter().zip(&commands) {
         let (bytes, speed) = (size(m.bytes), tokens(m.speed));
-        writeln!(out, "{command:<38} {bytes:>11} {:>8} {speed:>9}  {}/{}", m.context, m.slots, m.experts)?;
+        writeln!(
+            out,
+            "{command:<width$} {bytes:>10} {:>8} {speed:>8}  {}/{}",
+            m.context, m.slots, m.experts
+        )?;
     }
     Ok(())
 }
@@ -437,8 +447,10 @@ fn table(out: &mut dyn Write, machine: &Machine, fits: &[Fit]) -> std::io::Resul
     writeln!(out, "Speed:  {:.0}% of the bandwidth over the bytes that a token reads,", 100.0 * SHARE)?;
     writeln!(out, "        at the start and with a full context\n")?;
     let on = if machine.card.is_some() { "  on" } else { "" };
-    writeln!(out, "{:<38} {:>11} {:>8} {:>13}{on}", "command", "memory", "context", "tokens/s")?;
-    for f in fits {
+    let commands: Vec<String> = fits.iter().map(|f| format!("octet run {}:{}", f.name, f.quant)).collect();
+    let width = widest(&commands);
+    writeln!(out, "{:<width$} {:>10} {:>8} {:>11}{on}", "command", "memory", "context", "tokens/s")?;
+    for (f, command) in fits.iter().zip(&commands) {
         let speed =
             f.speed.map_or("-".into(), |(start, full)| format!("{}..{}", tokens(start), tokens(full)));
         let on = match (machine.card.is_some(), f.on_card) {
@@ -446,8 +458,7 @@ fn table(out: &mut dyn Write, machine: &Machine, fits: &[Fit]) -> std::io::Resul
             (true, true) => "  card",
             (true, false) => "  cpu",
         };
-        let command = format!("octet run {}:{}", f.name, f.quant);
-        writeln!(out, "{command:<38} {:>11} {:>8} {speed:>13}{on}", size(f.bytes), f.context)?;
+        writeln!(out, "{command:<width$} {:>10} {:>8} {speed:>11}{on}", size(f.bytes), f.context)?;
     }
     if fits.is_empty() {
         writeln!(out, "no model with a short name fits")?;
