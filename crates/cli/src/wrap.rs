@@ -90,6 +90,36 @@ impl Wrap {
     }
 }
 
+/// A text, which may have control sequences, in lines that fit if this is a terminal.
+pub fn on(out: &console::Term, text: &str) -> String {
+    let size = if out.is_term() { out.size_checked() } else { None };
+    match size.filter(|(_, columns)| *columns > 0) {
+        Some((_, columns)) => wrapped(text, columns.into()),
+        None => text.to_string(),
+    }
+}
+
+fn wrapped(text: &str, columns: usize) -> String {
+    let (mut wrap, mut out) = (Wrap::default(), String::new());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        if c != '\x1b' {
+            wrap.push(c, columns, &mut out);
+            continue;
+        }
+        let mut code = String::from(c);
+        for c in chars.by_ref() {
+            code.push(c);
+            if c.is_ascii_alphabetic() {
+                break;
+            }
+        }
+        wrap.style(&code);
+    }
+    wrap.flush(columns, &mut out);
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,6 +138,14 @@ mod tests {
         assert_eq!(wrapped("one\ntwo three", 6), "one\ntwo \nthree");
         assert_eq!(wrapped("a 0123456789abc d", 10), "a 0123456789abc d", "nothing can be done about it");
         assert_eq!(wrapped("天空は青い", 6), "天空は\n青い");
+    }
+
+    #[test]
+    fn styles_take_no_room() {
+        assert_eq!(
+            super::wrapped("\x1b[2m12 tokens, 3 steps\x1b[0m", 12),
+            "\x1b[2m12 tokens, 3\nsteps\x1b[0m"
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use super::{Row, Subject, format};
 use crate::units::{count, size};
+use crate::wrap;
 use octet_compute::cpu::profile::{Profile, Verb};
 
 /// Columns of the longest bar.
@@ -12,6 +13,8 @@ const BAR_COLUMNS: usize = 20;
 
 pub fn write(out: &mut dyn Write, subject: &Subject, rows: &[Row], profile: bool) -> io::Result<()> {
     let r = &subject.report;
+    let terminal = console::Term::stdout();
+    let fitted = |line: &str| wrap::on(&terminal, line);
     writeln!(out)?;
     let mut devices: Vec<&str> = Vec::new();
     for row in rows {
@@ -21,20 +24,21 @@ pub fn write(out: &mut dyn Write, subject: &Subject, rows: &[Row], profile: bool
         devices.push(&row.device);
         match subject.prefetch {
             Some(bytes) if row.backend == "CPU" => {
-                writeln!(out, "{}, prefetch distance {} KiB", row.device, bytes >> 10)?;
+                let line = format!("{}, prefetch distance {} KiB", row.device, bytes >> 10);
+                writeln!(out, "{}", fitted(&line))?;
             }
-            _ => writeln!(out, "{}", row.device)?,
+            _ => writeln!(out, "{}", fitted(&row.device))?,
         }
     }
     writeln!(out, "weights read per token: {} of {}", size(r.bytes_per_token), size(r.bytes))?;
     for row in rows.iter().filter(|r| r.is_generation()) {
         if let Some(line) = bandwidth_line(row, rows) {
-            writeln!(out, "{line}")?;
+            writeln!(out, "{}", fitted(&line))?;
         }
     }
     for row in rows {
         if let Some(line) = disk_line(row, rows, subject) {
-            writeln!(out, "{line}")?;
+            writeln!(out, "{}", fitted(&line))?;
         }
     }
     for row in rows {
