@@ -250,7 +250,7 @@ impl Recorder {
     }
 
     /// Defers `kernel` to the next stage.
-    pub(crate) fn put_off(&mut self, kernel: Dispatch) {
+    pub(crate) fn defer(&mut self, kernel: Dispatch) {
         self.later.push(kernel);
     }
 

@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::swap::{Fit, Host, Patience, Phase, Pool, Refused, Rules, Running};
 use octet_config::{PortChoice, Process, ProcessSettings};
-use octet_swap::{Fit, Host, Patience, Phase, Pool, Refused, Rules, Running};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
@@ -62,7 +62,7 @@ impl Drop for Last {
 }
 
 /// Permission to send a request to a running server, which stays while this is held.
-pub struct Lease(octet_swap::Lease<Slots>);
+pub struct Lease(crate::swap::Lease<Slots>);
 
 /// The state of a server.
 #[derive(Debug, Clone)]

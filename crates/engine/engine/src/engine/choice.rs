@@ -218,11 +218,11 @@ impl Choice {
         self.masked.is_none() && self.generated() >= self.min_tokens && self.sampler.needs_few()
     }
 
-    /// Whether the next token will be the one with the largest logit, as far as one knows, or may be (`is_daring`); and not the last one.
-    pub fn is_probably_greedy(&self, is_daring: bool) -> bool {
+    /// Whether the next token will be the one with the largest logit, as far as one knows, or may be (`or_may_be`); and not the last one.
+    pub fn is_probably_greedy(&self, or_may_be: bool) -> bool {
         let generated = self.generated();
         self.needs_few()
-            && (is_daring || self.sampler.params().temperature == 0.0)
+            && (or_may_be || self.sampler.params().temperature == 0.0)
             && self.forced.is_empty()
             && generated > 0
             && generated + 1 < self.limit

@@ -29,7 +29,7 @@ impl Vulkan {
         let tail = if has_tail { 1 + u32::from(quantise) } else { 0 };
         self.recorder.barrier()?;
         self.delta_rule(batch, g, &cache.layers[layer], [qkv, z, beta, alpha], out, tail)?;
-        self.put_off_conv_state(batch, g, &cache.layers[layer], [qkv, beta, alpha])?;
+        self.defer_conv_state(batch, g, &cache.layers[layer], [qkv, beta, alpha])?;
         // A batch without tokens only processes `redo`.
         self.prepared = (n > 0 && quantise).then(|| out.buffer.clone());
         if n == 0 || has_tail {
@@ -95,7 +95,7 @@ impl Vulkan {
     }
 
     /// Updates the convolution's state and keeps the inputs of guesses, beside the next stage: the delta rule still reads the old state.
-    fn put_off_conv_state(
+    fn defer_conv_state(
         &mut self,
         batch: &Batch,
         g: &Gdn<Self>,
@@ -110,7 +110,7 @@ impl Vulkan {
         let (channels, v_heads) = (g.channels() as u32, g.v_heads as u32);
         let rows = (g.conv_kernel - 1) as u32;
         let buffers = [&qkv.buffer, conv, &words, &beta.buffer, &alpha.buffer, kept];
-        self.recorder.put_off(Dispatch {
+        self.recorder.defer(Dispatch {
             kernel: Kernel::ConvState,
             constants: [0; 3],
             buffers: buffers.map(Arc::clone).to_vec(),

@@ -1,6 +1,6 @@
 //! The served models: their names, and a lease for each request. Used by the pipeline for each request.
 //!
-//! `octet_swap` decides which are loaded, in which order, and which is evicted; `host` loads and unloads them; `memory` knows which fit
+//! `octet_process::swap` decides which are loaded, in which order, and which is evicted; `host` loads and unloads them; `memory` knows which fit
 //! together. A load is its own task, so a client that disconnects does not cancel it; a model that waits to be loaded keeps its place for a while.
 
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use humansize::{BINARY, format_size};
 use octet_api::core::KeepAlive;
 use octet_engine::scheduler::Shutdown;
-use octet_swap::{Patience, Pool, Refused};
+use octet_process::swap::{Patience, Pool, Refused};
 use tokio::runtime::Handle;
 
 use super::loaded::Loaded;
@@ -75,7 +75,7 @@ pub struct Registry {
 
 /// Keeps a model loaded while a request needs it.
 pub struct Lease {
-    held: octet_swap::Lease<Models>,
+    held: octet_process::swap::Lease<Models>,
     /// How long the request waited for the model.
     pub waited: Duration,
 }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
 
 use super::errors::{engine_error, submit_error, timeout};
-use super::run::{QUEUE_PAUSE, Sink, Told};
+use super::run::{PromptEvent, QUEUE_PAUSE, Sink};
 use crate::inference::Inference;
 use crate::models::{Lease, Loaded};
 
@@ -27,13 +27,13 @@ async fn reserve(model: &Loaded, index: usize) -> Result<QueueSlot, ApiError> {
 }
 
 /// What the engine answers to one text.
-pub(super) struct Answered(UnboundedReceiver<Told>);
+pub(super) struct Answered(UnboundedReceiver<PromptEvent>);
 
 impl Answered {
     /// The next event; `None` after the last.
     pub(super) async fn next(&mut self) -> Result<Option<Event>, ApiError> {
         match self.0.recv().await {
-            Some(Told { event: Event::Failed(e), .. }) => Err(engine_error(&e)),
+            Some(PromptEvent { event: Event::Failed(e), .. }) => Err(engine_error(&e)),
             told => Ok(told.map(|t| t.event)),
         }
     }

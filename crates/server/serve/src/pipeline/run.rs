@@ -28,7 +28,7 @@ use crate::ops::{Metrics, Model, RequestCost, Trace};
 use crate::warnings::messages;
 
 /// An event of the engine, with the index of its prompt.
-pub(super) struct Told {
+pub(super) struct PromptEvent {
     pub prompt: usize,
     /// When the engine sent it: the task that reads it may be late.
     pub at: Instant,
@@ -38,12 +38,12 @@ pub(super) struct Told {
 /// Sends the engine's events to the task that reads them; their number is bounded by the answer's length.
 pub(super) struct Sink {
     pub prompt: usize,
-    pub to: UnboundedSender<Told>,
+    pub to: UnboundedSender<PromptEvent>,
 }
 
 impl EventSink for Sink {
     fn send(&mut self, event: engine::Event) -> ControlFlow<()> {
-        match self.to.send(Told { prompt: self.prompt, at: Instant::now(), event }) {
+        match self.to.send(PromptEvent { prompt: self.prompt, at: Instant::now(), event }) {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),
         }
@@ -66,8 +66,8 @@ pub struct Run {
     name: String,
     /// The request. Its messages, prompts and memory are kept only if the answer is stored, or reports the conversation.
     pub request: Arc<GenerateRequest>,
-    to: UnboundedSender<Told>,
-    events: UnboundedReceiver<Told>,
+    to: UnboundedSender<PromptEvent>,
+    events: UnboundedReceiver<PromptEvent>,
     /// The first prompt's queue slot, until it is submitted.
     place: Option<QueueSlot>,
     /// Prompts not submitted yet, and how many are with the engine now.
@@ -320,7 +320,7 @@ impl Run {
         }
     }
 
-    fn handle_event(&mut self, Told { prompt, at, event }: Told) {
+    fn handle_event(&mut self, PromptEvent { prompt, at, event }: PromptEvent) {
         let Some(lease) = &self.lease else { return };
         let model = Arc::clone(lease.model());
         let tokenizer = model.tokenizer();

@@ -1,10 +1,10 @@
-//! Loads and unloads models, and notices engines that end by themselves. Called by `octet_swap`.
+//! Loads and unloads models, and notices engines that end by themselves. Called by `octet_process::swap`.
 
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use octet_engine::scheduler::Shutdown;
-use octet_swap::{Host, Phase, Pool, Scheduler, Waiter};
+use octet_process::swap::{Host, Phase, Pool, Scheduler, Waiter};
 
 use super::AcquireError;
 use super::free::FreeNow;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use octet_api::core::{self, ModelInfo};
-use octet_swap::Phase;
+use octet_process::swap::Phase;
 
 use super::Registry;
 use super::health::Unhealthy;

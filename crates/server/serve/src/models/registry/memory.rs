@@ -1,11 +1,11 @@
 //! Whether there is room for a model: in the machine's memory, and in that of its graphics device. Both are counted separately: a model is
-//! evicted only if it uses some of the memory that is short, and the least recently used one first. Used by `octet_swap`.
+//! evicted only if it uses some of the memory that is short, and the least recently used one first. Used by `octet_process::swap`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use humansize::{BINARY, format_size};
-use octet_swap::{Fit, Phase, Rules, Running};
+use octet_process::swap::{Fit, Phase, Rules, Running};
 
 use super::AcquireError;
 use super::free::Measured;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use octet_swap::{Fit, Patience, Phase, Rules, Running, Scheduler, Step};
+use octet_process::swap::{Fit, Patience, Phase, Rules, Running, Scheduler, Step};
 use proptest::prelude::*;
 
 /// What fits together.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use octet_swap::{Fit, Host, Lease, Patience, Phase, Pool, Refused, Rules, Running};
+use octet_process::swap::{Fit, Host, Lease, Patience, Phase, Pool, Refused, Rules, Running};
 use tokio::runtime::Handle;
 
 const PATIENCE: Patience = Patience {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
-use crate::scheduler::{Patience, Rules, Scheduler, Step};
+use super::scheduler::{Patience, Rules, Scheduler, Step};
 
 /// Longest time between two decisions.
 const LOOK_AGAIN_MAX: Duration = Duration::from_secs(3600);

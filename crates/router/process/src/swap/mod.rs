@@ -1,5 +1,5 @@
 //! Model swapping: if models and servers do not all fit on one machine, which of them run, which requests wait, and which entry is evicted. Used by
-//! `process` for servers that are started on demand, and by `serve` for loaded models.
+//! `processes` for servers that are started on demand, and by `octet-serve` for loaded models.
 //!
 //! `scheduler` decides: plain state, no clock, no tasks. `pool` carries its steps out and hands a [`Lease`] to each request. What the
 //! entries are, which of them fit together and how one starts is the caller's, a [`Host`].
