@@ -236,11 +236,23 @@ fn content_part(o: &mut Object) -> Result<Option<Part>> {
     }
     if let Some(f) = o.take("fileData") {
         let mut data = opened(f)?;
-        let source = ImageSource::Url(data.require("fileUri")?.name()?);
-        data.finish(&[&[("mimeType", echo()), ("displayName", echo())]])?;
+        let uri = data.require("fileUri")?;
+        if let Some(kind) = data.take("mimeType")
+            && let Some(what) = kind.as_str().and_then(other_medium)
+        {
+            return Ok(Some(Part::text(o.unread(what, kind.unsupported("; pictures are")))));
+        }
+        let source = ImageSource::Url(uri.name()?);
+        data.finish(&[&[("displayName", echo())]])?;
         return Ok(Some(Part::Image { image: Image { source, detail: None, at }, cache: None }));
     }
     Ok(None)
+}
+
+/// What is neither a picture nor a document.
+fn other_medium(media_type: &str) -> Option<&'static str> {
+    let known = [("audio/", "audio"), ("video/", "a video")];
+    known.into_iter().find(|(family, _)| media_type.starts_with(family)).map(|(_, what)| what)
 }
 
 fn inline(part: &Object, f: Field, at: String) -> Result<Part> {
@@ -252,10 +264,8 @@ fn inline(part: &Object, f: Field, at: String) -> Result<Part> {
     let name = o.read("displayName", Field::string)?.filter(|name| !name.is_empty());
     o.finish(&[])?;
     let refusal = || kind.unsupported("; texts, pictures and documents are");
-    for (family, what) in [("audio/", "audio"), ("video/", "a video")] {
-        if media_type.starts_with(family) {
-            return Ok(Part::text(part.unread(what, refusal())));
-        }
+    if let Some(what) = other_medium(media_type) {
+        return Ok(Part::text(part.unread(what, refusal())));
     }
     let head = name.map(|name| format!("{name}\n")).unwrap_or_default();
     File { media_type: Some(media_type), data: text, head, at, cache: None }.part(&data)

@@ -56,6 +56,7 @@ fn content_that_is_not_read_is_refused_only_where_it_is_asked_about() {
         (json!({"type": "input_image", "file_id": "file-1", "detail": "auto"}), "an image"),
         (json!({"type": "input_file", "file_id": "file-1"}), "a file"),
         (json!({"type": "input_audio", "input_audio": {}}), "audio"),
+        (json!({"type": "input_video", "video_url": "http://x"}), "a video"),
     ];
     let of_anthropic = [
         (json!({"type": "image", "source": {"type": "file", "file_id": "file-1"}}), "an image"),
@@ -67,6 +68,7 @@ fn content_that_is_not_read_is_refused_only_where_it_is_asked_about() {
     let of_gemini = [
         (json!({"inlineData": {"mimeType": "audio/wav", "data": "AAAA"}}), "audio"),
         (json!({"inlineData": {"mimeType": "video/mp4", "data": "AAAA"}}), "a video"),
+        (json!({"fileData": {"mimeType": "video/mp4", "fileUri": "gs://a/b"}}), "a video"),
     ];
     let dialects: [Dialect<'_>; 4] = [
         (chat, &of_chat, "content", "text"),
