@@ -219,8 +219,11 @@ pub fn describe(options: &Options) -> String {
         Ok(tower) => (tower.kind, tower.tokens_max()),
         Err(_) => ("unknown", vision::TOKENS_MAX),
     };
-    let (file, bytes) = (&options.file.origin, crate::units::size(options.file.size_bytes()));
-    format!("reads images with {file} ({kind}): {bytes}, up to {most} tokens an image")
+    let [bytes, work] = [options.file.size_bytes(), options.work_bytes()].map(crate::units::size);
+    let file = &options.file.origin;
+    format!(
+        "reads images with {file} ({kind}): {bytes}, up to {work} more for images, {most} tokens each at most"
+    )
 }
 
 #[cfg(test)]

@@ -28,8 +28,9 @@ pub fn needed(report: &Report, options: &Options) -> anyhow::Result<Memory> {
     let limits = options.limits(made_for, report.snapshot_bytes(options.kv))?;
     let memory = report.with_slots(report.memory(&limits, options.cpu.exact), options.cpu.expert_slots);
     let memory = memory.with_draft(options.draft_memory(made_for)?);
-    let tower = options.vision.as_ref().map_or(0, |vision| vision.file.size_bytes());
-    Ok(Memory { weights: memory.weights + tower, ..memory })
+    let [tower, work] =
+        options.vision.as_ref().map_or([0; 2], |vision| [vision.file.size_bytes(), vision.work_bytes()]);
+    Ok(Memory { weights: memory.weights + tower, activations: memory.activations + work, ..memory })
 }
 
 /// Least number of a prompt's tokens that are computed at once if experts are on disk: each expert is then read once for all of them.

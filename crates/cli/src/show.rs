@@ -239,6 +239,7 @@ fn image_json(vision: &vision::Options) -> Value {
         "projector": tower.kind,
         "origin": vision.file.origin,
         "bytes": vision.file.size_bytes(),
+        "work_bytes": vision.work_bytes(),
         "tokens_max": tower.tokens_max(),
     })
 }

@@ -121,7 +121,15 @@ pub struct Golden(Vec<u8>);
 impl Golden {
     /// Opens `name` of the reference data.
     pub fn open(name: &str) -> Option<Self> {
-        shared(name).map(|p| Self(std::fs::read(&p).unwrap_or_else(|e| panic!("{}: {e}", p.display()))))
+        shared(name).map(|p| Self::at(&p))
+    }
+
+    /// Opens a file.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn at(path: &std::path::Path) -> Self {
+        Self(std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
     }
 
     fn view<R>(&self, key: &str, f: impl FnOnce(safetensors::tensor::TensorView<'_>) -> R) -> Option<R> {

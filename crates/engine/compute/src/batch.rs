@@ -105,7 +105,7 @@ fn entries(table: &[u32], past: usize, end: usize) -> &[u32] {
 /// Threads write to slots and pages of one batch at the same time, each to those of its own spans or tokens. That is sound
 /// because no span reads or writes the slot that another one writes, and no two write to the same page: [`Batch::push`] and
 /// [`Batch::start_from`] check this, and nothing else changes a batch.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Batch {
     tokens: Vec<u32>,
     positions: Vec<u32>,

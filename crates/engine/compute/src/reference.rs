@@ -593,4 +593,8 @@ impl Backend for Reference {
             None => out[..len].iter_mut().for_each(|x| *x *= scale),
         }
     }
+
+    fn clamp(&mut self, len: usize, [min, max]: [f32; 2], x: &mut Vec<f32>) {
+        x[..len].iter_mut().for_each(|x| *x = x.max(min).min(max));
+    }
 }

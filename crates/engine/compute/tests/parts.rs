@@ -214,6 +214,7 @@ impl<B: Backend> Parts<B> {
         be.short_conv(batch, &self.conv, 1, &mut self.cache, &bcx, &mut conv);
         be.per_head(n, &heads, &self.per_head, REST, &mut product);
         be.multiply(n, HIDDEN, Times::Activated(c.act), &mut conv, &x, [0, HIDDEN]);
+        be.clamp(n * HIDDEN, [-0.2, 0.3], &mut conv);
         be.norm(n, Some(&x), &self.norm, Out::Add(&mut logits, 0.5));
         let read = |be: &mut B, buf: &B::Buf, len: usize| {
             let mut out = vec![0.0; n * len];

@@ -542,6 +542,10 @@ impl Backend for Vulkan {
         self.guard(|_| Err(unsupported()));
     }
 
+    fn clamp(&mut self, _: usize, _: [f32; 2], _: &mut Buf) {
+        self.guard(|_| Err(unsupported()));
+    }
+
     fn glu(&mut self, n: usize, x: Option<&Buf>, norm: Option<&Norm<Self>>, g: &Glu<Weight>, out: Out<Self>) {
         self.guard(|be| {
             let (norm, h) = own_input(x, norm, out)?;

@@ -387,4 +387,7 @@ pub trait Backend: Send + Sized + 'static {
 
     /// `out += scale * x`, or without `x` `out *= scale`: the first `len` values.
     fn add(&mut self, len: usize, x: Option<&Self::Buf>, scale: f32, out: &mut Self::Buf);
+
+    /// `x = min(max(x, bounds[0]), bounds[1])`: the first `len` values. Only where [`Part::Bounds`] is supported.
+    fn clamp(&mut self, len: usize, bounds: [f32; 2], x: &mut Self::Buf);
 }

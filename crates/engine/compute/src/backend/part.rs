@@ -30,6 +30,7 @@ pub enum Part {
     Mamba2,
     ShortConvolution,
     Images,
+    Bounds,
 }
 
 impl std::fmt::Display for Part {
@@ -61,6 +62,7 @@ impl std::fmt::Display for Part {
             Self::Mamba2 => "Mamba-2 layers",
             Self::ShortConvolution => "short convolutions",
             Self::Images => "images",
+            Self::Bounds => "bounded projections",
         })
     }
 }

@@ -19,6 +19,9 @@ use crate::batch::Batch;
 const FORESEEN_TOKENS: usize = 4;
 const NO_SCRATCH: &str = "`cache` is called before verbs";
 
+/// Values that a thread changes at a time, where each is changed by itself.
+const PART: usize = 4096;
+
 impl Backend for Cpu {
     type Buf = Buf;
     type Weight = Weight;
@@ -528,7 +531,6 @@ impl Backend for Cpu {
     }
 
     fn add(&mut self, len: usize, x: Option<&Buf>, scale: f32, out: &mut Buf) {
-        const PART: usize = 4096;
         let (vector, out) = (&self.vector, Shards::new(out));
         self.team.run(|w| {
             for i in w.items(len.div_ceil(PART)) {
@@ -539,6 +541,17 @@ impl Backend for Cpu {
                     Some(x) => vector.add_scaled(out, &x[from..from + n], scale),
                     None => vector.scale_and_cap(out, scale, None),
                 }
+            }
+        });
+    }
+
+    fn clamp(&mut self, len: usize, [min, max]: [f32; 2], x: &mut Buf) {
+        let x = Shards::new(x);
+        self.team.run(|w| {
+            for i in w.items(len.div_ceil(PART)) {
+                // SAFETY: each part is one thread's.
+                let part = unsafe { x.part(i * PART, PART.min(len - i * PART)) };
+                part.iter_mut().for_each(|x| *x = x.max(min).min(max));
             }
         });
     }

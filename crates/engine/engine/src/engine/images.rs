@@ -17,10 +17,16 @@ use crate::Error;
 use crate::cache::{Contents, fingerprint};
 use crate::models::Model;
 use crate::tokenizer::Tokenizer;
-use crate::vision::{self, Encoder, Reader, Resized};
+use crate::vision::{self, Encoder, PIECE_TOKENS, Reader, Resized};
 
 /// How long pieces are computed before new requests are looked at, where nothing else runs.
 const ALONE: Duration = Duration::from_millis(100);
+
+/// Patches of a piece, at least: shorter ones read weights too often.
+const PIECE_MIN: usize = 16;
+
+/// Products a second of a few cores: what is expected of the first image.
+const SLOW: f64 = 3e10;
 
 /// Names the embeddings of an image.
 type Name = [u8; 32];
@@ -32,6 +38,10 @@ pub(super) struct Images {
     kept: Kept,
     /// The image that the encoder has begun.
     current: Option<Name>,
+    /// Products a second in the slowest piece of the last image, and of the current one.
+    pace: [f64; 2],
+    /// The longest that a piece should take.
+    piece_time_max: Duration,
     /// The first image that a sequence waits for, and its request.
     wanted: Option<(Name, Arc<Resized>, JobId)>,
 }
@@ -81,6 +91,8 @@ impl Images {
             encoder,
             kept: Kept { most: vision.cache_bytes, ..Kept::default() },
             current: None,
+            pace: [SLOW; 2],
+            piece_time_max: options.step_time_max / 4,
             wanted: None,
         }))
     }
@@ -110,14 +122,25 @@ impl Images {
     fn work(&mut self, time: Duration) -> Result<bool, Error> {
         let Some((name, image, _)) = &self.wanted else { return Ok(false) };
         let (begin, name) = (Instant::now(), *name);
+        let work = self.encoder.tower().work(image.patches());
+        let most = (self.piece_time_max.as_secs_f64() * self.pace[0] / work) as usize;
+        let most = most.clamp(PIECE_MIN, PIECE_TOKENS);
         if self.current != Some(name) {
             self.current = None;
-            self.encoder.start(Arc::clone(image))?;
+            self.encoder.start(Arc::clone(image), most)?;
             self.current = Some(name);
+            self.pace[1] = f64::INFINITY;
         }
+        let mut before = begin;
         loop {
-            if let Some(embeddings) = self.encoder.advance()? {
+            let embeddings = self.encoder.advance()?;
+            let now = Instant::now();
+            let took = (now - before).as_secs_f64().max(1e-9);
+            self.pace[1] = self.pace[1].min(work * most.min(image.patches()) as f64 / took);
+            before = now;
+            if let Some(embeddings) = embeddings {
                 self.current = None;
+                self.pace[0] = self.pace[1];
                 self.kept.insert(name, Arc::new(embeddings));
                 return Ok(true);
             }
@@ -132,6 +155,8 @@ impl Engine {
     /// Encodes a part of the image that a sequence waits for. Takes the time that a step with answers leaves of
     /// [`Options::step_time_max`].
     pub(super) fn encode_images(&mut self) {
+        self.encode_time = Duration::ZERO;
+        let begin = Instant::now();
         let Some(images) = &mut self.images else { return };
         let time = match self.batch.is_empty() {
             true => ALONE,
@@ -146,6 +171,7 @@ impl Engine {
                 }
             }
         }
+        self.encode_time = begin.elapsed();
     }
 }
 
@@ -171,7 +197,7 @@ pub(super) fn place(choice: &Choice, batch: &mut Batch, first: usize, range: Ran
         };
         let width = embeddings.len() / place.image.len();
         for position in tokens {
-            let row = &embeddings[(position - place.start) * width..][..width];
+            let row = &embeddings[(place.tokens.start + position - place.start) * width..][..width];
             batch.give(first + position - range.start, row);
         }
     }

@@ -179,6 +179,8 @@ pub struct Engine {
     masks: MaskWorker,
     /// Encodes images, if the model has a tower.
     images: Option<images::Images>,
+    /// Time that images took in this step.
+    encode_time: Duration,
     stats: Stats,
     /// Scratch: the largest logits of a row.
     picks: Vec<Pick>,
@@ -288,6 +290,7 @@ impl Engine {
             admission_blocked: None,
             masks: MaskWorker::default(),
             images,
+            encode_time: Duration::ZERO,
             stats: Stats::default(),
             picks: Vec::with_capacity(PICKS),
             is_picked: false,
@@ -440,6 +443,7 @@ impl Engine {
             self.fail(id, Error::Constraint(e));
         }
         self.record_time(time, known.is_some());
+        self.encode_time = Duration::ZERO;
         if masks.masks > 0 {
             self.stats.masked_steps += 1;
             self.stats.masked_step_time += time + masks.waited;

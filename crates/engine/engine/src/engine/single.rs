@@ -56,7 +56,7 @@ impl Engine {
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, Error> {
         // An image stands in the prompt as one token.
-        let of_images: usize = request.images.iter().map(|image| image.len().saturating_sub(1)).sum();
+        let of_images: usize = request.images.iter().map(|image| image.prompt_len().saturating_sub(1)).sum();
         let prompt_tokens = request.prompt.len() + of_images;
         let room = self.context().saturating_sub(prompt_tokens);
         request.max_tokens = request.max_tokens.map(|n| n.min(room.max(1)));

@@ -90,6 +90,8 @@ impl Engine {
         if p.prefills == 0 {
             self.speculation.control.record_step(self.batch.len(), time);
         }
+        // Answers wait for images, too.
+        let time = time + self.encode_time;
         self.stats.decode_step_time_max = self.stats.decode_step_time_max.max(time);
         if p.prefills == 0 {
             return;

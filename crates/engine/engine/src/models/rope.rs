@@ -86,16 +86,32 @@ pub fn table(k: &Keys, dims: usize, pairing: RopePairing, rules: RopeRules) -> R
 /// A rotation of Qwen3-VL and later, whose pairs turn by time, row and column in turn (interleaved M-RoPE, arXiv 2511.21631): as many by row
 /// and by column as the file says, the others by time.
 pub fn interleaved(k: &Keys, rope: RopeTable) -> Result<RopeTable, Error> {
+    by_axes(k, rope, |sections, j| match j % 3 {
+        axis @ 1..=2 if j < 3 * sections[axis] => axis as u8,
+        _ => 0,
+    })
+}
+
+/// A rotation of Qwen2-VL (M-RoPE, arXiv 2409.12191): the first pairs turn by time, the next by row, then by column, as many as the file says.
+pub fn in_sections(k: &Keys, rope: RopeTable) -> Result<RopeTable, Error> {
+    by_axes(k, rope, |sections, j| match j {
+        j if j < sections[0] => 0,
+        j if j < sections[0] + sections[1] => 1,
+        _ => 2,
+    })
+}
+
+/// A rotation each of whose pairs has an axis, by the numbers of pairs that the file says.
+fn by_axes(k: &Keys, rope: RopeTable, axis: impl Fn([usize; 3], usize) -> u8) -> Result<RopeTable, Error> {
     let key = "rope.dimension_sections";
     let sections = match k.get(key) {
         None => return Ok(rope),
-        Some(Value::Ints(s)) if s.len() >= 3 && s.iter().all(|n| (0..=rope.dims as i64).contains(n)) => s,
+        Some(Value::Ints(s)) if s.len() >= 3 && s.iter().all(|n| (0..=rope.dims as i64).contains(n)) => {
+            [s[0], s[1], s[2]].map(|n| n as usize)
+        }
         Some(_) => return Err(k.bad(key, "is not an array of 3 or 4 numbers of pairs".into())),
     };
-    let axis = |j: usize| match j % 3 {
-        axis @ 1..=2 if j < 3 * sections[axis] as usize => axis as u8,
-        _ => 0,
-    };
+    let axis = |j| axis(sections, j);
     let of_pair: Vec<u8> = (0..rope.dims / 2).map(axis).collect();
     let turns = of_pair.iter().any(|axis| *axis > 0);
     Ok(RopeTable { axes: turns.then_some(Axes { of_pair, parts: 1 }), ..rope })

@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use octet_compute::backend::{Backend, Glu, Norm, Out, Pass};
+use octet_compute::backend::{Backend, Glu, Norm, Out, Pass, Times, Window};
 use octet_compute::batch::{Batch, PAGE_TOKENS};
 
 use super::image::Resized;
-use super::plan::Tower;
+use super::plan::{self, Tower};
 use crate::Error;
 use crate::models::decoder::{Block, Op, Project};
 use crate::models::derive;
@@ -16,17 +16,31 @@ use crate::models::derive;
 /// Patches of a piece: a multiple of those of a token.
 pub const PIECE_TOKENS: usize = 256;
 
+impl Tower {
+    /// Bytes of activations for the largest image: keys, values, queries and states of all patches, and embeddings; those of a piece in
+    /// addition.
+    pub fn work_bytes(&self) -> u64 {
+        let tokens = self.tokens_max();
+        let patches = tokens * self.merge * self.merge;
+        let piece = self.patch_len().max(self.hidden()) + 4 * self.hidden() + 2 * self.inner() + self.out;
+        let pooled = if matches!(self.output, plan::Output::Pool(_)) { self.hidden() } else { 0 };
+        let values = patches * (4 * self.hidden() + pooled) + tokens * self.width() + PIECE_TOKENS * piece;
+        4 * values as u64
+    }
+}
+
 /// A loaded tower. Computes one image at a time.
 pub trait Encoder: Send {
     /// The tower.
     fn tower(&self) -> &Tower;
     /// Bytes of its weights.
     fn bytes(&self) -> u64;
-    /// Begins with an image, instead of the last one.
+    /// Begins with an image, instead of the last one, in pieces of at most `most` patches and [`PIECE_TOKENS`], but whole tokens. Results
+    /// are the same for any number.
     ///
     /// # Errors
     /// If there is no memory for it.
-    fn start(&mut self, image: Arc<Resized>) -> Result<(), Error>;
+    fn start(&mut self, image: Arc<Resized>, most: usize) -> Result<(), Error>;
     /// Computes a piece. The image's embeddings when it is complete: for each token [`Tower::width`] values.
     ///
     /// # Errors
@@ -39,7 +53,7 @@ pub trait Encoder: Send {
     /// # Errors
     /// As [`Encoder::start`] and [`Encoder::advance`].
     fn encode(&mut self, image: Arc<Resized>) -> Result<Vec<f32>, Error> {
-        self.start(image)?;
+        self.start(image, PIECE_TOKENS)?;
         loop {
             if let Some(embeddings) = self.advance()? {
                 return Ok(embeddings);
@@ -51,8 +65,8 @@ pub trait Encoder: Send {
 /// See [`super::plan::Merge`].
 pub(super) struct Merge<B: Backend> {
     pub norm: Norm<B>,
-    pub glu: Glu<B::Weight>,
-    pub inner: usize,
+    pub first: Option<B::Weight>,
+    pub glu: Option<Glu<B::Weight>>,
 }
 
 /// See [`super::plan::Pool`].
@@ -70,6 +84,26 @@ pub(super) enum Output<B: Backend> {
     Pool(Box<Pool<B>>),
 }
 
+/// Bounds of a projection, lower and upper: of what goes in, and of what comes out.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    pub input: [f32; 2],
+    pub output: [f32; 2],
+}
+
+/// A tower's weights.
+pub(super) struct Weights<B: Backend> {
+    pub patch: B::Weight,
+    pub first_norm: Option<Norm<B>>,
+    pub blocks: Vec<Block<B>>,
+    /// For each block, if there are any: those of queries, keys, values and output, or of gate, up and down.
+    pub bounds: Vec<Vec<Bounds>>,
+    pub output: Output<B>,
+    pub deep: Vec<(usize, Merge<B>)>,
+    /// Values of the tower's positions.
+    pub table: Vec<f32>,
+}
+
 /// Activations of a piece.
 struct Scratch<B: Backend> {
     /// Pixels, keys, values, attention's output, a block's result before its norm.
@@ -80,17 +114,14 @@ struct Scratch<B: Backend> {
     sum: B::Buf,
     /// Tokens.
     out: B::Buf,
+    /// Gates and their factors, where projections are bounded.
+    inner: [B::Buf; 2],
 }
 
 pub(super) struct Loaded<B: Backend> {
     be: B,
     tower: Tower,
-    patch: B::Weight,
-    blocks: Vec<Block<B>>,
-    output: Output<B>,
-    deep: Vec<(usize, Merge<B>)>,
-    /// Values of the tower's positions.
-    table: Vec<f32>,
+    weights: Weights<B>,
     cache: B::Cache,
     scratch: Scratch<B>,
     bytes: u64,
@@ -113,6 +144,8 @@ struct Job<B: Backend> {
 /// Some patches.
 struct Piece<B: Backend> {
     batch: Batch,
+    /// The same for blocks that attend within windows.
+    windows: Option<Batch>,
     from: usize,
     len: usize,
     /// States `[len, hidden]`, and queries.
@@ -131,20 +164,33 @@ enum Stage {
     Output,
 }
 
+/// Bounded projections are in blocks with a norm before and after, and with a gate.
+const BOUNDED: &str = "a bounded block has norms and a gate";
+
+/// `to = w . x` with bounded values of both, of `n` rows, from `from` to `width` values. Changes `x`.
+fn bounded<B: Backend>(
+    be: &mut B,
+    [n, from, width]: [usize; 3],
+    x: &mut B::Buf,
+    w: &B::Weight,
+    bounds: &Bounds,
+    to: &mut B::Buf,
+) {
+    be.clamp(n * from, bounds.input, x);
+    be.linear(n, x, w, Out::Write(to));
+    be.clamp(n * width, bounds.output, to);
+}
+
 impl<B: Backend> Loaded<B> {
-    #[allow(clippy::too_many_arguments)] // its parts
     pub fn new(
         mut be: B,
         tower: Tower,
-        patch: B::Weight,
-        blocks: Vec<Block<B>>,
-        output: Output<B>,
-        deep: Vec<(usize, Merge<B>)>,
-        table: Vec<f32>,
+        weights: Weights<B>,
         cache: B::Cache,
         bytes: u64,
     ) -> Result<Self, Error> {
         let w = derive::widths(&tower.blocks);
+        let inner = if tower.bounded { tower.inner() } else { 0 };
         let mut buf = |width: usize| be.buf(PIECE_TOKENS * width);
         let scratch = Scratch {
             x: buf(tower.patch_len().max(tower.hidden()))?,
@@ -153,8 +199,9 @@ impl<B: Backend> Loaded<B> {
             attended: buf(w.out)?,
             sum: buf(tower.hidden())?,
             out: buf(tower.out)?,
+            inner: [buf(inner)?, buf(inner)?],
         };
-        Ok(Self { be, tower, patch, blocks, output, deep, table, cache, scratch, bytes, job: None })
+        Ok(Self { be, tower, weights, cache, scratch, bytes, job: None })
     }
 
     fn piece(&mut self, image: &Resized, from: usize, len: usize, pages: &[u32]) -> Result<Piece<B>, Error> {
@@ -166,8 +213,18 @@ impl<B: Backend> Loaded<B> {
             [0, y as u32, x as u32]
         };
         batch.turn((from..from + len).map(turn));
+        let mut windows = None;
+        if self.tower.window.is_some() || self.tower.tile().is_some() {
+            let batch = windows.insert(batch.clone());
+            let mut i = from;
+            while i < from + len {
+                let window = self.tower.window_of(image, i);
+                i = window.end;
+                batch.see(window);
+            }
+        }
         batch.see(0..image.patches());
-        Ok(Piece { batch, from, len, h: self.be.buf(len * hidden)?, q: self.be.buf(len * q)? })
+        Ok(Piece { batch, windows, from, len, h: self.be.buf(len * hidden)?, q: self.be.buf(len * q)? })
     }
 
     /// Patches to states.
@@ -178,52 +235,82 @@ impl<B: Backend> Loaded<B> {
         let rows = pixels.chunks_exact_mut(len).zip(positions.chunks_exact_mut(hidden));
         for (i, (pixels, position)) in rows.enumerate() {
             self.tower.patch(image, piece.from + i, pixels);
-            self.tower.add_position(&self.table, image, piece.from + i, position);
+            self.tower.add_position(&self.weights.table, image, piece.from + i, position);
         }
         let (pixels, positions) = (self.be.vector(&pixels)?, self.be.vector(&positions)?);
-        let (patch, h) = (&self.patch, &mut piece.h);
+        let (patch, norm, h) = (&self.weights.patch, &self.weights.first_norm, &mut piece.h);
         let n = piece.len;
         Ok(self.be.step(Pass::Other, &piece.batch, |be| {
             be.linear(n, &pixels, patch, Out::Write(h));
             be.add(n * hidden, Some(&positions), 1.0, h);
+            if let Some(norm) = norm {
+                be.norm(n, None, norm, Out::Write(h));
+            }
         })?)
     }
 
     /// Queries, keys and values of block `i`, if it is attention.
     fn keys(&mut self, i: usize, piece: &mut Piece<B>) -> Result<(), Error> {
-        let branch = &self.blocks[i].branches[0];
+        let branch = &self.weights.blocks[i].branches[0];
         let Op::Attention { spec, project: Project::Direct { q, k: Some(k), v: Some(v) }, .. } = &branch.op
         else {
             return Ok(());
         };
         let (s, cache, pre) = (&mut self.scratch, &mut self.cache, branch.pre.as_ref());
+        let bounds = self.weights.bounds.get(i).zip(pre);
         Ok(self.be.step(Pass::Other, &piece.batch, |be| {
-            be.project(piece.len, &piece.h, pre, [q, k, v], [&mut piece.q, &mut s.k, &mut s.v]);
+            match bounds {
+                None => be.project(piece.len, &piece.h, pre, [q, k, v], [&mut piece.q, &mut s.k, &mut s.v]),
+                Some((bounds, pre)) => {
+                    let to = [&mut piece.q, &mut s.k, &mut s.v];
+                    for ((w, to), bounds) in [q, k, v].into_iter().zip(to).zip(bounds) {
+                        be.norm(piece.len, Some(&piece.h), pre, Out::Write(&mut s.sum));
+                        bounded(be, [piece.len, pre.len, pre.len], &mut s.sum, w, bounds, to);
+                    }
+                }
+            }
             be.rope_store(&piece.batch, spec, 0, cache, &mut piece.q, Some((&mut s.k, &s.v)));
         })?)
     }
 
     /// The rest of block `i`.
     fn block(&mut self, i: usize, piece: &mut Piece<B>) -> Result<(), Error> {
-        let block = &self.blocks[i];
+        let block = &self.weights.blocks[i];
         let (s, cache, branch, n) = (&mut self.scratch, &self.cache, &block.branches[0], piece.len);
+        let (bounds, hidden, inner) = (self.weights.bounds.get(i), self.tower.hidden(), self.tower.inner());
         Ok(self.be.step(Pass::Other, &piece.batch, |be| {
             match (&branch.op, &block.post) {
                 (Op::Attention { spec, out, .. }, post) => {
-                    be.attend(&piece.batch, spec, 0, cache, &piece.q, &mut s.attended);
-                    let to = if post.is_some() {
-                        Out::Write(&mut s.sum)
-                    } else {
-                        Out::Add(&mut piece.h, block.add)
-                    };
-                    be.linear(n, &s.attended, out, to);
+                    let batch = piece.windows.as_ref().filter(|_| spec.window != Window::All);
+                    let batch = batch.unwrap_or(&piece.batch);
+                    be.attend(batch, spec, 0, cache, &piece.q, &mut s.attended);
+                    match (bounds, post) {
+                        (Some(bounds), _) => {
+                            bounded(be, [n, hidden, hidden], &mut s.attended, out, &bounds[3], &mut s.sum);
+                        }
+                        (None, Some(_)) => be.linear(n, &s.attended, out, Out::Write(&mut s.sum)),
+                        (None, None) => {
+                            be.linear(n, &s.attended, out, Out::Add(&mut piece.h, block.add));
+                        }
+                    }
                 }
                 (Op::Glu(glu), None) => {
                     be.glu(n, None, branch.pre.as_ref(), glu, Out::Add(&mut piece.h, block.add));
                 }
-                (Op::Glu(glu), Some(_)) => {
-                    be.glu(n, Some(&piece.h), branch.pre.as_ref(), glu, Out::Write(&mut s.sum));
-                }
+                (Op::Glu(glu), Some(_)) => match bounds {
+                    Some(bounds) => {
+                        let pre = branch.pre.as_ref().expect(BOUNDED);
+                        let gate = glu.gate.as_ref().expect(BOUNDED);
+                        let [a, b] = &mut s.inner;
+                        for (w, to, bounds) in [(gate, &mut *a, &bounds[0]), (&glu.up, &mut *b, &bounds[1])] {
+                            be.norm(n, Some(&piece.h), pre, Out::Write(&mut s.sum));
+                            bounded(be, [n, hidden, inner], &mut s.sum, w, bounds, to);
+                        }
+                        be.multiply(n, inner, Times::Activated(glu.act), a, b, [0, inner]);
+                        bounded(be, [n, inner, hidden], a, &glu.down, &bounds[2], &mut s.sum);
+                    }
+                    None => be.glu(n, Some(&piece.h), branch.pre.as_ref(), glu, Out::Write(&mut s.sum)),
+                },
                 _ => unreachable!("towers have attention and feed-forward blocks"),
             }
             if let Some(post) = &block.post {
@@ -240,8 +327,8 @@ impl<B: Backend> Loaded<B> {
         job: &mut Job<B>,
         piece: usize,
     ) -> Result<(), Error> {
-        let merge = match (deep, &self.output) {
-            (Some(i), _) => &self.deep[i].1,
+        let merge = match (deep, &self.weights.output) {
+            (Some(i), _) => &self.weights.deep[i].1,
             (None, Output::Merge(merge)) => merge,
             (None, Output::Pool(_)) => return Ok(()),
         };
@@ -249,23 +336,31 @@ impl<B: Backend> Loaded<B> {
         let (hidden, out, width) = (self.tower.hidden(), self.tower.out, self.tower.width());
         let each = self.tower.merge * self.tower.merge;
         let (s, tokens) = (&mut self.scratch, piece.len / each);
-        debug_assert_eq!(merge.inner, each * hidden);
         self.be.step(Pass::Other, &piece.batch, |be| {
             be.norm(piece.len * hidden / merge.norm.len, Some(&piece.h), &merge.norm, Out::Write(&mut s.x));
-            be.glu(tokens, Some(&s.x), None, &merge.glu, Out::Write(&mut s.out));
+            match (&merge.first, &merge.glu) {
+                (None, None) => unreachable!("a merger has a projection"),
+                (Some(first), None) => be.linear(tokens, &s.x, first, Out::Write(&mut s.out)),
+                (None, Some(glu)) => be.glu(tokens, Some(&s.x), None, glu, Out::Write(&mut s.out)),
+                (Some(first), Some(glu)) => {
+                    be.linear(tokens, &s.x, first, Out::Write(&mut s.sum));
+                    be.glu(tokens, Some(&s.sum), None, glu, Out::Write(&mut s.out));
+                }
+            }
         })?;
         let mut values = vec![0.0; tokens * out];
         self.be.read(&s.out, &mut values);
-        let rows = job.embeddings[piece.from / each * width..].chunks_exact_mut(width);
-        for (row, values) in rows.zip(values.chunks_exact(out)) {
-            row[at..at + out].copy_from_slice(values);
+        for (i, values) in values.chunks_exact(out).enumerate() {
+            let [x, y] = self.tower.place(&job.image, piece.from + i * each).map(|p| p / self.tower.merge);
+            let token = y * job.image.tokens[0] + x;
+            job.embeddings[token * width + at..][..out].copy_from_slice(values);
         }
         Ok(())
     }
 
     /// The states of a piece after the last block, where tokens are means of patches.
     fn collect(&mut self, job: &mut Job<B>, piece: usize) -> Result<(), Error> {
-        let Output::Pool(pool) = &self.output else { return Ok(()) };
+        let Output::Pool(pool) = &self.weights.output else { return Ok(()) };
         let (piece, hidden, s) = (&job.pieces[piece], self.tower.hidden(), &mut self.scratch);
         let values = &mut job.states[piece.from * hidden..(piece.from + piece.len) * hidden];
         match &pool.norm {
@@ -282,7 +377,7 @@ impl<B: Backend> Loaded<B> {
 
     /// The means of the patches of each token, projected.
     fn pooled(&mut self, job: &mut Job<B>) -> Result<(), Error> {
-        let Output::Pool(pool) = &self.output else { return Ok(()) };
+        let Output::Pool(pool) = &self.weights.output else { return Ok(()) };
         let (hidden, out, merge) = (self.tower.hidden(), self.tower.out, self.tower.merge);
         let [columns, _] = job.image.grid;
         let tokens: Vec<usize> = (0..job.image.len()).collect();
@@ -321,9 +416,9 @@ impl<B: Backend> Loaded<B> {
             Stage::Keys(i) => self.keys(i, &mut job.pieces[at])?,
             Stage::Block(i) => {
                 self.block(i, &mut job.pieces[at])?;
-                let block = &self.blocks[i];
-                let is_last = self.blocks.get(i + 1).is_none_or(|next| next.layer != block.layer);
-                let deep = self.deep.iter().position(|(layer, _)| is_last && *layer == block.layer);
+                let block = &self.weights.blocks[i];
+                let is_last = self.weights.blocks.get(i + 1).is_none_or(|next| next.layer != block.layer);
+                let deep = self.weights.deep.iter().position(|(layer, _)| is_last && *layer == block.layer);
                 if let Some(deep) = deep {
                     self.merged((1 + deep) * out, Some(deep), job, at)?;
                 }
@@ -338,7 +433,7 @@ impl<B: Backend> Loaded<B> {
             return Ok(false);
         }
         job.next = 0;
-        let begin = |i: usize| match self.blocks.get(i).map(|b| &b.branches[0].op) {
+        let begin = |i: usize| match self.weights.blocks.get(i).map(|b| &b.branches[0].op) {
             None => Stage::Output,
             Some(Op::Attention { .. }) => Stage::Keys(i),
             Some(_) => Stage::Block(i),
@@ -365,18 +460,18 @@ impl<B: Backend> Encoder for Loaded<B> {
         self.bytes
     }
 
-    fn start(&mut self, image: Arc<Resized>) -> Result<(), Error> {
+    fn start(&mut self, image: Arc<Resized>, most: usize) -> Result<(), Error> {
         self.job = None;
         let n = image.patches();
         let pages: Vec<u32> = (0..n.div_ceil(PAGE_TOKENS) as u32).collect();
         // Whole tokens, where their patches follow each other.
         let each = self.tower.merge * self.tower.merge;
-        let most = PIECE_TOKENS / each * each;
+        let most = (most.min(PIECE_TOKENS) / each * each).max(each);
         let starts = (0..n).step_by(most);
         let pieces = starts
             .map(|from| self.piece(&image, from, most.min(n - from), &pages))
             .collect::<Result<_, _>>()?;
-        let states = match self.output {
+        let states = match self.weights.output {
             Output::Merge(_) => Vec::new(),
             Output::Pool(_) => vec![0.0; n * self.tower.hidden()],
         };
@@ -401,7 +496,7 @@ impl<B: Backend> Encoder for Loaded<B> {
         for piece in &job.pieces {
             self.be.read(&piece.h, &mut values[piece.from * hidden..(piece.from + piece.len) * hidden]);
         }
-        let layer = |i: usize| self.blocks[i].layer;
+        let layer = |i: usize| self.weights.blocks[i].layer;
         let blocks = match job.stage {
             Stage::Embed => 0,
             Stage::Keys(i) | Stage::Block(i) => layer(i),

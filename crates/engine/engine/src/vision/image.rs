@@ -15,6 +15,10 @@ pub struct Resized {
     pub grid: [usize; 2],
     /// Tokens of a row, and rows of them.
     pub tokens: [usize; 2],
+    /// Columns and rows of tiles, which lie one below the other, and below them the whole; `[0, 0]`: only that.
+    pub tiles: [usize; 2],
+    /// Tokens of text that a prompt has within it.
+    pub between: usize,
     /// `[height, width, 3]`
     pub rgb: Vec<u8>,
     /// Of its pixels and its size.
@@ -25,6 +29,10 @@ impl Resized {
     /// Number of tokens.
     pub fn len(&self) -> usize {
         self.tokens[0] * self.tokens[1]
+    }
+    /// Number of tokens that a prompt has for it.
+    pub fn prompt_len(&self) -> usize {
+        self.len() + self.between
     }
     /// True for no image: a resized one has a token.
     pub fn is_empty(&self) -> bool {
@@ -48,6 +56,15 @@ impl Size {
         let floored = |x: f64| ((x / s).floor() * s) as usize;
         match self {
             Self::Square(side) => Ok([side, side]),
+            Self::Tiles { side, longest } => {
+                let ([_, large], side) = (tiled([width, height], side, longest), side);
+                let [columns, rows] = large.map(|x| x / side);
+                Ok([side, side * if columns * rows > 1 { columns * rows + 1 } else { 1 }])
+            }
+            Self::Within(most) => {
+                let ratio = (w / most as f64).max(h / most as f64).max(1.0);
+                Ok([w, h].map(|x| (((x / ratio).floor() / s).ceil() * s).max(s) as usize))
+            }
             Self::Rounded { min, max } => {
                 // transformers' limit, too.
                 if width.max(height) > 200 * width.min(height) {
@@ -110,13 +127,57 @@ impl Tower {
                 tokens[0] * tokens[1]
             )));
         }
-        let rgb = resize(self.filter, rgb, [width, height], size);
+        let (rgb, tiles) = match self.size {
+            Size::Tiles { side, longest } => self.cut(rgb, [width, height], side, longest),
+            _ => (resize(self.filter, rgb, [width, height], size), [0, 0]),
+        };
         let mut hash = blake3::Hasher::new();
         size.iter().for_each(|x| {
             hash.update(&(*x as u64).to_le_bytes());
         });
         let hash = hash.update(&rgb).finalize().into();
-        Ok(Resized { grid, tokens, rgb, hash })
+        Ok(Resized { grid, tokens, tiles, between: 0, rgb, hash })
+    }
+
+    /// The tiles of an image and the whole, one below the other, and columns and rows of tiles; see [`Size::Tiles`]. It is resized in steps,
+    /// as transformers' processor does it.
+    fn cut(&self, rgb: &[u8], from: [usize; 2], side: usize, longest: usize) -> (Vec<u8>, [usize; 2]) {
+        let [first, large] = tiled(from, side, longest);
+        let rgb = resize(self.filter, rgb, from, first);
+        let rgb = resize(self.filter, &rgb, first, large);
+        let [columns, rows] = large.map(|x| x / side);
+        if columns * rows == 1 {
+            return (rgb, [0, 0]);
+        }
+        let mut all = Vec::new();
+        for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))) {
+            for y in row * side..(row + 1) * side {
+                all.extend_from_slice(&rgb[3 * (y * large[0] + column * side)..][..3 * side]);
+            }
+        }
+        all.extend(resize(self.filter, &rgb, large, [side, side]));
+        (all, [columns, rows])
+    }
+
+    /// Column and row of token `i`, where the patches of tokens follow each other.
+    fn token(&self, image: &Resized, i: usize) -> [usize; 2] {
+        let columns = image.tokens[0];
+        let Some(window) = self.window else { return [i % columns, i / columns] };
+        let (first, [width, _], at) = window_of(image.tokens, window, i);
+        let inside = i - first;
+        [at[0] + inside % width, at[1] + inside / width]
+    }
+
+    /// The patches of the window of patch `i`.
+    pub fn window_of(&self, image: &Resized, i: usize) -> std::ops::Range<usize> {
+        let each = self.merge * self.merge;
+        if let Some(side) = self.tile() {
+            let patches = (side / self.patch).pow(2);
+            return i / patches * patches..(i / patches + 1) * patches;
+        }
+        let Some(window) = self.window else { return 0..image.patches() };
+        let (first, [width, height], _) = window_of(image.tokens, window, i / each);
+        first * each..(first + width * height) * each
     }
 
     /// Column and row of patch `i`.
@@ -126,7 +187,7 @@ impl Tower {
             return [i % columns, i / columns];
         }
         let (token, inside) = (i / (self.merge * self.merge), i % (self.merge * self.merge));
-        let (tx, ty) = (token % image.tokens[0], token / image.tokens[0]);
+        let [tx, ty] = self.token(image, token);
         [tx * self.merge + inside % self.merge, ty * self.merge + inside / self.merge]
     }
 
@@ -156,7 +217,9 @@ impl Tower {
             out.iter_mut().zip(row).for_each(|(out, v)| *out += factor * v);
         };
         match self.positions {
-            plan::Positions::Fixed { .. } => add(y * image.grid[0] + x, 1.0),
+            plan::Positions::None => {}
+            // Of a square, or of each tile.
+            plan::Positions::Fixed { .. } => add(y % image.grid[0] * image.grid[0] + x, 1.0),
             plan::Positions::Axes { count, .. } => {
                 add(x.min(count - 1), 1.0);
                 add(count + y.min(count - 1), 1.0);
@@ -174,6 +237,32 @@ impl Tower {
             }
         }
     }
+}
+
+/// The sizes that an image is brought to one after the other: its longer side as long as `longest`, then both whole squares of `side`.
+fn tiled(size: [usize; 2], side: usize, longest: usize) -> [[usize; 2]; 2] {
+    let of = |size: [usize; 2], long: usize, round: &dyn Fn(usize) -> usize| {
+        let aspect = size[0] as f64 / size[1] as f64;
+        if size[0] >= size[1] {
+            [long, round((long as f64 / aspect) as usize)]
+        } else {
+            [round((long as f64 * aspect) as usize), long]
+        }
+    };
+    let first = of(size, longest, &|x| (x + x % 2).max(1));
+    let up = |x: usize| x.div_ceil(side).max(1) * side;
+    [first, of(first, up(first[0].max(first[1])), &up)]
+}
+
+/// The window of token `i`, of squares of `side` tokens by rows, those at the right and lower edges cut: its first token, its width and
+/// height, its column and row.
+fn window_of([columns, rows]: [usize; 2], side: usize, i: usize) -> (usize, [usize; 2], [usize; 2]) {
+    let band = i / (side * columns);
+    let y = band * side;
+    let height = side.min(rows - y);
+    let column = (i - y * columns) / (side * height);
+    let x = column * side;
+    (y * columns + x * height, [side.min(columns - x), height], [x, y])
 }
 
 /// Number `i` of `count` numbers evenly from 0 to `side - 1`, as PyTorch computes them: from both ends.

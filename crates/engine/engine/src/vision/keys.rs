@@ -60,6 +60,11 @@ impl<'a> Keys<'a> {
         octet_weights::Error::key(self.meta.file(), &name(key), what).into()
     }
 
+    /// A value.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.meta.get(&name(key))
+    }
+
     /// A number from 1 to `max`.
     pub fn size(&self, key: &str, max: usize) -> Result<usize, Error> {
         match self.meta.u32(&name(key))? as usize {
@@ -71,6 +76,23 @@ impl<'a> Keys<'a> {
     /// The same, if the key is present.
     pub fn opt_size(&self, key: &str, max: usize) -> Result<Option<usize>, Error> {
         if self.meta.get(&name(key)).is_none() { Ok(None) } else { self.size(key, max).map(Some) }
+    }
+
+    /// A key of the whole file that is true or false; absent: false.
+    pub fn flag(&self, key: &str) -> Result<bool, Error> {
+        match self.meta.get(key) {
+            None => Ok(false),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(_) => {
+                let what = "is neither true nor false";
+                Err(octet_weights::Error::key(self.meta.file(), key, what).into())
+            }
+        }
+    }
+
+    /// Queries and keys are as in a checkpoint: a dimension is paired with the one half a head further.
+    pub fn has_halves(&self) -> bool {
+        self.meta.get(&name("rope_pairing")) == Some(&Value::Str("half".into()))
     }
 
     /// True or false for each block, if the key is present.
@@ -229,7 +251,8 @@ impl<'a> Keys<'a> {
     /// The projection of patches.
     pub fn patch_embed(&self) -> PatchEmbed {
         let name = "v.patch_embd".to_string();
-        let channels_last = self.meta.get("octet.patch_order") == Some(&Value::Str("channels last".into()));
+        let channels_last =
+            self.meta.get(&self::name("patch_order")) == Some(&Value::Str("channels last".into()));
         PatchEmbed { bias: self.has(&format!("{name}.bias")), name, channels_last }
     }
 }

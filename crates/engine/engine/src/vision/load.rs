@@ -1,15 +1,16 @@
 //! Loads a tower into a backend, with every shape checked.
 
-use octet_compute::backend::{Backend, CacheShape, KvType, LayerCache, StepShape};
+use octet_compute::backend::{Backend, CacheShape, KvType, LayerCache, PageGroup, Part, StepShape};
 use octet_compute::batch::PAGE_TOKENS;
 use octet_compute::cpu::{Arbiter, Cpu, CpuOptions};
 use octet_weights::{GgmlType, Matrix, Model};
 
-use super::encoder::{Encoder, Loaded, Merge, Output, PIECE_TOKENS, Pool};
+use super::encoder::{Bounds, Encoder, Loaded, Merge, Output, PIECE_TOKENS, Pool, Weights};
 use super::plan::{self, Positions, Tower};
 use crate::Error;
 use crate::models::derive;
 use crate::models::loader::Loader;
+use crate::models::plan::{Block, Op, Project};
 
 /// Loads the tower of a projector onto the processor.
 ///
@@ -29,7 +30,10 @@ pub fn open(
 /// # Errors
 /// If the file is damaged, or the backend lacks memory or a part.
 pub fn open_on<B: Backend>(mut be: B, model: &Model, tower: Tower) -> Result<Box<dyn Encoder>, Error> {
-    let parts = derive::parts(&tower.blocks);
+    let mut parts = derive::parts(&tower.blocks);
+    if tower.bounded {
+        parts.insert(Part::Bounds);
+    }
     if let Some(part) = parts.into_iter().find(|p| !be.supports(*p)) {
         let what = format!("{}: {part} are not supported on this device", model.origin);
         return Err(octet_compute::Error(what).into());
@@ -43,20 +47,29 @@ pub fn open_on<B: Backend>(mut be: B, model: &Model, tower: Tower) -> Result<Box
     };
     let patch = l.pack(&format!("{}.weight", tower.embed.name), &embed, bias.as_deref())?;
     let blocks = l.blocks(&tower.blocks.blocks)?;
+    let bounds = match tower.bounded {
+        true => tower.blocks.blocks.iter().map(|b| bounds(model, &mut l, b)).collect::<Result<_, _>>()?,
+        false => Vec::new(),
+    };
     let output = match &tower.output {
-        plan::Output::Merge(m) => Output::Merge(merge(&mut l, m)?),
+        plan::Output::Merge(m) => Output::Merge(merge(model, &mut l, m)?),
         plan::Output::Pool(p) => Output::Pool(Box::new(pool(model, &mut l, p)?)),
     };
-    let deep = tower.deep.iter().map(|(i, m)| Ok((*i, merge(&mut l, m)?))).collect::<Result<_, Error>>()?;
-    let (Positions::Stretched { table, .. } | Positions::Fixed { table } | Positions::Axes { table, .. }) =
-        &tower.positions;
-    let table = values(&mut l, &table.name, &table.shape)?;
+    let deep =
+        tower.deep.iter().map(|(i, m)| Ok((*i, merge(model, &mut l, m)?))).collect::<Result<_, Error>>()?;
+    let first_norm = tower.first_norm.as_ref().map(|n| l.norm(n)).transpose()?;
+    let table = match &tower.positions {
+        Positions::None => Vec::new(),
+        Positions::Stretched { table, .. } | Positions::Fixed { table } | Positions::Axes { table, .. } => {
+            values(&mut l, &table.name, &table.shape)?
+        }
+    };
     refuse_unused(model, &tower, &l)?;
 
     let patches = tower.tokens_max() * tower.merge * tower.merge;
     let first = tower.blocks.ops().find_map(|(_, op)| (op.cache() != LayerCache::None).then(|| op.cache()));
     let shape = CacheShape {
-        layers: vec![first.unwrap_or(LayerCache::None)],
+        layers: vec![first.unwrap_or(LayerCache::None).in_group(PageGroup::All)],
         pages: patches.div_ceil(PAGE_TOKENS),
         windowed: None,
         slots: 1,
@@ -64,13 +77,21 @@ pub fn open_on<B: Backend>(mut be: B, model: &Model, tower: Tower) -> Result<Box
         kv: KvType::F32.into(),
     };
     let wide = match &tower.output {
-        plan::Output::Merge(m) => m.glu.inner,
+        plan::Output::Merge(m) => {
+            m.glu.as_ref().map_or(0, |g| g.inner).max(tower.merge * tower.merge * tower.hidden())
+        }
         plan::Output::Pool(_) => 0,
     };
     let step = derive::step_shape(&tower.blocks, PIECE_TOKENS, 0);
     let step = StepShape { intermediate: step.intermediate.max(wide), ..step };
     let cache = be.cache(&shape, step)?;
-    Ok(Box::new(Loaded::new(be, tower, patch, blocks, output, deep, table, cache, model.size_bytes())?))
+    Ok(Box::new(Loaded::new(
+        be,
+        tower,
+        Weights { patch, first_norm, blocks, bounds, output, deep, table },
+        cache,
+        model.size_bytes(),
+    )?))
 }
 
 /// The projection of patches in f32, `[hidden, 3 * patch * patch]`: the frames of an image are equal, so their weights add up.
@@ -123,8 +144,53 @@ fn values<B: Backend>(l: &mut Loader<'_, B>, name: &str, shape: &[usize]) -> Res
     Ok(values)
 }
 
-fn merge<B: Backend>(l: &mut Loader<'_, B>, m: &plan::Merge) -> Result<Merge<B>, Error> {
-    Ok(Merge { norm: l.norm(&m.norm)?, glu: l.glu(&m.glu)?, inner: m.glu.inner })
+/// The bounds of the projections of a block, in the order of [`Bounds`].
+fn bounds<B: Backend>(model: &Model, l: &mut Loader<'_, B>, block: &Block) -> Result<Vec<Bounds>, Error> {
+    let projections = match &block.branches[0].op {
+        Op::Attention(a) => match &a.project {
+            Project::Direct { q, k: Some(k), v: Some(v) } => vec![q, k, v, &a.out],
+            _ => Vec::new(),
+        },
+        Op::Glu(glu) if glu.gate.is_none() => {
+            let what = "is bounded; such a projection has a gate beside it";
+            return Err(octet_weights::Error::tensor(&model.origin, &glu.up.name, what).into());
+        }
+        Op::Glu(glu) => glu.gate.iter().chain([&glu.up, &glu.down]).collect(),
+        _ => Vec::new(),
+    };
+    let mut pair = |name: &str, part: &str| {
+        let [min, max] = [format!("{name}.{part}_min"), format!("{name}.{part}_max")];
+        let bounds = [values(l, &min, &[1])?[0], values(l, &max, &[1])?[0]];
+        match bounds[0] <= bounds[1] {
+            true => Ok(bounds),
+            false => {
+                let what = format!("is {}, and {max} is {}", bounds[0], bounds[1]);
+                Err(Error::from(octet_weights::Error::tensor(&model.origin, &min, what)))
+            }
+        }
+    };
+    let of = |p: &crate::models::plan::Tensor| {
+        Ok(Bounds { input: pair(&p.name, "input")?, output: pair(&p.name, "output")? })
+    };
+    projections.into_iter().map(of).collect()
+}
+
+fn merge<B: Backend>(model: &Model, l: &mut Loader<'_, B>, m: &plan::Merge) -> Result<Merge<B>, Error> {
+    let first = match &m.first {
+        Some(t) if m.hidden_first => {
+            let (name, rows, cols) = (format!("{}.weight", t.name), t.shape[0], t.shape[1]);
+            let all = model.tensor(&name, &[rows, cols])?.to_f32();
+            // [hidden, patches] to [patches, hidden]
+            let (hidden, patches) = (m.norm.len, cols / m.norm.len);
+            let at = |i: usize| all[i / cols * cols + i % hidden * patches + i % cols / hidden];
+            let turned: Vec<f32> = (0..rows * cols).map(at).collect();
+            Some(l.pack(&name, &floats(rows, cols, &turned), None)?)
+        }
+        Some(t) => Some(l.matrix(t)?),
+        None => None,
+    };
+    let glu = m.glu.as_ref().map(|glu| l.glu(glu)).transpose()?;
+    Ok(Merge { norm: l.norm(&m.norm)?, first, glu })
 }
 
 fn pool<B: Backend>(model: &Model, l: &mut Loader<'_, B>, p: &plan::Pool) -> Result<Pool<B>, Error> {
@@ -150,10 +216,12 @@ fn pool<B: Backend>(model: &Model, l: &mut Loader<'_, B>, p: &plan::Pool) -> Res
 /// Fails if the file has a tensor for images that was not loaded.
 fn refuse_unused<B: Backend>(model: &Model, tower: &Tower, l: &Loader<'_, B>) -> Result<(), Error> {
     let frames = format!("{}.weight.1", tower.embed.name);
+    // A row of the text model's table, which reads it there.
+    let row = "v.token_embd.img_break";
     // Sound has a tower of its own.
-    let unused = |name: &&String| {
-        !l.is_used(name) && **name != frames && !name.starts_with("a.") && !name.starts_with("mm.a.")
-    };
+    let elsewhere =
+        |name: &str| name == frames || name == row || name.starts_with("a.") || name.starts_with("mm.a.");
+    let unused = |name: &&String| !l.is_used(name) && !elsewhere(name);
     match model.tensors().iter().map(|t| &t.name).chain(model.ignored()).find(unused) {
         None => Ok(()),
         Some(name) => {

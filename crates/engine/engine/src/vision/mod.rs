@@ -68,6 +68,11 @@ impl Options {
         tower.size.limit(self.min_tokens, self.max_tokens, pixels, patches);
         Ok(tower)
     }
+
+    /// Bytes beside the tower's weights, at most: what it computes for the largest image, and kept embeddings. 0 if the file is unusable.
+    pub fn work_bytes(&self) -> u64 {
+        self.tower().map_or(0, |tower| tower.work_bytes() + self.cache_bytes)
+    }
 }
 
 impl std::fmt::Debug for Options {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::Picture;
 use super::image::Resized;
-use super::plan::Tower;
+use super::plan::{Layout, Tower};
 use crate::Error;
-use crate::tokenizer::{Prompt, Tokenizer};
+use crate::tokenizer::{Prompt, Special, Tokenizer};
 
 /// Ids of images' tokens have this bit; no vocabulary is as large.
 const IMAGE: u32 = 1 << 31;
@@ -27,19 +27,46 @@ pub struct Reader {
     pub token: u32,
     /// What the model reads as the id of an image's tokens.
     filler: u32,
+    /// Texts within images.
+    texts: Texts,
     /// Hash of the tower and what affects its results.
     key: [u8; 32],
     /// Maximum number of tokens of a step.
     batch_tokens: usize,
 }
 
-/// An image in a sequence.
+/// Tokens of the texts within images.
+#[derive(Debug)]
+enum Texts {
+    None,
+    Rows([u32; 2]),
+    Tiles {
+        /// Before each tile and before the whole, and the names of rows and columns.
+        begin: u32,
+        names: Vec<Vec<u32>>,
+        whole: u32,
+        /// Between rows, and before the whole.
+        line: Vec<u32>,
+        lines: Vec<u32>,
+    },
+}
+
+/// Some tokens of an image, and the text around them.
+struct Run {
+    before: Vec<u32>,
+    tokens: Range<usize>,
+    after: Vec<u32>,
+}
+
+/// An image in a sequence, or a part of one.
 #[derive(Debug, Clone)]
 pub struct Place {
     /// Position of its first token.
     pub start: usize,
     /// The image.
     pub image: Arc<Resized>,
+    /// Which of its tokens.
+    pub tokens: Range<usize>,
     /// Names its embeddings.
     pub key: [u8; 32],
     /// The coordinate that its first token has.
@@ -49,11 +76,11 @@ pub struct Place {
 impl Place {
     /// The positions of its tokens.
     pub fn range(&self) -> Range<usize> {
-        self.start..self.start + self.image.len()
+        self.start..self.start + self.tokens.len()
     }
 }
 
-/// The images of a sequence, in order.
+/// The images of a sequence or their parts, in order.
 #[derive(Debug, Clone, Default)]
 pub struct Places {
     /// Those images.
@@ -87,7 +114,25 @@ impl Reader {
                 tower.prompt.token
             ))
         })?;
-        Ok(Self { tower, token, filler: filler.unwrap_or(token), key, batch_tokens })
+        let texts = Texts::new(&tower, tokenizer)?;
+        Ok(Self { tower, token, filler: filler.unwrap_or(token), texts, key, batch_tokens })
+    }
+
+    /// The tokens of a prompt with all those of its images, to count and show them.
+    pub fn spread(&self, prompt: &[u32], images: &[Arc<Resized>]) -> Vec<u32> {
+        let mut images = images.iter();
+        let mut tokens = Vec::with_capacity(prompt.len());
+        for &id in prompt {
+            match (id == self.token).then(|| images.next()).flatten() {
+                None => tokens.push(id),
+                Some(image) => {
+                    for Run { before, tokens: run, after } in self.texts.runs(image) {
+                        tokens.extend(before.into_iter().chain(run.map(|_| id)).chain(after));
+                    }
+                }
+            }
+        }
+        tokens
     }
 
     /// Changes a rendered chat template to what the tower's models read: what surrounds each image is part of the text. Marks within texts of
@@ -120,7 +165,10 @@ impl Reader {
     /// # Errors
     /// If it cannot be used.
     pub fn resize(&self, picture: &Picture) -> Result<Arc<Resized>, Error> {
-        self.tower.resize(picture).map(Arc::new)
+        let mut image = self.tower.resize(picture)?;
+        let texts = |run: &Run| run.before.len() + run.after.len();
+        image.between = self.texts.runs(&image).iter().map(texts).sum();
+        Ok(Arc::new(image))
     }
 
     /// Puts images into a prompt: each [`Reader::token`] becomes the tokens of the next image. `checkpoints` are positions that move.
@@ -167,18 +215,89 @@ impl Reader {
             let start = tokens.len();
             let mut bytes = vec![0; 4 * image.len()];
             name.fill(&mut bytes);
-            let ids = bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b) | IMAGE);
-            tokens.extend(ids);
+            let ids: Vec<u32> =
+                bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b) | IMAGE).collect();
             let turn = start - ahead;
             let longest = image.tokens[0].max(image.tokens[1]);
             ahead += if rules.turns { image.len() - longest } else { 0 };
-            extra += image.len() - 1;
-            places.all.push(Place { start, image: Arc::clone(image), key, turn });
+            for Run { before, tokens: run, after } in self.texts.runs(image) {
+                tokens.extend(before);
+                let start = tokens.len();
+                tokens.extend(ids[run.clone()].iter().copied().chain(after));
+                places.all.push(Place { start, image: Arc::clone(image), tokens: run, key, turn });
+            }
+            extra += tokens.len() - start - 1;
         }
         moved.push(prompt.len() + extra);
         checkpoints.iter_mut().for_each(|c| *c = moved.get(*c).copied().unwrap_or(*c + extra));
         *prompt = tokens;
         Ok(places)
+    }
+}
+
+impl Texts {
+    fn new(tower: &Tower, tokenizer: &Tokenizer) -> Result<Self, Error> {
+        let id = |name: &str| {
+            let what =
+                || Error::Request(format!("the model has no token {name}, which images have within them"));
+            tokenizer.special_id(name).ok_or_else(what)
+        };
+        let text = |text: &str| {
+            let failed = |e| Error::Request(format!("the tokenizer cannot read {text:?}: {e}"));
+            tokenizer.encode(text, Special::Parse).map_err(failed)
+        };
+        Ok(match tower.prompt.layout {
+            Layout::Whole => Self::None,
+            Layout::Rows([between, last]) => Self::Rows([id(between)?, id(last)?]),
+            Layout::Tiles => {
+                let most = tower.tiles_max();
+                let names = (0..most * most)
+                    .map(|i| text(&format!("<row_{}_col_{}>", i / most + 1, i % most + 1)))
+                    .collect::<Result<_, _>>()?;
+                Self::Tiles {
+                    begin: id("<fake_token_around_image>")?,
+                    names,
+                    whole: id("<global-img>")?,
+                    line: text("\n")?,
+                    lines: text("\n\n")?,
+                }
+            }
+        })
+    }
+
+    /// The parts of an image's tokens, in order.
+    fn runs(&self, image: &Resized) -> Vec<Run> {
+        let len = image.len();
+        match self {
+            Self::None => vec![Run { before: Vec::new(), tokens: 0..len, after: Vec::new() }],
+            Self::Rows([between, last]) => {
+                let [columns, rows] = image.tokens;
+                let run = |row| Run {
+                    before: Vec::new(),
+                    tokens: row * columns..(row + 1) * columns,
+                    after: vec![if row + 1 == rows { *last } else { *between }],
+                };
+                (0..rows).map(run).collect()
+            }
+            Self::Tiles { begin, names, whole, line, lines } => {
+                let [columns, rows] = image.tiles;
+                let (count, side) = (columns * rows, names.len().isqrt());
+                let each = len / (count + 1);
+                let tile = |i: usize| {
+                    let (row, column) = (i / columns, i % columns);
+                    let ends = column + 1 == columns && row + 1 < rows;
+                    Run {
+                        before: [&[*begin], &names[row * side + column][..]].concat(),
+                        tokens: i * each..(i + 1) * each,
+                        after: if ends { line.clone() } else { Vec::new() },
+                    }
+                };
+                let mut before = if count > 0 { lines.clone() } else { Vec::new() };
+                before.extend([*begin, *whole]);
+                let last = Run { before, tokens: count * each..len, after: vec![*begin] };
+                (0..count).map(tile).chain([last]).collect()
+            }
+        }
     }
 }
 

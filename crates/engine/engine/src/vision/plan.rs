@@ -1,7 +1,7 @@
 //! A tower as data: `towers/` makes such plans, `load` and `encoder` run them. Its blocks are those of any model (`models::plan`), whose
 //! attention sees the whole image.
 
-use crate::models::plan::{Glu, Norm, Plan, Tensor};
+use crate::models::plan::{Glu, Norm, Op, Plan, Tensor};
 
 /// A tower, from pixels to embeddings of a text model.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,6 +16,8 @@ pub struct Tower {
     pub merge: usize,
     /// Patches of a token follow each other, instead of rows of the whole image.
     pub by_token: bool,
+    /// Tokens follow each other by squares of this side; blocks with a window attend within one.
+    pub window: Option<usize>,
     /// The size that images are brought to.
     pub size: Size,
     /// How they are.
@@ -26,6 +28,10 @@ pub struct Tower {
     pub embed: PatchEmbed,
     /// What is added to the patches.
     pub positions: Positions,
+    /// A norm of the patches after that.
+    pub first_norm: Option<Norm>,
+    /// What goes into a projection of a block and what comes out is bounded, by values beside its tensor (`input_min` and so on).
+    pub bounded: bool,
     /// Patches to tokens.
     pub output: Output,
     /// Further results of some blocks, which are added to the text's states after its first layers (deepstack).
@@ -59,6 +65,16 @@ pub enum Size {
     },
     /// All images become squares of this side.
     Square(usize),
+    /// The longer side becomes `longest`, both are rounded up to squares of this side. Each square is a tile, seen by itself; then comes the
+    /// whole image as one. An image of one square is only that.
+    Tiles {
+        /// Pixels.
+        side: usize,
+        /// Pixels.
+        longest: usize,
+    },
+    /// Larger images are reduced to a square of this side, by the same factor for both sides, which are then rounded up to tokens.
+    Within(usize),
     /// The largest one of the same shape of at most this many patches, sides rounded down to tokens.
     Largest(usize),
 }
@@ -76,6 +92,16 @@ impl Size {
                 *min = least.map_or(*min, |n| n.min(TOKENS_LIMIT) * pixels).min(*max);
             }
             Self::Largest(n) => *n = most.map_or(*n, |most| most * patches),
+            Self::Within(side) => {
+                let token = pixels.isqrt();
+                let tokens = side.div_ceil(token).min(most.unwrap_or(super::TOKENS_MAX).isqrt().max(1));
+                *side = (*side).min(tokens * token);
+            }
+            Self::Tiles { side, longest } => {
+                let each = *side * *side / pixels;
+                let tiles = (most.unwrap_or(super::TOKENS_MAX) / each).saturating_sub(1).isqrt().max(1);
+                *longest = (*longest).min(tiles * *side);
+            }
             Self::Square(_) => {}
         }
     }
@@ -87,11 +113,14 @@ impl Size {
 pub enum Filter {
     Bilinear,
     Bicubic,
+    Lanczos,
 }
 
 /// Learned positions of patches.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Positions {
+    /// None.
+    None,
     /// A square grid `[side * side, hidden]`, stretched over the image: each value is between four of it.
     Stretched {
         /// The table.
@@ -122,12 +151,15 @@ pub enum Output {
     Pool(Pool),
 }
 
-/// `down . act(up . norm(patches))`, with the norm of each patch or of all of a token together, by its length.
+/// `down . act(up . first . norm(patches))`, or no more than `first`, with the norm of each patch or of all of a token together, by its length.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)]
 pub struct Merge {
     pub norm: Norm,
-    pub glu: Glu,
+    pub first: Option<Tensor>,
+    /// The columns of `first` are `[hidden, merge, merge]`.
+    pub hidden_first: bool,
+    pub glu: Option<Glu>,
 }
 
 /// `project . last((factor * mean(norm(patches)) - shift) * scale)`
@@ -147,6 +179,17 @@ pub struct Pool {
     pub inputs_first: bool,
 }
 
+/// Texts within an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// None.
+    Whole,
+    /// What follows each row of tokens, and the last one instead.
+    Rows([&'static str; 2]),
+    /// Idefics3's names of tiles.
+    Tiles,
+}
+
 /// What a prompt has for an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prompt {
@@ -160,6 +203,8 @@ pub struct Prompt {
     pub token: &'static str,
     /// Positions after an image go on from its longer side, and its tokens have a row and a column.
     pub turns: bool,
+    /// Texts within the image.
+    pub layout: Layout,
     /// Its tokens see each other in both directions, so they are computed in one step.
     pub together: bool,
 }
@@ -168,6 +213,25 @@ impl Tower {
     /// Width of a patch's state.
     pub fn hidden(&self) -> usize {
         self.blocks.hidden
+    }
+    /// Products of a patch in the largest part of a block, for an image of so many patches.
+    pub fn work(&self, patches: usize) -> f64 {
+        let (hidden, inner) = (self.hidden() as f64, self.inner() as f64);
+        (2.0 * patches as f64 * hidden + hidden * hidden).max(3.0 * hidden * inner)
+    }
+    /// Tiles of a side of an image, at most.
+    pub fn tiles_max(&self) -> usize {
+        if let Size::Tiles { side, longest } = self.size { longest.div_ceil(side) } else { 1 }
+    }
+    /// Side of a tile in pixels, if images are cut into such.
+    pub fn tile(&self) -> Option<usize> {
+        if let Size::Tiles { side, .. } = self.size { Some(side) } else { None }
+    }
+    /// Width of the widest feed-forward block.
+    pub fn inner(&self) -> usize {
+        let glus =
+            self.blocks.ops().filter_map(|(_, op)| if let Op::Glu(g) = op { Some(g.inner) } else { None });
+        glus.max().unwrap_or(0)
     }
     /// Pixels of a token's side.
     pub fn side(&self) -> usize {
@@ -186,6 +250,11 @@ impl Tower {
         match self.size {
             Size::Rounded { max, .. } => max / self.pixels_per_token(),
             Size::Square(side) => (side / self.side()).pow(2),
+            Size::Tiles { side, longest } => {
+                let tiles = longest.div_ceil(side).pow(2);
+                (side / self.side()).pow(2) * if tiles > 1 { tiles + 1 } else { 1 }
+            }
+            Size::Within(side) => side.div_ceil(self.side()).pow(2),
             Size::Largest(patches) => patches / (self.merge * self.merge),
         }
         .max(1)

@@ -15,18 +15,25 @@ impl Filter {
         match self {
             Self::Bilinear => 1.0,
             Self::Bicubic => 2.0,
+            Self::Lanczos => 3.0,
         }
     }
-    /// The kernel; the cubic one is Keys's with a = -1/2.
+    /// The kernel; the cubic one is Keys's with a = -1/2, that of Lanczos has three lobes.
     fn at(self, x: f64) -> f64 {
         let x = x.abs();
         match self {
             Self::Bilinear if x < 1.0 => 1.0 - x,
             Self::Bicubic if x < 1.0 => (1.5 * x - 2.5) * x * x + 1.0,
             Self::Bicubic if x < 2.0 => ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0,
+            Self::Lanczos if x < 3.0 => sinc(x) * sinc(x / 3.0),
             _ => 0.0,
         }
     }
+}
+
+fn sinc(x: f64) -> f64 {
+    let x = x * std::f64::consts::PI;
+    if x == 0.0 { 1.0 } else { x.sin() / x }
 }
 
 /// The weights of all output places, and the bits of their fractions: as many as the largest leaves in 16 bits.

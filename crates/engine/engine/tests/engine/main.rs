@@ -39,6 +39,7 @@ mod tokenizer_damage;
 mod tokenizer_families;
 mod tokenizer_golden;
 mod tokenizer_packages;
+mod towers;
 mod truncated;
 mod vision;
 mod windows;

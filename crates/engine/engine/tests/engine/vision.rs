@@ -1,11 +1,14 @@
 //! Towers against transformers' numbers in f32: pixels, states, embeddings, logits, greedy text; and engines that answer about images.
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use octet_compute::cpu::{Cpu, CpuOptions};
 use octet_compute::reference::Reference;
-use octet_engine::engine::{self, Engine, Request};
+use octet_engine::engine::{self, Engine, Event, Request};
 use octet_engine::models::{self, Model};
 use octet_engine::sampler::SamplerParams;
 use octet_engine::tokenizer::Tokenizer;
@@ -50,7 +53,7 @@ fn options(file: &Arc<octet_weights::Model>, most: Option<usize>) -> vision::Opt
     vision::Options { min_tokens: Some(1), max_tokens: most, ..vision::Options::new(Arc::clone(file)) }
 }
 
-fn encoder(file: &octet_weights::Model, tower: Tower, on: On) -> Box<dyn Encoder> {
+pub fn encoder(file: &octet_weights::Model, tower: Tower, on: On) -> Box<dyn Encoder> {
     match on {
         On::Exact(isa) => {
             let cpu = CpuOptions {
@@ -68,36 +71,46 @@ fn encoder(file: &octet_weights::Model, tower: Tower, on: On) -> Box<dyn Encoder
 }
 
 /// The values of all patches of an image in the order of the golden file.
-fn pixels(name: &str, tower: &Tower, image: &vision::Resized) -> Vec<f32> {
+pub fn pixels(tower: &Tower, image: &vision::Resized) -> Vec<f32> {
     let (len, side) = (tower.patch_len(), tower.patch);
     let mut all = vec![0.0; image.patches() * len];
     all.chunks_exact_mut(len).enumerate().for_each(|(i, out)| tower.patch(image, i, out));
     let area = side * side;
-    match name {
-        // Two equal frames.
-        "qwen35moe_vl" | "qwen3vl" => {
-            all.chunks_exact(area).flat_map(|plane| [plane, plane].concat()).collect()
-        }
-        // The whole image.
-        "gemma3_vl" => {
-            let width = image.grid[0] * side;
-            let at = |i: usize| {
-                let (c, y, x) = (i / (width * width), i / width % width, i % width);
-                all[(y / side * image.grid[0] + x / side) * len + c * area + y % side * side + x % side]
-            };
-            (0..3 * width * width).map(at).collect()
+    match tower.kind {
+        // Two equal frames, the tokens by rows.
+        "qwen3vl_merger" | "qwen2.5vl_merger" => {
+            let mut patches: Vec<(usize, &[f32])> = all.chunks_exact(len).enumerate().collect();
+            patches.sort_by_key(|(i, _)| {
+                let [x, y] = tower.place(image, *i);
+                [y / tower.merge, x / tower.merge, y, x]
+            });
+            let planes = patches.iter().flat_map(|(_, patch)| patch.chunks_exact(area));
+            planes.flat_map(|plane| [plane, plane].concat()).collect()
         }
         // Channels last, from 0 to 1.
-        _ => all
+        "gemma4v" => all
             .chunks_exact(len)
             .flat_map(|patch| (0..len).map(|i| (patch[i % 3 * area + i / 3] + 1.0) / 2.0).collect::<Vec<_>>())
             .collect(),
+        // The whole image, or tile by tile.
+        _ => {
+            let [width, height] = image.grid.map(|n| n * side);
+            let tile = tower.tile().unwrap_or(height);
+            let patch_at: HashMap<[usize; 2], usize> =
+                (0..image.patches()).map(|i| (tower.place(image, i), i)).collect();
+            let at = |i: usize| {
+                let (i, y) = (i % (3 * width * tile), i / (3 * width * tile) * tile);
+                let (c, y, x) = (i / (width * tile), y + i / width % tile, i % width);
+                all[patch_at[&[x / side, y / side]] * len + c * area + y % side * side + x % side]
+            };
+            (0..3 * width * height).map(at).collect()
+        }
     }
 }
 
 /// Compares the pixels of both images.
 fn check_pixels(name: &str, golden: &Golden, tower: &Tower, images: &[Arc<vision::Resized>]) {
-    let ours: Vec<f32> = images.iter().flat_map(|i| pixels(name, tower, i)).collect();
+    let ours: Vec<f32> = images.iter().flat_map(|i| pixels(tower, i)).collect();
     let (key, one) = match golden.f32("pixel_values") {
         Some(all) => (all, false),
         None => (golden.f32("pixel_values_head").expect("pixels"), true),
@@ -133,7 +146,7 @@ fn check_tower(
     let mut embeddings = Vec::new();
     let mut before = 0;
     for (i, image) in images.iter().enumerate() {
-        encoder.start(Arc::clone(image)).expect("there is memory");
+        encoder.start(Arc::clone(image), vision::PIECE_TOKENS).expect("there is memory");
         let mut seen = vec![Vec::new(); layers + 1];
         let done = loop {
             if let Some(done) = encoder.advance().expect("it computes") {
@@ -187,7 +200,7 @@ fn reader(text: &octet_weights::Model, tower: Tower) -> Reader {
 }
 
 /// Feeds tokens `range` of the golden prompt, whose images are at `places`.
-fn feed(
+pub fn feed(
     run: &mut Run,
     ids: &[u32],
     places: &Places,
@@ -198,7 +211,7 @@ fn feed(
     if places.has_turns() {
         run.batch.turn(range.clone().map(|p| places.turn(p)));
     }
-    let all: usize = places.all.iter().map(|p| p.image.len()).sum();
+    let all: usize = places.all.iter().map(|p| p.tokens.len()).sum();
     let width = embeddings.len() / all;
     let mut before = 0;
     for place in &places.all {
@@ -208,7 +221,7 @@ fn feed(
         for (i, position) in place.range().enumerate().filter(|(_, p)| range.contains(p)) {
             run.batch.give(position - range.start, &embeddings[(before + i) * width..][..width]);
         }
-        before += place.image.len();
+        before += place.tokens.len();
     }
     run.model.step(&run.batch).expect("the step works").to_vec()
 }
@@ -332,7 +345,7 @@ fn images_are_resized_as_by_torchvision() {
                 assert_eq!(off, Some(0), "{key}: {many} of {} bytes differ", theirs.len());
             }
             _ => {
-                let ours = pixels("qwen3vl", tower, &image);
+                let ours = pixels(tower, &image);
                 let worst = max_abs_diff(&ours, &golden.f32(&key).expect("pixels"));
                 assert!(worst <= 0.01 / 127.5, "{key}: differ by {worst}");
             }
@@ -456,4 +469,35 @@ fn prompts_and_images_that_do_not_fit_are_refused() {
     let e = Engine::open(&text, &taller, &mut |_, _| {}).expect_err("it is refused");
     assert!(e.to_string().contains("expected") || e.to_string().contains("mmproj"), "{e}");
     assert!(vision::tower(&other).is_ok());
+}
+
+#[test]
+fn answers_go_on_while_an_image_is_encoded() {
+    let Some((text, file)) = files("qwen3vl").into_iter().next() else { return };
+    // No time is left for images: a piece of the smallest size in each step.
+    let options = engine::Options { step_time_max: Duration::ZERO, ..engine_options(&file, None, 64) };
+    let mut engine = Engine::open(&text, &options, &mut |_, _| {}).expect("a model");
+    let reader = Arc::clone(engine.rules().images.as_ref().expect("it sees"));
+    let image = reader.resize(&picture("qwen3vl.0.png").expect("an image")).expect("it is usable");
+    let prepare = |engine: &Engine, request| engine.rules().prepare(request).expect("it can be served");
+    let (send, answer) = channel();
+    let first = prepare(&engine, request(vec![1, 2, 3], &[], 240));
+    engine.submit(first, Box::new(send));
+    let tokens = || answer.try_iter().filter(|e| matches!(e, Event::Token { .. })).count();
+    while tokens() == 0 {
+        engine.step();
+    }
+    let (send, _other) = channel();
+    let second = prepare(&engine, request(vec![1, reader.token, 2], &[Arc::clone(&image)], 1));
+    engine.submit(second, Box::new(send));
+    let mut steps = 0;
+    while engine.stats().encoded_images == 0 {
+        engine.step();
+        steps += 1;
+        assert_eq!(tokens(), 1, "step {steps}");
+    }
+    let pieces = image.patches().div_ceil(16);
+    let stages = 2 + 3 * reader.tower.blocks.layers;
+    assert!(pieces > 1, "{} patches", image.patches());
+    assert_eq!(steps, pieces * stages);
 }

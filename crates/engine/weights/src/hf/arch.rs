@@ -37,6 +37,8 @@ const MODEL_TYPES: &[(&str, Arch)] = &[
     ("olmoe", Arch::Olmoe),
     ("llama", Arch::Llama),
     ("mistral", Arch::Llama),
+    ("smolvlm", Arch::Llama),
+    ("idefics3", Arch::Llama),
     ("mixtral", Arch::Mixtral),
 ];
 

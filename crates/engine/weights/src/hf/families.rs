@@ -96,6 +96,7 @@ const FAMILIES: &[Family] = &[
     Family { act: ("mlp_hidden_act", "relu2"), ..family(&["nemotron_h"], "nemotron_h") },
     family(&["phi3"], "phi3"),
     Family { around_zero: AroundZero::All, second_norm: SANDWICH, ..family(&["qwen3_next"], "qwen3next") },
+    family(&["qwen2_5_vl", "qwen2_5_vl_text"], "qwen2vl"),
     family(&["qwen3_vl", "qwen3_vl_text"], "qwen3vl"),
     family(&["qwen3_vl_moe", "qwen3_vl_moe_text"], "qwen3vlmoe"),
     Family { second_norm: SANDWICH, ..family(&["seed_oss"], "seed_oss") },

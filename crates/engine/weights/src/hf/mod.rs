@@ -17,6 +17,7 @@ mod rope;
 mod sentencepiece;
 mod sidecars;
 mod tower;
+mod tower_kinds;
 
 pub use arch::model_types;
 

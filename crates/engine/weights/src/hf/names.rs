@@ -89,8 +89,9 @@ pub(super) const EXPERT: &[(&str, &str)] = &[
 /// The target of tensor `hf` of a checkpoint.
 pub(super) fn target(layout: &Layout, hf: &str) -> Target {
     let inner = inner(hf);
-    let is_tower =
-        ["visual.", "vision_tower.", "multi_modal_projector."].iter().any(|t| inner.starts_with(t));
+    let is_tower = ["visual.", "vision_tower.", "multi_modal_projector.", "vision_model.", "connector."]
+        .iter()
+        .any(|t| inner.starts_with(t));
     // Older checkpoints contain frequencies, which follow from config.json.
     if is_tower || hf.ends_with(".rotary_emb.inv_freq") {
         return Target::Unused;
@@ -124,7 +125,9 @@ enum Kind {
 
 /// A name without what tools put in front of it, some of them twice.
 pub(super) fn inner(mut hf: &str) -> &str {
-    while let Some(rest) = hf.strip_prefix("model.").or_else(|| hf.strip_prefix("language_model.")) {
+    while let Some(rest) =
+        ["model.", "language_model.", "text_model."].iter().find_map(|p| hf.strip_prefix(p))
+    {
         hf = rest;
     }
     hf

@@ -57,7 +57,7 @@ pub fn read(model: &Loaded, images: &[Image], tokens_max: usize) -> Result<Vec<A
         let octet_images::Picture { width, height, rgb } = picture;
         let picture = Picture { width: width as usize, height: height as usize, rgb };
         let resized = reader.resize(&picture).map_err(|e| refused(format!("'{at}': {e}")))?;
-        tokens += resized.len();
+        tokens += resized.prompt_len();
         if tokens > tokens_max {
             let what =
                 format!("with '{at}' the images have {tokens} tokens, and there is room for {tokens_max}");
@@ -74,12 +74,7 @@ pub fn read(model: &Loaded, images: &[Image], tokens_max: usize) -> Result<Vec<A
 /// The tokens of a prompt with all those of its images, to count and show them.
 pub fn spread(model: &Loaded, tokens: Vec<u32>, images: &[Arc<Resized>]) -> Vec<u32> {
     let Some(reader) = &model.handle.rules().images else { return tokens };
-    let mut images = images.iter();
-    let spread = tokens.iter().flat_map(|&id| {
-        let image = (id == reader.token).then(|| images.next()).flatten();
-        std::iter::repeat_n(id, image.map_or(1, |image| image.len()))
-    });
-    spread.collect()
+    reader.spread(&tokens, images)
 }
 
 fn check(request: &GenerateRequest, limits: &Limits) -> Result<(), ApiError> {

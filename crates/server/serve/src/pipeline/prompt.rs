@@ -37,7 +37,7 @@ pub struct Rendered {
 impl Rendered {
     /// Number of tokens, with those of images.
     pub fn token_count(&self) -> usize {
-        self.tokens.len() + self.images.iter().map(|image| image.len() - 1).sum::<usize>()
+        self.tokens.len() + self.images.iter().map(|image| image.prompt_len() - 1).sum::<usize>()
     }
 }
 

@@ -63,6 +63,12 @@ pub fn qwen3vl(k: &Keys) -> Result<Plan, Error> {
     plan.ropes = plan.ropes.into_iter().map(|r| rope::interleaved(k, r)).collect::<Result<_, _>>()?;
     Ok(plan)
 }
+/// Qwen2.5-VL: the same, in sections.
+pub fn qwen2vl(k: &Keys) -> Result<Plan, Error> {
+    let mut plan = decoder(k, HALVES)?;
+    plan.ropes = plan.ropes.into_iter().map(|r| rope::in_sections(k, r)).collect::<Result<_, _>>()?;
+    Ok(plan)
+}
 /// Qwen1.5 and 2 with experts.
 pub fn qwen2moe(k: &Keys) -> Result<Plan, Error> {
     decoder(k, Choices { router: UNDIVIDED, ..HALVES })

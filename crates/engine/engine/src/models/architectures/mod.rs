@@ -65,6 +65,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     row("qwen3", "Qwen3, dense", llama::qwen3),
     row("qwen3vlmoe", "Qwen3-VL 30B-A3B", llama::qwen3vl),
     row("qwen3vl", "Qwen3-VL 2B to 32B", llama::qwen3vl),
+    row("qwen2vl", "Qwen2.5-VL 3B to 72B", llama::qwen2vl),
     row("qwen2moe", "Qwen1.5-MoE, Qwen2 57B-A14B", llama::qwen2moe),
     row("qwen2", "Qwen2, Qwen2.5, Qwen2.5-Coder", llama::halves),
     row("olmoe", "OLMoE 1B-7B", llama::olmoe),

@@ -5,7 +5,7 @@ use octet_compute::backend::Act;
 use crate::Error;
 use crate::models::plan::*;
 use crate::vision::keys::Keys;
-use crate::vision::plan::{Filter, Output, Pool, Positions, Prompt, Size, Tower};
+use crate::vision::plan::{Filter, Layout, Output, Pool, Positions, Prompt, Size, Tower};
 
 pub fn plan(k: &Keys) -> Result<Tower, Error> {
     let image = k.size("image_size", 4096)?;
@@ -22,11 +22,14 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
         patch: k.patch,
         merge,
         by_token: false,
+        window: None,
         size: Size::Square(image),
         filter: Filter::Bilinear,
         normal: k.normal()?,
         embed: k.patch_embed(),
         positions: Positions::Fixed { table },
+        first_norm: None,
+        bounded: false,
         output: Output::Pool(Pool {
             norm: Some(k.layer_norm("v.post_ln", k.hidden)),
             factor: 1.0,
@@ -42,6 +45,7 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
             text: "\n\n<start_of_image><image_soft_token><end_of_image>\n\n",
             alone: "<start_of_image><image_soft_token><end_of_image>",
             token: "<image_soft_token>",
+            layout: Layout::Whole,
             turns: false,
             together: true,
         },

@@ -6,7 +6,7 @@ use octet_compute::backend::Act;
 use crate::Error;
 use crate::models::plan::*;
 use crate::vision::keys::Keys;
-use crate::vision::plan::{Filter, Output, Pool, Positions, Prompt, Size, Tower};
+use crate::vision::plan::{Filter, Layout, Output, Pool, Positions, Prompt, Size, Tower};
 
 /// Tokens of an image, if the file does not say.
 const TOKENS: usize = 280;
@@ -34,6 +34,7 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
         patch: k.patch,
         merge,
         by_token: false,
+        window: None,
         size: Size::Largest(tokens * merge * merge),
         filter: Filter::Bicubic,
         // The model itself brings values from 0 to 1 to -1 to 1.
@@ -43,6 +44,9 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
             table: Tensor { shape: vec![2, count, k.hidden], ..Tensor::vector(table, 0) },
             count,
         },
+        first_norm: None,
+        // Those of E2B and E4B.
+        bounded: k.layers > 0 && k.has("v.blk.0.attn_q.input_max"),
         output: Output::Pool(Pool {
             norm: None,
             factor: (k.hidden as f32).sqrt(),
@@ -58,6 +62,7 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
             text: "<|image><|image|><image|>",
             alone: "<|image><|image|><image|>",
             token: "<|image|>",
+            layout: Layout::Whole,
             turns: false,
             together: true,
         },

@@ -2,6 +2,9 @@
 
 mod gemma3;
 mod gemma4;
+mod idefics3;
+mod pixtral;
+mod qwen25;
 mod qwen3;
 
 use octet_weights::Model;
@@ -13,8 +16,11 @@ use crate::Error;
 /// All supported towers: the projector's kind, models that have it, and how it is read.
 pub static TOWERS: &[(&str, &str, Read)] = &[
     ("qwen3vl_merger", "Qwen3.5, Qwen3.6, Qwen3-VL", qwen3::plan),
+    ("qwen2.5vl_merger", "Qwen2.5-VL", qwen25::plan),
     ("gemma3", "Gemma 3", gemma3::plan),
     ("gemma4v", "Gemma 4", gemma4::plan),
+    ("idefics3", "SmolVLM, Idefics3", idefics3::plan),
+    ("pixtral", "Mistral Small 3.1 and 3.2, Ministral 3, Devstral Small 2", pixtral::plan),
 ];
 
 /// The tower that a projector's file describes.

@@ -6,19 +6,38 @@ use octet_compute::backend::Act;
 use crate::Error;
 use crate::models::plan::*;
 use crate::vision::keys::Keys;
-use crate::vision::plan::{Filter, Merge, Output, Positions, Prompt, Size, Tower};
+use crate::vision::plan::{Filter, Layout, Merge, Output, Positions, Prompt, Size, Tower};
 
 /// Pixels of an image, if the file does not say.
 const PIXELS: [usize; 2] = [65_536, 16_777_216];
 
-pub fn plan(k: &Keys) -> Result<Tower, Error> {
-    let merge = k.opt_size("spatial_merge_size", 8)?.unwrap_or(2);
-    let pixels = |key, default| Ok::<_, Error>(k.opt_size(key, 1 << 30)?.unwrap_or(default));
-    let (min, max) = (pixels("image_min_pixels", PIXELS[0])?, pixels("image_max_pixels", PIXELS[1])?);
+/// How images are resized.
+pub const FILTER: Filter = Filter::Bicubic;
+
+/// What a prompt has for an image.
+pub const PROMPT: Prompt = Prompt {
+    mark: "<|image_pad|>",
+    text: "<|image_pad|>",
+    alone: "<|vision_start|><|image_pad|><|vision_end|>",
+    token: "<|image_pad|>",
+    turns: true,
+    layout: Layout::Whole,
+    together: false,
+};
+
+/// The size of an image; `pixels` are limits if the file does not say.
+pub fn size(k: &Keys, merge: usize, pixels: [usize; 2]) -> Result<Size, Error> {
+    let limit = |key, default| Ok::<_, Error>(k.opt_size(key, 1 << 30)?.unwrap_or(default));
+    let (min, max) = (limit("image_min_pixels", pixels[0])?, limit("image_max_pixels", pixels[1])?);
     let side = k.patch * merge;
     if min > max || max < side * side {
         return Err(k.bad("image_max_pixels", format!("is {max}, with at least {min} pixels")));
     }
+    Ok(Size::Rounded { min, max })
+}
+
+pub fn plan(k: &Keys) -> Result<Tower, Error> {
+    let merge = k.opt_size("spatial_merge_size", 8)?.unwrap_or(2);
     let table = "v.position_embd.weight";
     let rows = k.rows(table, k.hidden)?;
     let grid = rows.isqrt();
@@ -37,7 +56,15 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
     let deep = k.pattern("is_deepstack_layers")?.into_iter().enumerate().filter(|(_, is)| *is);
     let deep = deep.map(|(i, _)| {
         let name = |n: &str| format!("v.deepstack.{i}.{n}");
-        (i, Merge { norm: k.layer_norm(&name("norm"), wide), glu: glu(name("fc1"), name("fc2")) })
+        (
+            i,
+            Merge {
+                first: None,
+                hidden_first: false,
+                norm: k.layer_norm(&name("norm"), wide),
+                glu: Some(glu(name("fc1"), name("fc2"))),
+            },
+        )
     });
     Ok(Tower {
         kind: "qwen3vl_merger",
@@ -45,27 +72,25 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
         patch: k.patch,
         merge,
         by_token: true,
-        size: Size::Rounded { min, max },
-        filter: Filter::Bicubic,
+        window: None,
+        size: size(k, merge, PIXELS)?,
+        filter: FILTER,
         normal: k.normal()?,
         embed: k.patch_embed(),
         positions: Positions::Stretched {
             table: Tensor { shape: vec![rows, k.hidden], ..Tensor::vector(table, 0) },
             side: grid,
         },
+        first_norm: None,
+        bounded: false,
         output: Output::Merge(Merge {
+            first: None,
+            hidden_first: false,
             norm: k.layer_norm("v.post_ln", k.hidden),
-            glu: glu("mm.0".into(), "mm.2".into()),
+            glu: Some(glu("mm.0".into(), "mm.2".into())),
         }),
         deep: deep.collect(),
         out: k.out,
-        prompt: Prompt {
-            mark: "<|image_pad|>",
-            text: "<|image_pad|>",
-            alone: "<|vision_start|><|image_pad|><|vision_end|>",
-            token: "<|image_pad|>",
-            turns: true,
-            together: false,
-        },
+        prompt: PROMPT,
     })
 }

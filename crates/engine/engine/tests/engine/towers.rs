@@ -1,0 +1,166 @@
+//! Towers of checkpoints that transformers made, and its numbers for two pictures: `fixtures/towers/make.py`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use octet_engine::models::Limits;
+use octet_engine::tokenizer::Tokenizer;
+use octet_engine::vision::{Options, Picture, Reader};
+use octet_testkit::{Golden, max_abs_diff, shared};
+use octet_weights::Value;
+
+use crate::common::{On, Run, exact_backends, limits};
+use crate::vision::{encoder, feed, pixels};
+
+/// The pictures of `make.py`.
+const SIZES: [[usize; 2]; 2] = [[50, 34], [21, 45]];
+
+fn picture([width, height]: [usize; 2]) -> Picture {
+    let value = |i: usize| {
+        let (c, x, y) = (i % 3, i / 3 % width, i / 3 / width);
+        (3 * x * x + 5 * x * y + 11 * y + 70 * c + x / 4 * (y / 3) * 17) as u8
+    };
+    Picture { width, height, rgb: (0..3 * width * height).map(value).collect() }
+}
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/towers").join(name)
+}
+
+/// Compares pixels, states after each block and embeddings, of the checkpoint and of the projector's GGUF file if there is one.
+fn check(name: &str) {
+    let folder = folder(name);
+    let file = octet_weights::hf::open_tower(&folder).expect("it opens").expect("it has a tower");
+    check_file(name, file);
+    let path = folder.join("mmproj.gguf");
+    if path.exists() {
+        check_file(name, octet_weights::Model::open(&path).expect("it opens"));
+    }
+}
+
+fn check_file(name: &str, file: octet_weights::Model) {
+    let golden = Golden::at(&folder(name).join("golden.safetensors"));
+    let file = Arc::new(file);
+    let tower = Options::new(Arc::clone(&file)).tower().expect("a known tower");
+    for (i, size) in SIZES.into_iter().enumerate() {
+        let want = |key: &str| golden.f32(&format!("{i}.{key}")).expect("numbers");
+        let image = Arc::new(tower.resize(&picture(size)).expect("a usable image"));
+        let embeds = want("embeds");
+        assert_eq!(image.len(), embeds.len() / tower.out, "{name}: tokens of picture {i}");
+        // Our patches in their order.
+        let mut order: Vec<usize> = (0..image.patches()).collect();
+        if tower.window.is_none() {
+            order.sort_by_key(|i| {
+                let [x, y] = tower.place(&image, *i);
+                [y, x]
+            });
+        }
+        let hidden = tower.hidden();
+        let theirs = want("pixels");
+        let worst = max_abs_diff(&pixels(&tower, &image)[..theirs.len()], &theirs);
+        assert!(worst <= 0.01 / 127.5, "{name}: pixels of picture {i} differ by {worst}");
+        for on in [Some(On::Reference), exact_backends().last().copied()].into_iter().flatten() {
+            let mut encoder = encoder(&file, tower.clone(), on);
+            encoder.start(Arc::clone(&image), 64).expect("there is memory");
+            let (layers, states) = (tower.blocks.layers, want("hidden"));
+            let each = states.len() / (layers + 1);
+            let mut seen = 0;
+            let ours = loop {
+                if let Some(ours) = encoder.advance().expect("it computes") {
+                    break ours;
+                }
+                let (block, values) = encoder.hidden();
+                // Later ones are states within the next block.
+                if block == seen {
+                    seen += 1;
+                    let theirs = &states[block * each..][..each];
+                    let values: Vec<f32> =
+                        order.iter().flat_map(|i| &values[i * hidden..(i + 1) * hidden]).copied().collect();
+                    let worst = max_abs_diff(&values[..each], theirs);
+                    assert!(worst <= 2e-4, "{name} on {on:?}: picture {i}, block {block}: off by {worst}");
+                }
+            };
+            assert_eq!(seen, layers + 1, "{name}");
+            let worst = max_abs_diff(&ours, &embeds);
+            assert!(worst <= 2e-4, "{name} on {on:?}: picture {i}: embeddings differ by {worst}");
+            encoder.start(Arc::clone(&image), 1).expect("there is memory");
+            let again = loop {
+                if let Some(again) = encoder.advance().expect("it computes") {
+                    break again;
+                }
+            };
+            assert!(again == ours, "{name} on {on:?}: picture {i} in other pieces");
+        }
+    }
+}
+
+/// The tokenizer of a small model, whose tokens for images have other names.
+fn tokenizer(names: &[(usize, &str)]) -> Option<Tokenizer> {
+    let model = octet_weights::Model::open(shared("zoo/gguf/ministral3.gguf")?).expect("a small model opens");
+    let mut metadata = model.metadata.clone();
+    let key = "tokenizer.ggml.tokens";
+    let Some(Value::Strs(tokens)) = metadata.get(key) else { panic!("an array of tokens") };
+    let mut tokens = tokens.clone();
+    names.iter().for_each(|(id, name)| tokens[*id] = (*name).into());
+    metadata.insert(key, Value::Strs(tokens));
+    Some(Tokenizer::from_metadata(&metadata).expect("a tokenizer"))
+}
+
+/// Compares the logits of the last tokens of a prompt with both pictures.
+fn check_whole(name: &str, names: &[(usize, &str)]) {
+    let folder = folder(name);
+    let file = Arc::new(octet_weights::hf::open_tower(&folder).expect("it opens").expect("it has a tower"));
+    let text = octet_weights::Model::open(&folder).expect("it opens");
+    let golden = Golden::at(&folder.join("golden.safetensors"));
+    let tower = Options::new(Arc::clone(&file)).tower().expect("a known tower");
+    let images: Vec<_> =
+        SIZES.map(|size| Arc::new(tower.resize(&picture(size)).expect("a usable image"))).into();
+    let Some(tokenizer) = tokenizer(names) else { return };
+    let reader =
+        Reader::new(tower.clone(), &tokenizer, None, 256, [0; 32]).expect("it has tokens for images");
+    let ids = golden.ids("ids").expect("a prompt");
+    // What a template writes: a token for each image.
+    let mut prompt = [&[5, 6][..], &[reader.token], &[7, 8, 9], &[reader.token], &[10, 11, 12]].concat();
+    let spread = reader.spread(&prompt, &images);
+    assert_eq!(spread, ids, "{name}: the prompt");
+    let places = reader.read(&mut prompt, &mut [], &images).expect("two places");
+    assert_eq!(prompt.len(), ids.len(), "{name}: tokens of the prompt");
+    for on in [Some(On::Reference), exact_backends().last().copied()].into_iter().flatten() {
+        let mut encoder = encoder(&file, tower.clone(), on);
+        let embeddings: Vec<f32> =
+            images.iter().flat_map(|i| encoder.encode(Arc::clone(i)).expect("it computes")).collect();
+        let mut run = Run::new(crate::common::load(&text, on, Limits { pages: 4, ..limits() }));
+        let logits = feed(&mut run, &ids, &places, &embeddings, 0..ids.len());
+        let theirs = golden.f32("logits").expect("numbers");
+        let worst = max_abs_diff(&logits[logits.len() - theirs.len()..], &theirs);
+        assert!(worst <= 3e-4, "{name} on {on:?}: logits differ by {worst}");
+    }
+}
+
+#[test]
+fn gemma3() {
+    check("gemma3");
+}
+
+#[test]
+fn gemma4_with_bounds() {
+    check("gemma4");
+}
+
+#[test]
+fn mistral3() {
+    check("mistral3");
+    check_whole("mistral3", &[(420, "[IMG]"), (421, "[IMG_BREAK]"), (419, "[IMG_END]")]);
+}
+
+#[test]
+fn qwen2_5_vl() {
+    check("qwen2_5_vl");
+    check_whole("qwen2_5_vl", &[(420, "<|image_pad|>")]);
+}
+
+#[test]
+fn smolvlm() {
+    check("smolvlm");
+    check_whole("smolvlm", &[(420, "<image>"), (421, "<fake_token_around_image>"), (419, "<global-img>")]);
+}
