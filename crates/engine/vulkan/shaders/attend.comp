@@ -8,17 +8,19 @@
 layout(local_size_x = 64) in;
 layout(constant_id = 0) const uint KEY_TYPE = 1u;
 layout(constant_id = 1) const uint VALUE_TYPE = 1u;
-layout(constant_id = 2) const uint PARTS = 4u;  // head_dim / 64, rounded up
+layout(constant_id = 2) const uint PARTS = 4u;  // values of a head / 64, rounded up
+layout(constant_id = 3) const uint FLAGS = 0u;  // 1: values are in the keys; 2: scores have a cap; 4: there are sinks; 8: there is a window
 
 layout(binding = 0, std430) readonly buffer Queries { float queries[]; };
 layout(binding = 1, std430) readonly buffer Keys { uint keys[]; };
 layout(binding = 2, std430) readonly buffer Values { uint values[]; };
 layout(binding = 3, std430) readonly buffer Block { uint block[]; };
-layout(binding = 4, std430) coherent buffer Partial { float partial[]; };  // [tokens, heads, chunks, dim + 2]
+layout(binding = 4, std430) coherent buffer Partial { float partial[]; };  // [tokens, heads, chunks, value_dim + 2]
 layout(binding = 5, std430) writeonly buffer Out { float y[]; };
 layout(binding = 6, std430) writeonly buffer Rows { uint q[]; };
 layout(binding = 7, std430) writeonly buffer D { vec2 d[]; };
 layout(binding = 8, std430) coherent buffer Tickets { uint tickets[]; };
+layout(binding = 9, std430) readonly buffer Sinks { float sinks[]; };  // [heads]
 
 layout(push_constant) uniform Push {
     uint heads, kv_heads, dim, stride;
@@ -27,12 +29,17 @@ layout(push_constant) uniform Push {
     float scale;
     uint gated, quantise;  // quantise: heads are whole blocks of 32, and are quantised too
     uint ticket;
+    uint value_dim;
+    uint last, from_multiple;  // the window: so many positions; those from the last multiple of this on
+    float cap;
 } p;
+
+const bool IN_KEYS = (FLAGS & 1u) != 0u;
 
 #include "quantise.glsl"
 #include "tail.glsl"
 
-shared float query[512];
+shared float query[640];
 shared float weight[64];
 shared float reduce[64];
 
@@ -44,29 +51,36 @@ float key_at(uint row, uint i) {
     return d * float(bitfieldExtract(int(keys[base + (i >> 2)]), int(8u * (i & 3u)), 8));
 }
 float value_at(uint row, uint i) {
-    uint base = row * kv_words(VALUE_TYPE, p.dim);
+    if (IN_KEYS) { return key_at(row, i); }
+    uint base = row * kv_words(VALUE_TYPE, p.value_dim);
     if (VALUE_TYPE == KV_F32) { return uintBitsToFloat(values[base + i]); }
     if (VALUE_TYPE == KV_F16) { return half_at(values[base + (i >> 1)], (i & 1u) == 1u); }
-    float d = half_at(values[base + p.dim / 4u + (i >> 5)], false);
+    float d = half_at(values[base + p.value_dim / 4u + (i >> 5)], false);
     return d * float(bitfieldExtract(int(values[base + (i >> 2)]), int(8u * (i & 3u)), 8));
 }
 
-// Adds the chunks of a head up; `base` is the first.
-void merge(uint t, uint h, uint chunks, uint base) {
-    uint me = gl_LocalInvocationID.x, to = (t * p.heads + h) * p.dim;
-    for (uint i = me; i < p.dim; i += 64u) {
+// Adds the chunks of a head up, from `first` on; `base` is chunk 0.
+void merge(uint t, uint h, uint first, uint chunks, uint base) {
+    uint me = gl_LocalInvocationID.x, to = (t * p.heads + h) * p.value_dim;
+    for (uint i = me; i < p.value_dim; i += 64u) {
         float most = -3.4028234e38;
         precise float sum = 0.0;
         precise float acc = 0.0;
-        for (uint c = 0u; c < chunks; c++) {
-            uint at = (base + c) * (p.dim + 2u);
-            float next = max(most, partial[at + p.dim]);
-            float old = c > 0u ? exp(most - next) : 0.0, new_ = exp(partial[at + p.dim] - next);
+        for (uint c = first; c < chunks; c++) {
+            uint at = (base + c) * (p.value_dim + 2u);
+            float next = max(most, partial[at + p.value_dim]);
+            float old = c > first ? exp(most - next) : 0.0, new_ = exp(partial[at + p.value_dim] - next);
             precise float a = acc * old;
             acc = a + partial[at + i] * new_;
             precise float s = sum * old;
-            sum = s + partial[at + p.dim + 1u] * new_;
+            sum = s + partial[at + p.value_dim + 1u] * new_;
             most = next;
+        }
+        if ((FLAGS & 4u) != 0u) {  // a score without a value
+            float next = max(most, sinks[h]);
+            acc = acc * exp(most - next);
+            precise float s = sum * exp(most - next);
+            sum = s + exp(sinks[h] - next);
         }
         precise float out_ = acc / sum;
         if (p.gated == 1u) { out_ = out_ * sigmoid(queries[(t * p.heads + h) * p.stride + p.dim + i]); }
@@ -75,7 +89,7 @@ void merge(uint t, uint h, uint chunks, uint base) {
     }
     if (p.quantise == 0u) { return; }
     barrier();
-    for (uint b = me; b < p.dim >> 5; b += 64u) {
+    for (uint b = me; b < p.value_dim >> 5; b += 64u) {
         float v[32];
         [[unroll]] for (uint i = 0u; i < 32u; i++) { v[i] = query[32u * b + i]; }
         store_block(v, (to >> 5) + b);
@@ -85,21 +99,29 @@ void merge(uint t, uint h, uint chunks, uint base) {
 void main() {
     uint chunk = gl_WorkGroupID.x, h = gl_WorkGroupID.y, t = p.first_token + gl_WorkGroupID.z, me = gl_LocalInvocationID.x;
     uint context = block[p.positions + t] + 1u, from = chunk * 512u, to = min(from + 512u, context);
-    if (from >= to) { return; }
+    uint first = 0u;  // position that is attended to
+    if ((FLAGS & 8u) != 0u) {
+        first = p.last > 0u ? context - min(context, p.last) : 0u;
+        if (p.from_multiple > 0u) { first = max(first, (context - 1u) / p.from_multiple * p.from_multiple); }
+    }
+    if (from >= to || to <= first) { return; }
     uint table = p.pages + block[p.tables + t], kv_head = h / (p.heads / p.kv_heads);
     for (uint i = me; i < p.dim; i += 64u) { query[i] = queries[(t * p.heads + h) * p.stride + i]; }
     barrier();
     float most = -3.4028234e38, sum = 0.0;
     float acc[PARTS];
     [[unroll]] for (uint i = 0u; i < PARTS; i++) { acc[i] = 0.0; }
-    for (uint page = from; page < to; page += 64u) {
+    for (uint page = max(from, first & ~63u); page < to; page += 64u) {
         uint row = (block[table + (page >> 6)] * p.kv_heads + kv_head) * 64u, valid = min(64u, to - page);
+        uint skipped = first - min(first, page);
+        bool counts = me < valid && me >= skipped;
         precise float score = 0.0;
-        if (me < valid) {
+        if (counts) {
             for (uint i = 0u; i < p.dim; i++) { score = score + query[i] * key_at(row + me, i); }
             score = score * p.scale;
+            if ((FLAGS & 2u) != 0u) { score = capped(score, p.cap); }
         }
-        reduce[me] = me < valid ? score : -3.4028234e38;
+        reduce[me] = counts ? score : -3.4028234e38;
         barrier();
         for (uint half_ = 32u; half_ > 0u; half_ >>= 1) {
             if (me < half_) { reduce[me] = max(reduce[me], reduce[me + half_]); }
@@ -107,7 +129,7 @@ void main() {
         }
         float next = max(most, reduce[0]);
         barrier();
-        weight[me] = me < valid ? exp(score - next) : 0.0;
+        weight[me] = counts ? exp(score - next) : 0.0;
         reduce[me] = weight[me];
         barrier();
         for (uint half_ = 32u; half_ > 0u; half_ >>= 1) {
@@ -120,23 +142,24 @@ void main() {
         most = next;
         [[unroll]] for (uint part = 0u; part < PARTS; part++) {
             uint i = part * 64u + me;
-            if (i < p.dim) {
+            if (i < p.value_dim) {
                 precise float a = acc[part] * shrink;
-                for (uint j = 0u; j < valid; j++) { a = a + weight[j] * value_at(row + j, i); }
+                for (uint j = skipped; j < valid; j++) { a = a + weight[j] * value_at(row + j, i); }
                 acc[part] = a;
             }
         }
         barrier();
     }
-    uint head = gl_WorkGroupID.z * p.heads + h, out_ = (head * p.chunks + chunk) * (p.dim + 2u);
+    uint head = gl_WorkGroupID.z * p.heads + h, out_ = (head * p.chunks + chunk) * (p.value_dim + 2u);
     [[unroll]] for (uint part = 0u; part < PARTS; part++) {
         uint i = part * 64u + me;
-        if (i < p.dim) { partial[out_ + i] = acc[part]; }
+        if (i < p.value_dim) { partial[out_ + i] = acc[part]; }
     }
     if (me == 0u) {
-        partial[out_ + p.dim] = most;
-        partial[out_ + p.dim + 1u] = sum;
+        partial[out_ + p.value_dim] = most;
+        partial[out_ + p.value_dim + 1u] = sum;
     }
     uint chunks = (context + 511u) >> 9;
-    if (is_last(p.ticket + head, chunks)) { merge(t, h, chunks, head * p.chunks); }
+    uint skipped_chunks = first >> 9;
+    if (is_last(p.ticket + head, chunks - skipped_chunks)) { merge(t, h, skipped_chunks, chunks, head * p.chunks); }
 }

@@ -45,5 +45,12 @@ uint to_half(float f) {
 
 float sigmoid(float x) { return 1.0 / (1.0 + exp(-x)); }
 
+// `cap tanh(x / cap)`; tanh(x) is 1 - 2 / (1 + e^2x).
+float capped(float x, float cap) {
+    precise float t = x / cap;
+    precise float y = cap * (1.0 - 2.0 / (1.0 + exp(t + t)));
+    return y;
+}
+
 // Rounds to the nearest integer, halves away from zero, as ggml's quantisers do.
 int round_away(float x) { return int(x + (x < 0.0 ? -0.5 : 0.5)); }

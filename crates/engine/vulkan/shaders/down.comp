@@ -22,7 +22,7 @@ layout(binding = 12, std430) writeonly buffer D { vec2 d[]; };
 layout(binding = 13, std430) writeonly buffer F { float f[]; };
 layout(binding = 14, std430) coherent buffer Tickets { uint tickets[]; };
 
-layout(push_constant) uniform Push { uint rows, cols, top_k, has_shared; float eps; uint forms, ticket; } p;
+layout(push_constant) uniform Push { uint rows, cols, top_k, has_shared; float add, eps; uint forms, ticket; } p;  // add: as in linear.comp
 
 #define ROW(i) h[i]
 #include "norm_tail.glsl"
@@ -68,7 +68,8 @@ void add_experts() {
         precise float term = gate[t] * shared_y[t * p.rows + r];
         sum = sum + term;
     }
-    precise float next = h[t * p.rows + r] + sum;
+    precise float next = p.add * sum;
+    if (p.add == 0.0) { next = sum; } else { next = h[t * p.rows + r] + next; }
     h[t * p.rows + r] = next;
 }
 

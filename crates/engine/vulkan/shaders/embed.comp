@@ -13,8 +13,8 @@ layout(binding = 0, std430) readonly buffer Picks { uint picks[]; };  // as `pic
 layout(binding = 1, std430) readonly buffer Table { uint table[]; };
 layout(binding = 2, std430) writeonly buffer Rows { float rows[]; };  // [tokens, cols]
 
-// Columns, rows of the table, and bytes of a row.
-layout(push_constant) uniform Push { uint cols; uint vocab; uint row_bytes; } p;
+// Columns, rows of the table, bytes of a row, and a factor of the values.
+layout(push_constant) uniform Push { uint cols; uint vocab; uint row_bytes; float scale; } p;
 
 shared uint chosen;
 
@@ -87,5 +87,8 @@ void main() {
     }
     barrier();
     uint i = 256u * gl_WorkGroupID.x + gl_LocalInvocationID.x;
-    if (i < p.cols) { rows[token * p.cols + i] = value(chosen * p.row_bytes, i); }
+    if (i < p.cols) {
+        precise float scaled = value(chosen * p.row_bytes, i) * p.scale;
+        rows[token * p.cols + i] = scaled;
+    }
 }

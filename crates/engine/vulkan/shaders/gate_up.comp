@@ -1,5 +1,5 @@
 #version 450
-// The first half of a SwiGLU block in one: gate and up projections, `silu(gate) * up`, and its quantisation. A workgroup has 32 rows of both, one block of the
+// The first half of a gated block in one: gate and up projections, `act(gate) * up`, and its quantisation. A workgroup has 32 rows of both, one block of the
 // result, 8 lanes each, and up to TOKENS tokens; with EXPERTS set those of a tile (group.comp). The bits are those of linear.comp and norm.comp.
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
@@ -16,7 +16,9 @@ layout(binding = 10, std430) readonly buffer Tiles { uint tiles[]; };
 layout(binding = 11, std430) readonly buffer Pairs { uint pairs[]; };
 #include "quantise.glsl"
 
-layout(push_constant) uniform Push { uint rows, cols, n, divide; } p;
+layout(push_constant) uniform Push { uint rows, cols, n, divide; float alpha, limit; } p;
+
+#include "act.glsl"
 
 shared float partial[256 * TOKENS];
 shared float gate[32 * TOKENS];
@@ -65,9 +67,7 @@ void main() {
     if (me >= count) { return; }
     float v[32];
     [[unroll]] for (uint i = 0u; i < 32u; i++) {
-        precise float g = gate[32u * me + i];
-        g = (g * sigmoid(g)) * up[32u * me + i];
-        v[i] = g;
+        v[i] = activated_times(gate[32u * me + i], up[32u * me + i]);
     }
     uint to = EXPERTS != 0u ? pairs[first + me] : first + me;
     store_block(v, to * (p.rows >> 5) + gl_WorkGroupID.x);

@@ -11,7 +11,8 @@ layout(push_constant) uniform Push {
     uint rows, cols, n;
     uint x_stride;    // columns from one row of x to the next
     uint y_stride;
-    uint has_bias, add;
+    uint has_bias;
+    float add;        // factor of what is added to y; 0: y is replaced
     uint divide;      // experts: row of x of pair p is p / divide
     uint slots_at;
 } p;

@@ -15,7 +15,10 @@ layout(binding = 12, std430) readonly buffer Slots { uint slots[]; };  // slot o
 shared float partial[64 * TOKENS];
 
 // The row of x, and the row of y, of the `id`-th token.
-#ifdef RESIDENT
+#ifdef PER_HEAD
+uint source_of(uint id) { return id * gl_NumWorkGroups.z + gl_WorkGroupID.z; }
+uint target_of(uint id) { return id * gl_NumWorkGroups.z + gl_WorkGroupID.z; }
+#elif defined(RESIDENT)
 uint source_of(uint id) { return id; }
 uint target_of(uint id) { return id; }
 #else
@@ -25,13 +28,17 @@ uint target_of(uint id) { return EXPERTS != 0u ? pairs[id] : id; }
 void project() {
     uint lane = gl_LocalInvocationID.x & 7u, slot = gl_LocalInvocationID.x >> 3;
     uint row = gl_WorkGroupID.x * 8u + slot, first = gl_WorkGroupID.y * TOKENS, count = min(TOKENS, p.n - min(p.n, first));
-    uint expert = 0u;
+    uint expert = 0u, matrix = 0u;  // the matrix where it lies, and its number
+#ifdef PER_HEAD
+    expert = gl_WorkGroupID.z;
+#endif
 #ifndef RESIDENT
     if (EXPERTS != 0u) {
         if (gl_WorkGroupID.y >= tiles[0]) { return; }
         expert = tiles[1u + 3u * gl_WorkGroupID.y];
         first = tiles[2u + 3u * gl_WorkGroupID.y];
         count = tiles[3u + 3u * gl_WorkGroupID.y];
+        matrix = expert;
         if (EXPERTS == 2u) {
             uint slot = slots[p.slots_at + expert];
             in_host = slot == 0xffffffffu;
@@ -77,9 +84,12 @@ void project() {
         if (r >= p.rows) { continue; }
         precise float sum = partial[t * 64u + (i & 7u) * 8u];
         for (uint l = 1u; l < 8u; l++) { sum = sum + partial[t * 64u + (i & 7u) * 8u + l]; }
-        if (p.has_bias == 1u) { sum = sum + bias[r]; }
+        if (p.has_bias == 1u) { sum = sum + bias[matrix * p.rows + r]; }
         uint to = target_of(first + t) * p.y_stride + r;
-        if (p.add == 1u) { sum = y[to] + sum; }
+        if (p.add != 0.0) {
+            precise float term = p.add * sum;
+            sum = y[to] + term;
+        }
         y[to] = sum;
     }
 }

@@ -15,7 +15,7 @@ layout(binding = 10, std430) writeonly buffer F { float f[]; };
 layout(binding = 11, std430) coherent buffer Tickets { uint tickets[]; };
 
 layout(push_constant) uniform Push {
-    uint rows, cols, n, x_stride, y_stride, has_bias, add;
+    uint rows, cols, n, x_stride, y_stride, has_bias; float add;
     float eps;
     uint forms;
     uint ticket;

@@ -17,7 +17,7 @@ layout(binding = 7, std430) readonly buffer Tiles { uint tiles[]; };
 layout(binding = 8, std430) readonly buffer Pairs { uint pairs[]; };
 layout(binding = 12, std430) readonly buffer Slots { uint slots[]; };
 
-layout(push_constant) uniform Push { uint rows, cols, n, x_stride, y_stride, has_bias, add, divide, slots_at; } p;
+layout(push_constant) uniform Push { uint rows, cols, n, x_stride, y_stride, has_bias; float add; uint divide, slots_at; } p;
 
 const uint ROWS = 64u, BLOCKS = 4u, EACH = TOKENS / 16u;
 
@@ -32,11 +32,13 @@ shared uint source[TOKENS];  // the row of x of each token
 
 void main() {
     uint me = gl_LocalInvocationID.x, first = gl_WorkGroupID.y * TOKENS, count = min(TOKENS, p.n - min(p.n, first)), expert = 0u;
+    uint matrix = 0u;  // the expert's number; `expert` is where it lies
     if (EXPERTS != 0u) {
         if (gl_WorkGroupID.y >= tiles[0]) { return; }
         expert = tiles[1u + 3u * gl_WorkGroupID.y];
         first = tiles[2u + 3u * gl_WorkGroupID.y];
         count = tiles[3u + 3u * gl_WorkGroupID.y];
+        matrix = expert;
         if (EXPERTS == 2u) {
             uint slot = slots[p.slots_at + expert];
             in_host = slot == 0xffffffffu;
@@ -112,8 +114,11 @@ void main() {
             if (stripes != 0u) { all = all + acc[EACH * i + j]; }
             // stripes without a block: to add nothing still makes -0 a 0
             if (stripes < 7u) { all = all + 0.0; }
-            if (p.has_bias == 1u) { all = all + bias[r]; }
-            if (p.add == 1u) { all = y[to + r] + all; }
+            if (p.has_bias == 1u) { all = all + bias[matrix * p.rows + r]; }
+            if (p.add != 0.0) {
+                precise float term = p.add * all;
+                all = y[to + r] + term;
+            }
             y[to + r] = all;
         }
     }

@@ -18,21 +18,30 @@ layout(binding = 6, std430) writeonly buffer Keys { uint keys[]; };
 layout(binding = 7, std430) writeonly buffer Values { uint values[]; };
 layout(binding = 8, std430) readonly buffer Angles { vec2 angles[]; };  // (sine, cosine) [n, pairs], scaled
 layout(binding = 9, std430) readonly buffer Factors { float factors[]; };  // of queries [n], then of keys [n]: norms over all heads
+layout(binding = 10, std430) readonly buffer VNorm { float v_norm[]; };
 
 layout(push_constant) uniform Push {
     uint heads, kv_heads, dim, stride, pairs;
-    uint norm;    // 0: none, 1: of each head, 2: of all heads together
-    float eps;
     uint places;  // in the block: page * 64 + row of each token
-    uint angles_at;
     uint tokens;
+    uint value_dim;
+    uint rotated_at;                 // the first rotated dimension
+    uint q_norm, k_norm, v_norm;     // 0: none; WHOLE: of all heads together; else of so many first values of each head
+    float q_eps, k_eps, v_eps;
+    uint norm_last;                  // 1: after the rotation
+    float value_scale;
+    // queries are multiplied by 1 + turn[0] ln(1 + floor((position + turn[2]) / turn[1])); turn[0] is 0 if they are not
+    uint positions;                  // in the block
+    float turn0, turn1, turn2;
 } p;
 
-shared float head[512];
+const uint WHOLE = 0xffffffffu;
+
+shared float head[640];
 shared float sums[64];
 
-void store_row(bool is_key, uint at) {
-    uint type = is_key ? KEY_TYPE : VALUE_TYPE, words = kv_words(type, p.dim), me = gl_LocalInvocationID.x;
+void store_row(bool is_key, uint dim, uint at) {
+    uint type = is_key ? KEY_TYPE : VALUE_TYPE, words = kv_words(type, dim), me = gl_LocalInvocationID.x;
     uint base = at * words;
     if (type != KV_Q8_0) {
         for (uint i = me; i < words; i += 64u) {
@@ -41,7 +50,7 @@ void store_row(bool is_key, uint at) {
         }
         return;
     }
-    for (uint b = me; b < p.dim / 32u; b += 64u) {
+    for (uint b = me; b < dim / 32u; b += 64u) {
         float most = 0.0;
         for (uint i = 0u; i < 32u; i++) { most = max(most, abs(head[32u * b + i])); }
         precise float d = most / 127.0;
@@ -55,60 +64,80 @@ void store_row(bool is_key, uint at) {
             uint to = base + 8u * b + w;
             if (is_key) { keys[to] = word; } else { values[to] = word; }
         }
-        uint to = base + p.dim / 4u + b;
+        uint to = base + dim / 4u + b;
         if (is_key) { keys[to] = to_half(d); } else { values[to] = to_half(d); }
     }
 }
 
+// The weight of a norm: of queries, keys or values.
+float norm_weight(uint kind, uint i) { return kind == 0u ? q_norm[i] : kind == 1u ? k_norm[i] : v_norm[i]; }
+
+// Normalises the head, or its first values.
+void normalise(uint kind, uint own, uint t) {
+    uint me = gl_LocalInvocationID.x, len = kind == 0u ? p.q_norm : kind == 1u ? p.k_norm : p.v_norm;
+    if (len == 0u) { return; }
+    float scale = 1.0;
+    uint weight = 0u;
+    if (len == WHOLE) {
+        scale = factors[(kind == 0u ? 0u : p.tokens) + t];
+        weight = own * p.dim;
+        len = p.dim;
+    } else {
+        precise float sum = 0.0;
+        for (uint i = me; i < len; i += 64u) { sum = sum + head[i] * head[i]; }
+        sums[me] = sum;
+        barrier();
+        for (uint half_ = 32u; half_ > 0u; half_ >>= 1) {
+            if (me < half_) { precise float s = sums[me] + sums[me + half_]; sums[me] = s; }
+            barrier();
+        }
+        precise float mean = sums[0] / float(len) + (kind == 0u ? p.q_eps : kind == 1u ? p.k_eps : p.v_eps);
+        scale = 1.0 / sqrt(mean);
+    }
+    for (uint i = me; i < len; i += 64u) {
+        precise float y = (head[i] * scale) * norm_weight(kind, weight + i);
+        head[i] = y;
+    }
+    barrier();
+}
+
+void rotate(uint t) {
+    for (uint j = gl_LocalInvocationID.x; j < p.pairs; j += 64u) {
+        uint lo = p.rotated_at + (ADJACENT == 1u ? 2u * j : j), hi = ADJACENT == 1u ? lo + 1u : lo + p.pairs;
+        vec2 a = angles[t * p.pairs + j];
+        precise float x = head[lo] * a.y;
+        precise float y = head[hi] * a.y;
+        precise float u = head[hi] * a.x;
+        precise float w = head[lo] * a.x;
+        head[lo] = x - u;
+        head[hi] = y + w;
+    }
+    barrier();
+}
+
 void main() {
     uint t = gl_WorkGroupID.y, h = gl_WorkGroupID.x, me = gl_LocalInvocationID.x;
-    bool is_query = h < p.heads, is_key = !is_query && h < p.heads + p.kv_heads;
-    uint own = is_query ? h : is_key ? h - p.heads : h - p.heads - p.kv_heads;
-    uint from = is_query ? (t * p.heads + own) * p.stride : (t * p.kv_heads + own) * p.dim;
-    for (uint i = me; i < p.dim; i += 64u) { head[i] = is_query ? q[from + i] : is_key ? k[from + i] : v[from + i]; }
+    uint kind = h < p.heads ? 0u : h < p.heads + p.kv_heads ? 1u : 2u;  // query, key, value
+    uint own = h - (kind == 0u ? 0u : kind == 1u ? p.heads : p.heads + p.kv_heads), dim = kind == 2u ? p.value_dim : p.dim;
+    uint from = kind == 0u ? (t * p.heads + own) * p.stride : (t * p.kv_heads + own) * dim;
+    for (uint i = me; i < dim; i += 64u) { head[i] = kind == 0u ? q[from + i] : kind == 1u ? k[from + i] : v[from + i]; }
     barrier();
-    if (is_query || is_key) {
-        float scale = 1.0;
-        uint weight = 0u;
-        if (p.norm == 2u) {
-            scale = factors[(is_query ? 0u : p.tokens) + t];
-            weight = own * p.dim;
+    if (p.norm_last == 0u || kind == 2u) { normalise(kind, own, t); }
+    if (kind != 2u) { rotate(t); }
+    if (p.norm_last == 1u && kind != 2u) { normalise(kind, own, t); }
+    if (kind == 0u) {
+        precise float factor = 1.0;
+        if (p.turn0 != 0.0) { factor = 1.0 + p.turn0 * log(1.0 + floor((float(block[p.positions + t]) + p.turn2) / p.turn1)); }
+        for (uint i = me; i < dim; i += 64u) {
+            precise float scaled = head[i] * factor;
+            q[from + i] = scaled;
         }
-        if (p.norm == 1u) {
-            precise float sum = 0.0;
-            for (uint i = me; i < p.dim; i += 64u) { sum = sum + head[i] * head[i]; }
-            sums[me] = sum;
-            barrier();
-            for (uint half_ = 32u; half_ > 0u; half_ >>= 1) {
-                if (me < half_) { precise float s = sums[me] + sums[me + half_]; sums[me] = s; }
-                barrier();
-            }
-            precise float mean = sums[0] / float(p.dim) + p.eps;
-            scale = 1.0 / sqrt(mean);
-        }
-        if (p.norm != 0u) {
-            for (uint i = me; i < p.dim; i += 64u) {
-                precise float y = (head[i] * scale) * (is_query ? q_norm[weight + i] : k_norm[weight + i]);
-                head[i] = y;
-            }
-            barrier();
-        }
-        for (uint j = me; j < p.pairs; j += 64u) {
-            uint lo = ADJACENT == 1u ? 2u * j : j, hi = ADJACENT == 1u ? 2u * j + 1u : j + p.pairs;
-            vec2 a = angles[p.angles_at + t * p.pairs + j];
-            precise float x = head[lo] * a.y;
-            precise float y = head[hi] * a.y;
-            precise float u = head[hi] * a.x;
-            precise float w = head[lo] * a.x;
-            head[lo] = x - u;
-            head[hi] = y + w;
-        }
+        return;
+    }
+    if (kind == 2u && p.value_scale != 1.0) {
+        for (uint i = me; i < dim; i += 64u) { precise float scaled = head[i] * p.value_scale; head[i] = scaled; }
         barrier();
     }
-    if (is_query) {
-        for (uint i = me; i < p.dim; i += 64u) { q[from + i] = head[i]; }
-    } else {
-        uint place = block[p.places + t];
-        store_row(is_key, ((place >> 6) * p.kv_heads + own) * 64u + (place & 63u));
-    }
+    uint place = block[p.places + t];
+    store_row(kind == 1u, dim, ((place >> 6) * p.kv_heads + own) * 64u + (place & 63u));
 }

@@ -9,14 +9,15 @@ shared uint where_[64];
 shared float picked[MAX_TOP_K];
 shared uint ids[MAX_TOP_K];
 
-// The experts of token `t` are left in `ids`, largest first.
-void route(uint t) {
+// An order that integers compare; never 0.
+uint order_of(float x) {
+    uint bits = floatBitsToUint(x + 0.0);
+    return max(1u, (bits >> 31) == 1u ? ~bits : bits | 0x80000000u);
+}
+
+// Finds the largest of `key`: `ids`, largest first.
+void pick_largest() {
     uint me = gl_LocalInvocationID.x;
-    for (uint e = me; e < p.experts; e += 64u) {
-        uint bits = floatBitsToUint(LOGIT(t * p.experts + e) + 0.0);
-        key[e] = max(1u, (bits >> 31) == 1u ? ~bits : bits | 0x80000000u);
-    }
-    barrier();
     for (uint k = 0u; k < p.top_k; k++) {
         uint most = 0u, at = 0u;
         for (uint e = me; e < p.experts; e += 64u) {
@@ -33,40 +34,28 @@ void route(uint t) {
             barrier();
         }
         if (me == 0u) {
-            at = where_[0];
-            ids[k] = at;
-            picked[k] = LOGIT(t * p.experts + at);
-            key[at] = 0u;
+            ids[k] = where_[0];
+            key[where_[0]] = 0u;
         }
         barrier();
     }
-    float max_ = picked[0];
-    if (p.normalise == 0u) {  // the softmax over all experts
-        precise float all = 0.0;
-        for (uint e = me; e < p.experts; e += 64u) { all = all + exp(LOGIT(t * p.experts + e) - max_); }
-        best[me] = all;
+}
+
+// Writes the chosen experts and their weights `picked` in ascending order, and counts them. By one invocation.
+void store_choice(uint t) {
+    for (uint k = 0u; k < p.top_k; k++) {
+        uint rank = 0u;
+        for (uint j = 0u; j < p.top_k; j++) { rank += ids[j] < ids[k] ? 1u : 0u; }
+        chosen[t * p.top_k + rank] = ids[k];
+        share[t * p.top_k + rank] = picked[k];
+        atomicAdd(counts[p.counts_at + ids[k]], 1u);
+        counts[p.routes_at + t * (p.top_k + 1u) + k] = ids[k];
     }
-    barrier();
-    if (me == 0u) {
-        precise float sum = 0.0;
-        for (uint k = 0u; k < p.top_k; k++) {
-            picked[k] = exp(picked[k] - max_);
-            sum = sum + picked[k];
-        }
-        if (p.normalise == 0u) {
-            sum = 0.0;
-            for (uint i = 0u; i < 64u; i++) { sum = sum + best[i]; }
-        }
-        for (uint k = 0u; k < p.top_k; k++) {
-            uint rank = 0u;
-            for (uint j = 0u; j < p.top_k; j++) { rank += ids[j] < ids[k] ? 1u : 0u; }
-            chosen[t * p.top_k + rank] = ids[k];
-            share[t * p.top_k + rank] = picked[k] / sum;
-            atomicAdd(counts[p.counts_at + ids[k]], 1u);
-            counts[p.routes_at + t * (p.top_k + 1u) + k] = ids[k];
-        }
-    }
-    barrier();
+}
+
+// The weight of the shared expert: 1 without a gate.
+void store_gate(uint t) {
+    uint me = gl_LocalInvocationID.x;
     if (p.has_shared == 1u) {
         precise float sum = 0.0;
         for (uint c = me; c < p.hidden; c += 64u) { sum = sum + floats[t * p.hidden + c] * shared_w[c]; }
@@ -76,10 +65,40 @@ void route(uint t) {
             if (me < half_) { precise float s = best[me] + best[me + half_]; best[me] = s; }
             barrier();
         }
-        if (me == 0u) {
-            gate[t] = sigmoid(best[0]);
-            counts[p.routes_at + t * (p.top_k + 1u) + p.top_k] = floatBitsToUint(gate[t]);
-        }
-        barrier();
     }
+    if (me == 0u && p.has_shared != 0u) {
+        gate[t] = p.has_shared == 1u ? sigmoid(best[0]) : 1.0;
+        counts[p.routes_at + t * (p.top_k + 1u) + p.top_k] = floatBitsToUint(gate[t]);
+    }
+    barrier();
+}
+
+// The experts of token `t` are left in `ids`, largest first.
+void route(uint t) {
+    uint me = gl_LocalInvocationID.x;
+    for (uint e = me; e < p.experts; e += 64u) { key[e] = order_of(LOGIT(t * p.experts + e)); }
+    barrier();
+    pick_largest();
+    float max_ = LOGIT(t * p.experts + ids[0]);
+    if (p.normalise == 0u) {  // the softmax over all experts
+        precise float all = 0.0;
+        for (uint e = me; e < p.experts; e += 64u) { all = all + exp(LOGIT(t * p.experts + e) - max_); }
+        best[me] = all;
+    }
+    barrier();
+    if (me == 0u) {
+        precise float sum = 0.0;
+        for (uint k = 0u; k < p.top_k; k++) {
+            picked[k] = exp(LOGIT(t * p.experts + ids[k]) - max_);
+            sum = sum + picked[k];
+        }
+        if (p.normalise == 0u) {
+            sum = 0.0;
+            for (uint i = 0u; i < 64u; i++) { sum = sum + best[i]; }
+        }
+        for (uint k = 0u; k < p.top_k; k++) { picked[k] = picked[k] / sum; }
+        store_choice(t);
+    }
+    barrier();
+    store_gate(t);
 }

@@ -19,7 +19,7 @@ layout(binding = 14, std430) writeonly buffer Pairs { uint pairs[]; };
 layout(binding = 15, std430) coherent buffer Tickets { uint tickets[]; };
 
 layout(push_constant) uniform Push {
-    uint rows, cols, n, x_stride, y_stride, has_bias, add;
+    uint rows, cols, n, x_stride, y_stride, has_bias; float add;
     uint experts, top_k, hidden, has_shared, counts_at, normalise, routes_at;
     uint ticket;
 } p;

@@ -167,7 +167,13 @@ impl Vulkan {
     }
 
     /// The rows of the tokens that the step before picked.
-    pub(crate) fn embed_picked(&mut self, table: &Embedding, rows: usize, out: &Buf) -> Result<(), Error> {
+    pub(crate) fn embed_picked(
+        &mut self,
+        table: &Embedding,
+        rows: usize,
+        scale: f32,
+        out: &Buf,
+    ) -> Result<(), Error> {
         let m = &table.table;
         let Some(ty) = table_type(m.ty) else { return Ok(()) }; // `can_follow` refuses it
         let (picks, shared) = match (&self.picker, &table.shared) {
@@ -175,9 +181,9 @@ impl Vulkan {
             _ if self.is_noting_kernels() => (self.dummy.clone(), self.dummy.clone()),
             _ => return Err(Error("a step cannot follow another one without its picks and a table".into())),
         };
-        let push = [m.cols as u32, m.rows as u32, m.row_bytes() as u32];
+        let push = [m.cols as u32, m.rows as u32, m.row_bytes() as u32, scale.to_bits()];
         let groups = [m.cols.div_ceil(GROUP) as u32, rows as u32, 1];
         self.recorder.barrier()?;
-        self.recorder.dispatch(Kernel::Embed, [ty, 0, 0], &[&picks, &shared, &out.buffer], &push, groups)
+        self.recorder.dispatch(Kernel::Embed, [ty, 0, 0, 0], &[&picks, &shared, &out.buffer], &push, groups)
     }
 }

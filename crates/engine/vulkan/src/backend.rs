@@ -13,7 +13,7 @@ use octet_weights::Matrix;
 use crate::ahead::Shared;
 use crate::block::Block;
 pub use crate::cache::Cache;
-use crate::cache::HEAD_DIM_MAX;
+use crate::cache::DELTA_DIM_MAX;
 pub(crate) use crate::cache::LayerStore;
 use crate::device::{Device, DeviceInfo};
 use crate::experts::Paged;
@@ -26,7 +26,7 @@ use crate::record::Recorder;
 use crate::steps::{Flight, REPLAY_TOKENS_MAX, Step};
 use crate::traffic::Traffic;
 use crate::transfer::{Copies, STAGING_BYTES};
-use crate::verbs::{Scratch, UNSUPPORTED, own_input, residual, unsupported};
+use crate::verbs::{Scratch, Target, is_supported, unsupported};
 use crate::weights::DeviceType;
 
 /// Which device to use, and how.
@@ -68,6 +68,8 @@ pub struct Weight {
     pub(crate) high: Arc<Buffer>,
     pub(crate) scales: Arc<Buffer>,
     pub(crate) bias: Option<Arc<Buffer>>,
+    /// Matrices of the stack.
+    pub(crate) count: usize,
     /// The experts in the host's memory, if the planes above are slots.
     pub(crate) paged: Option<Paged>,
 }
@@ -82,10 +84,10 @@ pub struct Embedding {
 /// Work of the host before a recorded step is replayed.
 #[derive(Clone)]
 pub(crate) enum Prologue {
-    /// Writes rows of embeddings into the block, from this row on.
-    Embed(Arc<Matrix>, usize),
-    /// Writes sines and cosines, scaled by the last number.
-    Angles(Arc<[f32]>, f32),
+    /// Writes rows of embeddings into the block, from this value on, times a factor.
+    Embed(Arc<Matrix>, usize, f32),
+    /// Writes sines and cosines, times a factor, as those of the rotation of this number.
+    Angles(Arc<[f32]>, f32, usize),
 }
 
 /// A device with the weights and caches of a model.
@@ -102,7 +104,7 @@ pub struct Vulkan {
     pub(crate) copies: Option<Copies>,
     /// Prologue of the step that is being recorded.
     pub(crate) prologue: Vec<Prologue>,
-    /// Number of embedding rows in the block that this step uses so far.
+    /// Values of embeddings in the block that this step uses so far.
     pub(crate) rows_used: usize,
     /// The buffer whose rows are also in the scratch memory in 8 bits: the last output of attention or Gated DeltaNet.
     pub(crate) prepared: Option<Arc<Buffer>>,
@@ -272,6 +274,7 @@ impl Vulkan {
             high: self.words(&planes.high)?,
             scales: self.words(&planes.scales)?,
             bias,
+            count: all.len(),
             paged: None,
         })
     }
@@ -295,17 +298,14 @@ impl Backend for Vulkan {
     fn weight(&mut self, m: &Matrix, bias: Option<&[f32]>) -> Result<Weight, Error> {
         self.pack(std::slice::from_ref(m), bias)
     }
-    fn supports(&self, _: Part) -> bool {
-        false
+    fn supports(&self, part: Part) -> bool {
+        is_supported(part)
     }
     fn experts(&mut self, m: &[Matrix], bias: Option<&[f32]>) -> Result<Weight, Error> {
-        if bias.is_some() {
-            return Err(Error("biases of experts are not supported on this device".into()));
-        }
         match self.expert_slots {
             // With a slot for each, no expert would ever be read from the host's memory.
-            Some(slots) if slots < m.len() => self.paged_experts(m, slots),
-            _ => self.pack(m, None),
+            Some(slots) if slots < m.len() => self.paged_experts(m, slots, bias),
+            _ => self.pack(m, bias),
         }
     }
     fn embedding(&mut self, m: &Matrix) -> Result<Embedding, Error> {
@@ -323,14 +323,15 @@ impl Backend for Vulkan {
         // Pairs of rotated dimensions, at most.
         let pairs = |l: &LayerCache| if let LayerCache::Kv { k_dim, .. } = l { k_dim / 2 } else { 1 };
         let pairs = shape.layers.iter().map(pairs).max().unwrap_or(1).max(1);
-        let tables = shape.pages * shape.slots.max(1);
+        // Where some layers have pages of their own, a sequence has a second table.
+        let tables = (1 + usize::from(shape.windowed.is_some())) * shape.pages * shape.slots.max(1);
         // Steps that are submitted ahead are small.
         let block = |tokens| Block::new(&self.memory, tokens, tables, pairs, self.embed_cols);
         self.blocks = Some([block(step.tokens)?, block(step.tokens.min(REPLAY_TOKENS_MAX))?]);
         let [.., v_heads, k_dim, _] = step.recurrent;
-        if k_dim > HEAD_DIM_MAX {
+        if k_dim > DELTA_DIM_MAX {
             return Err(Error(format!(
-                "key heads of {k_dim} values are not supported on this device: it takes up to {HEAD_DIM_MAX}"
+                "key heads of {k_dim} values are not supported on this device: it takes up to {DELTA_DIM_MAX}"
             )));
         }
         let scratch = Scratch::new(&self.memory, &step, self.cols_max, shape.layers.len(), v_heads)?;
@@ -359,9 +360,9 @@ impl Backend for Vulkan {
             self.guard(|be| be.copy_state(cache, from, to));
         }
     }
-    fn copy_page(&mut self, cache: &mut Cache, _: PageGroup, from: usize, to: usize) {
+    fn copy_page(&mut self, cache: &mut Cache, group: PageGroup, from: usize, to: usize) {
         if from != to {
-            self.guard(|be| be.copy_keys_and_values(cache, from, to));
+            self.guard(|be| be.copy_keys_and_values(cache, group, from, to));
         }
     }
     fn copy_rows(&mut self, from: &Weight, to: &mut Weight, rows: &[(u32, u32)]) {
@@ -373,11 +374,11 @@ impl Backend for Vulkan {
     fn load_slot(&mut self, cache: &mut Cache, slot: usize, data: &[u8]) {
         self.guard(|be| be.upload_slot(cache, slot, data));
     }
-    fn save_page(&mut self, cache: &Cache, _: PageGroup, page: usize, out: &mut [u8]) {
-        self.guard(|be| be.download_page(cache, page, out));
+    fn save_page(&mut self, cache: &Cache, group: PageGroup, page: usize, out: &mut [u8]) {
+        self.guard(|be| be.download_page(cache, group, page, out));
     }
-    fn load_page(&mut self, cache: &mut Cache, _: PageGroup, page: usize, data: &[u8]) {
-        self.guard(|be| be.upload_page(cache, page, data));
+    fn load_page(&mut self, cache: &mut Cache, group: PageGroup, page: usize, data: &[u8]) {
+        self.guard(|be| be.upload_page(cache, group, page, data));
     }
 
     fn step(&mut self, pass: Pass, batch: &Batch, body: impl FnOnce(&mut Self)) -> Result<(), Error> {
@@ -450,8 +451,7 @@ impl Backend for Vulkan {
     }
 
     fn embed(&mut self, table: &Embedding, tokens: &[u32], scale: f32, out: &mut Buf) {
-        debug_assert!(scale == 1.0, "{UNSUPPORTED}");
-        self.guard(|be| be.embed_rows(table, tokens, out));
+        self.guard(|be| be.embed_rows(table, tokens, scale, out));
     }
 
     fn project<const N: usize>(
@@ -462,20 +462,19 @@ impl Backend for Vulkan {
         w: [&Weight; N],
         out: [&mut Buf; N],
     ) {
-        let norm = norm.ok_or_else(unsupported);
-        self.guard(|be| be.norm_linears(n, x, norm?, &w, &out.map(|o| o.buffer.clone())));
+        self.guard(|be| be.norm_linears(n, x, norm, &w, &out.map(|o| o.buffer.clone())));
     }
 
     fn linear(&mut self, n: usize, x: &Buf, w: &Weight, out: Out<Self>) {
-        self.guard(|be| be.project_add(n, x, w, residual(out)?));
+        self.guard(|be| be.project_add(n, x, w, Target::of(out)));
     }
 
     fn place(&mut self, _: &[u32], _: usize, _: &Buf, _: [usize; 2], _: Out<Self>) {
         self.guard(|_| Err(unsupported()));
     }
 
-    fn per_head(&mut self, _: usize, _: &Buf, _: &Weight, _: usize, _: &mut Buf) {
-        self.guard(|_| Err(unsupported()));
+    fn per_head(&mut self, n: usize, x: &Buf, w: &Weight, rest: usize, out: &mut Buf) {
+        self.guard(|be| be.product_by_heads(n, x, w, rest, out));
     }
 
     fn rope_store(
@@ -487,10 +486,7 @@ impl Backend for Vulkan {
         q: &mut Buf,
         kv: Option<(&mut Buf, &Buf)>,
     ) {
-        self.guard(|be| {
-            let (k, v) = kv.ok_or_else(unsupported)?;
-            be.rope(batch, a, layer, cache, q, k, v)
-        });
+        self.guard(|be| be.rope(batch, a, layer, cache, q, kv.map(|(k, v)| [&*k, v])));
     }
 
     fn attend(
@@ -522,24 +518,32 @@ impl Backend for Vulkan {
 
     fn ssm(
         &mut self,
-        _: &Batch,
-        _: &Ssm<Self>,
-        _: usize,
-        _: &mut Cache,
-        _: &Buf,
-        _: &Buf,
-        _: &Buf,
-        _: &mut Buf,
+        batch: &Batch,
+        s: &Ssm<Self>,
+        layer: usize,
+        cache: &mut Cache,
+        z: &Buf,
+        xbc: &Buf,
+        dt: &Buf,
+        out: &mut Buf,
     ) {
-        self.guard(|_| Err(unsupported()));
+        self.guard(|be| be.mamba(batch, s, layer, cache, [z, xbc, dt], out));
     }
 
-    fn short_conv(&mut self, _: &Batch, _: &ShortConv<Self>, _: usize, _: &mut Cache, _: &Buf, _: &mut Buf) {
-        self.guard(|_| Err(unsupported()));
+    fn short_conv(
+        &mut self,
+        batch: &Batch,
+        s: &ShortConv<Self>,
+        layer: usize,
+        cache: &mut Cache,
+        bcx: &Buf,
+        out: &mut Buf,
+    ) {
+        self.guard(|be| be.short_convolution(batch, s, layer, cache, bcx, out));
     }
 
-    fn multiply(&mut self, _: usize, _: usize, _: Times, _: &mut Buf, _: &Buf, _: [usize; 2]) {
-        self.guard(|_| Err(unsupported()));
+    fn multiply(&mut self, n: usize, width: usize, times: Times, x: &mut Buf, y: &Buf, place: [usize; 2]) {
+        self.guard(|be| be.multiply_rows(n, width, times, x, y, place));
     }
 
     fn clamp(&mut self, _: usize, _: [f32; 2], _: &mut Buf) {
@@ -548,8 +552,8 @@ impl Backend for Vulkan {
 
     fn glu(&mut self, n: usize, x: Option<&Buf>, norm: Option<&Norm<Self>>, g: &Glu<Weight>, out: Out<Self>) {
         self.guard(|be| {
-            let (norm, h) = own_input(x, norm, out)?;
-            be.dense(n, g, norm, h).and_then(|()| be.end_of_layer(n))
+            let to = Target::of(out);
+            be.dense(n, x.unwrap_or(to.buf), norm, g, to).and_then(|()| be.end_of_layer(n))
         });
     }
 
@@ -564,13 +568,13 @@ impl Backend for Vulkan {
         out: Out<Self>,
     ) {
         self.guard(|be| {
-            let (norm, h) = own_input(x, norm, out)?;
-            be.mixture(n, m, norm, layer, h).and_then(|()| be.end_of_layer(n))
+            let to = Target::of(out);
+            be.mixture(n, x.unwrap_or(to.buf), norm, m, layer, to).and_then(|()| be.end_of_layer(n))
         });
     }
 
     fn logits(&mut self, batch: &Batch, h: &Buf, head: &Head<Self>, out: &mut Buf) {
-        self.guard(|be| be.head(batch, h, head.norm, head.weight, out));
+        self.guard(|be| be.head(batch, h, head, out));
     }
 
     fn norm_outputs(&mut self, batch: &Batch, h: &Buf, norm: &Norm<Self>, out: &mut Buf) {
@@ -578,13 +582,13 @@ impl Backend for Vulkan {
     }
 
     fn norm(&mut self, n: usize, x: Option<&Buf>, norm: &Norm<Self>, out: Out<Self>) {
-        self.guard(|be| match (x, out) {
-            (Some(h), Out::Write(out)) => be.norm_rows(n, h, norm, out),
-            _ => Err(unsupported()),
+        self.guard(|be| {
+            let to = Target::of(out);
+            be.norm_rows(n, x.unwrap_or(to.buf), norm, to)
         });
     }
 
-    fn add(&mut self, _: usize, _: Option<&Buf>, _: f32, _: &mut Buf) {
-        self.guard(|_| Err(unsupported()));
+    fn add(&mut self, len: usize, x: Option<&Buf>, scale: f32, out: &mut Buf) {
+        self.guard(|be| be.add_elements(len, x, scale, out));
     }
 }

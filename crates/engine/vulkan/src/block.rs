@@ -11,16 +11,16 @@ use crate::memory::{Buffer, Memory, Place};
 /// The block, and the offsets of its parts in words.
 pub(crate) struct Block {
     pub(crate) words: Arc<Buffer>,
-    /// Sine and cosine of each token and pair of dimensions.
-    pub(crate) angles: Arc<Buffer>,
+    /// Sine and cosine of each token and pair of dimensions, of each rotation. There are more if a step needs them.
+    pub(crate) angles: Vec<Arc<Buffer>>,
     /// Rows of embeddings.
     pub(crate) rows: Arc<Buffer>,
     /// Position of each token.
     pub(crate) positions: u32,
-    /// Start of each token's page table, from `pages` on.
-    pub(crate) tables: u32,
-    /// `page * 64 + row` of each token.
-    pub(crate) places: u32,
+    /// Start of each token's page table of each group, from `pages` on.
+    pub(crate) tables: [u32; 2],
+    /// `page * 64 + row` of each token in each group.
+    pub(crate) places: [u32; 2],
     /// `(start, len, slot | from << 16, guesses | redo.first << 8 | redo.len << 16)` of each span.
     pub(crate) spans: u32,
     /// Tokens whose logits are requested.
@@ -40,24 +40,32 @@ impl Block {
         cols: usize,
     ) -> Result<Self, Error> {
         let t = tokens as u32;
-        let len = 8 * tokens + pages;
+        let len = 10 * tokens + pages;
         Ok(Self {
             words: memory.buffer(4 * len as u64, Place::Host)?,
-            angles: memory.buffer(8 * (tokens * pairs) as u64, Place::Host)?,
+            angles: vec![memory.buffer(8 * (tokens * pairs) as u64, Place::Host)?],
             rows: memory.buffer(8 * (tokens * cols) as u64, Place::Host)?,
             positions: 0,
-            tables: t,
-            places: 2 * t,
-            spans: 3 * t,
-            outputs: 7 * t,
-            pages: 8 * t,
+            tables: [t, 2 * t],
+            places: [3 * t, 4 * t],
+            spans: 5 * t,
+            outputs: 9 * t,
+            pages: 10 * t,
             staged: vec![0; len],
         })
     }
 
+    /// Makes room for the angles of this many rotations.
+    pub(crate) fn add_angles(&mut self, memory: &Memory, rotations: usize) -> Result<(), Error> {
+        while self.angles.len() < rotations {
+            self.angles.push(memory.buffer(self.angles[0].bytes, Place::Host)?);
+        }
+        Ok(())
+    }
+
     /// Writes a batch. The device must not be using the block.
     pub(crate) fn fill(&mut self, batch: &Batch) -> Result<(), Error> {
-        let most = self.tables as usize;
+        let most = self.tables[0] as usize;
         let room = self.staged.len() - self.pages as usize;
         if batch.len() > most || batch.pages().len() > room {
             return Err(Error(format!(
@@ -70,10 +78,13 @@ impl Block {
         for (s, span) in batch.spans().iter().enumerate() {
             for t in span.start..span.start + span.len {
                 let position = batch.positions()[t];
-                let (page, row) = batch.page_of(span, PageGroup::All, position as usize);
                 self.staged[at(self.positions, t)] = position;
-                self.staged[at(self.tables, t)] = span.pages as u32;
-                self.staged[at(self.places, t)] = (page * PAGE_TOKENS + row) as u32;
+                let groups = [(PageGroup::All, span.pages), (PageGroup::Windowed, span.windowed)];
+                for (i, (group, table)) in groups.into_iter().enumerate() {
+                    let (page, row) = batch.page_of(span, group, position as usize);
+                    self.staged[at(self.tables[i], t)] = table as u32;
+                    self.staged[at(self.places[i], t)] = (page * PAGE_TOKENS + row) as u32;
+                }
             }
             let guessed = span.guesses | span.redo.first << 8 | span.redo.len << 16;
             let slots = span.slot | span.from << 16;

@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use octet_compute::Error;
 use octet_compute::backend::{CacheShape, KvType, KvTypes, LayerCache};
-use octet_compute::batch::PAGE_TOKENS;
+use octet_compute::batch::{PAGE_TOKENS, PageGroup};
 
 use crate::memory::Buffer;
 
-/// Values of a head that the kernels support at most.
-pub(crate) const HEAD_DIM_MAX: usize = 512;
+/// Values of a key that the kernels support at most, and of a value.
+const KEY_DIM_MAX: usize = 640;
+const VALUE_DIM_MAX: usize = 512;
+/// Values of a key head of Gated DeltaNet that the kernels support at most.
+pub(crate) const DELTA_DIM_MAX: usize = 512;
 /// Guesses of a step at most: `block` stores them in a byte.
 const GUESSES_MAX: usize = 255;
 /// A span has two numbers of slots of 16 bits each.
@@ -21,7 +24,9 @@ pub(crate) enum LayerStore {
         keys: Arc<Buffer>,
         values: Arc<Buffer>,
         heads: usize,
-        dim: usize,
+        /// Of a key, and of a value: 0 if values are part of the keys.
+        dims: [usize; 2],
+        group: PageGroup,
     },
     /// The layer keeps nothing.
     None,
@@ -55,11 +60,16 @@ pub fn device_row_bytes(ty: KvType, dim: usize) -> usize {
 }
 
 impl Cache {
-    /// Keys and values of a layer; `None` for one without.
-    pub(crate) fn page_parts(&self, layer: &LayerStore) -> Option<[PagePart; 2]> {
-        let LayerStore::Kv { keys, values, heads, dim } = layer else { return None };
-        let rows = heads * PAGE_TOKENS;
-        Some([(keys.clone(), self.kv.keys, rows, *dim), (values.clone(), self.kv.values, rows, *dim)])
+    /// Keys and values of all layers of a group.
+    pub(crate) fn page_parts(&self, of: PageGroup) -> Vec<PagePart> {
+        let parts = |layer: &LayerStore| match layer {
+            LayerStore::Kv { keys, values, heads, dims: [k, v], group } if *group == of => {
+                let rows = heads * PAGE_TOKENS;
+                vec![(keys.clone(), self.kv.keys, rows, *k), (values.clone(), self.kv.values, rows, *v)]
+            }
+            _ => Vec::new(),
+        };
+        self.layers.iter().flat_map(parts).filter(|(.., dim)| *dim > 0).collect()
     }
 }
 
@@ -72,19 +82,22 @@ impl LayerStore {
     ) -> Result<Self, Error> {
         match *layer {
             LayerCache::None => Ok(Self::None),
-            LayerCache::Kv { kv_heads, k_dim: head_dim, .. } => {
-                if head_dim > HEAD_DIM_MAX || !head_dim.is_multiple_of(2) {
-                    return Err(Error(format!(
-                        "heads of {head_dim} values are not supported on this device: it takes even numbers up to {HEAD_DIM_MAX}"
-                    )));
+            LayerCache::Kv { kv_heads, k_dim, v_dim, group } => {
+                for (dim, most) in [(k_dim, KEY_DIM_MAX), (v_dim, VALUE_DIM_MAX)] {
+                    if dim > most || !dim.is_multiple_of(2) {
+                        return Err(Error(format!(
+                            "heads of {dim} values are not supported on this device: it takes even numbers up to {most}"
+                        )));
+                    }
                 }
-                let rows = shape.pages * kv_heads * PAGE_TOKENS;
-                let bytes = |ty| (rows * device_row_bytes(ty, head_dim)) as u64;
+                let rows = shape.pages_of(group) * kv_heads * PAGE_TOKENS;
+                let bytes = |ty, dim| ((rows * device_row_bytes(ty, dim)) as u64).max(16);
                 Ok(Self::Kv {
-                    keys: zeroed(bytes(shape.kv.keys))?,
-                    values: zeroed(bytes(shape.kv.values))?,
+                    keys: zeroed(bytes(shape.kv.keys, k_dim))?,
+                    values: zeroed(bytes(shape.kv.values, v_dim))?,
                     heads: kv_heads,
-                    dim: head_dim,
+                    dims: [k_dim, v_dim],
+                    group,
                 })
             }
             LayerCache::State { conv, state, inputs } => {

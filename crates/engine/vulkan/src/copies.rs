@@ -1,6 +1,7 @@
 //! Copies on the device between steps: states, pages, and rows of weights. Called by `backend`.
 
 use octet_compute::Error;
+use octet_compute::batch::PageGroup;
 
 use crate::backend::{Cache, LayerStore, Vulkan, Weight};
 use crate::cache::device_row_bytes;
@@ -33,19 +34,18 @@ impl Vulkan {
         self.recorder.barrier()
     }
 
-    /// Copies a page of all layers.
+    /// Copies a page of all layers of a group.
     pub(crate) fn copy_keys_and_values(
         &mut self,
         cache: &Cache,
+        group: PageGroup,
         from: usize,
         to: usize,
     ) -> Result<(), Error> {
         self.recorder.barrier()?;
-        for l in &cache.layers {
-            for (b, ty, rows, dim) in cache.page_parts(l).into_iter().flatten() {
-                let n = (rows * device_row_bytes(ty, dim)) as u64;
-                self.recorder.copy((&b, from as u64 * n), (&b, to as u64 * n), n)?;
-            }
+        for (b, ty, rows, dim) in cache.page_parts(group) {
+            let n = (rows * device_row_bytes(ty, dim)) as u64;
+            self.recorder.copy((&b, from as u64 * n), (&b, to as u64 * n), n)?;
         }
         self.recorder.barrier()
     }

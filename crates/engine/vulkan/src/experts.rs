@@ -35,10 +35,15 @@ fn table_words(experts: usize, slots: usize) -> usize {
 
 impl Vulkan {
     /// Packs experts into the host's memory, with room for `slots` of them in the device's.
-    pub(crate) fn paged_experts(&mut self, all: &[Matrix], slots: usize) -> Result<Weight, Error> {
+    pub(crate) fn paged_experts(
+        &mut self,
+        all: &[Matrix],
+        slots: usize,
+        bias: Option<&[f32]>,
+    ) -> Result<Weight, Error> {
         let slots = slots.max(1);
         // the slots' first content does not matter; two at least, so that they are packed as stacks are
-        let mut weight = self.pack(&all[..slots.max(2).min(all.len())], None)?;
+        let mut weight = self.pack(&all[..slots.max(2).min(all.len())], bias)?;
         let mut host: [Option<Arc<Buffer>>; 3] = [None, None, None];
         let mut each = [0; 3];
         for (e, m) in all.iter().enumerate() {
@@ -97,7 +102,7 @@ impl Vulkan {
         let slots = m.experts.up.paged.as_ref().map_or(1, |p| p.slots);
         let at = (layer * table_words(m.router.experts, slots)) as u32;
         let push = [m.router.experts as u32, slots as u32, at];
-        self.recorder.dispatch(Kernel::Resolve, [0; 3], &[&tiles, &table, &fills], &push, [1, 1, 1])?;
+        self.recorder.dispatch(Kernel::Resolve, [0; 4], &[&tiles, &table, &fills], &push, [1, 1, 1])?;
         self.recorder.barrier()?;
         for w in m.experts.gate.iter().chain([&m.experts.up, &m.experts.down]) {
             let Some(p) = &w.paged else { continue };
@@ -108,7 +113,7 @@ impl Vulkan {
                 tiles_max.min(slots) as u32,
                 1,
             ];
-            self.recorder.dispatch(Kernel::Fill, [0; 3], &buffers, &push, groups)?;
+            self.recorder.dispatch(Kernel::Fill, [0; 4], &buffers, &push, groups)?;
         }
         self.recorder.barrier()?;
         Ok(at)

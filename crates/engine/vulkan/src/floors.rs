@@ -50,7 +50,7 @@ impl Vulkan {
         let mut rates = Vec::with_capacity(runs);
         for run in 0..=runs {
             self.recorder.flush()?;
-            self.recorder.dispatch(Kernel::Bandwidth, [0; 3], &[&from, &sink], &[], [groups as u32, 1, 1])?;
+            self.recorder.dispatch(Kernel::Bandwidth, [0; 4], &[&from, &sink], &[], [groups as u32, 1, 1])?;
             let recording = self.recorder.finish()?.ok_or_else(|| Error("nothing was recorded".into()))?;
             let start = Instant::now();
             let done = self.recorder.run(&recording);
@@ -77,7 +77,7 @@ impl Vulkan {
             let mut run = |stages: u32| -> Result<f64, Error> {
                 self.recorder.flush()?;
                 for _ in 0..stages {
-                    self.recorder.dispatch(Kernel::Bandwidth, [0; 3], &[&from, &sink], &[], [1, 1, 1])?;
+                    self.recorder.dispatch(Kernel::Bandwidth, [0; 4], &[&from, &sink], &[], [1, 1, 1])?;
                     self.recorder.barrier()?;
                 }
                 let recording =

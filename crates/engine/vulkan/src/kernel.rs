@@ -48,35 +48,43 @@ kernels! {
     Linear, "linear", 13;
     /// Projections of many tokens, of quantised weights; buffers and constants: as `Linear`.
     LinearTile, "linear_tile", 13;
-    /// Norm, SwiGLU or neither, then 8-bit quantisation; constants: mode, whether to quantise, whether to write f32.
-    Norm, "norm", 6;
+    /// Norm, activation or neither, then 8-bit quantisation; constants: mode, whether to quantise, whether to write or to add f32, activation.
+    Norm, "norm", 7;
+    /// Sums, products and activations of elements; constants: mode, -, -, activation.
+    Map, "map", 2;
+    /// A projection of each head; constants: type of the weights, tokens.
+    PerHead, "per_head", 7;
     /// A projection of a few tokens that completes rows, and their norm; constants: type of the weights, tokens.
     LinearNorm, "linear_norm", 12;
     /// The router of a few tokens, their experts, and the pairs by expert; constants: as `LinearNorm`.
     Router, "router", 16;
-    /// The router's choice of experts.
-    Route, "route", 7;
+    /// The router's choice of experts; constants: kind of score, factors.
+    Route, "route", 9;
     /// Pairs of tokens and experts by expert.
     Group, "group", 3;
     /// Slots in the device's memory for the experts of a step.
     Resolve, "resolve", 3;
     /// Copies experts to their slots.
     Fill, "fill", 7;
-    /// Gate and up projections of a SwiGLU block, and its quantisation; constants: as `Linear`.
+    /// Gate and up projections of a block, and its quantisation; constants: as `Linear`, activation.
     GateUp, "gate_up", 12;
     /// Last projection of a few tokens' experts, and their sum; constants: type of the weights, whether the rows' norm follows.
     Down, "down", 15;
     /// Sums a token's experts.
     Combine, "combine", 5;
     /// Rotation, and storing keys and values; constants: types of keys and values, pairing.
-    Rope, "rope", 10;
-    /// Attention over one chunk, and the sum of the chunks; constants: types of keys and values, parts of a head.
-    Attend, "attend", 9;
+    Rope, "rope", 11;
+    /// Attention over one chunk, and the sum of the chunks; constants: types of keys and values, parts of a head, what is special.
+    Attend, "attend", 10;
     /// Convolution and delta rule; constants: rows of the state per thread, order of the heads, whether the gated norm follows.
     Gdn, "gdn", 16;
     /// The gated norm after it, of many tokens.
     GdnOut, "gdn_out", 5;
-    /// The states of the convolution, and the inputs of guesses.
+    /// Mamba-2; constants: values of the state per thread.
+    Ssm, "ssm", 13;
+    /// A short convolution.
+    ShortConv, "short_conv", 6;
+    /// The states of a convolution, and the inputs of guesses; constants: whether its input is a product.
     ConvState, "conv_state", 6;
     /// The largest logits of each row.
     Pick, "pick", 5;

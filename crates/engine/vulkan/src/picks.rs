@@ -49,7 +49,7 @@ impl Vulkan {
             picks,
             tickets: self.zeroed(4 * rows as u64)?,
         });
-        self.compile_keys(&[(Kernel::Pick, [0; 3])])?;
+        self.compile_keys(&[(Kernel::Pick, [0; 4])])?;
         // Recorded without it.
         for step in std::mem::take(&mut self.steps) {
             self.recorder.recycle(step.recording);
@@ -65,7 +65,7 @@ impl Vulkan {
         let (vocab, groups) = (p.vocab as u32, p.vocab.div_ceil(CHUNK) as u32);
         self.recorder.barrier()?;
         let buffers: Vec<_> = buffers.iter().collect();
-        self.recorder.dispatch(Kernel::Pick, [0; 3], &buffers, &[vocab], [groups, rows as u32, 1])
+        self.recorder.dispatch(Kernel::Pick, [0; 4], &buffers, &[vocab], [groups, rows as u32, 1])
     }
 
     pub(crate) fn read_picks(&mut self, row: usize, out: &mut Vec<Pick>) -> Result<bool, Error> {

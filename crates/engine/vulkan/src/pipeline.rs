@@ -14,7 +14,7 @@ use crate::kernel::Kernel;
 pub(crate) const PUSH_BYTES: usize = 128;
 
 /// A kernel and the values of its specialisation constants.
-pub(crate) type PipelineKey = (Kernel, [u32; 3]);
+pub(crate) type PipelineKey = (Kernel, [u32; 4]);
 
 /// A pipeline with the layout that binds its buffers.
 #[derive(Clone, Copy)]
@@ -198,7 +198,7 @@ impl Pipelines {
     fn compile(&self, source: &Source) -> Result<Pipeline, Error> {
         let Source { key: (kernel, constants), module, layout, set_layout } = *source;
         let entry = |id: u32| vk::SpecializationMapEntry { constant_id: id, offset: 4 * id, size: 4 };
-        let entries = [entry(0), entry(1), entry(2)];
+        let entries = [entry(0), entry(1), entry(2), entry(3)];
         let data: Vec<u8> = constants.iter().flat_map(|c| c.to_ne_bytes()).collect();
         let special = vk::SpecializationInfo::default().map_entries(&entries).data(&data);
         let stage = vk::PipelineShaderStageCreateInfo::default()

@@ -41,7 +41,7 @@ pub(crate) struct Recording {
 #[derive(Clone)]
 pub(crate) struct Dispatch {
     pub(crate) kernel: Kernel,
-    pub(crate) constants: [u32; 3],
+    pub(crate) constants: [u32; 4],
     pub(crate) buffers: Vec<Arc<Buffer>>,
     pub(crate) push: Vec<u32>,
     pub(crate) groups: [u32; 3],
@@ -307,7 +307,7 @@ impl Recorder {
     pub(crate) fn dispatch(
         &mut self,
         kernel: Kernel,
-        constants: [u32; 3],
+        constants: [u32; 4],
         buffers: &[&Arc<Buffer>],
         push: &[u32],
         groups: [u32; 3],

@@ -237,7 +237,7 @@ impl Vulkan {
             picker.picks[1 - self.side].write_words(0, &words);
         }
         let out = self.buf(rows.len() * COLS)?;
-        self.embed_picked(&table, rows.len(), &out)?;
+        self.embed_picked(&table, rows.len(), 1.0, &out)?;
         let mut bytes = vec![0; 4 * rows.len() * COLS];
         self.download(&out.buffer, 0, &mut bytes)?;
         let (mut wrong, mut want) = (0, vec![0.0; COLS]);

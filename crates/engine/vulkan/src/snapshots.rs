@@ -1,7 +1,7 @@
 //! Copies of states and pages in the host's memory, in the CPU's layout. All parts of a copy share submissions. Called by `backend`.
 
 use octet_compute::Error;
-use octet_compute::backend::KvType;
+use octet_compute::backend::{KvType, PageGroup};
 
 use crate::backend::Vulkan;
 use crate::cache::{Cache, LayerStore, PagePart, device_row_bytes};
@@ -16,11 +16,6 @@ fn slot_parts(cache: &Cache, slot: usize) -> Vec<Part> {
         Some([part(conv.clone(), *conv_bytes), part(state.clone(), *state_bytes)])
     };
     cache.layers.iter().filter_map(of).flatten().collect()
-}
-
-/// Keys and values of all layers.
-fn page_parts(cache: &Cache) -> Vec<PagePart> {
-    cache.layers.iter().filter_map(|layer| cache.page_parts(layer)).flatten().collect()
 }
 
 /// A page of these keys or values.
@@ -38,8 +33,14 @@ impl Vulkan {
         self.upload_parts(&slot_parts(cache, slot), data)
     }
 
-    pub(crate) fn download_page(&mut self, cache: &Cache, page: usize, out: &mut [u8]) -> Result<(), Error> {
-        let all = page_parts(cache);
+    pub(crate) fn download_page(
+        &mut self,
+        cache: &Cache,
+        group: PageGroup,
+        page: usize,
+        out: &mut [u8],
+    ) -> Result<(), Error> {
+        let all = cache.page_parts(group);
         let parts: Vec<Part> = all.iter().map(|p| page_part(p, page)).collect();
         let mut bytes = vec![0; parts.iter().map(|p| p.bytes).sum()];
         self.save_parts(&parts, &mut bytes)?;
@@ -60,8 +61,14 @@ impl Vulkan {
         Ok(())
     }
 
-    pub(crate) fn upload_page(&mut self, cache: &Cache, page: usize, data: &[u8]) -> Result<(), Error> {
-        let all = page_parts(cache);
+    pub(crate) fn upload_page(
+        &mut self,
+        cache: &Cache,
+        group: PageGroup,
+        page: usize,
+        data: &[u8],
+    ) -> Result<(), Error> {
+        let all = cache.page_parts(group);
         let parts: Vec<Part> = all.iter().map(|p| page_part(p, page)).collect();
         let mut bytes = vec![0; parts.iter().map(|p| p.bytes).sum()];
         let (mut from, mut to) = (data, &mut bytes[..]);

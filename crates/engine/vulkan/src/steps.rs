@@ -50,26 +50,26 @@ pub(crate) struct Flight {
     pub(crate) bytes: u64,
 }
 
-/// Writes the embeddings of `tokens` into the block, from row `first` on.
-fn gather(block: &Block, table: &Matrix, first: usize, tokens: &[u32]) {
+/// Writes the embeddings of `tokens`, times `scale`, into the block, from value `first` on.
+fn gather(block: &Block, table: &Matrix, first: usize, scale: f32, tokens: &[u32]) {
     let mut row = vec![0.0; table.cols];
     let mut words = vec![0; table.cols];
     for (i, token) in tokens.iter().enumerate() {
         table.dequantize_row(*token as usize, &mut row);
-        words.iter_mut().zip(&row).for_each(|(w, x)| *w = x.to_bits());
-        block.rows.write_words((4 * (first + i) * table.cols) as u64, &words);
+        words.iter_mut().zip(&row).for_each(|(w, x)| *w = (scale * x).to_bits());
+        block.rows.write_words((4 * (first + i * table.cols)) as u64, &words);
     }
 }
 
-/// Writes sines and cosines of each position and frequency into the block.
-fn angles(block: &Block, frequencies: &[f32], scale: f32, positions: &[u32]) {
+/// Writes sines and cosines of each position and frequency into the block, as those of rotation `index`.
+fn angles(block: &Block, index: usize, frequencies: &[f32], scale: f32, positions: &[u32]) {
     let mut words = vec![0; 2 * frequencies.len()];
     for (t, position) in positions.iter().enumerate() {
         for (pair, frequency) in words.chunks_exact_mut(2).zip(frequencies) {
             let (sin, cos) = (*position as f32 * frequency).sin_cos();
             (pair[0], pair[1]) = ((sin * scale).to_bits(), (cos * scale).to_bits());
         }
-        block.angles.write_words((4 * t * words.len()) as u64, &words);
+        block.angles[index].write_words((4 * t * words.len()) as u64, &words);
     }
 }
 
@@ -123,8 +123,10 @@ impl Vulkan {
         }
         let block = self.block()?;
         match prologue {
-            Prologue::Embed(table, first) => gather(block, table, *first, batch.tokens()),
-            Prologue::Angles(frequencies, scale) => angles(block, frequencies, *scale, batch.positions()),
+            Prologue::Embed(table, first, scale) => gather(block, table, *first, *scale, batch.tokens()),
+            Prologue::Angles(frequencies, scale, index) => {
+                angles(block, *index, frequencies, *scale, batch.positions());
+            }
         }
         Ok(())
     }

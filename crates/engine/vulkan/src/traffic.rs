@@ -30,9 +30,10 @@ impl Traffic {
     /// A verb works on the cache of this layer.
     pub(crate) fn add_layer(&mut self, cache: &Cache, layer: usize) {
         match &cache.layers[layer] {
-            LayerStore::Kv { heads, dim, .. } => {
+            LayerStore::Kv { heads, dims, .. } => {
                 let types = [cache.kv.keys, cache.kv.values];
-                let rows: usize = types.into_iter().map(|ty| device_row_bytes(ty, *dim)).sum();
+                let rows: usize =
+                    types.into_iter().zip(dims).map(|(ty, dim)| device_row_bytes(ty, *dim)).sum();
                 self.position += (heads * rows) as u64;
             }
             LayerStore::None => {}

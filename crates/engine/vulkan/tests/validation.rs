@@ -21,6 +21,8 @@ const WITHOUT: &str = "\nwithout barrier ";
 const SLOTS: &str = "OCTET_TEST_EXPERT_SLOTS";
 /// The number of tokens of the pass. Steps of few tokens have tails instead of some stages.
 const TOKENS: &str = "OCTET_TEST_TOKENS";
+/// Runs the verbs of the self-test instead, which has parts that few models have.
+const SELF_TEST: &str = "OCTET_TEST_SELF_TEST";
 
 /// The other test runs this one in child processes. Alone it is one more pass.
 #[test]
@@ -29,6 +31,12 @@ fn passes_through_every_verb() {
     let number = |name| std::env::var(name).ok().map(|n| n.parse().expect("a number"));
     let slots = number(SLOTS).map(|n: u32| n as usize);
     let tokens = number(TOKENS).map_or(9, |n| n as usize);
+    if number(SELF_TEST).is_some() {
+        let mut device = Vulkan::new(&VulkanOptions { index, ..VulkanOptions::default() }).expect("it opens");
+        let checks = octet_compute::selftest::verbs(&mut device).expect("the device works");
+        assert!(checks.iter().all(|c| c.passed()), "{checks:?}");
+        return;
+    }
     match number(SKIPS) {
         None => println!("barriers: {}", pass(index, slots, tokens, None)),
         Some(skips) => {
@@ -76,14 +84,18 @@ fn pass(index: usize, expert_slots: Option<usize>, n: usize, skip: Option<u32>) 
 
 /// The output of passes, with the messages of the layers.
 fn passes(layers: &str, n: usize, slots: Option<u32>, skips: Option<u32>) -> String {
+    child(layers, &[(TOKENS, Some(n as u32)), (SLOTS, slots), (SKIPS, skips)])
+}
+
+/// The output of a child process with these numbers in its environment.
+fn child(layers: &str, numbers: &[(&str, Option<u32>)]) -> String {
     let program = std::env::current_exe().expect("this program");
     let mut child = Command::new(program);
     child
         .args(["--exact", "passes_through_every_verb", "--nocapture"])
         .env("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation")
-        .env("VK_LAYER_ENABLES", layers)
-        .env(TOKENS, n.to_string());
-    for (name, value) in [(SLOTS, slots), (SKIPS, skips)] {
+        .env("VK_LAYER_ENABLES", layers);
+    for (name, value) in numbers {
         if let Some(value) = value {
             child.env(name, value.to_string());
         }
@@ -140,4 +152,6 @@ fn validation_finds_nothing_and_notices_a_missing_barrier() {
         let text = passes(bounds, n, slots, None);
         assert!(!complains(&text), "{text}");
     }
+    let text = child(sync, &[(SELF_TEST, Some(1))]);
+    assert!(!complains(&text), "{text}");
 }

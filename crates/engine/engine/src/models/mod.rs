@@ -418,7 +418,9 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
     }
 
     fn can_follow(&mut self, rows: usize) -> bool {
-        self.decoder.picks && self.be.can_follow(&mut self.decoder.embedding, rows)
+        // A step that follows another one finds its tokens' rows of one table only.
+        let is_possible = self.decoder.picks && self.decoder.per_layer.is_none();
+        is_possible && self.be.can_follow(&mut self.decoder.embedding, rows)
     }
 
     fn step_ahead(&mut self, batch: &Batch, next: Option<&Batch>) -> Result<Ahead, Error> {

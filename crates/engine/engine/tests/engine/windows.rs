@@ -9,9 +9,10 @@ use octet_compute::batch::PAGE_TOKENS;
 use octet_engine::engine::speculation::{self, Mode};
 use octet_engine::engine::{self, DiskOptions, Engine, Request};
 use octet_engine::models::derive;
-use octet_engine::models::{Limits, config::Config};
+use octet_engine::models::{Device, Limits, config::Config};
 use octet_engine::report::Report;
 use octet_testkit::shared;
+use octet_vulkan::{Vulkan, VulkanOptions};
 use octet_weights::{Model, Value};
 
 use crate::common::drive::{
@@ -73,8 +74,9 @@ fn run(e: &mut Engine, tokens: &[u32], n: usize) -> (Vec<u32>, Vec<f32>, usize) 
 }
 
 /// A cold prompt longer than several windows, the conversation that continues it, and a branch of it.
-fn conversation(name: &str, file: &Model, kv: KvTypes) {
-    let (mut e, mut want) = (open(file, &grouped(kv)), open(file, &plain(kv)));
+fn conversation(name: &str, file: &Model, kv: KvTypes, device: Option<Device>) {
+    let [mut e, mut want] = [grouped(kv), plain(kv)]
+        .map(|options| open(file, &engine::Options { device: device.clone(), ..options }));
     let mut history = prompt(300, 3);
     for turn in 0..3 {
         let (tokens, chances, cached) = run(&mut e, &history, 40);
@@ -102,10 +104,19 @@ fn every_model_with_windows_answers_the_same() {
             // Some tiny models have smaller heads than a block.
             let fits = Report::new(&file).expect("it was read before").check_kv(kv.into()).is_ok();
             if fits {
-                conversation(&name, &file, kv.into());
+                conversation(&name, &file, kv.into(), None);
             }
         }
     }
+}
+
+#[test]
+fn windows_on_a_graphics_device_have_pages_of_their_own() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    let device = Device::new("vulkan", move || {
+        Vulkan::new(&VulkanOptions { index, lazy_kernels: true, ..VulkanOptions::default() })
+    });
+    conversation(WINDOWED, &file(WINDOWED), KvType::F16.into(), Some(device));
 }
 
 #[test]

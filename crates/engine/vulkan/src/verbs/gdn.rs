@@ -1,15 +1,13 @@
 //! Gated DeltaNet.
 
-use std::sync::Arc;
-
 use octet_compute::Error;
 use octet_compute::backend::{Gdn, HeadOrder};
 use octet_compute::batch::Batch;
 
+use super::recurrent::Inputs;
 use super::{HEAD_TAIL_TOKENS_MAX, HEAD_TICKETS};
 use crate::backend::{Buf, Cache, LayerStore, Vulkan};
 use crate::kernel::Kernel;
-use crate::record::Dispatch;
 
 impl Vulkan {
     pub(crate) fn delta_net(
@@ -29,7 +27,8 @@ impl Vulkan {
         let tail = if has_tail { 1 + u32::from(quantise) } else { 0 };
         self.recorder.barrier()?;
         self.delta_rule(batch, g, &cache.layers[layer], [qkv, z, beta, alpha], out, tail)?;
-        self.defer_conv_state(batch, g, &cache.layers[layer], [qkv, beta, alpha])?;
+        let inputs = Inputs { rows: qkv, others: [(beta, g.v_heads), (alpha, g.v_heads)], is_product: false };
+        self.defer_conv_state(batch, &cache.layers[layer], g.channels(), g.conv_kernel, &inputs)?;
         // A batch without tokens only processes `redo`.
         self.prepared = (n > 0 && quantise).then(|| out.buffer.clone());
         if n == 0 || has_tail {
@@ -89,35 +88,9 @@ impl Vulkan {
             &tickets,
         ];
         let is_tiled = u32::from(g.order == HeadOrder::Tiled);
-        let constants = [g.k_dim.div_ceil(8) as u32, is_tiled, tail];
+        let constants = [g.k_dim.div_ceil(8) as u32, is_tiled, tail, 0];
         let groups = [g.v_heads as u32 * slices, batch.spans().len() as u32, 1];
         self.recorder.dispatch(Kernel::Gdn, constants, &buffers, &push, groups)
-    }
-
-    /// Updates the convolution's state and keeps the inputs of guesses, beside the next stage: the delta rule still reads the old state.
-    fn defer_conv_state(
-        &mut self,
-        batch: &Batch,
-        g: &Gdn<Self>,
-        store: &LayerStore,
-        [qkv, beta, alpha]: [&Buf; 3],
-    ) -> Result<(), Error> {
-        let LayerStore::State { conv, kept, kept_rows, .. } = store else {
-            unreachable!("the layer has no recurrent state")
-        };
-        let block = self.block()?;
-        let (words, spans) = (block.words.clone(), block.spans);
-        let (channels, v_heads) = (g.channels() as u32, g.v_heads as u32);
-        let rows = (g.conv_kernel - 1) as u32;
-        let buffers = [&qkv.buffer, conv, &words, &beta.buffer, &alpha.buffer, kept];
-        self.recorder.defer(Dispatch {
-            kernel: Kernel::ConvState,
-            constants: [0; 3],
-            buffers: buffers.map(Arc::clone).to_vec(),
-            push: vec![channels, rows, spans, v_heads, *kept_rows],
-            groups: [(channels + 2 * v_heads).div_ceil(64), batch.spans().len() as u32, 1],
-        });
-        Ok(())
     }
 
     /// Starts the gated norm of `n` tokens, where it is not the delta rule's tail.
@@ -133,6 +106,6 @@ impl Vulkan {
         let push = [g.v_heads as u32, g.v_dim as u32, g.eps.to_bits()];
         let buffers = [&out.buffer, &z.buffer, &g.norm.buffer, &rows_out.quants, &rows_out.scales];
         let groups = [g.v_heads as u32, n as u32, 1];
-        self.recorder.dispatch(Kernel::GdnOut, [quantise.into(), 0, 0], &buffers, &push, groups)
+        self.recorder.dispatch(Kernel::GdnOut, [quantise.into(), 0, 0, 0], &buffers, &push, groups)
     }
 }

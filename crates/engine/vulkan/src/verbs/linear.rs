@@ -3,24 +3,54 @@
 use std::sync::Arc;
 
 use octet_compute::Error;
-use octet_compute::backend::{Glu, Norm};
+use octet_compute::backend::{Act, Glu, Head, Norm};
 use octet_compute::batch::Batch;
 
-use super::{ROW_TICKETS, Rows, TAIL_TOKENS_MAX};
+use super::elements::act_of;
+use super::{ROW_TICKETS, Rows, TAIL_TOKENS_MAX, Target};
 use crate::backend::{Buf, Embedding, Prologue, Vulkan, Weight};
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::record::Dispatch;
 
-/// The operation on rows before a projection; the numbers are those of `norm.comp`.
+/// The operation on rows before a projection.
 #[derive(Clone, Copy)]
 pub(crate) enum Before<'a> {
     /// None.
     Nothing,
-    /// RMS norm with this weight and epsilon.
-    Norm(&'a Arc<Buffer>, f32),
-    /// `silu(row) * up`.
-    Swiglu(&'a Arc<Buffer>),
+    /// A norm.
+    Norm(&'a Norm<Vulkan>),
+    /// An activation.
+    Act(Activation<'a>),
+}
+
+/// `act(row) * up`, or without `up` `act(row)`.
+#[derive(Clone, Copy)]
+pub(crate) struct Activation<'a> {
+    pub(crate) act: Act,
+    pub(crate) up: Option<&'a Arc<Buffer>>,
+    /// What rows, and those of `up`, are multiplied by before it.
+    pub(crate) factors: Option<&'a Arc<Buffer>>,
+}
+
+/// Rows to prepare.
+#[derive(Clone, Copy)]
+pub(crate) struct Prepare<'a> {
+    pub(crate) n: usize,
+    pub(crate) cols: usize,
+    pub(crate) x: &'a Arc<Buffer>,
+    /// From one row of `x` to the next.
+    pub(crate) stride: usize,
+    pub(crate) before: Before<'a>,
+    /// Where in the block the rows' numbers are, if they are not all rows.
+    pub(crate) gather: Option<u32>,
+    /// Rows of norm weights, which rows take in turn.
+    pub(crate) weights: usize,
+    /// The forms that are written: 8-bit, f32.
+    pub(crate) forms: [bool; 2],
+    /// The f32 form is added with this factor; 0: it is written.
+    pub(crate) add: f32,
+    pub(crate) to: &'a Rows,
 }
 
 /// The experts of a projection: tiles, pairs of tokens and experts, and the number of pairs that share a row of the input.
@@ -68,7 +98,7 @@ pub(crate) fn is_shared(tile: u32) -> bool {
 }
 
 impl Vulkan {
-    /// Starts the kernel that prepares `n` rows of `cols` values of `x` for `weights`, in the forms that these read.
+    /// Starts the kernel that prepares `n` rows of `cols` values of `x` for projections, in the forms that these read.
     pub(crate) fn prepare_rows(
         &mut self,
         n: usize,
@@ -79,20 +109,53 @@ impl Vulkan {
         forms: [bool; 2],
         to: &Rows,
     ) -> Result<(), Error> {
+        self.prepare_as(&Prepare {
+            n,
+            cols,
+            x,
+            stride: cols,
+            before,
+            gather,
+            weights: 1,
+            forms,
+            add: 0.0,
+            to,
+        })
+    }
+
+    pub(crate) fn prepare_as(&mut self, p: &Prepare<'_>) -> Result<(), Error> {
         let dummy = self.dummy.clone();
-        let (mode, w, eps) = match before {
-            Before::Nothing => (0, &dummy, 0.0),
-            Before::Norm(w, eps) => (1, w, eps),
-            Before::Swiglu(up) => (2, up, 0.0),
+        // Numbers as in `norm.comp`.
+        let (mode, w, bias, eps, act) = match p.before {
+            Before::Nothing => (0, &dummy, None, 0.0, Act::Silu),
+            Before::Norm(n) => {
+                let mode = if n.centred { 4 } else { 1 };
+                (mode, &n.weight.buffer, n.bias.as_ref().map(|b| &b.buffer), n.eps, Act::Silu)
+            }
+            Before::Act(Activation { act, up: Some(up), factors }) => (2, up, factors, 0.0, act),
+            Before::Act(Activation { act, up: None, factors }) => (5, &dummy, factors, 0.0, act),
         };
-        let index = match gather {
+        let index = match p.gather {
             Some(_) => self.block()?.words.clone(),
             None => dummy.clone(),
         };
-        let push = [cols as u32, u32::from(gather.is_some()), gather.unwrap_or(0), f32::to_bits(eps)];
-        let constants = [mode, forms[0].into(), forms[1].into()];
-        let buffers = [x, w, &index, &to.quants, &to.scales, &to.floats];
-        self.recorder.dispatch(Kernel::Norm, constants, &buffers, &push, [n as u32, 1, 1])
+        let (act, [alpha, limit]) = act_of(act);
+        let push = [
+            p.cols as u32,
+            p.gather.is_some().into(),
+            p.gather.unwrap_or(0),
+            eps.to_bits(),
+            p.stride as u32,
+            p.weights as u32,
+            bias.is_some().into(),
+            p.add.to_bits(),
+            alpha,
+            limit,
+        ];
+        let floats = if p.forms[1] { 1 + u32::from(p.add != 0.0) } else { 0 };
+        let constants = [mode, p.forms[0].into(), floats, act];
+        let buffers = [p.x, w, &index, &p.to.quants, &p.to.scales, &p.to.floats, bias.unwrap_or(&dummy)];
+        self.recorder.dispatch(Kernel::Norm, constants, &buffers, &push, [p.n as u32, 1, 1])
     }
 
     /// Starts the kernel that writes the norm's factor of each of `n` rows to `factors[at..]`.
@@ -105,9 +168,9 @@ impl Vulkan {
         at: usize,
     ) -> Result<(), Error> {
         let (dummy, factors, rows) = (self.dummy.clone(), self.scratch()?.factors.clone(), self.input()?);
-        let buffers = [x, &dummy, &dummy, &rows.quants, &rows.scales, &factors];
-        let push = [cols as u32, 0, at as u32, eps.to_bits()];
-        self.recorder.dispatch(Kernel::Norm, [3, 0, 0], &buffers, &push, [n as u32, 1, 1])
+        let buffers = [x, &dummy, &dummy, &rows.quants, &rows.scales, &factors, &dummy];
+        let push = [cols as u32, 0, at as u32, eps.to_bits(), cols as u32, 1, 0, 0, 0, 0];
+        self.recorder.dispatch(Kernel::Norm, [3, 0, 0, 0], &buffers, &push, [n as u32, 1, 1])
     }
 
     /// Starts a projection of prepared rows: `out[t] = w . x[t]`.
@@ -119,7 +182,7 @@ impl Vulkan {
         out: &Arc<Buffer>,
         experts: Option<&Experts<'_>>,
     ) -> Result<(), Error> {
-        let kernel = self.projection(n, x, w, out, false, experts);
+        let kernel = self.projection(n, x, w, out, 0.0, experts);
         self.recorder.start(&kernel)
     }
 
@@ -129,7 +192,7 @@ impl Vulkan {
         x: &Rows,
         w: &Weight,
         out: &Arc<Buffer>,
-        add: bool,
+        add: f32,
         experts: Option<&Experts<'_>>,
     ) -> Dispatch {
         let dummy = self.dummy.clone();
@@ -161,37 +224,38 @@ impl Vulkan {
             w.cols as u32,
             w.rows as u32,
             w.bias.is_some().into(),
-            add.into(),
+            add.to_bits(),
             experts.map_or(1, |e| e.pairs_per_row),
             experts.and_then(|e| e.slots_at).unwrap_or(0),
         ];
         let columns = experts.map_or(n.div_ceil(tokens as usize), |e| e.tiles_max) as u32;
         let kind = experts.map_or(0, |_| 1 + u32::from(host.is_some()));
-        let constants = [w.ty as u32, tokens, kind];
+        let constants = [w.ty as u32, tokens, kind, 0];
         let (kernel, rows) = if is_shared(tokens) { (Kernel::LinearTile, 64) } else { (Kernel::Linear, 8) };
         let groups = [w.rows.div_ceil(rows) as u32, columns, 1];
         let buffers = buffers.map(Arc::clone).to_vec();
         Dispatch { kernel, constants, buffers, push: push.to_vec(), groups }
     }
 
-    /// Starts a projection of prepared rows that completes rows: `h[t] += w . x[t]`. Held back until the next kernel is known, which may be
+    /// Starts a projection of prepared rows that completes rows: `h[t] (+)= w . x[t]`. Held back until the next kernel is known, which may be
     /// the rows' norm.
-    fn project_to_rows(&mut self, n: usize, x: &Rows, w: &Weight, h: &Arc<Buffer>) -> Result<(), Error> {
-        let kernel = self.projection(n, x, w, h, true, None);
+    fn project_to_rows(&mut self, n: usize, x: &Rows, w: &Weight, to: Target<'_, Buf>) -> Result<(), Error> {
+        let kernel = self.projection(n, x, w, &to.buf.buffer, to.add, None);
         if n > TAIL_TOKENS_MAX { self.recorder.start(&kernel) } else { self.recorder.hold(kernel) }
     }
 
-    /// Prepares the RMS norm of `n` rows of `cols` values of `h` for the next stage, and ends this one: as the tail of the stage that
-    /// completes these rows, if it was the last one, or as a stage.
+    /// Prepares `n` rows of `cols` values of `h`, or their norm, for the next stage, and ends this one. An RMS norm is the tail of the stage that
+    /// completes these rows, if it was the last one.
     pub(crate) fn norm_stage(
         &mut self,
         n: usize,
         cols: usize,
         h: &Arc<Buffer>,
-        norm: (&Arc<Buffer>, f32),
+        norm: Option<&Norm<Self>>,
         forms: [bool; 2],
         to: &Rows,
     ) -> Result<(), Error> {
+        self.prepared = None;
         // The index of the rows among a kernel's buffers, and the number of rows.
         let completes = |d: &Dispatch| match d.kernel {
             Kernel::Linear => {
@@ -202,19 +266,23 @@ impl Vulkan {
             }
             _ => false,
         };
-        let held = self.recorder.take_held(completes);
-        let Some(mut kernel) = held else {
+        let rms = norm.filter(|n| !n.centred && n.bias.is_none());
+        let held = rms.and_then(|norm| Some((norm, self.recorder.take_held(completes)?)));
+        let Some((norm, mut kernel)) = held else {
             self.recorder.barrier()?;
-            self.prepare_rows(n, cols, h, Before::Norm(norm.0, norm.1), None, forms, to)?;
+            let before = norm.map_or(Before::Nothing, Before::Norm);
+            self.prepare_rows(n, cols, h, before, None, forms, to)?;
             return self.recorder.barrier();
         };
         let tickets = self.scratch()?.tickets.clone();
         // Drops the buffers that a kernel without a tail has: those of experts, or placeholders for the tail's.
-        let (buffers, push) = if kernel.kernel == Kernel::Linear { (7, 7) } else { (10, 4) };
+        let (buffers, push) = if kernel.kernel == Kernel::Linear { (7, 7) } else { (10, 5) };
         kernel.buffers.truncate(buffers);
-        kernel.buffers.extend([norm.0, &to.quants, &to.scales, &to.floats, &tickets].map(Arc::clone));
+        kernel
+            .buffers
+            .extend([&norm.weight.buffer, &to.quants, &to.scales, &to.floats, &tickets].map(Arc::clone));
         kernel.push.truncate(push);
-        kernel.push.extend([norm.1.to_bits(), u32::from(forms[0]) | u32::from(forms[1]) << 1, ROW_TICKETS]);
+        kernel.push.extend([norm.eps.to_bits(), u32::from(forms[0]) | u32::from(forms[1]) << 1, ROW_TICKETS]);
         match kernel.kernel {
             Kernel::Linear => kernel.kernel = Kernel::LinearNorm,
             _ => kernel.constants[1] = 1,
@@ -232,42 +300,52 @@ impl Vulkan {
         Ok(self.scratch()?.input.clone())
     }
 
-    pub(crate) fn embed_rows(&mut self, table: &Embedding, tokens: &[u32], out: &Buf) -> Result<(), Error> {
+    pub(crate) fn embed_rows(
+        &mut self,
+        table: &Embedding,
+        tokens: &[u32],
+        scale: f32,
+        out: &Buf,
+    ) -> Result<(), Error> {
         self.traffic.add((tokens.len() * table.table.row_bytes()) as u64);
         if self.follows {
-            return self.embed_picked(table, tokens.len(), out);
+            return self.embed_picked(table, tokens.len(), scale, out);
         }
         self.before_host_write()?;
-        let cols = table.table.cols;
+        let (rows, values) = (self.block()?.rows.clone(), tokens.len() * table.table.cols);
         let first = self.rows_used;
-        let rows = self.block()?.rows.clone();
-        // one step embeds its tokens, and those of multi-token prediction
-        self.rows_used = if self.rows_used == 0 { tokens.len() } else { 0 };
-        let prologue = Prologue::Embed(table.table.clone(), first);
+        // One step embeds its tokens, and those of multi-token prediction, or those of the embeddings of each layer.
+        self.rows_used = if first == 0 { values } else { 0 };
+        let prologue = Prologue::Embed(table.table.clone(), first, scale);
         let batch = Batch::of_tokens(tokens);
         self.prepare(&prologue, &batch)?;
         self.prologue.push(prologue);
         self.recorder.barrier()?;
-        let bytes = (4 * tokens.len() * cols) as u64;
-        self.recorder.copy((&rows, (4 * first * cols) as u64), (&out.buffer, 0), bytes)
+        self.recorder.copy((&rows, 4 * first as u64), (&out.buffer, 0), 4 * values as u64)
     }
 
     pub(crate) fn norm_linears(
         &mut self,
         n: usize,
         x: &Buf,
-        norm: &Norm<Self>,
+        norm: Option<&Norm<Self>>,
         weights: &[&Weight],
         out: &[Arc<Buffer>],
     ) -> Result<(), Error> {
         let input = self.input()?;
         self.traffic.add_weights(weights);
-        let forms = Self::forms(weights);
-        self.norm_stage(n, norm.len, &x.buffer, (&norm.weight.buffer, norm.eps), forms, &input)?;
+        let (cols, forms) = (weights.first().map_or(0, |w| w.cols), Self::forms(weights));
+        self.norm_stage(n, cols, &x.buffer, norm, forms, &input)?;
         weights.iter().zip(out).try_for_each(|(w, out)| self.project(n, &input, w, out, None))
     }
 
-    pub(crate) fn project_add(&mut self, n: usize, x: &Buf, w: &Weight, h: &Buf) -> Result<(), Error> {
+    pub(crate) fn project_add(
+        &mut self,
+        n: usize,
+        x: &Buf,
+        w: &Weight,
+        to: Target<'_, Buf>,
+    ) -> Result<(), Error> {
         let mut input = self.input()?;
         self.traffic.add_weights(&[w]);
         let prepared = self.prepared.take().is_some_and(|p| Arc::ptr_eq(&p, &x.buffer));
@@ -277,55 +355,125 @@ impl Vulkan {
             self.recorder.barrier_beside()?;
             self.prepare_rows(n, w.cols, &x.buffer, Before::Nothing, None, [true, false], &input)?;
         }
-        // The kernel that Gated DeltaNet deferred touches neither these rows nor `h`.
+        // The kernel that a recurrent layer deferred touches neither these rows nor the target.
         self.recorder.barrier_beside()?;
-        self.project_to_rows(n, &input, w, &h.buffer)
+        self.project_to_rows(n, &input, w, to)
+    }
+
+    /// A projection of each head's first values; `rest` values of each are copied.
+    pub(crate) fn product_by_heads(
+        &mut self,
+        n: usize,
+        x: &Buf,
+        w: &Weight,
+        rest: usize,
+        out: &Buf,
+    ) -> Result<(), Error> {
+        let (heads, x_width, y_width) = (w.count, w.cols + rest, w.rows + rest);
+        let (dummy, rows) = (self.dummy.clone(), self.scratch()?.heads.clone());
+        self.traffic.add(w.bytes() * heads as u64);
+        self.prepared = None;
+        self.recorder.barrier()?;
+        // In a stage before the product, which writes the same buffer.
+        if rest > 0 {
+            let (to, from) = ([w.rows, y_width], [w.cols, x_width]);
+            self.copy_parts([n * heads, rest], (&out.buffer, to), (&x.buffer, from))?;
+        }
+        let is_float = w.ty.is_float();
+        let (input, stride) = if is_float { (&x.buffer, x_width) } else { (&rows.quants, w.cols) };
+        if !is_float {
+            self.prepare_as(&Prepare {
+                n: n * heads,
+                cols: w.cols,
+                x: &x.buffer,
+                stride: x_width,
+                before: Before::Nothing,
+                gather: None,
+                weights: 1,
+                forms: [true, false],
+                add: 0.0,
+                to: &rows,
+            })?;
+        }
+        self.recorder.barrier()?;
+        let tokens = tile(n).min(PLAIN_TILE_MAX);
+        let push = [w.rows, w.cols, n, stride, y_width, 0, 0].map(|n| n as u32);
+        let buffers = [&w.quants, &w.high, &w.scales, input, &rows.scales, &dummy, &out.buffer];
+        let groups = [w.rows.div_ceil(8) as u32, n.div_ceil(tokens as usize) as u32, heads as u32];
+        self.recorder.dispatch(Kernel::PerHead, [w.ty as u32, tokens, 0, 0], &buffers, &push, groups)
     }
 
     pub(crate) fn dense(
         &mut self,
         n: usize,
+        x: &Buf,
+        norm: Option<&Norm<Self>>,
         m: &Glu<Weight>,
-        norm: &Norm<Self>,
-        h: &Buf,
+        to: Target<'_, Buf>,
     ) -> Result<(), Error> {
         let input = self.input()?;
-        let m_gate = gate_of(m)?;
-        self.traffic.add_weights(&[m_gate, &m.up, &m.down]);
-        let scratch = self.scratch.as_ref().expect("`input` found it");
-        let (gate, up, inner) = (scratch.gate.clone(), scratch.up.clone(), scratch.inner.clone());
-        let (norm, forms) = ((&norm.weight.buffer, norm.eps), Self::forms(&[m_gate, &m.up]));
-        self.norm_stage(n, m.up.cols, &h.buffer, norm, forms, &input)?;
-        if !is_shared(tile(n)) && Self::can_fuse(m_gate, &m.up, &m.down) {
-            self.gate_up(n, &input, m_gate, &m.up, &inner, None)?;
-        } else {
-            self.project(n, &input, m_gate, &gate, None)?;
-            self.project(n, &input, &m.up, &up, None)?;
+        self.traffic.add_weights(&[&m.up, &m.down]);
+        m.gate.iter().for_each(|gate| self.traffic.add_weights(&[gate]));
+        let inner = self.scratch()?.inner.clone();
+        let forms = Self::forms(&m.gate.iter().chain([&m.up]).collect::<Vec<_>>());
+        self.norm_stage(n, m.up.cols, &x.buffer, norm, forms, &input)?;
+        if !self.gate_and_up(n, &input, m)? {
             self.recorder.barrier()?;
-            let forms = Self::forms(&[&m.down]);
-            self.prepare_rows(n, m.down.cols, &gate, Before::Swiglu(&up), None, forms, &inner)?;
+            self.activate(n, m)?;
         }
         self.recorder.barrier()?;
-        self.project_to_rows(n, &inner, &m.down, &h.buffer)
+        self.project_to_rows(n, &inner, &m.down, to)
+    }
+
+    /// Starts the first projections of a dense block. Returns whether that also prepares the last one's input; else [`Vulkan::activate`]
+    /// does, in a later stage.
+    pub(crate) fn gate_and_up(&mut self, n: usize, x: &Rows, m: &Glu<Weight>) -> Result<bool, Error> {
+        let scratch = self.scratch()?;
+        let (gate, up, inner) = (scratch.gate.clone(), scratch.up.clone(), scratch.inner.clone());
+        if !is_shared(tile(n)) && Self::can_fuse(m) {
+            self.gate_up(n, x, m, &inner, None)?;
+            return Ok(true);
+        }
+        if let Some(w) = &m.gate {
+            self.project(n, x, w, &gate, None)?;
+        }
+        self.project(n, x, &m.up, &up, None)?;
+        Ok(false)
+    }
+
+    /// Starts the kernel that prepares the input of a dense block's last projection.
+    pub(crate) fn activate(&mut self, n: usize, m: &Glu<Weight>) -> Result<(), Error> {
+        let scratch = self.scratch()?;
+        let (gate, up, inner) = (scratch.gate.clone(), scratch.up.clone(), scratch.inner.clone());
+        let forms = Self::forms(&[&m.down]);
+        let (x, up) = if m.gate.is_some() { (&gate, Some(&up)) } else { (&up, None) };
+        let before = Before::Act(Activation { act: m.act, up, factors: None });
+        self.prepare_rows(n, m.down.cols, x, before, None, forms, &inner)
     }
 
     /// Whether gate, up and the quantisation of their product are one kernel.
-    pub(crate) fn can_fuse(gate: &Weight, up: &Weight, down: &Weight) -> bool {
+    pub(crate) fn can_fuse(g: &Glu<Weight>) -> bool {
         let plain = |w: &Weight| !w.ty.is_float() && w.bias.is_none() && w.paged.is_none();
-        gate.ty == up.ty && plain(gate) && plain(up) && !down.ty.is_float() && gate.rows.is_multiple_of(32)
+        g.gate.as_ref().is_some_and(|gate| {
+            gate.ty == g.up.ty
+                && plain(gate)
+                && plain(&g.up)
+                && !g.down.ty.is_float()
+                && gate.rows.is_multiple_of(32)
+        })
     }
 
-    /// Starts the kernel that makes quantised rows `silu(gate . x) * (up . x)`, of tiles that are not shared.
+    /// Starts the kernel that makes quantised rows `act(gate . x) * (up . x)`, of tiles that are not shared. Only where [`Vulkan::can_fuse`].
     pub(crate) fn gate_up(
         &mut self,
         n: usize,
         x: &Rows,
-        gate: &Weight,
-        up: &Weight,
+        g: &Glu<Weight>,
         to: &Rows,
         experts: Option<&Experts<'_>>,
     ) -> Result<(), Error> {
-        let dummy = self.dummy.clone();
+        let (dummy, up) = (self.dummy.clone(), &g.up);
+        let gate = g.gate.as_ref().unwrap_or(up);
         let tokens = experts.map_or(tile(n), |e| e.tile);
         let (tiles, pairs) = experts.map_or((&dummy, &dummy), |e| (e.tiles, e.pairs));
         let buffers = [
@@ -343,9 +491,10 @@ impl Vulkan {
             pairs,
         ];
         let divide = experts.map_or(1, |e| e.pairs_per_row);
-        let push = [gate.rows as u32, gate.cols as u32, n as u32, divide];
+        let (act, [alpha, limit]) = act_of(g.act);
+        let push = [gate.rows as u32, gate.cols as u32, n as u32, divide, alpha, limit];
         let columns = experts.map_or(n.div_ceil(tokens as usize), |e| e.tiles_max) as u32;
-        let constants = [gate.ty as u32, tokens, experts.is_some().into()];
+        let constants = [gate.ty as u32, tokens, experts.is_some().into(), act];
         let groups = [(gate.rows / 32) as u32, columns, 1];
         self.recorder.dispatch(Kernel::GateUp, constants, &buffers, &push, groups)
     }
@@ -354,24 +503,27 @@ impl Vulkan {
         &mut self,
         batch: &Batch,
         h: &Buf,
-        norm: &Norm<Self>,
-        head: &Weight,
+        head: &Head<'_, Self>,
         out: &Buf,
     ) -> Result<(), Error> {
+        let (norm, w) = (head.norm, head.weight);
         self.use_batch(batch)?;
-        self.traffic.add_weights(&[head]);
+        self.traffic.add_weights(&[w]);
         let (input, outputs) = (self.input()?, self.block()?.outputs);
-        let (n, forms) = (batch.outputs().len(), Self::forms(&[head]));
+        let (n, forms) = (batch.outputs().len(), Self::forms(&[w]));
         if n == batch.len() {
             // They ascend, so they are all rows.
-            self.norm_stage(n, head.cols, &h.buffer, (&norm.weight.buffer, norm.eps), forms, &input)?;
+            self.norm_stage(n, w.cols, &h.buffer, Some(norm), forms, &input)?;
         } else {
-            let before = Before::Norm(&norm.weight.buffer, norm.eps);
             self.recorder.barrier()?;
-            self.prepare_rows(n, head.cols, &h.buffer, before, Some(outputs), forms, &input)?;
+            self.prepare_rows(n, w.cols, &h.buffer, Before::Norm(norm), Some(outputs), forms, &input)?;
             self.recorder.barrier()?;
         }
-        self.project(n, &input, head, &out.buffer, None)
+        self.project(n, &input, w, &out.buffer, None)?;
+        match (head.scale, head.softcap) {
+            (1.0, None) => Ok(()),
+            (scale, cap) => self.cap(n * w.rows, scale, cap.unwrap_or(0.0), out),
+        }
     }
 
     pub(crate) fn norm_outputs(
@@ -384,21 +536,32 @@ impl Vulkan {
         self.use_batch(batch)?;
         let (mut to, outputs) = (self.input()?, self.block()?.outputs);
         to.floats = out.buffer.clone();
-        let (n, before) = (batch.outputs().len(), Before::Norm(&norm.weight.buffer, norm.eps));
+        let n = batch.outputs().len();
         self.recorder.barrier()?;
-        self.prepare_rows(n, norm.len, &h.buffer, before, Some(outputs), [false, true], &to)
+        self.prepare_rows(n, norm.len, &h.buffer, Before::Norm(norm), Some(outputs), [false, true], &to)
     }
 
-    pub(crate) fn norm_rows(&mut self, n: usize, h: &Buf, norm: &Norm<Self>, out: &Buf) -> Result<(), Error> {
-        let mut to = self.input()?;
-        to.floats = out.buffer.clone();
+    pub(crate) fn norm_rows(
+        &mut self,
+        n: usize,
+        x: &Buf,
+        norm: &Norm<Self>,
+        to: Target<'_, Buf>,
+    ) -> Result<(), Error> {
+        let mut rows = self.input()?;
+        rows.floats = to.buf.buffer.clone();
         self.recorder.barrier()?;
-        let before = Before::Norm(&norm.weight.buffer, norm.eps);
-        self.prepare_rows(n, norm.len, &h.buffer, before, None, [false, true], &to)
+        self.prepare_as(&Prepare {
+            n,
+            cols: norm.len,
+            x: &x.buffer,
+            stride: norm.len,
+            before: Before::Norm(norm),
+            gather: None,
+            weights: 1,
+            forms: [false, true],
+            add: to.add,
+            to: &rows,
+        })
     }
-}
-
-/// The gate of a block, which all have that this backend supports.
-pub(crate) fn gate_of(g: &Glu<Weight>) -> Result<&Weight, Error> {
-    g.gate.as_ref().ok_or_else(|| Error("blocks without a gate are not supported on this device".into()))
 }

@@ -1,14 +1,16 @@
 //! The verbs as stages: kernels that do not depend on each other, and one barrier after them. Called by `backend`.
 
 mod attention;
+mod elements;
 mod gdn;
 mod linear;
 mod moe;
+mod recurrent;
 
 use std::sync::Arc;
 
 use octet_compute::Error;
-use octet_compute::backend::{Backend, Norm, Out, StepShape};
+use octet_compute::backend::{Backend, Out, Part, StepShape};
 
 use crate::memory::{Buffer, Memory, Place};
 
@@ -62,6 +64,8 @@ pub(crate) struct Scratch {
     /// Slots of experts: [`crate::experts`] has the layout; and those that a step fills.
     pub(crate) slots: Arc<Buffer>,
     pub(crate) fills: Arc<Buffer>,
+    /// Rows of each head, in 8 bits: inputs of products by heads.
+    pub(crate) heads: Rows,
     /// Factors of norms over all heads together, of queries `[tokens]` and of keys `[tokens]`.
     pub(crate) factors: Arc<Buffer>,
     /// Results of attention's chunks, before they are added up.
@@ -108,7 +112,13 @@ impl Scratch {
         let counts_dummy = floats(1)?; // `slot_tables` has better ones where experts are paged
         let partial = if step.heads == 0 { 16 } else { PARTIAL_BYTES };
         let attention_tickets = HEAD_TICKETS as usize + HEAD_TAIL_TOKENS_MAX * v_heads;
+        let [heads, head_cols] = step.per_head;
         Ok(Self {
+            heads: Rows {
+                quants: memory.buffer((t * heads * head_cols) as u64, Place::Device)?,
+                scales: memory.buffer((t * heads * head_cols).div_ceil(4) as u64, Place::Device)?,
+                floats: counts_dummy.clone(),
+            },
             input: Rows::new(memory, t, cols)?,
             gate: floats(t * step.intermediate)?,
             up: floats(t * step.intermediate)?,
@@ -136,29 +146,38 @@ impl Scratch {
     }
 }
 
-pub(crate) const UNSUPPORTED: &str = "a part that `supports` denies";
-
-/// A model is loaded only if the device supports its parts, so this is a defect.
-pub(crate) fn unsupported() -> Error {
-    Error(format!("{UNSUPPORTED} was called"))
-}
-
-/// The residual stream that a result is added to.
-pub(crate) fn residual<B: Backend>(out: Out<'_, B>) -> Result<&mut B::Buf, Error> {
-    match out {
-        Out::Add(h, 1.0) => Ok(h),
-        _ => Err(unsupported()),
+/// Whether there are kernels for a part. A new one is decided here.
+pub(crate) fn is_supported(part: Part) -> bool {
+    use Part::*;
+    match part {
+        Images => false,
+        Windows | SoftCaps | Sinks | HeadSizes | LatentAttention | AttentionScale | ValueNorm
+        | SharedKeys | NormAfterRotation | PositionScale | RopeByLayer | NoRotation | PrefixNorm
+        | LayerNorm | PostNorm | ParallelBranches | Scales | Activation | RouterScores | ExpertBias
+        | UngatedSharedExpert | OutputGate | PerLayerEmbedding | Mamba2 | ShortConvolution => true,
     }
 }
 
-/// The norm and the residual stream of a block that adds to its own input.
-pub(crate) fn own_input<'a, B: Backend>(
-    x: Option<&B::Buf>,
-    norm: Option<&'a Norm<B>>,
-    out: Out<'a, B>,
-) -> Result<(&'a Norm<B>, &'a mut B::Buf), Error> {
-    match (x, norm) {
-        (None, Some(norm)) => Ok((norm, residual(out)?)),
-        _ => Err(unsupported()),
+/// A model is loaded only if the device supports its parts, so this is a defect.
+pub(crate) fn unsupported() -> Error {
+    Error("a part that `supports` denies was called".into())
+}
+
+/// Where a verb's result goes: one of the backend's buffers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target<'a, T> {
+    pub(crate) buf: &'a T,
+    /// The factor with which it is added; 0: it replaces what is there.
+    pub(crate) add: f32,
+}
+
+impl<'a, T> Target<'a, T> {
+    pub(crate) fn of<B: Backend<Buf = T>>(out: Out<'a, B>) -> Self {
+        match out {
+            Out::Write(buf) => Self { buf, add: 0.0 },
+            // To add nothing is not to replace.
+            Out::Add(buf, 0.0) => Self { buf, add: f32::MIN_POSITIVE },
+            Out::Add(buf, add) => Self { buf, add },
+        }
     }
 }

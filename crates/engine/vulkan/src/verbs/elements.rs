@@ -1,0 +1,120 @@
+//! Sums, products and activations of elements, as stages of their own.
+
+use std::sync::Arc;
+
+use octet_compute::Error;
+use octet_compute::backend::{Act, Times};
+
+use crate::backend::{Buf, Vulkan};
+use crate::kernel::Kernel;
+use crate::memory::Buffer;
+
+/// Elements of a workgroup of `map.comp`, and workgroups of a row of the grid: every device has 65,535.
+const GROUP: usize = 256;
+const ROW: usize = 1 << 15;
+
+/// The number of an activation in `act.glsl`, and the bits of its two parameters.
+pub(crate) fn act_of(act: Act) -> (u32, [u32; 2]) {
+    match act {
+        Act::Silu => (0, [0; 2]),
+        Act::Gelu => (1, [0; 2]),
+        Act::GeluErf => (2, [0; 2]),
+        Act::Relu2 => (3, [0; 2]),
+        Act::ClampedSwiglu { alpha, limit } => (4, [alpha.to_bits(), limit.to_bits()]),
+    }
+}
+
+/// What `map.comp` does.
+#[derive(Clone, Copy)]
+enum Map {
+    /// `y += scale * x`
+    Add(f32),
+    /// `y *= scale`
+    Scale(f32),
+    /// `y *= sigmoid(x)`
+    Sigmoid,
+    /// `y = act(y) * x`
+    Activated(Act),
+    /// `y = cap(scale * y)`
+    Cap(f32, f32),
+    /// `y = x`
+    Copy,
+}
+
+/// Where rows begin: the first value, and the step from one to the next.
+type Rows = [usize; 2];
+
+impl Vulkan {
+    /// Starts the kernel for `len` values in rows of `width`.
+    fn map(
+        &mut self,
+        map: Map,
+        [len, width]: [usize; 2],
+        (y, y_rows): (&Arc<Buffer>, Rows),
+        (x, x_rows): (&Arc<Buffer>, Rows),
+    ) -> Result<(), Error> {
+        let (mode, act, scale, numbers) = match map {
+            Map::Add(scale) => (0, 0, scale, [0; 2]),
+            Map::Scale(scale) => (1, 0, scale, [0; 2]),
+            Map::Sigmoid => (2, 0, 1.0, [0; 2]),
+            Map::Activated(act) => (3, act_of(act).0, 1.0, act_of(act).1),
+            Map::Cap(scale, cap) => (4, 0, scale, [0, cap.to_bits()]),
+            Map::Copy => (5, 0, 1.0, [0; 2]),
+        };
+        let [len, width, x_at, x_stride, y_at, y_stride] =
+            [len, width.max(1), x_rows[0], x_rows[1], y_rows[0], y_rows[1]].map(|n| n as u32);
+        let [alpha, limit] = numbers;
+        let push = [len, width, x_at, x_stride, y_at, y_stride, scale.to_bits(), alpha, limit];
+        let groups = (len as usize).div_ceil(GROUP);
+        let groups = [groups.min(ROW) as u32, groups.div_ceil(ROW) as u32, 1];
+        self.recorder.dispatch(Kernel::Map, [mode, 0, 0, act], &[y, x], &push, groups)
+    }
+
+    pub(crate) fn add_elements(
+        &mut self,
+        len: usize,
+        x: Option<&Buf>,
+        scale: f32,
+        out: &Buf,
+    ) -> Result<(), Error> {
+        let dummy = self.dummy.clone();
+        let (map, x) = x.map_or((Map::Scale(scale), &dummy), |x| (Map::Add(scale), &x.buffer));
+        self.recorder.barrier()?;
+        self.map(map, [len, len], (&out.buffer, [0; 2]), (x, [0; 2]))
+    }
+
+    pub(crate) fn multiply_rows(
+        &mut self,
+        n: usize,
+        width: usize,
+        times: Times,
+        x: &Buf,
+        y: &Buf,
+        place: Rows,
+    ) -> Result<(), Error> {
+        let map = match times {
+            Times::Sigmoid => Map::Sigmoid,
+            Times::Activated(act) => Map::Activated(act),
+        };
+        self.prepared = None;
+        self.recorder.barrier()?;
+        self.map(map, [n * width, width], (&x.buffer, [0, width]), (&y.buffer, place))
+    }
+
+    /// `y = cap(scale * y)` of `len` values; 0 for no cap.
+    pub(crate) fn cap(&mut self, len: usize, scale: f32, cap: f32, y: &Buf) -> Result<(), Error> {
+        let dummy = self.dummy.clone();
+        self.recorder.barrier()?;
+        self.map(Map::Cap(scale, cap), [len, len], (&y.buffer, [0; 2]), (&dummy, [0; 2]))
+    }
+
+    /// Copies `width` values of each of `n` rows, in the current stage.
+    pub(crate) fn copy_parts(
+        &mut self,
+        [n, width]: [usize; 2],
+        to: (&Arc<Buffer>, Rows),
+        from: (&Arc<Buffer>, Rows),
+    ) -> Result<(), Error> {
+        self.map(Map::Copy, [n * width, width], to, from)
+    }
+}
