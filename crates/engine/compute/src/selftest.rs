@@ -1,11 +1,14 @@
 //! A self-test for users: runs every verb of a backend on fixed inputs, and compares it with the scalar oracle and with itself when the
 //! tokens are split into other steps. Called by `octet doctor`, and before a graphics device is used by default.
 
+mod special;
+
 use octet_weights::{GgmlType, Matrix, quant};
 
 use crate::backend::*;
 use crate::reference::Reference;
 use crate::{Batch, Error, ExpertCounts};
+use special::Special;
 
 /// The result for one verb.
 #[derive(Debug, Clone, PartialEq)]
@@ -100,6 +103,7 @@ struct Parts<B: Backend> {
     glu: Glu<B::Weight>,
     moe: Moe<B>,
     embedding: B::Embedding,
+    special: Special<B>,
     cache: B::Cache,
     counts: ExpertCounts,
 }
@@ -118,6 +122,7 @@ fn parts<B: Backend>(be: &mut B) -> Result<Parts<B>, Error> {
         let bias = r.vec(HIDDEN);
         projections.push(be.weight(&r.matrix(ty, HIDDEN, HIDDEN), Some(&bias))?);
     }
+    let special = Special::new(be, &mut Random(8))?;
     Ok(Parts {
         norm: norm(be, r, HIDDEN)?,
         projections,
@@ -127,8 +132,10 @@ fn parts<B: Backend>(be: &mut B) -> Result<Parts<B>, Error> {
         glu: glu(be, r)?,
         moe: moe(be, r)?,
         embedding: be.embedding(&r.matrix(GgmlType::F32, VOCAB, HIDDEN))?,
-        cache: cache(be)?,
         counts: ExpertCounts::new(2, EXPERTS),
+        // The last that is made: it needs to know the widths of all weights.
+        cache: cache(be, &special)?,
+        special,
     })
 }
 
@@ -202,8 +209,8 @@ fn moe<B: Backend>(be: &mut B, r: &mut Random) -> Result<Moe<B>, Error> {
     })
 }
 
-/// A cache of one layer of attention and one of Gated DeltaNet.
-fn cache<B: Backend>(be: &mut B) -> Result<B::Cache, Error> {
+/// A cache of one layer of attention, one of Gated DeltaNet, and those of the special ones.
+fn cache<B: Backend>(be: &mut B, special: &Special<B>) -> Result<B::Cache, Error> {
     let state = LayerCache::State {
         conv: 3 * CHANNELS,
         state: GDN_HEADS[1] * GDN_DIM * GDN_DIM,
@@ -212,13 +219,14 @@ fn cache<B: Backend>(be: &mut B) -> Result<B::Cache, Error> {
     let group = PageGroup::All;
     let attention = LayerCache::Kv { kv_heads: KV_HEADS, k_dim: HEAD_DIM, v_dim: HEAD_DIM, group };
     let cache = CacheShape {
-        layers: vec![attention, state],
+        layers: [attention, state].into_iter().chain(special.caches()).collect(),
         pages: 2,
         windowed: None,
         slots: 3,
         guesses: 0,
         kv: KvType::F16.into(),
     };
+    let delta = [GDN_HEADS[0] * GDN_DIM, GDN_HEADS[1] * GDN_DIM, GDN_HEADS[1], GDN_DIM, 0];
     let step = StepShape {
         tokens: TOKENS,
         outputs: TOKENS,
@@ -227,7 +235,8 @@ fn cache<B: Backend>(be: &mut B) -> Result<B::Cache, Error> {
         experts: EXPERTS,
         top_k: TOP_K,
         expert_intermediate: HIDDEN,
-        recurrent: [GDN_HEADS[0] * GDN_DIM, GDN_HEADS[1] * GDN_DIM, GDN_HEADS[1], GDN_DIM, 0],
+        recurrent: std::array::from_fn(|i| delta[i].max(special::RECURRENT[i])),
+        per_head: special::PER_HEAD,
         ..StepShape::default()
     };
     be.cache(&cache, step)
@@ -257,6 +266,7 @@ fn outputs<B: Backend>(be: &mut B, parts: &mut Parts<B>, cut: &[usize]) -> Resul
         step.attention(parts)?;
         step.gdn(parts)?;
         step.layers(parts)?;
+        step.special(&parts.special, &parts.counts, &mut parts.cache, 2)?;
         past += n;
     }
     // A step reports what failed on the device.
