@@ -3,7 +3,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
 layout(local_size_x = 256) in;
-// 0: y += scale x; 1: y *= scale; 2: y *= sigmoid(x); 3: y = act(y) x; 4: y = cap tanh(scale y / cap), or scale y; 5: y = x
+// 0: y += scale x; 1: y *= scale; 2: y *= sigmoid(x); 3: y = act(y) x; 4: y = cap tanh(scale y / cap), or scale y; 5: y = x; 6: y within bounds
 layout(constant_id = 0) const uint MODE = 0u;
 
 layout(binding = 0, std430) buffer Y { float y[]; };
@@ -15,7 +15,7 @@ layout(push_constant) uniform Push {
     uint x_at, x_stride; // where the rows of x begin
     uint y_at, y_stride; // the same of y
     float scale;
-    float alpha, limit;  // of the activation; or the cap
+    float alpha, limit;  // of the activation; or the cap; or the bounds
 } p;
 
 #include "act.glsl"
@@ -35,5 +35,6 @@ void main() {
         if (p.limit > 0.0) { v = capped(v, p.limit); }
     }
     if (MODE == 5u) { v = x[from]; }
+    if (MODE == 6u) { v = min(max(y[at], p.alpha), p.limit); }
     y[at] = v;
 }

@@ -546,8 +546,8 @@ impl Backend for Vulkan {
         self.guard(|be| be.multiply_rows(n, width, times, x, y, place));
     }
 
-    fn clamp(&mut self, _: usize, _: [f32; 2], _: &mut Buf) {
-        self.guard(|_| Err(unsupported()));
+    fn clamp(&mut self, len: usize, bounds: [f32; 2], x: &mut Buf) {
+        self.guard(|be| be.clamp_elements(len, bounds, x));
     }
 
     fn glu(&mut self, n: usize, x: Option<&Buf>, norm: Option<&Norm<Self>>, g: &Glu<Weight>, out: Out<Self>) {

@@ -39,6 +39,8 @@ enum Map {
     Cap(f32, f32),
     /// `y = x`
     Copy,
+    /// `y = min(max(y, bounds[0]), bounds[1])`
+    Clamp([f32; 2]),
 }
 
 /// Where rows begin: the first value, and the step from one to the next.
@@ -60,6 +62,7 @@ impl Vulkan {
             Map::Activated(act) => (3, act_of(act).0, 1.0, act_of(act).1),
             Map::Cap(scale, cap) => (4, 0, scale, [0, cap.to_bits()]),
             Map::Copy => (5, 0, 1.0, [0; 2]),
+            Map::Clamp(bounds) => (6, 0, 1.0, bounds.map(f32::to_bits)),
         };
         let [len, width, x_at, x_stride, y_at, y_stride] =
             [len, width.max(1), x_rows[0], x_rows[1], y_rows[0], y_rows[1]].map(|n| n as u32);
@@ -99,6 +102,13 @@ impl Vulkan {
         self.prepared = None;
         self.recorder.barrier()?;
         self.map(map, [n * width, width], (&x.buffer, [0, width]), (&y.buffer, place))
+    }
+
+    pub(crate) fn clamp_elements(&mut self, len: usize, bounds: [f32; 2], x: &Buf) -> Result<(), Error> {
+        let dummy = self.dummy.clone();
+        self.prepared = None;
+        self.recorder.barrier()?;
+        self.map(Map::Clamp(bounds), [len, len], (&x.buffer, [0; 2]), (&dummy, [0; 2]))
     }
 
     /// `y = cap(scale * y)` of `len` values; 0 for no cap.

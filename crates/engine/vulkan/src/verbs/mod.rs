@@ -154,7 +154,7 @@ pub(crate) fn is_supported(part: Part) -> bool {
         Windows | SoftCaps | Sinks | HeadSizes | LatentAttention | AttentionScale | ValueNorm
         | SharedKeys | NormAfterRotation | PositionScale | RopeByLayer | NoRotation | PrefixNorm
         | LayerNorm | PostNorm | ParallelBranches | Scales | Activation | RouterScores | ExpertBias
-        | UngatedSharedExpert | OutputGate | PerLayerEmbedding | Mamba2 | ShortConvolution => true,
+        | UngatedSharedExpert | OutputGate | PerLayerEmbedding | Mamba2 | ShortConvolution | Bounds => true,
     }
 }
 
