@@ -237,7 +237,6 @@ fn cache<B: Backend>(be: &mut B, special: &Special<B>) -> Result<B::Cache, Error
         expert_intermediate: HIDDEN,
         recurrent: std::array::from_fn(|i| delta[i].max(special::RECURRENT[i])),
         per_head: special::PER_HEAD,
-        ..StepShape::default()
     };
     be.cache(&cache, step)
 }
