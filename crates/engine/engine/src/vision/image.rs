@@ -51,15 +51,17 @@ fn refused(what: String) -> Error {
 impl Size {
     /// The size in pixels, both sides multiples of `side`, for an image of this width and height.
     pub fn of(self, [width, height]: [usize; 2], side: usize, patch: usize) -> Result<[usize; 2], Error> {
+        let token = side;
         let (w, h, s) = (width as f64, height as f64, side as f64);
         let rounded = |x: f64| ((x / s).round_ties_even() * s) as usize;
         let floored = |x: f64| ((x / s).floor() * s) as usize;
         match self {
             Self::Square(side) => Ok([side, side]),
             Self::Tiles { side, longest } => {
-                let ([_, large], side) = (tiled([width, height], side, longest), side);
+                let [_, large] = tiled([width, height], side, longest);
                 let [columns, rows] = large.map(|x| x / side);
-                Ok([side, side * if columns * rows > 1 { columns * rows + 1 } else { 1 }])
+                let read = side / token * token;
+                Ok([read, read * if columns * rows > 1 { columns * rows + 1 } else { 1 }])
             }
             Self::Within(most) => {
                 let ratio = (w / most as f64).max(h / most as f64).max(1.0);
@@ -145,17 +147,22 @@ impl Tower {
         let [first, large] = tiled(from, side, longest);
         let rgb = resize(self.filter, rgb, from, first);
         let rgb = resize(self.filter, &rgb, first, large);
-        let [columns, rows] = large.map(|x| x / side);
-        if columns * rows == 1 {
-            return (rgb, [0, 0]);
-        }
-        let mut all = Vec::new();
-        for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))) {
-            for y in row * side..(row + 1) * side {
-                all.extend_from_slice(&rgb[3 * (y * large[0] + column * side)..][..3 * side]);
+        // Pixels behind the last whole token of a tile are not read.
+        let read = side / self.side() * self.side();
+        let tile = |rgb: &[u8], width: usize, [x, y]: [usize; 2], all: &mut Vec<u8>| {
+            for y in y..y + read {
+                all.extend_from_slice(&rgb[3 * (y * width + x)..][..3 * read]);
             }
+        };
+        let [columns, rows] = large.map(|x| x / side);
+        let mut all = Vec::new();
+        for i in 0..columns * rows {
+            tile(&rgb, large[0], [i % columns * side, i / columns * side], &mut all);
         }
-        all.extend(resize(self.filter, &rgb, large, [side, side]));
+        if columns * rows == 1 {
+            return (all, [0, 0]);
+        }
+        tile(&resize(self.filter, &rgb, large, [side, side]), side, [0, 0], &mut all);
         (all, [columns, rows])
     }
 

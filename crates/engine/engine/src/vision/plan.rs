@@ -98,7 +98,7 @@ impl Size {
                 *side = (*side).min(tokens * token);
             }
             Self::Tiles { side, longest } => {
-                let each = *side * *side / pixels;
+                let each = (*side / pixels.isqrt()).pow(2).max(1);
                 let tiles = (most.unwrap_or(super::TOKENS_MAX) / each).saturating_sub(1).isqrt().max(1);
                 *longest = (*longest).min(tiles * *side);
             }
@@ -223,9 +223,9 @@ impl Tower {
     pub fn tiles_max(&self) -> usize {
         if let Size::Tiles { side, longest } = self.size { longest.div_ceil(side) } else { 1 }
     }
-    /// Side of a tile in pixels, if images are cut into such.
+    /// Side of a tile in pixels that are read, which are whole tokens, if images are cut into such.
     pub fn tile(&self) -> Option<usize> {
-        if let Size::Tiles { side, .. } = self.size { Some(side) } else { None }
+        if let Size::Tiles { side, .. } = self.size { Some(side / self.side() * self.side()) } else { None }
     }
     /// Width of the widest feed-forward block.
     pub fn inner(&self) -> usize {

@@ -10,9 +10,8 @@ use crate::vision::plan::{Filter, Layout, Merge, Output, Positions, Prompt, Size
 pub fn plan(k: &Keys) -> Result<Tower, Error> {
     let side = k.size("image_size", 4096)?;
     let merge = k.opt_size("projector.scale_factor", 16)?.unwrap_or(4);
-    if !side.is_multiple_of(k.patch * merge) {
-        // The last patches of a side are not read.
-        let what = format!("is {side}, no multiple of {merge} patches of {} pixels", k.patch);
+    if side < k.patch || !(side / k.patch).is_multiple_of(merge) {
+        let what = format!("is {side}: its patches of {} pixels are no multiple of {merge}", k.patch);
         return Err(k.bad("image_size", what));
     }
     let longest = k.opt_size("preproc_image_size", 4096)?.unwrap_or(4 * side).max(side);
