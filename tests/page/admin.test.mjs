@@ -9,6 +9,8 @@ import { AxeBuilder, eventually, focused, fresh, launch, shows, start, TEST } fr
 
 const MASTER = "sk-master-of-the-test";
 let octet, url, browser, provider, folder;
+/** Lets the model that is called slow answer. */
+let release;
 
 /** A provider whose answers have 7 and 2 tokens; what is called broken has too much to do. */
 function answers() {
@@ -23,8 +25,12 @@ function answers() {
         response.setHeader("Retry-After", "60");
         return response.end(JSON.stringify({ error: { message: "too much", type: "rate_limit_error" } }));
       }
-      const choice = { index: 0, message: { role: "assistant", content: "Hi" }, finish_reason: "stop" };
-      response.end(JSON.stringify({ id: "x", object: "chat.completion", created: 1, model, choices: [choice], usage: { prompt_tokens: 7, completion_tokens: 2, total_tokens: 9 } }));
+      const answer = () => {
+        const choice = { index: 0, message: { role: "assistant", content: "Hi" }, finish_reason: "stop" };
+        response.end(JSON.stringify({ id: "x", object: "chat.completion", created: 1, model, choices: [choice], usage: { prompt_tokens: 7, completion_tokens: 2, total_tokens: 9 } }));
+      };
+      if (model === "slow") release = answer;
+      else answer();
     });
   });
   return new Promise(resolve => server.listen(0, "127.0.0.1", () => resolve(server)));
@@ -38,6 +44,7 @@ before(async () => {
   writeFileSync(config, `model_list:
 ${entry("writer", "good", ", rpm: 1000")}
 ${entry("broken", "broken")}
+${entry("slow", "slow")}
 - {model_name: keyless, litellm_params: {model: groq/m, api_key: os.environ/NOT_SET_ANYWHERE}}
 router_settings: {num_retries: 0}
 litellm_settings: {max_budget: 100}
@@ -138,11 +145,29 @@ on("the page asks for the master key, and keeps it for the tab alone", {}, async
 
 on("models show how they are", {}, async page => {
   await logIn(page);
-  await rowShows(page, "writer", /good\s+healthy\s+0\s+\d+ of 1,000/);
+  await rowShows(page, "writer", /good\s+\S+\s+not tried yet\s+0\s+\d+ of 1,000/);
+  assert.equal(await ask(MASTER), 200);
+  await rowShows(page, "writer", /good\s+\S+\s+healthy/);
   await rowShows(page, "keyless", /left out.*NOT_SET_ANYWHERE/s);
   assert.equal(await ask(MASTER, "broken"), 429);
   await page.waitForSelector("tr:has-text('broken') :text('in cooldown')");
-  await shows(page, ".figures", /Healthy deployments\s+1 of 2[^]*Budget of the server\s+\$\d+\.\d+ of \$100\.00/);
+  await shows(page, ".figures", /Healthy deployments\s+1 of 3[^]*Budget of the server\s+\$\d+\.\d+ of \$100\.00/);
+});
+
+on("requests are listed, also those that run", {}, async page => {
+  await logIn(page);
+  await page.waitForSelector("h1:text-is('Models')");
+  const slow = ask(MASTER, "slow");
+  await view(page, "Requests");
+  const requests = wanted => eventually(() => page.locator("tbody tr").first().innerText(), text => assert.match(text, wanted));
+  await requests(/req_\w+\s+–\s+slow\s+–\s+running/);
+  await shows(page, ".figures", /Running requests\s+1/);
+  release();
+  assert.equal(await slow, 200);
+  await requests(/slow\s+slow\s+\S+\s+200[^]*7\s+2\s+\$0\.10/);
+  assert.equal(await ask("sk-wrong"), 401);
+  await requests(/–\s+–\s+–\s+401\s+invalid_api_key/);
+  await accessible(page);
 });
 
 on("a team, a user and a key are made, used, changed, blocked and deleted", {}, async page => {

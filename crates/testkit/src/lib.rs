@@ -2,6 +2,10 @@
 //!
 //! A user's checkout has no such folder: a test that needs it reports that and passes. If `CI` is set, the folder must exist.
 
+mod postgres;
+
+pub use postgres::Postgres;
+
 use std::io::Write;
 use std::path::PathBuf;
 

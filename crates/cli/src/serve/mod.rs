@@ -177,7 +177,15 @@ fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Resu
             return Ok(());
         }
         let address = server.address()?;
-        note!("\nlistening at http://{address}    OpenAI: /v1   Anthropic, Ollama, Gemini: /   chat page: /");
+        match args.log_format {
+            log::LogFormat::Json => {
+                let line = serde_json::json!({"level": "INFO", "message": "listening", "address": address.to_string()});
+                note!("{line}");
+            }
+            log::LogFormat::Text => {
+                note!("\nlistening at http://{address}    OpenAI: /v1   Anthropic, Ollama, Gemini: /   chat page: /");
+            }
+        }
         // Without a terminal, no browser is opened.
         if show_page && std::io::stderr().is_terminal() {
             open_browser(address);

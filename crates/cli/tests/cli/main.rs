@@ -19,6 +19,8 @@ mod measure;
 mod plan;
 mod quantize;
 mod route_command;
+#[cfg(unix)]
+mod routers;
 mod served;
 #[cfg(unix)]
 mod terminal;

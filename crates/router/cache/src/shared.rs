@@ -260,6 +260,11 @@ fn cooled(field: &str, left_ms: u64) -> Option<Cooled> {
 }
 
 impl Lease {
+    /// Whether it is counted: Redis has answered.
+    pub fn is_counted(&self) -> bool {
+        self.second.is_some()
+    }
+
     /// The request's actual tokens; without them, the expected ones stay counted.
     pub fn used(&mut self, tokens: u64) {
         self.tokens = Some(tokens);

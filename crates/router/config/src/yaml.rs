@@ -191,6 +191,13 @@ fn letter(at: Location, text: &str) -> Option<&str> {
     (!more).then_some(letter)
 }
 
+/// A key that YAML 1.1 reads as a boolean, as it is written: `on`.
+fn word(at: Location, text: &str) -> Option<&str> {
+    let rest = text.get(usize::try_from(at.span().byte_offset()?).ok()?..)?;
+    let end = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+    Some(&rest[..end]).filter(|word| !word.is_empty())
+}
+
 /// `source`: the file's name and its text.
 fn node(
     raw: Spanned<Raw>,
@@ -238,12 +245,13 @@ fn map(
     let mut out: Vec<Entry> = Vec::with_capacity(entries.len());
     let mut seen: HashMap<String, usize> = HashMap::with_capacity(entries.len());
     for (key, value) in entries {
+        let written = word(key.defined, source.1);
         let Node { span, value: name } = node(key, source, budget, notes)?;
         let key = match name {
             Value::Text(t) => t,
             Value::Int(i) => i.to_string(),
             Value::Float(f) => f.to_string(),
-            Value::Bool(b) => b.to_string(),
+            Value::Bool(b) => written.map_or_else(|| b.to_string(), str::to_string),
             other => {
                 let text = format!("a key must be a text, not {}", other.describe());
                 return Err(Problem { span, text });

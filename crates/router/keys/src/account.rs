@@ -45,7 +45,22 @@ pub struct Account {
     span: Span,
     /// The one before, for a clock that jumps ahead and back.
     before: Option<Span>,
+    lease: Lease,
 }
+
+/// What this process may spend of the budget, if budgets are leased.
+#[derive(Debug, Clone, Copy, Default)]
+struct Lease {
+    /// Leased, as in the database.
+    leased: Usd,
+    /// Reserved by running requests that it covers.
+    held: Usd,
+    /// There was a request since the last write.
+    is_used: bool,
+}
+
+/// A slice of a budget is one of this many.
+const SLICES: u64 = 100;
 
 /// A period of a budget.
 #[derive(Debug, Clone, Copy)]
@@ -82,6 +97,7 @@ impl Account {
             reserved: Reserved::default(),
             span: Span::new((row.window, row.spent)),
             before: row.before.map(Span::new),
+            lease: Lease::default(),
         }
     }
 
@@ -229,6 +245,65 @@ impl Account {
         self.end(reserved);
         self.tokens.add(now.second, tokens);
         self.span.unwritten = self.span.unwritten.plus(cost);
+    }
+
+    /// Reserves `cost` of what is leased of the budget; false if it does not suffice. A request that `may_exceed` it needs only a rest.
+    pub fn hold(&mut self, cost: Usd, may_exceed: bool) -> bool {
+        if self.limits.budget.is_some() {
+            let used = self.span.unwritten.plus(self.lease.held);
+            let left = self.lease.leased.minus(used);
+            if used.plus(cost) > self.lease.leased && !(may_exceed && left > Usd::ZERO) {
+                return false;
+            }
+        }
+        self.lease.held = self.lease.held.plus(cost);
+        self.lease.is_used = true;
+        true
+    }
+
+    /// Ends or changes a reservation of [`hold`](Self::hold).
+    pub fn hold_instead(&mut self, from: Usd, to: Usd) {
+        self.lease.held = self.lease.held.minus(from).plus(to);
+    }
+
+    /// The period for which to lease, and how much, for a request that may cost this much: at least a slice.
+    pub fn wanted(&mut self, now: Now, cost: Usd) -> (i64, Usd) {
+        self.turn(now);
+        let lacks = self.span.unwritten.plus(self.lease.held).plus(cost).minus(self.lease.leased);
+        (self.span.window, lacks.max(self.slice()))
+    }
+
+    fn slice(&self) -> Usd {
+        self.limits.budget.map_or(Usd::ZERO, |b| Usd::from_nanos((b.limit.nanos() / SLICES).max(1)))
+    }
+
+    /// This much more was leased.
+    pub fn leased(&mut self, more: Usd) {
+        self.lease.leased = self.lease.leased.plus(more);
+    }
+
+    /// What is leased, as in the database.
+    pub fn lease_is(&mut self, leased: Usd) {
+        self.lease.leased = leased;
+    }
+
+    pub fn has_lease(&self) -> bool {
+        self.lease.leased > Usd::ZERO
+    }
+
+    /// Takes out of the lease what is spent of it, and what is not needed: all but a slice, and that too if there was no request lately.
+    pub fn give_back(&mut self, spent: Usd, is_last: bool) -> Usd {
+        let is_used = std::mem::take(&mut self.lease.is_used) && !is_last;
+        let spare = if is_used { self.slice() } else { Usd::ZERO };
+        let before = self.lease.leased;
+        self.lease.leased = before.minus(spent).min(self.lease.held.plus(spare));
+        before.minus(self.lease.leased)
+    }
+
+    /// The refusal of a request that no lease covers.
+    pub fn no_lease(&mut self, now: Now) -> Refusal {
+        let (limit, spent) = (self.limits.budget.map_or(Usd::ZERO, |b| b.limit), self.spent(now));
+        Refusal::Budget { limit, spent, reserved: limit.minus(spent), resets: self.resets() }
     }
 
     /// The spend that is not in the file yet, and its period.

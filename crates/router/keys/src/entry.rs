@@ -32,6 +32,9 @@ pub struct KeyInfo {
 /// All accounts.
 pub(crate) type Entries = HashMap<KeyId, Arc<Entry>>;
 
+/// New accounts that are not written yet.
+pub(crate) type NewEntries = Mutex<HashMap<KeyId, (KeyRow, Arc<Entry>)>>;
+
 /// One account.
 pub(crate) struct Entry {
     pub(crate) id: KeyId,

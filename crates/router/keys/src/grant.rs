@@ -9,7 +9,7 @@ use crate::inner::Inner;
 use crate::limits::Limits;
 use crate::profile::OwnerKind;
 use crate::table::Counts;
-use crate::{Ask, KeyId, Prices, Usage, Usd};
+use crate::{Ask, KeyId, Prices, Refusal, Usage, Usd};
 
 /// A budget in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +52,8 @@ pub struct Grant {
     /// The client's name of the model; `None` if usage is not recorded by model.
     pub(crate) model: Option<String>,
     pub(crate) reserved: Option<Reserved>,
+    /// How many of its accounts cover it by what is leased of their budgets, in the order of [`Grant::entries`].
+    pub(crate) covered: usize,
     /// Usage in addition to the answer that it is settled with.
     pub(crate) more: Counts,
 }
@@ -96,10 +98,51 @@ impl Grant {
         self.reserved.map_or(Usd::ZERO, Reserved::cost)
     }
 
+    /// Whether what this process has leased of the budgets covers the request; if not, [`cover`](Self::cover) asks the database.
+    pub fn is_covered(&mut self) -> bool {
+        if !self.store.leases() {
+            return true;
+        }
+        let cost = self.reserved_cost();
+        let mut covered = self.covered;
+        for entry in self.entries().skip(self.covered) {
+            if !entry.account().hold(cost, false) {
+                break;
+            }
+            covered += 1;
+        }
+        self.covered = covered;
+        covered == 1 + self.owners.len()
+    }
+
+    /// Leases enough of the budgets for the request. Waits for the database.
+    ///
+    /// # Errors
+    /// The refusal, for the client: the budget is used up, or leased to other processes.
+    pub fn cover(&mut self) -> Result<(), Refusal> {
+        while !self.is_covered() {
+            let Some(entry) = self.entries().nth(self.covered) else { break };
+            let covered = self.store.cover(entry, self.reserved_cost());
+            covered.map_err(|refusal| match refusal {
+                Refusal::Budget { resets, .. } if entry.hash == total_hash() => Refusal::Total { resets },
+                Refusal::Unwritable { why } if entry.hash == total_hash() => Refusal::TotalUnwritable { why },
+                other => other,
+            })?;
+            self.covered += 1;
+        }
+        Ok(())
+    }
+
+    /// Ends or changes what is reserved of leases.
+    fn hold_instead(&self, from: Reserved, to: Usd) {
+        self.entries().take(self.covered).for_each(|entry| entry.account().hold_instead(from.cost(), to));
+    }
+
     /// Ends a request that was not sent: it does not count.
     pub fn withdraw(mut self) {
         if let Some(reserved) = self.reserved.take() {
             let now = self.store.clock().now();
+            self.hold_instead(reserved, Usd::ZERO);
             self.entries().for_each(|entry| entry.account().withdraw(now, reserved));
         }
     }
@@ -108,6 +151,7 @@ impl Grant {
     pub fn reserve(&mut self, ask: &Ask) {
         if let Some(reserved) = self.reserved {
             let to = Reserved::of(ask);
+            self.hold_instead(reserved, to.cost());
             self.entries().for_each(|entry| entry.account().change(reserved, to));
             self.reserved = Some(to);
         }
@@ -127,6 +171,7 @@ impl Grant {
             let now = self.store.clock().now();
             let tokens = all.usage.tokens();
             self.entries().for_each(|entry| entry.account().settle(now, reserved, tokens, all.cost));
+            self.hold_instead(reserved, Usd::ZERO);
             if let Some(model) = self.model.take() {
                 self.store.count(now, self.entry.id, model, &all);
             }
@@ -138,6 +183,7 @@ impl Grant {
 impl Drop for Grant {
     fn drop(&mut self) {
         if let Some(reserved) = self.reserved.take() {
+            self.hold_instead(reserved, Usd::ZERO);
             self.entries().for_each(|entry| entry.account().end(reserved));
         }
     }

@@ -3,24 +3,29 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
 use crate::backend::{Backend, Batch, Changes};
-use crate::entry::{Entries, Entry, KeyInfo, lock};
+use crate::entry::{Entries, Entry, KeyInfo, NewEntries, lock};
 use crate::options::Options;
 use crate::postgres::Postgres;
 use crate::sqlite::File;
 use crate::table::{Counts, UsageKey};
 use crate::tags::Tags;
-use crate::{Clock, Error, KeyId, Now, calendar, own, secret};
+use crate::{Clock, Error, KeyId, Now, Refusal, Usd, calendar, own, secret};
+
+/// How often leases of budgets are renewed, in seconds.
+const RENEW_EVERY_S: u64 = 5;
 
 pub(crate) struct Inner {
     /// The file's path, or the database's address without its password.
     pub(crate) place: String,
     options: Options,
     pub(crate) entries: RwLock<Entries>,
+    /// End users that were first seen since the last write.
+    pub(crate) new: NewEntries,
     /// Usage that was not written yet.
     used: Mutex<HashMap<UsageKey, Counts>>,
     /// The same by tag.
@@ -28,6 +33,9 @@ pub(crate) struct Inner {
     /// A batch that could not be written. It is tried again as it is: it may have been written, and only the answer was lost.
     failed: Mutex<Option<Batch>>,
     batches: AtomicI64,
+    /// Whether budgets are leased, and the second of the clock when leases are renewed.
+    leases: bool,
+    renew_at: AtomicU64,
     /// The server's own key.
     pub(crate) own: Arc<Entry>,
     /// Why nothing can be written, if so.
@@ -56,10 +64,13 @@ impl Inner {
             place,
             options,
             entries: RwLock::default(),
+            new: NewEntries::default(),
             used: Mutex::default(),
             tags: Tags::default(),
             failed: Mutex::default(),
             batches: AtomicI64::new(0),
+            leases: backend.leases(),
+            renew_at: AtomicU64::new(0),
             own: Arc::new(own::entry()),
             fault: RwLock::default(),
             backend: Mutex::new(backend),
@@ -148,29 +159,39 @@ impl Inner {
         if let Some(batch) = failed {
             self.write_batch(backend, batch)?;
         }
-        let batch = self.batch();
+        self.write_new(backend)?;
+        let batch = self.batch(backend.leases());
         // A fault ends when a write succeeds.
         if !batch.is_empty() || self.fault().is_some() {
             self.write_batch(backend, batch)?;
         }
+        self.renew(backend)?;
         backend.prune(self.clock().now(), self.options.retention_days)
     }
 
-    /// Everything that was not written yet.
-    fn batch(&self) -> Batch {
+    /// Everything that was not written yet. With the backend locked.
+    fn batch(&self, leases: bool) -> Batch {
         let now = self.clock().now();
-        let mut spent = Vec::new();
+        let is_last = *lock(&self.stop);
+        let (mut spent, mut given_back) = (Vec::new(), Vec::new());
         for entry in self.all() {
-            let unwritten = entry.account().unwritten(now);
+            let mut account = entry.account();
+            let unwritten = account.unwritten(now);
+            if leases && account.has_lease() {
+                let cost = unwritten.map_or(Usd::ZERO, |(_, cost)| cost);
+                given_back.push((entry.id, account.give_back(cost, is_last)));
+            }
             spent.extend(unwritten.map(|unwritten| (entry.id, unwritten)));
         }
         spent.sort_unstable_by_key(|(id, _)| *id);
+        given_back.retain(|(_, less)| *less > Usd::ZERO);
         Batch {
             number: self.batches.fetch_add(1, Ordering::Relaxed) + 1,
             unix: now.unix,
             used: std::mem::take(&mut *lock(&self.used)),
             tags: self.tags.take(),
             spent,
+            leases: given_back,
         }
     }
 
@@ -190,6 +211,47 @@ impl Inner {
                 Err(e)
             }
         }
+    }
+
+    /// Keeps this process's leases of budgets, and learns which have expired: it was stopped for long.
+    fn renew(&self, backend: &mut dyn Backend) -> Result<(), Error> {
+        let now = self.clock().now().second;
+        if !backend.leases() || now < self.renew_at.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let leased: HashMap<KeyId, Usd> = backend.renew()?.into_iter().collect();
+        for entry in self.all() {
+            let amount = leased.get(&entry.id).copied().unwrap_or(Usd::ZERO);
+            entry.account().lease_is(amount);
+        }
+        self.renew_at.store(now + RENEW_EVERY_S, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether this process may spend only what it has leased of budgets.
+    pub(crate) fn leases(&self) -> bool {
+        self.leases
+    }
+
+    /// Leases enough of an account's budget for a request that may cost this much, and reserves it.
+    pub(crate) fn cover(&self, entry: &Entry, cost: Usd) -> Result<(), Refusal> {
+        let mut backend = lock(&self.backend);
+        let now = self.clock().now();
+        // Another request may have leased enough meanwhile.
+        if entry.account().hold(cost, false) {
+            return Ok(());
+        }
+        let (window, wanted) = entry.account().wanted(now, cost);
+        let more = backend.lease(entry.id, window, wanted);
+        let more = more.map_err(|e| entry.refusal(Refusal::Unwritable { why: e.to_string() }))?;
+        let mut account = entry.account();
+        account.leased(more);
+        if account.hold(cost, true) {
+            return Ok(());
+        }
+        let refusal = account.no_lease(now);
+        drop(account);
+        Err(entry.refusal(refusal))
     }
 
     /// Reads the keys again that another process has changed.

@@ -12,13 +12,15 @@ use postgres::{Client, Row, Transaction};
 
 use crate::backend::{Backend, Batch, Changes};
 use crate::postgres_connect::{Place, connect};
+use crate::postgres_leases::{lease, renew, shorten};
 use crate::postgres_rows::{COLUMNS, Failed, all_rows, amount, count, put, rows, usage, usd};
 use crate::table::{Counts, Filter, KeyRow, UsageRow};
 use crate::tags::TagRow;
 use crate::{Error, KeyId, Now, Usd};
 
 /// The migrations from version N to N + 1. Existing ones never change.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
 CREATE TABLE octet_keys (
     id text PRIMARY KEY,
     hash bytea NOT NULL UNIQUE,
@@ -65,12 +67,33 @@ CREATE TABLE octet_usage_tags (
     PRIMARY KEY (day, tag)
 );
 CREATE TABLE octet_writers (process text PRIMARY KEY, batch bigint NOT NULL, seen timestamptz NOT NULL);
-"];
+",
+    "
+CREATE TABLE octet_leases (
+    key text NOT NULL,
+    process text NOT NULL,
+    amount bigint NOT NULL,
+    until timestamptz NOT NULL,
+    PRIMARY KEY (key, process)
+);
+CREATE TABLE octet_responses (
+    id text PRIMARY KEY,
+    owner text,
+    input_len bigint NOT NULL,
+    conversation bytea NOT NULL,
+    body bytea NOT NULL,
+    created timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX octet_responses_created ON octet_responses (created);
+",
+];
 
 /// Locks of ours in the database: of migrations and of changes to rows.
 const LOCK: i64 = 0x4f43_5445_5400;
 /// The channel of changes. A notice is the sender's process, then ids; without ids, all rows may have changed.
 const CHANNEL: &str = "octet_keys";
+/// How long a stored response is kept, as OpenAI does.
+const RESPONSES_FOR: &str = "30 days";
 /// Maximum number of ids in a notice, which has less than 8000 bytes.
 const IDS_MAX: usize = 400;
 
@@ -189,6 +212,18 @@ impl Backend for Postgres {
         apart(|| self.with(|client, process| add(client, process, batch)))
     }
 
+    fn leases(&self) -> bool {
+        true
+    }
+
+    fn lease(&mut self, key: KeyId, window: i64, wanted: Usd) -> Result<Usd, Error> {
+        apart(|| self.with(|client, process| lease(client, process, key, window, wanted)))
+    }
+
+    fn renew(&mut self) -> Result<Vec<(KeyId, Usd)>, Error> {
+        apart(|| self.with(renew))
+    }
+
     fn prune(&mut self, now: Now, retention_days: u32) -> Result<(), Error> {
         let today = crate::calendar::day(now.unix);
         if self.pruned == Some(today) {
@@ -204,6 +239,10 @@ impl Backend for Postgres {
                     &[&before.saturating_mul(crate::calendar::DAY_S)],
                 )?;
                 client.execute("DELETE FROM octet_writers WHERE seen < now() - interval '7 days'", &[])?;
+                client.execute("DELETE FROM octet_leases WHERE until < now()", &[])?;
+                let old =
+                    format!("DELETE FROM octet_responses WHERE created < now() - interval '{RESPONSES_FOR}'");
+                client.execute(old.as_str(), &[])?;
                 Ok(())
             })
         })?;
@@ -231,6 +270,24 @@ impl Backend for Postgres {
         })
     }
 
+    fn insert(&mut self, rows: &[KeyRow]) -> Result<(), Error> {
+        apart(|| {
+            self.with(|client, process| {
+                client.batch_execute("BEGIN")?;
+                for row in rows {
+                    put(client, row, true)?;
+                }
+                let ids: Vec<String> = rows.iter().map(|row| KeyId::of(&row.hash).to_string()).collect();
+                let ids = if ids.len() <= IDS_MAX { &ids[..] } else { &[] };
+                let payload = std::iter::once(process).chain(ids.iter().map(String::as_str));
+                let payload = payload.collect::<Vec<_>>().join(" ");
+                client.execute("SELECT pg_notify($1, $2)", &[&CHANNEL, &payload])?;
+                client.batch_execute("COMMIT")?;
+                Ok(())
+            })
+        })
+    }
+
     fn begin(&mut self) -> Result<Vec<KeyRow>, Error> {
         let begun = apart(|| {
             self.with(|client, _| {
@@ -252,7 +309,7 @@ impl Backend for Postgres {
         let done = apart(|| {
             self.with(|client, process| {
                 for row in changed {
-                    put(client, row)?;
+                    put(client, row, false)?;
                 }
                 let mut ids: Vec<String> = gone.iter().map(ToString::to_string).collect();
                 client.execute("DELETE FROM octet_keys WHERE id = ANY($1)", &[&ids])?;
@@ -340,6 +397,7 @@ fn add(client: &mut Client, process: &str, batch: &Batch) -> Result<Vec<(i64, Us
         add_usage(&mut tx, &batch.used)?;
         add_tags(&mut tx, &batch.tags)?;
         add_spend(&mut tx, batch, &ids)?;
+        shorten(&mut tx, process, &batch.leases)?;
         if !ids.is_empty() {
             notify(&mut tx, process, &ids)?;
         }

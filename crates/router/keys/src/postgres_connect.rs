@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postgres::config::SslMode;
-use postgres::{Client, Config, NoTls};
+use postgres::{Client, NoTls};
 use rustls::ClientConfig;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls_platform_verifier::BuilderVerifierExt;
+use tokio_postgres::Config;
+use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::Error;
@@ -89,9 +90,9 @@ impl Place {
             config.application_name("octet");
         }
         let host = config.get_hosts().first().map_or_else(String::new, |host| match host {
-            postgres::config::Host::Tcp(name) => name.clone(),
+            tokio_postgres::config::Host::Tcp(name) => name.clone(),
             #[cfg(unix)]
-            postgres::config::Host::Unix(path) => path.display().to_string(),
+            tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
         });
         let port = config.get_ports().first().copied().unwrap_or(5432);
         let shown = format!("postgresql://{host}:{port}/{}", config.get_dbname().unwrap_or_default());
@@ -108,6 +109,16 @@ impl Place {
         Error::Database { place: self.shown.clone(), what }
     }
 
+    /// TLS, unless it is switched off.
+    fn tls(&self) -> Result<Option<MakeRustlsConnect>, Error> {
+        if self.config.get_ssl_mode() == SslMode::Disable {
+            return Ok(None);
+        }
+        let tls = tls(self.verifies)
+            .map_err(|e| Error::Database { place: self.shown.clone(), what: format!("no TLS: {e}") })?;
+        Ok(Some(MakeRustlsConnect::new(tls)))
+    }
+
     /// The connection was lost in the middle of a transaction.
     pub fn lost(&self) -> Error {
         Error::Database { place: self.shown.clone(), what: "the connection was lost; try again".into() }
@@ -116,15 +127,34 @@ impl Place {
 
 /// A new connection.
 pub(crate) fn connect(place: &Place) -> Result<Client, Error> {
-    let connected = match place.config.get_ssl_mode() {
-        SslMode::Disable => place.config.connect(NoTls),
-        _ => {
-            let tls = tls(place.verifies)
-                .map_err(|e| Error::Database { place: place.shown.clone(), what: format!("no TLS: {e}") })?;
-            place.config.connect(MakeRustlsConnect::new(tls))
-        }
+    let config = postgres::Config::from(place.config.clone());
+    let connected = match place.tls()? {
+        None => config.connect(NoTls),
+        Some(tls) => config.connect(tls),
     };
     connected.map_err(|e| place.error(&e))
+}
+
+/// A new connection whose requests do not wait for each other. Must be called inside a tokio runtime.
+pub(crate) async fn connect_async(place: &Place) -> Result<tokio_postgres::Client, Error> {
+    let failed = |e| place.error(&e);
+    match place.tls()? {
+        None => {
+            let (client, connection) = place.config.connect(NoTls).await.map_err(failed)?;
+            drive(connection);
+            Ok(client)
+        }
+        Some(tls) => {
+            let (client, connection) = place.config.connect(tls).await.map_err(failed)?;
+            drive(connection);
+            Ok(client)
+        }
+    }
+}
+
+/// Runs a connection until it is closed; errors reach who uses it.
+fn drive(connection: impl Future<Output = Result<(), tokio_postgres::Error>> + Send + 'static) {
+    drop(tokio::spawn(connection));
 }
 
 fn tls(verifies: bool) -> Result<ClientConfig, rustls::Error> {

@@ -38,7 +38,8 @@ pub(crate) fn all_rows() -> String {
     format!("SELECT {COLUMNS} FROM octet_keys ORDER BY created, name, id")
 }
 
-pub(crate) fn put(client: &mut Client, key: &KeyRow) -> Result<(), postgres::Error> {
+/// Inserts a row, or replaces it; with `stays`, one that is there stays as it is.
+pub(crate) fn put(client: &mut Client, key: &KeyRow, stays: bool) -> Result<(), postgres::Error> {
     let (limits, profile) = (&key.limits, &key.profile);
     let models = serde_json::Value::from(limits.models.clone()).to_string();
     let member = |m: &Member| serde_json::json!([m.user, m.role]);
@@ -50,10 +51,8 @@ pub(crate) fn put(client: &mut Client, key: &KeyRow) -> Result<(), postgres::Err
     let changed = "name models rpm tpm max_parallel budget period expires revoked window_start spent owner_user owner_team blocked members \
                    about before_window before_spent";
     let changed = changed.split_whitespace().map(|c| format!("{c} = excluded.{c}")).collect::<Vec<_>>();
-    let sql = format!(
-        "INSERT INTO octet_keys ({COLUMNS}) VALUES ({values}) ON CONFLICT (id) DO UPDATE SET {}",
-        changed.join(", ")
-    );
+    let then = if stays { "NOTHING".into() } else { format!("UPDATE SET {}", changed.join(", ")) };
+    let sql = format!("INSERT INTO octet_keys ({COLUMNS}) VALUES ({values}) ON CONFLICT (id) DO {then}");
     client.execute(
         sql.as_str(),
         &[

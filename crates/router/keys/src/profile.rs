@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::{Error, Period};
+use crate::{Budget, Error, Period};
 
 /// Maximum length of a user's or team's id, in bytes.
 pub(crate) const ID_BYTES_MAX: usize = 200;
@@ -18,6 +18,8 @@ pub enum OwnerKind {
     User,
     /// A group of users.
     Team,
+    /// Who uses a client: the `user` that its requests name. No key belongs to one.
+    EndUser,
 }
 
 impl OwnerKind {
@@ -26,11 +28,12 @@ impl OwnerKind {
         match self {
             Self::User => "user",
             Self::Team => "team",
+            Self::EndUser => "end user",
         }
     }
 
     pub(crate) fn read(name: &str) -> Option<Self> {
-        [Self::User, Self::Team].into_iter().find(|kind| kind.name() == name)
+        [Self::User, Self::Team, Self::EndUser].into_iter().find(|kind| kind.name() == name)
     }
 
     /// The hash of its row, which no key has: keys are hashed without this prefix.
@@ -38,6 +41,15 @@ impl OwnerKind {
         blake3::derive_key("octet 2026-11-23 a user or a team", format!("{} {id}", self.name()).as_bytes())
             .into()
     }
+}
+
+/// The end user of a request.
+#[derive(Debug, Clone, Copy)]
+pub struct EndUser<'a> {
+    /// The name that the client gives.
+    pub id: &'a str,
+    /// The budget of end users that have none of their own; without it, only those are counted that were created.
+    pub budget: Option<Budget>,
 }
 
 /// A member of a team.

@@ -10,7 +10,7 @@ use crate::grant::Grant;
 use crate::inner::Inner;
 use crate::table::{Counts, Filter, UsageRow};
 use crate::tags::TagRow;
-use crate::{Ask, Error, KeyId, Limits, Options, Profile, Refusal, Secret, Usage, Usd, calendar};
+use crate::{Ask, EndUser, Error, KeyId, Limits, Options, Profile, Refusal, Secret, Usage, Usd, calendar};
 
 /// The changeable parts of a key, a user or a team.
 #[derive(Debug, Clone)]
@@ -97,15 +97,61 @@ impl Store {
         ask: &Ask,
         answers: u64,
     ) -> Result<Grant, Refusal> {
-        let (ahead, ask) = (ask.before_the_last(answers), &ask.times(answers));
+        self.authorize_for(key, model, groups, ask, answers, None)
+    }
+
+    /// The same for an end user, whose budget the request counts for, too.
+    ///
+    /// # Errors
+    /// The refusal, for the client.
+    pub fn authorize_for(
+        &self,
+        key: &str,
+        model: &str,
+        groups: &[&str],
+        ask: &Ask,
+        answers: u64,
+        end_user: Option<EndUser<'_>>,
+    ) -> Result<Grant, Refusal> {
         let entry = self.inner.find(key).ok_or(Refusal::Unknown)?;
-        let owners = entry.owners()?;
+        let mut owners = entry.owners()?;
+        owners.extend(end_user.and_then(|user| self.inner.end_user(user)));
+        self.grant(entry, owners, model, groups, ask, answers)
+    }
+
+    /// The same with the server's own key, which has no limits.
+    ///
+    /// # Errors
+    /// The refusal of the end user, for the client.
+    pub fn authorize_own(
+        &self,
+        model: &str,
+        ask: &Ask,
+        answers: u64,
+        end_user: Option<EndUser<'_>>,
+    ) -> Result<Grant, Refusal> {
+        match end_user.and_then(|user| self.inner.end_user(user)) {
+            Some(user) => self.grant(Arc::clone(&self.inner.own), vec![user], model, &[], ask, answers),
+            None => Ok(self.grant_own(model)),
+        }
+    }
+
+    fn grant(
+        &self,
+        entry: Arc<Entry>,
+        owners: Vec<Arc<Entry>>,
+        model: &str,
+        groups: &[&str],
+        ask: &Ask,
+        answers: u64,
+    ) -> Result<Grant, Refusal> {
+        let (ahead, ask) = (ask.before_the_last(answers), &ask.times(answers));
         let now = self.inner.clock().now();
         let fault = || self.inner.fault();
         let reserved = {
             let mut account = entry.account();
             account.check(now, model, groups, &ahead, fault)?;
-            // Nothing is counted before all of them agree. Lock order: the key, its user, its team.
+            // Nothing is counted before all of them agree. Lock order: the key, its user, its team, the end user.
             let mut theirs = Vec::with_capacity(owners.len());
             for owner in &owners {
                 let mut account = owner.account();
@@ -118,7 +164,15 @@ impl Store {
             account.admit(now, ask)
         };
         let (store, more) = (self.inner.clone(), Counts::default());
-        Ok(Grant { store, entry, owners, model: Some(model.into()), reserved: Some(reserved), more })
+        Ok(Grant {
+            store,
+            entry,
+            owners,
+            model: Some(model.into()),
+            reserved: Some(reserved),
+            covered: 0,
+            more,
+        })
     }
 
     /// The id of a valid key, for requests without a model.

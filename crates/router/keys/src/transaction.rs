@@ -146,10 +146,11 @@ impl Transaction<'_> {
         self.rows.retain(|row| !gone.contains_key(&row.hash));
         for row in self.rows.iter_mut() {
             let owner = match kind {
-                OwnerKind::User => &row.profile.user,
-                OwnerKind::Team => &row.profile.team,
+                OwnerKind::User => row.profile.user.as_ref(),
+                OwnerKind::Team => row.profile.team.as_ref(),
+                OwnerKind::EndUser => None,
             };
-            if row.kind.is_none() && is_gone(owner.as_ref()) {
+            if row.kind.is_none() && is_gone(owner) {
                 row.revoked = row.revoked.or(Some(self.now));
             }
             if kind == OwnerKind::User {

@@ -78,6 +78,8 @@ pub struct Status {
     pub model: String,
     /// `ready`, `trial`, `cooling` or `unhealthy`.
     pub state: &'static str,
+    /// It has answered, or passed a health check.
+    pub has_answered: bool,
     /// Seconds until it can get requests again; 0 if it can now.
     pub cooling_s: f64,
     /// Running requests.
@@ -110,6 +112,7 @@ impl<T: Target> Router<T> {
                 deployment: d.id().into(),
                 model: d.target.model().into(),
                 state,
+                has_answered: live.has_answered,
                 cooling_s,
                 in_flight: live.in_flight,
                 requests: live.requests,

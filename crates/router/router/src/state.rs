@@ -76,6 +76,8 @@ pub struct DeploymentStatus {
     pub per_token_s: Option<f64>,
     /// The limit that all processes together have reached.
     pub elsewhere: Option<LimitKind>,
+    /// It has answered, or passed a health check.
+    pub has_answered: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -92,6 +94,7 @@ struct Inner {
     first: Average,
     per_token: Average,
     cooling: Option<Cooling>,
+    has_answered: bool,
     /// All processes together have reached this limit; not asked again before this time.
     elsewhere: Option<(Instant, LimitKind)>,
 }
@@ -125,6 +128,7 @@ impl State {
                 first: Average::default(),
                 per_token: Average::default(),
                 cooling: None,
+                has_answered: false,
                 elsewhere: None,
             }),
             models: Mutex::default(),
@@ -192,6 +196,7 @@ impl State {
             tokens: counts.tokens,
             first_s: inner.first.get(latency_ttl, now),
             per_token_s: inner.per_token.get(latency_ttl, now),
+            has_answered: inner.has_answered,
             elsewhere: inner.elsewhere.filter(|(until, _)| *until > now).map(|(_, limit)| limit),
         }
     }
@@ -282,6 +287,7 @@ impl State {
     /// cooldown until `until`; the next check must have passed by then.
     pub fn checked(&self, healthy: bool, spare: bool, until: Instant, now: Instant) {
         let mut inner = self.lock();
+        inner.has_answered |= healthy;
         let by_check = matches!(inner.cooling, Some(c) if c.reason == Reason::Unhealthy);
         if healthy && by_check {
             inner.cooling = None;
@@ -417,6 +423,7 @@ impl Permit {
         }
         let mut inner = self.state.lock();
         inner.window.answered(now);
+        inner.has_answered = true;
         if let Some((all, of_answer)) = tokens {
             inner.window.correct(now, self.second, self.guess, all);
             if whole && of_answer > 0 {

@@ -122,6 +122,7 @@ impl App {
         let inference = Arc::new(Inference {
             models,
             metrics: Metrics::default(),
+            requests: Arc::default(),
             blocking_pool: BlockingPool::new(options.prompts_at_once),
             warnings: Warnings::new(options.strict),
             image_urls: options.image_urls.clone(),
@@ -132,11 +133,12 @@ impl App {
             Some(routes) => Some(Arc::new(Gateway::new(&inference, routes, options.keys.clone())?)),
             None => None,
         };
+        let stored = gateway.as_ref().map_or(Ok(None), |gateway| gateway.stored_responses())?;
         Ok(Arc::new(Self {
             options,
             inference,
             history: History::default(),
-            kept: ResponseStore::default(),
+            kept: ResponseStore::new(stored),
             streams: Streams::default(),
             memory_budget,
             gateway,

@@ -7,7 +7,7 @@ use octet_parser::ReasoningFormat;
 use octet_upstream::ImageFetcher;
 
 use crate::models::Registry;
-use crate::ops::Metrics;
+use crate::ops::{Metrics, RequestLog};
 use crate::pipeline::BlockingPool;
 use crate::warnings::Warnings;
 
@@ -17,6 +17,8 @@ pub struct Inference {
     pub models: Arc<Registry>,
     /// Current metrics.
     pub metrics: Metrics,
+    /// The last requests of the router.
+    pub requests: Arc<RequestLog>,
     /// Runs CPU-heavy work of requests.
     pub blocking_pool: BlockingPool,
     /// How warnings are reported.

@@ -65,12 +65,14 @@ pub enum JsonForm {
     Single,
 }
 
-/// A server that sees each request first, and may change or refuse it (`hooks`, our own).
+/// A server that sees each request or each answer, and may change or refuse it (`hooks`, our own).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hook {
     /// Its address, which may contain a key.
     pub url: Secret,
-    /// Requests pass if it does not answer.
+    /// `on: response`: it sees answers, not requests.
+    pub on_response: bool,
+    /// Requests or answers pass if it does not answer.
     pub fails_open: bool,
     /// Time limit of its answer.
     pub timeout: Option<Duration>,

@@ -14,6 +14,8 @@ pub struct KeysSettings {
     pub database_url: Option<Secret>,
     /// `litellm_settings.max_budget`: budget of all requests in USD; requests beyond it are refused.
     pub max_budget: Option<f64>,
+    /// `litellm_settings.max_end_user_budget`: budget in USD of each end user (the `user` of requests) that has none of its own.
+    pub max_end_user_budget: Option<f64>,
     /// `general_settings.enforce_fallback_model_access: false`: a fallback may use models that the key may not request.
     pub open_fallbacks: bool,
     /// `litellm_settings.budget_duration`: the budget's period. `None`: it is never reset.
@@ -37,6 +39,7 @@ impl Default for KeysSettings {
             database_url: None,
             open_fallbacks: false,
             max_budget: None,
+            max_end_user_budget: None,
             budget_duration: None,
             defaults: KeyDefaults::default(),
             user_defaults: UserDefaults::default(),

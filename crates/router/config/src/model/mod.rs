@@ -59,7 +59,7 @@ pub struct Config {
     pub prices: PriceList,
     /// Where finished requests are reported.
     pub callbacks: Vec<Callback>,
-    /// Servers that see each request first, in order.
+    /// Servers that see each request or each answer, in order.
     pub hooks: Vec<Hook>,
     /// Where alerts are sent.
     pub alerts: Vec<AlertReceiver>,

@@ -316,10 +316,11 @@ pub(crate) fn hooks(root: &Fields) -> Vec<Hook> {
     for node in root.list("hooks").unwrap_or_default() {
         let Some(hook) = Fields::new(root.reader, &HOOK, node) else { continue };
         let fails_open = hook.one_of("fail", &[("open", true), ("closed", false)]).unwrap_or(false);
+        let on_response = hook.one_of("on", &[("request", false), ("response", true)]).unwrap_or(false);
         let timeout = hook.limit("timeout");
         match hook.secret("url") {
             Some(url) if url.expose().starts_with("http://") || url.expose().starts_with("https://") => {
-                out.push(Hook { url, fails_open, timeout });
+                out.push(Hook { url, on_response, fails_open, timeout });
             }
             _ => root
                 .reader

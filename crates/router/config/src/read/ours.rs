@@ -114,11 +114,12 @@ pub(crate) fn keys(
     let locked = general.is_some_and(|g| g.has("master_key"));
     out.database_url = general.and_then(|g| database_url(g, own, locked));
     // Without a database the spend would be lost at the next start.
-    if let Some(node) = litellm.and_then(|l| l.get("max_budget"))
-        && !own.is_some_and(|k| k.has("database"))
-        && out.database_url.is_none()
-    {
-        let path = "litellm_settings.max_budget";
+    for (name, path) in [
+        ("max_budget", "litellm_settings.max_budget"),
+        ("max_end_user_budget", "litellm_settings.max_end_user_budget"),
+    ] {
+        let has_database = own.is_some_and(|k| k.has("database")) || out.database_url.is_some();
+        let Some(node) = litellm.and_then(|l| l.get(name)).filter(|_| !has_database) else { continue };
         if locked {
             let text = format!(
                 "the spend is kept in {DATABASE}, beside this file; keys.database names another file"
@@ -129,7 +130,7 @@ pub(crate) fn keys(
             let why =
                 "it needs a general_settings.master_key, and a file to keep the spend in (keys.database)";
             fields.reader.not_enforced(&node.span, path, why);
-            out.max_budget = None;
+            (out.max_budget, out.max_end_user_budget) = (None, None);
         }
     }
     let Some(k) = own else { return out };
@@ -173,6 +174,7 @@ fn database_url(general: &Fields, own: Option<&Fields>, locked: bool) -> Option<
 /// LiteLLM's budget of all requests, and its defaults and bounds of new keys, users and teams.
 fn litellm_keys(l: &Fields, out: &mut KeysSettings) {
     out.max_budget = l.number("max_budget", 0.0, BUDGET_MAX);
+    out.max_end_user_budget = l.number("max_end_user_budget", 0.0, BUDGET_MAX);
     out.budget_duration = l.limit("budget_duration");
     if let Some(p) = l.section("default_key_generate_params", &KEY_PARAMS) {
         out.defaults = KeyDefaults {

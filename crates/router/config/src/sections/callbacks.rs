@@ -44,13 +44,19 @@ pub static CALLBACK: Section = Section {
 /// An entry of `hooks`.
 pub static HOOK: Section = Section {
     name: "hooks[]",
-    doc: "a server that sees each request first, and may change or refuse it",
+    doc: "a server that sees each request or answer, and may change or refuse it",
     keys: &[
         key("url", Kind::Secret, "its address, which gets a POST").guard(),
         key(
+            "on",
+            Kind::OneOf(&["request", "response"]),
+            "what it sees: requests (the default), or answers; a streamed answer is sent when it has been seen",
+        )
+        .guard(),
+        key(
             "fail",
             Kind::OneOf(&["open", "closed"]),
-            "if it does not answer, requests pass (open) or are refused (closed; the default)",
+            "if it does not answer, what it should see passes (open) or is refused (closed; the default)",
         )
         .guard(),
         key("timeout", Kind::Seconds, "time limit of its answer (5)"),

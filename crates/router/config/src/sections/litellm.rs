@@ -78,6 +78,12 @@ pub static LITELLM: Section = Section {
             "an older name of max_internal_user_budget",
         )
         .guard(),
+        key(
+            "max_end_user_budget",
+            Kind::Number,
+            "budget, in USD, of each end user (the user of requests) that has none of its own",
+        )
+        .guard(),
         key("internal_user_budget_duration", Kind::Seconds, "the period of these budgets").guard(),
         key(
             "upperbound_key_generate_params",
@@ -271,8 +277,8 @@ pub static LITELLM: Section = Section {
             "guardrails are not supported: put a filter in front, or use the provider's",
         ),
         (
-            &["max_end_user_budget", "max_end_user_budget_id", "default_end_user_params", "max_user_budget"],
-            "budgets of end users are not supported: give each a key with a budget",
+            &["max_end_user_budget_id", "default_end_user_params", "max_user_budget"],
+            "budgets of end users are set by max_end_user_budget, and for single ones by /customer/new",
         ),
         (&["tag_budget_config"], "budgets of tags are not supported: give each a key with a budget"),
         (&["post_call_rules", "pre_call_rules"], "Python plugins are not supported, and a rule may refuse requests"),

@@ -50,8 +50,12 @@ pub static ROOT: Section = Section {
             Kind::Texts,
             "further files, relative to this file's folder; their lists are added, their other keys take precedence",
         ),
-        key("hooks", Kind::List(&HOOK), "servers that see each request first, and may change or refuse it")
-            .guard(),
+        key(
+            "hooks",
+            Kind::List(&HOOK),
+            "servers that see each request or answer, and may change or refuse it",
+        )
+        .guard(),
         key("callback_settings", Kind::MapOf(&CALLBACK), "named webhooks, for litellm_settings.callbacks"),
         key(
             "credential_list",

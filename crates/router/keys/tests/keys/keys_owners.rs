@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use octet_keys::{
-    Ask, Budget, Clock, Draft, Error, Filter, KeyId, KeyInfo, Limits, Member, Options, OwnerKind, Period,
-    Prices, Profile, Refusal, Secret, Store, Usage, own_key,
+    Ask, Budget, Clock, Draft, EndUser, Error, Filter, KeyId, KeyInfo, Limits, Member, Options, OwnerKind,
+    Period, Prices, Profile, Refusal, Secret, Store, Usage, own_key,
 };
 
 const START: i64 = 1_795_284_000;
@@ -329,4 +329,50 @@ fn processes_that_start_at_once_set_one_budget_of_all_requests() {
             assert_eq!(store.total().unwrap().spent.to_string(), "$0.03");
         }
     }
+}
+
+#[test]
+fn end_users_have_budgets_of_their_own() {
+    let (dir, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(&dir, &clock);
+    let (alice, _) = key(&store, "alice", Profile::default());
+    let prices = Prices::new(0.001, 0.001).unwrap();
+    let ask = Ask { input: 6, output: 0, prices };
+    let spend = |store: &Store, key: Option<&Secret>, id: &str, usd: Option<&str>| {
+        let period = Period::Ever;
+        let user =
+            Some(EndUser { id, budget: usd.map(|usd| Budget { limit: usd.parse().unwrap(), period }) });
+        let grant = match key {
+            Some(key) => store.authorize_for(key.reveal(), "m", &[], &ask, 1, user),
+            None => store.authorize_own("m", &ask, 1, user),
+        };
+        grant.map(|grant| grant.settle(&Usage { input: 6, ..Usage::default() }, &prices))
+    };
+    let default = Some("0.01");
+    spend(&store, Some(&alice), "u-1", default).unwrap();
+    spend(&store, None, "u-1", default).unwrap();
+    let refused = spend(&store, Some(&alice), "u-1", default);
+    assert!(
+        matches!(&refused, Err(Refusal::Owner { kind: OwnerKind::EndUser, refusal }) if matches!(**refusal, Refusal::Budget { .. })),
+        "{refused:?}"
+    );
+    spend(&store, Some(&alice), "u-2", default).unwrap();
+    let long = "x".repeat(1000);
+    spend(&store, Some(&alice), &long, default).unwrap();
+    // Without a budget for all, only those are counted that were made.
+    spend(&store, Some(&alice), "u-3", None).unwrap();
+    store.close().unwrap();
+    let store = open(&dir, &clock);
+    let users = store.owners(OwnerKind::EndUser);
+    let mut spent: Vec<String> = users.iter().map(|u| u.spent.to_string()).collect();
+    spent.sort_unstable();
+    assert_eq!(spent, ["$0.006", "$0.006", "$0.012"]);
+    assert!(spend(&store, Some(&alice), "u-1", default).is_err(), "it is remembered");
+    let id = store.owner(OwnerKind::EndUser, "u-1").unwrap().id;
+    let more = Budget { limit: "1".parse().unwrap(), period: Period::Ever };
+    let limits = Limits { budget: Some(more), ..Limits::default() };
+    store.edit(id, None, limits).unwrap();
+    spend(&store, Some(&alice), "u-1", None).unwrap();
+    store.delete_owner(OwnerKind::EndUser, "u-1").unwrap();
+    assert!(store.check(alice.reveal()).is_ok(), "no key belongs to an end user");
 }

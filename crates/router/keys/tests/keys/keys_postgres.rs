@@ -1,122 +1,27 @@
 //! Several processes with one PostgreSQL: what one changes the others see, spend adds up, also when the server is killed; and LiteLLM's keys
 //! are taken over. Needs Debian's package `postgresql`.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use octet_keys::{
     Ask, Clock, Filter, Limits, Options, OwnerKind, Prices, Profile, Refusal, Store, Usage, Usd, budget,
 };
+use octet_testkit::Postgres as Server;
 
-/// How long a server may take to start, and a change to arrive, on a slow machine.
+/// How long a change may take to arrive, on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A server with an empty database, which is deleted at the end.
-struct Server {
-    programs: PathBuf,
-    folder: tempfile::TempDir,
-    port: u16,
-    child: Child,
+pub(super) fn client(server: &Server) -> postgres::Client {
+    postgres::Client::connect(&server.plain_url(), postgres::NoTls).expect("a connection")
 }
 
-/// PostgreSQL refuses to run as root: then Debian's own user runs it.
-fn program(folder: &Path, name: &str) -> Command {
-    let path = folder.join(name);
-    let mut command = if is_root() {
-        let mut command = Command::new("runuser");
-        command.args(["-u", "postgres", "--"]).arg(path);
-        command
-    } else {
-        Command::new(path)
-    };
-    command.current_dir("/").stdout(Stdio::null()).stderr(Stdio::null());
-    command
-}
-
-fn is_root() -> bool {
-    std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0)
-}
-
-fn programs() -> Option<PathBuf> {
-    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
-    versions.filter_map(|v| Some(v.ok()?.path().join("bin"))).find(|bin| bin.join("initdb").exists())
-}
-
-impl Server {
-    /// Nothing where PostgreSQL is not installed.
-    fn start() -> Option<Self> {
-        let Some(programs) = programs() else {
-            octet_testkit::skipped("needs PostgreSQL (Debian's package postgresql)");
-            return None;
-        };
-        let folder = tempfile::tempdir().expect("a folder");
-        if is_root() {
-            let given = Command::new("chown").arg("postgres").arg(folder.path()).status();
-            assert!(given.is_ok_and(|status| status.success()), "the folder can be given to postgres");
-        }
-        let mut init = program(&programs, "initdb");
-        init.args(["--username=octet", "--auth=trust", "--no-sync", "-D"]).arg(folder.path().join("data"));
-        assert!(init.status().is_ok_and(|status| status.success()), "initdb works");
-        let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
-        let port = free.expect("a port").port();
-        let child = run(&programs, folder.path(), port);
-        let server = Self { programs, folder, port, child };
-        server.wait();
-        Some(server)
-    }
-
-    fn url(&self) -> String {
-        format!("postgresql://octet:secret@127.0.0.1:{}/postgres?connection_limit=5", self.port)
-    }
-
-    fn client(&self) -> Option<postgres::Client> {
-        postgres::Client::connect(&self.url().replace("?connection_limit=5", ""), postgres::NoTls).ok()
-    }
-
-    fn wait(&self) {
-        let began = Instant::now();
-        while self.client().is_none() {
-            assert!(began.elapsed() < PATIENCE, "the server does not start");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    /// As a power cut: without a last word to anybody.
-    fn kill(&mut self) {
-        let mut stop = program(&self.programs, "pg_ctl");
-        stop.args(["stop", "-m", "immediate", "-D"]).arg(self.folder.path().join("data"));
-        assert!(stop.status().is_ok_and(|status| status.success()));
-        let _ = self.child.wait();
-    }
-
-    fn restart(&mut self) {
-        self.child = run(&self.programs, self.folder.path(), self.port);
-        self.wait();
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let mut stop = program(&self.programs, "pg_ctl");
-        let _ = stop.args(["stop", "-m", "immediate", "-D"]).arg(self.folder.path().join("data")).status();
-        let _ = self.child.wait();
-    }
-}
-
-fn run(programs: &Path, folder: &Path, port: u16) -> Child {
-    let mut server = program(programs, "postgres");
-    server.arg("-D").arg(folder.join("data")).arg("-k").arg(folder);
-    server.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-c", "fsync=off"]).spawn().expect("it is there")
-}
-
-fn open(server: &Server) -> Store {
+pub(super) fn open(server: &Server) -> Store {
     let options = Options { flush_every: Duration::from_millis(50), ..Options::default() };
     Store::connect(&server.url(), options).expect("a database")
 }
 
-fn until(what: &str, holds: impl Fn() -> bool) {
+pub(super) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
         assert!(began.elapsed() < PATIENCE, "{what}");
@@ -124,7 +29,7 @@ fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-fn usd(text: &str) -> Usd {
+pub(super) fn usd(text: &str) -> Usd {
     text.parse().expect("money")
 }
 
@@ -275,7 +180,7 @@ INSERT INTO "LiteLLM_VerificationToken" (token, key_alias, key_name, rpm_limit, 
 fn keys_of_litellm_are_taken_over() {
     let Some(server) = Server::start() else { return };
     assert!(octet_keys::litellm(&server.url()).is_err(), "there are no tables of LiteLLM's");
-    server.client().expect("a connection").batch_execute(LITELLM).expect("LiteLLM's tables");
+    client(&server).batch_execute(LITELLM).expect("LiteLLM's tables");
     let found = octet_keys::litellm(&server.url()).expect("LiteLLM's tables");
     let folder = tempfile::tempdir().expect("a folder");
     // Into the same database or into a file.

@@ -18,6 +18,7 @@ const IDLE: DeploymentStatus = DeploymentStatus {
     first_s: None,
     per_token_s: None,
     elsewhere: None,
+    has_answered: true,
 };
 
 fn terms(id: &str) -> DeploymentSpec {

@@ -124,6 +124,7 @@ impl Replicas {
                 first_s: None,
                 per_token_s: None,
                 elsewhere: None,
+                has_answered: true,
             },
             load: None,
             cached_tokens: Some(self.sent[i].matched(chain) as u64 * BLOCK),

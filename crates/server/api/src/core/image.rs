@@ -6,12 +6,13 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use serde::{Deserialize, Serialize};
 
 use crate::ApiError;
 use crate::json::{Field, Result};
 
 /// An image in a message. A model that reads text only refuses it by name: see [`Chat::template`](super::Chat::template).
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Image {
     /// Where its bytes are.
     pub source: ImageSource,
@@ -22,7 +23,7 @@ pub struct Image {
 }
 
 /// The source of an image's bytes.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ImageSource {
     /// An address.
     Url(String),

@@ -1,11 +1,13 @@
-//! Messages of a conversation, independent of dialects. Part of a [`Chat`](super::Chat).
+//! Messages of a conversation, independent of dialects. Part of a [`Chat`](super::Chat). As JSON they are stored in databases: a new field
+//! needs a default.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::Image;
 
 /// A message.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Message {
     /// Its author.
     pub role: Role,
@@ -58,7 +60,7 @@ impl Message {
 }
 
 /// The author of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// Instructions.
     System,
@@ -86,7 +88,7 @@ impl Role {
 }
 
 /// A part of a message's content.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Part {
     /// Text.
     Text {
@@ -129,7 +131,7 @@ impl Part {
 }
 
 /// A client's hint that the prompt up to here will be repeated.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CacheBreakpoint {
     /// Requested lifetime: `5m`, `1h`, ...
     pub ttl: Option<String>,
@@ -138,7 +140,7 @@ pub struct CacheBreakpoint {
 }
 
 /// A piece of an assistant's reasoning.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReasoningPart {
     /// Readable.
     Text {
@@ -152,7 +154,7 @@ pub enum ReasoningPart {
 }
 
 /// A tool call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCall {
     /// Its id.
     pub id: String,

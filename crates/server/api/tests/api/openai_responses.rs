@@ -4,7 +4,7 @@ use crate::common::*;
 use octet_api::core::*;
 use octet_api::openai::responses::{
     InputItems, PageQuery, ResponseWriter, conversation, deleted, follow, input_len, output_items, parse,
-    parse_with, references, response, response_of,
+    parse_with, referenced, response, response_of,
 };
 use octet_api::{ApiError, ErrorKind};
 use proptest::prelude::*;
@@ -116,32 +116,43 @@ fn reasoning_that_the_client_hides_is_no_input_item() {
 }
 
 #[test]
-fn the_search_for_references_ends_with_the_first() {
-    let body = r#"{"input": [{"id": "a"}, {"id": "b"}, {"id": "c"}, {"id": 1}]}"#;
-    let asked = std::cell::RefCell::new(Vec::new());
-    let is_kept = |id: &str| {
-        asked.borrow_mut().push(id.to_string());
-        id == "b"
-    };
-    assert!(references(body.as_bytes(), is_kept));
-    assert_eq!(asked.take(), ["a", "b"]);
-}
-
-#[test]
 fn references_are_found_without_reading_a_request() {
-    let found = |input: Value| references(json!({"input": input}).to_string().as_bytes(), |id| id == "a\n");
-    assert!(found(json!([{"role": "user", "content": "a"}, {"type": "item_reference", "id": "a\n"}])));
-    assert!(found(json!([{"id": "a\n"}])));
+    let found = |body: Value| Vec::from_iter(referenced(body.to_string().as_bytes()));
+    let items = json!([
+        {"role": "user", "content": "fc_z_0"}, {"type": "item_reference", "id": "msg_a\n_0"}, {"id": "fc_b_1"}, {"id": "fc_b_2"}
+    ]);
+    assert_eq!(found(json!({"input": items, "previous_response_id": "resp_c"})), ["a\n", "b", "c"]);
+    assert_eq!(found(json!({"input": "x", "previous_response_id": "c"})), ["c"]);
     for not in [
         json!("a\n"),
-        json!([{"type": "item_reference", "id": "b"}]),
-        json!([{"type": "message", "role": "user", "id": "a\n", "content": []}]),
-        json!([{"role": "user", "id": "a\n", "content": "x"}]),
+        json!([{"type": "message", "role": "user", "id": "msg_a_0", "content": []}]),
+        json!([{"role": "user", "id": "msg_a_0", "content": "x"}]),
+        json!([{"id": "a"}]),
         json!([1]),
         json!(null),
     ] {
-        assert!(!found(not.clone()), "{not}");
+        assert!(found(json!({"input": not})).is_empty(), "{not}");
     }
+}
+
+/// Stored conversations are read again by other versions.
+#[test]
+fn a_conversation_survives_its_way_through_a_database() {
+    let items = json!([
+        {"role": "user", "content": [
+            {"type": "input_text", "text": "\u{0}What is this?"},
+            {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo=", "detail": "low"}]},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}], "encrypted_content": "x"},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "42"},
+    ]);
+    let request = parse(json!({"model": "m", "input": items}).to_string().as_bytes()).unwrap();
+    let mut answer = Answer::default();
+    answer.push(&Event::Text { choice: 0, text: "A square".into() });
+    let kept = conversation(&request, &answer);
+    assert_eq!(kept.len(), 4);
+    let text = serde_json::to_string(&kept).unwrap();
+    assert_eq!(serde_json::from_str::<Vec<Message>>(&text).unwrap(), kept);
 }
 
 /// What Vercel's AI SDK sends back: it takes what it did not ask not to store for stored.

@@ -11,7 +11,7 @@ use octet_api::{ApiError, ErrorKind, shortened};
 use octet_cache::{Lease, SharedLimits};
 use octet_callbacks::Callbacks;
 use octet_config::{Condition, Config, ModelInfo, Price, PriceList, SessionKey};
-use octet_keys::{Ask, Grant, Prices, Refusal, Usd};
+use octet_keys::{Ask, EndUser, Grant, Prices, Refusal, Usd};
 use octet_router::{Answered, Resolved, Spent, answers};
 use tokio::sync::Semaphore;
 
@@ -43,6 +43,8 @@ pub struct Current {
     pub has_access_groups: bool,
     /// Whether there is a global budget.
     pub has_total: bool,
+    /// The budget of end users that have none of their own.
+    pub end_user_budget: Option<octet_keys::Budget>,
     /// Names that are not listed.
     pub unlisted: HashSet<String>,
     /// Settings for new keys.
@@ -57,6 +59,8 @@ pub struct Current {
     pub callbacks: Option<Arc<Callbacks>>,
     /// Servers that see each request first.
     pub hooks: Arc<[octet_config::Hook]>,
+    /// Servers that see each answer before the client does.
+    pub answer_hooks: Arc<[octet_config::Hook]>,
     /// Receivers of alerts.
     pub alerts: Vec<octet_config::AlertReceiver>,
     /// Their settings.
@@ -91,6 +95,8 @@ impl Current {
                 About { prices, provider: provider(&d.target, &d.info), info: info.clone() },
             );
         }
+        let end_user_budget = config.keys.max_end_user_budget.map(|usd| octet_keys::budget(usd, None));
+        let end_user_budget = end_user_budget.transpose().map_err(|e| e.to_string())?;
         let by_header = |s: &octet_config::Sticky| s.by.iter().any(|k| matches!(k, SessionKey::Header(_)));
         let mut conditions = config.cascades.iter().flat_map(|c| &c.rules).flat_map(|r| &r.when);
         let headers = config.router.sticky.as_ref().is_some_and(by_header)
@@ -101,6 +107,7 @@ impl Current {
             keys: flags.and(keys),
             has_access_groups: config.deployments.iter().any(|d| !d.info.access_groups.is_empty()),
             has_total: config.keys.max_budget.is_some(),
+            end_user_budget,
             key_settings: Arc::new(config.keys.clone()),
             guard_fallbacks: !config.keys.open_fallbacks,
             places: config.server.max_parallel_requests.map(|n| Arc::new(Semaphore::new(n as usize))),
@@ -109,7 +116,8 @@ impl Current {
             headers,
             price_list: config.prices.clone(),
             callbacks: None,
-            hooks: config.hooks.clone().into(),
+            hooks: config.hooks.iter().filter(|h| !h.on_response).cloned().collect(),
+            answer_hooks: config.hooks.iter().filter(|h| h.on_response).cloned().collect(),
             alerts: config.alerts.clone(),
             callback_settings: config.callbacks.clone(),
             responses: Responses::new(config, old)?,
@@ -206,6 +214,11 @@ impl Gateway {
     /// Servers that see each request first.
     pub fn hooks(&self) -> Arc<[octet_config::Hook]> {
         Arc::clone(&self.current().hooks)
+    }
+
+    /// Servers that see each answer before the client does.
+    pub fn answer_hooks(&self) -> Arc<[octet_config::Hook]> {
+        Arc::clone(&self.current().answer_hooks)
     }
 
     /// The client for requests to other servers than deployments.
@@ -311,15 +324,20 @@ impl Gateway {
         // Of a provider's answers each is as long as it may be.
         let answers = answers(request);
         let ask = Ask { input: bytes / BYTES_PER_TOKEN, output, prices };
+        let end_user = request.user.as_deref().filter(|user| !user.is_empty());
+        let end_user = end_user.map(|id| EndUser { id, budget: current.end_user_budget });
         let mut grants = Vec::new();
         grants.push(match caller {
             Caller::Key(key) => {
                 let names = self.other_names(&current, name);
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                let granted = store.authorize_answers(&key.secret, name, &names, &ask, answers);
+                let granted = store.authorize_for(&key.secret, name, &names, &ask, answers, end_user);
                 granted.map_err(|e| self.refuse(&e, store.name(&key.secret).as_deref()))?
             }
-            Caller::Trusted => store.grant_own(name),
+            Caller::Trusted => {
+                let granted = store.authorize_own(name, &ask, answers, end_user);
+                granted.map_err(|e| self.refuse(&e, None))?
+            }
         });
         if current.has_total {
             let granted = store.authorize_total_answers(name, &ask, answers);
@@ -379,6 +397,16 @@ impl Bill {
             self.grants.iter().map(|grant| shared::millionths(grant.reserved_cost())).max().unwrap_or(0);
         let counted = limits.acquire(limited.iter().map(shared::account).collect(), cost).await;
         counted.map(Some).map_err(|e| shared::refusal(&limited[e.account.min(limited.len() - 1)], e))
+    }
+
+    /// Whether what this process has leased of budgets covers the request.
+    pub fn is_covered(&mut self) -> bool {
+        self.grants.iter_mut().all(Grant::is_covered)
+    }
+
+    /// Leases what the request needs of budgets; waits for the database.
+    pub fn cover(&mut self) -> Result<(), Refusal> {
+        self.grants.iter_mut().try_for_each(Grant::cover)
     }
 
     /// The name of the key that it is for.

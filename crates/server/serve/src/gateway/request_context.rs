@@ -19,6 +19,8 @@ pub struct Sender {
     pub caller: Caller,
     /// The request's headers.
     pub headers: HeaderMap,
+    /// The request's path.
+    pub path: Box<str>,
 }
 
 impl Sender {

@@ -23,6 +23,7 @@ use super::request_context::{RequestContext, Sender};
 use super::target::Target;
 use super::{Caller, Gateway};
 use crate::answer_source::{AnswerSource, Facts};
+use crate::blocking::spawn_blocking;
 use crate::inference::Inference;
 use crate::ops::Trace;
 use crate::pipeline::draining;
@@ -73,6 +74,8 @@ pub struct RoutedRequest {
     bill: Option<Bill>,
     /// Counts it for all processes that share limits; `None` before it is counted, and without such limits.
     lease: Option<octet_cache::Lease>,
+    /// It was counted, or refused.
+    is_shared: bool,
     /// Its answer is not parsed: only usage that the provider reports is billed.
     unread: bool,
     /// The id of its virtual key.
@@ -144,17 +147,19 @@ fn texts(headers: &HeaderMap) -> Vec<(String, String)> {
 }
 
 /// Counts a running request. Dropped last: when the count is 0, all requests are billed and measured.
-struct Counted(Arc<Gateway>);
+struct Counted(Arc<Gateway>, Trace);
 
 impl Counted {
-    fn new(gateway: &Arc<Gateway>) -> Self {
+    fn new(gateway: &Arc<Gateway>, trace: &Trace) -> Self {
         gateway.busy.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(gateway))
+        gateway.inference.requests.began(trace);
+        Self(Arc::clone(gateway), trace.clone())
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
+        self.0.inference.requests.ended(&self.1);
         self.0.busy.fetch_sub(1, Ordering::Release);
     }
 }
@@ -168,9 +173,15 @@ impl RoutedRequest {
         request: &Arc<GenerateRequest>,
         mut original: Option<Original>,
     ) -> Result<Self, ApiError> {
-        let RequestContext { sender: Sender { trace, caller, headers }, mut own, .. } = context;
+        let RequestContext { sender: Sender { trace, caller, headers, .. }, mut own, .. } = context;
         // Counted before the check, so that shutdown waits for every request that passes it.
-        let counted_in = Counted::new(gateway);
+        let counted_in = Counted::new(gateway, &trace);
+        let key = gateway.key_name(&caller);
+        trace.note(|f| {
+            f.requested = Some(request.model.clone());
+            f.user.clone_from(&request.user);
+            f.key = key;
+        });
         let inference = &gateway.inference;
         if inference.models.is_draining() {
             return Err(draining());
@@ -212,6 +223,7 @@ impl RoutedRequest {
             trace,
             bill,
             lease: None,
+            is_shared: false,
             unread: matches!(dialect, Some(Dialect::Passed(_))),
             owner,
             progress: Progress::default(),
@@ -238,15 +250,32 @@ impl RoutedRequest {
 
     /// Counts the request for all processes that share limits. Those of this process have allowed it.
     async fn share(&mut self) -> Result<(), ApiError> {
-        let (Some(limits), Some(bill)) = (self.counted.0.shared(), &self.bill) else { return Ok(()) };
-        if self.lease.is_some() || self.progress.decided {
+        if self.lease.is_some() || self.progress.decided || std::mem::replace(&mut self.is_shared, true) {
             return Ok(());
         }
-        match bill.share(limits).await {
-            Ok(lease) => self.lease = lease,
+        let Some(mut bill) = self.bill.take() else { return Ok(()) };
+        // Budgets are counted in Redis, or, if that does not answer, leased in the database of keys.
+        let mut counted = Ok(None);
+        if let Some(limits) = self.counted.0.shared() {
+            counted = bill.share(limits).await;
+        }
+        if counted.as_ref().is_ok_and(|lease| lease.as_ref().is_none_or(|lease| !lease.is_counted()))
+            && !bill.is_covered()
+        {
+            let covered;
+            (bill, covered) = spawn_blocking(move || {
+                let covered = bill.cover();
+                (bill, covered)
+            })
+            .await
+            .map_err(|e| ApiError::new(ErrorKind::Internal, e.to_string()))?;
+            counted = covered.and(counted);
+        }
+        match counted {
+            Ok(lease) => (self.lease, self.bill) = (lease, Some(bill)),
             Err(refusal) => {
                 let error = self.counted.0.refuse(&refusal, Some(&bill.key()));
-                self.bill.take().into_iter().for_each(Bill::withdraw);
+                bill.withdraw();
                 return Err(error);
             }
         }

@@ -36,6 +36,17 @@ pub fn store(config: &Config) -> Result<Option<Arc<Store>>, BoxError> {
     Ok(Some(Arc::new(store)))
 }
 
+impl Gateway {
+    /// Stored responses in the database that several processes share.
+    pub fn stored_responses(&self) -> Result<Option<octet_keys::Responses>, BoxError> {
+        let keys = &self.routes.config.keys;
+        match (&keys.database, &keys.database_url) {
+            (None, Some(url)) => Ok(Some(octet_keys::Responses::new(url.expose())?)),
+            _ => Ok(None),
+        }
+    }
+}
+
 /// Sets the global budget, if there is one.
 pub fn set_total(store: &Store, config: &Config) -> Result<(), octet_keys::Error> {
     let Some(usd) = config.keys.max_budget else { return Ok(()) };

@@ -21,6 +21,7 @@ use crate::app::App;
 const MESSAGES: Form = Form {
     writer: |r| Box::new(messages::MessageWriter::new(r)),
     whole: messages::response,
+    changed: |body, _| messages::events(body),
     stream_type: SSE,
     done: keep_nothing,
 };

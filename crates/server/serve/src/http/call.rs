@@ -46,9 +46,8 @@ async fn read_and_answer(
     request: Request,
     answer: Box<dyn FnOnce(Call) -> Answer + Send>,
 ) -> Response {
-    let path = request.uri().path().to_string();
-    let dialect = Dialect::of(&path);
     let sender = Sender::of(&request);
+    let dialect = Dialect::of(&sender.path);
     let trace = sender.trace.clone();
     let model = request.extensions().get::<PathModel>().cloned();
     let body = match body::read(request, app.options.body_bytes_max, &app.memory_budget).await {
@@ -59,7 +58,7 @@ async fn read_and_answer(
         Err(e) => Err(e),
     };
     let body = match body {
-        Ok(body) => hooks::apply(&app, &sender, &path, body).await,
+        Ok(body) => hooks::apply(&app, &sender, body).await,
         Err(e) => Err(e),
     };
     let result = match body {
@@ -72,7 +71,8 @@ async fn read_and_answer(
 impl Sender {
     /// The sender of a request, as found by the middlewares.
     pub fn of(request: &Request) -> Self {
-        Self { trace: trace(request), caller: caller(request), headers: request.headers().clone() }
+        let path = request.uri().path().into();
+        Self { trace: trace(request), caller: caller(request), headers: request.headers().clone(), path }
     }
 }
 

@@ -34,6 +34,7 @@ const KEY: HeaderName = HeaderName::from_static("x-goog-api-key");
 const EVENTS: Form = Form {
     writer: |r| Box::new(ContentWriter::events(r)),
     whole: gemini::response,
+    changed: |body, _| gemini::events(body),
     stream_type: SSE,
     done: keep_nothing,
 };

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::Dialect;
 use super::call::{Call, call, trace};
+use super::checked_answer::{text_of, with_texts};
 use super::error::json as json_response;
 use super::generate::generate;
 use super::openai::keep_nothing;
@@ -29,6 +30,7 @@ use crate::warnings::{add_header, messages};
 const COMPLETION: Form = Form {
     writer: |r| Box::new(llama::Writer::new(r)),
     whole: llama::response,
+    changed: |body, events| with_texts(events, text_of(body, "content")),
     stream_type: SSE,
     done: keep_nothing,
 };

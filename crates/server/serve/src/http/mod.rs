@@ -7,6 +7,7 @@ mod admin;
 mod anthropic;
 mod body;
 mod call;
+mod checked_answer;
 mod error;
 mod gemini;
 mod gemini_path;
@@ -36,7 +37,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{get, post};
 use hyper::header::{HeaderName, HeaderValue};
@@ -151,19 +152,28 @@ fn layered(router: Router<Arc<App>>, app: Arc<App>) -> Router {
     // Each layer costs a request a few allocations, so they are merged where possible.
     let has_keys = app.gateway().map_or(!app.options.keys.is_empty(), |g| !g.is_open());
     let router = match cors(&app.options.cors_origins, has_keys) {
-        Some(cors) => router.layer(from_fn_with_state(state, authorize)).layer(cors).layer(from_fn(log_only)),
+        Some(cors) => {
+            let outer = Arc::clone(&state);
+            router
+                .layer(from_fn_with_state(state, authorize))
+                .layer(cors)
+                .layer(from_fn_with_state(outer, log_only))
+        }
         None => router.layer(from_fn_with_state(state, log_and_authorize)),
     };
     router.with_state(app)
 }
 
 async fn log_and_authorize(state: State<Arc<App>>, request: Request, next: Next) -> Response {
-    ops::log(request, |request| body::part(request, |request| authorize(state, request, next))).await
+    let requests = state.gateway().map(|_| Arc::clone(&state.inference.requests));
+    ops::log(requests, request, |request| body::part(request, |request| authorize(state, request, next)))
+        .await
 }
 
 /// Without CORS, [`authorize`] runs in the same layer; with it, this runs outside and [`authorize`] inside.
-async fn log_only(request: Request, next: Next) -> Response {
-    ops::log(request, |request| body::part(request, |request| next.run(request))).await
+async fn log_only(state: State<Arc<App>>, request: Request, next: Next) -> Response {
+    let requests = state.gateway().map(|_| Arc::clone(&state.inference.requests));
+    ops::log(requests, request, |request| body::part(request, |request| next.run(request))).await
 }
 
 /// Which web pages may use the server: the configured origins. Without any, all pages if a key is needed (a page has only the key

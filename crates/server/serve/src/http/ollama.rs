@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 
 use super::body;
 use super::call::{Call, call, caller};
+use super::checked_answer::{text_of, with_texts};
 use super::error::json;
 use super::generate::generate;
 use super::openai::keep_nothing;
@@ -32,6 +33,7 @@ const OLLAMA_VERSION: &str = "0.13.5";
 const CHAT: Form = Form {
     writer: |r| Box::new(chat::writer(r)),
     whole: chat::response,
+    changed: |body, _| chat::events(body),
     stream_type: NDJSON,
     done: keep_nothing,
 };
@@ -39,6 +41,7 @@ const CHAT: Form = Form {
 const GENERATE: Form = Form {
     writer: |r| Box::new(text::writer(r)),
     whole: text::response,
+    changed: |body, events| with_texts(events, text_of(body, "response")),
     stream_type: NDJSON,
     done: keep_nothing,
 };
@@ -67,7 +70,7 @@ async fn answer(
     {
         own = found.own;
         bytes = found.body.unwrap_or(bytes);
-        peeked = Some(found.request).filter(|r| gateway.passes(gateway.name(&r.model), wire));
+        peeked = Some(found.request).filter(|r| routed::passes(gateway, r, wire));
     }
     let passes = peeked.is_some();
     let about = match wire == Wire::OllamaGenerate {

@@ -11,9 +11,11 @@ use octet_api::{ApiError, anthropic, gemini};
 use octet_router::Dialect as Wire;
 
 use super::call::{Call, call, caller, trace};
+use super::checked_answer::{texts_of, with_texts};
 use super::error::{json, named};
 use super::generate::answer;
 use super::reply::{Form, SSE};
+use super::response_store::NewResponse;
 use super::routed::TextEndpoint;
 use super::{Dialect, body, routed, streams};
 use crate::app::App;
@@ -21,11 +23,14 @@ use crate::pipeline::embed;
 use crate::warnings::{add_header, messages};
 
 /// The `done` hook of dialects that store nothing.
-pub fn keep_nothing(_: &App, _: Option<&Arc<str>>, _: &GenerateRequest, _: &Answer) {}
+pub fn keep_nothing(_: Option<&Arc<str>>, _: &GenerateRequest, _: &Answer) -> Option<NewResponse> {
+    None
+}
 
 const CHAT: Form = Form {
     writer: |r| Box::new(chat::ChunkWriter::new(r)),
     whole: chat::response,
+    changed: |body, _| chat::events(body),
     stream_type: SSE,
     done: keep_nothing,
 };
@@ -33,6 +38,7 @@ const CHAT: Form = Form {
 const COMPLETIONS: Form = Form {
     writer: |r| Box::new(completions::CompletionWriter::new(r)),
     whole: completions::response,
+    changed: |body, events| with_texts(events, texts_of(body)),
     stream_type: SSE,
     done: keep_nothing,
 };

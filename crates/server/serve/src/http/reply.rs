@@ -13,6 +13,7 @@ use octet_api::dialect::StreamWriter;
 use octet_router::{AnswerMemory, Piece, Size};
 
 use super::error::json;
+use super::response_store::NewResponse;
 use super::yield_to_others::yield_to_others;
 use crate::answer_source::{AnswerSource, Facts};
 use crate::app::App;
@@ -27,6 +28,9 @@ const FRAME_BYTES: usize = 16 << 10;
 /// Approximate number of bytes of a log-probability.
 const LOGPROB_BYTES: usize = 64;
 
+/// Reads a whole answer that a hook has changed: from its body, and the events before.
+pub type ReadChanged = fn(&[u8], Vec<Event>) -> Result<Vec<Event>, ApiError>;
+
 /// How a dialect writes answers.
 #[derive(Clone, Copy)]
 pub struct Form {
@@ -34,10 +38,12 @@ pub struct Form {
     pub writer: fn(&GenerateRequest) -> Box<dyn StreamWriter>,
     /// Writes a whole answer.
     pub whole: fn(&GenerateRequest, &Answer) -> Vec<u8>,
+    /// The events of a whole answer that a hook has changed, from its body and the events before.
+    pub changed: ReadChanged,
     /// The content type of its streams.
     pub stream_type: &'static str,
-    /// Called with a complete answer and the virtual key it is for, if any.
-    pub done: fn(&App, Option<&Arc<str>>, &GenerateRequest, &Answer),
+    /// What is stored of a complete answer for the virtual key, if any, that it is for.
+    pub done: fn(Option<&Arc<str>>, &GenerateRequest, &Answer) -> Option<NewResponse>,
 }
 
 /// Server-sent events.
@@ -134,13 +140,17 @@ async fn whole(
     let body = match raw {
         Some(raw) => raw,
         None => {
-            let (app, owner) = (Arc::clone(app), source.owner().cloned());
+            let owner = source.owner().cloned();
             let bytes = answer_bytes.saturating_add(repeated_bytes(&request));
             let write = move || {
-                (form.done)(&app, owner.as_ref(), &request, &answer);
-                (form.whole)(&request, &answer)
+                let kept = (form.done)(owner.as_ref(), &request, &answer);
+                ((form.whole)(&request, &answer), kept)
             };
-            run_sized(bytes, write).await?.into()
+            let (body, kept) = run_sized(bytes, write).await?;
+            if let Some(kept) = kept {
+                app.kept.put(kept).await;
+            }
+            body.into()
         }
     };
     source.wrote(&body);
@@ -256,22 +266,25 @@ impl<S: AnswerSource> Streaming<S> {
     async fn end(&mut self) -> Result<Vec<u8>, ApiError> {
         let Some(mut writer) = self.writer.take() else { return Ok(Vec::new()) };
         let answer = self.answer.take().filter(|answer| answer.error.is_none());
-        let (app, owner) = (Arc::clone(&self.app), self.source.owner().cloned());
+        let owner = self.source.owner().cloned();
         let (request, is_raw, done) = (Arc::clone(&self.request), self.is_raw, self.form.done);
         let bytes = if is_raw { 0 } else { self.written.saturating_add(repeated_bytes(&request)) };
-        run_sized(bytes, move || {
+        let end = move || {
             let mut out = Vec::new();
             if is_raw {
                 writer.end_passed(&mut out);
             } else {
                 writer.end(&mut out);
             }
-            if let Some(answer) = answer {
-                done(&app, owner.as_ref(), &request, &answer);
-            }
-            out
-        })
-        .await
+            let kept = answer.and_then(|answer| done(owner.as_ref(), &request, &answer));
+            (out, kept)
+        };
+        let (out, kept) = run_sized(bytes, end).await?;
+        // Before the client learns that the answer is complete, and may continue it elsewhere.
+        if let Some(kept) = kept {
+            self.app.kept.put(kept).await;
+        }
+        Ok(out)
     }
 
     /// The next bytes; `None` after the last.

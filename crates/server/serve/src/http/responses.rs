@@ -13,7 +13,7 @@ use octet_router::Dialect as Wire;
 use super::call::{Call, call};
 use super::generate::generate;
 use super::reply::{Form, SSE};
-use super::response_store::{NewResponse, Referred};
+use super::response_store::{KeptResponses, NewResponse, Referred};
 use super::{body, routed};
 use crate::app::App;
 use crate::gateway::Caller;
@@ -23,20 +23,19 @@ use crate::memory_budget::MemoryPermit;
 const FORM: Form = Form {
     writer: |r| Box::new(ResponseWriter::new(r)),
     whole: responses::response,
+    changed: |body, _| responses::events(body),
     stream_type: SSE,
     done: keep,
 };
 
-fn keep(app: &App, owner: Option<&Arc<str>>, request: &GenerateRequest, answer: &Answer) {
-    if request.store {
-        app.kept.put(NewResponse {
-            id: answer.id.clone(),
-            owner: owner.cloned(),
-            conversation: responses::conversation(request, answer),
-            input_len: responses::input_len(request),
-            body: responses::response(request, answer),
-        });
-    }
+fn keep(owner: Option<&Arc<str>>, request: &GenerateRequest, answer: &Answer) -> Option<NewResponse> {
+    request.store.then(|| NewResponse {
+        id: answer.id.clone(),
+        owner: owner.cloned(),
+        conversation: responses::conversation(request, answer),
+        input_len: responses::input_len(request),
+        body: responses::response(request, answer),
+    })
 }
 
 /// `POST /v1/responses`
@@ -50,14 +49,17 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
             if let Some(peeked) = routed::peek(&mut share, &bytes, wire).await? {
                 own = peeked.own;
                 bytes = peeked.body.unwrap_or(bytes);
-                request = Some(peeked.request).filter(|r| gateway.passes(gateway.name(&r.model), wire));
+                request = Some(peeked.request).filter(|r| routed::passes(&gateway, r, wire));
             }
             own.cached_as = Some((wire, bytes.clone()));
-            if let Some(request) = request
-                && !refers_to_stored(&c.app, &c.sender.caller, &mut share, &bytes).await?
-            {
-                let context = c.sender.context(c.app.memory_budget.shared(share), own);
-                return routed::parsed(&c.app, &gateway, context, request, Some((wire, bytes)), FORM).await;
+            if let Some(request) = request {
+                // What only this server knows is not forwarded to a provider that has the Responses API and stores its own.
+                let referred = referred(&c.app, &c.sender.caller, &mut share, &bytes).await?;
+                if referred.is_empty() {
+                    let context = c.sender.context(c.app.memory_budget.shared(share), own);
+                    return routed::parsed(&c.app, &gateway, context, request, Some((wire, bytes)), FORM)
+                        .await;
+                }
             }
         }
         let parsed = read(&c.app, &c.sender.caller, &mut share, bytes).await?;
@@ -77,18 +79,19 @@ pub async fn read(
     share: &mut MemoryPermit,
     bytes: Bytes,
 ) -> Result<GenerateRequest, ApiError> {
-    let (store, reader) = (Arc::clone(app), caller.clone());
+    let found = Arc::new(referred(app, caller, share, &bytes).await?);
+    let reader = Arc::clone(&found);
     let parse = move |bytes: &[u8]| {
-        let mut referred = Referred::new(&store.kept, &reader);
+        let mut referred = Referred::new(&reader);
         let parsed = responses::parse_with(bytes, &mut |id| referred.item(id))?;
         Ok((parsed, referred.bytes))
     };
     // The stored items that a short request refers to may be long.
-    let len = bytes.len() + app.kept.bytes();
+    let len = bytes.len() + found.values().map(|kept| kept.bytes).sum::<usize>();
     let (mut parsed, referred_bytes) = body::parse_of(&app.memory_budget, share, bytes, len, parse).await?;
     app.memory_budget.take_kept(share, referred_bytes)?;
     if let Some(id) = &parsed.previous_response_id {
-        let Some(kept) = app.kept.get(id, caller) else {
+        let Some(kept) = found.get(responses::bare(id)) else {
             let what = format!(
                 "the response '{}' is not stored (unknown or expired); send its items instead",
                 shortened(id)
@@ -102,29 +105,20 @@ pub async fn read(
     Ok(parsed)
 }
 
-/// Whether a request refers to responses or items stored here: then it is not forwarded unread to a provider that has the Responses API
-/// and stores its own, because only this server knows these.
-async fn refers_to_stored(
+/// The stored responses that a request refers to, directly or by their items.
+async fn referred(
     app: &App,
     caller: &Caller,
     share: &mut MemoryPermit,
     body: &Bytes,
-) -> Result<bool, ApiError> {
-    #[derive(serde::Deserialize)]
-    struct Fields {
-        #[serde(default)]
-        previous_response_id: Option<String>,
+) -> Result<KeptResponses, ApiError> {
+    if app.kept.is_empty() {
+        return Ok(KeptResponses::new());
     }
-    let kept = app.kept.ids(caller);
-    if kept.is_empty() {
-        return Ok(false);
+    // A body that cannot be read here is the provider's to refuse.
+    let ids = body::read_bytes(share, body, |body: &Bytes| responses::referenced(body)).await?;
+    if ids.is_empty() {
+        return Ok(KeptResponses::new());
     }
-    let refers = move |body: &Bytes| {
-        let is_kept = |id: &str| kept.contains(id);
-        // A body that cannot be read here is the provider's to refuse.
-        let fields = serde_json::from_slice::<Fields>(body);
-        fields.is_ok_and(|f| f.previous_response_id.is_some_and(|id| is_kept(&id)))
-            || responses::references(body, |item| responses::response_of(item).is_some_and(is_kept))
-    };
-    body::read_bytes(share, body, refers).await
+    app.kept.find(&ids, caller, |bytes| app.memory_budget.take_kept(share, bytes)).await
 }

@@ -14,7 +14,9 @@ use octet_router::{Dialect as Wire, Original, Piece};
 
 use super::body;
 use super::call::Call;
+use super::checked_answer::{Check, CheckedAnswer};
 use super::error::json;
+use super::hooks::About;
 use super::reply::{Form, KEEP_ALIVE, flowing, respond, streamed, write_facts};
 use crate::answer_source::{AnswerSource, Facts};
 use crate::app::App;
@@ -43,7 +45,7 @@ pub async fn generate(gateway: &Arc<Gateway>, c: Call, endpoint: TextEndpoint) -
         bytes = peeked.body.unwrap_or_else(|| bytes.clone());
         peeked.request
     });
-    let peeked = peeked.filter(|r| gateway.passes(&r.model, dialect));
+    let peeked = peeked.filter(|r| passes(gateway, r, dialect));
     let request = match peeked {
         // A body that cannot be parsed here is forwarded unchanged; its stream cannot be continued if it breaks off.
         Some(request) if request.stream && gateway.continues_streams(&request.model) => {
@@ -54,6 +56,12 @@ pub async fn generate(gateway: &Arc<Gateway>, c: Call, endpoint: TextEndpoint) -
     };
     let context = sender.context(app.memory_budget.shared(share), own);
     parsed(&app, gateway, context, request, Some((dialect, bytes)), form).await
+}
+
+/// Whether a client's bytes may be forwarded. A stream that hooks see is parsed, so that it can be changed.
+pub fn passes(gateway: &Gateway, request: &GenerateRequest, wire: Wire) -> bool {
+    let may_pass = !request.stream || gateway.answer_hooks().is_empty();
+    may_pass && gateway.passes(gateway.name(&request.model), wire)
 }
 
 /// Reads the fields of a body that routing needs; `None` if they are invalid.
@@ -76,6 +84,15 @@ pub async fn parsed(
 ) -> Result<Response, ApiError> {
     let context = context.with_tags();
     let cached_as = context.own.cached_as.as_ref().or(original.as_ref());
+    let hooks = gateway.answer_hooks();
+    let check = (!hooks.is_empty()).then(|| Check {
+        gateway: Arc::clone(gateway),
+        hooks,
+        about: About::of(gateway, &context.sender),
+        asked: cached_as.map(|(_, body)| body.clone()),
+        form,
+        bytes_max: app.options.body_bytes_max,
+    });
     let lookup = match cached_as {
         Some((dialect, body)) => {
             let body = (*dialect, body);
@@ -83,8 +100,9 @@ pub async fn parsed(
         }
         None => None,
     };
-    let mut routed_request =
-        start(app, gateway, context, request, original.map(|(dialect, body)| Original::new(dialect, body)))?;
+    let original = original.filter(|_| !(request.stream && check.is_some()));
+    let original = original.map(|(dialect, body)| Original::new(dialect, body));
+    let mut routed_request = start(app, gateway, context, request, original)?;
     if let Some(lookup) = lookup {
         if let Some(answer) = lookup.get().await {
             routed_request.answered_from_cache();
@@ -99,7 +117,10 @@ pub async fn parsed(
     // Streams get keep-alives until a deployment answers; the headers are then already sent and cannot name the model.
     let most = routed_request.request().stream.then_some(KEEP_ALIVE);
     routed_request.decide(most).await?;
-    respond(app, routed_request, form).await
+    let Some(check) = check else { return respond(app, routed_request, form).await };
+    let mut checked = CheckedAnswer::new(routed_request, check);
+    checked.decide(most).await?;
+    respond(app, checked, form).await
 }
 
 /// Answers a request whose answer is one piece in its own dialect: embeddings, token counts.

@@ -14,7 +14,9 @@ use super::error::{json, named};
 use super::response_store::KeptResponse;
 use crate::app::App;
 use crate::blocking::run_sized;
+use crate::gateway::Caller;
 use crate::memory_budget::MemoryPermit;
+use crate::ops::Trace;
 
 /// The path's id, or why it cannot be read.
 type Id = Result<Path<String>, PathRejection>;
@@ -33,30 +35,46 @@ fn no_query(request: &Request) -> Result<(), ApiError> {
     Err(ApiError::invalid(&*name, format!("'{name}' is not supported here; leave the query out")))
 }
 
-fn kept(app: &App, id: Id, request: &Request) -> Result<Arc<KeptResponse>, ApiError> {
+/// A stored response of the path's id. The request itself is not kept while the database is asked.
+async fn kept(
+    app: &App,
+    id: Id,
+    caller: &Caller,
+    share: &mut MemoryPermit,
+) -> Result<Arc<KeptResponse>, ApiError> {
     let id = named(id)?;
-    app.kept.get(&id, &caller(request)).ok_or_else(|| missing(&id))
+    let take = |bytes| app.memory_budget.take_kept(share, bytes);
+    app.kept.get(&id, caller, take).await?.ok_or_else(|| missing(&id))
 }
 
-fn answered(result: Result<Response, ApiError>, request: &Request) -> Response {
-    result.unwrap_or_else(|e| Dialect::OpenAi.error(&e, Some(&trace(request))))
+fn answered(result: Result<Response, ApiError>, trace: &Trace) -> Response {
+    result.unwrap_or_else(|e| Dialect::OpenAi.error(&e, Some(trace)))
 }
 
 /// `GET /v1/responses/{id}`
 pub async fn get(State(app): State<Arc<App>>, id: Id, request: Request) -> Response {
-    let kept = no_query(&request).and_then(|()| kept(&app, id, &request));
-    answered(kept.map(|kept| json(200, kept.body.clone())), &request)
+    let (caller, trace, query) = (caller(&request), trace(&request), no_query(&request));
+    drop(request);
+    let answer = async {
+        query?;
+        let mut share = MemoryPermit::default();
+        let kept = kept(&app, id, &caller, &mut share).await?;
+        Ok(json(200, kept.body.clone()))
+    };
+    answered(answer.await, &trace)
 }
 
 /// `GET /v1/responses/{id}/input_items`
 pub async fn input_items(State(app): State<Arc<App>>, id: Id, request: Request) -> Response {
-    let asked = page_query(&request).and_then(|query| Ok((query, kept(&app, id, &request)?)));
-    let trace = trace(&request);
-    let page = match asked {
-        Ok((query, kept)) => page(&app, kept, query).await,
-        Err(e) => Err(e),
+    let (caller, trace, query) = (caller(&request), trace(&request), page_query(&request));
+    drop(request);
+    let answer = async {
+        let query = query?;
+        let mut share = MemoryPermit::default();
+        let kept = kept(&app, id, &caller, &mut share).await?;
+        Ok(json(200, page(&app, kept, query).await?))
     };
-    page.map_or_else(|e| Dialect::OpenAi.error(&e, Some(&trace)), |page| json(200, page))
+    answered(answer.await, &trace)
 }
 
 fn page_query(request: &Request) -> Result<PageQuery, ApiError> {
@@ -80,9 +98,13 @@ async fn page(app: &App, kept: Arc<KeptResponse>, query: PageQuery) -> Result<St
 
 /// `DELETE /v1/responses/{id}`
 pub async fn delete(State(app): State<Arc<App>>, id: Id, request: Request) -> Response {
-    let removed = no_query(&request).and_then(|()| named(id)).and_then(|id| {
-        let is_removed = app.kept.remove(&id, &caller(&request));
+    let (caller, trace, query) = (caller(&request), trace(&request), no_query(&request));
+    drop(request);
+    let answer = async {
+        query?;
+        let id = named(id)?;
+        let is_removed = app.kept.remove(&id, &caller).await?;
         if is_removed { Ok(json(200, responses::deleted(&id).to_string())) } else { Err(missing(&id)) }
-    });
-    answered(removed, &request)
+    };
+    answered(answer.await, &trace)
 }

@@ -1,8 +1,8 @@
 //! The access log: one line for each request when its answer is complete, with figures from the pipeline. Written through `tracing`.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -11,63 +11,9 @@ use http_body::Body as _;
 use hyper::header::HeaderValue;
 use octet_config::printable;
 
+use super::requests::RequestLog;
+use super::trace::{Figures, Trace};
 use crate::observed::observed;
-
-/// Figures of a request, filled in by the pipeline.
-#[derive(Debug, Clone, Default)]
-pub struct Figures {
-    /// The model's name.
-    pub model: String,
-    /// Time to the first token.
-    pub ttft: Option<Duration>,
-    /// Tokens per second after that.
-    pub rate: Option<f64>,
-    /// Prompt tokens from the cache.
-    pub cached: u64,
-    /// Prompt tokens.
-    pub prompt: u64,
-    /// Answer tokens.
-    pub completion: u64,
-    /// The route, if the router answered.
-    pub route: Option<String>,
-    /// The deployment that answered.
-    pub deployment: Option<String>,
-    /// The name of the client's key.
-    pub key: Option<String>,
-    /// The request's `user`.
-    pub user: Option<String>,
-    /// The cost in US dollars, if it is counted.
-    pub cost: Option<f64>,
-    /// An error after the answer had begun.
-    pub error: Option<String>,
-    /// Why the request was refused: error code and field.
-    pub refused: Option<String>,
-}
-
-/// A request's id and figures, an extension of the request.
-#[derive(Debug, Clone)]
-pub struct Trace {
-    /// The request id in logs, errors and answers.
-    pub id: Arc<str>,
-    figures: Arc<Mutex<Figures>>,
-    /// When the request arrived.
-    pub began: Instant,
-}
-
-impl Default for Trace {
-    /// A new id. It need not be secret, so no system call for randomness is made for each request.
-    fn default() -> Self {
-        let id = format!("req_{:032x}", fastrand::u128(..));
-        Self { id: id.into(), figures: Arc::default(), began: Instant::now() }
-    }
-}
-
-impl Trace {
-    /// Fills in figures.
-    pub fn note(&self, with: impl FnOnce(&mut Figures)) {
-        with(&mut self.figures.lock().unwrap_or_else(PoisonError::into_inner));
-    }
-}
 
 /// Whether requests are logged as fields instead of a line of text.
 static AS_FIELDS: AtomicBool = AtomicBool::new(false);
@@ -85,6 +31,8 @@ struct Line {
     /// `None` before there is an answer.
     status: Option<u16>,
     complete: bool,
+    /// Where requests for models are remembered.
+    requests: Option<Arc<RequestLog>>,
 }
 
 impl Line {
@@ -127,8 +75,12 @@ const CLIENT_GONE: u16 = 499;
 
 impl Drop for Line {
     fn drop(&mut self) {
-        let f = self.trace.figures.lock().unwrap_or_else(PoisonError::into_inner);
+        let f = self.trace.figures();
         let status = if self.complete { self.status.unwrap_or(CLIENT_GONE) } else { CLIENT_GONE };
+        let is_for_a_model = f.requested.is_some() || f.refused.is_some() && self.method == "POST";
+        if let Some(requests) = self.requests.as_ref().filter(|_| is_for_a_model) {
+            requests.remember(&self.trace, &f, &self.path, status);
+        }
         if AS_FIELDS.load(Ordering::Relaxed) && (status >= 400 || !WATCHING.contains(&&*self.path)) {
             return self.fields(&f, status);
         }
@@ -159,6 +111,7 @@ impl Drop for Line {
 
 /// Middleware: gives each request an id, and writes its line when the last byte of the answer is sent or the client disconnects.
 pub async fn log<F: Future<Output = Response>>(
+    requests: Option<Arc<RequestLog>>,
     mut request: Request,
     answer: impl FnOnce(Request) -> F,
 ) -> Response {
@@ -169,6 +122,7 @@ pub async fn log<F: Future<Output = Response>>(
         path: request.uri().path().to_string(),
         status: None,
         complete: false,
+        requests,
     };
     let id = HeaderValue::from_str(&trace.id);
     request.extensions_mut().insert(trace);

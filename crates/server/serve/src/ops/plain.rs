@@ -1,5 +1,7 @@
 //! Prometheus' older text format, from OpenMetrics: for scrapers that ask for `text/plain` only. Used by `/metrics`.
 
+use std::borrow::Cow;
+
 /// The media type.
 pub const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -9,11 +11,15 @@ pub fn wants_plain(accept: &str) -> bool {
 }
 
 /// The same metrics in the older format: there the name of a counter ends with `_total` in its description, too, and there is no unit and
-/// no end.
+/// no end. Names of Octet's own have no colon, which `promtool check metrics` wants; vLLM's keep theirs, as clients look for them.
 pub fn plain(text: &str) -> String {
-    let is_counter = |name: &str| text.contains(&format!("# TYPE {name} counter\n"));
+    let is_counter = |name: &str| {
+        let name = name.replacen(OWN_PLAIN, OWN, 1);
+        text.contains(&format!("# TYPE {name} counter\n"))
+    };
     let mut out = String::with_capacity(text.len());
     for line in text.lines() {
+        let line = &*without_colon(line);
         let mut words = line.splitn(4, ' ');
         match (words.next(), words.next(), words.next(), words.next()) {
             (Some("#"), Some("EOF"), ..) | (Some("#"), Some("UNIT"), ..) => continue,
@@ -33,6 +39,20 @@ pub fn plain(text: &str) -> String {
     out
 }
 
+/// The beginning of Octet's own names, in OpenMetrics and in the older format.
+const OWN: &str = "octet:";
+const OWN_PLAIN: &str = "octet_";
+
+/// The line with the name of the older format.
+fn without_colon(line: &str) -> Cow<'_, str> {
+    let start =
+        ["# HELP ", "# TYPE ", "# UNIT "].into_iter().find(|start| line.starts_with(start)).unwrap_or("");
+    match line[start.len()..].strip_prefix(OWN) {
+        Some(rest) => format!("{start}{OWN_PLAIN}{rest}").into(),
+        None => line.into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,6 +64,9 @@ mod tests {
         let expected = "# HELP a_total Requests.\n# TYPE a_total counter\na_total{x=\"# EOF\"} 3\n# HELP b_seconds Time.\n\
                         # TYPE b_seconds histogram\nb_seconds_sum 1.0\nb_seconds_count 1\nb_seconds_bucket{le=\"+Inf\"} 1\n";
         assert_eq!(plain(text), expected);
+        let own = "# HELP octet:a A.\n# TYPE octet:a counter\noctet:a_total{x=\"octet:a\"} 1\n# TYPE vllm:b gauge\nvllm:b 1\n# EOF\n";
+        let expected = "# HELP octet_a_total A.\n# TYPE octet_a_total counter\noctet_a_total{x=\"octet:a\"} 1\n# TYPE vllm:b gauge\nvllm:b 1\n";
+        assert_eq!(plain(own), expected);
         assert!(wants_plain("text/plain;version=0.0.4;q=0.5") && !wants_plain("*/*"));
         assert!(!wants_plain(
             "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"

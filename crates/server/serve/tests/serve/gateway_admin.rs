@@ -1,8 +1,8 @@
 //! `/key/...`, `/user/...`, `/team/...` and `/spend/...`: who may manage, what is held to, and what of a wish is refused. (`gateway_clients.rs` has
 //! LiteLLM's client ask.)
 
-use crate::common::upstream::Upstream;
-use crate::common::{Fixture, chat, read, with};
+use crate::common::upstream::{Step, Upstream, says};
+use crate::common::{Fixture, PATIENCE, chat, read, with};
 use octet_keys::{Draft, KeyId, Member, OwnerKind, Store};
 use serde_json::{Value, json};
 
@@ -384,13 +384,73 @@ async fn the_admin_page_is_served_if_a_key_protects_it() {
     );
     let d = &status["deployments"][0];
     assert_eq!(
-        (&d["group"], &d["model"], &d["state"], &d["loaded"]),
-        (&json!("m"), &json!("x"), &json!("ready"), &Value::Null)
+        (&d["group"], &d["model"], &d["state"], &d["loaded"], &d["has_answered"]),
+        (&json!("m"), &json!("x"), &json!("ready"), &Value::Null, &json!(false))
     );
     assert!(!status.to_string().contains(&up.base), "addresses are not told: {status}");
     let (open, _folder) = fixture(&up, "").await;
     let (status, said) = read(open.client.get(open.url("/admin")).send().await.expect("an answer")).await;
     assert!(status == 404 && said.to_string().contains("general_settings.master_key"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_are_listed_while_they_run_and_afterwards() {
+    let (open, gate) = tokio::sync::watch::channel(false);
+    let up = Upstream::start(move |seen| {
+        let mut steps = vec![Step::Wait(gate.clone())];
+        steps.extend(says(seen, "Hi"));
+        steps
+    })
+    .await;
+    let (f, _folder) = fixture(&up, KEYS).await;
+    let (_, made) = post(&f, "sk-master", "/key/generate", &json!({"key_alias": "alice"})).await;
+    let key = made["key"].as_str().expect("a key").to_string();
+    let body = with(&chat("Hello"), json!({"model": "m", "user": "u-1"}));
+    let request = f.request("/v1/chat/completions", &body).bearer_auth(&key);
+    let running = tokio::spawn(async move { read(request.send().await.expect("an answer")).await.0 });
+    f.until("it is sent", || up.seen().len() == 1).await;
+    let listed = async |query: &str| get(&f, "sk-master", &format!("/admin/requests{query}")).await;
+    let (_, now) = listed("").await;
+    assert_eq!((now["running"].as_array().map(Vec::len), &now["ended"]), (Some(1), &json!([])), "{now}");
+    let r = &now["running"][0];
+    assert_eq!(
+        (&r["key"], &r["user"], &r["requested"], &r["status"]),
+        (&json!("alice"), &json!("u-1"), &json!("m"), &Value::Null),
+        "{r}"
+    );
+    open.send(true).expect("the provider waits");
+    assert_eq!(running.await.expect("no panic"), 200);
+    assert_eq!(post(&f, "sk-wrong", "/v1/chat/completions", &body).await.0, 401);
+    let began = std::time::Instant::now();
+    let ended = loop {
+        let (_, now) = listed("").await;
+        if now["ended"].as_array().is_some_and(|all| all.len() == 2) {
+            assert_eq!(now["running"], json!([]));
+            break now["ended"].clone();
+        }
+        assert!(began.elapsed() < PATIENCE, "{now}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    };
+    let facts = |r: &Value| {
+        let fields = [
+            "status",
+            "key",
+            "requested",
+            "model",
+            "prompt_tokens",
+            "completion_tokens",
+            "cost_usd",
+            "error",
+        ];
+        Value::from(fields.map(|field| r[field].clone()).to_vec())
+    };
+    assert_eq!(facts(&ended[0]), json!([401, null, null, null, 0, 0, null, "invalid_api_key"]));
+    assert_eq!(facts(&ended[1]), json!([200, "alice", "m", "x", 7, 2, 0.07, null]));
+    assert!(ended[1]["deployment"].is_string() && ended[1]["ttft_ms"].is_number(), "{ended}");
+    assert_eq!(listed("?limit=1").await.1["ended"].as_array().map(Vec::len), Some(1));
+    assert_eq!(listed("?limit=many").await.0, 400);
+    assert_eq!(get(&f, &key, "/admin/requests").await.0, 403);
+    assert_eq!(get(&f, "sk-master", "/admin/status").await.1["deployments"][0]["has_answered"], true);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -410,4 +470,64 @@ async fn spend_is_reported_by_tag() {
     assert_eq!(get(&f, "sk-master", "/spend/tags?end_date=2020-01-01").await.1, json!([]));
     assert_eq!(get(&f, key, "/spend/tags").await.0, 403);
     assert_eq!(get(&f, "sk-master", "/spend/tags?start_date=soon").await.0, 400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn end_users_have_budgets() {
+    let up = Upstream::saying("Hi").await;
+    let (f, _folder) = fixture(&up, &format!("{KEYS}litellm_settings: {{max_end_user_budget: 0.1}}\n")).await;
+    let (_, made) = post(&f, "sk-master", "/key/generate", &json!({})).await;
+    let key = made["key"].as_str().expect("a key");
+    let ask = async |key: &str, user: &str| {
+        let body = with(&chat("Hello"), json!({"model": "m", "user": user}));
+        post(&f, key, "/v1/chat/completions", &body).await
+    };
+    // Seven cents each: the second begins below the budget.
+    assert_eq!([ask(key, "ann").await.0, ask(key, "ann").await.0], [200, 200]);
+    let (status, refused) = ask(key, "ann").await;
+    assert!(status == 429 && refused.to_string().contains("the end user of"), "{refused}");
+    // Whoever asks for it, and nobody else.
+    assert_eq!(ask("sk-master", "ann").await.0, 429);
+    assert_eq!(ask(key, "bob").await.0, 200);
+    assert_eq!(post(&f, key, "/v1/chat/completions", &with(&chat("Hi"), json!({"model": "m"}))).await.0, 200);
+    let info = async |user: &str| get(&f, "sk-master", &format!("/customer/info?end_user_id={user}")).await;
+    let began = std::time::Instant::now();
+    while info("bob").await.0 != 200 {
+        assert!(began.elapsed() < PATIENCE, "it is not written");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let (_, ann) = info("ann").await;
+    assert_eq!(
+        (&ann["spend"], &ann["litellm_budget_table"]["max_budget"]),
+        (&json!(0.14), &json!(0.1)),
+        "{ann}"
+    );
+    let manage = async |path: &str, body: Value| post(&f, "sk-master", path, &body).await;
+    assert_eq!(manage("/customer/update", json!({"user_id": "ann", "max_budget": 1})).await.0, 200);
+    assert_eq!(ask(key, "ann").await.0, 200);
+    let (status, made) = manage(
+        "/customer/new",
+        json!({"user_id": "carl", "alias": "C", "max_budget": 5, "budget_duration": "1d"}),
+    )
+    .await;
+    assert_eq!(
+        (status, &made["alias"], &made["litellm_budget_table"]["budget_duration"]),
+        (200, &json!("C"), &json!("1d"))
+    );
+    assert_eq!(manage("/end_user/new", json!({"user_id": "carl"})).await.0, 400);
+    let (status, blocked) = manage("/customer/block", json!({"user_ids": ["carl", "dora"]})).await;
+    assert_eq!((status, blocked["blocked_users"].as_array().map(Vec::len)), (200, Some(2)), "{blocked}");
+    assert_eq!([ask(key, "carl").await.0, ask(key, "dora").await.0], [401, 401]);
+    assert_eq!(manage("/customer/unblock", json!({"user_ids": ["dora"]})).await.0, 200);
+    assert_eq!(ask(key, "dora").await.0, 200);
+    let (_, all) = get(&f, "sk-master", "/customer/list").await;
+    let names: Vec<&str> =
+        all.as_array().expect("a list").iter().filter_map(|u| u["user_id"].as_str()).collect();
+    assert_eq!(names, ["ann", "bob", "carl", "dora"]);
+    assert_eq!(
+        manage("/customer/delete", json!({"user_ids": ["carl", "dora"]})).await.1,
+        json!({"deleted_customers": 2})
+    );
+    assert_eq!(info("carl").await.0, 404);
+    assert_eq!(get(&f, key, "/customer/list").await.0, 403);
 }

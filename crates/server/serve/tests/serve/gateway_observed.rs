@@ -3,7 +3,7 @@
 use octet_keys::{Limits, Store};
 use serde_json::{Value, json};
 
-use crate::common::upstream::{Upstream, answer};
+use crate::common::upstream::{Upstream, answer, says};
 use crate::common::{Fixture, PATIENCE, chat, read, with};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -50,23 +50,40 @@ general_settings: {{master_key: sk-master}}\nkeys: {{database: '{database}'}}\n"
     let (kind, plain) = metrics("text/plain; version=0.0.4").await;
     assert_eq!(kind, "text/plain; version=0.0.4; charset=utf-8");
     for line in [
-        "octet:refused_requests_total{reason=\"model\",key=\"alice\"} 1",
-        "octet:refused_requests_total{reason=\"rpm\",key=\"alice\"} 1",
-        "octet:refused_requests_total{reason=\"unknown_key\",key=\"\"} 1",
-        "octet:refused_requests_total{reason=\"no_key\",key=\"\"} 2",
-        "octet:key_requests_total{key=\"alice\"} 2",
+        "octet_refused_requests_total{reason=\"model\",key=\"alice\"} 1",
+        "octet_refused_requests_total{reason=\"rpm\",key=\"alice\"} 1",
+        "octet_refused_requests_total{reason=\"unknown_key\",key=\"\"} 1",
+        "octet_refused_requests_total{reason=\"no_key\",key=\"\"} 2",
+        "octet_key_requests_total{key=\"alice\"} 2",
         // Seven and two each, as the provider says.
-        "octet:key_tokens_total{key=\"alice\"} 18",
-        "octet:key_cost_dollars_total{key=\"alice\"} 0.14",
-        "octet:key_requests_total{key=\"master-key\"} 1",
-        "octet:routed_first_seconds_count{deployment=\"one\"} 3",
-        "# TYPE octet:key_requests_total counter",
+        "octet_key_tokens_total{key=\"alice\"} 18",
+        "octet_key_cost_dollars_total{key=\"alice\"} 0.14",
+        "octet_key_requests_total{key=\"master-key\"} 1",
+        "octet_routed_first_seconds_count{deployment=\"one\"} 3",
+        "# TYPE octet_key_requests_total counter",
     ] {
         assert!(plain.lines().any(|l| l == line), "{line} is not in\n{plain}");
     }
     assert!(!plain.contains("# EOF") && !plain.contains("# UNIT"));
     let (kind, open) = metrics("*/*").await;
     assert!(kind.starts_with("application/openmetrics-text") && open.ends_with("# EOF\n"));
+    assert!(open.contains("\noctet:key_requests_total{key=\"alice\"} 2\n"), "{open}");
+    promtool_passes(&plain);
+}
+
+/// Prometheus' own judgement of names and descriptions.
+fn promtool_passes(metrics: &str) {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+    let mut promtool = Command::new("promtool");
+    promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let Ok(mut promtool) = promtool.spawn() else {
+        return octet_testkit::skipped("needs promtool (Debian's package prometheus)");
+    };
+    promtool.stdin.take().expect("a pipe").write_all(metrics.as_bytes()).expect("it reads");
+    let said = promtool.wait_with_output().expect("it ends");
+    let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    assert!(said.status.success() && out.is_empty() && err.is_empty(), "{out}{err}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -158,4 +175,80 @@ hooks: [{{url: '{}/check', fail: {fail}}}]\n",
         assert_eq!(up.seen().len(), many, "nothing is sent");
         assert_eq!(ask("/v1/chat/completions", question("broken")).await.0, status);
     }
+}
+
+/// A hook that refuses answers with "forbidden", blackens "secret", and breaks at "broken".
+async fn answer_hook() -> Upstream {
+    Upstream::start(|seen| {
+        let text = seen.body["body"].to_string();
+        match text {
+            text if text.contains("forbidden") => answer("200 OK", &json!({"refuse": "it is forbidden"})),
+            text if text.contains("broken") => answer("500 Internal Server Error", &json!({})),
+            text if text.contains("secret") => {
+                let body: Value = serde_json::from_str(&text.replace("secret", "******")).expect("JSON");
+                answer("200 OK", &json!({"body": body}))
+            }
+            _ => answer("200 OK", &json!({})),
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hooks_see_change_and_refuse_answers_in_every_dialect() {
+    // The provider repeats what the user says.
+    let up = Upstream::start(|seen| {
+        let said = seen.body["messages"].as_array().and_then(|all| all.last()).expect("a message");
+        let text = said["content"].as_str().or(said["content"][0]["text"].as_str()).unwrap_or_default();
+        says(seen, text)
+    })
+    .await;
+    let hook = answer_hook().await;
+    let text = format!(
+        "model_list: [{{model_name: m, litellm_params: {{model: hosted_vllm/x, api_base: '{}/v1'}}}}]
+hooks: [{{url: '{}/check', on: response}}]\n",
+        up.base, hook.base
+    );
+    let f = Fixture::routed(&text).await;
+    let messages = |text: &str| json!([{"role": "user", "content": text}]);
+    let paths = [
+        ("/v1/chat/completions", "messages"),
+        ("/v1/messages", "messages"),
+        ("/v1/responses", "input"),
+        ("/api/chat", "messages"),
+        ("/v1beta/models/m:generateContent", "contents"),
+        ("/v1beta/models/m:streamGenerateContent?alt=sse", "contents"),
+    ];
+    for (path, field) in paths {
+        for stream in [false, true] {
+            let ask = async |text: &str| {
+                let mut body = match field {
+                    "contents" => json!({"contents": [{"role": "user", "parts": [{"text": text}]}]}),
+                    _ => json!({"model": "m", "max_tokens": 9, "stream": stream, field: messages(text)}),
+                };
+                if field == "input" {
+                    body.as_object_mut().expect("an object").remove("max_tokens");
+                }
+                let answer = f.send(path, &body).await;
+                (answer.status().as_u16(), answer.text().await.expect("an answer that ends well"))
+            };
+            let (status, said) = ask("Hello").await;
+            assert!(status == 200 && said.contains("Hello"), "{path}: {said}");
+            let seen = hook.last().body;
+            assert_eq!((&seen["on"], seen["body"].is_object()), (&json!("response"), true), "{path}: {seen}");
+            assert!(seen["request"].to_string().contains("Hello"), "{path}: {seen}");
+            let (status, said) = ask("a secret!").await;
+            assert!(
+                status == 200 && said.contains("a ******!") && !said.contains("secret"),
+                "{path}: {said}"
+            );
+            let (status, said) = ask("forbidden").await;
+            assert!(status == 403 && said.contains("it is forbidden"), "{path}: {said}");
+            let (status, said) = ask("broken").await;
+            assert!(status == 503 && !said.contains("broken"), "{path}: {said}");
+        }
+    }
+    // The provider's own fields stay in whole answers.
+    let whole = f.ok("/v1/chat/completions", &with(&chat("a secret"), json!({"model": "m"}))).await;
+    assert_eq!((&whole["id"], &whole["usage"]["total_tokens"]), (&json!("x"), &json!(9)), "{whole}");
 }

@@ -16,5 +16,5 @@ pub use input_items::{InputItems, PageQuery};
 pub use reader::{ResponseReader, events};
 pub use request::{parse, parse_with};
 pub use response::response;
-pub use stored::{conversation, deleted, follow, input_len, output_items, references, response_of};
+pub use stored::{bare, conversation, deleted, follow, input_len, output_items, referenced, response_of};
 pub use stream::ResponseWriter;

@@ -1,10 +1,10 @@
 //! Responses stored for a later `previous_response_id`. Called by the server, which stores them.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
-use serde::de::{self, IgnoredAny, SeqAccess, Visitor};
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer as _};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -56,29 +56,34 @@ pub fn output_items(body: &[u8]) -> HashMap<String, Value> {
     output.into_iter().filter_map(|item| Some((item["id"].as_str()?.to_string(), item))).collect()
 }
 
-/// Whether an item that `is_kept` knows is referred to in the body of a request. Nothing is stored of the others, and reading ends
-/// with the first.
-pub fn references(body: &[u8], is_kept: impl Fn(&str) -> bool) -> bool {
+/// The ids (without `resp_`) of all responses that the body of a request may refer to: as its `previous_response_id`, or by their items.
+pub fn referenced(body: &[u8]) -> BTreeSet<String> {
     #[derive(Deserialize)]
     struct Body<'a> {
-        #[serde(borrow)]
-        input: &'a RawValue,
+        #[serde(borrow, default)]
+        input: Option<&'a RawValue>,
+        #[serde(default)]
+        previous_response_id: Option<String>,
     }
-    let Ok(body) = serde_json::from_slice::<Body>(body) else { return false };
-    let mut found = false;
-    let search = Search { is_kept, found: &mut found };
-    // It fails where the search ends, and if the input is a text.
-    let _ = serde_json::Deserializer::from_str(body.input.get()).deserialize_seq(search);
+    let mut found = BTreeSet::new();
+    let Ok(body) = serde_json::from_slice::<Body>(body) else { return found };
+    found.extend(body.previous_response_id.map(|id| bare(&id).to_string()));
+    if let Some(input) = body.input {
+        // It fails if the input is a text.
+        let _ = serde_json::Deserializer::from_str(input.get()).deserialize_seq(Search(&mut found));
+    }
     found
 }
 
-/// Searches a list of items.
-struct Search<'f, F> {
-    is_kept: F,
-    found: &'f mut bool,
+/// The id of a response without its prefix.
+pub fn bare(id: &str) -> &str {
+    id.strip_prefix("resp_").unwrap_or(id)
 }
 
-impl<'de, F: Fn(&str) -> bool> Visitor<'de> for Search<'_, F> {
+/// Collects the responses that a list of items refers to.
+struct Search<'f>(&'f mut BTreeSet<String>);
+
+impl<'de> Visitor<'de> for Search<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -87,10 +92,7 @@ impl<'de, F: Fn(&str) -> bool> Visitor<'de> for Search<'_, F> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         while let Some(item) = items.next_element::<Item>()? {
-            if item.reference().is_some_and(&self.is_kept) {
-                *self.found = true;
-                return Err(de::Error::custom("found"));
-            }
+            self.0.extend(item.reference().and_then(response_of).map(str::to_string));
         }
         Ok(())
     }

@@ -52,6 +52,11 @@ impl Changes<'_, '_> {
         if kind == OwnerKind::User { self.check_email(id) } else { Ok(()) }
     }
 
+    /// Whether there is an end user with this name.
+    pub fn has_end_user(&self, id: &str) -> bool {
+        self.0.has_owner(OwnerKind::EndUser, id)
+    }
+
     /// Makes a user who is not there yet, as `rules` say; says whether that was so. Nobody looks whether another one has the address.
     pub fn ensure_user(&mut self, id: &str, email: Option<&str>, rules: &KeyRules) -> Result<bool, ApiError> {
         if self.0.has_owner(OwnerKind::User, id) {

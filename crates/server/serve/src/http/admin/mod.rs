@@ -6,9 +6,11 @@
 //! | `keys` | `/key/...` |
 //! | `users` | `/user/...` |
 //! | `teams` | `/team/...` |
+//! | `customers` | `/customer/...`, `/end_user/...` |
 //! | `cache` | `/cache/...` |
 //! | `spend` | `/spend/...`, `/global/spend/report` |
 //! | `status` | `/admin/status`; the page itself is `page`'s |
+//! | `requests` | `/admin/requests` |
 //! | `settings` | the fields of requests that create or change a key, a user or a team |
 //! | `rules` | defaults and upper bounds for new keys, from the configuration |
 //! | `shapes` | keys, users and teams in LiteLLM's JSON shapes |
@@ -18,7 +20,9 @@
 mod access;
 mod cache;
 mod changes;
+mod customers;
 mod keys;
+mod requests;
 mod rules;
 mod settings;
 mod shapes;
@@ -37,10 +41,14 @@ use crate::app::App;
 
 /// The endpoints.
 pub fn routes() -> Router<Arc<App>> {
-    let page = Router::new().route("/admin", get(page::admin)).route("/admin/status", get(status::status));
+    let page = Router::new()
+        .route("/admin", get(page::admin))
+        .route("/admin/status", get(status::status))
+        .route("/admin/requests", get(requests::requests));
     page.merge(keys::routes())
         .merge(users::routes())
         .merge(teams::routes())
+        .merge(customers::routes())
         .merge(spend::routes())
         .merge(cache::routes())
 }

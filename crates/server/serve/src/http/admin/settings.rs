@@ -12,6 +12,7 @@ pub enum Entity {
     Key,
     User,
     Team,
+    EndUser,
 }
 
 /// The requested state.
@@ -107,7 +108,9 @@ impl Settings {
             (Entity::Key, "key_alias") => self.name = text()?,
             (Entity::Key, "user_id") => self.profile.user = text()?,
             (Entity::Key, "team_id") => self.profile.team = text()?,
-            (Entity::User, "user_alias" | "user_email" | "user_role") | (Entity::Team, "team_alias") => {
+            (Entity::EndUser, "user_alias")
+            | (Entity::User, "user_alias" | "user_email" | "user_role")
+            | (Entity::Team, "team_alias") => {
                 self.about(name, text()?.map(Value::from));
                 if name == "user_role" && value.as_str().is_some_and(|role| role.starts_with("proxy_admin")) {
                     self.notes
@@ -146,6 +149,7 @@ impl Settings {
             Entity::Key => "keys",
             Entity::User => "users",
             Entity::Team => "teams",
+            Entity::EndUser => "end users",
         };
         let what = format!("'{}' is not supported for {whose} here: leave it out", shortened(name));
         Err(wrong(name, what))

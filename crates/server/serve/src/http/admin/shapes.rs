@@ -61,6 +61,35 @@ pub fn team(t: &KeyInfo) -> Map<String, Value> {
     out
 }
 
+/// An end user.
+pub fn end_user(u: &KeyInfo) -> Map<String, Value> {
+    let limits = limits(u);
+    let budget = [
+        "max_budget",
+        "budget_duration",
+        "budget_reset_at",
+        "rpm_limit",
+        "tpm_limit",
+        "max_parallel_requests",
+    ];
+    let budget: Map<String, Value> = budget
+        .iter()
+        .map(|name| (name.to_string(), limits.get(*name).cloned().unwrap_or_default()))
+        .collect();
+    let mut out = Map::new();
+    let more = json!({
+        "user_id": u.name,
+        "alias": u.profile.about.get("user_alias").cloned().unwrap_or_default(),
+        "spend": u.spent.dollars(),
+        "blocked": u.profile.blocked,
+        "allowed_model_region": null,
+        "default_model": null,
+        "litellm_budget_table": budget,
+    });
+    add(&mut out, more);
+    out
+}
+
 /// The valid keys of a user or a team.
 pub fn keys_of(store: &Store, kind: OwnerKind, id: &str) -> Vec<Value> {
     let is_its = |k: &&KeyInfo| k.revoked.is_none() && owner(k, kind) == Some(id);
@@ -72,6 +101,7 @@ pub fn owner(key: &KeyInfo, kind: OwnerKind) -> Option<&str> {
     match kind {
         OwnerKind::User => key.profile.user.as_deref(),
         OwnerKind::Team => key.profile.team.as_deref(),
+        OwnerKind::EndUser => None,
     }
 }
 

@@ -74,6 +74,8 @@ export interface Deployment {
   deployment: string;
   model: string;
   state: "ready" | "trial" | "cooling" | "unhealthy";
+  /** It has answered, or passed a health check. */
+  has_answered: boolean;
   cooling_s: number;
   in_flight: number;
   requests: number;
@@ -93,6 +95,33 @@ export interface Status {
   budget: { spend: number; max_budget: number; budget_reset_at: string | null } | null;
   deployments: Deployment[];
   left_out: { group: string; reason: string }[];
+}
+
+/** A request for a model: names, times, tokens and costs. */
+export interface Request {
+  id: string;
+  began_ms: number;
+  path: string;
+  /** null while it runs. */
+  status: number | null;
+  duration_ms: number;
+  ttft_ms: number | null;
+  key: string | null;
+  user: string | null;
+  requested: string | null;
+  model: string | null;
+  deployment: string | null;
+  route: string | null;
+  prompt_tokens: number;
+  cached_tokens: number;
+  completion_tokens: number;
+  cost_usd: number | null;
+  error: string | null;
+}
+
+export interface Requests {
+  running: Request[];
+  ended: Request[];
 }
 
 export interface Day {

@@ -4,6 +4,7 @@ import { chosen, language, LANGUAGES, type Language } from "../language.ts";
 import { Keys, Teams, Users } from "./entities.tsx";
 import { t } from "./i18n.ts";
 import { Models } from "./models.tsx";
+import { Requests } from "./requests.tsx";
 import { Spend } from "./spend.tsx";
 import { error, isIn, logIn, logOut, said, status, view, VIEWS } from "./state.ts";
 
@@ -46,7 +47,7 @@ export function App() {
     document.title = isIn.value ? `${t(`view.${view.value}`)} · ${t("title")}` : t("title");
   });
   if (!isIn.value) return <LogIn />;
-  const needsKeys = view.value !== "models" && !status.value?.has_keys;
+  const needsKeys = view.value !== "models" && view.value !== "requests" && !status.value?.has_keys;
   return (
     <>
       <a class="hidden skip" href="#content" onClick={e => { e.preventDefault(); document.getElementById("content")?.focus(); }}>{t("skip")}</a>
@@ -63,7 +64,7 @@ export function App() {
         <h1>{t(`view.${view.value}`)}</h1>
         {error.value && <p class="error" role="alert">{error.value}</p>}
         <p class="hidden" role="status">{said.value}</p>
-        {needsKeys ? <p>{t("noKeys")}</p> : view.value === "models" ? <Models /> : view.value === "keys" ? <Keys /> : view.value === "users" ? <Users /> : view.value === "teams" ? <Teams /> : <Spend />}
+        {needsKeys ? <p>{t("noKeys")}</p> : view.value === "models" ? <Models /> : view.value === "requests" ? <Requests /> : view.value === "keys" ? <Keys /> : view.value === "users" ? <Users /> : view.value === "teams" ? <Teams /> : <Spend />}
       </main>
     </>
   );

@@ -9,7 +9,7 @@ function stateOf(d: Deployment): { text: string; tone: "good" | "dim" | "bad" } 
   if (d.state === "cooling") return { text: t("state.cooling", { s: number(d.cooling_s) }), tone: "bad" };
   if (d.state === "unhealthy") return { text: t("state.unhealthy"), tone: "bad" };
   if (d.state === "trial") return { text: t("state.trial"), tone: "dim" };
-  if (d.loaded === null) return { text: t("state.ready"), tone: "good" };
+  if (d.loaded === null) return d.has_answered ? { text: t("state.ready"), tone: "good" } : { text: t("state.untried"), tone: "dim" };
   if (d.loaded >= 1) return { text: t("state.loaded"), tone: "good" };
   return { text: d.loaded > 0 ? t("state.loading", { n: number(d.loaded * 100) }) : t("state.unloaded"), tone: "dim" };
 }
@@ -19,12 +19,12 @@ const of = (used: number, limit: number | null) => (limit === null ? number(used
 export function Models() {
   const s = status.value;
   if (!s) return null;
-  const ill = s.deployments.filter(d => d.state === "cooling" || d.state === "unhealthy").length;
+  const well = s.deployments.filter(d => stateOf(d).tone === "good").length;
   return (
     <>
       <dl class="figures">
         <div><dt>{t("models.busy")}</dt><dd>{number(s.busy)}</dd></div>
-        <div><dt>{t("models.healthy")}</dt><dd>{t("of", { used: number(s.deployments.length - ill), limit: number(s.deployments.length) })}</dd></div>
+        <div><dt>{t("models.healthy")}</dt><dd>{t("of", { used: number(well), limit: number(s.deployments.length) })}</dd></div>
         <div><dt>{t("models.requests")}</dt><dd>{number(s.deployments.reduce((sum, d) => sum + d.requests, 0))}</dd></div>
         <div><dt>{t("models.tokens")}</dt><dd>{number(s.deployments.reduce((sum, d) => sum + d.tokens, 0))}</dd></div>
         {s.budget && (
@@ -50,7 +50,7 @@ export function Models() {
               return (
                 <tr key={d.deployment}>
                   <th scope="row">{d.group}</th>
-                  <td>{d.model}</td>
+                  <td>{d.model}<small class="id">{d.deployment}</small></td>
                   <td><span class={`state ${tone}`}>{text}</span></td>
                   <td class="right">{of(d.in_flight, d.max_parallel)}</td>
                   <td class="right">{of(d.requests, d.rpm)}</td>

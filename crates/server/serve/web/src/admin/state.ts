@@ -1,13 +1,13 @@
 // What the operator's page shows, and when it is asked for again.
 import { effect, signal } from "@preact/signals";
 import { chosen, type Language } from "../language.ts";
-import { ask, listKeys, listTeams, listUsers, masterKey, ServerError, type Day, type Status, type Team, type User, type VirtualKey } from "./api.ts";
+import { ask, listKeys, listTeams, listUsers, masterKey, ServerError, type Day, type Requests, type Status, type Team, type User, type VirtualKey } from "./api.ts";
 
-export const VIEWS = ["models", "keys", "users", "teams", "spend"] as const;
+export const VIEWS = ["models", "requests", "keys", "users", "teams", "spend"] as const;
 export type View = (typeof VIEWS)[number];
 
 const LANGUAGE = "octet.admin.language";
-/** How often the models are looked at. */
+/** How often the models and the requests are looked at. */
 const EVERY_MS = 3000;
 
 export const view = signal<View>("models");
@@ -16,6 +16,7 @@ export const error = signal("");
 /** What a screen reader is told. */
 export const said = signal("");
 export const status = signal<Status | null>(null);
+export const requests = signal<Requests>({ running: [], ended: [] });
 export const keys = signal<VirtualKey[]>([]);
 export const users = signal<User[]>([]);
 export const teams = signal<Team[]>([]);
@@ -37,6 +38,7 @@ export async function attempt(work: () => Promise<void>): Promise<boolean> {
 
 async function readStatus() {
   status.value = await ask<Status>("admin/status");
+  if (view.value === "requests") requests.value = await ask<Requests>("admin/requests");
 }
 
 /** Tries a key, and keeps it for this tab if it is the server's own. */
@@ -55,6 +57,7 @@ export function logOut() {
   loads++;
   for (const list of [keys, users, teams, days]) list.value = [];
   status.value = null;
+  requests.value = { running: [], ended: [] };
   error.value = "";
 }
 
@@ -95,10 +98,10 @@ export function start() {
   go();
   addEventListener("hashchange", () => {
     go();
-    if (isIn.value) void attempt(load);
+    if (isIn.value) void attempt(view.value === "requests" ? readStatus : load);
   });
   if (masterKey.get()) void logIn(masterKey.get());
   setInterval(() => {
-    if (isIn.value && view.value === "models" && !document.hidden) void attempt(readStatus);
+    if (isIn.value && (view.value === "models" || view.value === "requests") && !document.hidden) void attempt(readStatus);
   }, EVERY_MS);
 }
