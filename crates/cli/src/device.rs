@@ -246,6 +246,12 @@ impl DeviceFlags {
         machine: Option<u64>,
         is_checked: bool,
     ) -> Result<Option<Placement>> {
+        if wanted.report.config.encoder().is_some() {
+            if !matches!(self.device, DeviceName::Auto | DeviceName::Cpu) {
+                note!("note: {}: encoders run on the processor", wanted.report.origin);
+            }
+            return Ok(None);
+        }
         let exact = wanted.options.cpu.exact;
         if exact && self.device == DeviceName::Auto {
             return Ok(None);

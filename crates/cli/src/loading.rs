@@ -49,6 +49,7 @@ pub fn load_to_score(
 /// Chooses the devices, and fails if the models do not fit.
 fn check(model: &octet_weights::Model, args: &EngineArgs, variants: &mut [Options]) -> anyhow::Result<()> {
     let report = Report::new(model)?;
+    variants.iter_mut().for_each(|options| *options = options.for_config(&report.config));
     let made_for = report.config.context_length;
     let context = variants.first().map_or(0, |options| options.context_for(made_for));
     if context > made_for {

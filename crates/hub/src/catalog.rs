@@ -113,6 +113,16 @@ pub const CATALOG: &[CatalogEntry] = &[
     model("llama3.2:1b", "bartowski/Llama-3.2-1B-Instruct-GGUF", "Q4_K_M"),
     model("llama3.2:3b", "bartowski/Llama-3.2-3B-Instruct-GGUF", "Q4_K_M"),
     model("mixtral:8x7b", "MaziyarPanahi/Mixtral-8x7B-Instruct-v0.1-GGUF", "Q4_K_M"),
+    // Embeddings and rerankers.
+    model("embeddinggemma:300m", "ggml-org/embeddinggemma-300M-GGUF", "Q8_0"),
+    model("qwen3-embedding:0.6b", "Qwen/Qwen3-Embedding-0.6B-GGUF", "Q8_0"),
+    model("nomic-embed-text:v1.5", "nomic-ai/nomic-embed-text-v1.5-GGUF", "Q8_0"),
+    model("nomic-embed-text:v2-moe", "nomic-ai/nomic-embed-text-v2-moe-GGUF", "Q8_0"),
+    model("bge-m3:567m", "gpustack/bge-m3-GGUF", "Q8_0"),
+    model("bge-reranker-v2-m3:568m", "gpustack/bge-reranker-v2-m3-GGUF", "Q8_0"),
+    model("bge-small-en:v1.5", "CompendiumLabs/bge-small-en-v1.5-gguf", "Q8_0"),
+    model("mxbai-embed-large:335m", "ChristianAzinn/mxbai-embed-large-v1-gguf", "Q8_0"),
+    model("all-minilm:22m", "second-state/All-MiniLM-L6-v2-Embedding-GGUF", "Q8_0"),
 ];
 
 /// Finds a short name: `family:size`, or a family for its first model. Case is ignored.

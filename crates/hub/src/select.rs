@@ -193,7 +193,7 @@ fn by_quant<'a>(models: &'a [Gguf], quant: &str) -> Vec<&'a Gguf> {
 }
 
 /// Files of a model directory besides the weights. All except `config.json` are optional.
-const DIRECTORY_FILES: [&str; 20] = [
+const DIRECTORY_FILES: [&str; 25] = [
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -207,8 +207,13 @@ const DIRECTORY_FILES: [&str; 20] = [
     "chat_template.jinja",
     "chat_template.json",
     "preprocessor_config.json",
-    // How an embedding model pools.
+    // How an embedding model pools, and what is behind that.
+    "modules.json",
     "1_Pooling/config.json",
+    "2_Dense/config.json",
+    "2_Dense/model.safetensors",
+    "3_Dense/config.json",
+    "3_Dense/model.safetensors",
     "LICENSE",
     "model.safetensors.index.json",
     // How the weights are quantised, by several tools.
@@ -315,6 +320,10 @@ mod tests {
             "model-00001-of-00002.safetensors",
             "model.safetensors.index.json",
             "onnx/model.safetensors",
+            "2_Dense/config.json",
+            "2_Dense/model.safetensors",
+            "2_Dense/pytorch_model.bin",
+            "modules.json",
             "tekken.json",
             "tiktoken.model",
             "tokenizer.json",
@@ -325,6 +334,9 @@ mod tests {
                 "tokenizer.json",
                 "tekken.json",
                 "tiktoken.model",
+                "modules.json",
+                "2_Dense/config.json",
+                "2_Dense/model.safetensors",
                 "model.safetensors.index.json",
                 "model-00001-of-00002.safetensors",
                 "model-00002-of-00002.safetensors",

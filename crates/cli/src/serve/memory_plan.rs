@@ -40,6 +40,7 @@ pub struct MemoryPlan {
 impl MemoryPlan {
     /// Completes `options`. `room` is the memory for it; `None` disables the check.
     pub fn new(report: &Report, options: &Options, room: Option<u64>) -> anyhow::Result<Self> {
+        let options = &options.for_config(&report.config);
         report.check_kv(options.kv)?;
         let made_for = report.config.context_length;
         let context = options.context_for(made_for);

@@ -114,6 +114,8 @@ pub struct Batch {
     outputs: Vec<u32>,
     /// Pages that are written to, of each group.
     written: [Vec<u32>; 2],
+    /// The type of each token.
+    types: Vec<u32>,
     /// Coordinates of each token; empty if no token has any.
     turns: Vec<[u32; 3]>,
     /// The positions `[first, end]` of each token's block; empty if no token is in one.
@@ -130,6 +132,7 @@ impl Batch {
             tokens: Vec::with_capacity(tokens),
             positions: Vec::with_capacity(tokens),
             spans: Vec::with_capacity(spans),
+            types: Vec::with_capacity(tokens),
             pages: Vec::with_capacity(pages),
             outputs: Vec::with_capacity(tokens),
             written: [Vec::with_capacity(pages), Vec::with_capacity(pages)],
@@ -150,6 +153,11 @@ impl Batch {
     /// Position of each token in its sequence.
     pub fn positions(&self) -> &[u32] {
         &self.positions
+    }
+
+    /// Type of each token.
+    pub fn types(&self) -> &[u32] {
+        &self.types
     }
 
     /// The sequences, in the order of their tokens.
@@ -191,6 +199,7 @@ impl Batch {
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.positions.clear();
+        self.types.clear();
         self.spans.clear();
         self.pages.clear();
         self.outputs.clear();
@@ -235,6 +244,7 @@ impl Batch {
         self.spans.push(Span { start, len, past, slot, from: slot, pages, windowed, guesses: 0, redo });
         self.tokens.extend_from_slice(tokens);
         self.positions.extend((past..end).map(|p| p as u32));
+        self.types.resize(self.tokens.len(), 0);
         if !self.turns.is_empty() {
             self.turns.extend((past..end).map(|p| [p as u32; 3]));
         }
@@ -270,6 +280,17 @@ impl Batch {
         self.turns.truncate(span.start);
         self.turns.extend(turns);
         assert_eq!(self.turns.len(), self.tokens.len(), "coordinates for each token");
+    }
+
+    /// The types of the tokens of the newest span, which encoders have embeddings for: 1 in the second text of a pair. Without, all are 0.
+    ///
+    /// # Panics
+    /// If there are not as many as tokens.
+    pub fn set_types(&mut self, types: impl Iterator<Item = u32>) {
+        let span = self.spans.last().expect("a span was added");
+        self.types.truncate(span.start);
+        self.types.extend(types);
+        assert_eq!(self.types.len(), self.tokens.len(), "a type for each token");
     }
 
     /// Positions `block` of the newest span's sequence are a block: its tokens see all of it where attention is two-way. Those that this

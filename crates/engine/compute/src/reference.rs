@@ -111,6 +111,11 @@ fn erf(x: f64) -> f64 {
     sum * std::f64::consts::FRAC_2_SQRT_PI
 }
 
+/// `x * (1 + erf(x / sqrt(2))) / 2`
+pub fn gelu(x: f32) -> f32 {
+    (f64::from(x) * 0.5 * (1.0 + erf(f64::from(x) / std::f64::consts::SQRT_2))) as f32
+}
+
 /// An activation of a gate.
 fn activate(act: Act, x: f32) -> f32 {
     match act {
@@ -118,7 +123,7 @@ fn activate(act: Act, x: f32) -> f32 {
         Act::Gelu => {
             x * 0.5 * (1.0 + ((2.0 / std::f32::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh())
         }
-        Act::GeluErf => (f64::from(x) * 0.5 * (1.0 + erf(f64::from(x) / std::f64::consts::SQRT_2))) as f32,
+        Act::GeluErf => gelu(x),
         Act::Relu2 => x.max(0.0).powi(2),
         Act::ClampedSwiglu { alpha, limit } => x.min(limit) * sigmoid(alpha * x.min(limit)),
     }

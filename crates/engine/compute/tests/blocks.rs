@@ -31,7 +31,8 @@ struct Choices {
 }
 
 fn choices() -> impl Strategy<Value = Choices> {
-    let windows = prop::sample::select(vec![Window::All, Window::Last(9), Window::Chunk(32)]);
+    let windows =
+        prop::sample::select(vec![Window::All, Window::Last(9), Window::Chunk(32), Window::Around(7)]);
     let pairings = prop::sample::select(vec![RopePairing::Half, RopePairing::Adjacent]);
     // One block in four reaches over a chunk of attention.
     let block = prop_oneof![3 => 1..90usize, 1 => 500..560usize];

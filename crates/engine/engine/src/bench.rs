@@ -151,6 +151,9 @@ impl<'a> Runner<'a> {
                 let past = seq.tokens.len();
                 seq.tokens.extend((past..past + len).map(|t| token(t, i, vocab)));
                 self.batch.push(&seq.tokens[past..], past, seq.slot, &seq.pages, outputs);
+                if self.model.config().encoder().is_some() {
+                    self.batch.see(past..past + len);
+                }
             }
             self.model.step(&self.batch)?;
             self.steps += 1;

@@ -146,7 +146,7 @@ impl Report {
     pub fn new(model: &octet_weights::Model) -> Result<Self, Error> {
         let config = Config::read(model)?;
         let meta = &model.metadata;
-        let tied = model.info("output.weight").is_none();
+        let tied = model.info("output.weight").is_none() && config.encoder().is_none();
         let groups = groups(model.tensors(), &config, tied);
         let total = |f: fn(&GroupReport) -> u64| groups.iter().map(f).sum();
         Ok(Self {
@@ -177,7 +177,7 @@ impl Report {
 
     /// Fails if the model's heads cannot be stored in these types.
     pub fn check_kv(&self, kv: KvTypes) -> Result<(), Error> {
-        models::check_kv(&self.origin, &self.config, kv)
+        derive::check_kv(&self.origin, &self.config.plan, kv)
     }
 
     /// Bytes of keys and values per position.
@@ -258,7 +258,11 @@ impl Report {
             states: per_slot
                 .saturating_mul(slots.saturating_add(limits.snapshots as u64))
                 .saturating_add(windowed.saturating_mul(kept as u64)),
-            activations: tokens.saturating_add(times(8 * c.vocab, limits.batch_outputs)),
+            activations: match c.encoder() {
+                None => tokens.saturating_add(times(8 * c.vocab, limits.batch_outputs)),
+                // It also has the states after the last norm, twice.
+                Some(_) => tokens.saturating_add(times(8 * c.hidden, limits.batch_tokens)),
+            },
             speculation: guesses.saturating_add(block),
         }
     }

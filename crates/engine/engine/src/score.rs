@@ -6,8 +6,9 @@ use octet_compute::batch::PAGE_TOKENS;
 use crate::Error;
 use crate::engine::Options;
 use crate::experts::ExpertUsage;
+use crate::models::config::Config;
 use crate::models::loader::Progress;
-use crate::models::{self, Limits, Model};
+use crate::models::{Limits, Model};
 use crate::sampler::SamplerError;
 
 /// A model for evaluating texts.
@@ -27,7 +28,12 @@ impl Scorer {
         options: &Options,
         progress: Progress<'_>,
     ) -> Result<Self, Error> {
-        let made_for = models::context_length(file)?;
+        let config = Config::read(file)?;
+        if config.encoder().is_some() {
+            let what = "is an encoder: it gives no probabilities of tokens";
+            return Err(Error::Request(format!("{}: {what}", file.origin)));
+        }
+        let made_for = config.context_length;
         let context = options.context_for(made_for);
         let limits = Limits { page_groups: false, ..options.limits_for(file)? };
         let batch = Batch::with_capacity(limits.batch_outputs, 1, limits.pages);

@@ -11,7 +11,7 @@ pub enum RopePairing {
     Adjacent,
 }
 
-/// The positions that a token attends to, besides none after its own.
+/// The positions that a token attends to: none after its own, unless it sees them in both directions ([`crate::Batch::see`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Window {
     /// All.
@@ -20,15 +20,31 @@ pub enum Window {
     Last(usize),
     /// Those from the last multiple of this number on (Llama 4).
     Chunk(usize),
+    /// Of those that it sees in both directions, the ones at most this far away (encoders).
+    Around(usize),
 }
 
 impl Window {
+    /// Whether positions are never attended to again once it has moved on.
+    pub fn slides(self) -> bool {
+        matches!(self, Self::Last(_) | Self::Chunk(_))
+    }
+
     /// The first position that a token at `position` attends to.
     pub fn first(self, position: usize) -> usize {
         match self {
             Self::All => 0,
             Self::Last(n) => (position + 1).saturating_sub(n),
             Self::Chunk(n) => position - position % n,
+            Self::Around(n) => position.saturating_sub(n),
+        }
+    }
+
+    /// The positions that a token at `position` attends to, if it sees `first..end` in both directions: at least its own.
+    pub fn seen(self, position: usize, [first, end]: [usize; 2]) -> std::ops::Range<usize> {
+        match self {
+            Self::Around(n) => self.first(position).max(first)..end.min(position + n + 1),
+            _ => self.first(position).min(first)..end,
         }
     }
 }

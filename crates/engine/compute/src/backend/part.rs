@@ -4,6 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum Part {
+    Encoder,
     Windows,
     SoftCaps,
     Sinks,
@@ -63,6 +64,7 @@ impl std::fmt::Display for Part {
             Self::ShortConvolution => "short convolutions",
             Self::Images => "images",
             Self::Bounds => "bounded projections",
+            Self::Encoder => "encoders (attention in both directions)",
         })
     }
 }

@@ -129,7 +129,7 @@ pub(super) fn attend(
                 let query = &q[(t * a.heads + h) * stride..][..stride];
                 let n = batch.positions()[t] as usize;
                 let [first, end] = if a.two_way { batch.block_of(t) } else { [n, n + 1] };
-                let positions = a.window.first(n).min(first)..end;
+                let positions = a.window.seen(n, [first, end]);
                 let score = |p| cap(a.scale * dot(&query[..d], &keys[row(p) * d..][..d]), a.softcap);
                 let scores: Vec<f32> = positions.clone().map(score).collect();
                 let sink = a.sinks.as_ref().map_or(f32::NEG_INFINITY, |s| s[h]);

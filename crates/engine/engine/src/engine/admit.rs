@@ -278,6 +278,9 @@ impl Engine {
                 scored: jobs[r.job].prompt_logprobs.is_some() && computed < r.choice.prompt,
             }
         }));
+        if self.rules.is_encoder {
+            return self.plan.share_whole(budget.tokens);
+        }
         self.plan.share(budget);
         images::keep_together(&mut self.plan, &self.running, budget.tokens);
         self.share_guesses(budget);
@@ -364,6 +367,12 @@ impl Engine {
                 tokens = &self.guessed;
             }
             self.batch.push(tokens, computed, r.lease.slot, pages, outputs);
+            if self.rules.is_encoder {
+                self.batch.see(0..end);
+                if !r.choice.types.is_empty() {
+                    self.batch.set_types(r.choice.types.iter().map(|t| u32::from(*t)));
+                }
+            }
             images::place(&r.choice, &mut self.batch, r.first, computed..end + r.guessed);
             self.batch.speculate(r.guessed, r.lease.redo);
         }

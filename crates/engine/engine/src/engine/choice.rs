@@ -46,6 +46,8 @@ pub struct Choice {
     /// The images of the prompt, whose tokens have ids of their own, and their embeddings as far as they are computed.
     pub places: Places,
     pub embeddings: Vec<Option<Arc<Vec<f32>>>>,
+    /// The types of the prompt's tokens; empty: all are 0.
+    pub types: Vec<u8>,
     /// Maximum number of answer tokens.
     pub limit: usize,
     /// Positions of snapshots still ahead, descending.
@@ -125,6 +127,7 @@ impl Choice {
             prompt: tokens.len(),
             tokens,
             embeddings: vec![None; places.all.len()],
+            types: request.types.clone(),
             places: places.clone(),
             limit,
             checkpoints: Vec::new(),

@@ -227,7 +227,10 @@ impl Engine {
             if pooling == Pooling::Mean {
                 state.iter_mut().for_each(|s| *s /= total as f32);
             }
-            job.closed |= job.sink.send(Event::Embedding(state)).is_break();
+            match self.model.pool(&state) {
+                Ok(vector) => job.closed |= job.sink.send(Event::Embedding(vector)).is_break(),
+                Err(e) => return self.device_failed(&e),
+            }
         }
         // A repeated prompt resumes from a state just before its end.
         let near = usize::from(self.cache.needs_snapshots());

@@ -34,7 +34,7 @@ use crate::Error;
 use crate::cache::{Cache, Contents, Found, Lease, TOKENS_MIN, fingerprint};
 pub use crate::cache::{CacheStats, DiskOptions, DiskStats};
 use crate::experts::ExpertUsage;
-use crate::models::{self, Ahead, Model, loader::Progress};
+use crate::models::{self, Ahead, Model, config::Config, loader::Progress};
 use crate::sampler::SamplerParams;
 use crate::tokenizer::Tokenizer;
 use choice::Choice;
@@ -199,6 +199,7 @@ impl Engine {
     ) -> Result<Self, Error> {
         // Checks that can fail at once come first.
         let tokenizer = Tokenizer::from_metadata(&file.metadata)?;
+        let options = &options.for_config(&Config::read(file)?);
         let limits = options.limits_for(file)?;
         let contents = options.disk.as_ref().map(|disk| Contents::new(file, &disk.dir));
         let (load, hash) = (file.size_bytes(), contents.as_ref().map_or(0, Contents::bytes));
@@ -216,6 +217,7 @@ impl Engine {
         options: &Options,
         model: Box<dyn Model>,
     ) -> Result<Self, Error> {
+        let options = &options.for_config(&Config::read(file)?);
         let contents = options.disk.as_ref().map(|disk| Contents::new(file, &disk.dir));
         let tokenizer = Tokenizer::from_metadata(&file.metadata)?;
         Self::assemble(file, options, tokenizer, model, contents, &mut |_| {})
@@ -267,6 +269,7 @@ impl Engine {
             rules: Arc::new(Rules {
                 sampleable,
                 tokenizer,
+                is_encoder: model.config().encoder().is_some(),
                 images: images.as_ref().map(|i| Arc::clone(&i.reader)),
                 sampling,
                 vocab,

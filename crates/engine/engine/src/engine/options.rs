@@ -60,6 +60,8 @@ pub struct Options {
 pub const DEFAULT_CONTEXT: usize = 16_384;
 /// Snapshots that one conversation needs: at its last message, and at the beginning and the end of the answer.
 pub const SNAPSHOTS_SINGLE: usize = 3;
+/// Texts that an encoder computes at once, at least.
+const ENCODED_TEXTS: usize = 32;
 /// Minimum number of prompt tokens in a step with answers.
 pub const MIXED_TOKENS_MIN: usize = 16;
 
@@ -90,6 +92,29 @@ impl Options {
     /// The device.
     pub fn device(&self) -> Device {
         self.device.clone().unwrap_or_else(|| Device::cpu(self.cpu.clone(), self.arbiter.clone()))
+    }
+
+    /// These settings for a model: an encoder computes several texts as a whole in each step, remembers nothing of them, and keeps the keys and
+    /// values of one layer only, so these are exact. Does nothing for other models, or a second time.
+    pub fn for_config(&self, config: &Config) -> Self {
+        let mut options = self.clone();
+        if config.encoder().is_none() {
+            return options;
+        }
+        let mut context = self.context_for(config.context_length);
+        if config.has_context_max() {
+            context = context.min(config.context_length);
+        }
+        options.context = Some(context);
+        options.batch_tokens = self.batch_tokens.max(context);
+        options.max_seqs = self.max_seqs.max(ENCODED_TEXTS);
+        // A page for the rest of each text.
+        options.kv_tokens = Some(options.batch_tokens + options.max_seqs * PAGE_TOKENS);
+        options.kv = KvType::F32.into();
+        options.speculation =
+            speculation::Options { mode: speculation::Mode::Off, ..self.speculation.clone() };
+        options.disk = None;
+        options
     }
 
     /// The context for a model whose own is `made_for`.

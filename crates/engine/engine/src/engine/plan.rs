@@ -43,6 +43,18 @@ impl Plan {
         Self { wants: Vec::with_capacity(seqs), shares: Vec::with_capacity(seqs), ..Self::default() }
     }
 
+    /// The same for texts that are computed as a whole: in the order of admission, those for which there is room. None has more than `budget` tokens.
+    pub fn share_whole(&mut self, budget: usize) {
+        let mut left = budget;
+        self.shares.clear();
+        self.shares.extend(self.wants.iter().map(|w| {
+            let n = if w.tokens <= left { w.tokens } else { 0 };
+            left -= n;
+            n
+        }));
+        (self.decodes, self.prefills) = (0, budget - left);
+    }
+
     /// Computes `shares` for `wants`, in the order of admission.
     pub fn share(&mut self, budget: Budget) {
         let decode = |w: &Want| w.tokens == 1;
@@ -99,6 +111,15 @@ mod tests {
         assert_eq!(shares(&[2000, 1000, 300]), [256, 0, 256]);
         assert_eq!(shares(&[100, 2000, 3000]), [100, 412, 0]);
         assert_eq!(shares(&[1, 2000, 10, 1]), [1, 54, 10, 1]);
+    }
+
+    #[test]
+    fn whole_texts_are_not_cut() {
+        let mut plan = Plan::default();
+        plan.wants.extend([300, 300, 1, 211, 1].map(|tokens| Want { tokens, most: tokens, scored: false }));
+        plan.share_whole(512);
+        assert_eq!(plan.shares, [300, 0, 1, 211, 0]);
+        assert_eq!((plan.decodes, plan.prefills), (0, 512));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::line_limits::LineLimits;
 use crate::Error;
 use crate::detokenizer::ControlTokens;
 use crate::error::count_tokens;
+pub use crate::models::plan::Pooling;
 use crate::sampler::SamplerParams;
 use crate::tokenizer::Tokenizer;
 use crate::vision::{Places, Reader, Resized};
@@ -51,8 +52,11 @@ pub struct Request {
     /// Report log-probabilities of the prompt's tokens, and of this many most probable alternatives. The prompt is then computed in
     /// full.
     pub prompt_logprobs: Option<usize>,
-    /// Return a pooled hidden state of the prompt; generates nothing.
+    /// Return a pooled hidden state of the prompt; generates nothing. An encoder's last layers are applied to it: what a reranker returns is its
+    /// score.
     pub pooling: Option<Pooling>,
+    /// The type of each token of the prompt, for encoders: 1 in the second text of a pair. Empty: all are 0.
+    pub types: Vec<u8>,
     /// A constraint on the answer.
     pub constraint: Option<Box<dyn Constraint>>,
     /// Ends the answer by its text, besides `stop`; the reason is [`super::Finish::StopString`].
@@ -93,6 +97,7 @@ impl Default for Request {
             shown_tokens: Vec::new(),
             prompt_logprobs: None,
             pooling: None,
+            types: Vec::new(),
             constraint: None,
             end: None,
             thinking: None,
@@ -104,17 +109,6 @@ impl Default for Request {
             routes: false,
         }
     }
-}
-
-/// Pooling of a prompt's hidden states.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pooling {
-    /// The first token's. Only encoders are trained for it: in a causal model the first token cannot see the others.
-    Cls,
-    /// The last token's.
-    Last,
-    /// The mean of all tokens.
-    Mean,
 }
 
 /// A thinking budget: if it is used up before `close` came, `end` is forced.
@@ -217,6 +211,8 @@ pub struct Rules {
     pub(super) guesses: usize,
     /// See `guesses`.
     pub(super) uses_lookup: bool,
+    /// The model is an encoder: it gives vectors or scores, and no text.
+    pub is_encoder: bool,
     /// Reads images; `None`: the model has no tower.
     pub images: Option<Arc<Reader>>,
     /// Bit set of ids that may be sampled.
@@ -255,7 +251,18 @@ impl Rules {
         if let Some(id) = ids.into_iter().flatten().find(|&&id| id as usize >= self.vocab) {
             return Err(invalid(format!("token id {id} is not in the vocabulary of {}", self.vocab)));
         }
+        if self.is_encoder {
+            if request.pooling.is_none() || request.prompt_logprobs.is_some() {
+                let what = "this model gives vectors or scores of texts and cannot write any; use it with /v1/embeddings or /v1/rerank";
+                return Err(invalid(what.into()));
+            }
+            // What a token computes depends on those after it.
+            request.cache = false;
+        }
         let places = self.read_images(&mut request)?;
+        if !request.types.is_empty() && request.types.len() != request.prompt.len() {
+            return Err(invalid("types have to be as many as tokens of the prompt".into()));
+        }
         let prompt = request.prompt.len();
         if prompt == 0 {
             return Err(invalid("the prompt has no tokens".into()));

@@ -8,7 +8,7 @@ use octet_weights::Model;
 use super::architectures::{Architecture, architecture};
 pub use super::keys::CONTEXT_MAX;
 use super::keys::Keys;
-use super::plan::{Attention, Delta, Op, Plan};
+use super::plan::{Attention, Delta, Op, Plan, Pool};
 use super::unread;
 use crate::Error;
 
@@ -53,8 +53,9 @@ impl Config {
     pub fn read(model: &Model) -> Result<Self, Error> {
         let architecture = architecture(model)?;
         let k = Keys::new(model, architecture.name)?;
-        let context_length = k.size("context_length", CONTEXT_MAX)?;
         let plan = (architecture.plan)(&k)?;
+        let positions = plan.embed.positions.as_ref().map_or(usize::MAX, |table| table.shape[0]);
+        let context_length = k.size("context_length", CONTEXT_MAX)?.min(positions);
         let head_dim = attention(&plan).map_or(1, |a| a.k_dim);
         unread::refuse(&k, head_dim, context_length)?;
         let mut recurrent = vec![false; plan.layers];
@@ -73,6 +74,22 @@ impl Config {
             recurrent,
             plan: Arc::new(plan),
         })
+    }
+
+    /// What an encoder has in place of logits: its model gives vectors or scores of texts, and reads each in one step.
+    pub fn encoder(&self) -> Option<&Pool> {
+        self.plan.pool.as_ref()
+    }
+
+    /// Whether there is no longer context than [`Config::context_length`]: positions are learned.
+    pub fn has_context_max(&self) -> bool {
+        self.plan.embed.positions.is_some()
+    }
+
+    /// Length of the vectors that embeddings have.
+    pub fn embedding_length(&self) -> usize {
+        let last = self.encoder().and_then(|pool| pool.layers.last());
+        last.map_or(self.hidden, |layer| layer.matrix.shape[0])
     }
 
     /// The first attention of the model, if it has one.

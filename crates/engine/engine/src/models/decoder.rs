@@ -5,6 +5,8 @@ use octet_compute::backend::{
 };
 use octet_compute::{Batch, Error as BackendError, ExpertCounts};
 
+use super::pool::{Added, PerLayer, Pool};
+
 /// Projections of queries, keys and values.
 #[allow(missing_docs)]
 pub enum Project<B: Backend> {
@@ -74,7 +76,7 @@ pub struct Branch<B: Backend> {
     pub post: Option<Norm<B>>,
 }
 
-/// `h = (h + add * post(sum of branches)) * keep`
+/// `h = norm((h + add * post(sum of branches)) * keep)`
 #[allow(missing_docs)]
 pub struct Block<B: Backend> {
     pub layer: usize,
@@ -82,16 +84,7 @@ pub struct Block<B: Backend> {
     pub post: Option<Norm<B>>,
     pub add: f32,
     pub keep: f32,
-}
-
-/// Embeddings of each layer; see [`super::plan::PerLayer`].
-#[allow(missing_docs)]
-pub struct PerLayer<B: Backend> {
-    pub width: usize,
-    pub table: B::Embedding,
-    pub project: B::Weight,
-    pub norm: Norm<B>,
-    pub scales: [f32; 3],
+    pub norm: Option<Norm<B>>,
 }
 
 /// The multi-token-prediction block (`nextn`): a layer over `fc . [norm(embed(next token)) | norm(hidden)]`.
@@ -130,11 +123,14 @@ pub struct Decoder<B: Backend> {
     pub layers: usize,
     pub embedding: B::Embedding,
     pub embed_scale: f32,
+    pub added: Vec<Added<B>>,
     pub embed_norm: Option<Norm<B>>,
     pub per_layer: Option<PerLayer<B>>,
     pub blocks: Vec<Block<B>>,
     pub norm: Norm<B>,
-    pub head: B::Weight,
+    /// `None` in an encoder.
+    pub head: Option<B::Weight>,
+    pub pool: Option<Pool<B>>,
     pub head_scale: f32,
     pub softcap: Option<f32>,
     pub mtp: Option<Mtp<B>>,
@@ -165,6 +161,8 @@ pub struct Scratch<B: Backend> {
     /// The sum of branches before it is added `[n, hidden]`, and one branch of several; empty if no block needs them.
     sum: B::Buf,
     part: B::Buf,
+    /// Rows of a further table of embeddings.
+    rows: Vec<u32>,
     /// Embeddings of each layer `[n, layers, width]`, their projection, and the width.
     per_layer: B::Buf,
     projected: B::Buf,
@@ -259,6 +257,9 @@ impl<B: Backend> Block<B> {
         }
         if self.keep != 1.0 {
             be.add(n * step.hidden, None, self.keep, &mut s.h);
+        }
+        if let Some(norm) = &self.norm {
+            be.norm(n, None, norm, Out::Write(&mut s.h));
         }
     }
 }
@@ -431,10 +432,11 @@ impl<B: Backend> Decoder<B> {
             mixer_out: be.buf(tokens * w.out)?,
             sum: be.buf(tokens * w.sum)?,
             part: be.buf(tokens * w.part)?,
+            rows: Vec::with_capacity(if self.added.is_empty() { 0 } else { tokens }),
             per_layer: be.buf(tokens * w.per_layer)?,
             projected: be.buf(tokens * w.per_layer)?,
             per_layer_width: self.per_layer.as_ref().map_or(0, |p| p.width),
-            logits: be.buf(outputs * self.vocab)?,
+            logits: be.buf(if self.head.is_some() { outputs * self.vocab } else { 0 })?,
         })
     }
 
@@ -477,8 +479,8 @@ impl<B: Backend> Decoder<B> {
                 probe(be, block.layer + 1, &s.h);
             }
         }
-        if !batch.outputs().is_empty() {
-            be.logits(batch, &s.h, &self.head(&self.norm, &self.head), &mut s.logits);
+        if let Some(head) = self.head.as_ref().filter(|_| !batch.outputs().is_empty()) {
+            be.logits(batch, &s.h, &self.head(&self.norm, head), &mut s.logits);
             if self.picks {
                 be.pick(batch.outputs().len(), &s.logits);
             }
@@ -492,6 +494,7 @@ impl<B: Backend> Decoder<B> {
         if let Some(given) = given {
             given.place(be, 0, Out::Write(&mut s.h));
         }
+        self.added.iter().for_each(|a| a.add(be, batch, &mut s.rows, &mut s.sum, &mut s.h));
         if let Some(norm) = &self.embed_norm {
             be.norm(n, None, norm, Out::Write(&mut s.h));
         }
@@ -541,8 +544,10 @@ impl<B: Backend> Decoder<B> {
         self.mtp_input(mtp, be, s, batch, hidden, work);
         let step = self.step(batch, counts);
         mtp.blocks.iter().for_each(|block| block.forward(be, s, cache, &step));
-        let head = mtp.head.as_ref().filter(|_| own_head).map_or(&self.head, |h| &h.weight);
-        be.logits(batch, &s.h, &self.head(&mtp.norm, head), &mut s.logits);
+        let own = mtp.head.as_ref().filter(|_| own_head).map(|h| &h.weight);
+        if let Some(head) = own.or(self.head.as_ref()) {
+            be.logits(batch, &s.h, &self.head(&mtp.norm, head), &mut s.logits);
+        }
         be.norm(batch.len(), Some(&s.h), &mtp.norm, Out::Write(work));
     }
 

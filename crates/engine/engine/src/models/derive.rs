@@ -10,6 +10,7 @@ use octet_compute::batch::PAGE_TOKENS;
 use super::Limits;
 use super::decoder::Widths;
 use super::plan::*;
+use crate::Error;
 
 impl Op {
     /// What the operation keeps between steps.
@@ -17,7 +18,7 @@ impl Op {
         match self {
             Self::Attention(a) if a.keeps == Keeps::Own => {
                 let v_dim = if matches!(a.project, Project::Latent { .. }) { 0 } else { a.v_dim };
-                let group = if a.window == Window::All { PageGroup::All } else { PageGroup::Windowed };
+                let group = if a.window.slides() { PageGroup::Windowed } else { PageGroup::All };
                 LayerCache::Kv { kv_heads: a.kv_heads, k_dim: a.k_dim, v_dim, group }
             }
             Self::Delta(d) => LayerCache::State {
@@ -78,7 +79,7 @@ impl Caches {
         for (_, op) in plan.ops() {
             if let Op::Attention(a) = op
                 && let Keeps::Of(layer) = a.keeps
-                && a.window == Window::All
+                && !a.window.slides()
             {
                 all.layers[layer] = all.layers[layer].in_group(PageGroup::All);
             }
@@ -110,6 +111,17 @@ impl Caches {
     }
 }
 
+/// Fails if the heads of a plan cannot be stored in these types.
+pub(crate) fn check_kv(origin: &str, plan: &Plan, kv: KvTypes) -> Result<(), Error> {
+    for cache in Caches::new(plan).shape(true) {
+        if let LayerCache::Kv { k_dim, v_dim, .. } = cache {
+            let named = |e| octet_compute::Error(format!("{origin}: {e}"));
+            kv.check(k_dim, v_dim).map_err(named)?;
+        }
+    }
+    Ok(())
+}
+
 /// Whether some layers attend within a window only.
 pub fn has_windows(plan: &Plan) -> bool {
     plan.ops().any(|(_, op)| matches!(op, Op::Attention(a) if a.window != Window::All))
@@ -118,7 +130,7 @@ pub fn has_windows(plan: &Plan) -> bool {
 /// The window of layers with one, the widest of several; `None` without such layers, or if some have windows of another kind.
 pub fn window(plan: &Plan) -> Option<Window> {
     let windows = plan.ops().filter_map(|(_, op)| match op {
-        Op::Attention(a) if a.window != Window::All => Some(a.window),
+        Op::Attention(a) if a.window.slides() => Some(a.window),
         _ => None,
     });
     let mut widest = None;
@@ -136,7 +148,7 @@ pub fn window(plan: &Plan) -> Option<Window> {
 /// Most pages of the positions that a token attends to in a window.
 pub fn pages_of(window: Window) -> usize {
     match window {
-        Window::All => 0,
+        Window::All | Window::Around(_) => 0,
         // They may begin at the end of a page.
         Window::Last(n) => n.saturating_add(PAGE_TOKENS - 2) / PAGE_TOKENS + 1,
         Window::Chunk(n) => n.div_ceil(PAGE_TOKENS) + usize::from(!n.is_multiple_of(PAGE_TOKENS)),
@@ -259,7 +271,8 @@ pub fn widths(plan: &Plan) -> Widths {
     let blocks = || plan.blocks.iter();
     let sums =
         |b: &Block| b.post.is_some() || b.branches.len() > 1 || b.branches.iter().any(|r| r.post.is_some());
-    if blocks().any(sums) {
+    let adds = plan.embed.positions.is_some() || plan.embed.types.is_some();
+    if adds || blocks().any(sums) {
         w.sum = plan.hidden;
     }
     if blocks().any(|b| b.branches.iter().any(|r| r.post.is_some())) {
@@ -283,8 +296,9 @@ pub fn parts(plan: &Plan) -> BTreeSet<Part> {
         needs(Part::ParallelBranches, b.branches.len() > 1);
         needs(Part::Scales, b.add != 1.0 || b.keep != 1.0);
         needs(Part::LayerNorm, b.branches.iter().any(|r| r.pre.as_ref().is_some_and(norm)));
-        needs(Part::PostNorm, b.branches.iter().any(|r| r.pre.is_none()));
+        needs(Part::PostNorm, b.norm.is_some() || b.branches.iter().any(|r| r.pre.is_none()));
     }
+    needs(Part::Encoder, plan.pool.is_some());
     needs(Part::LayerNorm, norm(&plan.head.norm));
     needs(Part::Scales, plan.embed.scale != 1.0 || plan.head.scale != 1.0 || plan.head.softcap.is_some());
     needs(Part::PostNorm, plan.embed.norm.is_some());

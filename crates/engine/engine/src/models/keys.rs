@@ -473,6 +473,8 @@ impl<'a> Keys<'a> {
         Embed {
             table: Tensor::matrix("token_embd", self.vocab, self.hidden),
             scale,
+            positions: None,
+            types: None,
             norm: None,
             per_layer: None,
         }
@@ -499,6 +501,7 @@ impl<'a> Keys<'a> {
             blocks,
             layers: self.layers,
             head: self.head(),
+            pool: None,
             mtp: None,
             further: self.mtp_layers,
             alternating: self.meta.get("octet.gate_up_rows") == Some(&Value::Str("alternating".into())),

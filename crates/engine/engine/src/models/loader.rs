@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use octet_compute::backend::{self as verbs, Backend, SharedExpert};
 use octet_weights::{Matrix, Model};
 
-use super::decoder::{Block, Branch, Decoder, DraftHead, Mtp, Op, PerLayer, Project};
+use super::decoder::{Block, Branch, Decoder, DraftHead, Mtp, Op, Project};
 use super::derive::{self, Caches};
 use super::mtp::DraftVocab;
 use super::plan::{self, Change, Keeps, Plan, RopeTable, Tensor};
@@ -54,6 +54,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         let p = self.plan;
         self.used.extend(p.numbers.iter().cloned());
         let (embedding, head) = self.embedding_and_head()?;
+        let added = self.added(&p.embed)?;
         let embed_norm = self.opt_norm(p.embed.norm.as_ref())?;
         let per_layer = p.embed.per_layer.as_ref().map(|l| self.per_layer(l)).transpose()?;
         let blocks = self.blocks(&p.blocks)?;
@@ -62,6 +63,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             _ => None,
         };
         let norm = self.norm(&p.head.norm)?;
+        let pool = p.pool.as_ref().map(|pool| self.pool(pool)).transpose()?;
         self.refuse_unused()?;
         Ok(Decoder {
             hidden: p.hidden,
@@ -69,11 +71,13 @@ impl<'a, B: Backend> Loader<'a, B> {
             layers: p.layers,
             embedding,
             embed_scale: p.embed.scale,
+            added,
             embed_norm,
             per_layer,
             blocks,
             norm,
             head,
+            pool,
             head_scale: p.head.scale,
             softcap: p.head.softcap,
             caches: self.caches.shape(mtp.is_some()),
@@ -105,18 +109,6 @@ impl<'a, B: Backend> Loader<'a, B> {
                 Err(octet_weights::Error::tensor(&self.model.origin, name, what).into())
             }
         }
-    }
-
-    fn per_layer(&mut self, p: &plan::PerLayer) -> Result<PerLayer<B>, Error> {
-        // The projection's factor does not change its norm, but for epsilon.
-        let norm = plan::Norm { eps: p.norm.eps / (p.scales[1] * p.scales[1]), ..p.norm.clone() };
-        Ok(PerLayer {
-            width: p.width,
-            table: self.table(&p.table)?.0,
-            project: self.matrix(&p.project)?,
-            norm: self.norm(&norm)?,
-            scales: p.scales,
-        })
     }
 
     /// The multi-token-prediction block.
@@ -178,6 +170,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             post: self.opt_norm(b.post.as_ref())?,
             add: b.add,
             keep: b.keep,
+            norm: self.opt_norm(b.norm.as_ref())?,
         })
     }
 
@@ -393,7 +386,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         r.map_err(|e| octet_weights::Error::tensor(&self.model.origin, name, e.to_string()).into())
     }
 
-    fn opt_norm(&mut self, n: Option<&plan::Norm>) -> Result<Option<verbs::Norm<B>>, Error> {
+    pub(crate) fn opt_norm(&mut self, n: Option<&plan::Norm>) -> Result<Option<verbs::Norm<B>>, Error> {
         n.map(|n| self.norm(n)).transpose()
     }
 
@@ -494,7 +487,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         self.pack(&name, &m, None)
     }
 
-    fn table(&mut self, t: &Tensor) -> Result<(B::Embedding, Matrix), Error> {
+    pub(crate) fn table(&mut self, t: &Tensor) -> Result<(B::Embedding, Matrix), Error> {
         let name = format!("{}.weight", t.name);
         let table = self.model.tensor(&name, &t.shape)?.matrix();
         let embedding = self.be.embedding(&table);
@@ -503,15 +496,16 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok((embedding, table))
     }
 
-    /// The embedding table and the output head, which may be the same tensor.
-    fn embedding_and_head(&mut self) -> Result<(B::Embedding, B::Weight), Error> {
+    /// The embedding table and the output head, which may be the same tensor. An encoder has no head.
+    fn embedding_and_head(&mut self) -> Result<(B::Embedding, Option<B::Weight>), Error> {
         let (embedding, table) = self.table(&self.plan.embed.table)?;
         let head = match &self.plan.head.matrix {
-            Some(head) => self.matrix(head)?,
+            _ if self.plan.pool.is_some() => None,
+            Some(head) => Some(self.matrix(head)?),
             None => {
                 self.be.name_next("token_embd.weight");
                 let head = self.be.weight(&table, None);
-                self.named("token_embd.weight", head)?
+                Some(self.named("token_embd.weight", head)?)
             }
         };
         Ok((embedding, head))

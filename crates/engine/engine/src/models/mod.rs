@@ -7,9 +7,11 @@ pub mod derive;
 mod device;
 mod kernels;
 pub mod keys;
+mod load_parts;
 pub mod loader;
 pub(crate) mod mtp;
 pub mod plan;
+pub mod pool;
 mod recent;
 pub mod rope;
 pub(crate) mod stored;
@@ -21,7 +23,7 @@ pub use mtp::{DraftVocab, Guess, Rows};
 
 use std::sync::Arc;
 
-use octet_compute::backend::{Backend, CacheShape, KvType, KvTypes, LayerCache, Out, Part, Pass};
+use octet_compute::backend::{Backend, CacheShape, KvType, KvTypes, Out, Part, Pass};
 use octet_compute::batch::{PAGE_TOKENS, PageGroup, Redo};
 pub use octet_compute::inspect::Inspect;
 use octet_compute::picks::{PICKS, Pick};
@@ -150,6 +152,10 @@ pub trait Model: Send {
     fn share_logits(&mut self, _count: usize, _work: &(dyn Fn(usize, &[f32]) + Sync)) -> bool {
         false
     }
+    /// The last layers of an encoder ([`plan::Pool`]): a text's pooled state `[hidden]` to its vector or score. Others return it as it is.
+    fn pool(&mut self, state: &[f32]) -> Result<Vec<f32>, Error> {
+        Ok(state.to_vec())
+    }
     /// The hidden states of the last step's tokens after the final norm, `[tokens, hidden]`.
     fn hidden(&mut self) -> Result<&[f32], Error>;
     /// Like `step`; `probe` receives the residual stream `[tokens, hidden]` after the embedding (0) and after each layer, and finally
@@ -205,17 +211,6 @@ pub fn context_length(model: &octet_weights::Model) -> Result<usize, Error> {
     Ok(Config::read(model)?.context_length)
 }
 
-/// Fails if the model's heads cannot be stored in these types.
-pub(crate) fn check_kv(origin: &str, config: &Config, kv: KvTypes) -> Result<(), Error> {
-    for cache in derive::Caches::new(&config.plan).shape(true) {
-        if let LayerCache::Kv { k_dim, v_dim, .. } = cache {
-            let named = |e| octet_compute::Error(format!("{origin}: {e}"));
-            kv.check(k_dim, v_dim).map_err(named)?;
-        }
-    }
-    Ok(())
-}
-
 /// Loads a model into `be`. Fails if the file has tensors that are not used here: the model would run, with wrong results.
 pub fn load<B: Backend + Inspect>(
     model: &octet_weights::Model,
@@ -225,7 +220,7 @@ pub fn load<B: Backend + Inspect>(
 ) -> Result<Box<dyn Model>, Error> {
     let config = Config::read(model)?;
     // Checked before gigabytes are packed.
-    check_kv(&model.origin, &config, limits.kv)?;
+    derive::check_kv(&model.origin, &config.plan, limits.kv)?;
     if limits.pages > u32::MAX as usize {
         let what = format!("a cache of {} pages is more than can be numbered", limits.pages);
         return Err(octet_compute::Error(what).into());
@@ -306,7 +301,8 @@ struct Loaded<B: Backend> {
 
 impl<B: Backend + Inspect> Loaded<B> {
     fn read_logits(&mut self, batch: &Batch) -> &[f32] {
-        (self.outputs, self.tokens, self.states_current) = (batch.outputs().len(), batch.len(), false);
+        let outputs = if self.decoder.head.is_some() { batch.outputs().len() } else { 0 };
+        (self.outputs, self.tokens, self.states_current) = (outputs, batch.len(), false);
         if !self.logits.is_empty() {
             let n = self.outputs * self.config.vocab;
             self.be.read(&self.scratch.logits, &mut self.logits[..n]);
@@ -487,6 +483,12 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
         Ok(&self.states)
     }
 
+    fn pool(&mut self, state: &[f32]) -> Result<Vec<f32>, Error> {
+        self.check_alone();
+        let Some(pool) = &self.decoder.pool else { return Ok(state.to_vec()) };
+        Ok(pool.apply(&mut self.be, state)?)
+    }
+
     fn step_traced(&mut self, batch: &Batch, probe: &mut dyn FnMut(usize, &[f32])) -> Result<&[f32], Error> {
         self.check(batch);
         self.check_alone();
@@ -527,8 +529,9 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
 
     fn note(&mut self, tokens: &[u32]) {
         let Self { be, decoder, mtp: state, .. } = self;
-        if let (Some(head), Some(state)) = (decoder.mtp.as_mut().and_then(|m| m.head.as_mut()), state) {
-            state.note(be, &decoder.head, head, tokens);
+        let own = decoder.mtp.as_mut().and_then(|m| m.head.as_mut());
+        if let (Some(head), Some(all), Some(state)) = (own, &decoder.head, state) {
+            state.note(be, all, head, tokens);
         }
     }
 

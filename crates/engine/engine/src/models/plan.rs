@@ -126,6 +126,8 @@ pub struct Plan {
     pub layers: usize,
     /// The residual stream to logits.
     pub head: Head,
+    /// What an encoder has in place of logits; its tokens see each other in both directions.
+    pub pool: Option<Pool>,
     /// The block for multi-token prediction.
     pub mtp: Option<Mtp>,
     /// Blocks in the file after the layers, for multi-token prediction.
@@ -143,10 +145,72 @@ pub struct Embed {
     pub table: Tensor,
     /// Factor of its rows.
     pub scale: f32,
+    /// Embeddings of positions `[positions, hidden]`, which are added.
+    pub positions: Option<Tensor>,
+    /// Embeddings of token types `[types, hidden]`, which are added.
+    pub types: Option<Tensor>,
     /// A norm after it.
     pub norm: Option<Norm>,
     /// A second embedding, of which each layer gets a part.
     pub per_layer: Option<PerLayer>,
+}
+
+/// What an encoder does with the states of a text after the last norm: one of them, or their mean, goes through these layers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pool {
+    /// The state that goes in.
+    pub pooling: Pooling,
+    /// Projections, in order.
+    pub layers: Vec<Dense>,
+    /// The result is the score of a pair of texts, and not a vector.
+    pub ranks: bool,
+}
+
+/// Pooling of the states of a text's tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pooling {
+    /// The first token's. Only encoders are trained for it: in a causal model the first token cannot see the others.
+    Cls,
+    /// The last token's.
+    Last,
+    /// The mean of all tokens.
+    Mean,
+}
+
+/// `norm(act(matrix . x))`
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dense {
+    /// `[outputs, inputs]`, perhaps with a bias.
+    pub matrix: Tensor,
+    /// The activation.
+    pub act: DenseAct,
+    /// A norm after it.
+    pub norm: Option<Norm>,
+}
+
+/// An activation of [`Dense`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum DenseAct {
+    None,
+    Tanh,
+    /// `x * (1 + erf(x / sqrt(2))) / 2`
+    Gelu,
+    /// `x * sigmoid(x)`
+    Silu,
+}
+
+impl DenseAct {
+    /// Applies it to values, in place.
+    pub fn apply(self, x: &mut [f32]) {
+        let each: fn(f32) -> f32 = match self {
+            Self::None => return,
+            Self::Tanh => f32::tanh,
+            Self::Gelu => octet_compute::reference::gelu,
+            Self::Silu => |x| x / (1.0 + (-x).exp()),
+        };
+        x.iter_mut().for_each(|x| *x = each(*x));
+    }
 }
 
 /// Embeddings of each layer: `(table[token] * scales[0] + norm(project . h * scales[1])) * scales[2]`, `[layers, width]`.
@@ -192,7 +256,7 @@ pub struct Mtp {
     pub norm: Norm,
 }
 
-/// `h = (h + add * post(sum of branches)) * keep`
+/// `h = norm((h + add * post(sum of branches)) * keep)`
 #[derive(Debug, Clone, PartialEq)]
 pub struct Block {
     /// The layer that it belongs to.
@@ -205,6 +269,8 @@ pub struct Block {
     pub add: f32,
     /// Factor of the residual stream afterwards.
     pub keep: f32,
+    /// A norm of the residual stream afterwards (BERT).
+    pub norm: Option<Norm>,
 }
 
 /// `post(op(pre(h)))`
@@ -242,7 +308,14 @@ impl Block {
             post: None,
             add: 1.0,
             keep: 1.0,
+            norm: None,
         }
+    }
+
+    /// `h += op(h)`
+    pub fn plain(layer: usize, op: Op) -> Self {
+        let branches = vec![Branch { pre: None, op, post: None }];
+        Self { layer, branches, post: None, add: 1.0, keep: 1.0, norm: None }
     }
 
     /// The same with a norm of the result.
@@ -342,7 +415,7 @@ pub enum Project {
 pub enum Keeps {
     /// Its own.
     Own,
-    /// Those of another layer.
+    /// Those of another layer. With projections of its own, they are overwritten.
     Of(usize),
 }
 

@@ -67,9 +67,10 @@ impl Group {
     /// The group of the tensor `name`.
     pub fn of(name: &str, config: &Config) -> Self {
         match name {
-            "token_embd.weight" => return Self::Embedding,
+            "token_embd.weight" | "position_embd.weight" | "token_types.weight" => return Self::Embedding,
             "output.weight" | "output.bias" => return Self::LmHead,
-            "output_norm.weight" | "token_embd_norm.weight" => return Self::Norms,
+            "output_norm.weight" | "token_embd_norm.weight" | "cls.norm.weight" => return Self::Norms,
+            _ if name.starts_with("cls.") || name.starts_with("dense_") => return Self::DenseMlp,
             _ => {}
         }
         let block = name.strip_prefix("blk.").and_then(|s| s.split_once('.'));

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::common::encoders::values;
 use crate::common::{Run, exact_backends, limits, load};
 use octet_weights::{Model, hf};
 use serde_json::{Value, json};
@@ -24,19 +25,6 @@ const OLMOE: Want = [
 const VOCAB: usize = 96;
 const HIDDEN: usize = 64;
 const EXPERTS: usize = 8;
-
-/// Values in [-1, 1): splitmix64 of FNV-1a of the name, plus the place.
-fn values(name: &str, count: usize) -> impl Iterator<Item = f32> {
-    let hash = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3);
-    let seed = name.bytes().fold(0xcbf2_9ce4_8422_2325, hash);
-    (0..count as u64).map(move |i| {
-        let mut z = seed.wrapping_add(i).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        (z >> 40) as f32 / 8_388_608.0 - 1.0
-    })
-}
 
 /// A checkpoint with these tensors, filled as `moe_golden.py` fills them.
 fn checkpoint(mut config: Value, tensors: &[(String, Vec<usize>)]) -> Model {

@@ -3,7 +3,7 @@
 #[allow(dead_code)]
 #[allow(clippy::duplicate_mod)] // the renderer of templates has it, too
 #[path = "../../../../server/serve/tests/common/python.rs"]
-mod python;
+pub mod python;
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -43,10 +43,10 @@ const MODEL_TYPES: &[(&str, Arch)] = &[
 ];
 
 impl Arch {
-    /// The architecture of a `model_type`, if it is known.
-    pub fn of(model_type: &str) -> Option<Self> {
+    /// The architecture of a `model_type`, if it is known; of an encoder, if there are both and the configuration says so.
+    pub fn of(model_type: &str, both_ways: bool) -> Option<Self> {
         let known = MODEL_TYPES.iter().find(|(name, _)| *name == model_type).map(|(_, arch)| *arch);
-        known.or_else(|| families::find(model_type).map(Self::Other))
+        known.or_else(|| families::find(model_type, both_ways).map(Self::Other))
     }
 
     /// `general.architecture`.
@@ -86,6 +86,10 @@ pub(super) struct Layout {
     pub tied: Option<bool>,
     /// MLX's form: norms that are stored around zero elsewhere have 1 added.
     pub mlx: bool,
+    /// The model ranks texts: its classifier is used.
+    pub ranks: bool,
+    /// The row of a text's first position in the table of positions; those before are not used.
+    pub first_position: usize,
 }
 
 /// Metadata below the architecture's prefix.

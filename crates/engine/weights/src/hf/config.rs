@@ -6,6 +6,8 @@
 //! `octet.yarn_ramp` = "not rounded".
 
 use super::arch::{Arch, Keys, LAYERS_MAX, Layout, model_types};
+use super::encoder;
+use super::families::BOTH_WAYS;
 use super::family_config;
 use super::json::Fields;
 use super::rope::{rope_scaling, sections};
@@ -20,13 +22,14 @@ pub(super) fn text_fields<'a>(root: &Fields<'a>) -> Result<Fields<'a>, Error> {
 /// lost them, while their config.json still counts the layers).
 pub(super) fn translate(root: &Fields, has_mtp: bool, metadata: &mut Metadata) -> Result<Layout, Error> {
     let model_type = root.str("model_type")?;
-    let Some(arch) = Arch::of(model_type) else {
+    let text = &text_fields(root)?;
+    let both_ways = text.get(BOTH_WAYS) == Some(&serde_json::Value::Bool(true));
+    let Some(arch) = Arch::of(model_type, both_ways) else {
         let known = model_types().into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
         return Err(
             root.bad("model_type", format!("is '{model_type}', which is not supported (known: {known})"))
         );
     };
-    let text = &text_fields(root)?;
     if !matches!(arch, Arch::Other(_)) {
         refuse(text)?;
     }
@@ -36,7 +39,11 @@ pub(super) fn translate(root: &Fields, has_mtp: bool, metadata: &mut Metadata) -
     let keys = &mut Keys { metadata, prefix: arch.gguf_name() };
     if let Arch::Other(family) = arch {
         let trunk = family_config::translate(text, family, keys)?;
-        return Ok(Layout { arch, trunk, mtp: 0, tied: tied(root, text)?, mlx: false });
+        let (ranks, first_position) =
+            if family.encoder { encoder::translate(text, family, keys)? } else { (false, 0) };
+        // An encoder has no output head.
+        let tied = if family.encoder { None } else { tied(root, text)? };
+        return Ok(Layout { arch, trunk, mtp: 0, tied, mlx: false, ranks, first_position });
     }
 
     let trunk = text.u32("num_hidden_layers")?;
@@ -64,7 +71,15 @@ pub(super) fn translate(root: &Fields, has_mtp: bool, metadata: &mut Metadata) -
         keys.metadata.insert("octet.gdn_head_order", Value::Str("grouped".into()));
     }
     let tied = tied(root, text)?;
-    Ok(Layout { arch, trunk: trunk as usize, mtp: mtp as usize, tied, mlx: false })
+    Ok(Layout {
+        arch,
+        trunk: trunk as usize,
+        mtp: mtp as usize,
+        tied,
+        mlx: false,
+        ranks: false,
+        first_position: 0,
+    })
 }
 
 /// Whether the output head is the embedding table, where the file says so.

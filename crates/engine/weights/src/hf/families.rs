@@ -9,6 +9,9 @@ pub(super) enum AroundZero {
     All,
 }
 
+/// The field that says whether tokens see each other in both directions. Some configurations have a text here, which is about images.
+pub(super) const BOTH_WAYS: &str = "use_bidirectional_attention";
+
 /// A family.
 #[derive(Debug)]
 pub(super) struct Family {
@@ -28,6 +31,12 @@ pub(super) struct Family {
     pub second_norm: &'static str,
     /// The activation of feed-forward blocks, and the field that names it.
     pub act: (&'static str, &'static str),
+    /// Tokens see each other in both directions.
+    pub encoder: bool,
+    /// It has other names of tensors than decoders.
+    pub own_names: bool,
+    /// Positions begin after that of padding.
+    pub after_padding: bool,
 }
 
 const fn family(types: &'static [&'static str], gguf: &'static str) -> Family {
@@ -40,11 +49,21 @@ const fn family(types: &'static [&'static str], gguf: &'static str) -> Family {
         inputs_first: false,
         second_norm: "ffn_norm",
         act: ("hidden_act", "silu"),
+        encoder: false,
+        own_names: false,
+        after_padding: false,
     }
+}
+
+/// BERT and relatives.
+const fn encoder(types: &'static [&'static str], gguf: &'static str) -> Family {
+    Family { encoder: true, own_names: true, ..family(types, gguf) }
 }
 
 /// Gemma ignores `hidden_act`.
 const GELU: (&str, &str) = ("hidden_activation", "gelu_pytorch_tanh");
+
+const BERT: (&str, &str) = ("hidden_act", "gelu");
 
 /// Norms before and after each part.
 const SANDWICH: &str = "post_attention_norm";
@@ -102,11 +121,24 @@ const FAMILIES: &[Family] = &[
     Family { second_norm: SANDWICH, ..family(&["seed_oss"], "seed_oss") },
     family(&["smollm3"], "smollm3"),
     family(&["dots1"], "dots1"),
+    Family { act: BERT, ..encoder(&["bert"], "bert") },
+    Family { act: BERT, after_padding: true, ..encoder(&["xlm-roberta", "roberta", "camembert"], "bert") },
+    encoder(&["nomic_bert"], "nomic-bert"),
+    // Its activation is a field of GGUF, too.
+    Family { act: ("", ""), ..encoder(&["modernbert"], "modern-bert") },
+    Family {
+        around_zero: AroundZero::All,
+        second_norm: SANDWICH,
+        act: GELU,
+        encoder: true,
+        ..family(&["gemma3_text"], "gemma-embedding")
+    },
 ];
 
-/// The family of a `model_type`.
-pub(super) fn find(model_type: &str) -> Option<&'static Family> {
-    FAMILIES.iter().find(|f| f.types.contains(&model_type))
+/// The family of a `model_type`; of several, that of encoders if `both_ways`.
+pub(super) fn find(model_type: &str, both_ways: bool) -> Option<&'static Family> {
+    let all = || FAMILIES.iter().filter(|f| f.types.contains(&model_type));
+    all().find(|f| f.encoder == both_ways).or_else(|| all().next())
 }
 
 /// All values of `model_type`, each with its `general.architecture`.

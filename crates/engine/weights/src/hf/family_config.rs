@@ -1,17 +1,17 @@
 //! config.json of a family to GGUF metadata keys. Called by `config`.
 
 use super::arch::{Keys, LAYERS_MAX};
-use super::families::Family;
+use super::families::{BOTH_WAYS, Family};
 use super::json::Fields;
 use super::rope::{rope_scaling, sections};
 use crate::{Error, Value};
 
 /// Numbers: a key, and the names that configurations have for it. The first that is present and not null counts.
 const COUNTS: &[(&str, &[&str])] = &[
-    ("embedding_length", &["hidden_size"]),
-    ("context_length", &["max_position_embeddings"]),
+    ("embedding_length", &["hidden_size", "n_embd"]),
+    ("context_length", &["max_position_embeddings", "n_positions"]),
     ("vocab_size", &["vocab_size"]),
-    ("attention.head_count", &["num_attention_heads"]),
+    ("attention.head_count", &["num_attention_heads", "n_head"]),
     ("attention.q_lora_rank", &["q_lora_rank"]),
     ("attention.kv_lora_rank", &["kv_lora_rank"]),
     ("attention.value_length_mla", &["v_head_dim"]),
@@ -45,6 +45,7 @@ const COUNTS: &[(&str, &[&str])] = &[
 /// The same for numbers that need not be whole.
 const NUMBERS: &[(&str, &[&str])] = &[
     ("attention.layer_norm_rms_epsilon", &["rms_norm_eps", "norm_eps", "layer_norm_epsilon"]),
+    ("attention.layer_norm_epsilon", &["layer_norm_eps"]),
     ("attn_logit_softcapping", &["attn_logit_softcapping"]),
     ("final_logit_softcapping", &["final_logit_softcapping"]),
     ("attention.scale", &["attention_multiplier"]),
@@ -70,7 +71,7 @@ pub(super) fn translate(text: &Fields, family: &Family, keys: &mut Keys) -> Resu
             keys.put(key, Value::F64(x));
         }
     }
-    let layers = text.u32("num_hidden_layers")?;
+    let layers = need(text, &["num_hidden_layers", "n_layer"])?;
     if layers == 0 || layers > LAYERS_MAX {
         let what = format!("is {layers}; expected 1 to {}", LAYERS_MAX);
         return Err(text.bad("num_hidden_layers", what));
@@ -100,10 +101,8 @@ fn refuse(text: &Fields, family: &Family) -> Result<(), Error> {
             return Err(text.bad(field, format!("is '{other}'; only '{known}' is supported")));
         }
     }
-    // Some have a text here, which is about images.
-    if text.get("use_bidirectional_attention") == Some(&serde_json::Value::Bool(true)) {
-        let field = "use_bidirectional_attention";
-        return Err(text.bad(field, "is true; only attention to earlier tokens is supported"));
+    if text.get(BOTH_WAYS) == Some(&serde_json::Value::Bool(true)) && !family.encoder {
+        return Err(text.bad(BOTH_WAYS, "is true; only attention to earlier tokens is supported"));
     }
     if let Some(step) = text.opt_u32("decoder_sparse_step")?.filter(|n| *n != 1) {
         let what = format!("is {step}; only 1 (experts everywhere) is supported");
@@ -123,6 +122,11 @@ fn refuse(text: &Fields, family: &Family) -> Result<(), Error> {
         return Err(text.bad("topk_method", what));
     }
     Ok(())
+}
+
+/// A number under one of these names.
+fn need(text: &Fields, fields: &[&str]) -> Result<u32, Error> {
+    first(fields, |f| text.opt_u32(f))?.map_or_else(|| text.u32(fields[0]), Ok)
 }
 
 fn first<T>(fields: &[&str], get: impl Fn(&str) -> Result<Option<T>, Error>) -> Result<Option<T>, Error> {
@@ -157,7 +161,8 @@ fn layer_kinds(text: &Fields, layers: usize) -> Result<Vec<String>, Error> {
 }
 
 fn attention(text: &Fields, kinds: &[String], family: &Family, keys: &mut Keys) -> Result<(), Error> {
-    let (hidden, heads) = (text.u32("hidden_size")?, text.u32("num_attention_heads")?);
+    let hidden = need(text, &["hidden_size", "n_embd"])?;
+    let heads = need(text, &["num_attention_heads", "n_head"])?;
     let head_dim = match text.opt_u32("head_dim")? {
         Some(d) => d,
         None if heads > 0 && hidden % heads == 0 => hidden / heads,
@@ -211,7 +216,8 @@ fn attention(text: &Fields, kinds: &[String], family: &Family, keys: &mut Keys) 
         put_windows(kinds, |k| k == "chunked_attention", chunk, keys);
     }
     let disabled = text.opt_bool("use_sliding_window")? == Some(false);
-    if let Some(window) = text.opt_u32("sliding_window")?.filter(|w| *w > 0 && !disabled) {
+    let window = first(&["sliding_window", "local_attention"], |f| text.opt_u32(f))?;
+    if let Some(window) = window.filter(|w| *w > 0 && !disabled) {
         put_windows(kinds, slides, window, keys);
     }
     if text.opt_str("position_embedding_type")? == Some("nope") {
@@ -246,11 +252,15 @@ fn rotation(text: &Fields, head_dim: u32, keys: &mut Keys) -> Result<(), Error> 
         None => text.opt_f64(field),
         x => Ok(x),
     };
-    if let Some(theta) = number("rope_theta")? {
+    let theta = match number("rope_theta")? {
+        None => first(&["global_rope_theta", "rotary_emb_base"], |f| text.opt_f64(f))?,
+        theta => theta,
+    };
+    if let Some(theta) = theta {
         keys.put("rope.freq_base", Value::F64(theta));
     }
     let local = match windowed.map_or(Ok(None), |p| p.opt_f64("rope_theta"))? {
-        None => text.opt_f64("rope_local_base_freq")?,
+        None => first(&["rope_local_base_freq", "local_rope_theta"], |f| text.opt_f64(f))?,
         theta => theta,
     };
     if let Some(theta) = local {
@@ -325,7 +335,8 @@ fn recurrent(text: &Fields, keys: &mut Keys) -> Result<(), Error> {
 }
 
 fn feed_forward(text: &Fields, kinds: &[String], keys: &mut Keys) -> Result<(), Error> {
-    let inner = first(&["intermediate_size_mlp", "intermediate_size"], |f| text.opt_u32(f))?.unwrap_or(0);
+    let inner =
+        first(&["intermediate_size_mlp", "intermediate_size", "n_inner"], |f| text.opt_u32(f))?.unwrap_or(0);
     if text.opt_u32("intermediate_size_mlp")?.is_some() {
         keys.put_u32("expert_feed_forward_length", text.u32("intermediate_size")?);
     }

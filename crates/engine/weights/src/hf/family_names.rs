@@ -1,6 +1,7 @@
 //! Tensors of a family's checkpoints under GGUF's names. Called by `hf::open`.
 
 use super::arch::Layout;
+use super::encoder::is_projection;
 use super::families::{AroundZero, Family};
 use super::names::{EXPERT, Target, inner, numbered};
 use crate::source::Convert;
@@ -152,6 +153,9 @@ pub(super) fn target(family: &Family, layout: &Layout, hf: &str) -> Target {
         let convert = if plus_one { Convert::PlusOne } else { Convert::None };
         Target::Tensor { name, convert, squeeze: false }
     };
+    if is_projection(hf) {
+        return plain(hf.into());
+    }
     if rest == "lm_head.weight" {
         return plain("output.weight".into());
     }

@@ -87,6 +87,10 @@ impl<'a> Fields<'a> {
         let map = self.typed(field, "an object", Value::as_object)?;
         Ok(map.map(|map| Fields { file: self.file, prefix: format!("{}{field}.", self.prefix), map }))
     }
+    /// Number of fields.
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
     /// An array of strings.
     pub fn opt_strs(&self, field: &str) -> Result<Option<Vec<&'a str>>, Error> {
         self.typed(field, "an array of strings", |v| v.as_array()?.iter().map(Value::as_str).collect())

@@ -7,6 +7,7 @@
 mod arch;
 mod config;
 mod dir;
+mod encoder;
 mod experts;
 mod families;
 mod family_config;
@@ -119,7 +120,7 @@ fn open_dir(dir: &Dir) -> Result<Model, Error> {
     let (config_path, config) = sidecars::json_file(dir, CONFIG)?;
     let root = Fields::new(&config_path, &config);
     let settings = settings(dir, &config_path, &config)?;
-    let (files, entries) = read_headers(dir)?;
+    let (mut files, mut entries) = read_headers(dir)?;
 
     let mut metadata = Metadata::new(&config_path);
     let has_mtp = entries.iter().flatten().any(|e| e.name.starts_with("mtp."));
@@ -129,6 +130,7 @@ fn open_dir(dir: &Dir) -> Result<Model, Error> {
         e.name.ends_with(".linear_attn.conv1d.weight") && matches!(e.shape[..], [_, taps, 1] if taps > 1)
     });
     sidecars::read(dir, &root, &config::text_fields(&root)?, &mut metadata)?;
+    encoder::projections(dir, &mut metadata, &mut files, &mut entries)?;
     metadata.insert("general.name", Value::Str(dir.model_name()));
 
     let used = |name: &str| names::target(&layout, name) != Target::Unused;
@@ -229,6 +231,7 @@ fn canonical(
     let mut seen: HashMap<String, (String, usize)> = HashMap::new();
     for Logical { name: own, content } in logical {
         let target = match layout.arch {
+            Arch::Other(family) if family.own_names => encoder::target(layout, &own),
             Arch::Other(family) => family_names::target(family, layout, &own),
             _ => names::target(layout, &own),
         };
@@ -252,8 +255,11 @@ fn canonical(
             )));
         }
         tensors.push(match content {
-            Content::Plain { file, entry } => {
+            Content::Plain { file, mut entry } => {
                 let mut shape = shape(&entry, squeeze).map_err(bad)?;
+                if name == encoder::POSITIONS {
+                    encoder::skip_rows(&mut entry, &mut shape, layout.first_position).map_err(bad)?;
+                }
                 if convert == Convert::Transpose {
                     let [.., a, b] = &mut shape[..] else {
                         return Err(bad(format!("has shape {shape:?}; expected a matrix")));

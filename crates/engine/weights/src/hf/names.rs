@@ -224,7 +224,10 @@ mod tests {
     use super::*;
 
     fn name(arch: Arch, hf: &str) -> String {
-        match target(&Layout { arch, trunk: 4, mtp: 1, tied: None, mlx: false }, hf) {
+        match target(
+            &Layout { arch, trunk: 4, mtp: 1, tied: None, mlx: false, ranks: false, first_position: 0 },
+            hf,
+        ) {
             Target::Tensor { name, convert, squeeze } => {
                 let squeeze = if squeeze { " squeeze" } else { "" };
                 match convert {

@@ -53,21 +53,31 @@ fn pooling(dir: &Dir, metadata: &mut Metadata) -> Result<(), Error> {
     }
     let (path, fields) = json_file(dir, POOLING)?;
     let fields = Fields::new(&path, &fields);
-    let known =
-        [("pooling_mode_mean_tokens", 1), ("pooling_mode_cls_token", 2), ("pooling_mode_lasttoken", 3)];
+    let number = pooling_type(&path, &fields)?;
+    let architecture = metadata.str("general.architecture")?.to_string();
+    metadata.insert(&format!("{architecture}.pooling_type"), Value::U64(number));
+    Ok(())
+}
+
+/// How a text's states are pooled, as sentence-transformers write it: a flag for each way, or since version 6 its name.
+fn pooling_type(path: &str, fields: &Fields) -> Result<u64, Error> {
+    let known = [
+        ("pooling_mode_mean_tokens", "mean", 1),
+        ("pooling_mode_cls_token", "cls", 2),
+        ("pooling_mode_lasttoken", "lasttoken", 3),
+    ];
+    let named = fields.opt_str("pooling_mode")?;
     let mut chosen = Vec::new();
-    for (field, number) in known {
-        if fields.opt_bool(field)? == Some(true) {
+    for (flag, name, number) in known {
+        if fields.opt_bool(flag)? == Some(true) || named == Some(name) {
             chosen.push(number);
         }
     }
     let [number] = chosen[..] else {
-        let names = known.map(|(field, _)| field).join(", ");
-        return Err(Error::format(&path, format!("does not choose one of {names}")));
+        let names = known.map(|(flag, ..)| flag).join(", ");
+        return Err(Error::format(path, format!("does not choose one of {names}")));
     };
-    let architecture = metadata.str("general.architecture")?.to_string();
-    metadata.insert(&format!("{architecture}.pooling_type"), Value::U64(number));
-    Ok(())
+    Ok(number)
 }
 
 /// Files of a tokenizer, the first that is there: transformers' own, Mistral's, Kimi's, whose texts are kept as they are, or SentencePiece's.

@@ -116,7 +116,7 @@ impl ModelCard {
         let file = (spec.open)()?;
         let report = Report::new(&file)?;
         let config = &report.config;
-        let engine = &spec.options.engine;
+        let engine = &spec.options.engine.for_config(config);
         let limits = engine.limits(config.context_length, report.snapshot_bytes(engine.kv))?;
         let text = |key: &str| file.metadata.opt_str(key).map(|s| s.map(str::to_string));
         let template =
@@ -137,6 +137,7 @@ impl ModelCard {
             },
             on_device: spec.on_device.clone(),
             pooling: spec.pooling.unwrap_or(match pooling {
+                _ if config.encoder().is_some() => config.encoder().map_or(Pooling::Mean, |e| e.pooling),
                 Some(POOLING_LAST) => Pooling::Last,
                 Some(POOLING_CLS) => Pooling::Cls,
                 _ => Pooling::Mean,
@@ -154,12 +155,12 @@ impl ModelCard {
                 quantization: report.types.first().map(|t| t.ty.to_string()).unwrap_or_default(),
                 context_length: u32::try_from(engine.context_for(config.context_length)).unwrap_or(u32::MAX),
                 trained_context_length: u32::try_from(config.context_length).unwrap_or(u32::MAX),
-                embedding_length: u32::try_from(config.hidden).unwrap_or(u32::MAX),
+                embedding_length: u32::try_from(config.embedding_length()).unwrap_or(u32::MAX),
                 abilities: Abilities {
-                    completion: true,
-                    tools: calls && spec.tool_syntax != Some(ToolSyntax::None),
+                    completion: config.encoder().is_none(),
+                    tools: config.encoder().is_none() && calls && spec.tool_syntax != Some(ToolSyntax::None),
                     thinking: reasons,
-                    embedding: true,
+                    embedding: config.encoder().is_none_or(|e| !e.ranks),
                     vision: engine.vision.is_some(),
                 },
                 template,

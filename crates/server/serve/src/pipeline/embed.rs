@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use futures_util::{StreamExt, stream};
 use octet_api::core::{EmbedRequest, Embeddings, Prompt};
 use octet_api::{ApiError, ErrorKind};
 use octet_engine::engine::{Event, Pooling};
 use uuid::Uuid;
 
 use super::acquire::acquire;
-use super::one_by_one::{submit, within};
+use super::one_by_one::{submit, texts_at_once, within};
 use super::plan::embedding;
 use crate::inference::Inference;
 use crate::models::{Lease, Loaded};
@@ -34,8 +35,11 @@ pub async fn embed(
         ..Embeddings::default()
     };
     trace.note(|f| f.model.clone_from(&lease.card().info.id));
-    for i in 0..request.inputs.len() {
-        let (tokens, mut vector) = within(deadline, one(inference, &lease, &request, i, pooling)).await?;
+    let one = |i| within(deadline, one(inference, &lease, &request, i, pooling));
+    let each: Vec<_> = (0..request.inputs.len()).map(one).collect();
+    let mut answers = stream::iter(each).buffered(texts_at_once(&lease));
+    while let Some(answer) = answers.next().await {
+        let (tokens, mut vector) = answer?;
         out.prompt_tokens += tokens as u64;
         if !raw {
             normalise(&mut vector);
@@ -43,6 +47,7 @@ pub async fn embed(
         out.vectors.push(vector);
         trace.note(|f| f.prompt = out.prompt_tokens);
     }
+    drop(answers);
     if let Some(dimensions) = request.dimensions {
         out.shorten(dimensions)?;
     }

@@ -1,5 +1,5 @@
-//! Requests of several texts, which go to the engine one at a time: a list of thousands does not block others. Used by `embed` and
-//! `rerank`.
+//! Requests of several texts, which go to the engine one at a time, or to an encoder some at a time: a list of thousands does not block others. Used
+//! by `embed` and `rerank`.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -24,6 +24,13 @@ async fn reserve(model: &Loaded, index: usize) -> Result<QueueSlot, ApiError> {
             slot => return slot.map_err(|e| submit_error(&e)),
         }
     }
+}
+
+/// How many texts of one request are with the engine at a time. An encoder computes several together; in other models, each would take the
+/// place of an answer.
+pub(super) fn texts_at_once(lease: &Lease) -> usize {
+    let rules = lease.model().handle.rules();
+    if rules.is_encoder { rules.max_seqs.max(1) } else { 1 }
 }
 
 /// What the engine answers to one text.

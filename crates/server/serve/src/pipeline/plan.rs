@@ -176,6 +176,10 @@ fn plan_input(
 /// Checks that the engine would make, too, but with the names of this request's fields.
 fn check(model: &Loaded, request: &GenerateRequest) -> Result<(), ApiError> {
     let rules = model.handle.rules();
+    if rules.is_encoder {
+        let what = "this model reads texts and cannot write any: it is for /v1/embeddings or /v1/rerank";
+        return Err(ApiError::invalid("model", what));
+    }
     if request.n as usize > rules.max_seqs {
         let what = format!(
             "'n' is {}, which exceeds the maximum of {} concurrent answers (--parallel)",
@@ -326,8 +330,12 @@ pub fn embedding(
     gone: &AtomicBool,
 ) -> Result<Request, ApiError> {
     let purpose = if cut { Purpose::CutPrompt } else { Purpose::Prompt };
-    let mut tokens = prompt::plain(model, prompt, Job { purpose, gone })?.tokens;
     let rules = model.handle.rules();
+    if model.handle.info().config.encoder().is_some_and(|e| e.ranks) {
+        let what = "this model scores pairs of texts and has no vectors: it is for /v1/rerank";
+        return Err(ApiError::invalid("model", what));
+    }
+    let mut tokens = prompt::plain(model, prompt, Job { purpose, gone })?.tokens;
     let tokens_max = if cut { rules.context.min(rules.capacity) } else { usize::MAX };
     if matches!(prompt, octet_api::core::Prompt::Text(_)) {
         // Models were trained to read a text with all tokens around it, such as Qwen3-Embedding's last one.

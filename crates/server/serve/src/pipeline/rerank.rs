@@ -1,9 +1,11 @@
-//! Reranking by a model that answers "yes" or "no" whether a document meets a query (Qwen3-Reranker; Zhang et al., arXiv:2506.05176).
-//! The score is the probability of "yes" among these two. Called by the endpoints.
+//! Reranking by an encoder that is trained to score a query and a document together, or by a model that answers "yes" or "no" whether a
+//! document meets a query (Qwen3-Reranker; Zhang et al., arXiv:2506.05176): the score is the probability of "yes" among these two. Called by
+//! the endpoints.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use futures_util::{StreamExt, stream};
 use octet_api::core::{Chat, Message, Part, Reasoning, Role};
 use octet_api::llama::rerank::{Ranking, RerankRequest};
 use octet_api::{ApiError, ErrorKind};
@@ -14,7 +16,7 @@ use octet_engine::tokenizer::Special;
 use uuid::Uuid;
 
 use super::acquire::acquire;
-use super::one_by_one::{submit, within};
+use super::one_by_one::{submit, texts_at_once, within};
 use super::prompt::{self, Job, Purpose};
 use crate::inference::Inference;
 use crate::models::{Lease, Loaded};
@@ -61,12 +63,16 @@ pub async fn rank(
     let lease = acquire(inference, index, None, deadline).await?;
     trace.note(|f| f.model.clone_from(&lease.card().info.id));
     let mut out = Ranking { id: Uuid::new_v4().to_string(), ..Ranking::default() };
-    for i in 0..request.documents.len() {
-        let (tokens, score) = within(deadline, one(inference, &lease, &request, i)).await?;
+    let one = |i| within(deadline, one(inference, &lease, &request, i));
+    let each: Vec<_> = (0..request.documents.len()).map(one).collect();
+    let mut answers = stream::iter(each).buffered(texts_at_once(&lease));
+    while let Some(answer) = answers.next().await {
+        let (tokens, score) = answer?;
         out.prompt_tokens += tokens as u64;
         out.scores.push(score);
         trace.note(|f| f.prompt = out.prompt_tokens);
     }
+    drop(answers);
     Ok(out)
 }
 
@@ -97,6 +103,14 @@ async fn one(
     let asked = Arc::clone(request);
     let bytes = request.query.len() + request.documents[i].len();
     let make = move |model: &Loaded, gone: &AtomicBool| {
+        if let Some(encoder) = model.handle.info().config.encoder() {
+            let pair = pair(model, &asked, &asked.documents[i], gone)?;
+            let n = pair.prompt.len();
+            return match encoder.ranks {
+                true => Ok((Request { pooling: Some(encoder.pooling), ..pair }, (n, 0))),
+                false => Err(cannot("it has vectors for texts; use /v1/embeddings")),
+            };
+        }
         let (yes, no) = (word(model, "yes")?, word(model, "no")?);
         let prompt = tokens(model, &asked, &asked.documents[i], gone)?;
         let n = prompt.len();
@@ -105,9 +119,14 @@ async fn one(
     let ((tokens, yes), mut answered) = submit(inference, lease, (i, bytes), make).await?;
     let mut score = None;
     while let Some(event) = answered.next().await? {
-        if let Event::Token { logprob: Some(l), .. } = event {
-            let of_yes = l.top.iter().find(|(id, _)| *id == yes);
-            score = Some(of_yes.map_or(0.0, |(_, logprob)| f64::from(*logprob).exp()));
+        match event {
+            Event::Token { logprob: Some(l), .. } => {
+                let of_yes = l.top.iter().find(|(id, _)| *id == yes);
+                score = Some(of_yes.map_or(0.0, |(_, logprob)| f64::from(*logprob).exp()));
+            }
+            // Log-odds, which training and other servers turn into a probability, too.
+            Event::Embedding(v) => score = v.first().map(|x| 1.0 / (1.0 + f64::from(-x).exp())),
+            _ => {}
         }
     }
     let score = score.ok_or_else(|| ApiError::new(ErrorKind::Internal, "the engine gave no score"))?;
@@ -118,13 +137,32 @@ async fn one(
 fn word(model: &Loaded, text: &str) -> Result<u32, ApiError> {
     match model.tokenizer().encode(text, Special::Text).as_deref() {
         Ok([id]) => Ok(*id),
-        _ => Err(ApiError::invalid(
-            "model",
-            format!(
-                "this model cannot rank: \"{text}\" is not one token of its vocabulary; use one like Qwen3-Reranker"
-            ),
-        )),
+        _ => Err(cannot(&format!(
+            "\"{text}\" is not one token of its vocabulary; use one like Qwen3-Reranker or bge-reranker"
+        ))),
     }
+}
+
+/// The error for a model that does not rank.
+fn cannot(why: &str) -> ApiError {
+    ApiError::invalid("model", format!("this model cannot rank: {why}"))
+}
+
+/// The query and a document as an encoder reads them.
+fn pair(
+    model: &Loaded,
+    request: &RerankRequest,
+    document: &str,
+    gone: &AtomicBool,
+) -> Result<Request, ApiError> {
+    let encode =
+        |text: &str, purpose| prompt::text(model, "documents", text, Special::Text, Job { purpose, gone });
+    let query = encode(&request.query, Purpose::Prompt)?;
+    let most = request.document_tokens_max;
+    let mut document = encode(document, if most.is_some() { Purpose::CutPrompt } else { Purpose::Prompt })?;
+    document.truncate(most.unwrap_or(usize::MAX));
+    let input = model.tokenizer().frame(&query, Some(&document));
+    Ok(Request { prompt: input.tokens, types: input.segments, max_tokens: Some(0), ..Request::default() })
 }
 
 /// The prompt for one document: from the model's own template if its file has one, else a conversation in the form of Qwen3-Reranker,

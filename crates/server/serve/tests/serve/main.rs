@@ -7,6 +7,7 @@ mod anthropic;
 mod connections;
 mod description;
 mod devices;
+mod encoders;
 mod gateway_admin;
 mod gateway_cache;
 mod gateway_callbacks;

@@ -6,6 +6,8 @@
 //! the partial results are merged in ascending order. Each dot product and each sum over positions has one fixed order
 //! of operations, whatever else the tile contains, and positions after a query's own are never read.
 
+use std::ops::Range;
+
 use super::kv_rows::{KvData, ROWS, load_rows};
 use super::math::{exp, exp1, sigmoid};
 use super::rows::scale_and_cap;
@@ -116,18 +118,22 @@ impl<'a> Shape<'a> {
     }
     /// The first position that token `i` sees.
     fn first(self, i: usize) -> usize {
-        let first = self.window.first(self.position + i);
-        self.blocks.map_or(first, |b| first.min(b[i][0] as usize))
+        self.seen(i).start
     }
     /// The end of the positions that token `i` sees.
     fn end(self, i: usize) -> usize {
-        self.blocks.map_or(self.position + i + 1, |b| b[i][1] as usize)
+        self.seen(i).end
+    }
+    fn seen(self, i: usize) -> Range<usize> {
+        let position = self.position + i;
+        let alone = [position, position + 1];
+        self.window.seen(position, self.blocks.map_or(alone, |b| b[i].map(|p| p as usize)))
     }
     /// The first query that attends to `position` or any later one.
     fn first_query(self, position: usize) -> usize {
         let token = match self.blocks {
             None => position.saturating_sub(self.position).min(self.tokens),
-            Some(blocks) => blocks.partition_point(|b| b[1] as usize <= position),
+            Some(_) => (0..self.tokens).find(|i| self.end(*i) > position).unwrap_or(self.tokens),
         };
         token * self.group
     }

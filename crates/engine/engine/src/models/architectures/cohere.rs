@@ -23,7 +23,7 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
         let branch = |op| Branch { pre: pre(), op, post: None };
         let branches =
             vec![branch(Op::Attention(Box::new(a))), branch(Op::Glu(k.glu(i, "", k.inner(i)?, Act::Silu)))];
-        blocks.push(Block { layer: i, branches, post: None, add: 1.0, keep: 1.0 });
+        blocks.push(Block { layer: i, branches, post: None, add: 1.0, keep: 1.0, norm: None });
     }
     let mut plan = k.plan(vec![k.rope(dims[0], RopePairing::Adjacent)?], blocks);
     plan.head.norm = k.centred(plan.head.norm);

@@ -15,7 +15,7 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
         let attention = k.attention(i, [heads[i], kv_heads[i]], dims)?;
         let branches =
             vec![branch(Op::Attention(Box::new(attention))), branch(Op::Ssm(Box::new(mamba2(k, i)?)))];
-        blocks.push(Block { layer: i, branches, post: None, add: 1.0, keep: 1.0 });
+        blocks.push(Block { layer: i, branches, post: None, add: 1.0, keep: 1.0, norm: None });
         let mut norm = k.layer_norm(i, "ffn_norm");
         // Its converter forgets the end of this name.
         let short = format!("blk.{i}.ffn_norm");

@@ -2,7 +2,7 @@
 
 use octet_compute::backend::{Act, RopePairing, Window};
 
-use super::llama::Windows;
+use super::{encoder, llama::Windows};
 use crate::Error;
 use crate::models::keys::Keys;
 use crate::models::plan::*;
@@ -27,6 +27,23 @@ pub fn gemma3(k: &Keys) -> Result<Plan, Error> {
         .into_iter()
         .collect::<Result<_, _>>();
     plan(k, 6, ropes?, scale(k, dims[0], 62)?)
+}
+
+/// EmbeddingGemma: Gemma 3 as an encoder, whose windows reach to both sides, with projections after pooling.
+pub fn embedding(k: &Keys) -> Result<Plan, Error> {
+    let mut plan = gemma3(k)?;
+    for block in &mut plan.blocks {
+        for branch in &mut block.branches {
+            let Op::Attention(a) = &mut branch.op else { continue };
+            encoder::see_both_ways(a, block.layer, true);
+            if let Window::Last(size) = a.window {
+                a.window = Window::Around(size / 2);
+            }
+        }
+    }
+    plan.head.matrix = None;
+    plan.pool = Some(encoder::pool(k, DenseAct::None, Pooling::Mean)?);
+    Ok(plan)
 }
 
 /// The factor of scores: stated, or by the size of a head, but in the largest model, of `largest` layers.

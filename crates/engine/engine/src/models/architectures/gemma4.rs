@@ -39,7 +39,14 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
             let out = Tensor::matrix(format!("blk.{i}.proj"), k.hidden, width);
             let op = Op::PerLayer { gate, out, act: Act::Gelu };
             let branches = vec![Branch { pre: None, op, post: None }];
-            blocks.push(Block { layer: i, branches, post: Some(norm("post_norm")), add: 1.0, keep: 1.0 });
+            blocks.push(Block {
+                layer: i,
+                branches,
+                post: Some(norm("post_norm")),
+                add: 1.0,
+                keep: 1.0,
+                norm: None,
+            });
         }
         let last = blocks.last_mut().expect("a layer has blocks");
         last.keep = k.number(&format!("blk.{i}.layer_output_scale.weight"))?;

@@ -1,7 +1,9 @@
 //! The architectures: a file each, which reads a model's metadata into a [`Plan`]. To add one, see ARCHITECTURE.md.
 
+mod bert;
 mod cohere;
 mod deepseek2;
+mod encoder;
 mod falcon_h1;
 mod gemma;
 mod gemma4;
@@ -13,6 +15,7 @@ mod lfm2;
 mod llama;
 mod llama4;
 mod mimo2;
+mod modern_bert;
 mod muse_glimmer;
 mod nemotron_h;
 mod olmo2;
@@ -106,6 +109,19 @@ pub static ARCHITECTURES: &[Architecture] = &[
     row("mimo2", "MiMo-V2-Flash", mimo2::plan),
     row("glm4", "GLM-4-0414", glm4::plan),
     row("starcoder2", "StarCoder2", starcoder2::plan),
+    row(
+        "bert",
+        "Encoders: bge, bge-m3 and its rerankers, mxbai, arctic-embed, e5, all-MiniLM, cross-encoders",
+        bert::bert,
+    ),
+    row("nomic-bert", "Encoders: nomic-embed-text v1, v1.5", bert::nomic),
+    row("nomic-bert-moe", "Encoders: nomic-embed-text v2", bert::nomic_moe),
+    row(
+        "modern-bert",
+        "Encoders: gte-modernbert and its reranker, ModernBERT embed, granite-embedding R2",
+        modern_bert::plan,
+    ),
+    row("gemma-embedding", "Encoders: EmbeddingGemma", gemma::embedding),
 ];
 
 /// Architectures that are refused by name, and what a plan would need for them.
@@ -117,6 +133,10 @@ pub static MISSING: &[(&str, &str)] = &[
     ("glm5-next", "pooled sparse attention and hyper-connections"),
     ("minimax-m3", "sparse attention"),
     ("bailingmoe3", "Kimi Delta Attention with gates"),
+    ("jina-bert-v2", "ALiBi"),
+    ("jina-bert-v3", "adapters for each task"),
+    ("neo-bert", "its own norms and feed-forward blocks"),
+    ("eurobert", "Llama's layers as an encoder"),
     ("kimi-linear", "Kimi Delta Attention, which decays each channel"),
 ];
 

@@ -33,13 +33,7 @@ fn decoder(k: &Keys, all_rotate: bool) -> Result<Plan, Error> {
             Some(_) if !all_rotate => a.rope = None,
             _ => {}
         }
-        let block = |op, norm: &str| Block {
-            layer: i,
-            branches: vec![Branch { pre: None, op, post: None }],
-            post: Some(k.layer_norm(i, norm)),
-            add: 1.0,
-            keep: 1.0,
-        };
+        let block = |op, norm: &str| Block::plain(i, op).post(k.layer_norm(i, norm));
         blocks.push(block(Op::Attention(Box::new(a)), "post_attention_norm"));
         blocks.push(block(Op::Glu(k.glu(i, "", k.inner(i)?, Act::Silu)), "post_ffw_norm"));
     }

@@ -1,6 +1,7 @@
 //! Helpers of the engine's tests: opening tiny models on every backend, and running prompts through them.
 
 pub mod drive;
+pub mod encoders;
 
 use octet_compute::Batch;
 use octet_compute::backend::KvType;

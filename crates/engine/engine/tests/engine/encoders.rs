@@ -1,0 +1,186 @@
+//! Encoders against transformers' numbers in f32: vectors and scores of whole texts, alone and beside others.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use octet_compute::Batch;
+use octet_engine::engine::{self, Engine, Event, Pooling, Request, Step};
+use octet_engine::models::config::Config;
+use octet_engine::models::{Limits, Model};
+use octet_testkit::max_abs_diff;
+use octet_weights::hf;
+use serde_json::{Value as Json, json};
+
+use crate::common::encoders::{Text, cases, files, numbers, open, text, texts};
+use crate::common::{On, drive, exact_backends, limits, load, try_load};
+
+const TOLERANCE: f32 = 1e-4;
+
+/// Computes texts in one step; the result of each.
+fn encode(model: &mut dyn Model, texts: &[Text]) -> Vec<Vec<f32>> {
+    let mut batch = Batch::default();
+    for (i, (ids, types, _)) in texts.iter().enumerate() {
+        batch.push(ids, 0, i, &[i as u32], 1);
+        batch.see(0..ids.len());
+        if !types.is_empty() {
+            batch.set_types(types.iter().copied());
+        }
+    }
+    assert!(model.step(&batch).expect("a step").is_empty(), "an encoder has no logits");
+    let pooling = model.config().encoder().expect("an encoder").pooling;
+    let hidden = model.config().hidden;
+    let states = model.hidden().expect("states").to_vec();
+    let mut from = 0;
+    let mut out = Vec::new();
+    for (ids, ..) in texts {
+        let rows: Vec<&[f32]> =
+            states[from * hidden..(from + ids.len()) * hidden].chunks_exact(hidden).collect();
+        from += ids.len();
+        let state: Vec<f32> = match pooling {
+            Pooling::Cls => rows[0].to_vec(),
+            Pooling::Last => rows[rows.len() - 1].to_vec(),
+            Pooling::Mean => {
+                (0..hidden).map(|j| rows.iter().map(|r| r[j]).sum::<f32>() / rows.len() as f32).collect()
+            }
+        };
+        out.push(model.pool(&state).expect("a vector"));
+    }
+    out
+}
+
+#[test]
+fn vectors_and_scores() {
+    let mut wrong = Vec::new();
+    for case in cases() {
+        let file = open(&case);
+        let name = text(&case["name"]);
+        let texts = texts(&case);
+        for on in exact_backends() {
+            let mut model = load(&file, on, Limits { mtp: false, ..limits() });
+            let together = encode(&mut *model, &texts);
+            for (i, text) in texts.iter().enumerate() {
+                let worst = max_abs_diff(&together[i], &text.2);
+                if worst > TOLERANCE {
+                    wrong.push(format!("{name} on {on:?}: text {i} differs by {worst}"));
+                }
+                let alone = encode(&mut *model, std::slice::from_ref(text)).remove(0);
+                assert_eq!(alone, together[i], "{name} on {on:?}: text {i} has other bits alone");
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Names of tensors are those of llama.cpp's converter, as its package `gguf` has them.
+#[test]
+fn tensors_have_ggufs_names() {
+    for case in cases() {
+        let file = open(&case);
+        let mut known = 0;
+        for (own, gguf) in case["gguf"].as_object().expect("names") {
+            let (gguf, rows) = (text(gguf), &case["tensors"][own]);
+            let info = file.info(gguf);
+            let info = info.unwrap_or_else(|| panic!("{}: {own} should be {gguf}", case["name"]));
+            assert_eq!(info.shape.len(), numbers(rows).len(), "{own}");
+            known += 1;
+        }
+        assert!(known > 1, "{}", case["name"]);
+    }
+}
+
+/// The engine computes texts as a whole, several in a step, and writes none.
+#[test]
+fn engine() {
+    for case in cases() {
+        let (file, texts) = (open(&case), texts(&case));
+        let name = text(&case["name"]);
+        let encoder = Config::read(&file).expect("a plan").encoder().expect("an encoder").clone();
+        let cpu = octet_compute::cpu::CpuOptions { exact: true, ..drive::options().cpu };
+        let options =
+            engine::Options { context: None, batch_tokens: 64, max_seqs: 1, cpu, ..drive::options() };
+        let mut engine = Engine::open(&file, &options, &mut |_, _| {}).expect("an engine");
+        let rules = std::sync::Arc::clone(engine.rules());
+        let mut answers = Vec::new();
+        for (ids, types, _) in &texts {
+            let request = Request {
+                prompt: ids.clone(),
+                types: types.iter().map(|t| *t as u8).collect(),
+                pooling: Some(encoder.pooling),
+                max_tokens: Some(0),
+                ..Request::default()
+            };
+            let (sink, events) = std::sync::mpsc::channel();
+            engine.submit(rules.prepare(request).expect("a request"), Box::new(sink));
+            answers.push(events);
+        }
+        assert_eq!(engine.step(), Step::Worked, "{name}");
+        assert_eq!(engine.step(), Step::Idle, "{name}: one step for all");
+        for (events, (_, _, want)) in answers.iter().zip(&texts) {
+            let vector = events.iter().find_map(|e| if let Event::Embedding(v) = e { Some(v) } else { None });
+            let worst = max_abs_diff(&vector.expect("a vector"), want);
+            assert!(worst <= TOLERANCE, "{name}: differs by {worst}");
+        }
+        engine.audit().expect("pages and slots are free again");
+        let refused =
+            rules.prepare(Request { prompt: vec![5], ..Request::default() }).err().expect("a refusal");
+        assert!(refused.to_string().contains("cannot write any; use it with /v1/embeddings"), "{refused}");
+        let long = Request { prompt: vec![5; 4096], pooling: Some(Pooling::Mean), ..Request::default() };
+        let refused = rules.prepare(long).err().expect("a refusal").to_string();
+        assert!(refused.contains("maximum context length"), "{refused}");
+    }
+}
+
+#[test]
+fn vulkan_says_what_it_lacks() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    let file = open(&cases()[0]);
+    let e = try_load(&file, On::Vulkan(index), limits()).err().expect("a refusal");
+    assert!(e.contains("not supported on this device; use --device cpu"), "{e}");
+}
+
+#[test]
+fn damaged_checkpoints() {
+    let cases = cases();
+    let refusal = |i: usize, change: &dyn Fn(&mut BTreeMap<String, Bytes>)| {
+        let mut files = files(&cases[i]);
+        change(&mut files);
+        match hf::from_files("dir", files) {
+            Err(e) => e.to_string(),
+            Ok(file) => try_load(&file, On::Reference, limits()).err().expect("a refusal"),
+        }
+    };
+    let with = |i: usize, field: &str, value: Json| {
+        refusal(i, &|files| {
+            let mut config: Json = serde_json::from_slice(&files["config.json"]).expect("JSON");
+            config[field] = value.clone();
+            files.insert("config.json".into(), config.to_string().into());
+        })
+    };
+    for (i, field, value, what) in [
+        (0, "position_embedding_type", json!("relative_key"), "only 'absolute' is supported"),
+        (0, "hidden_act", json!("relu"), "only 'gelu' is supported"),
+        (0, "is_decoder", json!(true), "only false is supported"),
+        (2, "id2label", json!({"0": "a", "1": "b", "2": "c"}), "has 3 labels"),
+        (3, "pad_token_id", json!(90), "positions begin in row 91"),
+        (5, "hidden_activation", json!("relu"), "another one than hidden_activation"),
+        (8, "moe_every_n_layers", json!(2), "use a GGUF file"),
+        (8, "rotary_emb_fraction", json!(0.5), "only 1 is supported"),
+    ] {
+        let e = with(i, field, value);
+        assert!(e.contains(what), "{field}: {e}");
+    }
+    let modules = |text: &'static str| {
+        refusal(1, &|files| drop(files.insert("modules.json".into(), text.as_bytes().into())))
+    };
+    for (text, what) in [
+        ("[", "is not JSON"),
+        (r#"[{"type": "a.Pooling"}, {"type": "a.Dense", "path": "../x"}]"#, "has the path '../x'"),
+        (r#"[{"type": "a.Dense", "path": "2_Dense"}]"#, "has a Dense module before pooling"),
+        (r#"[{"type": "a.Pooling"}, {"type": "a.LSTM"}]"#, "has a module 'LSTM'"),
+    ] {
+        let e = modules(text);
+        assert!(e.contains(what), "{text}: {e}");
+    }
+    let e = refusal(1, &|files| drop(files.remove("2_Dense/model.safetensors")));
+    assert!(e.contains("2_Dense/model.safetensors"), "{e}");
+}
