@@ -8,7 +8,8 @@ use octet_engine::engine::{self, Engine, Event, Pooling, Request, Step};
 use octet_engine::models::config::Config;
 use octet_engine::models::{Limits, Model};
 use octet_testkit::max_abs_diff;
-use octet_weights::hf;
+use octet_weights::gguf::{self, Writer};
+use octet_weights::{Value, hf};
 use serde_json::{Value as Json, json};
 
 use crate::common::encoders::{Text, cases, files, numbers, open, text, texts};
@@ -85,6 +86,46 @@ fn tensors_have_ggufs_names() {
             known += 1;
         }
         assert!(known > 1, "{}", case["name"]);
+    }
+}
+
+/// A checkpoint as a GGUF file has it: without what only checkpoints say.
+fn as_gguf(case: &Json) -> octet_weights::Model {
+    let file = open(case);
+    let mut metadata = file.metadata.clone();
+    let own: Vec<String> = metadata.iter().map(|(key, _)| key.to_string()).collect();
+    for key in own.iter().filter(|k| k.starts_with("octet.") || k.ends_with("huggingface.json")) {
+        metadata.remove(key);
+    }
+    // The number that llama.cpp's converter writes in place of a list of layers.
+    let pattern = "modern-bert.attention.sliding_window_pattern";
+    if metadata.get(pattern).is_some() {
+        metadata.insert(pattern, Value::U64(3));
+    }
+    let mut writer = Writer::new(Vec::new(), &metadata, file.tensors().to_vec()).expect("a header");
+    for info in file.tensors() {
+        let values = file.tensor(&info.name, &info.shape).expect("a tensor").to_f32();
+        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        writer.append(&bytes).expect("its bytes");
+    }
+    gguf::from_bytes(text(&case["name"]), writer.finish().expect("all tensors").into()).expect("a file")
+}
+
+#[test]
+fn gguf_files() {
+    for case in cases() {
+        // GGUF has no activations of projections, and no other pooling of ModernBERT's rerankers.
+        if ["bert with mean and projections", "modernbert reranker of the first token"]
+            .contains(&text(&case["name"]))
+        {
+            continue;
+        }
+        let mut model = load(&as_gguf(&case), On::Reference, limits());
+        let texts = texts(&case);
+        for (got, (.., want)) in encode(&mut *model, &texts).iter().zip(&texts) {
+            let worst = max_abs_diff(got, want);
+            assert!(worst <= TOLERANCE, "{}: differs by {worst}", case["name"]);
+        }
     }
 }
 
