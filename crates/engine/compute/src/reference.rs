@@ -1,9 +1,11 @@
 //! The scalar oracle: every verb as plain loops that read like the formulas. Slow on purpose; tests compare with it.
 
 mod attention;
+mod erf;
 mod experts;
 mod recurrent;
 
+pub use erf::gelu;
 use octet_weights::{Matrix, quant};
 
 use crate::ExpertCounts;
@@ -94,26 +96,6 @@ fn softplus(x: f32) -> f32 {
 fn rms_norm(x: &[f32], w: &[f32], eps: f32) -> Vec<f32> {
     let scale = 1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt();
     x.iter().zip(w).map(|(x, w)| x * scale * w).collect()
-}
-
-/// The error function: its power series, or for large `x` the continued fraction of its complement, in f64.
-fn erf(x: f64) -> f64 {
-    let z = x.abs();
-    if z > 3.0 {
-        let tail = (1..60).rev().fold(z, |t, k| z + f64::from(k) / 2.0 / t);
-        return x.signum() * (1.0 - (-z * z).exp() / (tail * std::f64::consts::PI.sqrt()));
-    }
-    let (mut term, mut sum) = (x, x);
-    for k in 1..80 {
-        term *= -x * x / f64::from(k);
-        sum += term / f64::from(2 * k + 1);
-    }
-    sum * std::f64::consts::FRAC_2_SQRT_PI
-}
-
-/// `x * (1 + erf(x / sqrt(2))) / 2`
-pub fn gelu(x: f32) -> f32 {
-    (f64::from(x) * 0.5 * (1.0 + erf(f64::from(x) / std::f64::consts::SQRT_2))) as f32
 }
 
 /// An activation of a gate.

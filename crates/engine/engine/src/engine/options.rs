@@ -148,7 +148,7 @@ impl Options {
             (Some(bytes), each) => (bytes / each) as usize,
         };
         let slots = self.max_seqs.max(1);
-        let batch_tokens = self.batch_tokens.clamp(1, context.max(1)).max(slots);
+        let batch_tokens = self.batch_tokens.clamp(1, longest.max(1)).max(slots);
         Ok(Limits {
             // One more: a sequence that resumes within a page has a copy of it.
             pages: kv_tokens.div_ceil(PAGE_TOKENS) + 1,
