@@ -19,11 +19,11 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
             return Err(k.bad("hidden_activation", format!("is '{other}'; expected 'gelu' or 'silu'")));
         }
     };
-    let (window, slides) = (k.window()?, windowed(k)?);
+    let window = k.window()?;
     let mut blocks = Vec::new();
-    for i in 0..k.layers {
+    for (i, slides) in windowed(k)?.into_iter().enumerate() {
         let norm = |n: &str| k.centred(k.layer_norm(i, n));
-        let around = window.filter(|_| slides[i]).map(|size| Window::Around(size / 2));
+        let around = window.filter(|_| slides).map(|size| Window::Around(size / 2));
         let mut a = encoder::attention(k, i, around.unwrap_or(Window::All))?;
         a.rope = Some(usize::from(around.is_some()));
         let attention = Op::Attention(Box::new(a));
