@@ -130,7 +130,7 @@ pub struct Decoder<B: Backend> {
     pub norm: Norm<B>,
     /// `None` in an encoder.
     pub head: Option<B::Weight>,
-    pub pool: Option<Pool<B>>,
+    pub pool: Pool<B>,
     pub head_scale: f32,
     pub softcap: Option<f32>,
     pub mtp: Option<Mtp<B>>,

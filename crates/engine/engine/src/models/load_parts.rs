@@ -34,10 +34,10 @@ impl<B: Backend> Loader<'_, B> {
         })
     }
 
-    /// The layers after pooling.
-    pub(super) fn pool(&mut self, pool: &plan::Pool) -> Result<Pool<B>, Error> {
+    /// The layers after pooling; none in a model that is no encoder.
+    pub(super) fn pool(&mut self, pool: Option<&plan::Pool>) -> Result<Pool<B>, Error> {
         let mut layers = Vec::new();
-        for l in &pool.layers {
+        for l in pool.iter().flat_map(|p| &p.layers) {
             let norm = self.opt_norm(l.norm.as_ref())?;
             layers.push((Dense { matrix: self.matrix(&l.matrix)?, act: l.act, norm }, l.matrix.shape[0]));
         }

@@ -63,7 +63,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             _ => None,
         };
         let norm = self.norm(&p.head.norm)?;
-        let pool = p.pool.as_ref().map(|pool| self.pool(pool)).transpose()?;
+        let pool = self.pool(p.pool.as_ref())?;
         self.refuse_unused()?;
         Ok(Decoder {
             hidden: p.hidden,

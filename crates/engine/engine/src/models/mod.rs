@@ -484,9 +484,7 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
     }
 
     fn pool(&mut self, state: &[f32]) -> Result<Vec<f32>, Error> {
-        self.check_alone();
-        let Some(pool) = &self.decoder.pool else { return Ok(state.to_vec()) };
-        Ok(pool.apply(&mut self.be, state)?)
+        Ok(self.decoder.pool.apply(&mut self.be, state)?)
     }
 
     fn step_traced(&mut self, batch: &Batch, probe: &mut dyn FnMut(usize, &[f32])) -> Result<&[f32], Error> {

@@ -4,6 +4,7 @@ use octet_compute::Error;
 use octet_compute::backend::{Attention, KvType, PageGroup, RopePairing, Window};
 use octet_compute::batch::Batch;
 
+use super::unsupported;
 use crate::backend::{Buf, Cache, LayerStore, Prologue, Vulkan, chunks};
 use crate::kernel::Kernel;
 
@@ -181,6 +182,7 @@ impl Vulkan {
             Window::All => (0, 0),
             Window::Last(n) => (u32::try_from(n).unwrap_or(u32::MAX), 0),
             Window::Chunk(n) => (0, u32::try_from(n).unwrap_or(u32::MAX)),
+            Window::Around(_) => return Err(unsupported()),
         };
         let special = [a.values_in_keys, a.softcap.is_some(), a.sinks.is_some(), a.window != Window::All];
         let flags = special.iter().enumerate().map(|(bit, is)| u32::from(*is) << bit).sum();
