@@ -338,11 +338,12 @@ fn check_folder(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Splits `NAME=MODEL`, unless the whole is a file.
+/// Splits `NAME=MODEL`, unless the whole is a file, a path or a URL.
 fn split_name(given: &str) -> (Option<&str>, &str) {
+    let is_path = given.starts_with(['.', '/', '~']) || Path::new(given).exists();
     match given.split_once('=') {
         Some((name, model))
-            if !name.is_empty() && !name.contains(['/', '\\', '.']) && !Path::new(given).exists() =>
+            if !name.is_empty() && !is_path && !name.contains('\\') && !name.contains("://") =>
         {
             (Some(name), model)
         }
@@ -403,7 +404,11 @@ mod tests {
     fn models_may_be_given_names() {
         assert_eq!(split_name("coder=hf:a/b:Q4_K_M"), (Some("coder"), "hf:a/b:Q4_K_M"));
         assert_eq!(split_name("smollm2:135m"), (None, "smollm2:135m"));
-        assert_eq!(split_name("./odd=name.gguf"), (None, "./odd=name.gguf"));
+        assert_eq!(split_name("qwen3.5=/models/base.gguf"), (Some("qwen3.5"), "/models/base.gguf"));
+        assert_eq!(split_name("local/qwen=base.gguf"), (Some("local/qwen"), "base.gguf"));
+        for whole in ["./odd=name.gguf", "/a=b.gguf", "~/a=b.gguf", "https://host/x.gguf?download=true"] {
+            assert_eq!(split_name(whole), (None, whole));
+        }
         assert_eq!(split_name("=x"), (None, "=x"));
         assert_eq!(default_name("hf:a/b:Q4_K_M").unwrap(), "a/b:Q4_K_M");
         assert_eq!(default_name("./models/x.Q8_0.gguf").unwrap(), "x.Q8_0");

@@ -12,6 +12,7 @@ mod guard;
 mod jinja;
 mod limits;
 mod operators;
+mod plain_tools;
 mod python;
 mod strftime;
 
@@ -175,8 +176,16 @@ impl ChatTemplate {
     /// tokens (`<think>`) stay text in messages of users and tools, and count in those of the assistant and the system. One exception:
     /// some templates search messages for tags (Qwen's takes a user message of one `<tool_response>` for a tool result); if this
     /// changes the rendered text, all tags count.
+    ///
+    /// A template that fails gets the tools once more with what optional fields would say: see [`plain_tools`].
     pub fn render(&self, input: &ChatInput) -> Result<Prompt, TemplateError> {
-        self.render_within(input, None)
+        let rendered = self.render_within(input, None);
+        match (&rendered, input.tools.as_deref().and_then(plain_tools::plain)) {
+            (Err(TemplateError::Failed { .. }), Some(tools)) => {
+                self.render_within(&ChatInput { tools: Some(tools), ..input.clone() }, None).or(rendered)
+            }
+            _ => rendered,
+        }
     }
 
     /// Renders as [`Self::render`] does, within a budget that all probes of a model's load share. `None` if the template rejects the

@@ -7,6 +7,10 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 
 use crate::{Bound, Room};
 
+/// Address space for the stacks of threads: that of a chat template's rendering (512 MiB), and those of all others.
+#[cfg(unix)]
+const STACKS: u64 = 640 << 20;
+
 /// What the process's own limits leave, one for each that is set.
 #[cfg(unix)]
 pub fn room(root: &Path) -> impl Iterator<Item = Room> {
@@ -36,13 +40,13 @@ struct Used {
 
 #[cfg(unix)]
 fn rooms(used: &Used, address_space: Option<u64>, data: Option<u64>) -> impl Iterator<Item = Room> + use<> {
-    // While a model is loaded, its file is mapped beside what is made of it.
+    // While a model is loaded, its file is mapped beside what is made of it. Stacks of threads are reserved, too.
     let space = address_space.map(|limit| {
-        let bytes = limit.saturating_sub(used.address_space) / 2;
+        let bytes = limit.saturating_sub(used.address_space).saturating_sub(STACKS) / 2;
         Room { bytes, bound: Bound::AddressSpace { limit } }
     });
     let data = data.map(|limit| {
-        let bytes = limit.saturating_sub(used.data);
+        let bytes = limit.saturating_sub(used.data).saturating_sub(STACKS);
         Room { bytes, bound: Bound::Data { limit } }
     });
     space.into_iter().chain(data)
@@ -98,7 +102,10 @@ mod tests {
     #[test]
     fn limits_leave_what_is_not_used() {
         let used = Used { address_space: 10, data: 4 };
-        let left = |space, data| rooms(&used, space, data).map(|room| room.bytes).collect::<Vec<_>>();
+        let and_stacks = |limit: Option<u64>| limit.map(|n| n + STACKS);
+        let left = |space, data| {
+            rooms(&used, and_stacks(space), and_stacks(data)).map(|room| room.bytes).collect::<Vec<_>>()
+        };
         assert_eq!(left(None, None), []);
         assert_eq!(left(Some(110), Some(100)), [50, 96]);
         assert_eq!(left(Some(5), Some(3)), [0, 0]);

@@ -1,11 +1,7 @@
-//! Models whose keys and tensors are listed by kind of layer, as their GGUF files have them: architectures that [`crate::Shape`]'s numbers
-//! do not describe. Sizes are those of the published config.json. Called by `known`, `metadata` and `plan`.
+//! Models whose keys and tensors are listed by kind of layer, as their GGUF files have them: architectures that the numbers
+//! of a shape do not describe. Sizes are those of the published config.json. Called by `known`, `metadata` and `plan`.
 
-use octet_weights::{GgmlType, Metadata, TensorInfo, Value};
-
-use crate::mix::Place;
-use crate::plan::{Fill, Planned};
-use crate::{Mix, Shape};
+use octet_weights::Value;
 
 /// A model.
 #[derive(Debug, PartialEq)]
@@ -18,7 +14,7 @@ pub struct Listing {
     /// Tensors of a layer, without `blk.N.`.
     tensors: Vec<(Of, &'static str, Vec<usize>)>,
     /// Divisors of rotary frequencies, and how many of them turn.
-    divisors: Option<(usize, usize)>,
+    pub(crate) divisors: Option<(usize, usize)>,
     /// The rule by which its tokenizer cuts texts.
     pub(crate) pre: &'static str,
 }
@@ -241,122 +237,36 @@ impl Listing {
     }
 
     /// How many experts a layer has.
-    fn experts(&self) -> usize {
+    pub(crate) fn experts(&self) -> usize {
         let count = self.keys.iter().find(|(key, _)| *key == "expert_count");
         if let Some((_, Int(n))) = count { *n } else { 0 }
     }
 
-    /// Adds the keys of its architecture.
-    pub(crate) fn insert_keys(&self, m: &mut Metadata, shape: &Shape) {
-        let each = |value: &dyn Fn(bool) -> Value| {
-            Value::Array((0..shape.layers).map(|i| value(self.is_second(i, shape.layers))).collect())
-        };
+    /// The keys of its architecture with so many layers, without the architecture's name.
+    pub(crate) fn keys(&self, layers: usize) -> impl Iterator<Item = (&'static str, Value)> {
         let number = |n: usize| Value::U64(n as u64);
-        let mut put = |key: &str, value| m.insert(&format!("{}.{key}", shape.architecture), value);
-        put("block_count", number(shape.layers));
-        put("embedding_length", number(shape.hidden));
-        for (key, value) in &self.keys {
+        let second = move |i: usize| self.is_second(i, layers);
+        self.keys.iter().map(move |(key, value)| {
             let value = match *value {
                 Int(n) => number(n),
                 // F32 in files: rounded here already, so that a written file reads back equal.
                 Float(x) => Value::F64((x as f32).into()),
                 Text(text) => Value::Str(text.into()),
                 Flag(is) => Value::Bool(is),
-                Ints(a, b) => Value::Ints(
-                    (0..shape.layers)
-                        .map(|i| if self.is_second(i, shape.layers) { b } else { a } as i64)
-                        .collect(),
-                ),
-                Flags(a, b) => each(&|second| Value::Bool(if second { b } else { a })),
-            };
-            put(key, value);
-        }
-    }
-
-    /// Its tensors.
-    pub(crate) fn plan(&self, shape: &Shape, mix: Mix) -> Vec<Planned> {
-        let hidden = shape.hidden;
-        let mut out = Vec::new();
-        let mut values = 0;
-        let mut add = |name: String, stem: &str, layer: usize, dims: &[usize], scale: Option<f32>| {
-            let stem = stem.strip_suffix(".weight").unwrap_or(stem);
-            let cols = *dims.last().expect("a tensor has columns");
-            let place = Place {
-                stem,
-                layer,
-                layers: shape.layers,
-                values_before: values,
-                experts: self.experts(),
-                cols,
-            };
-            let ty = if is_float(stem, dims) { GgmlType::F32 } else { mix.matrix_type(&place) };
-            values += usize::from(stem == "attn_v");
-            let fill = scale.map_or_else(|| fill(stem, cols), Fill::Random);
-            out.push(Planned { info: TensorInfo { name, ty, shape: dims.to_vec() }, fill });
-        };
-        let table = if shape.tied { 3.0 / (hidden as f32).sqrt() } else { 1.0 };
-        let stem = if shape.tied { "output" } else { "token_embd" };
-        add("token_embd.weight".into(), stem, 0, &[shape.vocab, hidden], Some(table));
-        for i in 0..shape.layers {
-            for (of, name, dims) in &self.tensors {
-                if self.has(*of, i, shape.layers) {
-                    add(format!("blk.{i}.{name}"), name, i, dims, None);
+                Ints(a, b) => {
+                    Value::Ints((0..layers).map(|i| if second(i) { b } else { a } as i64).collect())
                 }
-            }
-        }
-        add("output_norm.weight".into(), "output_norm", 0, &[hidden], None);
-        if !shape.tied {
-            add("output.weight".into(), "output", 0, &[shape.vocab, hidden], None);
-        }
-        if let Some((all, turn)) = self.divisors {
-            let divisors = (0..all).map(|i| if i < turn { 1.0 } else { 1e30 }).collect();
-            let info = TensorInfo { name: "rope_freqs.weight".into(), ty: GgmlType::F32, shape: vec![all] };
-            out.push(Planned { info, fill: Fill::Exactly(divisors) });
-        }
-        out
+                Flags(a, b) => {
+                    Value::Array((0..layers).map(|i| Value::Bool(if second(i) { b } else { a })).collect())
+                }
+            };
+            (*key, value)
+        })
     }
-}
 
-/// Tensors that are F32 in every file.
-fn is_float(stem: &str, dims: &[usize]) -> bool {
-    dims.len() == 1 || stem.starts_with("ffn_gate_inp") || stem == "ssm_conv1d" || stem.ends_with(".bias")
-}
-
-/// The values of a layer's tensor.
-fn fill(stem: &str, cols: usize) -> Fill {
-    match stem {
-        "ssm_a" => Fill::Decay,
-        "ssm_dt.bias" => Fill::TimeStep,
-        "ssm_conv1d" => Fill::Random(0.5),
-        "attn_sinks" => Fill::Random(1.0),
-        _ if stem.contains("norm") || stem.ends_with("scale") => Fill::NearOne,
-        _ if stem.ends_with(".bias") => Fill::Random(0.1),
-        // The outputs of a normed input come out near 1.
-        _ => Fill::Random(1.0 / (cols as f32).sqrt()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::{Mix, known, plan::plan};
-
-    /// What model cards say, of the language model without its block for multi-token prediction.
-    #[test]
-    fn parameters_are_those_of_the_published_models() {
-        for (name, low, high) in [
-            ("gpt-oss-20b", 20.90e9, 20.93e9),
-            ("gpt-oss-120b", 116.7e9, 116.9e9),
-            ("gemma3-4b", 3.87e9, 3.89e9),
-            ("gemma3-12b", 11.7e9, 11.8e9),
-            ("gemma3-27b", 26.9e9, 27.1e9),
-            ("gemma4-31b", 30.6e9, 30.8e9),
-            ("gemma4-26b-a4b", 25.1e9, 25.3e9),
-            ("glm-4.7-flash", 29.5e9, 30.2e9),
-            ("qwen3-next-80b-a3b", 79.5e9, 79.8e9),
-        ] {
-            let all = plan(&known::shape(name).unwrap(), Mix::Of(octet_weights::GgmlType::BF16));
-            let n: usize = all.iter().map(|p| p.info.len()).sum();
-            assert!(low <= n as f64 && n as f64 <= high, "{name} has {n}");
-        }
+    /// The tensors of layer `i` of `layers`: names without the layer's, and dimensions.
+    pub(crate) fn tensors(&self, i: usize, layers: usize) -> impl Iterator<Item = (&'static str, &[usize])> {
+        let of_layer = self.tensors.iter().filter(move |(of, ..)| self.has(*of, i, layers));
+        of_layer.map(|(_, name, dims)| (*name, &dims[..]))
     }
 }

@@ -27,7 +27,14 @@ pub(crate) fn metadata(shape: &Shape, mix: Mix, origin: &str) -> Metadata {
         m.insert("general.file_type", Value::U64(id));
     }
     match &shape.listing {
-        Some(listing) => listing.insert_keys(&mut m, shape),
+        Some(listing) => {
+            let mut put = |key: &str, value| {
+                m.insert(&format!("{}.{key}", shape.architecture), value);
+            };
+            put("block_count", Value::U64(shape.layers as u64));
+            put("embedding_length", Value::U64(shape.hidden as u64));
+            listing.keys(shape.layers).for_each(|(key, value)| put(key, value));
+        }
         None => dimensions(&mut m, shape),
     }
     tokenizer(&mut m, shape);

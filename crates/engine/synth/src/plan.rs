@@ -2,6 +2,7 @@
 
 use octet_weights::{GgmlType, TensorInfo};
 
+use crate::listing::Listing;
 use crate::mix::Place;
 use crate::{Mix, Shape};
 
@@ -30,7 +31,7 @@ pub(crate) enum Fill {
 /// The tensors of `shape`, in the order of a converted file.
 pub(crate) fn plan(shape: &Shape, mix: Mix) -> Vec<Planned> {
     if let Some(listing) = &shape.listing {
-        return listing.plan(shape, mix);
+        return listed(listing, shape, mix);
     }
     let mut p = Planner { shape, mix, out: Vec::new(), values: 0 };
     let hidden = shape.hidden;
@@ -194,6 +195,66 @@ fn rope_divisors(shape: &Shape) -> Option<Vec<f32>> {
     Some((0..shape.rope_dims / 2).map(divisor).collect())
 }
 
+/// The tensors of a listed model.
+fn listed(listing: &Listing, shape: &Shape, mix: Mix) -> Vec<Planned> {
+    let hidden = shape.hidden;
+    let mut out = Vec::new();
+    let mut values = 0;
+    let mut add = |name: String, stem: &str, layer: usize, dims: &[usize], scale: Option<f32>| {
+        let stem = stem.strip_suffix(".weight").unwrap_or(stem);
+        let cols = *dims.last().expect("a tensor has columns");
+        let place = Place {
+            stem,
+            layer,
+            layers: shape.layers,
+            values_before: values,
+            experts: listing.experts(),
+            cols,
+        };
+        let ty = if is_float(stem, dims) { GgmlType::F32 } else { mix.matrix_type(&place) };
+        values += usize::from(stem == "attn_v");
+        let fill = scale.map_or_else(|| fill(stem, cols), Fill::Random);
+        out.push(Planned { info: TensorInfo { name, ty, shape: dims.to_vec() }, fill });
+    };
+    let table = if shape.tied { 3.0 / (hidden as f32).sqrt() } else { 1.0 };
+    let stem = if shape.tied { "output" } else { "token_embd" };
+    add("token_embd.weight".into(), stem, 0, &[shape.vocab, hidden], Some(table));
+    for i in 0..shape.layers {
+        for (name, dims) in listing.tensors(i, shape.layers) {
+            add(format!("blk.{i}.{name}"), name, i, dims, None);
+        }
+    }
+    add("output_norm.weight".into(), "output_norm", 0, &[hidden], None);
+    if !shape.tied {
+        add("output.weight".into(), "output", 0, &[shape.vocab, hidden], None);
+    }
+    if let Some((all, turn)) = listing.divisors {
+        let divisors = (0..all).map(|i| if i < turn { 1.0 } else { 1e30 }).collect();
+        let info = TensorInfo { name: "rope_freqs.weight".into(), ty: GgmlType::F32, shape: vec![all] };
+        out.push(Planned { info, fill: Fill::Exactly(divisors) });
+    }
+    out
+}
+
+/// Tensors that are F32 in every file.
+fn is_float(stem: &str, dims: &[usize]) -> bool {
+    dims.len() == 1 || stem.starts_with("ffn_gate_inp") || stem == "ssm_conv1d" || stem.ends_with(".bias")
+}
+
+/// The values of a layer's tensor.
+fn fill(stem: &str, cols: usize) -> Fill {
+    match stem {
+        "ssm_a" => Fill::Decay,
+        "ssm_dt.bias" => Fill::TimeStep,
+        "ssm_conv1d" => Fill::Random(0.5),
+        "attn_sinks" => Fill::Random(1.0),
+        _ if stem.contains("norm") || stem.ends_with("scale") => Fill::NearOne,
+        _ if stem.ends_with(".bias") => Fill::Random(0.1),
+        // The outputs of a normed input come out near 1.
+        _ => Fill::Random(1.0 / (cols as f32).sqrt()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -241,5 +302,25 @@ mod tests {
         assert_eq!((d.len(), d[0], d[63]), (64, 1.0, 8.0));
         assert!(d.is_sorted());
         assert!(rope_divisors(&known::shape("qwen3-8b").unwrap()).is_none());
+    }
+
+    /// What model cards say, of the language model without its block for multi-token prediction.
+    #[test]
+    fn listed_models_are_as_large_as_published() {
+        for (name, low, high) in [
+            ("gpt-oss-20b", 20.90e9, 20.93e9),
+            ("gpt-oss-120b", 116.7e9, 116.9e9),
+            ("gemma3-4b", 3.87e9, 3.89e9),
+            ("gemma3-12b", 11.7e9, 11.8e9),
+            ("gemma3-27b", 26.9e9, 27.1e9),
+            ("gemma4-31b", 30.6e9, 30.8e9),
+            ("gemma4-26b-a4b", 25.1e9, 25.3e9),
+            ("glm-4.7-flash", 29.5e9, 30.2e9),
+            ("qwen3-next-80b-a3b", 79.5e9, 79.8e9),
+        ] {
+            let all = plan(&known::shape(name).unwrap(), Mix::Of(GgmlType::BF16));
+            let n: usize = all.iter().map(|p| p.info.len()).sum();
+            assert!(low <= n as f64 && n as f64 <= high, "{name} has {n}");
+        }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::{Error, Listing};
+use crate::Error;
+use crate::listing::Listing;
 
 /// Most layers that a made-up model may have.
 const MAX_LAYERS: usize = 512;

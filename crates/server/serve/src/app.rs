@@ -115,10 +115,20 @@ impl App {
         if options.models.is_empty() && options.routes.is_none() {
             return Err("there is no model to serve".into());
         }
+        // Before models take theirs, which leave this much.
+        let free = (options.memory.free)();
         let specs = std::mem::take(&mut options.models);
         let routes = options.routes.take();
         let models = Registry::new(specs, options.memory.clone(), options.load_queue)?;
-        let memory_budget = MemoryBudget::new(options.body_bytes_max);
+        let memory_budget = MemoryBudget::new(options.body_bytes_max, free);
+        let longest = memory_budget.longest_body(options.body_bytes_max);
+        if longest < options.body_bytes_max {
+            tracing::warn!(
+                "memory is short: requests may have at most {longest} bytes (--max-body is {})",
+                options.body_bytes_max
+            );
+            options.body_bytes_max = longest;
+        }
         let inference = Arc::new(Inference {
             models,
             metrics: Metrics::default(),

@@ -10,6 +10,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The budget is this many bodies of maximum size.
 const LONGEST_AT_ONCE: usize = 8;
+/// The budget is at most this part of the memory that is free when the server starts: a text takes up to eight times its length until it is
+/// tokenized.
+const FREE_SHARE: u64 = 10;
 /// The first bytes of each request are not counted, so that long requests that fill the budget do not block short ones. The number of
 /// connections bounds them.
 const UNCOUNTED_BYTES: usize = 256 << 10;
@@ -90,10 +93,18 @@ impl MemoryBudget {
         MemoryHandle::new(Arc::new(SharedPermit { budget: self.clone(), permit: Mutex::new(permit) }))
     }
 
-    /// A budget of eight bodies of maximum size.
-    pub fn new(body_bytes_max: usize) -> Self {
-        let bytes_max = body_bytes_max.saturating_mul(LONGEST_AT_ONCE).min(Semaphore::MAX_PERMITS);
+    /// A budget of eight bodies of maximum size; less if only `free` bytes of memory are left.
+    pub fn new(body_bytes_max: usize, free: Option<u64>) -> Self {
+        let share = free.map_or(usize::MAX, |free| usize::try_from(free / FREE_SHARE).unwrap_or(usize::MAX));
+        let bytes_max = body_bytes_max.saturating_mul(LONGEST_AT_ONCE).min(share).min(Semaphore::MAX_PERMITS);
+        // A short request is always possible.
+        let bytes_max = bytes_max.max(UNCOUNTED_BYTES);
         Self { bytes_max, left: Arc::new(Semaphore::new(bytes_max)) }
+    }
+
+    /// The longest body that fits into it, at most `wanted` bytes.
+    pub fn longest_body(&self, wanted: usize) -> usize {
+        wanted.min(self.bytes_max)
     }
 
     /// Acquires memory for a body that has `bytes` so far.
@@ -109,7 +120,7 @@ impl MemoryBudget {
         if bytes.saturating_sub(UNCOUNTED_BYTES) > self.bytes_max {
             let what = format!(
                 "the body has {values} keys and values in {} bytes, which take about {bytes} bytes in memory; the server has \
-                 {} for requests, eight times its --max-body",
+                 {} for requests (eight times its --max-body, or a tenth of the memory that was free at the start)",
                 body.len(),
                 self.bytes_max
             );
@@ -180,6 +191,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_budget_follows_free_memory() {
+        let of = |free| MemoryBudget::new(32 << 20, free);
+        assert_eq!(of(None).bytes_max, 256 << 20);
+        assert_eq!(of(Some(64 << 30)).bytes_max, 256 << 20);
+        let small = of(Some(200 << 20));
+        assert_eq!((small.bytes_max, small.longest_body(32 << 20)), (20 << 20, 20 << 20));
+        assert_eq!(of(Some(0)).longest_body(32 << 20), UNCOUNTED_BYTES);
+    }
+
+    #[test]
     fn values_are_counted_outside_of_strings() {
         for (body, n) in [
             ("1", 1),
@@ -194,7 +215,7 @@ mod tests {
 
     #[test]
     fn small_values_take_more_than_their_bytes() {
-        let room = MemoryBudget::new(1 << 20);
+        let room = MemoryBudget::new(1 << 20, None);
         let many = |n: usize| format!("[{}1]", "1,".repeat(n));
         let mut share = MemoryPermit::default();
         room.take_values(&mut share, many(20_000).as_bytes()).unwrap();
@@ -226,7 +247,7 @@ mod tests {
 
     #[test]
     fn copies_of_a_request_and_of_its_body_hold_its_memory() {
-        let room = MemoryBudget::new(1 << 20);
+        let room = MemoryBudget::new(1 << 20, None);
         let mut share = MemoryPermit::default();
         room.take_body(&mut share, 1 << 20).unwrap();
         let memory = room.shared(share);

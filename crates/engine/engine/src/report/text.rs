@@ -203,7 +203,7 @@ impl Lines {
     }
     fn push(&mut self, line: &str) {
         for c in line.chars() {
-            if c.is_control() {
+            if c.is_control() || turns(c) {
                 self.0.extend(c.escape_default());
             } else {
                 self.0.push(c);
@@ -211,6 +211,11 @@ impl Lines {
         }
         self.0.push('\n');
     }
+}
+
+/// Characters that change the direction of a text, or end a line.
+fn turns(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn label(g: &GroupReport) -> &'static str {
@@ -282,8 +287,8 @@ mod tests {
     #[test]
     fn control_characters_are_escaped() {
         let mut lines = Lines(String::new());
-        lines.title("a\x1b[2Jb\nc");
-        assert_eq!(lines.0, "a\\u{1b}[2Jb\\nc\n");
+        lines.title("a\x1b[2Jb\nc\u{202e}d");
+        assert_eq!(lines.0, "a\\u{1b}[2Jb\\nc\\u{202e}d\n");
     }
 
     #[test]

@@ -231,6 +231,29 @@ fn bad_input_is_named() {
     fails(&chat(json!([{"role": "user", "content": all}])), "U+FDD0");
 }
 
+/// gpt-oss's template adds texts that a client may leave out.
+#[test]
+fn templates_that_need_optional_fields_of_tools_get_them() {
+    let (m, t) = bare();
+    let source = "{% for t in tools %}{{ '// ' + t.function.description + '\n' }}\
+                  {% for name, p in t.function.parameters.properties|items %}{{ name + ': ' + p.default }}{% endfor %}{% endfor %}";
+    let template = ChatTemplate::new(source, &m, &t).unwrap();
+    let with = |function: Json| {
+        let tools = Some(vec![json!({"type": "function", "function": function})]);
+        ChatInput { tools, ..chat(json!([{"role": "user", "content": "x"}])) }
+    };
+    let parameters = json!({"type": "object", "properties": {"n": {"enum": [1, 2], "default": 1}}});
+    let bare = template.render(&with(json!({"name": "f", "parameters": parameters}))).unwrap();
+    assert_eq!(bare.text, "// \nn: 1");
+    let null = template
+        .render(&with(json!({"name": "f", "description": null, "parameters": {"properties": {}}})))
+        .unwrap();
+    assert_eq!(null.text, "// \n");
+    let parameters = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
+    let e = template.render(&with(json!({"name": "f", "parameters": parameters}))).unwrap_err().to_string();
+    assert!(e.contains("the chat template failed"), "{e}");
+}
+
 #[test]
 fn hostile_templates_are_stopped() {
     let (m, t) = bare();

@@ -112,7 +112,13 @@ impl Peek<'_> {
         }
     }
 
-    /// Number of answers that the provider may bill. A value that it will refuse is as good as any.
+    /// Whether the numbers of answers are whole numbers, so that what they cost is known. Some providers read `"128"` as a number.
+    fn has_counts(&self) -> bool {
+        let is_count = |text: &str| text.parse::<f64>().is_ok_and(|n| n >= 1.0 && n.fract() == 0.0);
+        [self.n, self.best_of].into_iter().flatten().all(|n| n.get() == "null" || is_count(n.get()))
+    }
+
+    /// Number of answers that the provider may bill.
     fn answers(&self) -> u32 {
         let number = |field: Option<&RawValue>| field.and_then(|n| n.get().parse::<f64>().ok());
         let candidates = self.generation_config.as_ref().and_then(|c| c.candidate_count);
@@ -261,6 +267,9 @@ pub struct Peeked {
 /// Reads the fields that routing needs; `None` if they are invalid: a full parse then gives the error.
 pub fn peek(body: &[u8], dialect: Dialect) -> Option<Peeked> {
     let mut peek: Peek<'_> = serde_json::from_slice(body).ok()?;
+    if matches!(dialect, Dialect::OpenAiChat | Dialect::OpenAiCompletions) && !peek.has_counts() {
+        return None;
+    }
     let ours = peek.num_retries.is_some() || peek.fallbacks.is_some() || peek.timeout.is_some();
     let ours = ours || peek.tags.is_some() || peek.cache.is_some() || peek.metadata.is_some();
     let ours = ours || peek.litellm_metadata.is_some();

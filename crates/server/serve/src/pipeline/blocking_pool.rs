@@ -204,7 +204,7 @@ mod tests {
 
         fn long_share() -> MemoryPermit {
             let mut share = MemoryPermit::default();
-            MemoryBudget::new(LONG).take_body(&mut share, LONG).unwrap();
+            MemoryBudget::new(LONG, None).take_body(&mut share, LONG).unwrap();
             share
         }
     }

@@ -82,6 +82,17 @@ async fn several_answers_are_reserved_in_every_dialect() {
         let text = answer.to_string();
         assert!(status == 429 && text.contains("ask for fewer"), "{path} {body}: {status} {answer}");
     }
+    // What some providers read as a number is none here: nobody could say what it costs.
+    for n in [json!("128"), json!(true), json!(-1), json!([14]), json!(1.5)] {
+        for (path, body) in [
+            (CHAT, json!({"model": "far", "messages": messages, "n": n, "max_tokens": 50, "stream": true})),
+            ("/v1/completions", json!({"model": "far", "prompt": "Hi", "n": n, "max_tokens": 50})),
+            ("/v1/completions", json!({"model": "far", "prompt": "Hi", "best_of": n, "max_tokens": 50})),
+        ] {
+            let (status, answer) = ask(&f, &key, path, &body).await;
+            assert_eq!(status, 400, "{path} {body}: {answer}");
+        }
+    }
     assert!(up.seen().is_empty(), "{:?}", up.seen().last());
     for (path, body) in [
         (CHAT, json!({"model": "far", "messages": messages, "n": 2, "max_tokens": 50})),
