@@ -69,6 +69,9 @@ pub enum Command {
     Template(crate::template::TemplateArgs),
     Perplexity(crate::perplexity::PerplexityArgs),
     Compare(Box<crate::compare::CompareArgs>),
+    Eval(Box<crate::eval::EvalArgs>),
+    #[command(hide = true)]
+    Confined(crate::eval::confine::ConfinedArgs),
     Config(crate::config_cmd::ConfigArgs),
     Route(Box<crate::route::RouteArgs>),
     Keys(Box<crate::keys::KeysArgs>),

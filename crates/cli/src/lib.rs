@@ -13,6 +13,8 @@ mod device;
 mod device_memory;
 mod doctor;
 mod embedded;
+mod endpoint;
+mod eval;
 mod experts;
 mod help;
 mod images;
@@ -28,6 +30,7 @@ mod perplexity;
 mod plan;
 mod progress;
 mod quantize;
+mod random;
 mod route;
 mod run;
 mod running;
@@ -86,6 +89,8 @@ fn dispatch(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
         Command::Template(args) => template::run(&args, settings)?,
         Command::Perplexity(args) => perplexity::run(&args, settings)?,
         Command::Compare(args) => compare::run(&args, settings)?,
+        Command::Eval(args) => eval::run(&args, settings)?,
+        Command::Confined(args) => return Ok(eval::confine::run(&args)),
         Command::Config(args) => config_cmd::run(&args, settings)?,
         Command::Route(args) => route::run(&args, settings)?,
         Command::Keys(args) => keys::run(&args, settings)?,

@@ -124,6 +124,12 @@ pub fn secret(name: &str) -> Result<String, Usage> {
     variable(name)?.ok_or_else(|| Usage(format!("the environment variable {name} is not set")))
 }
 
+/// A program on the PATH.
+pub fn program(name: &str) -> Option<PathBuf> {
+    let path = set("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|p| p.is_absolute() && p.is_file())
+}
+
 fn speaks_utf8() -> bool {
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(|name| set(name)).unwrap_or_default();
     let locale = locale.to_string_lossy().to_ascii_uppercase();

@@ -3,6 +3,7 @@
 mod args;
 mod limits;
 mod load;
+pub mod local;
 mod log;
 mod memory_plan;
 pub mod page;

@@ -5,6 +5,7 @@ mod common;
 mod compare;
 mod config_command;
 mod endpoint;
+mod eval;
 mod experts;
 mod images;
 mod inside;

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 
-use super::client::Endpoint;
 use super::prompt::prompt;
-use super::stream::{Failure, Sample};
+use crate::endpoint::client::Endpoint;
+use crate::endpoint::stream::{Failure, Sample};
 
 /// The requests to send.
 #[derive(Debug, Clone)]

@@ -1,10 +1,8 @@
 //! `octet bench --url`: measures an OpenAI-compatible endpoint, or compares two. Called by `bench`.
 
-mod client;
 mod load;
 mod prompt;
 mod stats;
-mod stream;
 mod table;
 
 use std::hash::{BuildHasher, RandomState};
@@ -14,15 +12,15 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use serde_json::{Map, Value};
 use url::Url;
 
 use super::Output;
+use crate::endpoint::client::{self, Endpoint, Timeouts};
+use crate::endpoint::{Object, for_each, object};
 use crate::numbers::{count, positive};
 use crate::progress::Bar;
 use crate::settings::secret;
 use crate::usage_error::Usage;
-use client::{Endpoint, Timeouts};
 use load::Work;
 use table::{Printer, Row};
 
@@ -63,21 +61,6 @@ pub struct EndpointArgs {
 const CONCURRENCY: [usize; 4] = [1, 2, 4, 8];
 const TIMEOUT_S: usize = 600;
 const CONNECT_TIMEOUT_S: usize = 10;
-
-/// The fields of a JSON object; clap would treat a bare `Map` as a list.
-#[derive(Debug, Clone)]
-struct Object(Map<String, Value>);
-
-fn object(text: &str) -> Result<Object, String> {
-    match serde_json::from_str(text) {
-        Ok(Value::Object(fields)) if fields.contains_key("stream") => {
-            Err("answers are always streamed; leave 'stream' out".into())
-        }
-        Ok(Value::Object(fields)) => Ok(Object(fields)),
-        Ok(_) => Err("expected a JSON object".into()),
-        Err(e) => Err(format!("expected a JSON object: {e}")),
-    }
-}
 
 /// Other flags of `octet bench` that apply here.
 pub struct Common<'a> {
@@ -200,19 +183,6 @@ async fn connect(args: &EndpointArgs, model: Option<&str>) -> anyhow::Result<Vec
     Ok(endpoints)
 }
 
-/// One value for all endpoints, or one per endpoint separated by commas; empty means none.
-fn for_each(value: Option<&str>, endpoints: usize, flag: &str) -> Result<Vec<Option<String>>, Usage> {
-    let Some(value) = value else { return Ok(vec![None; endpoints]) };
-    // Model names may contain commas, so a single endpoint's value is not split.
-    let values: Vec<&str> = if endpoints == 1 { vec![value] } else { value.split(',').collect() };
-    let own = |v: &str| (!v.is_empty()).then(|| v.to_string());
-    match values[..] {
-        [one] => Ok(vec![own(one); endpoints]),
-        _ if values.len() == endpoints => Ok(values.into_iter().map(own).collect()),
-        _ => Err(Usage(format!("{flag} names {} for {endpoints} endpoints", values.len()))),
-    }
-}
-
 fn works(args: &EndpointArgs, common: &Common) -> Vec<Work> {
     let run = RandomState::new().hash_one(()); // another one in each process
     let extra = args.extra_body.as_ref().map(|o| o.0.clone()).unwrap_or_default();
@@ -231,29 +201,4 @@ async fn warm_up(endpoints: &[Arc<Endpoint>], work: &Work, next: &mut u64) -> an
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn endpoints_share_a_value_or_have_their_own() {
-        let each = |value, n| for_each(value, n, "--model").map_err(|u| u.0);
-        let some = |s: &str| Some(s.to_string());
-        assert_eq!(each(None, 2).unwrap(), [None, None]);
-        assert_eq!(each(Some("a"), 2).unwrap(), [some("a"), some("a")]);
-        assert_eq!(each(Some("a,b"), 2).unwrap(), [some("a"), some("b")]);
-        assert_eq!(each(Some(",b"), 2).unwrap(), [None, some("b")]);
-        assert_eq!(each(Some("a,b"), 1).unwrap(), [some("a,b")]);
-        assert!(each(Some("a,b,c"), 2).unwrap_err().contains("--model"));
-    }
-
-    #[test]
-    fn extra_fields_are_an_object() {
-        assert!(object(r#"{"ignore_eos": true}"#).is_ok());
-        for bad in ["[]", "{", r#"{"stream": false}"#] {
-            assert!(object(bad).is_err(), "{bad}");
-        }
-    }
 }

@@ -1,5 +1,7 @@
 //! Synthetic prompts of about a given number of tokens. Used by `load`.
 
+use crate::random::{STEP, mixed};
+
 /// Each is one token in common tokenizers, with the space before it.
 const WORDS: [&str; 96] = [
     "about", "after", "again", "air", "all", "animal", "answer", "area", "ask", "back", "book", "boy",
@@ -30,16 +32,6 @@ pub fn prompt(tokens: usize, shared: usize, run: u64, request: u64) -> String {
 fn words_from(seed: u64) -> impl Iterator<Item = &'static str> {
     (0u64..)
         .map(move |i| WORDS[(mixed(seed.wrapping_add(i.wrapping_mul(STEP))) % WORDS.len() as u64) as usize])
-}
-
-const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// The output function of SplitMix64 (Steele, Lea and Flood, 2014).
-fn mixed(x: u64) -> u64 {
-    let x = x.wrapping_add(STEP);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 #[cfg(test)]

@@ -136,7 +136,7 @@ impl Row<'_> {
 }
 
 /// Mean over the samples that report a value.
-fn mean(level: &Level, of: fn(&super::stream::Sample) -> Option<u64>) -> Option<f64> {
+fn mean(level: &Level, of: fn(&crate::endpoint::stream::Sample) -> Option<u64>) -> Option<f64> {
     let counts: Option<Vec<f64>> = level.samples.iter().map(|s| of(s).map(|n| n as f64)).collect();
     Summary::of(counts?).map(|s| s.mean)
 }
@@ -264,7 +264,7 @@ pub fn footer(out: &mut dyn Write, rows: &[Vec<Row>]) -> io::Result<()> {
     writeln!(out, "\nTimes are mean / median / p99; throughput is of all requests of a row together.")?;
     let title = |i: usize| if names.len() > 1 { ["first: ", "second: "][i.min(1)] } else { "" };
     for (i, name) in names.iter().enumerate() {
-        writeln!(out, "{}{}, model {}", title(i), name.url, super::stream::line(name.model))?;
+        writeln!(out, "{}{}, model {}", title(i), name.url, crate::endpoint::stream::line(name.model))?;
         for row in rows.iter().filter_map(|r| r.get(i)) {
             let l = &row.level;
             if let Some(text) = sizes(l) {
@@ -306,7 +306,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::bench::endpoint::stream::Sample;
+    use crate::endpoint::stream::Sample;
 
     fn work() -> Work {
         Work { n_prompt: 512, n_gen: 4, shared: 0, extra: Map::new(), run: 0 }

@@ -1,4 +1,4 @@
-//! Reads a streamed answer and records when its chunks arrive. Used by `client`.
+//! Reads a streamed answer and records when its chunks arrive, and what it says. Used by `client`.
 
 use std::time::Duration;
 
@@ -7,6 +7,10 @@ use serde_json::Value;
 
 /// Maximum size of an event.
 const EVENT_BYTES_MAX: usize = 4 << 20;
+/// Maximum size of an answer whose text is kept.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// Maximum number of calls in such an answer.
+const CALLS_MAX: usize = 128;
 /// Maximum length of a printed message.
 const MESSAGE_CHARS_MAX: usize = 200;
 
@@ -51,13 +55,83 @@ impl Sample {
     }
 }
 
+/// What an answer says. Reasoning is left out.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Said {
+    pub content: String,
+    pub calls: Vec<SaidCall>,
+}
+
+/// A call of a tool, with its arguments as JSON.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SaidCall {
+    pub name: String,
+    pub arguments: String,
+}
+
+/// A whole answer.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub said: Said,
+    /// Times of the first and the last chunk with text; 0 without text.
+    times: [Duration; 2],
+    /// Tokens, as reported by the endpoint, or else the number of chunks.
+    pub tokens: u64,
+    /// It ended because it had become too long.
+    pub is_cut_off: bool,
+}
+
+impl Answer {
+    /// Time to first token in seconds.
+    pub fn first_s(&self) -> f64 {
+        self.times[0].as_secs_f64()
+    }
+
+    /// Time to the last token in seconds.
+    pub fn seconds(&self) -> f64 {
+        self.times[1].as_secs_f64()
+    }
+}
+
+impl Said {
+    /// Adds what a delta says.
+    fn add(&mut self, delta: &Value) -> Result<(), Failure> {
+        let text = |v: &Value| v.as_str().unwrap_or_default().to_string();
+        self.content += &text(&delta["content"]);
+        for call in delta["tool_calls"].as_array().map(Vec::as_slice).unwrap_or_default() {
+            // Without a number, one with a name begins a call.
+            let (function, last) = (&call["function"], self.calls.len().saturating_sub(1));
+            let begins = function["name"].as_str().is_some_and(|n| !n.is_empty());
+            let next = if begins { self.calls.len() } else { last };
+            let at = call["index"].as_u64().map_or(next, |i| usize::try_from(i).unwrap_or(usize::MAX));
+            if at >= CALLS_MAX {
+                return Err(Failure(format!("the answer makes more than {CALLS_MAX} calls")));
+            }
+            if at >= self.calls.len() {
+                self.calls.resize(at + 1, SaidCall::default());
+            }
+            let (name, arguments) = (text(&function["name"]), text(&function["arguments"]));
+            self.calls[at].name += &name;
+            self.calls[at].arguments += &arguments;
+        }
+        let calls: usize = self.calls.iter().map(|c| c.name.len() + c.arguments.len()).sum();
+        match self.content.len() + calls > ANSWER_BYTES_MAX {
+            true => Err(Failure(format!("the answer is longer than {ANSWER_BYTES_MAX} bytes"))),
+            false => Ok(()),
+        }
+    }
+}
+
 /// A stream being read.
 pub struct Reader {
+    /// What the answer says, if it is kept.
+    said: Option<Said>,
     decoder: SseDecoder,
     arrivals: Vec<Duration>,
     usage: Option<Value>,
     /// A finish reason has arrived.
     is_finished: bool,
+    is_cut_off: bool,
     /// `[DONE]` has arrived.
     is_done: bool,
 }
@@ -65,12 +139,19 @@ pub struct Reader {
 impl Reader {
     pub fn new() -> Self {
         Self {
+            said: None,
             decoder: SseDecoder::with_limit(EVENT_BYTES_MAX),
             arrivals: Vec::new(),
             usage: None,
             is_finished: false,
+            is_cut_off: false,
             is_done: false,
         }
+    }
+
+    /// Keeps what the answer says.
+    pub fn keeping() -> Self {
+        Self { said: Some(Said::default()), ..Self::new() }
     }
 
     /// Processes bytes that arrived at `at`; returns whether they end the stream.
@@ -100,22 +181,42 @@ impl Reader {
         if choices.iter().any(|c| has_text(&c["delta"])) {
             self.arrivals.push(at);
         }
+        if let (Some(said), Some(choice)) = (&mut self.said, choices.first()) {
+            said.add(&choice["delta"])?;
+        }
         self.is_finished |= choices.iter().any(|c| c["finish_reason"].is_string());
+        self.is_cut_off |= choices.iter().any(|c| c["finish_reason"] == "length");
         if event["usage"].is_object() {
             self.usage = Some(event["usage"].take());
         }
         Ok(())
     }
 
+    /// Fails if the stream has no end.
+    fn is_whole(&self) -> Result<(), Failure> {
+        if self.is_done || self.is_finished {
+            return Ok(());
+        }
+        let pieces = crate::units::count(self.arrivals.len(), "piece");
+        Err(Failure(format!("the stream broke off after {pieces}")))
+    }
+
+    /// The answer, at the end of the stream. It may be empty.
+    pub fn answer(self) -> Result<Answer, Failure> {
+        self.is_whole()?;
+        let time = |at: Option<&Duration>| at.copied().unwrap_or_default();
+        let reported = self.usage.as_ref().and_then(|u| u["completion_tokens"].as_u64());
+        Ok(Answer {
+            times: [time(self.arrivals.first()), time(self.arrivals.last())],
+            tokens: reported.unwrap_or(self.arrivals.len() as u64),
+            is_cut_off: self.is_cut_off,
+            said: self.said.unwrap_or_default(),
+        })
+    }
+
     /// The sample, at the end of the stream.
     pub fn end(self) -> Result<Sample, Failure> {
-        if !self.is_done && !self.is_finished {
-            let pieces = self.arrivals.len();
-            return Err(Failure(format!(
-                "the stream broke off after {}",
-                crate::units::count(pieces, "piece")
-            )));
-        }
+        self.is_whole()?;
         if self.arrivals.is_empty() {
             return Err(Failure("the answer holds no text".into()));
         }
@@ -198,6 +299,41 @@ mod tests {
         assert_eq!((s.ttft(), s.latency()), (0.010, 0.040));
         assert!((s.tpot().unwrap() - 0.005).abs() < 1e-12);
         assert_eq!(s.gaps().collect::<Vec<_>>(), [0.020, 0.010]);
+    }
+
+    #[test]
+    fn what_is_said_is_kept() {
+        let mut reader = Reader::keeping();
+        let call = |i: u8, rest: &str| format!(r#"{{"index":{i},"function":{{{rest}}}}}"#);
+        for (at, delta) in [
+            (10, r#""content":"a b""#.to_string()),
+            (20, r#""content":null,"reasoning_content":"hm""#.into()),
+            (30, format!(r#""tool_calls":[{}]"#, call(0, r#""name":"f","arguments":"{\"x\"""#))),
+            (
+                40,
+                format!(r#""tool_calls":[{},{}]"#, call(1, r#""name":"g""#), call(0, r#""arguments":":1}""#)),
+            ),
+            (50, r#""content":" c""#.into()),
+        ] {
+            reader
+                .push(format!("data: {{\"choices\":[{{\"delta\":{{{delta}}}}}]}}\n\n").as_bytes(), at * MS)
+                .unwrap();
+        }
+        reader
+            .push(b"data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"length\"}]}\n\n", 60 * MS)
+            .unwrap();
+        let answer = reader.answer().unwrap();
+        assert_eq!(answer.said.content, "a b c");
+        let calls: Vec<_> = answer.said.calls.iter().map(|c| (&*c.name, &*c.arguments)).collect();
+        assert_eq!(calls, [("f", r#"{"x":1}"#), ("g", "")]);
+        assert_eq!((answer.first_s(), answer.seconds(), answer.is_cut_off), (0.010, 0.050, true));
+        let mut endless = Reader::keeping();
+        let long = text(&"x".repeat(1 << 20));
+        assert!((0..9).any(|_| endless.push(long.as_bytes(), MS).is_err()), "it is bounded");
+        let mut calls = Reader::keeping();
+        let many = b"data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":4000000000}]}}]}\n\n";
+        assert!(calls.push(many, MS).is_err());
+        assert!(Reader::keeping().answer().is_err(), "it has no end");
     }
 
     #[test]

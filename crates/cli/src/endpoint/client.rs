@@ -1,4 +1,4 @@
-//! A client of an OpenAI-compatible endpoint: its models, and one measured request. Used by `load`.
+//! A client of an OpenAI-compatible endpoint: its models, and one measured request.
 
 use std::error::Error;
 use std::io;
@@ -20,7 +20,7 @@ use rustls_platform_verifier::BuilderVerifierExt as _;
 use serde_json::Value;
 use url::Url;
 
-use super::stream::{Failure, Reader, Sample, error_message, line};
+use super::stream::{Answer, Failure, Reader, Sample, error_message, line};
 use crate::usage_error::Usage;
 
 /// Maximum number of bytes read of a body that is not a stream.
@@ -37,13 +37,13 @@ pub struct Timeouts {
     pub request: Duration,
 }
 
-/// An endpoint to measure.
+/// An endpoint.
 pub struct Endpoint {
     /// The URL of its API, up to `/v1`.
     pub url: Url,
     /// The model to request.
     pub model: String,
-    /// Follows no redirects and uses no proxy: the key is for this endpoint only, and it is what is measured.
+    /// Follows no redirects and uses no proxy: the key is for this endpoint only, and it is what is asked.
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     key: Option<HeaderValue>,
     timeouts: Timeouts,
@@ -104,8 +104,14 @@ impl Endpoint {
 
     /// Sends this JSON and reads the answer to its end.
     pub async fn request(self: Arc<Self>, json: String) -> Result<Sample, Failure> {
-        let answer = tokio::time::timeout(self.timeouts.request, self.stream(json)).await;
-        answer.unwrap_or_else(|_| Err(self.too_late()))
+        let answer = tokio::time::timeout(self.timeouts.request, self.stream(json, Reader::new())).await;
+        answer.unwrap_or_else(|_| Err(self.too_late()))?.end()
+    }
+
+    /// The same with what the answer says.
+    pub async fn ask(self: Arc<Self>, json: String) -> Result<Answer, Failure> {
+        let answer = tokio::time::timeout(self.timeouts.request, self.stream(json, Reader::keeping())).await;
+        answer.unwrap_or_else(|_| Err(self.too_late()))?.answer()
     }
 
     fn too_late(&self) -> Failure {
@@ -125,7 +131,7 @@ impl Endpoint {
         self.client.request(request).await.map_err(|e| not_sent(&e))
     }
 
-    async fn stream(&self, json: String) -> Result<Sample, Failure> {
+    async fn stream(&self, json: String, mut reader: Reader) -> Result<Reader, Failure> {
         let url = join(&self.url, "chat/completions");
         let sent = Instant::now();
         let mut response = self.send(Method::POST, &url, json.into()).await?;
@@ -138,7 +144,6 @@ impl Endpoint {
             let text = body(response).await?;
             return Err(Failure(format!("the answer is not a stream but {}", kind(&text))));
         }
-        let mut reader = Reader::new();
         while let Some(bytes) = chunk(&mut response).await? {
             if reader.push(&bytes, sent.elapsed())? {
                 let rest = async { while let Ok(Some(_)) = chunk(&mut response).await {} };
@@ -147,7 +152,7 @@ impl Endpoint {
                 break;
             }
         }
-        reader.end()
+        Ok(reader)
     }
 }
 
