@@ -1,9 +1,11 @@
 //! Reads a text with a model, and compares its predictions with a base's. Called by `compare`.
 
+use std::time::Instant;
+
 use anyhow::ensure;
 use octet_engine::score::Scorer;
+use octet_quantize::base::{Head, Reader, Writer};
 
-use super::base::{Head, Reader, Writer};
 use crate::progress::Bar;
 
 /// One prediction, compared with the base's.
@@ -84,11 +86,29 @@ pub fn compare(
     let mut p = vec![0.0; head.vocab];
     let mut rows = Vec::new();
     read(scorer, &head, bos, name, |at, logits| {
-        base.next(&mut p)?;
+        base.read(&mut p)?;
         rows.push(row(at, &p, logits, head.tokens[at + 1]));
         Ok(())
     })?;
     Ok(rows)
+}
+
+/// Steps before those that are timed.
+const WARM_UP: usize = 4;
+
+/// Tokens a second, one token a step as in generation: of the median of `steps` steps at the start of the text. `None` for no steps.
+pub fn speed(scorer: &mut Scorer, head: &Head, steps: usize) -> anyhow::Result<Option<f64>> {
+    scorer.begin();
+    let mut times = Vec::new();
+    for (i, token) in head.tokens.iter().take((WARM_UP + steps).min(head.window)).enumerate() {
+        let began = Instant::now();
+        scorer.read(&[*token])?;
+        if i >= WARM_UP {
+            times.push(began.elapsed());
+        }
+    }
+    times.sort_unstable();
+    Ok(times.get(times.len() / 2).filter(|_| steps > 0).map(|time| 1.0 / time.as_secs_f64().max(1e-9)))
 }
 
 /// `p` are the base's log-probabilities.

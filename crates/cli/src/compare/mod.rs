@@ -1,6 +1,5 @@
 //! `octet compare`: what a quantisation costs, as the divergence of its predictions from those of a base.
 
-mod base;
 mod measure;
 mod report;
 mod svg;
@@ -14,12 +13,12 @@ use octet_engine::engine::Options;
 use octet_engine::report::Report;
 use octet_engine::score::Scorer;
 use octet_engine::tokenizer::{Special, Tokenizer};
+use octet_quantize::base::{Head, Reader, Writer};
 use octet_weights::Model;
 
 use crate::args::EngineArgs;
-use crate::numbers::positive;
+use crate::numbers::{count, positive};
 use crate::settings::Settings;
-use base::{Head, Reader, Writer};
 use report::Compared;
 
 const EXAMPLES: &str = "\
@@ -60,10 +59,13 @@ pub struct CompareArgs {
     /// The tokens that differ most to show of each model.
     #[arg(long, value_name = "N", default_value = "5")]
     worst: usize,
+    /// Tokens generated of each model to measure its speed; 0: it is not measured.
+    #[arg(long, value_name = "N", default_value = "32", value_parser = count)]
+    speed: usize,
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Draw divergence against bytes read a token (SVG).
+    /// Draw divergence against bytes read a token, and against tokens a second (SVG).
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     #[command(flatten)]
@@ -86,8 +88,9 @@ pub fn run(args: &CompareArgs, settings: &Settings) -> anyhow::Result<()> {
         let mut scorer = load(&model, args, base.head.window)?;
         let rows = measure::compare(&mut scorer, &mut base, bos(&tokenizer), name)?;
         ensure!(!rows.is_empty(), "the text is too short");
+        let speed = measure::speed(&mut scorer, &base.head, args.speed)?;
         let text = |ids: &[u32]| ids.iter().map(|id| piece(&tokenizer, *id)).collect::<String>();
-        all.push(Compared::new(name, &report, &rows, &base.head, args.worst, &text));
+        all.push(Compared::new(name, &report, (&rows, speed), &base.head, args.worst, &text));
     }
     if let Some(path) = &args.svg {
         std::fs::write(path, svg::draw(&args.base, &all)).with_context(|| path.display().to_string())?;
@@ -104,7 +107,8 @@ pub fn run(args: &CompareArgs, settings: &Settings) -> anyhow::Result<()> {
 fn base_of(args: &CompareArgs, settings: &Settings) -> anyhow::Result<Reader> {
     if Reader::is(Path::new(&args.base)) {
         ensure!(args.save_base.is_none(), "{} is a saved base already; leave --save-base out", args.base);
-        return Reader::open(Path::new(&args.base));
+        let open = || Reader::new(std::fs::File::open(&args.base)?);
+        return open().with_context(|| args.base.clone());
     }
     let text = crate::chat::read(&args.file)?;
     let model = crate::model::open(&args.base, settings)?;

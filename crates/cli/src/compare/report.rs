@@ -4,9 +4,9 @@ use std::io::Write;
 
 use octet_engine::bench::mean_sd;
 use octet_engine::report::Report;
+use octet_quantize::base::Head;
 use serde_json::{Value, json};
 
-use super::base::Head;
 use super::measure::Row;
 use crate::units::size;
 
@@ -50,6 +50,8 @@ pub struct Compared {
     pub bytes: u64,
     pub bytes_per_token: u64,
     pub bits: f64,
+    /// Tokens a second that this machine generates, if that was measured.
+    pub tokens_per_second: Option<f64>,
     pub kl: Mean,
     /// Median, 99% and maximum.
     pub quantiles: [f64; 3],
@@ -65,7 +67,7 @@ impl Compared {
     pub fn new(
         name: &str,
         report: &Report,
-        rows: &[Row],
+        (rows, tokens_per_second): (&[Row], Option<f64>),
         head: &Head,
         worst: usize,
         text: &dyn Fn(&[u32]) -> String,
@@ -85,6 +87,7 @@ impl Compared {
             bytes: report.bytes,
             bytes_per_token: report.bytes_per_token,
             bits: 8.0 * report.bytes as f64 / report.parameters.max(1) as f64,
+            tokens_per_second,
             kl: Mean::of(&all(&|r| r.kl)),
             quantiles: [quantile(0.5), quantile(0.99), quantile(1.0)],
             same_top: Mean::of(&all(&|r| f64::from(u8::from(r.top[0] == r.top[1])))),
@@ -109,10 +112,11 @@ pub fn table(out: &mut dyn Write, base: &str, head: &Head, all: &[Compared]) -> 
     let width = all.iter().map(|c| c.name.chars().count()).max().unwrap_or(0).max(5);
     writeln!(
         out,
-        "{:width$}  {:>11}  {:>5}  {:>21}  {:>8}  {:>8}  {:>8}  {:>15}  {:>17}",
+        "{:width$}  {:>11}  {:>5}  {:>8}  {:>21}  {:>8}  {:>8}  {:>8}  {:>15}  {:>17}",
         "model",
         "size",
         "bits",
+        "tokens/s",
         "KL divergence",
         "median",
         "99%",
@@ -123,10 +127,11 @@ pub fn table(out: &mut dyn Write, base: &str, head: &Head, all: &[Compared]) -> 
     for c in all {
         writeln!(
             out,
-            "{:width$}  {:>11}  {:>5.2}  {:>9.6} ± {:>9.6}  {:>8.5}  {:>8.4}  {:>8.3}  {:>6.2} ± {:>4.2}%  {:>8.5} ± {:.4}",
+            "{:width$}  {:>11}  {:>5.2}  {:>8}  {:>9.6} ± {:>9.6}  {:>8.5}  {:>8.4}  {:>8.3}  {:>6.2} ± {:>4.2}%  {:>8.5} ± {:.4}",
             c.name,
             size(c.bytes),
             c.bits,
+            c.tokens_per_second.map_or("-".into(), |rate| format!("{rate:.1}")),
             c.kl.value,
             c.kl.error,
             c.quantiles[0],
@@ -163,6 +168,7 @@ pub fn json(base: &str, head: &Head, all: &[Compared]) -> Value {
             "bytes": c.bytes,
             "bytes_per_token": c.bytes_per_token,
             "bits_per_weight": c.bits,
+            "tokens_per_second": c.tokens_per_second,
             "kl_divergence": {
                 "mean": c.kl.value, "error": c.kl.error,
                 "median": c.quantiles[0], "p99": c.quantiles[1], "maximum": c.quantiles[2],

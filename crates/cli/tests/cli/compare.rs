@@ -33,6 +33,8 @@ fn a_model_differs_little_from_itself_and_more_from_fewer_bits() {
     assert_eq!(rows[2]["worst"].as_array().unwrap().len(), 5);
     let svg = std::fs::read_to_string(place.path("out.svg")).unwrap();
     assert!(svg.contains("q4_0.gguf") && svg.ends_with("</svg>\n"));
+    assert_eq!(svg.matches("by bytes read a token").count() + svg.matches("by tokens a second").count(), 2);
+    assert!(rows.iter().all(|r| r["tokens_per_second"].as_f64().unwrap() > 0.0), "{all:#}");
     // The same base again, and from the file.
     assert!(
         std::fs::read(place.path("base.kld")).unwrap() == std::fs::read(place.path("first.kld")).unwrap()
@@ -40,9 +42,16 @@ fn a_model_differs_little_from_itself_and_more_from_fewer_bits() {
     let again =
         json(place.octet(&[&["compare", "base.kld", "q4_0.gguf", "--exact", "--json"], WINDOW].concat()));
     assert_eq!(again["models"][0]["kl_divergence"], rows[2]["kl_divergence"]);
+    let unmeasured =
+        [&["compare", "base.kld", "q4_0.gguf", "--speed", "0", "--json", "--svg", "one.svg"], WINDOW]
+            .concat();
+    assert_eq!(json(place.octet(&unmeasured))["models"][0]["tokens_per_second"], Value::Null);
+    assert!(!std::fs::read_to_string(place.path("one.svg")).unwrap().contains("tokens a second"));
     let table = place.octet(&[&["compare", "base.kld", "q4_0.gguf", "--exact"], WINDOW].concat()).ok().stdout;
     assert!(
-        table.contains("same top token") && table.contains("q4_0.gguf: the tokens that differ most"),
+        table.contains("same top token")
+            && table.contains("tokens/s")
+            && table.contains("q4_0.gguf: the tokens that differ most"),
         "{table}"
     );
 }

@@ -110,6 +110,34 @@ fn what_cannot_be_made_leaves_nothing() {
     assert!(left.is_empty(), "{left:?}");
 }
 
+/// A limit of a file's size is an error of writing, as a full disk is.
+#[test]
+#[cfg(unix)]
+fn a_full_disk_leaves_nothing() {
+    let place = Place::with_model("llama", "f32");
+    let full = |args: &[&str]| {
+        let octet = place.command(&[]);
+        let mut shell = std::process::Command::new("sh");
+        shell
+            .arg("-c")
+            .arg("trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\"")
+            .arg(octet.get_program())
+            .args(args);
+        shell.current_dir(place.dir.path()).env_clear().env("HOME", place.dir.path());
+        place.run(&mut shell, "").fails(1, &["out.gguf", "File too large"]);
+    };
+    full(&["quantize", "model.gguf", "-o", "out.gguf", "--type", "q8_0"]);
+    full(&["convert", "model.gguf", "-o", "out.gguf"]);
+    // A file that is to be replaced stays.
+    place.write("out.gguf", "older");
+    full(&["quantize", "model.gguf", "-o", "out.gguf", "--type", "q4_0", "--force"]);
+    assert_eq!(std::fs::read_to_string(place.path("out.gguf")).unwrap(), "older");
+    let mut left: Vec<_> =
+        std::fs::read_dir(place.dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["model.gguf", "out.gguf"]);
+}
+
 #[test]
 fn a_file_can_have_a_size() {
     let place = Place::with_model("qwen35moe", "f32");

@@ -55,12 +55,23 @@ impl Importance {
         let mut opened = std::fs::File::open(path).map_err(io)?;
         std::io::Read::read_exact(&mut opened, &mut magic).map_err(io)?;
         if magic != gguf::MAGIC {
-            let all = std::fs::read(path).map_err(io)?;
-            return Self::from_dat(&file, &all).ok_or_else(|| {
-                bad("is no importance matrix, neither GGUF nor the older format (.dat), or is cut off".into())
-            });
+            return Self::from_bytes(&file, std::fs::read(path).map_err(io)?.into());
         }
         Self::from_gguf(&file, &Model::open(path)?)
+    }
+
+    /// Reads either format; messages call it `file`.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub fn from_bytes(file: &str, bytes: bytes::Bytes) -> Result<Self, Error> {
+        if bytes.starts_with(&gguf::MAGIC) {
+            return Self::from_gguf(file, &gguf::from_bytes(file, bytes)?);
+        }
+        Self::from_dat(file, &bytes).ok_or_else(|| Error::Importance {
+            file: file.into(),
+            what: "is no importance matrix, neither GGUF nor the older format (.dat), or is cut off".into(),
+        })
     }
 
     fn from_gguf(file: &str, model: &Model) -> Result<Self, Error> {

@@ -1,14 +1,13 @@
-//! A base model's probabilities in a file: llama-perplexity's format of `--kl-divergence-base`. Called by `compare`.
+//! A base model's probabilities in a file, which quantised models are compared with: llama-perplexity's format of
+//! `--kl-divergence-base`. Called by `octet compare`.
 //!
 //! `_logits_`, then u32 window, u32 vocabulary, u32 windows, the tokens of all windows (i32), and for each predicted token of the second
 //! half of each window a row: f32 step, f32 smallest log-probability, and a u16 for each token of the vocabulary (one more where their
 //! number is odd): `log p = step * q + smallest`, with 0 for everything below 16 nats under the largest.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::Path;
-
-use anyhow::{Context, ensure};
 
 const MAGIC: &[u8; 8] = b"_logits_";
 /// How far below the most probable token probabilities are told apart, in nats.
@@ -21,6 +20,7 @@ const MAX_WINDOW: usize = 1 << 24;
 pub struct Head {
     /// Tokens of a window.
     pub window: usize,
+    /// Tokens of the vocabulary.
     pub vocab: usize,
     /// The tokens of all windows, one window after the other.
     pub tokens: Vec<u32>,
@@ -43,13 +43,17 @@ impl Head {
 }
 
 /// Writes rows.
-pub struct Writer {
-    out: BufWriter<File>,
+pub struct Writer<W: Write = File> {
+    out: BufWriter<W>,
     row: Vec<u8>,
 }
 
-impl Writer {
-    pub fn new(file: File, head: &Head) -> std::io::Result<Self> {
+impl<W: Write> Writer<W> {
+    /// Writes what comes before the rows.
+    ///
+    /// # Errors
+    /// Of writing.
+    pub fn new(file: W, head: &Head) -> io::Result<Self> {
         let mut out = BufWriter::with_capacity(1 << 20, file);
         out.write_all(MAGIC)?;
         for n in [head.window, head.vocab, head.tokens.len() / head.window] {
@@ -62,7 +66,10 @@ impl Writer {
     }
 
     /// Writes the row of these logits.
-    pub fn put(&mut self, logits: &[f32]) -> std::io::Result<()> {
+    ///
+    /// # Errors
+    /// Of writing.
+    pub fn put(&mut self, logits: &[f32]) -> io::Result<()> {
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let least = logits.iter().copied().fold(f32::INFINITY, f32::min).max(largest - DEPTH);
         let sum: f64 = logits.iter().map(|l| f64::from(l - largest).exp()).sum();
@@ -78,14 +85,18 @@ impl Writer {
     }
 
     /// Writes what is left.
-    pub fn finish(mut self) -> std::io::Result<()> {
+    ///
+    /// # Errors
+    /// Of writing.
+    pub fn finish(mut self) -> io::Result<()> {
         self.out.flush()
     }
 }
 
 /// Reads rows.
-pub struct Reader {
-    file: BufReader<File>,
+pub struct Reader<R = File> {
+    file: BufReader<R>,
+    /// What all rows have in common.
     pub head: Head,
     rows_at: u64,
     row: Vec<u8>,
@@ -97,52 +108,67 @@ impl Reader {
         let mut magic = [0; 8];
         File::open(path).is_ok_and(|mut f| f.read_exact(&mut magic).is_ok()) && magic == *MAGIC
     }
+}
 
-    pub fn open(path: &Path) -> anyhow::Result<Self> {
-        let name = path.display().to_string();
-        let file = File::open(path).with_context(|| name.clone())?;
-        Self::new(file).with_context(|| name)
-    }
+/// The error of a file that is none.
+fn damaged(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
 
-    pub fn new(file: File) -> anyhow::Result<Self> {
-        let bytes = file.metadata()?.len();
+impl<R: Read + Seek> Reader<R> {
+    /// Reads what comes before the rows.
+    ///
+    /// # Errors
+    /// Of reading, and what is wrong with the file.
+    pub fn new(file: R) -> io::Result<Self> {
         let mut file = BufReader::with_capacity(1 << 20, file);
+        let bytes = file.seek(SeekFrom::End(0))?;
         file.seek(SeekFrom::Start(0))?;
         let mut magic = [0; 8];
         file.read_exact(&mut magic)?;
-        ensure!(magic == *MAGIC, "is no file of probabilities");
+        if magic != *MAGIC {
+            return Err(damaged("is no file of probabilities".into()));
+        }
         let mut int = || {
             let mut b = [0; 4];
             file.read_exact(&mut b).map(|()| u32::from_le_bytes(b))
         };
         let [window, vocab, windows] = [int()? as usize, int()? as usize, int()? as usize];
-        ensure!(
-            (2..=MAX_WINDOW).contains(&window) && (1..=MAX_VOCAB).contains(&vocab) && windows > 0,
-            "is damaged: windows of {window} tokens and a vocabulary of {vocab}"
-        );
+        if !(2..=MAX_WINDOW).contains(&window) || !(1..=MAX_VOCAB).contains(&vocab) || windows == 0 {
+            return Err(damaged(format!(
+                "is damaged: windows of {window} tokens and a vocabulary of {vocab}"
+            )));
+        }
         let mut head = Head { window, vocab, tokens: Vec::new() };
         let rows_at = 20 + 4 * (window as u64) * windows as u64;
         let rows = (windows as u64).saturating_mul(head.rows() as u64);
         let needed = rows.saturating_mul(head.row_bytes() as u64).saturating_add(rows_at);
-        ensure!(bytes >= needed, "is cut off: {bytes} of {needed} bytes");
+        if bytes < needed {
+            return Err(damaged(format!("is cut off: {bytes} of {needed} bytes")));
+        }
         let mut tokens = vec![0; 4 * window * windows];
         file.read_exact(&mut tokens)?;
         head.tokens = tokens.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
-        ensure!(
-            head.tokens.iter().all(|t| (*t as usize) < vocab),
-            "is damaged: a token is not in the vocabulary"
-        );
+        if head.tokens.iter().any(|t| (*t as usize) >= vocab) {
+            return Err(damaged("is damaged: a token is not in the vocabulary".into()));
+        }
         let row = vec![0; head.row_bytes()];
         Ok(Self { file, head, rows_at, row })
     }
 
     /// Goes back to the first row.
-    pub fn rewind(&mut self) -> std::io::Result<()> {
+    ///
+    /// # Errors
+    /// Of reading.
+    pub fn rewind(&mut self) -> io::Result<()> {
         self.file.seek(SeekFrom::Start(self.rows_at)).map(|_| ())
     }
 
-    /// The next row, as log-probabilities.
-    pub fn next(&mut self, out: &mut [f32]) -> std::io::Result<()> {
+    /// The next row, as log-probabilities; `out` has one for each token of the vocabulary.
+    ///
+    /// # Errors
+    /// Of reading.
+    pub fn read(&mut self, out: &mut [f32]) -> io::Result<()> {
         self.file.read_exact(&mut self.row)?;
         let float = |at: usize| {
             f32::from_le_bytes([self.row[at], self.row[at + 1], self.row[at + 2], self.row[at + 3]])
@@ -157,22 +183,24 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Cursor;
+
     use super::*;
 
     #[test]
     fn rows_come_back() {
         let head = Head { window: 4, vocab: 5, tokens: vec![0, 1, 2, 3, 4, 3, 2, 1] };
-        let file = tempfile::tempfile().unwrap();
-        let mut w = Writer::new(file.try_clone().unwrap(), &head).unwrap();
+        let mut bytes = Vec::new();
+        let mut w = Writer::new(&mut bytes, &head).unwrap();
         let rows = [[1.0f32, 2.0, -3.0, 0.5, -40.0], [0.0; 5]];
         rows.iter().for_each(|r| w.put(r).unwrap());
         w.finish().unwrap();
-        let mut r = Reader::new(file).unwrap();
+        let mut r = Reader::new(Cursor::new(&bytes)).unwrap();
         assert_eq!(r.head, head);
         r.rewind().unwrap();
         for row in rows {
             let mut out = [0.0; 5];
-            r.next(&mut out).unwrap();
+            r.read(&mut out).unwrap();
             let sum: f64 = row.iter().map(|l| f64::from(*l).exp()).sum();
             for (l, p) in row.iter().zip(out).filter(|(l, _)| **l > -14.0) {
                 assert!((f64::from(*l) - sum.ln() - f64::from(p)).abs() < 2e-4, "{l} {p}");
@@ -190,9 +218,7 @@ mod tests {
             b"something",
             b"_logits_\xff\xff\xff\0\xff\xff\x3f\0\xff\xff\xff\xff",
         ] {
-            let mut file = tempfile::tempfile().unwrap();
-            file.write_all(bytes).unwrap();
-            assert!(Reader::new(file).is_err(), "{bytes:?}");
+            assert!(Reader::new(Cursor::new(bytes)).is_err(), "{bytes:?}");
         }
     }
 }
