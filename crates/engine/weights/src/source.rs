@@ -6,6 +6,7 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use crate::map::Mapped;
+use crate::quant::ik_rows::Row;
 use crate::ranges::Piece;
 use crate::schemes::Quantised;
 use crate::{Error, GgmlType, RowScales, Source, TensorInfo};
@@ -37,6 +38,8 @@ pub(crate) enum Place {
         stored: GgmlType,
         convert: Convert,
     },
+    /// One range of one file, in which each row begins with its scale.
+    Rows { file: usize, range: Range<usize>, row: Row },
     /// The parts of a quantised matrix.
     Quantised(Quantised),
 }
@@ -89,6 +92,40 @@ fn transposed(stored: &[u8], info: &TensorInfo) -> Bytes {
     out.into()
 }
 
+impl Files {
+    /// The rows of a tensor as the file has them, with their scales.
+    fn rows(
+        &self,
+        index: usize,
+        file: usize,
+        range: &Range<usize>,
+        row: Row,
+    ) -> std::slice::ChunksExact<'_, u8> {
+        let info = &self.infos[index];
+        let blocks = info.shape.last().copied().unwrap_or(1) / info.ty.block_len() * info.ty.block_bytes();
+        self.files[file].will_read(range);
+        self.files[file].bytes[range.clone()].chunks_exact(row.scale_bytes + blocks)
+    }
+
+    /// The scales at the beginnings of rows.
+    fn scales_of_rows(
+        &self,
+        index: usize,
+        file: usize,
+        range: &Range<usize>,
+        row: Row,
+    ) -> Result<RowScales, Error> {
+        let scales: Vec<f64> = self.rows(index, file, range, row).map(|bytes| row.scale(bytes)).collect();
+        match scales.iter().position(|s| !s.is_finite()) {
+            None => Ok(scales.into()),
+            Some(r) => {
+                let what = format!("has a scale of {} for row {r}; expected finite numbers", scales[r]);
+                Err(Error::tensor(&self.files[file].name, &self.infos[index].name, what))
+            }
+        }
+    }
+}
+
 impl Source for Files {
     fn tensors(&self) -> &[TensorInfo] {
         &self.infos
@@ -97,6 +134,10 @@ impl Source for Files {
     fn data(&self, index: usize) -> Result<Bytes, Error> {
         let (file, range, stored, convert) = match &self.places[index] {
             Place::Quantised(q) => return q.data(&self.files),
+            Place::Rows { file, range, row } => {
+                let rows = self.rows(index, *file, range, *row);
+                return Ok(rows.flat_map(|bytes| &bytes[row.scale_bytes..]).copied().collect());
+            }
             Place::Plain { file, range, stored, convert } => (&self.files[*file], range, stored, convert),
         };
         let convert: fn(f32) -> f32 = match convert {
@@ -117,6 +158,7 @@ impl Source for Files {
     fn scales(&self, index: usize) -> Result<Option<RowScales>, Error> {
         match &self.places[index] {
             Place::Quantised(q) => q.scales(&self.files),
+            Place::Rows { file, range, row } => self.scales_of_rows(index, *file, range, *row).map(Some),
             Place::Plain { .. } => Ok(self.scales.get(&self.infos[index].name).cloned()),
         }
     }
@@ -139,7 +181,9 @@ impl Source for Files {
 
     fn release(&self, index: usize) {
         match &self.places[index] {
-            Place::Plain { file, range, .. } => self.files[*file].release(range),
+            Place::Plain { file, range, .. } | Place::Rows { file, range, .. } => {
+                self.files[*file].release(range)
+            }
             Place::Quantised(q) => q.places().for_each(|(file, range)| self.files[file].release(range)),
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::quant::nvfp4;
+use crate::quant::{ik_rows, nvfp4};
 use crate::{Error, GgmlType};
 
 /// Name, type and shape (outermost dimension first; the last one is contiguous in memory).
@@ -176,6 +176,9 @@ impl Matrix {
             (None, ty) => ty.dequantize(row, out),
             // As the makers' libraries multiply: a block's scale with the matrix's first.
             (Some(scales), GgmlType::NVFP4) => nvfp4::dequantize_scaled(row, scales[r], out),
+            (Some(scales), ty) if ik_rows::Row::of(ty).is_some() => {
+                ik_rows::dequantize_scaled(ty, row, scales[r], out);
+            }
             (Some(scales), ty) => {
                 ty.dequantize(row, out);
                 out.iter_mut().for_each(|v| *v = (f64::from(*v) * scales[r]) as f32);

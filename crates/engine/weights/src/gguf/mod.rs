@@ -10,6 +10,7 @@ use std::path::Path;
 use bytes::Bytes;
 
 use crate::map::Mapped;
+use crate::quant::ik_rows::Row;
 use crate::source::{Convert, Files, Place};
 use crate::{Error, Model};
 
@@ -90,7 +91,11 @@ fn model(origin: String, parts: Vec<(Mapped, read::Part)>) -> Result<Model, Erro
         tensors.extend(part.tensors.into_iter().map(|(mut info, range)| {
             let stored = info.ty;
             usual_name(&mut info.name);
-            (info, Place::Plain { file: index, range, stored, convert: Convert::None })
+            let place = match Row::of(stored) {
+                Some(row) => Place::Rows { file: index, range, row },
+                None => Place::Plain { file: index, range, stored, convert: Convert::None },
+            };
+            (info, place)
         }));
     }
     let metadata = metadata.ok_or_else(|| Error::format(&origin, "has no parts"))?;

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use super::value_type as ty;
 use super::{ALIGNMENT_DEFAULT, ALIGNMENT_KEY, DIMS_MAX, MAGIC};
+use crate::quant::ik_rows::Row;
 use crate::{Error, GgmlType, Metadata, TensorInfo, Value};
 
 /// Elements of all arrays of a file together; the largest vocabularies with their merges have under a million.
@@ -102,7 +103,7 @@ fn data_range(
     Ok(start as usize..end as usize)
 }
 
-/// Size of the whole tensor; an error where [`TensorInfo::size_bytes`] saturates.
+/// Size of the whole tensor in the file; an error where [`TensorInfo::size_bytes`] saturates.
 fn size_bytes(info: &TensorInfo) -> Result<u64, String> {
     let cols = info.shape.last().copied().unwrap_or(1);
     let block = info.ty.block_len();
@@ -110,8 +111,12 @@ fn size_bytes(info: &TensorInfo) -> Result<u64, String> {
         return Err(format!("has rows of {cols} values; {} needs a multiple of {block}", info.ty));
     }
     let values = info.shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
+    let scale = Row::of(info.ty).map_or(0, |row| row.scale_bytes as u64);
     values
-        .and_then(|n| (n / block as u64).checked_mul(info.ty.block_bytes() as u64))
+        .and_then(|n| {
+            let scales = (n / cols.max(1) as u64).checked_mul(scale)?;
+            (n / block as u64).checked_mul(info.ty.block_bytes() as u64)?.checked_add(scales)
+        })
         .ok_or_else(|| format!("has shape {:?}, which is larger than any file", info.shape))
 }
 
@@ -372,7 +377,9 @@ impl<'a> Reader<'a> {
         shape.reverse(); // the file counts from the innermost dimension
         let type_id = self.u32(place)?;
         let Some(ty) = GgmlType::from_id(type_id) else {
-            let known = GgmlType::ALL.iter().map(|t| t.name()).collect::<Vec<_>>().join(", ");
+            let in_files = |t: &&GgmlType| t.is_in_gguf() || Row::of(**t).is_some();
+            let known =
+                GgmlType::ALL.iter().filter(in_files).map(|t| t.name()).collect::<Vec<_>>().join(", ");
             let what = format!("has GGML type {type_id}, which is not supported (known: {known})");
             return self.fail(place, what);
         };

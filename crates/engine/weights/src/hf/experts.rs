@@ -32,6 +32,8 @@ pub(super) fn unify(tensors: &mut [(TensorInfo, Place)]) {
         for (_, (_, place)) in tensors.iter_mut().enumerate().filter(|(i, _)| is_member.contains(i)) {
             match place {
                 Place::Quantised(q) => quantised.push(q),
+                // Only of GGUF files.
+                Place::Rows { .. } => any_plain = true,
                 Place::Plain { convert, stored, .. } => {
                     any_plain = true;
                     *convert = if *stored == GgmlType::F32 { Convert::None } else { Convert::Widen };

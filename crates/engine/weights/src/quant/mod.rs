@@ -7,6 +7,8 @@
 mod fit;
 pub mod float;
 pub mod fp8;
+pub mod ik;
+pub mod ik_rows;
 pub mod iq1;
 pub mod iq2;
 pub mod iq3;
@@ -89,11 +91,29 @@ ggml_types! {
     NVFP4   = 40,  64, 36;
     Q1_0    = 41, 128, 18;
     Q2_0    = 42,  64, 18;
+    // Of ik_llama.cpp.
+    Q6_0    = 133, 32, 26;
+    IQ2_K   = 137, 256, 76;
+    IQ3_K   = 138, 256, 110;
+    IQ4_K   = 139, 256, 144;
+    IQ5_K   = 140, 256, 176;
+    IQ6_K   = 141, 256, 212;
     // Types of checkpoints for which GGUF has none; their ids are Octet's own.
     F8_E4M3 = 0x1_0000,   1, 1;
     F8_128  = 0x1_0001, 128, 132;
     F8_32   = 0x1_0002,  32, 36;
     I4_Z    = 0x1_0003,  32, 19;
+    // Of ik_llama.cpp, without the scale that a row has in the file (`ik_rows`).
+    IQ4_KS  = 0x1_0090, 256, 136;
+    IQ2_KS  = 0x1_0091, 256, 70;
+    IQ4_KSS = 0x1_0092, 256, 128;
+    IQ5_KS  = 0x1_0098, 256, 168;
+    IQ2_KT  = 0x1_0099, 256, 68;
+    IQ3_KT  = 0x1_009a, 256, 100;
+    IQ4_KT  = 0x1_009b, 256, 128;
+    IQ3_KS  = 0x1_009c, 256, 102;
+    IQ2_KL  = 0x1_009d, 256, 86;
+    IQ1_KT  = 0x1_009e, 256, 56;
 }
 
 /// Ids of types that GGUF files cannot have begin here.
@@ -105,14 +125,17 @@ impl GgmlType {
         self as u32
     }
 
-    /// Whether GGUF files can hold the type. The others come from safetensors checkpoints only.
+    /// Whether GGUF files hold the type's blocks as they are. The others come from safetensors checkpoints, or have scales of rows.
     pub const fn is_in_gguf(self) -> bool {
         self.id() < OWN_IDS
     }
 
-    /// The type with this id in GGUF files, if it is one that holds weights.
+    /// The type with this id in GGUF files, if it is one that holds weights. [`ik_rows::Row::of`] says whether its rows have scales there.
     pub fn from_id(id: u32) -> Option<Self> {
-        Self::ALL.iter().copied().find(|t| t.id() == id && t.is_in_gguf())
+        let is = |t: &Self| {
+            (t.id() == id && t.is_in_gguf()) || ik_rows::Row::of(*t).is_some_and(|row| row.id == id)
+        };
+        Self::ALL.iter().copied().find(is)
     }
 
     /// The type of this name, in upper or lower case: `Q4_K`, `q4_k`.
@@ -159,6 +182,18 @@ impl GgmlType {
             Self::F8_128 => decode(data, out, fp8::dequantize::<{ fp8::BYTES_128 }, 128>),
             Self::F8_32 => decode(data, out, fp8::dequantize::<{ fp8::BYTES_32 }, 32>),
             Self::I4_Z => decode(data, out, zero_point::dequantize),
+            Self::Q6_0 => decode(data, out, ik::dequantize_q6_0),
+            Self::IQ2_K => decode(data, out, ik::dequantize_2),
+            Self::IQ3_K => decode(data, out, ik::dequantize_3),
+            Self::IQ4_K => decode(data, out, ik::dequantize_4),
+            Self::IQ5_K => decode(data, out, ik::dequantize_5),
+            Self::IQ6_K => decode(data, out, ik::dequantize_6),
+            Self::IQ4_KS | Self::IQ2_KS | Self::IQ4_KSS | Self::IQ5_KS | Self::IQ3_KS | Self::IQ2_KL => {
+                ik_rows::dequantize_scaled(self, data, 1.0, out);
+            }
+            Self::IQ1_KT | Self::IQ2_KT | Self::IQ3_KT | Self::IQ4_KT => {
+                ik_rows::dequantize_scaled(self, data, 1.0, out);
+            }
         }
     }
 }
@@ -176,7 +211,7 @@ pub struct NoQuantizer(
 /// F16 and BF16 round to the nearest; Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, TQ1_0, TQ2_0 and MXFP4 give the very bytes of ggml's
 /// reference quantisers. Q2_K to Q6_K, IQ4_NL and IQ4_XS round to the nearest step of the range: sound, and made for
 /// tests and synthetic models, but NOT llama.cpp's search, whose files are closer to the original. The codebook types
-/// (IQ1, IQ2, IQ3) have no quantiser.
+/// (IQ1, IQ2, IQ3) and those of checkpoints and of ik_llama.cpp have no quantiser.
 ///
 /// # Panics
 /// When the lengths do not fit each other or `x` is not whole blocks.
@@ -207,6 +242,11 @@ pub fn quantize(ty: GgmlType, x: &[f32], out: &mut [u8]) -> Result<(), NoQuantiz
         T::NVFP4 | T::Q1_0 | T::Q2_0 | T::F8_E4M3 | T::F8_128 | T::F8_32 | T::I4_Z => {
             return Err(NoQuantizer(ty));
         }
+        T::Q6_0 | T::IQ2_K | T::IQ3_K | T::IQ4_K | T::IQ5_K | T::IQ6_K => return Err(NoQuantizer(ty)),
+        T::IQ2_KS | T::IQ3_KS | T::IQ4_KS | T::IQ5_KS | T::IQ4_KSS | T::IQ2_KL => {
+            return Err(NoQuantizer(ty));
+        }
+        T::IQ1_KT | T::IQ2_KT | T::IQ3_KT | T::IQ4_KT => return Err(NoQuantizer(ty)),
     }
     Ok(())
 }

@@ -6,15 +6,15 @@
 use half::f16;
 
 use super::{
-    GgmlType, field, float, fp8, iq1, iq2, iq3, iq4, legacy, mxfp4, nvfp4, q1, q2_k, q3_k, q4_k, q5_k, q6_k,
-    tq, write_f16, zero_point,
+    GgmlType, field, float, fp8, ik, iq1, iq2, iq3, iq4, legacy, mxfp4, nvfp4, q1, q2_k, q3_k, q4_k, q5_k,
+    q6_k, tq, write_f16, zero_point,
 };
 
 /// Fills `out` with whole blocks of `ty` whose values are random, of zero mean and standard deviation `scale`.
 ///
 /// Floats are roughly normal; quantised values are uniform over the format's levels, under scales that vary from block
 /// to block (or sub-block). `rng_state` is any number, and the same number gives the same bytes on every machine; it
-/// comes back changed, so that the next call continues. `scale` counts up to [`SCALE_MAX`]: every value is finite.
+/// comes back changed, so that the next call continues. Types whose scales are those of rows ([`super::ik_rows`]) have values near 1. `scale` counts up to [`SCALE_MAX`]: every value is finite.
 ///
 /// # Panics
 /// When `out` is not whole blocks.
@@ -69,6 +69,22 @@ pub fn random_blocks(ty: GgmlType, rng_state: &mut u64, scale: f32, out: &mut [u
             d(4.637).put_d(b, zero_point::D);
             b[zero_point::Z] = 7 + (b[zero_point::Z] & 1);
         }),
+        T::Q6_0 => only_d::<{ ik::BYTES_Q6_0 }>(state, out, ik::D, d(18.48).either_sign()),
+        T::IQ2_K => only_d::<{ ik::BYTES_2 }>(state, out, ik::D, d(4.637 * 18.30).either_sign()),
+        T::IQ3_K => only_d::<{ ik::BYTES_3 }>(state, out, ik::D, d(18.47 * 33.98)),
+        T::IQ4_K => only_d::<{ ik::BYTES_4 }>(state, out, ik::D, d(18.48 * 67.32).either_sign()),
+        T::IQ5_K => only_d::<{ ik::BYTES_5 }>(state, out, ik::D, d(18.48 * 66.23).either_sign()),
+        T::IQ6_K => only_d::<{ ik::BYTES_6 }>(state, out, ik::D, d(73.90 * 64.78).either_sign()),
+        // Their blocks have no scale: any bits will do.
+        T::IQ2_KS => patch::<70>(state, out, |_| {}),
+        T::IQ3_KS => patch::<102>(state, out, |_| {}),
+        T::IQ4_KS => patch::<136>(state, out, |_| {}),
+        T::IQ5_KS => patch::<168>(state, out, |_| {}),
+        T::IQ4_KSS | T::IQ4_KT => patch::<128>(state, out, |_| {}),
+        T::IQ2_KL => patch::<86>(state, out, |_| {}),
+        T::IQ1_KT => patch::<56>(state, out, |_| {}),
+        T::IQ2_KT => patch::<68>(state, out, |_| {}),
+        T::IQ3_KT => patch::<100>(state, out, |_| {}),
     }
 }
 

@@ -89,6 +89,12 @@ struct Piece {
 type Bad = (usize, String);
 
 impl Ints {
+    /// Whether a row has one scale, and an F16 does not hold it: then it is kept beside the blocks, in which the scale is 1.
+    fn is_scaled_by_row(&self) -> bool {
+        let fits = self.scales.floats.is_half() && self.scales.divisor == 1.0;
+        self.scales.groups == 1 && !fits && !matches!(self.zeros, Zeros::Minimum(_))
+    }
+
     /// The type that holds its values.
     pub fn ty(&self) -> GgmlType {
         let whole_blocks = self.cols.is_multiple_of(32)
@@ -96,7 +102,8 @@ impl Ints {
                 Groups::Size(size) => size.is_multiple_of(32) || size >= self.cols,
                 Groups::Index(_) => false,
             };
-        if !whole_blocks || !self.scales.floats.is_half() || self.scales.divisor != 1.0 {
+        let fits = self.scales.floats.is_half() && self.scales.divisor == 1.0;
+        if !whole_blocks || !(fits || self.is_scaled_by_row()) {
             return GgmlType::F32;
         }
         match (&self.zeros, self.bits) {
@@ -139,11 +146,11 @@ impl Ints {
                 self.zeros(parts[2], rows, &mut zeros);
             }
         }
-        Ok(Piece { q, scales: self.scales(parts[1], rows)?, zeros, minimums })
+        Ok(Piece { q, scales: self.scales_of(parts[1], rows)?, zeros, minimums })
     }
 
     /// Scales of some rows, `[rows][groups]`.
-    fn scales(&self, bytes: &[u8], rows: &Range<usize>) -> Result<Vec<f32>, Bad> {
+    fn scales_of(&self, bytes: &[u8], rows: &Range<usize>) -> Result<Vec<f32>, Bad> {
         let s = &self.scales;
         let mut out = vec![0.0; rows.len() * s.groups];
         if s.single {
@@ -257,7 +264,10 @@ impl Ints {
             q.as_chunks::<32>().0.iter().zip(out.chunks_exact_mut(ty.block_bytes())).enumerate()
         {
             let g = self.group(32 * i);
-            let d = half_of(scales[g]).map_err(|what| (1, what))?;
+            let d = match self.is_scaled_by_row() {
+                true => f16::ONE,
+                false => half_of(scales[g]).map_err(|what| (1, what))?,
+            };
             out[..2].copy_from_slice(&d.to_le_bytes());
             let block = Block { q, out };
             match (ty, minimums, zeros) {
@@ -285,6 +295,13 @@ impl Read for Ints {
         let piece = self.piece(parts, &rows)?;
         let row_bytes = out.len() / rows.len().max(1);
         out.chunks_exact_mut(row_bytes.max(1)).enumerate().try_for_each(|(r, out)| self.row(&piece, r, out))
+    }
+
+    fn scales(&self, parts: &[&[u8]]) -> Result<Option<Vec<f64>>, Bad> {
+        if self.ty() == GgmlType::F32 || !self.is_scaled_by_row() {
+            return Ok(None);
+        }
+        Ok(Some(self.scales_of(parts[1], &(0..self.rows))?.into_iter().map(f64::from).collect()))
     }
 }
 

@@ -111,7 +111,8 @@ impl Quantised {
 
     /// A factor of each row, if it has some.
     pub fn scales(&self, files: &[Mapped]) -> Result<Option<RowScales>, Error> {
-        if self.recoded.is_some() {
+        // F32 holds them.
+        if self.recoded == Some(GgmlType::F32) {
             return Ok(None);
         }
         let scales = self.reader.scales(&self.parts(files)).map_err(|bad| self.error(files, bad))?;

@@ -3,7 +3,7 @@
 
 use octet_testkit::Golden;
 use octet_weights::GgmlType as T;
-use octet_weights::quant::{NoQuantizer, SCALE_MAX, quantize, random_blocks};
+use octet_weights::quant::{NoQuantizer, SCALE_MAX, ik_rows, quantize, random_blocks};
 use proptest::prelude::*;
 
 const GOLDEN: &str = "golden/quant/ggml_dequant.safetensors";
@@ -144,6 +144,73 @@ fn newer_dequantisers_equal_ggml_to_the_bit() {
     assert_eq!(seen, 8);
 }
 
+/// ik_llama.cpp's types.
+const IK: [T; 16] = [
+    T::Q6_0,
+    T::IQ2_K,
+    T::IQ3_K,
+    T::IQ4_K,
+    T::IQ5_K,
+    T::IQ6_K,
+    T::IQ4_KS,
+    T::IQ2_KS,
+    T::IQ4_KSS,
+    T::IQ5_KS,
+    T::IQ2_KT,
+    T::IQ3_KT,
+    T::IQ4_KT,
+    T::IQ3_KS,
+    T::IQ2_KL,
+    T::IQ1_KT,
+];
+
+/// A GGUF file with one tensor of two rows of 512 values, as its library writes it.
+fn one_tensor(id: u32, raw: &[u8]) -> Vec<u8> {
+    let mut out = b"GGUF".to_vec();
+    out.extend(3u32.to_le_bytes());
+    out.extend([1u64.to_le_bytes(), 0u64.to_le_bytes()].concat());
+    out.extend(1u64.to_le_bytes());
+    out.push(b'w');
+    out.extend(2u32.to_le_bytes());
+    out.extend([512u64.to_le_bytes(), 2u64.to_le_bytes()].concat());
+    out.extend(id.to_le_bytes());
+    out.extend(0u64.to_le_bytes());
+    out.resize(out.len().next_multiple_of(32), 0);
+    out.extend(raw);
+    out
+}
+
+#[test]
+fn types_of_ik_llama_cpp_are_read_to_the_bit() {
+    let Some(golden) = Golden::open("formats/ggml/ik_types.safetensors") else { return };
+    for ty in IK {
+        let raw = golden.bytes(&format!("{ty}.q_raw")).unwrap();
+        let want = golden.f32(&format!("{ty}.q_f32")).unwrap();
+        let row = ik_rows::Row::of(ty);
+        let id = row.map_or(ty.id(), |row| row.id);
+        let read = |raw: &[u8]| octet_weights::gguf::from_bytes("x.gguf", one_tensor(id, raw).into());
+        let tensor = read(&raw).unwrap().optional("w").unwrap().unwrap();
+        assert_eq!((tensor.info.ty, bits(&tensor.to_f32())), (ty, bits(&want)), "{ty}");
+        let rms = rms(want.iter().copied());
+        let half = tensor.matrix().slice_rows(1, 2).to_f32();
+        assert_eq!(bits(&half), bits(&want[512..]), "{ty}: rows keep their scales");
+        assert!(read(&raw[1..]).is_err(), "{ty} is cut off");
+        if let Some(row) = row {
+            // Blocks without scales are near 1, and a scale that is no number is refused.
+            let plain = rms_of_blocks(ty, &tensor.data);
+            assert!((0.2..5.0).contains(&plain) && rms > 0.0, "{ty}: {plain}");
+            let mut odd = raw.clone();
+            odd[raw.len() / 2..][..row.scale_bytes].fill(0xff);
+            let e = read(&odd).unwrap().optional("w").unwrap_err().to_string();
+            assert!(e.contains("x.gguf") && e.contains("row 1") && e.contains("finite"), "{e}");
+        }
+    }
+}
+
+fn rms_of_blocks(ty: T, data: &[u8]) -> f32 {
+    rms(dequantized(ty, data).into_iter())
+}
+
 #[test]
 fn quantisers_equal_ggml_to_the_byte() {
     let Some(golden) = Golden::open(GOLDEN) else { return };
@@ -164,7 +231,7 @@ fn dequantisers_have_ggmls_digests() {
         assert_eq!(fnv(bits(&dequantized(ty, &raw))), digest, "{ty}");
     }
     let others = [T::F32, T::NVFP4, T::Q1_0, T::Q2_0, T::F8_E4M3, T::F8_128, T::F8_32, T::I4_Z];
-    assert_eq!(DEQUANTIZED.len() + others.len(), T::ALL.len(), "those have tests of their own");
+    assert_eq!(DEQUANTIZED.len() + others.len() + IK.len(), T::ALL.len(), "those have tests of their own");
 }
 
 #[test]
@@ -225,6 +292,8 @@ fn error_bounds(ty: T) -> Option<(f32, f32)> {
         T::MXFP4 => (0.25, 0.125),
         T::IQ1_S | T::IQ1_M | T::IQ2_XXS | T::IQ2_XS | T::IQ2_S | T::IQ3_XXS | T::IQ3_S => return None,
         T::NVFP4 | T::Q1_0 | T::Q2_0 | T::F8_E4M3 | T::F8_128 | T::F8_32 | T::I4_Z => return None,
+        ty if IK.contains(&ty) => return None,
+        ty => panic!("{ty} has no bound"),
     })
 }
 
@@ -260,6 +329,10 @@ fn quantisers_keep_zeros_and_survive_odd_values() {
 fn random_blocks_look_like_weights() {
     for &ty in T::ALL {
         for scale in [0.005f32, 0.02, 1.0] {
+            // Blocks without a scale of their own.
+            if ik_rows::Row::of(ty).is_some() {
+                continue;
+            }
             // Their numbers end there: a matrix has a factor beside them.
             if matches!(ty, T::NVFP4 | T::F8_E4M3) && scale < 1.0 {
                 continue;

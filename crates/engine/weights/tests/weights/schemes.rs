@@ -37,6 +37,7 @@ fn types_are_compact() {
         ("gpt-oss", GgmlType::MXFP4),
         ("MLX affine, 4 bits", GgmlType::Q4_1),
         ("int-quantized", GgmlType::Q8_0),
+        ("bitsandbytes int8", GgmlType::Q8_0),
     ] {
         let all = samples::all();
         let s = all.iter().find(|s| s.what.starts_with(what)).unwrap_or_else(|| panic!("{what}"));
