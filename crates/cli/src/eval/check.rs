@@ -172,7 +172,7 @@ mod tests {
         assert!(
             passes(near(), "Answer: 150.4") && !passes(near(), "Answer: 151") && !passes(near(), "Answer:")
         );
-        let Verdict::Failed(why) = verdict(near(), "\u{1b}[2J nothing") else { panic!() };
+        let Verdict::Failed(why) = verdict(near(), "\u{1b}[J nothing") else { panic!() };
         assert!(why.contains("no number") && !why.contains('\u{1b}'), "{why}");
     }
 
