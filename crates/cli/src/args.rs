@@ -89,6 +89,10 @@ pub struct EngineArgs {
     pub memory: MemoryArgs,
     #[command(flatten)]
     pub limit: LimitArgs,
+    /// Keep no packed weights, and use none. Otherwise those of models of 1 GiB and more are written to the user's cache folder once,
+    /// and mapped at the next start.
+    #[arg(long, help_heading = "Memory")]
+    no_packed: bool,
     /// Number of threads. Default: one per physical core.
     #[arg(short, long, value_name = "N", value_parser = positive, help_heading = "Processor")]
     threads: Option<usize>,
@@ -104,9 +108,12 @@ pub struct EngineArgs {
 }
 
 impl EngineArgs {
-    /// The engine's options. Opens the draft model, if one is named.
+    /// The engine's options, for use: packed weights are kept. Opens the draft model, if one is named.
     pub fn options(&self, settings: &Settings) -> anyhow::Result<Options> {
-        Ok(Options { speculation: self.speculation.options(settings)?, ..self.plain_options() })
+        let plain = self.plain_options();
+        let packed_files = if self.no_packed { None } else { crate::packed::files() };
+        let cpu = CpuOptions { packed_files, ..plain.cpu };
+        Ok(Options { speculation: self.speculation.options(settings)?, cpu, ..plain })
     }
 
     /// The same without speculative decoding.

@@ -26,6 +26,7 @@ mod loading;
 mod memory;
 mod model;
 mod numbers;
+mod packed;
 mod perplexity;
 mod plan;
 mod progress;

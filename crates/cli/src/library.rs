@@ -4,11 +4,13 @@ use std::io::Write;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
+use octet_compute::cpu::packed_file::KeptFile;
 use octet_hub::others::Other;
 use octet_hub::{Hub, Installed, Reference};
 use serde_json::{Value, json};
 
 use crate::embedded;
+use crate::packed;
 use crate::progress::Pull;
 use crate::settings::Settings;
 use crate::stderr::note;
@@ -85,12 +87,28 @@ pub fn rm(args: &RmArgs, settings: &Settings) -> anyhow::Result<()> {
     }
     let references = references(&args.models)?;
     let hub = Hub::new(settings.hub()?);
-    for reference in &references {
+    // The user's own files stay; what was packed of them goes.
+    let own = |reference: &Reference| match reference {
+        Reference::Path(path) if packed::all().iter().any(|kept| packed::is_of(kept, path)) => {
+            Some(path.clone())
+        }
+        _ => None,
+    };
+    for reference in references.iter().filter(|r| own(r).is_none()) {
         hub.check_removable(reference)?;
     }
     for (name, reference) in args.models.iter().zip(&references) {
+        if let Some(path) = own(reference) {
+            let freed = size(packed::remove(|kept| packed::is_of(kept, &path))?);
+            writeln!(
+                std::io::stdout(),
+                "{name}: removed its packed weights, {freed} freed; the model stays"
+            )?;
+            continue;
+        }
         let removed = hub.remove(reference)?;
-        let (files, freed) = (count(removed.files, "file"), size(removed.bytes));
+        let packed = packed::remove(|kept| !kept.model.exists())?;
+        let (files, freed) = (count(removed.files, "file"), size(removed.bytes + packed));
         writeln!(std::io::stdout(), "{name}: removed {files}, {freed} freed")?;
     }
     Ok(())
@@ -101,13 +119,19 @@ pub fn list(args: &ListArgs, settings: &Settings) -> anyhow::Result<()> {
     let models = hub.list()?;
     let mut out = std::io::stdout().lock();
     let others = crate::model::others();
+    let kept = packed::all();
     if args.json {
-        let all = models.iter().map(as_json).chain(others.iter().map(other_as_json));
+        let all = models.iter().map(|m| as_json(m, &kept)).chain(others.iter().map(other_as_json));
         writeln!(out, "{:#}", all.collect::<Value>())?;
         return Ok(());
     }
     let names: Vec<String> = models.iter().map(name).collect();
-    let all = names.iter().chain(others.iter().map(|m| &m.name));
+    let packed = kept.iter().map(|kept| {
+        let known = models.iter().zip(&names).find(|(m, _)| packed::is_of(kept, &m.path));
+        known.map_or_else(|| kept.model.display().to_string(), |(_, name)| name.clone())
+    });
+    let packed: Vec<String> = packed.collect();
+    let all = names.iter().chain(others.iter().map(|m| &m.name)).chain(&packed);
     let width = all.map(|n| n.chars().count()).fold("NAME".len(), usize::max);
     writeln!(out, "{:width$}  {:>10}  FETCHED", "NAME", "SIZE")?;
     writeln!(out, "{:width$}  {:>10}  built in", embedded::NAME, size(embedded::size()))?;
@@ -118,6 +142,13 @@ pub fn list(args: &ListArgs, settings: &Settings) -> anyhow::Result<()> {
     for m in &others {
         let owner = if m.name.starts_with(octet_hub::others::OLLAMA) { "Ollama's" } else { "LM Studio's" };
         writeln!(out, "{:width$}  {:>10}  {}, {owner}", m.name, size(m.size), ago(m.modified))?;
+    }
+    for (kept, name) in kept.iter().zip(&packed) {
+        let what = match kept.is_complete {
+            true => "its packed weights, for quick starts",
+            false => "its packed weights, not all written yet",
+        };
+        writeln!(out, "{name:width$}  {:>10}  {what}", size(kept.bytes))?;
     }
     if models.is_empty() && others.is_empty() {
         note!(
@@ -136,7 +167,8 @@ fn name(m: &Installed) -> String {
     }
 }
 
-fn as_json(m: &Installed) -> Value {
+fn as_json(m: &Installed, kept: &[KeptFile]) -> Value {
+    let packed = kept.iter().filter(|kept| packed::is_of(kept, &m.path)).map(|kept| kept.bytes);
     let modified = m.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     json!({
         "reference": m.reference,
@@ -145,6 +177,7 @@ fn as_json(m: &Installed) -> Value {
         "size": m.size,
         "modified": modified,
         "complete": m.complete,
+        "packed": packed.sum::<u64>(),
     })
 }
 

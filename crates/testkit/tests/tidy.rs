@@ -29,6 +29,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/engine/compute/src/cpu/kernels/portable.rs",
     "crates/engine/compute/src/cpu/kernels/tests.rs",
     "crates/engine/compute/src/cpu/linear.rs",
+    "crates/engine/compute/src/cpu/map.rs",
     "crates/engine/compute/src/cpu/memory.rs",
     "crates/engine/compute/src/cpu/moe.rs",
     "crates/engine/compute/src/cpu/pack/mod.rs",

@@ -17,6 +17,8 @@ mod machine;
 #[cfg(unix)]
 mod mcp;
 mod measure;
+#[cfg(target_os = "linux")]
+mod packed;
 mod plan;
 mod quantize;
 mod route_command;

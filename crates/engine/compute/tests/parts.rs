@@ -2,6 +2,8 @@
 //! convolutions, products by heads. And against itself: a token's result may not depend, to the bit, on the rest of the batch, on how a
 //! prompt was split, or on guesses that were wrong.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use octet_compute::backend::Backend;
 use octet_compute::batch::{Batch, Redo};
 use octet_compute::cpu::isa::Isa;
@@ -90,5 +92,21 @@ proptest! {
             let rest = m.run(&b);
             prop_assert!(rest == rows(whole, n, len, n - len), "{isa:?}: after {right} right guesses");
         }
+    }
+}
+
+#[test]
+fn each_item_is_computed_once() {
+    let options = CpuOptions { threads: Some(3), pin: false, ..CpuOptions::default() };
+    let mut cpu = Cpu::new(&options).expect("a CPU");
+    let buf = cpu.vector(&[1.0, 2.0, 3.0]).expect("memory");
+    for count in [0, 1, 2, 40] {
+        let calls: Vec<AtomicUsize> = (0..40).map(|_| AtomicUsize::new(0)).collect();
+        let shared = cpu.share(&buf, count, &|i, values| {
+            assert_eq!(values, [1.0, 2.0, 3.0]);
+            calls[i].fetch_add(1, Ordering::Relaxed);
+        });
+        let calls: Vec<usize> = calls.iter().map(|n| n.load(Ordering::Relaxed)).collect();
+        assert!(shared && calls.iter().enumerate().all(|(i, n)| *n == usize::from(i < count)), "{calls:?}");
     }
 }

@@ -15,7 +15,7 @@ mod part;
 mod recurrent;
 mod stored;
 
-use octet_weights::Matrix;
+use octet_weights::{GgmlType, Matrix};
 
 pub use attention::*;
 pub use cache::*;
@@ -118,6 +118,43 @@ pub trait Backend: Send + Sized + 'static {
     /// Memory for [`Backend::expert_slots`] of a layer's experts, which are read when a step needs them. If a read fails, so does the step.
     fn stored_experts(&mut self, _: Glu<StoredProjection>) -> Result<Glu<Self::Experts>, Error> {
         Err(Error("this backend keeps all experts in memory".into()))
+    }
+    /// A model is loaded from files that `id` identifies: a backend may keep its packed weights for the next time.
+    fn begin_load(&mut self, _id: &FileId) {}
+    /// The packed projection `[rows, cols]` called `name`, which is its own in this model, if it was kept. Otherwise the next call of
+    /// [`Backend::weight`] is for it.
+    ///
+    /// # Errors
+    /// If what was kept is damaged: [`Backend::discard_kept`], and load the model again.
+    fn kept_weight(
+        &mut self,
+        _name: &str,
+        _ty: GgmlType,
+        _shape: [usize; 2],
+        _bias: Option<&[f32]>,
+    ) -> Result<Option<Self::Weight>, Error> {
+        Ok(None)
+    }
+    /// The same of a stack `[experts, rows, cols]` that [`Backend::moe`] uses.
+    fn kept_experts(
+        &mut self,
+        _name: &str,
+        _ty: GgmlType,
+        _shape: [usize; 3],
+        _bias: Option<&[f32]>,
+    ) -> Result<Option<Self::Experts>, Error> {
+        Ok(None)
+    }
+    /// All is loaded.
+    ///
+    /// # Errors
+    /// As [`Backend::kept_weight`].
+    fn end_load(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+    /// Forgets what was kept of this model if it is damaged, and says whether it was.
+    fn discard_kept(&mut self) -> bool {
+        false
     }
     /// Whether the backend can compute a part of a model; asked for each before any weight is loaded.
     fn supports(&self, _part: Part) -> bool {

@@ -1,6 +1,7 @@
 //! Experts that stay where they are stored, and are read when a step needs them.
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -21,6 +22,15 @@ pub trait StoredExperts: Send + Sync {
     /// # Errors
     /// If they cannot be read, or are no longer what they were.
     fn read(&self, expert: usize, room: &mut [u8]) -> Result<Range<usize>, Error>;
+}
+
+/// What identifies a model's files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileId {
+    /// Changes whenever any weight does.
+    pub key: [u8; 32],
+    /// The path of its file, or of the first of its files.
+    pub path: PathBuf,
 }
 
 /// A projection that is read when it is needed, and the biases of all experts `[experts, rows]`, which stay in memory.

@@ -1,11 +1,12 @@
 //! The verbs on a CPU: parallel regions of the team.
 
-use octet_weights::Matrix;
+use octet_weights::{GgmlType, Matrix};
 
 use super::device::Cpu;
 use super::huge::HugeVec;
 use super::linear::{Input, Output, Source};
 use super::memory::{Buf, Cache, LayerStore, Weight};
+use super::packed_file::PackedFile;
 use super::profile::Verb;
 use super::scratch::Scratch;
 use super::store::Store;
@@ -41,10 +42,35 @@ impl Backend for Cpu {
         self.experts(std::slice::from_ref(m), bias)
     }
     fn experts(&mut self, m: &[Matrix], bias: Option<&[f32]>) -> Result<Weight, Error> {
-        self.widest = self.widest.max(m.first().map_or(0, |m| m.cols));
         let packed = self.pack(m)?;
-        let watched = self.watch.as_mut().map(|w| w.add(m.len(), packed.layout().cols()));
-        Ok(Weight { packed, bias: bias.map(<[f32]>::to_vec), watched, stored: None })
+        Ok(self.weight_of(packed, bias))
+    }
+    fn begin_load(&mut self, id: &FileId) {
+        self.packed_file = self.packed_files.as_ref().map(|files| PackedFile::open(files, id));
+    }
+    fn kept_weight(
+        &mut self,
+        name: &str,
+        ty: GgmlType,
+        [rows, cols]: [usize; 2],
+        bias: Option<&[f32]>,
+    ) -> Result<Option<Weight>, Error> {
+        self.kept(name, ty, [1, rows, cols], bias, false)
+    }
+    fn kept_experts(
+        &mut self,
+        name: &str,
+        ty: GgmlType,
+        shape: [usize; 3],
+        bias: Option<&[f32]>,
+    ) -> Result<Option<Weight>, Error> {
+        self.kept(name, ty, shape, bias, true)
+    }
+    fn end_load(&mut self) -> Result<(), Error> {
+        self.packed_file.as_mut().map_or(Ok(()), PackedFile::loaded)
+    }
+    fn discard_kept(&mut self) -> bool {
+        self.packed_file.take_if(|file| file.is_damaged()).is_some()
     }
     fn name_next(&mut self, name: &str) {
         if let Some(watch) = &mut self.watch {
@@ -204,10 +230,9 @@ impl Backend for Cpu {
         let _pinned = self.team.pin_caller();
         body(self);
         self.permit = None;
-        match self.store.as_mut().and_then(Store::take_failure) {
-            Some(why) => Err(Error(why)),
-            None => Ok(()),
-        }
+        let unread = self.store.as_mut().and_then(Store::take_failure).map(Error);
+        let failed = unread.or_else(|| self.packed_file.as_mut().and_then(PackedFile::failure));
+        failed.map_or(Ok(()), Err)
     }
 
     fn embed(&mut self, table: &Matrix, tokens: &[u32], scale: f32, out: &mut Buf) {
@@ -569,32 +594,5 @@ impl Cpu {
         };
         self.project(n, x, Some(norm), [w], [&mut logits]);
         self.scratch.as_mut().expect(NO_SCRATCH).router = logits;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use super::*;
-    use crate::cpu::CpuOptions;
-
-    #[test]
-    fn each_item_is_computed_once() {
-        let options = CpuOptions { threads: Some(3), pin: false, ..CpuOptions::default() };
-        let mut cpu = Cpu::new(&options).expect("a CPU");
-        let buf = cpu.vector(&[1.0, 2.0, 3.0]).expect("memory");
-        for count in [0, 1, 2, 40] {
-            let calls: Vec<AtomicUsize> = (0..40).map(|_| AtomicUsize::new(0)).collect();
-            let shared = cpu.share(&buf, count, &|i, values| {
-                assert_eq!(values, [1.0, 2.0, 3.0]);
-                calls[i].fetch_add(1, Ordering::Relaxed);
-            });
-            let calls: Vec<usize> = calls.iter().map(|n| n.load(Ordering::Relaxed)).collect();
-            assert!(
-                shared && calls.iter().enumerate().all(|(i, n)| *n == usize::from(i < count)),
-                "{calls:?}"
-            );
-        }
     }
 }

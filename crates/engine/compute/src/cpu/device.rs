@@ -2,14 +2,16 @@
 
 use std::time::Instant;
 
-use octet_weights::Matrix;
+use octet_weights::{GgmlType, Matrix};
 
 use super::arbiter::{Arbiter, Permit};
 use super::bandwidth::{self, Probe};
 use super::isa::Isa;
 use super::kernels::Kernels;
 use super::kind::ROWS;
+use super::memory::Weight;
 use super::pack::{Layout, Packed};
+use super::packed_file::{PackedFile, PackedFiles};
 use super::profile::Profile;
 use super::scratch::Scratch;
 use super::store::Store;
@@ -20,7 +22,7 @@ use super::watch::Watch;
 use crate::backend::{Error, StoreStats};
 
 /// Options of the CPU backend.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct CpuOptions {
     /// Threads; `None` is one for each physical core that the calling thread may use.
     pub threads: Option<usize>,
@@ -34,11 +36,13 @@ pub struct CpuOptions {
     /// Experts of each layer for which there is memory; the others are read from the model's files when a step needs them. `None`: all. Not
     /// with `exact`.
     pub expert_slots: Option<usize>,
+    /// Where packed weights are kept for the next time. `None`: nowhere. Not with `exact` or `expert_slots`.
+    pub packed_files: Option<PackedFiles>,
 }
 
 impl Default for CpuOptions {
     fn default() -> Self {
-        Self { threads: None, pin: true, isa: None, exact: false, expert_slots: None }
+        Self { threads: None, pin: true, isa: None, exact: false, expert_slots: None, packed_files: None }
     }
 }
 
@@ -53,6 +57,9 @@ pub struct Cpu {
     pub(super) expert_slots: Option<usize>,
     /// The experts that are read when they are needed, if there are some.
     pub(super) store: Option<Store>,
+    pub(super) packed_files: Option<PackedFiles>,
+    /// The file of the loaded model's packed weights, if they are kept.
+    pub(super) packed_file: Option<PackedFile>,
     /// Widest input of any projection loaded so far.
     pub(super) widest: usize,
     pub(super) profile: Profile,
@@ -79,6 +86,11 @@ impl Cpu {
             isa,
             expert_slots: options.expert_slots,
             store: None,
+            packed_files: options
+                .packed_files
+                .clone()
+                .filter(|_| !options.exact && options.expert_slots.is_none()),
+            packed_file: None,
             widest: 0,
             profile: Profile::default(),
             arbiter: Arbiter::default(),
@@ -159,6 +171,28 @@ impl Cpu {
         self.team.threads()
     }
 
+    /// A weight of packed matrices; `watched` if inputs are.
+    pub(super) fn weight_of(&mut self, packed: Packed, bias: Option<&[f32]>) -> Weight {
+        let cols = packed.layout().cols();
+        self.widest = self.widest.max(cols);
+        let watched = self.watch.as_mut().map(|w| w.add(packed.count(), cols));
+        Weight { packed, bias: bias.map(<[f32]>::to_vec), watched, stored: None }
+    }
+
+    /// Packed matrices that were kept, to be checked now or `later`.
+    pub(super) fn kept(
+        &mut self,
+        name: &str,
+        ty: GgmlType,
+        shape: [usize; 3],
+        bias: Option<&[f32]>,
+        later: bool,
+    ) -> Result<Option<Weight>, Error> {
+        let Some(file) = &mut self.packed_file else { return Ok(None) };
+        let packed = file.take(&mut self.team, name, ty, shape, later)?;
+        Ok(packed.map(|packed| self.weight_of(packed, bias)))
+    }
+
     /// Packs matrices of one shape into one allocation, on all threads.
     pub(super) fn pack(&mut self, matrices: &[Matrix]) -> Result<Packed, Error> {
         let Some(first) = matrices.first() else { return Err(Error("no expert".into())) };
@@ -168,7 +202,7 @@ impl Cpu {
             let shape = |m: &Matrix| format!("{} [{}, {}]", m.ty, m.rows, m.cols);
             return Err(Error(format!("experts differ: {} and {}", shape(first), shape(odd))));
         }
-        let ty = if self.exact { octet_weights::GgmlType::F32 } else { first.ty };
+        let ty = if self.exact { GgmlType::F32 } else { first.ty };
         let layout = Layout::new(ty, first.rows, first.cols)?;
         let mut packed = Packed::zeroed(layout, matrices.len())?;
         let (groups, bytes, exact) = (layout.groups(), layout.group_bytes(), self.exact);
@@ -191,6 +225,9 @@ impl Cpu {
         });
         if !exact {
             packed.set_scales(matrices);
+        }
+        if let Some(file) = &mut self.packed_file {
+            file.add(&packed);
         }
         Ok(packed)
     }

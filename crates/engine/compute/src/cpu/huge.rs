@@ -1,36 +1,43 @@
-//! Zeroed anonymous memory in huge pages, for packed weights and large caches. Used by `pack` and by the backend.
+//! Memory in huge pages, for packed weights and large caches: zeroed, or a part of a mapped file. Used by `pack` and by the backend.
 
 use std::io;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
 
 use memmap2::{MmapMut, MmapRaw};
 
-/// Size and alignment of a huge page on x86-64 and on most of aarch64.
-const HUGE_BYTES: usize = 2 << 20;
+use super::map::{FileMap, HUGE_BYTES};
 
 /// Zeroed bytes at an address that is a multiple of 64 (of a huge page, if they are large enough).
 ///
 /// Its own mapping: huge pages avoid the TLB misses of streaming gigabytes, and dropping it returns the memory to the system
 /// immediately. Pages become resident when they are first written.
 pub struct HugeVec {
-    map: Option<MmapRaw>,
+    map: Area,
     start: usize,
     len: usize,
+}
+
+enum Area {
+    None,
+    Own(MmapRaw),
+    /// Can only be read.
+    File(Arc<FileMap>),
 }
 
 impl HugeVec {
     /// No bytes.
     pub const fn none() -> Self {
-        Self { map: None, start: 0, len: 0 }
+        Self { map: Area::None, start: 0, len: 0 }
     }
 
     /// `len` zeroed bytes, or the system's error.
     pub fn zeroed(len: usize) -> io::Result<Self> {
         if len == 0 {
-            return Ok(Self { map: None, start: 0, len });
+            return Ok(Self::none());
         }
         if len < HUGE_BYTES {
-            return Ok(Self { map: Some(MmapMut::map_anon(len)?.into()), start: 0, len });
+            return Ok(Self { map: Area::Own(MmapMut::map_anon(len)?.into()), start: 0, len });
         }
         let mapped = len.checked_add(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let map = MmapMut::map_anon(mapped)?;
@@ -39,20 +46,31 @@ impl HugeVec {
         // advice, and then the memory is merely slower.
         #[cfg(target_os = "linux")]
         let _ = map.advise_range(memmap2::Advice::HugePage, start, len / HUGE_BYTES * HUGE_BYTES);
-        Ok(Self { map: Some(map.into()), start, len })
+        Ok(Self { map: Area::Own(map.into()), start, len })
+    }
+
+    /// Bytes of a mapped file, which begin at a multiple of 64.
+    ///
+    /// # Panics
+    /// If the file has no such bytes.
+    pub(super) fn of_file(map: &Arc<FileMap>, range: Range<usize>) -> Self {
+        assert!(range.start.is_multiple_of(64) && range.start <= range.end && range.end <= map.len());
+        Self { map: Area::File(map.clone()), start: range.start, len: range.len() }
     }
 }
 
 impl HugeVec {
-    /// The address of `range`, which may be written as long as nobody else uses these bytes: no reference to all of them is made.
+    /// The address of `range`, which may be written, unless it is a file's, as long as nobody else uses these bytes: no reference to all of
+    /// them is made.
     ///
     /// # Panics
     /// If it does not lie within.
-    pub(super) fn part(&self, range: std::ops::Range<usize>) -> *mut u8 {
+    pub(super) fn part(&self, range: Range<usize>) -> *mut u8 {
         assert!(range.start <= range.end && range.end <= self.len, "part {range:?} of {}", self.len);
         match &self.map {
-            Some(map) => map.as_mut_ptr().wrapping_add(self.start + range.start),
-            None => std::ptr::NonNull::dangling().as_ptr(),
+            Area::Own(map) => map.as_mut_ptr().wrapping_add(self.start + range.start),
+            Area::File(map) => map.start().wrapping_add(self.start + range.start),
+            Area::None => std::ptr::NonNull::dangling().as_ptr(),
         }
     }
 }
@@ -67,6 +85,7 @@ impl Deref for HugeVec {
 
 impl DerefMut for HugeVec {
     fn deref_mut(&mut self) -> &mut [u8] {
+        assert!(!matches!(self.map, Area::File(_)), "a mapped file can only be read");
         // SAFETY: as above, and borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.part(0..self.len), self.len) }
     }

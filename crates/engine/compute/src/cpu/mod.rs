@@ -14,10 +14,13 @@ pub mod isa;
 pub mod kernels;
 pub mod kind;
 mod linear;
+#[cfg_attr(not(target_os = "linux"), path = "map_none.rs")]
+mod map;
 mod memory;
 mod moe;
 mod observe;
 pub mod pack;
+pub mod packed_file;
 mod plan;
 pub mod profile;
 mod recurrent;

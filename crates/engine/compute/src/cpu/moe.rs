@@ -74,6 +74,7 @@ pub(super) fn moe(
     };
     match store {
         None => {
+            step.check(team, s.routes.used());
             let used = Chosen { ids: s.routes.used(), slots: s.routes.used() };
             step.compute(team, &mut hidden, used, used, [true, true]);
         }
@@ -183,6 +184,23 @@ impl<'a> Step<'a> {
             }
         });
         routes.group(n);
+    }
+
+    /// Compares the experts `used` with their checksums, if they lie in a file and that was not done.
+    fn check(&self, team: &mut Team, used: &[u32]) {
+        let e = &self.m.experts;
+        let parts = [e.gate.as_ref(), Some(&e.up), Some(&e.down)];
+        let parts = parts.map(|w| w.and_then(|w| w.packed.checks()));
+        if parts.iter().all(Option::is_none) {
+            return;
+        }
+        team.run(|w| {
+            for i in w.items(3 * used.len()) {
+                if let Some(part) = parts[i % 3] {
+                    part.check(used[i / 3] as usize);
+                }
+            }
+        });
     }
 
     /// Computes the experts `all`, of which `late` have no hidden rows yet, and adds their outputs. With the `[first, last]` ones of a step,

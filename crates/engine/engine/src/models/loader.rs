@@ -3,13 +3,12 @@
 use std::collections::HashSet;
 
 use octet_compute::backend::{self as verbs, Backend, SharedExpert};
-use octet_weights::{Matrix, Model};
+use octet_weights::{GgmlType, Matrix, Model};
 
 use super::decoder::{Block, Branch, Decoder, DraftHead, Mtp, Op, Project};
 use super::derive::{self, Caches};
 use super::mtp::DraftVocab;
 use super::plan::{self, Change, Keeps, Plan, RopeTable, Tensor};
-use super::stored;
 use crate::Error;
 
 /// Token types that end or mark parts of an answer: control tokens and added ones.
@@ -21,17 +20,17 @@ pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 /// A model being loaded into backend `B`.
 pub struct Loader<'a, B: Backend> {
     /// The open model.
-    model: &'a Model,
+    pub(super) model: &'a Model,
     /// The backend for its weights.
-    be: &'a mut B,
+    pub(super) be: &'a mut B,
     /// Its plan.
-    plan: &'a Plan,
+    pub(super) plan: &'a Plan,
     caches: Caches,
     progress: Progress<'a>,
     loaded: u64,
     used: HashSet<String>,
     /// While the block for multi-token prediction is loaded.
-    in_mtp: bool,
+    pub(super) in_mtp: bool,
 }
 
 impl<'a, B: Backend> Loader<'a, B> {
@@ -345,27 +344,6 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(verbs::Moe { router, experts, shared })
     }
 
-    /// The slots for a layer's `experts` experts, if there is not memory for all. The block for multi-token prediction has all in memory.
-    fn slots(&self, experts: usize) -> Option<usize> {
-        self.be.expert_slots().filter(|slots| *slots < experts && !self.in_mtp)
-    }
-
-    /// A layer's experts, which stay in the file.
-    fn stored_experts(&mut self, g: &plan::Glu) -> Result<verbs::Glu<B::Experts>, Error> {
-        let all = stored::projections(self.model, self.plan, g)?;
-        let biases = |t: &Tensor, s: &mut Self| s.bias(&t.name, &t.shape[..2]);
-        let gate = match (all.gate, &g.gate) {
-            (Some(source), Some(t)) => Some(verbs::StoredProjection { source, bias: biases(t, self)? }),
-            _ => None,
-        };
-        let up = verbs::StoredProjection { source: all.up, bias: biases(&g.up, self)? };
-        let down = verbs::StoredProjection { source: all.down, bias: biases(&g.down, self)? };
-        let experts = self.be.stored_experts(verbs::Glu { gate, up, down, act: g.act });
-        let experts = self.named(&g.up.name, experts)?;
-        all.names.iter().for_each(|name| self.done(name));
-        Ok(experts)
-    }
-
     // ---- tensors
 
     /// Whether this tensor has been loaded.
@@ -382,7 +360,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         (self.progress)(self.loaded, self.model.size_bytes());
     }
 
-    fn named<T>(&self, name: &str, r: Result<T, octet_compute::Error>) -> Result<T, Error> {
+    pub(super) fn named<T>(&self, name: &str, r: Result<T, octet_compute::Error>) -> Result<T, Error> {
         r.map_err(|e| octet_weights::Error::tensor(&self.model.origin, name, e.to_string()).into())
     }
 
@@ -439,7 +417,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     /// The bias `{stem}.bias`, if the file has it.
-    fn bias(&mut self, stem: &str, shape: &[usize]) -> Result<Option<Vec<f32>>, Error> {
+    pub(super) fn bias(&mut self, stem: &str, shape: &[usize]) -> Result<Option<Vec<f32>>, Error> {
         let name = format!("{stem}.bias");
         if self.model.info(&name).is_none() {
             return Ok(None);
@@ -453,19 +431,37 @@ impl<'a, B: Backend> Loader<'a, B> {
     pub(crate) fn matrix(&mut self, t: &Tensor) -> Result<B::Weight, Error> {
         let (rows, cols) = (t.whole(), t.shape[1]);
         let name = format!("{}.weight", t.name);
-        let whole = self.model.tensor(&name, &[rows, cols])?.matrix();
-        let bias = self.bias(&t.name, &[rows])?;
         let runs = t.runs();
-        let m = match &runs[..] {
-            [] => return self.pack(&name, &whole, bias.as_deref()),
-            [run] => whole.slice_rows(run.start, run.end),
-            _ => {
-                let rows: Vec<usize> = runs.iter().cloned().flatten().collect();
-                whole.select_rows(&rows)
-            }
+        let bias = self.bias(&t.name, &[rows])?.map(|b| match &runs[..] {
+            [] => b,
+            _ => runs.iter().flat_map(|r| b[r.clone()].to_vec()).collect(),
+        });
+        let (label, own) = match &runs[..] {
+            [] => (name.clone(), rows),
+            _ => (format!("{name} {runs:?}"), runs.iter().map(ExactSizeIterator::len).sum()),
         };
-        let bias = bias.map(|b| runs.iter().flat_map(|r| b[r.clone()].to_vec()).collect::<Vec<f32>>());
+        if let Some(ty) = self.type_of(&name, &[rows, cols])? {
+            self.be.name_next(&name);
+            let kept = self.be.kept_weight(&label, ty, [own, cols], bias.as_deref());
+            if let Some(kept) = self.named(&name, kept)? {
+                self.done(&name);
+                return Ok(kept);
+            }
+        }
+        let whole = self.model.tensor(&name, &[rows, cols])?.matrix();
+        let m = match &runs[..] {
+            [] => whole,
+            [run] => whole.slice_rows(run.start, run.end),
+            _ => whole.select_rows(&runs.iter().cloned().flatten().collect::<Vec<usize>>()),
+        };
         self.pack(&name, &m, bias.as_deref())
+    }
+
+    /// The type of a tensor of this shape; `None` if the file does not have it.
+    pub(super) fn type_of(&self, name: &str, shape: &[usize]) -> Result<Option<GgmlType>, Error> {
+        let Some(info) = self.model.info(name) else { return Ok(None) };
+        info.expect_shape(&self.model.origin, shape)?;
+        Ok(Some(info.ty))
     }
 
     pub(crate) fn pack(&mut self, name: &str, m: &Matrix, bias: Option<&[f32]>) -> Result<B::Weight, Error> {
@@ -504,89 +500,17 @@ impl<'a, B: Backend> Loader<'a, B> {
             Some(head) => Some(self.matrix(head)?),
             None => {
                 self.be.name_next("token_embd.weight");
-                let head = self.be.weight(&table, None);
-                Some(self.named("token_embd.weight", head)?)
+                let kept = self.be.kept_weight("output", table.ty, [table.rows, table.cols], None);
+                let head = match self.named("token_embd.weight", kept)? {
+                    Some(kept) => kept,
+                    None => {
+                        let head = self.be.weight(&table, None);
+                        self.named("token_embd.weight", head)?
+                    }
+                };
+                Some(head)
             }
         };
         Ok((embedding, head))
-    }
-
-    /// Gate and up projections of all experts: two stacks, one fused stack, or a tensor for each expert.
-    fn gate_and_up(&mut self, g: &plan::Glu) -> Result<(Option<B::Experts>, B::Experts), Error> {
-        let Some(gate) = &g.gate else { return Ok((None, self.stack(&g.up)?)) };
-        let Some(fused) = stored::fused(self.model, gate) else {
-            let gate = self.stack(gate)?;
-            return Ok((Some(gate), self.stack(&g.up)?));
-        };
-        let (experts, inner, hidden) = (gate.shape[0], gate.shape[1], gate.shape[2]);
-        let m = self.model.tensor(&fused, &[experts, 2 * inner, hidden])?.matrix();
-        let biases = self.bias(fused.trim_end_matches(".weight"), &[experts, 2 * inner])?;
-        let alternating = self.plan.alternating;
-        let mut part = |second: usize| {
-            // Rows of the gate, then those of the other projection; or by turns.
-            let (first, step) = if alternating { (second, 2) } else { (second * inner, 1) };
-            let rows = |e: usize| (0..inner).map(move |r| 2 * e * inner + first + step * r);
-            let one = |e: usize| match alternating {
-                true => m.select_rows(&rows(e).collect::<Vec<_>>()),
-                false => m.slice_rows(2 * e * inner + first, 2 * e * inner + first + inner),
-            };
-            let m: Vec<Matrix> = (0..experts).map(one).collect();
-            let bias = biases.as_ref().map(|b| (0..experts).flat_map(rows).map(|r| b[r]).collect::<Vec<_>>());
-            self.be.name_next(&format!("{}.weight", [gate, &g.up][second].name));
-            let w = self.be.experts(&m, bias.as_deref());
-            self.named(&fused, w)
-        };
-        let both = (Some(part(0)?), part(1)?);
-        self.done(&fused);
-        Ok(both)
-    }
-
-    /// One projection of all experts or heads `[count, rows, cols]`: a stack, or a tensor for each.
-    fn stack(&mut self, t: &Tensor) -> Result<B::Experts, Error> {
-        let [count, rows, cols] = t.shape[..] else { unreachable!("a stack has three dimensions") };
-        if !t.parts.is_empty() {
-            return self.stack_of_rows(t, [count, rows, cols]);
-        }
-        let stacked = format!("{}.weight", t.name);
-        let stem = t.name.trim_end_matches("_exps");
-        let single = |e: usize| format!("{stem}.{e}.weight");
-        let is_stacked = self.model.info(&stacked).is_some() || self.model.info(&single(0)).is_none();
-        let m: Vec<Matrix> = if is_stacked {
-            let m = self.model.tensor(&stacked, &[count, rows, cols])?.matrix();
-            (0..count).map(|e| m.slice_rows(e * rows, (e + 1) * rows)).collect()
-        } else {
-            let one = |e| Ok(self.model.tensor(&single(e), &[rows, cols])?.matrix());
-            (0..count).map(one).collect::<Result<_, octet_weights::Error>>()?
-        };
-        let bias = self.bias(&t.name, &[count, rows])?;
-        self.be.name_next(&stacked);
-        let w = self.be.experts(&m, bias.as_deref());
-        drop(m);
-        let w = self.named(&stacked, w)?;
-        if is_stacked {
-            self.done(&stacked);
-        } else {
-            (0..count).for_each(|e| self.done(&single(e)));
-        }
-        Ok(w)
-    }
-
-    /// A stack whose matrices are rows of one tensor, transposed if the plan says.
-    fn stack_of_rows(&mut self, t: &Tensor, [count, rows, cols]: [usize; 3]) -> Result<B::Experts, Error> {
-        let name = format!("{}.weight", t.name);
-        let is_transposed = t.change == Change::Transpose;
-        let stored = if is_transposed { rows } else { cols };
-        let whole = self.model.tensor(&name, &[t.whole(), stored])?.matrix();
-        let runs = t.runs();
-        debug_assert_eq!(runs.len(), count, "a run of rows for each matrix");
-        let m: Vec<Matrix> = runs
-            .iter()
-            .map(|r| whole.slice_rows(r.start, r.end))
-            .map(|m| if is_transposed { m.transposed() } else { m })
-            .collect();
-        let w = self.be.experts(&m, None);
-        let w = self.named(&name, w)?;
-        self.done(&name);
-        Ok(w)
     }
 }

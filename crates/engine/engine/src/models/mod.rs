@@ -5,6 +5,7 @@ pub mod config;
 pub mod decoder;
 pub mod derive;
 mod device;
+mod kept;
 mod kernels;
 pub mod keys;
 mod load_parts;
@@ -14,6 +15,7 @@ pub mod plan;
 pub mod pool;
 mod recent;
 pub mod rope;
+mod stacks;
 pub(crate) mod stored;
 pub(crate) mod unread;
 
@@ -32,7 +34,7 @@ use octet_compute::{Batch, ExpertCounts};
 use crate::Error;
 use config::Config;
 use decoder::{Decoder, Scratch};
-use loader::{Loader, Progress};
+use loader::Progress;
 
 /// Sizes of a model's caches and buffers, and what to load.
 #[derive(Debug, Clone)]
@@ -229,18 +231,15 @@ pub fn load<B: Backend + Inspect>(
         let what = format!("{}: {part} are not supported on this device; use --device cpu", model.origin);
         return Err(octet_compute::Error(what).into());
     }
-    let decoder = Loader::new(model, &mut be, &config.plan, progress)
-        .decoder(limits.mtp.then_some(limits.draft_vocab))?;
+    let decoder = kept::load(model, &mut be, &config.plan, &limits, progress)?;
     let windowed = derive::windowed_pages(&config.plan, &limits);
     let shape = derive::cache_shape(decoder.caches.clone(), &limits, windowed);
     let step = derive::step_shape(&config.plan, limits.batch_tokens, limits.batch_outputs);
     let cache = be.cache(&shape, step)?;
     let widths = derive::widths(&config.plan);
     let scratch = decoder.scratch(&mut be, widths, limits.batch_tokens, limits.batch_outputs)?;
-    let mtp = match &decoder.mtp {
-        Some(block) => Some(mtp::State::new(&mut be, &limits, &config, block)?),
-        None => None,
-    };
+    let block = decoder.mtp.as_ref();
+    let mtp = block.map(|block| mtp::State::new(&mut be, &limits, &config, block)).transpose()?;
     let counts = Arc::new(decoder.expert_counts(&be, &step));
     // Needed only if they are copied from the backend's own memory.
     let copied = if be.borrow(&scratch.logits).is_some() { 0 } else { limits.batch_outputs * config.vocab };

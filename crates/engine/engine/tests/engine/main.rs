@@ -20,6 +20,8 @@ mod leftovers;
 mod minilm;
 mod models_document;
 mod moe_golden;
+#[cfg(target_os = "linux")]
+mod packed;
 mod picks;
 mod refused;
 mod report;

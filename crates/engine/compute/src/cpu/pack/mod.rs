@@ -115,6 +115,16 @@ pub struct Packed {
     data: Arc<HugeVec>,
     /// What each row's products are multiplied with, `[groups][ROWS]`; empty where that is 1.
     scales: Vec<f32>,
+    /// Of matrices in a file that are not compared with their checksums yet.
+    checks: Option<Arc<dyn Checks>>,
+}
+
+/// Compares matrices in a file with their checksums.
+pub(super) trait Checks: Send + Sync {
+    /// Compares one, unless that was done.
+    fn check(&self, matrix: usize);
+    /// Whether all were compared.
+    fn is_done(&self) -> bool;
 }
 
 impl Packed {
@@ -130,7 +140,22 @@ impl Packed {
                     layout.rows, layout.cols, layout.ty
                 ))
             })?;
-        Ok(Self { layout, data: Arc::new(data), scales: Vec::new() })
+        Ok(Self { layout, data: Arc::new(data), scales: Vec::new(), checks: None })
+    }
+
+    /// Matrices that are packed already. Those with `checks` are compared before they are used.
+    pub(super) fn of_file(
+        layout: Layout,
+        data: HugeVec,
+        scales: Vec<f32>,
+        checks: Option<Arc<dyn Checks>>,
+    ) -> Self {
+        Self { layout, data: Arc::new(data), scales, checks }
+    }
+
+    /// What compares its matrices with checksums, if that is to be done before they are used.
+    pub(super) fn checks(&self) -> Option<&dyn Checks> {
+        self.checks.as_deref().filter(|c| !c.is_done())
     }
 
     /// Packs one matrix, on this thread only.
@@ -155,6 +180,11 @@ impl Packed {
             let Some(scales) = &m.scales else { continue };
             out.iter_mut().zip(scales.iter()).for_each(|(out, s)| *out = *s as f32);
         }
+    }
+
+    /// The factors of all rows of all matrices, padded; empty if there are none.
+    pub(super) fn all_scales(&self) -> &[f32] {
+        &self.scales
     }
 
     /// The factors of the rows of group `index`, if there are some.
@@ -206,9 +236,10 @@ impl Packed {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         own(&mut self.data)
     }
-    /// The same memory once more, for those that pack matrices into it while others are in use.
+    /// The same memory once more, for those that pack matrices into it while others are in use, or that write it to a file.
     pub(super) fn shared(&self) -> Self {
-        Self { layout: self.layout, data: self.data.clone(), scales: Vec::new() }
+        let (data, scales, checks) = (self.data.clone(), self.scales.clone(), self.checks.clone());
+        Self { layout: self.layout, data, scales, checks }
     }
     /// Group `index`, to pack into.
     ///

@@ -1,0 +1,282 @@
+//! Files mapped read-only, in huge pages where the system has them: packed weights that were written to a file. Used by `huge` and
+//! `packed_file`.
+//!
+//! An access to a mapped page that the file no longer has, or that the drive cannot read, is a signal (SIGBUS), which would end the
+//! process. Such pages become zeros here, and the mapping counts as lost: the steps that use it fail.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use std::sync::{Once, OnceLock};
+
+/// Size and alignment of a huge page on x86-64 and on most of aarch64.
+pub(super) const HUGE_BYTES: usize = 2 << 20;
+
+/// A mapping that is in use: what the signal's handler looks at.
+struct Entry {
+    /// 0 if it is free.
+    start: AtomicUsize,
+    end: AtomicUsize,
+    is_lost: AtomicBool,
+}
+
+/// More than the models that a process has loaded.
+const ENTRIES: usize = 64;
+static IN_USE: [Entry; ENTRIES] = [const {
+    Entry { start: AtomicUsize::new(0), end: AtomicUsize::new(0), is_lost: AtomicBool::new(false) }
+}; ENTRIES];
+
+/// What the process did with the signal before.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// A mapped file, from an address that is a multiple of a huge page.
+pub(super) struct FileMap {
+    entry: &'static Entry,
+    start: usize,
+    len: usize,
+    /// What was reserved to find such an address.
+    reserved: Range<usize>,
+}
+
+impl FileMap {
+    /// Maps the first `len` bytes of a file, which it has.
+    pub fn new(file: &File, len: usize) -> io::Result<Self> {
+        let bytes = len
+            .checked_next_multiple_of(HUGE_BYTES)
+            .and_then(|n| n.checked_add(HUGE_BYTES))
+            .filter(|_| len > 0)
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        watch_signal()?;
+        let first = map(null_mut(), bytes, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
+        let start = first.next_multiple_of(HUGE_BYTES);
+        let free = IN_USE.iter().find(|e| e.start.compare_exchange(0, start, AcqRel, Relaxed).is_ok());
+        let Some(entry) = free else {
+            unmap(first..first + bytes);
+            return Err(io::Error::other("too many mapped files"));
+        };
+        entry.is_lost.store(false, Release);
+        let made = Self { entry, start, len, reserved: first..first + bytes };
+        map(start as *mut _, len, libc::PROT_READ, libc::MAP_SHARED | libc::MAP_FIXED, file.as_raw_fd())?;
+        entry.end.store(start + len, Release);
+        // Hints: without them the pages are small.
+        made.advise(0..len, libc::MADV_HUGEPAGE);
+        Ok(made)
+    }
+
+    /// Its address.
+    pub fn start(&self) -> *mut u8 {
+        self.start as *mut u8
+    }
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    /// Some of its bytes.
+    ///
+    /// # Panics
+    /// If they do not lie within.
+    pub fn bytes(&self, range: Range<usize>) -> &[u8] {
+        assert!(range.start <= range.end && range.end <= self.len, "part {range:?} of {}", self.len);
+        // SAFETY: mapped as long as `self`, and any bytes are valid. If the file is written to meanwhile they change: they are compared
+        // with a checksum, and then only multiplied.
+        unsafe { std::slice::from_raw_parts(self.start().wrapping_add(range.start), range.len()) }
+    }
+
+    /// Whether a page was missing, or bytes were wrong.
+    pub fn is_lost(&self) -> bool {
+        self.entry.is_lost.load(Acquire)
+    }
+    /// Bytes of it are wrong.
+    pub fn lose(&self) {
+        self.entry.is_lost.store(true, Release);
+    }
+
+    /// Reads pages before they are needed; a hint. `range` begins with a huge page.
+    pub fn read_ahead(&self, range: Range<usize>) {
+        self.advise(range, libc::MADV_POPULATE_READ);
+    }
+
+    fn advise(&self, range: Range<usize>, advice: i32) {
+        debug_assert!(range.end <= self.len);
+        // SAFETY: such advice changes no byte of a mapping.
+        unsafe { libc::madvise((self.start + range.start) as *mut _, range.len(), advice) };
+    }
+
+    /// The share of it that is mapped in huge pages; `None` if the system does not say.
+    pub fn huge_share(&self) -> Option<f64> {
+        let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+        let own = format!("{:x}-", self.start);
+        let mut lines = maps.lines().skip_while(|l| !l.starts_with(&own));
+        let huge = lines.find_map(|l| l.strip_prefix("FilePmdMapped:"))?.trim().strip_suffix("kB")?;
+        Some(huge.trim().parse::<f64>().ok()? * 1024.0 / self.len as f64)
+    }
+
+    /// Replaces a part of the mapping by a copy of it in huge pages, which needs the file no longer. Others may read it meanwhile. `range`
+    /// begins and ends with a huge page.
+    pub fn copy(&self, range: Range<usize>) -> io::Result<()> {
+        let (to, len) = (self.start + range.start, range.len());
+        debug_assert!(to.is_multiple_of(HUGE_BYTES) && len.is_multiple_of(HUGE_BYTES));
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let first = map(null_mut(), len + HUGE_BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, -1)?;
+        let copy = first.next_multiple_of(HUGE_BYTES);
+        // SAFETY: new memory of this length at `copy`; the file's pages are mapped. `mremap` replaces them in one step: whoever reads them
+        // waits for its end and finds the same bytes.
+        let moved = unsafe {
+            libc::madvise(copy as *mut _, len, libc::MADV_HUGEPAGE);
+            std::ptr::copy_nonoverlapping(self.bytes(range).as_ptr(), copy as *mut u8, len);
+            libc::mprotect(copy as *mut _, len, libc::PROT_READ) == 0
+                && libc::mremap(
+                    copy as *mut _,
+                    len,
+                    len,
+                    libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+                    to as *mut u8,
+                ) != libc::MAP_FAILED
+        };
+        let result = if moved { Ok(()) } else { Err(io::Error::last_os_error()) };
+        unmap(first..copy);
+        unmap(if moved { copy + len } else { copy }..first + len + HUGE_BYTES);
+        result
+    }
+}
+
+impl Drop for FileMap {
+    fn drop(&mut self) {
+        self.entry.end.store(0, Release);
+        self.entry.start.store(0, Release);
+        unmap(self.reserved.clone());
+    }
+}
+
+fn map(at: *mut libc::c_void, len: usize, protection: i32, flags: i32, file: i32) -> io::Result<usize> {
+    // SAFETY: `at` is null, or lies in memory that the caller has reserved.
+    let got = unsafe { libc::mmap(at, len, protection, flags, file, 0) };
+    if got == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(got as usize) }
+}
+
+fn unmap(range: Range<usize>) {
+    if !range.is_empty() {
+        // SAFETY: the caller's own, which nobody uses any more.
+        unsafe { libc::munmap(range.start as *mut _, range.len()) };
+    }
+}
+
+/// Handles SIGBUS from now on; once for all.
+fn watch_signal() -> io::Result<()> {
+    static WATCHED: Once = Once::new();
+    WATCHED.call_once(|| {
+        // SAFETY: zeros are a valid structure, and the handler does only what a handler may.
+        unsafe {
+            let mut before: libc::sigaction = std::mem::zeroed();
+            let mut own: libc::sigaction = std::mem::zeroed();
+            own.sa_sigaction = on_signal as *const () as usize;
+            own.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            if libc::sigaction(libc::SIGBUS, &own, &mut before) == 0 {
+                let _ = BEFORE.set(before); // once only
+            }
+        }
+    });
+    match BEFORE.get() {
+        Some(_) => Ok(()),
+        None => Err(io::Error::other("the system does not report missing pages")),
+    }
+}
+
+/// Puts zeros where a mapped file ends too early. Any other such signal goes the way it went before.
+extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the system gives a valid structure.
+    let at = unsafe { (*info).si_addr() } as usize;
+    // The largest page size in use, so that this needs no call; what lies before `at` in it is lost, too.
+    let page = at / (64 << 10) * (64 << 10);
+    for e in &IN_USE {
+        let (start, end) = (e.start.load(Acquire), e.end.load(Acquire));
+        if !(start..end).contains(&at) {
+            continue;
+        }
+        e.is_lost.store(true, Release);
+        let from = page.max(start);
+        // SAFETY: within the mapping; only system calls, and `errno` stays as it was.
+        unsafe {
+            let errno = *libc::__errno_location();
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+            let zeros = libc::mmap(from as *mut _, end - from, libc::PROT_READ, flags, -1, 0);
+            *libc::__errno_location() = errno;
+            if zeros != libc::MAP_FAILED {
+                return;
+            }
+        }
+    }
+    let before = BEFORE.get().map_or(libc::SIG_DFL, |b| b.sa_sigaction);
+    let has_info = BEFORE.get().is_some_and(|b| b.sa_flags & libc::SA_SIGINFO != 0);
+    // SAFETY: what the system said is the handler, with its kind of arguments.
+    unsafe {
+        match before {
+            // The access is repeated, and then ends the process.
+            libc::SIG_DFL | libc::SIG_IGN => {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            f if has_info => {
+                let f: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = std::mem::transmute(f);
+                f(signal, info, context);
+            }
+            f => {
+                let f: extern "C" fn(i32) = std::mem::transmute(f);
+                f(signal);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    fn file(len: usize) -> (tempfile::NamedTempFile, Vec<u8>) {
+        let bytes: Vec<u8> = (0..len).map(|i| (i * 31 % 251) as u8).collect();
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        file.as_file().write_all_at(&bytes, 0).expect("written");
+        (file, bytes)
+    }
+
+    #[test]
+    fn a_copy_has_the_same_bytes_and_needs_no_file() {
+        let (file, bytes) = file(3 * HUGE_BYTES + 4097);
+        let map = FileMap::new(file.as_file(), bytes.len()).expect("mapped");
+        assert!(map.start.is_multiple_of(HUGE_BYTES) && map.bytes(0..bytes.len()) == bytes);
+        map.read_ahead(0..HUGE_BYTES);
+        assert!(map.huge_share().is_none_or(|share| (0.0..=1.0).contains(&share)));
+        let all = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| (0..20).all(|_| map.bytes(0..bytes.len()) == bytes));
+            for i in 0..3 {
+                map.copy(i * HUGE_BYTES..(i + 1) * HUGE_BYTES).expect("copied");
+            }
+            reader.join().expect("no panic")
+        });
+        assert!(all && map.bytes(0..bytes.len()) == bytes);
+        file.as_file().set_len(0).expect("truncated");
+        assert_eq!(map.bytes(0..3 * HUGE_BYTES), &bytes[..3 * HUGE_BYTES]);
+        assert!(!map.is_lost());
+        assert!(map.bytes(3 * HUGE_BYTES..bytes.len()).iter().all(|b| *b == 0) && map.is_lost());
+    }
+
+    #[test]
+    fn a_file_that_is_truncated_is_lost_and_nothing_else() {
+        let (file, bytes) = file(1 << 20);
+        let (other, _) = self::file(1 << 20);
+        let map = FileMap::new(file.as_file(), bytes.len()).expect("mapped");
+        let second = FileMap::new(other.as_file(), 1 << 20).expect("mapped");
+        file.as_file().set_len(256 << 10).expect("truncated");
+        assert_eq!(map.bytes(0..256 << 10), &bytes[..256 << 10]);
+        assert!(!map.is_lost());
+        assert!(map.bytes(256 << 10..1 << 20).iter().all(|b| *b == 0));
+        assert!(map.is_lost() && !second.is_lost());
+        assert_eq!(second.bytes(0..1 << 20), bytes);
+        drop(map);
+        assert!(FileMap::new(file.as_file(), 0).is_err());
+    }
+}
