@@ -40,6 +40,14 @@ fn a_model_larger_than_the_limit_answers_as_with_all_in_memory() {
     );
     assert_eq!(got.stdout, want.stdout);
 
+    // `show` says the same before anything is loaded.
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(format!("ulimit -d {LIMIT_KIB}; exec \"$0\" show model.gguf -c 512"));
+    shell.arg(octet.get_program()).current_dir(place.dir.path()).env_clear();
+    let shown = place.run(shell.env("HOME", place.dir.path()), "").ok().stdout;
+    let line = shown.lines().find(|l| l.trim_start().starts_with("on disk")).unwrap_or_default();
+    assert!(line.contains("of experts, as") && line.contains("of 128 of each layer"), "{shown}");
+
     // With a limit by a flag.
     let got = run(&["--memory-limit", "200MiB"]).ok();
     assert!(got.stderr.contains("of experts stay on disk"), "{}", got.stderr);

@@ -9,7 +9,8 @@ use octet_engine::engine::speculation::{Mode, Options as Speculation};
 use octet_engine::engine::{self, Engine, Request};
 use octet_engine::report::Report;
 use octet_synth::{Mix, tiny};
-use octet_weights::Model;
+use octet_weights::gguf::Writer;
+use octet_weights::{Model, Value};
 
 use crate::common::drive::{answer, collect, finish, greedy, options, prompt, submit};
 
@@ -74,6 +75,52 @@ fn answers_do_not_depend_on_what_is_in_memory() {
                 assert!(stats.is_none_or(|s| s.misses > 0 && s.bytes > 0 && s.slots == slots), "{what}");
             }
         }
+    }
+}
+
+/// A tiny model in two files.
+fn split(architecture: &str, dir: &Path) -> Model {
+    let model = tiny(architecture, Mix::Q4KM).expect("a tiny model");
+    let all = model.tensors();
+    let path = |i: usize| dir.join(format!("{architecture}-0000{}-of-00002.gguf", i + 1));
+    for (i, tensors) in [&all[..all.len() / 2], &all[all.len() / 2..]].into_iter().enumerate() {
+        let mut metadata = model.metadata.clone();
+        for (key, value) in [("no", i), ("count", 2), ("tensors.count", all.len())] {
+            metadata.insert(&format!("split.{key}"), Value::U64(value as u64));
+        }
+        let file = std::fs::File::create(path(i)).expect("a file");
+        let mut writer = Writer::new(file, &metadata, tensors.to_vec()).expect("a header");
+        for t in tensors {
+            writer.append(&model.tensor(&t.name, &t.shape).expect("a tensor").data).expect("written");
+        }
+        writer.finish().expect("all is written");
+    }
+    Model::open(path(1)).expect("it opens")
+}
+
+#[test]
+fn experts_are_read_from_several_files_and_from_safetensors() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut models = vec![split("qwen35moe", dir.path()), split("mixtral", dir.path())];
+    let shared = octet_testkit::shared("models/tiny-qwen3_moe");
+    models.extend(shared.map(|path| Model::open(path).expect("a checkpoint")));
+    for model in &models {
+        let want = together(&mut open(model, &options()));
+        let mut some = open(model, &with_slots(options(), Some(slots(model, 0.25))));
+        assert_eq!(together(&mut some), want, "{}", model.origin);
+        let stats = some.backend().store_stats().expect("experts are read");
+        assert!(stats.misses > 0 && stats.bytes > 0, "{}: {stats:?}", model.origin);
+    }
+    // Of several files, each is checked before it is read.
+    let mut engine = open(&models[0], &with_slots(options(), Some(slots(&models[0], 0.25))));
+    answer(&mut engine, greedy(prompt(9, 1), 2));
+    let second = dir.path().join("qwen35moe-00002-of-00002.gguf");
+    std::fs::OpenOptions::new().write(true).open(&second).and_then(|f| f.set_len(1000)).expect("truncated");
+    let (_, events) = submit(&mut engine, Request { cache: false, ..greedy(prompt(90, 2), 20) });
+    finish(&mut engine);
+    match collect(&events) {
+        Err(Error::Device(why)) => assert!(why.contains("00002-of-00002.gguf"), "{why}"),
+        other => panic!("{other:?}"),
     }
 }
 
