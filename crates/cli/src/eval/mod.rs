@@ -78,7 +78,7 @@ pub struct EvalArgs {
     repetitions: usize,
     /// The first seed.
     #[arg(long, value_name = "N", default_value = "1", value_parser = whole::<u32>)]
-    seed: u32,
+    first_seed: u32,
     /// Most tokens of an answer, reasoning included, for tasks that set no limit.
     #[arg(long, value_name = "N", default_value = "8192", value_parser = positive)]
     max_tokens: usize,
@@ -121,7 +121,7 @@ pub fn run(args: &EvalArgs, settings: &Settings) -> anyhow::Result<()> {
         python: python(args, &tasks)?,
         tasks,
         repetitions: args.repetitions,
-        seed: args.seed.into(),
+        seed: args.first_seed.into(),
         max_tokens: args.max_tokens,
         extra: args.extra_body.as_ref().map(|o| o.0.clone()).unwrap_or_default(),
     };

@@ -61,6 +61,14 @@ pub enum TemplateError {
     /// Invalid messages, tools or variables.
     #[error("{0}")]
     Input(String),
+    /// The system gives no thread with a stack that is large enough for any template.
+    #[error(
+        "there is no thread for the chat template, which needs 512 MiB of address space: {what}; raise `ulimit -v` or `ulimit -u`"
+    )]
+    NoThread {
+        /// The system's message.
+        what: String,
+    },
     /// The template failed on these messages.
     #[error("the chat template failed: {what}")]
     Failed {
@@ -228,8 +236,7 @@ impl ChatTemplate {
 
         // One time for all renderings: they are compared.
         let now_s = input.now_s.or(budget.map(|b| b.now_s())).unwrap_or_else(budget::now_s);
-        bounds::apart(|| self.render_marked((compiled, budget), input, (&messages, now_s), mark))
-            .map_err(|what| TemplateError::Failed { what })?
+        bounds::apart(|| self.render_marked((compiled, budget), input, (&messages, now_s), mark))?
     }
 
     /// The form of the content of messages with this role; found by rendering some.
@@ -389,7 +396,7 @@ fn compile(source: &str) -> Result<Compiled, TemplateError> {
         reads.sort_unstable();
         Ok((env, reads))
     });
-    let (env, reads) = compiled.and_then(|c| c).map_err(syntax)?;
+    let (env, reads) = compiled?.map_err(syntax)?;
     Ok(Compiled { env, source: source.into(), plain, reads, forms: OnceLock::new() })
 }
 

@@ -46,7 +46,7 @@ fn rooms(used: &Used, address_space: Option<u64>, data: Option<u64>) -> impl Ite
         Room { bytes, bound: Bound::AddressSpace { limit } }
     });
     let data = data.map(|limit| {
-        let bytes = limit.saturating_sub(used.data).saturating_sub(STACKS);
+        let bytes = limit.saturating_sub(used.data);
         Room { bytes, bound: Bound::Data { limit } }
     });
     space.into_iter().chain(data)
@@ -103,9 +103,8 @@ mod tests {
     fn limits_leave_what_is_not_used() {
         let used = Used { address_space: 10, data: 4 };
         let and_stacks = |limit: Option<u64>| limit.map(|n| n + STACKS);
-        let left = |space, data| {
-            rooms(&used, and_stacks(space), and_stacks(data)).map(|room| room.bytes).collect::<Vec<_>>()
-        };
+        let left =
+            |space, data| rooms(&used, and_stacks(space), data).map(|room| room.bytes).collect::<Vec<_>>();
         assert_eq!(left(None, None), []);
         assert_eq!(left(Some(110), Some(100)), [50, 96]);
         assert_eq!(left(Some(5), Some(3)), [0, 0]);

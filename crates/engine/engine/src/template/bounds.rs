@@ -8,7 +8,7 @@ use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, args, filters};
 
-use super::{limits, python};
+use super::{TemplateError, limits, python};
 
 /// Maximum size of a template: the largest known have about ten thousand bytes.
 pub(super) const SOURCE_BYTES_MAX: usize = 1 << 20;
@@ -24,11 +24,13 @@ pub(super) const ITEMS_MAX: usize = 1 << 20;
 const STACK_BYTES: usize = 512 << 20;
 
 /// Runs `work` on a thread whose stack no template can use up. A panic becomes an error.
-pub(super) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
+pub(super) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, TemplateError> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("template".into()).stack_size(STACK_BYTES);
-        let thread = thread.spawn_scoped(scope, work).map_err(|e| format!("no thread for it: {e}"))?;
-        thread.join().map_err(|_| "the template engine gave up (a fault of the engine)".to_string())
+        let thread =
+            thread.spawn_scoped(scope, work).map_err(|e| TemplateError::NoThread { what: e.to_string() })?;
+        let gave_up = "the template engine gave up (a fault of the engine)";
+        thread.join().map_err(|_| TemplateError::Failed { what: gave_up.into() })
     })
 }
 

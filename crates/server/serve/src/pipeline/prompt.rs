@@ -236,8 +236,11 @@ fn end_of_last_text(template: &ChatTemplate, input: &ChatInput, text: &str) -> O
     text.strip_suffix(rest).map(str::len)
 }
 
-/// A template's own error is a client error.
+/// A template's own error is a client error; one of the system is not.
 fn refused(chat: &Chat, e: &TemplateError) -> ApiError {
+    if matches!(e, TemplateError::NoThread { .. }) {
+        return ApiError::new(ErrorKind::Overloaded, e.to_string());
+    }
     let by_variables = matches!(e, TemplateError::Failed { .. }) && !chat.template_kwargs.is_empty();
     ApiError::invalid(if by_variables { "chat_template_kwargs" } else { "messages" }, e.to_string())
 }
