@@ -8,6 +8,8 @@ use crate::cpu::pack::Layout;
 pub(super) struct Call<'a> {
     pub layout: &'a Layout,
     pub group: *const u8,
+    /// Rows of the group without the padding.
+    pub rows: usize,
     pub acts: ActView<'a>,
     pub tokens: &'a [u32],
     pub out: *mut f32,

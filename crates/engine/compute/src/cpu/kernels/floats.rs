@@ -159,7 +159,8 @@ pub(super) unsafe fn raw<S: Lanes, const V: usize, const T: usize>(call: &Call<'
         while c < cols {
             let n = RAW_STRETCH.min(cols - c);
             let (at, bytes) = (c / ty.block_len() * ty.block_bytes(), n / ty.block_len() * ty.block_bytes());
-            for r in 0..ROWS {
+            // The padding's bytes are 0, which some types read as another value.
+            for r in 0..call.rows {
                 let row = std::slice::from_raw_parts(call.group.add(r * row_bytes + at), bytes);
                 ty.dequantize(row, &mut values[..n]);
                 for (column, &v) in stretch.0.as_chunks_mut::<ROWS>().0.iter_mut().zip(&values[..n]) {

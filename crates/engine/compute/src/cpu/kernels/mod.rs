@@ -194,13 +194,14 @@ impl Kernels {
         assert_eq!(out.len(), tokens.len() * ROWS, "room for a group of results a token");
         assert!(tokens.iter().all(|&t| (t as usize) < acts.tokens()), "tokens of these activations");
         let scales = w.scales(group);
+        let rows = ROWS.min(layout.rows() - group % layout.groups() * ROWS);
         let group = w.group(group).as_ptr_range();
         let next = next.map_or(group.end, |(w, group)| w.group(group).as_ptr());
         let jump = (next as usize).wrapping_sub(group.end as usize);
         let distance = self.prefetch_distance.min(layout.group_bytes());
         let sums = out.as_mut_ptr();
         let (group, end) = (group.start, group.end);
-        let call = Call { layout, group, acts: *acts, tokens, out: sums, end, jump, distance };
+        let call = Call { layout, group, rows, acts: *acts, tokens, out: sums, end, jump, distance };
         // SAFETY: the call's contract was checked above, and the instruction set by `for_isa`.
         unsafe { (self.kernel)(layout.kind())(&call) }
         if let Some(scales) = scales {
