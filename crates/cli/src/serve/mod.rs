@@ -305,6 +305,7 @@ pub fn options(args: &ServeArgs, keys: Keys) -> Options {
         page_connect: s.page_connect.clone(),
         host_names: s.allowed_host.iter().cloned().chain(octet_machine::names()).collect(),
         body_bytes_max: usize::try_from(s.max_body).unwrap_or(usize::MAX),
+        free_at_start: crate::memory::available(),
         timeout: s.timeout(),
         reasoning: s.reasoning_format,
         strict: s.strict,

@@ -44,6 +44,8 @@ pub struct Options {
     pub local: bool,
     /// Maximum request body size. All requests together may use eight times as much until their prompts are tokenized.
     pub body_bytes_max: usize,
+    /// Free memory when the server starts, in bytes: long requests get a tenth of it at most. `None` if unknown.
+    pub free_at_start: Option<u64>,
     /// Download images that requests give by address, from public addresses; else they are refused.
     pub image_urls: Option<ImageFetcher>,
     /// Maximum time of a request, from its last byte to the last byte of its answer; `None` for no limit.
@@ -77,6 +79,7 @@ impl Options {
             mcp: None,
             local: true,
             body_bytes_max: 32 << 20,
+            free_at_start: None,
             image_urls: None,
             timeout: Some(Duration::from_secs(3600)),
             reasoning: ReasoningFormat::default(),
@@ -115,12 +118,10 @@ impl App {
         if options.models.is_empty() && options.routes.is_none() {
             return Err("there is no model to serve".into());
         }
-        // Before models take theirs, which leave this much.
-        let free = (options.memory.free)();
         let specs = std::mem::take(&mut options.models);
         let routes = options.routes.take();
         let models = Registry::new(specs, options.memory.clone(), options.load_queue)?;
-        let memory_budget = MemoryBudget::new(options.body_bytes_max, free);
+        let memory_budget = MemoryBudget::new(options.body_bytes_max, options.free_at_start);
         let longest = memory_budget.longest_body(options.body_bytes_max);
         if longest < options.body_bytes_max {
             tracing::warn!(
