@@ -13,7 +13,7 @@ before(async () => {
 });
 after(async () => {
   await browser?.close();
-  rmSync(folder, { recursive: true, force: true });
+  if (folder) rmSync(folder, { recursive: true, force: true });
 });
 
 /** A test of a server with these arguments. `open` gives a page in a browser of its own; at the end nothing may have gone wrong in any. */

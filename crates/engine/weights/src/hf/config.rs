@@ -93,6 +93,9 @@ fn tied(root: &Fields, text: &Fields) -> Result<Option<bool>, Error> {
 
 /// Refuses configurations that would load and compute something else.
 fn refuse(text: &Fields) -> Result<(), Error> {
+    if text.get(BOTH_WAYS) == Some(&serde_json::Value::Bool(true)) {
+        return Err(text.bad(BOTH_WAYS, "is true; only attention to earlier tokens is supported"));
+    }
     if let Some(act) = text.opt_str("hidden_act")?
         && act != "silu"
     {

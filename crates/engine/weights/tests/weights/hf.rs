@@ -174,10 +174,7 @@ fn configs_that_are_refused() {
             json!({"model_type": "gemma3_text", "hidden_activation": "gelu"}),
             "field 'hidden_activation' is 'gelu'; only 'gelu_pytorch_tanh'",
         ),
-        (
-            json!({"model_type": "gemma3_text", "use_bidirectional_attention": true}),
-            "field 'use_bidirectional_attention' is true",
-        ),
+        (json!({"use_bidirectional_attention": true}), "field 'use_bidirectional_attention' is true"),
         (json!({"model_type": "nemotron_h", "mlp_hidden_act": "silu"}), "field 'mlp_hidden_act' is 'silu'"),
         (json!({"model_type": "qwen3_next", "mlp_only_layers": [1]}), "field 'mlp_only_layers' is not empty"),
         (
