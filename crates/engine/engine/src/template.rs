@@ -185,7 +185,7 @@ impl ChatTemplate {
     /// some templates search messages for tags (Qwen's takes a user message of one `<tool_response>` for a tool result); if this
     /// changes the rendered text, all tags count.
     ///
-    /// A template that fails gets the tools once more with what optional fields would say: see [`plain_tools`].
+    /// A template that fails gets the tools once more with what optional fields would say.
     pub fn render(&self, input: &ChatInput) -> Result<Prompt, TemplateError> {
         let rendered = self.render_within(input, None);
         match (&rendered, input.tools.as_deref().and_then(plain_tools::plain)) {
