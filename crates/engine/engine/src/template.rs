@@ -188,11 +188,14 @@ impl ChatTemplate {
     /// A template that fails gets the tools once more with what optional fields would say.
     pub fn render(&self, input: &ChatInput) -> Result<Prompt, TemplateError> {
         let rendered = self.render_within(input, None);
-        match (&rendered, input.tools.as_deref().and_then(plain_tools::plain)) {
-            (Err(TemplateError::Failed { .. }), Some(tools)) => {
+        if !matches!(rendered, Err(TemplateError::Failed { .. })) {
+            return rendered;
+        }
+        match input.tools.as_deref().and_then(plain_tools::plain) {
+            Some(tools) => {
                 self.render_within(&ChatInput { tools: Some(tools), ..input.clone() }, None).or(rendered)
             }
-            _ => rendered,
+            None => rendered,
         }
     }
 

@@ -25,7 +25,7 @@ fn complete(function: &mut Map<String, Value>) {
     }
 }
 
-/// Schemas of clients are limited in depth before they come here.
+/// The depth is that of a parsed body, at most 128.
 fn write_defaults(schema: &mut Value) {
     match schema {
         Value::Array(all) => all.iter_mut().for_each(write_defaults),
