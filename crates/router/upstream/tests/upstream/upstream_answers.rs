@@ -290,6 +290,7 @@ async fn vectors_and_lists() {
         dimensions: Some(2),
         encoding: Default::default(),
         truncate: false,
+        timeout: None,
         keep_alive: None,
         context_length: None,
         user: None,

@@ -1,5 +1,7 @@
 //! An embedding request and its answer, independent of dialects. Requests come from the dialects' parsers; answers from the server.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value};
 
 use super::{KeepAlive, MemoryHandle, Prompt};
@@ -18,6 +20,8 @@ pub struct EmbedRequest {
     pub encoding: VectorEncoding,
     /// Cut texts that exceed the context, instead of refusing them.
     pub truncate: bool,
+    /// The client's own limit of the time until the answer.
+    pub timeout: Option<Duration>,
     /// How long the model stays loaded afterwards.
     pub keep_alive: Option<KeepAlive>,
     /// The context that the client requests, in tokens (Ollama's `num_ctx`).

@@ -1,5 +1,7 @@
 //! A request to generate text, independent of dialects. Made by the dialects' parsers; run by the server or sent on by the gateway.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value};
 
 use super::{Image, MemoryHandle, Message, MoreSampling, Part};
@@ -28,6 +30,8 @@ pub struct GenerateRequest {
     pub lines: LineLimits,
     /// Number of answers to the same prompt; at least 1.
     pub n: u32,
+    /// The client's own limit of the time until the answer is complete, or until its first content if it is streamed.
+    pub timeout: Option<Duration>,
     /// Report the log-probability of each token and of this many alternatives.
     pub logprobs: Option<u32>,
     /// The required format of the answer's text.
@@ -87,6 +91,7 @@ impl GenerateRequest {
             ignore_eos: false,
             lines: LineLimits::default(),
             n: 1,
+            timeout: None,
             logprobs: None,
             response_format: ResponseFormat::Text,
             response_format_field: "response_format".into(),

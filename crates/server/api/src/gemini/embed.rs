@@ -64,6 +64,7 @@ fn one(mut o: Object, model: String) -> Result<EmbedRequest> {
         return Err(empty);
     }
     let dimensions = o.read("outputDimensionality", |f: Field| f.count(1..=u32::MAX))?;
+    let timeout = o.timeout()?;
     let warnings = o.warnings();
     let extra = o.finish(&[RULES])?;
     Ok(EmbedRequest {
@@ -71,6 +72,7 @@ fn one(mut o: Object, model: String) -> Result<EmbedRequest> {
         inputs: vec![Prompt::Text(text)],
         dimensions,
         encoding: VectorEncoding::Float,
+        timeout,
         truncate: false,
         keep_alive: None,
         context_length: None,

@@ -76,7 +76,8 @@ pub(super) fn parse_to_count(body: &[u8]) -> Result<GenerateRequest> {
     Ok(r)
 }
 
-fn finish(o: Object, r: &mut GenerateRequest) -> Result<()> {
+fn finish(mut o: Object, r: &mut GenerateRequest) -> Result<()> {
+    r.timeout = o.timeout()?;
     let warnings = o.warnings();
     let is_open = |s: &Value| {
         matches!(s["threshold"].as_str(), Some("BLOCK_NONE" | "OFF" | "HARM_BLOCK_THRESHOLD_UNSPECIFIED"))

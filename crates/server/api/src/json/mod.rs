@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 
@@ -221,6 +222,12 @@ impl Object {
         read: impl FnOnce(Field) -> Result<T>,
     ) -> Result<Option<T>> {
         self.take(key).map(read).transpose()
+    }
+
+    /// The client's own time limit in seconds, as in LiteLLM. Zero means none.
+    pub(crate) fn timeout(&mut self) -> Result<Option<Duration>> {
+        let seconds = self.read("timeout", |f| f.number(0.0..=f64::MAX))?;
+        Ok(seconds.and_then(|s| Duration::try_from_secs_f64(s).ok()).filter(|t| !t.is_zero()))
     }
 
     /// A field of which only these values are supported.

@@ -31,6 +31,7 @@ pub fn parse(body: &[u8]) -> Result<(EmbedRequest, bool)> {
             Err(f.expected("2 (length 1) or -1 (as they are)"))
         }
     })?;
+    let timeout = o.timeout()?;
     let warnings = o.warnings();
     o.finish(&[])?;
     let request = EmbedRequest {
@@ -39,6 +40,7 @@ pub fn parse(body: &[u8]) -> Result<(EmbedRequest, bool)> {
         inputs,
         dimensions: None,
         encoding: VectorEncoding::Float,
+        timeout,
         truncate: false,
         keep_alive: None,
         context_length: None,

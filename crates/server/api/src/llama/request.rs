@@ -100,6 +100,7 @@ fn read(mut o: Object, completion: Completion) -> Result<GenerateRequest> {
     if let Some(f) = o.take("response_fields") {
         r.report.fields = openai::at_most(f, LIST_MAX)?.list(Field::string)?;
     }
+    r.timeout = o.timeout()?;
     let warnings = o.warnings();
     r.extra = o.finish(&[RULES, openai::FOREIGN, openai::SAMPLERS])?;
     r.warnings = warnings.take();

@@ -1,6 +1,8 @@
 //! Reranking: `/rerank`, `/v1/rerank`, `/v2/rerank` in Jina's and Cohere's forms, and `texts` in that of text-embeddings-inference.
 //! Called by the server.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::ApiError;
@@ -41,6 +43,8 @@ pub struct RerankRequest {
     pub bare: bool,
     /// Return log-odds instead of probabilities.
     pub raw_scores: bool,
+    /// The client's own limit of the time until the answer.
+    pub timeout: Option<Duration>,
     /// Accepted fields that have no effect.
     pub warnings: Vec<Warning>,
 }
@@ -78,9 +82,11 @@ pub fn parse(body: &[u8]) -> Result<RerankRequest> {
     let top_n = o.take_any(&["top_n", "top_k"])?.map(|f| f.count(0..=u32::MAX)).transpose()?;
     let document_tokens_max = o.read("max_tokens_per_doc", |f| f.count(1..=u32::MAX))?;
     let instruction = instruction(&mut o)?;
+    let timeout = o.timeout()?;
     let warnings = o.warnings();
     o.finish(&[RULES])?;
     Ok(RerankRequest {
+        timeout,
         warnings: warnings.take(),
         model,
         query,

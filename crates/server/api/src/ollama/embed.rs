@@ -57,6 +57,7 @@ fn request(o: &mut Object, inputs: Vec<String>) -> Result<EmbedRequest> {
         dimensions: None,
         encoding: VectorEncoding::Float,
         truncate: false,
+        timeout: o.timeout()?,
         keep_alive: fields::keep_alive(o)?,
         context_length: options.context_length,
         user: None,

@@ -44,6 +44,7 @@ pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
     let dimensions = o.take_any(&["dimensions", "output_dimension"])?;
     let dimensions = dimensions.map(|f| f.count(1..=u32::MAX)).transpose()?;
     let user = o.read("user", Field::string)?;
+    let timeout = o.timeout()?;
     let warnings = o.warnings();
     let extra = o.finish(&[RULES])?;
     Ok(EmbedRequest {
@@ -52,6 +53,7 @@ pub fn parse(body: &[u8]) -> Result<EmbedRequest> {
         inputs,
         dimensions,
         encoding,
+        timeout,
         truncate: false,
         keep_alive: None,
         context_length: None,

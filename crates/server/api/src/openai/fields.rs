@@ -115,7 +115,8 @@ pub(super) fn common(o: &mut Object, r: &mut GenerateRequest) -> Result<()> {
 
 /// Ends parsing: checks the remaining fields by the dialect's `tables` and the shared ones. Records what is forwarded and warned
 /// about.
-pub(super) fn finish(o: Object, r: &mut GenerateRequest, tables: &[Rules]) -> Result<()> {
+pub(super) fn finish(mut o: Object, r: &mut GenerateRequest, tables: &[Rules]) -> Result<()> {
+    r.timeout = o.timeout()?;
     let warnings = o.warnings();
     let tables: Vec<Rules> = tables.iter().copied().chain([RULES, FOREIGN, SAMPLERS]).collect();
     r.extra = o.finish(&tables)?;

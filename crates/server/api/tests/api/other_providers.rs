@@ -60,6 +60,7 @@ proptest! {
             dimensions: None,
             encoding: if base64 { VectorEncoding::Base64 } else { VectorEncoding::Float },
             truncate: false,
+            timeout: None,
             keep_alive: None,
             context_length: None,
             user: None,

@@ -25,7 +25,7 @@ use crate::blocking::run_sized;
 use crate::inference::Inference;
 use crate::memory_budget::MemoryPermit;
 use crate::ops::Trace;
-use crate::pipeline::{Job, Purpose, Run, acquire, chat_prompt, embed};
+use crate::pipeline::{Deadline, Job, Purpose, Run, acquire, chat_prompt, embed};
 
 /// A target. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -251,6 +251,7 @@ impl LocalTarget {
             dimensions: None,
             encoding: VectorEncoding::Float,
             truncate: true,
+            timeout: None,
             keep_alive: None,
             context_length: None,
             user: None,
@@ -276,7 +277,7 @@ impl LocalTarget {
 
     /// The exact number of tokens of a conversation's prompt.
     async fn tokens(&self, request: &Arc<GenerateRequest>) -> Result<u64, ApiError> {
-        let lease = acquire(&self.inference, self.index, None, None).await?;
+        let lease = acquire(&self.inference, self.index, None, Deadline::default()).await?;
         let (model, request) = (Arc::clone(lease.model()), self.changed(request).await?);
         let counted =
             self.inference.blocking_pool.run_unqueued(uncounted(&request), move |gone| {

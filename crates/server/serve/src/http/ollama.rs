@@ -24,7 +24,7 @@ use crate::app::App;
 use crate::gateway::Caller;
 use crate::gateway::read::Own;
 use crate::memory_budget::values;
-use crate::pipeline::{acquire, embed};
+use crate::pipeline::{Deadline, acquire, embed};
 use crate::warnings::{add_header, messages};
 
 /// The version of Ollama whose API this is. Clients check it: Codex requires 0.13.4, the first with a usable Responses API.
@@ -162,7 +162,7 @@ async fn load_model(
             if own {
                 app.models().revive(index);
             }
-            drop(acquire(&app.inference, index, keep_alive, None).await?);
+            drop(acquire(&app.inference, index, keep_alive, Deadline::default()).await?);
         } else if let Some(keep_alive) = load.keep_alive {
             app.models().keep(index, keep_alive);
         }

@@ -20,7 +20,7 @@ use crate::app::App;
 use crate::gateway::Caller;
 use crate::memory_budget::MemoryPermit;
 use crate::models::Lease;
-use crate::pipeline::{Job, Purpose, Rendered, acquire, chat_prompt, text_tokens};
+use crate::pipeline::{Deadline, Job, Purpose, Rendered, acquire, chat_prompt, text_tokens};
 use crate::warnings::{add_header, messages};
 
 /// Refuses a model that a client may not use.
@@ -31,7 +31,7 @@ pub fn permit(app: &App, caller: &Caller, name: &str) -> Result<(), ApiError> {
 /// Leases the model that a client names, if it may use it.
 async fn lease(app: &Arc<App>, caller: &Caller, name: &str) -> Result<Lease, ApiError> {
     permit(app, caller, name)?;
-    acquire(&app.inference, app.find(name)?, None, None).await
+    acquire(&app.inference, app.find(name)?, None, Deadline::default()).await
 }
 
 /// All of these endpoints only count.
@@ -176,7 +176,7 @@ pub async fn count_prompt(
     asked: GenerateRequest,
     share: MemoryPermit,
 ) -> Result<u64, ApiError> {
-    let lease = acquire(&app.inference, app.find(&asked.model)?, None, None).await?;
+    let lease = acquire(&app.inference, app.find(&asked.model)?, None, Deadline::default()).await?;
     prompt(app, &lease, asked, share, |prompt| prompt.tokens.len() as u64).await
 }
 

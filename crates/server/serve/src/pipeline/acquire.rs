@@ -5,7 +5,8 @@ use std::sync::Arc;
 use octet_api::core::KeepAlive;
 use octet_api::{ApiError, ErrorKind};
 
-use super::errors::{draining, timeout};
+use super::deadline::Deadline;
+use super::errors::draining;
 use crate::inference::Inference;
 use crate::models::{AcquireError, Lease};
 use crate::ops::Metrics;
@@ -18,13 +19,9 @@ pub async fn acquire(
     inference: &Arc<Inference>,
     index: usize,
     keep_alive: Option<KeepAlive>,
-    deadline: Option<tokio::time::Instant>,
+    deadline: Deadline,
 ) -> Result<Lease, ApiError> {
-    let lease = inference.models.acquire(index, keep_alive);
-    let lease = match deadline {
-        Some(deadline) => tokio::time::timeout_at(deadline, lease).await.map_err(|_| timeout())?,
-        None => lease.await,
-    };
+    let lease = deadline.within(inference.models.acquire(index, keep_alive)).await?;
     lease.map_err(|e| {
         let error = |kind| ApiError::new(kind, e.to_string());
         match &e {

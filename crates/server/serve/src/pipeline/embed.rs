@@ -10,7 +10,8 @@ use octet_engine::engine::{Event, Pooling};
 use uuid::Uuid;
 
 use super::acquire::acquire;
-use super::one_by_one::{submit, texts_at_once, within};
+use super::deadline::Deadline;
+use super::one_by_one::{submit, texts_at_once};
 use super::plan::embedding;
 use crate::inference::Inference;
 use crate::models::{Lease, Loaded};
@@ -24,7 +25,7 @@ pub async fn embed(
     request: Arc<EmbedRequest>,
     raw: bool,
 ) -> Result<Embeddings, ApiError> {
-    let deadline = inference.timeout.map(|t| tokio::time::Instant::now() + t);
+    let deadline = Deadline::new(inference.timeout, request.timeout);
     inference.warnings.note(&request.warnings)?;
     let lease = acquire(inference, index, request.keep_alive, deadline).await?;
     let pooling: Pooling = lease.card().pooling;
@@ -35,11 +36,11 @@ pub async fn embed(
         ..Embeddings::default()
     };
     trace.note(|f| f.model.clone_from(&lease.card().info.id));
-    let one = |i| within(deadline, one(inference, &lease, &request, i, pooling));
+    let one = |i| deadline.within(one(inference, &lease, &request, i, pooling));
     let each: Vec<_> = (0..request.inputs.len()).map(one).collect();
     let mut answers = stream::iter(each).buffered(texts_at_once(&lease));
     while let Some(answer) = answers.next().await {
-        let (tokens, mut vector) = answer?;
+        let (tokens, mut vector) = answer??;
         out.prompt_tokens += tokens as u64;
         if !raw {
             normalise(&mut vector);

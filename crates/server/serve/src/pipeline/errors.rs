@@ -78,11 +78,3 @@ const NOTHING_ALLOWED: &str = "no token may come next: the required format, 'log
 pub fn internal(what: &str) -> ApiError {
     ApiError::new(ErrorKind::Internal, what)
 }
-
-/// The request took too long.
-pub fn timeout() -> ApiError {
-    ApiError::new(
-        ErrorKind::Timeout,
-        "the request took longer than the server allows; --timeout sets how long that is",
-    )
-}

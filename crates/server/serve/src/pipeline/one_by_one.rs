@@ -8,9 +8,8 @@ use octet_api::ApiError;
 use octet_engine::engine::{Event, Request, SubmitError};
 use octet_engine::scheduler::QueueSlot;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::time::Instant;
 
-use super::errors::{engine_error, submit_error, timeout};
+use super::errors::{engine_error, submit_error};
 use super::run::{PromptEvent, QUEUE_PAUSE, Sink};
 use crate::inference::Inference;
 use crate::models::{Lease, Loaded};
@@ -63,15 +62,4 @@ pub(super) async fn submit<T: Send + 'static>(
         Ok(made)
     });
     Ok((submitted.await?, Answered(events)))
-}
-
-/// The result of `work`, if it comes before the deadline.
-pub(super) async fn within<T>(
-    deadline: Option<Instant>,
-    work: impl Future<Output = Result<T, ApiError>>,
-) -> Result<T, ApiError> {
-    match deadline {
-        Some(deadline) => tokio::time::timeout_at(deadline, work).await.map_err(|_| timeout())?,
-        None => work.await,
-    }
 }

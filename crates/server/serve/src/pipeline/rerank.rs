@@ -16,7 +16,8 @@ use octet_engine::tokenizer::Special;
 use uuid::Uuid;
 
 use super::acquire::acquire;
-use super::one_by_one::{submit, texts_at_once, within};
+use super::deadline::Deadline;
+use super::one_by_one::{submit, texts_at_once};
 use super::prompt::{self, Job, Purpose};
 use crate::inference::Inference;
 use crate::models::{Lease, Loaded};
@@ -59,15 +60,15 @@ pub async fn rank(
     index: usize,
     request: Arc<RerankRequest>,
 ) -> Result<Ranking, ApiError> {
-    let deadline = inference.timeout.map(|t| tokio::time::Instant::now() + t);
+    let deadline = Deadline::new(inference.timeout, request.timeout);
     let lease = acquire(inference, index, None, deadline).await?;
     trace.note(|f| f.model.clone_from(&lease.card().info.id));
     let mut out = Ranking { id: Uuid::new_v4().to_string(), ..Ranking::default() };
-    let one = |i| within(deadline, one(inference, &lease, &request, i));
+    let one = |i| deadline.within(one(inference, &lease, &request, i));
     let each: Vec<_> = (0..request.documents.len()).map(one).collect();
     let mut answers = stream::iter(each).buffered(texts_at_once(&lease));
     while let Some(answer) = answers.next().await {
-        let (tokens, score) = answer?;
+        let (tokens, score) = answer??;
         out.prompt_tokens += tokens as u64;
         out.scores.push(score);
         trace.note(|f| f.prompt = out.prompt_tokens);

@@ -17,7 +17,8 @@ use uuid::Uuid;
 
 use super::acquire::acquire;
 use super::answer::{Choice, prompt_logprobs};
-use super::errors::{answer_error, internal, submit_error, timeout};
+use super::deadline::Deadline;
+use super::errors::{answer_error, internal, submit_error};
 use super::images;
 use super::plan::{Defaults, Plan, Reader, plan, render};
 use crate::answer_source::{AnswerSource, Facts};
@@ -93,7 +94,7 @@ pub struct Run {
     progress: Vec<(usize, usize)>,
     /// When the engine took the first prompt up.
     admitted_at: Option<Instant>,
-    deadline: Option<tokio::time::Instant>,
+    deadline: Deadline,
     usage: Usage,
     took: RequestCost,
     /// Draft tokens that were computed, and those that were right.
@@ -167,7 +168,7 @@ impl Run {
         (request, body_bytes): (Arc<GenerateRequest>, usize),
         explain_miss: bool,
     ) -> Result<Self, ApiError> {
-        let deadline = inference.timeout.map(|t| tokio::time::Instant::now() + t);
+        let deadline = Deadline::new(inference.timeout, request.timeout);
         inference.warnings.note(&request.warnings)?;
         let lease = acquire(inference, index, request.keep_alive, deadline).await?;
         let request = images::fetched(inference, &lease, request).await?;
@@ -178,15 +179,15 @@ impl Run {
         let defaults = Defaults { reasoning: inference.reasoning, explain_miss };
         let place = reserve(inference, &lease, &label)?;
         let planning = planned(inference, (Arc::clone(lease.model()), name), (request, body_bytes), defaults);
-        let planned = match deadline {
-            Some(deadline) => tokio::time::timeout_at(deadline, planning).await.map_err(|_| timeout())?,
-            None => planning.await,
-        };
-        let mut run = Self::new(inference, trace, label, lease, planned?);
+        let planned = deadline.within(planning).await??;
+        let mut run = Self::new(inference, trace, label, lease, planned);
         run.deadline = deadline;
         run.place = Some(place);
         run.trace.note(|f| f.prompt = run.usage.prompt_tokens);
         run.submit()?;
+        if run.request.stream && deadline.is_clients() {
+            run.begin().await?;
+        }
         Ok(run)
     }
 
@@ -226,7 +227,7 @@ impl Run {
             form,
             applied,
             progress: requests_progress,
-            deadline: None,
+            deadline: Deadline::default(),
             usage: Usage {
                 prompt_tokens: prompt_tokens as u64,
                 cached_tokens: Some(0),
@@ -266,6 +267,18 @@ impl Run {
         Ok(())
     }
 
+    /// Waits for the first token of a stream, which the client's own limit is for: before it, an error can still have a status.
+    async fn begin(&mut self) -> Result<(), ApiError> {
+        while self.first_token_at.is_none() && !self.over {
+            self.pump().await;
+        }
+        self.deadline = self.deadline.begun();
+        match self.ready.back() {
+            Some(Event::Error(error)) => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+
     /// Waits until the engine has taken the request up: then `miss` is known.
     pub async fn admitted(&mut self) {
         while self.ready.is_empty() && !self.over {
@@ -301,22 +314,13 @@ impl Run {
         // With nothing of ours in the engine nobody will tell that there is room.
         if self.with_engine == 0 && !self.later.is_empty() {
             tokio::time::sleep(QUEUE_PAUSE).await;
-            if self.deadline.is_some_and(|d| tokio::time::Instant::now() >= d) {
-                return self.fail(timeout());
-            }
-            return self.submit().unwrap_or_else(|e| self.fail(e));
+            return self.deadline.check().and_then(|()| self.submit()).unwrap_or_else(|e| self.fail(e));
         }
-        let next = match self.deadline {
-            Some(deadline) => match tokio::time::timeout_at(deadline, self.events.recv()).await {
-                Ok(next) => next,
-                Err(_) => return self.fail(timeout()),
-            },
-            None => self.events.recv().await,
-        };
-        match next {
-            Some(told) => self.handle_event(told),
+        match self.deadline.within(self.events.recv()).await {
+            Err(e) => self.fail(e),
+            Ok(Some(told)) => self.handle_event(told),
             // We hold a sender ourselves.
-            None => self.fail(internal("the engine does not answer")),
+            Ok(None) => self.fail(internal("the engine does not answer")),
         }
     }
 

@@ -38,6 +38,38 @@ async fn a_disconnected_client_frees_its_place() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_clients_own_timeout_ends_its_request() {
+    let f = Fixture::with(Options::new(vec![roomy()])).await;
+    let more = json!({"timeout": 1e-9});
+    let text = json!({"model": "tiny", "prompt": "Hello", "max_tokens": 900});
+    let embedding = json!({"model": "tiny", "input": "Hello"});
+    let messages = with(&chat("Hello"), json!({"max_tokens": 900}));
+    for (path, body) in [
+        (CHAT, &long()),
+        (CHAT, &with(&long(), json!({"stream": false}))),
+        ("/v1/completions", &text),
+        ("/v1/messages", &messages),
+        ("/api/chat", &chat("Hello")),
+        ("/completion", &json!({"prompt": "Hello"})),
+        ("/v1/responses", &json!({"model": "tiny", "input": "Hello"})),
+        ("/v1/embeddings", &embedding),
+        ("/rerank", &json!({"query": "a", "documents": ["b"]})),
+    ] {
+        let (status, answer) = f.post(path, &with(body, more.clone())).await;
+        assert_eq!(status, 408, "{path}: {answer}");
+        assert!(answer.to_string().contains("the request's own 'timeout'"), "{path}: {answer}");
+    }
+    f.until("nothing runs", || f.app.models().busy() == 0).await;
+    // Zero is none; a stream that has begun is not cut.
+    for timeout in [json!(0), json!(60.5), Value::Null] {
+        let (status, answer) = f.post("/v1/embeddings", &with(&embedding, json!({"timeout": timeout}))).await;
+        assert_eq!(status, 200, "{answer}");
+    }
+    let (status, answer) = f.post(CHAT, &with(&chat("Hello"), json!({"timeout": "soon"}))).await;
+    assert_eq!((status, answer["error"]["param"].as_str()), (400, Some("timeout")), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_full_queue_answers_429_with_retry_after() {
     let mut spec = roomy();
     spec.options.engine.max_seqs = 1;

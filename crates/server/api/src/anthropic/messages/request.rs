@@ -71,7 +71,8 @@ pub fn parse(body: &[u8]) -> Result<GenerateRequest> {
     Ok(r)
 }
 
-fn finish(o: Object, r: &mut GenerateRequest, tables: &[Rules]) -> Result<()> {
+fn finish(mut o: Object, r: &mut GenerateRequest, tables: &[Rules]) -> Result<()> {
+    r.timeout = o.timeout()?;
     let warnings = o.warnings();
     r.extra = o.finish(tables)?;
     r.warnings = warnings.take();
