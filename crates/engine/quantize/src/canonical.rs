@@ -385,6 +385,10 @@ impl Source for Converted {
         Ok(Some(all.into()))
     }
 
+    fn check_files(&self) -> Result<(), octet_weights::Error> {
+        self.model.check_files()
+    }
+
     fn release(&self, index: usize) {
         for part in &self.outs[index].parts {
             self.model.release(&self.model.tensors()[part.source].name);

@@ -248,6 +248,10 @@ impl Source for Made {
         })
     }
 
+    fn check_files(&self) -> Result<(), octet_weights::Error> {
+        self.model.check_files()
+    }
+
     fn release(&self, index: usize) {
         if let Content::Tensor(source) = &self.contents[index] {
             self.model.release(&self.model.tensors()[*source].name);

@@ -61,6 +61,7 @@ pub fn write(
         }
         model.release(&info.name);
     }
+    model.check_files()?;
     drop(writer.finish()?);
     temporary.as_file().sync_all().map_err(io)?;
     let file = if replace {

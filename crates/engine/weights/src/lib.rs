@@ -7,6 +7,8 @@
 mod error;
 pub mod gguf;
 pub mod hf;
+#[cfg_attr(not(target_os = "linux"), path = "lost_pages_none.rs")]
+pub mod lost_pages;
 mod map;
 pub mod metadata;
 mod open;
@@ -55,6 +57,13 @@ pub trait Source: Send + Sync {
     fn files(&self) -> &[Mapped] {
         &[]
     }
+    /// Whether all that was read of the files so far was there; see [`Mapped::check`].
+    ///
+    /// # Errors
+    /// If one was truncated, or the drive could not read it.
+    fn check_files(&self) -> Result<(), Error> {
+        self.files().iter().try_for_each(Mapped::check)
+    }
     /// Size of all tensors in bytes.
     fn size_bytes(&self) -> u64 {
         self.tensors().iter().map(|t| t.size_bytes()).sum()
@@ -96,6 +105,14 @@ impl Model {
     /// The files that contain all tensors; see [`Source::files`].
     pub fn files(&self) -> &[Mapped] {
         self.source.files()
+    }
+
+    /// Whether all that was read of the files so far was there; see [`Mapped::check`].
+    ///
+    /// # Errors
+    /// If one was truncated, or the drive could not read it.
+    pub fn check_files(&self) -> Result<(), Error> {
+        self.source.check_files()
     }
 
     /// Size of all weights in bytes.

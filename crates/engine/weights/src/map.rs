@@ -1,7 +1,7 @@
 //! A model file in memory: mapped read-only, or bytes. Has all unsafe code of this crate. Called by `gguf` and `hf`.
 
 use std::fs::File;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -9,14 +9,15 @@ use bytes::Bytes;
 use memmap2::Mmap;
 
 use crate::Error;
+use crate::lost_pages::Watched;
 use crate::ranges::RangeFile;
 use crate::stamp::Stamp;
 
 /// Pages are dropped in units of this: a multiple of every page size in use (4, 16 and 64 KiB).
 const PAGE_MAX: usize = 64 << 10;
 
-/// A file's bytes and its name for messages. A mapped file must keep its length while it is loaded from: if it is truncated (`cp` over it,
-/// a download to the same path), the next access to a missing page kills the process (SIGBUS on Unix). Replacing the file by a rename
+/// A file's bytes and its name for messages. If a mapped file is truncated while it is read (`cp` over it, a download to the same path), its
+/// missing pages read as zeros, and [`Mapped::check`] says so. (Other systems than Linux end the process.) Replacing the file by a rename
 /// is safe, and is how this project's own tools write.
 pub struct Mapped {
     /// Its path as given; for bytes in memory, their name in messages.
@@ -25,7 +26,7 @@ pub struct Mapped {
     pub bytes: Bytes,
     /// The identity and state of the file when it was opened; `None` for bytes in memory.
     pub stamp: Option<Stamp>,
-    map: Option<Arc<Mmap>>,
+    map: Option<Arc<Map>>,
     /// The same file, once ranges were read from it.
     ranges: OnceLock<Arc<RangeFile>>,
     /// The file, if pages that were read should also leave the system's cache.
@@ -33,11 +34,24 @@ pub struct Mapped {
 }
 
 /// Keeps the mapping alive for as long as any slice of it.
-struct Pages(Arc<Mmap>);
+struct Pages(Arc<Map>);
+
+/// A mapping; first what watches it is dropped. It is not watched if the system cannot, or thousands are.
+struct Map {
+    watched: Option<Watched>,
+    pages: Mmap,
+}
+
+impl Deref for Map {
+    type Target = Mmap;
+    fn deref(&self) -> &Mmap {
+        &self.pages
+    }
+}
 
 impl AsRef<[u8]> for Pages {
     fn as_ref(&self) -> &[u8] {
-        &self.0
+        &self.0.pages
     }
 }
 
@@ -57,9 +71,12 @@ impl Mapped {
         let stamp = Stamp::new(std::fs::canonicalize(path).map_err(io)?, &opened).map_err(io)?;
         // SAFETY: the mapping is read-only and never handed out as anything but bytes, for which every bit pattern is
         // valid. What a map cannot exclude is that somebody rewrites or truncates the file meanwhile; then values
-        // change or the process gets SIGBUS. Every structure is copied out and checked once, and no length or offset
+        // change or pages are missing. Every structure is copied out and checked once, and no length or offset
         // is ever read from the map a second time, so such a change cannot lead to an access out of bounds.
-        let map = Arc::new(unsafe { Mmap::map(&file) }.map_err(io)?);
+        let pages = unsafe { Mmap::map(&file) }.map_err(io)?;
+        let start = pages.as_ptr() as usize;
+        let watched = if pages.is_empty() { None } else { Watched::new(start..start + pages.len()).ok() };
+        let map = Arc::new(Map { watched, pages });
         // Loading reads each tensor once from front to back: large read-ahead, and early reclaim of what was read.
         // A hint only, so a refusal does not matter.
         #[cfg(unix)]
@@ -88,6 +105,19 @@ impl Mapped {
         }
         let open = Arc::new(RangeFile::open(&self.name, stamp)?);
         Ok(Some(self.ranges.get_or_init(|| open).clone()))
+    }
+
+    /// Whether all that was read of the file so far was there.
+    ///
+    /// # Errors
+    /// If the file was truncated, or the drive could not read it.
+    pub fn check(&self) -> Result<(), Error> {
+        let watched = self.map.as_ref().and_then(|map| map.watched.as_ref());
+        if watched.is_some_and(Watched::is_lost) {
+            let what = "could not be read as it was when it was opened: it was truncated, or the drive failed; load it again";
+            return Err(Error::format(&self.name, what));
+        }
+        Ok(())
     }
 
     /// Keeps pages that are read in the system's cache, for the next start. Otherwise released pages leave it, too: if memory has no
@@ -147,6 +177,21 @@ mod tests {
             assert_eq!(slice, want[range]);
             assert_eq!(m.bytes, want);
         }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_file_that_is_truncated_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        std::fs::write(&path, vec![7; 5 * PAGE_MAX]).unwrap();
+        let m = Mapped::open(&path).unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(PAGE_MAX as u64).unwrap();
+        assert!(m.bytes[..PAGE_MAX].iter().all(|b| *b == 7) && m.check().is_ok());
+        let rest = m.bytes.slice(PAGE_MAX..);
+        assert!(rest.iter().all(|b| *b == 0));
+        let said = m.check().unwrap_err().to_string();
+        assert!(said.contains("truncated") && said.contains("x"), "{said}");
     }
 
     #[test]

@@ -1,40 +1,24 @@
 //! Files mapped read-only, in huge pages where the system has them: packed weights that were written to a file. Used by `huge` and
 //! `packed_file`.
 //!
-//! An access to a mapped page that the file no longer has, or that the drive cannot read, is a signal (SIGBUS), which would end the
-//! process. Such pages become zeros here, and the mapping counts as lost: the steps that use it fail.
+//! Pages that the file no longer has, or that the drive cannot read, become zeros, and the mapping counts as lost: the steps that use it
+//! fail.
 
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
-use std::sync::{Once, OnceLock};
+
+use octet_weights::lost_pages::Watched;
 
 /// Size and alignment of a huge page on x86-64 and on most of aarch64.
 pub(super) const HUGE_BYTES: usize = 2 << 20;
 
-/// A mapping that is in use: what the signal's handler looks at.
-struct Entry {
-    /// 0 if it is free.
-    start: AtomicUsize,
-    end: AtomicUsize,
-    is_lost: AtomicBool,
-}
-
-/// More than the models that a process has loaded.
-const ENTRIES: usize = 64;
-static IN_USE: [Entry; ENTRIES] = [const {
-    Entry { start: AtomicUsize::new(0), end: AtomicUsize::new(0), is_lost: AtomicBool::new(false) }
-}; ENTRIES];
-
-/// What the process did with the signal before.
-static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
-
 /// A mapped file, from an address that is a multiple of a huge page.
 pub(super) struct FileMap {
-    entry: &'static Entry,
+    /// None once it is about to be removed.
+    watched: Option<Watched>,
     start: usize,
     len: usize,
     /// What was reserved to find such an address.
@@ -49,18 +33,11 @@ impl FileMap {
             .and_then(|n| n.checked_add(HUGE_BYTES))
             .filter(|_| len > 0)
             .ok_or(io::ErrorKind::InvalidInput)?;
-        watch_signal()?;
         let first = map(null_mut(), bytes, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
         let start = first.next_multiple_of(HUGE_BYTES);
-        let free = IN_USE.iter().find(|e| e.start.compare_exchange(0, start, AcqRel, Relaxed).is_ok());
-        let Some(entry) = free else {
-            unmap(first..first + bytes);
-            return Err(io::Error::other("too many mapped files"));
-        };
-        entry.is_lost.store(false, Release);
-        let made = Self { entry, start, len, reserved: first..first + bytes };
+        let mut made = Self { watched: None, start, len, reserved: first..first + bytes };
         map(start as *mut _, len, libc::PROT_READ, libc::MAP_SHARED | libc::MAP_FIXED, file.as_raw_fd())?;
-        entry.end.store(start + len, Release);
+        made.watched = Some(Watched::new(start..start + len)?);
         // Hints: without them the pages are small.
         made.advise(0..len, libc::MADV_HUGEPAGE);
         Ok(made)
@@ -87,11 +64,11 @@ impl FileMap {
 
     /// Whether a page was missing, or bytes were wrong.
     pub fn is_lost(&self) -> bool {
-        self.entry.is_lost.load(Acquire)
+        self.watched.as_ref().is_some_and(Watched::is_lost)
     }
     /// Bytes of it are wrong.
     pub fn lose(&self) {
-        self.entry.is_lost.store(true, Release);
+        self.watched.iter().for_each(Watched::lose);
     }
 
     /// Reads pages before they are needed; a hint. `range` begins with a huge page.
@@ -145,8 +122,7 @@ impl FileMap {
 
 impl Drop for FileMap {
     fn drop(&mut self) {
-        self.entry.end.store(0, Release);
-        self.entry.start.store(0, Release);
+        self.watched = None;
         unmap(self.reserved.clone());
     }
 }
@@ -161,72 +137,6 @@ fn unmap(range: Range<usize>) {
     if !range.is_empty() {
         // SAFETY: the caller's own, which nobody uses any more.
         unsafe { libc::munmap(range.start as *mut _, range.len()) };
-    }
-}
-
-/// Handles SIGBUS from now on; once for all.
-fn watch_signal() -> io::Result<()> {
-    static WATCHED: Once = Once::new();
-    WATCHED.call_once(|| {
-        // SAFETY: zeros are a valid structure, and the handler does only what a handler may.
-        unsafe {
-            let mut before: libc::sigaction = std::mem::zeroed();
-            let mut own: libc::sigaction = std::mem::zeroed();
-            own.sa_sigaction = on_signal as *const () as usize;
-            own.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-            if libc::sigaction(libc::SIGBUS, &own, &mut before) == 0 {
-                let _ = BEFORE.set(before); // once only
-            }
-        }
-    });
-    match BEFORE.get() {
-        Some(_) => Ok(()),
-        None => Err(io::Error::other("the system does not report missing pages")),
-    }
-}
-
-/// Puts zeros where a mapped file ends too early. Any other such signal goes the way it went before.
-extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the system gives a valid structure.
-    let at = unsafe { (*info).si_addr() } as usize;
-    // The largest page size in use, so that this needs no call; what lies before `at` in it is lost, too.
-    let page = at / (64 << 10) * (64 << 10);
-    for e in &IN_USE {
-        let (start, end) = (e.start.load(Acquire), e.end.load(Acquire));
-        if !(start..end).contains(&at) {
-            continue;
-        }
-        e.is_lost.store(true, Release);
-        let from = page.max(start);
-        // SAFETY: within the mapping; only system calls, and `errno` stays as it was.
-        unsafe {
-            let errno = *libc::__errno_location();
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-            let zeros = libc::mmap(from as *mut _, end - from, libc::PROT_READ, flags, -1, 0);
-            *libc::__errno_location() = errno;
-            if zeros != libc::MAP_FAILED {
-                return;
-            }
-        }
-    }
-    let before = BEFORE.get().map_or(libc::SIG_DFL, |b| b.sa_sigaction);
-    let has_info = BEFORE.get().is_some_and(|b| b.sa_flags & libc::SA_SIGINFO != 0);
-    // SAFETY: what the system said is the handler, with its kind of arguments.
-    unsafe {
-        match before {
-            // The access is repeated, and then ends the process.
-            libc::SIG_DFL | libc::SIG_IGN => {
-                libc::signal(signal, libc::SIG_DFL);
-            }
-            f if has_info => {
-                let f: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = std::mem::transmute(f);
-                f(signal, info, context);
-            }
-            f => {
-                let f: extern "C" fn(i32) = std::mem::transmute(f);
-                f(signal);
-            }
-        }
     }
 }
 

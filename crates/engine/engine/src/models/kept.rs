@@ -28,7 +28,10 @@ pub(super) fn load<B: Backend>(
     }
     let mtp = limits.mtp.then_some(limits.draft_vocab);
     let mut loaded = |be: &mut B| {
-        let decoder = Loader::new(model, be, plan, &mut *progress).decoder(mtp)?;
+        let decoder = Loader::new(model, be, plan, &mut *progress).decoder(mtp);
+        // First: what was missing may be an error of its own.
+        model.check_files()?;
+        let decoder = decoder?;
         be.end_load()?;
         Ok(decoder)
     };

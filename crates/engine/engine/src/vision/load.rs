@@ -65,6 +65,7 @@ pub fn open_on<B: Backend>(mut be: B, model: &Model, tower: Tower) -> Result<Box
         }
     };
     refuse_unused(model, &tower, &l)?;
+    model.check_files()?;
 
     let patches = tower.tokens_max() * tower.merge * tower.merge;
     let first = tower.blocks.ops().find_map(|(_, op)| (op.cache() != LayerCache::None).then(|| op.cache()));

@@ -132,3 +132,25 @@ fn changed_shards_have_another_fingerprint() {
     }
     check(dir.path());
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_file_that_is_truncated_while_it_is_loaded_is_an_error() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("tiny.gguf");
+    let made = tiny("qwen3", Mix::Q4KM).expect("a tiny model of a known architecture");
+    octet_synth::write(&made, &path, false, &mut |_, _| {}).expect("a model file");
+    let model = Model::open(&path).expect("a model file");
+    let mut is_first = true;
+    let loaded = Engine::open(&model, &options(), &mut |_, _| {
+        if std::mem::take(&mut is_first) {
+            let file = std::fs::File::options().write(true).open(&path).expect("a file");
+            file.set_len(1 << 12).expect("truncated");
+        }
+    });
+    let said = loaded.err().expect("half of it is missing").to_string();
+    assert!(said.contains("tiny.gguf") && said.contains("truncated"), "{said}");
+    // Nor is a part of it written to another file.
+    let copy = octet_synth::write(&model, &dir.path().join("copy.gguf"), false, &mut |_, _| {});
+    assert!(copy.is_err() && std::fs::read_dir(dir.path()).expect("a folder").count() == 1);
+}
