@@ -99,7 +99,18 @@ impl Compared {
     }
 }
 
-/// One line a model, then the tokens that differ most.
+/// The longest name that stands in a table's first column: with it, a line has 80 columns.
+const NAME_MAX: usize = 14;
+
+/// A name, filled up to a width. A longer one has a line of its own.
+fn first_column(name: &str, width: usize) -> String {
+    match name.chars().count() > width {
+        true => format!("{name}\n{:width$}", ""),
+        false => format!("{name:width$}"),
+    }
+}
+
+/// One line a model for its size and its answers, one for the divergence, then the tokens that differ most.
 pub fn table(out: &mut dyn Write, base: &str, head: &Head, all: &[Compared]) -> std::io::Result<()> {
     let predictions = head.tokens.len() / head.window * head.rows();
     writeln!(out, "base {base}: {predictions} predictions in windows of {}", head.window)?;
@@ -109,49 +120,46 @@ pub fn table(out: &mut dyn Write, base: &str, head: &Head, all: &[Compared]) -> 
         "perplexity of the base {:.4} ± {:.4}\n",
         first.base_perplexity.value, first.base_perplexity.error
     )?;
-    let width = all.iter().map(|c| c.name.chars().count()).max().unwrap_or(0).max(5);
+    let width = all.iter().map(|c| c.name.chars().count()).max().unwrap_or(0).clamp(5, NAME_MAX);
     writeln!(
         out,
-        "{:width$}  {:>11}  {:>5}  {:>8}  {:>21}  {:>8}  {:>8}  {:>8}  {:>15}  {:>17}",
-        "model",
-        "size",
-        "bits",
-        "tokens/s",
-        "KL divergence",
-        "median",
-        "99%",
-        "maximum",
-        "same top token",
-        "perplexity ratio"
+        "{:width$}  {:>11}  {:>5}  {:>8}  {:>15}  {:>17}",
+        "model", "size", "bits", "tokens/s", "same top token", "perplexity ratio"
     )?;
     for c in all {
+        write!(out, "{}", first_column(&c.name, width))?;
         writeln!(
             out,
-            "{:width$}  {:>11}  {:>5.2}  {:>8}  {:>9.6} ± {:>9.6}  {:>8.5}  {:>8.4}  {:>8.3}  {:>6.2} ± {:>4.2}%  {:>8.5} ± {:.4}",
-            c.name,
+            "  {:>11}  {:>5.2}  {:>8}  {:>6.2} ± {:>5.2}%  {:>8.5} ± {:.4}",
             size(c.bytes),
             c.bits,
             c.tokens_per_second.map_or("-".into(), |rate| format!("{rate:.1}")),
-            c.kl.value,
-            c.kl.error,
-            c.quantiles[0],
-            c.quantiles[1],
-            c.quantiles[2],
             100.0 * c.same_top.value,
             100.0 * c.same_top.error,
             c.ratio.value,
             c.ratio.error
         )?;
     }
+    writeln!(
+        out,
+        "\n{:width$}  {:>21}  {:>8}  {:>8}  {:>8}",
+        "model", "KL divergence", "median", "99%", "maximum"
+    )?;
+    for c in all {
+        let [median, most, maximum] = c.quantiles;
+        write!(out, "{}", first_column(&c.name, width))?;
+        writeln!(
+            out,
+            "  {:>9.6} ± {:>9.6}  {median:>8.5}  {most:>8.4}  {maximum:>8.3}",
+            c.kl.value, c.kl.error
+        )?;
+    }
     for c in all.iter().filter(|c| !c.worst.is_empty()) {
         writeln!(out, "\n{}: the tokens that differ most", c.name)?;
         for w in &c.worst {
             let [text, base, model] = &w.tokens;
-            writeln!(
-                out,
-                "  {:>8.4}  token {}, after {:?}: text {text:?}, base {base:?}, model {model:?}",
-                w.kl, w.at, w.before
-            )?;
+            writeln!(out, "  {:>8.4}  token {}, after {:?}", w.kl, w.at, w.before)?;
+            writeln!(out, "            text {text:?}, base {base:?}, model {model:?}")?;
         }
     }
     Ok(())

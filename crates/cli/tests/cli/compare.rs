@@ -54,6 +54,13 @@ fn a_model_differs_little_from_itself_and_more_from_fewer_bits() {
             && table.contains("q4_0.gguf: the tokens that differ most"),
         "{table}"
     );
+    // A long name has a line of its own.
+    std::fs::copy(place.path("q4_0.gguf"), place.path("a-model-with-a-long-name.q4_0.gguf")).unwrap();
+    let long =
+        ["compare", "base.kld", "a-model-with-a-long-name.q4_0.gguf", "q4_0.gguf", "--exact", "--worst", "0"];
+    let long = place.octet(&[&long, WINDOW].concat()).ok().stdout;
+    assert!(long.contains("\na-model-with-a-long-name.q4_0.gguf\n "), "{long}");
+    assert!(long.lines().all(|l| l.chars().count() <= 80), "{long}");
 }
 
 #[test]
