@@ -7,6 +7,7 @@ use super::{Row, Subject, format};
 use crate::units::{count, size};
 use crate::wrap;
 use octet_compute::cpu::profile::{Profile, Verb};
+use octet_engine::bench::Stages;
 
 /// Columns of the longest bar.
 const BAR_COLUMNS: usize = 20;
@@ -51,6 +52,9 @@ pub fn write(out: &mut dyn Write, subject: &Subject, rows: &[Row], profile: bool
             }
             if let Some((barriers, kernels)) = row.stages {
                 writeln!(out, "\n{}: {barriers} barriers and {kernels} kernels per step", label(row, rows))?;
+            }
+            if let Some(all) = &row.stage_times {
+                stages(out, &label(row, rows), all)?;
             }
         }
     }
@@ -147,4 +151,40 @@ fn verbs(out: &mut dyn Write, name: &str, profile: &Profile, row: &Row) -> io::R
         }
     }
     line(out, "total", all, false)
+}
+
+/// Columns of the kernels' names; longer ones have a line of their own.
+const KERNELS_COLUMNS: usize = 26;
+
+fn stages(out: &mut dyn Write, name: &str, all: &[Stages]) -> io::Result<()> {
+    let width = KERNELS_COLUMNS;
+    let sum = all.iter().map(|s| s.time.as_secs_f64()).sum::<f64>();
+    writeln!(out, "\n{name}, time on the device per step")?;
+    writeln!(
+        out,
+        "  {:width$} {:>6} {:>8} {:>9} {:>9} {:>6} {:>7}",
+        "kernels of a stage", "stages", "groups", "MiB", "µs", "share", "GB/s"
+    )?;
+    let line = |out: &mut dyn Write, names: &str, (count, groups, bytes): (usize, u64, u64), seconds: f64| {
+        let names = match names.chars().count() > width {
+            true => format!("{names}\n  {:width$}", ""),
+            false => format!("{names:width$}"),
+        };
+        let rate = if seconds > 0.0 { bytes as f64 / seconds / 1e9 } else { 0.0 };
+        writeln!(
+            out,
+            "  {names} {count:>6} {groups:>8} {:>9.2} {:>9.1} {:>5.1}% {rate:>7.1}",
+            bytes as f64 / f64::from(1 << 20),
+            1e6 * seconds,
+            100.0 * seconds / sum.max(f64::MIN_POSITIVE)
+        )
+    };
+    for s in all {
+        // A stage without kernels only copies.
+        let names = if s.kernels.is_empty() { "copies".into() } else { s.kernels.join(" + ") };
+        line(out, &names, (s.count, s.groups, s.bytes), s.time.as_secs_f64())?;
+    }
+    let total = |of: &dyn Fn(&Stages) -> u64| all.iter().map(of).sum::<u64>();
+    let count = all.iter().map(|s| s.count).sum();
+    line(out, "total", (count, total(&|s| s.groups), total(&|s| s.bytes)), sum)
 }

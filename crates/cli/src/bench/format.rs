@@ -173,6 +173,7 @@ fn fields(subject: &Subject, row: &Row, nested: bool) -> Map<String, Value> {
         fields.insert("samples_ns".into(), nanos.iter().map(|&n| n as u64).collect());
         fields.insert("samples_ts".into(), o.rates().into());
         fields.insert("profile".into(), profile(o));
+        fields.insert("stages".into(), stages(row));
     }
     fields
 }
@@ -193,6 +194,16 @@ fn profile(o: &Outcome) -> Value {
         })
         .collect();
     json!({"steps": o.steps, "verbs": verbs})
+}
+
+/// Stages of a step on a device.
+fn stages(row: &Row) -> Value {
+    let Some(all) = &row.stage_times else { return Value::Null };
+    let stage = |s: &octet_engine::bench::Stages| {
+        let nanos = s.time.as_nanos() as u64;
+        json!({"kernels": s.kernels, "count": s.count, "groups": s.groups, "bytes": s.bytes, "ns": nanos})
+    };
+    all.iter().map(stage).collect()
 }
 
 /// A value as a cell of a CSV file (RFC 4180).

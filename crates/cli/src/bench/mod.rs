@@ -168,7 +168,7 @@ pub struct BenchArgs {
     /// Output format.
     #[arg(short, long, value_enum, default_value = "md", help_heading = "Output")]
     output: Output,
-    /// Show each verb's share of a step: time, and bytes per second.
+    /// Show each verb's share of a step, or on a graphics device each stage's: time, and bytes per second.
     #[arg(long, help_heading = "Output")]
     profile: bool,
     /// Skip measuring the memory bandwidth.
@@ -198,6 +198,8 @@ struct Row {
     device: String,
     /// Barriers and kernels of its last step, if steps are recorded.
     stages: Option<(u32, u32)>,
+    /// Times of its stages on a device, for `--profile`.
+    stage_times: Option<Vec<bench::Stages>>,
     threads: usize,
     ubatch: usize,
     kv: KvTypes,
@@ -382,6 +384,8 @@ fn measure(
             bar.update(done, (tests.len() * runs) as u64);
         })?;
         let stages = model.backend().stages();
+        let stage_times =
+            if args.profile && stages.is_some() { bench::stages(&mut *model, test)? } else { None };
         bar.set_message(format!("{}: share of the memory bandwidth", test.name()));
         // With experts on disk, memory is not what limits the speed.
         let is_apart = args.no_bandwidth || outcome.store.is_some();
@@ -396,6 +400,7 @@ fn measure(
             backend,
             device: device.clone(),
             stages,
+            stage_times,
             threads,
             ubatch,
             kv,

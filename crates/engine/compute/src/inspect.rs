@@ -1,10 +1,26 @@
 //! Information about a backend: everything that the engine needs of it besides the verbs. Implemented next to each backend.
 
+use std::time::Duration;
+
 use crate::Error;
 use crate::backend::StoreStats;
 use crate::cpu::profile::Profile;
 use crate::cpu::{Cpu, Probe};
 use crate::reference::Reference;
+
+/// A stage of a step on a device: the kernels between two barriers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StageTime {
+    /// Names of its kernels, each once.
+    pub kernels: Vec<&'static str>,
+    /// Workgroups of all of them.
+    pub groups: u64,
+    /// Bytes of weights, states, keys and values that it reads, as far as it is known which stage reads them. Of routed experts, as
+    /// many as its tokens choose at most.
+    pub bytes: u64,
+    /// From the end of the stage before to its end, on the device.
+    pub time: Duration,
+}
 
 /// Information about a backend.
 pub trait Inspect {
@@ -47,6 +63,14 @@ pub trait Inspect {
     /// Barriers and kernels of the last step, if steps are recorded.
     fn stages(&self) -> Option<(u32, u32)> {
         None
+    }
+    /// Measures the stages of steps from now on, or no longer; the steps take longer. False if that is not supported.
+    fn time_stages(&mut self, _on: bool) -> Result<bool, Error> {
+        Ok(false)
+    }
+    /// The stages that have ended since the last call, in their order.
+    fn take_stages(&mut self) -> Vec<StageTime> {
+        Vec::new()
     }
 }
 

@@ -6,6 +6,7 @@ use octet_compute::Batch;
 use octet_compute::backend::StoreStats;
 use octet_compute::batch::PAGE_TOKENS;
 use octet_compute::cpu::profile::Profile;
+use octet_compute::inspect::StageTime;
 
 use crate::Error;
 use crate::cache::{Pool, Sequence};
@@ -199,6 +200,68 @@ pub fn run(
     }
     let logits_hash = hash(r.model.last_logits());
     Ok(Outcome { test, times, steps, profile, store, logits_hash })
+}
+
+/// Kernels that a step runs in one or several stages.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stages {
+    /// Names of the kernels of such a stage.
+    pub kernels: Vec<&'static str>,
+    /// Number of such stages in a step.
+    pub count: usize,
+    /// Workgroups of them all.
+    pub groups: u64,
+    /// Bytes that they read: see [`StageTime::bytes`].
+    pub bytes: u64,
+    /// Their time in a step: the median over the steps.
+    pub time: Duration,
+}
+
+/// Number of steps measured for [`stages`].
+const STAGE_STEPS: usize = 9;
+
+/// Times of the stages of a step, the longest first, for devices that measure them. The steps are recorded apart from those of [`run`], as
+/// timestamps between stages take time. `None` if the device cannot.
+pub fn stages(model: &mut dyn Model, test: Test) -> Result<Option<Vec<Stages>>, Error> {
+    let mut r = Runner::new(model, test)?;
+    r.begin(test)?;
+    if !r.model.backend().time_stages(true)? {
+        return Ok(None);
+    }
+    let (steps, tokens, at_once) = match test.kind {
+        Kind::Prompt(n) => (1, n.min(r.at_once()), r.at_once()),
+        Kind::Generate(n) => (n.min(STAGE_STEPS), 1, 1),
+    };
+    let mut all: Vec<Vec<Stages>> = Vec::new();
+    let mut done = Ok(());
+    for _ in 0..steps {
+        r.model.backend().take_stages();
+        done = done.and_then(|()| r.feed(tokens, at_once));
+        let mut step: Vec<Stages> = Vec::new();
+        for stage in r.model.backend().take_stages() {
+            let StageTime { kernels, groups, bytes, time } = stage;
+            match step.iter_mut().find(|s| s.kernels == kernels) {
+                Some(s) => {
+                    (s.count, s.groups, s.bytes, s.time) =
+                        (s.count + 1, s.groups + groups, s.bytes + bytes, s.time + time);
+                }
+                None => step.push(Stages { kernels, count: 1, groups, bytes, time }),
+            }
+        }
+        all.push(step);
+    }
+    r.model.backend().time_stages(false)?;
+    done?;
+    let Some(last) = all.last() else { return Ok(None) };
+    let median = |of: &Stages| {
+        let of = |step: &Vec<Stages>| step.iter().find(|s| s.kernels == of.kernels).map(|s| s.time);
+        let mut times: Vec<Duration> = all.iter().filter_map(of).collect();
+        times.sort_unstable();
+        times[times.len() / 2]
+    };
+    let mut out: Vec<Stages> = last.iter().map(|s| Stages { time: median(s), ..s.clone() }).collect();
+    out.sort_by_key(|s| std::cmp::Reverse(s.time));
+    Ok(Some(out))
 }
 
 /// How much of the memory bandwidth available at the same time steps reach.

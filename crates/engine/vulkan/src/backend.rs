@@ -24,7 +24,6 @@ use crate::pack;
 use crate::picks::Picker;
 use crate::record::Recorder;
 use crate::steps::{Flight, REPLAY_TOKENS_MAX, Step};
-use crate::traffic::Traffic;
 use crate::transfer::{Copies, STAGING_BYTES};
 use crate::verbs::{Scratch, Target, is_supported, unsupported};
 use crate::weights::DeviceType;
@@ -137,8 +136,6 @@ pub struct Vulkan {
     pub(crate) last_step: (u32, u32),
     /// Tokens of the last step.
     pub(crate) tokens: usize,
-    /// Bytes read by the step that is being recorded.
-    pub(crate) traffic: Traffic,
     /// Bytes of one expert of each layer.
     pub(crate) expert_bytes: Vec<u64>,
     /// Bytes read by all steps.
@@ -201,7 +198,6 @@ impl Vulkan {
             expert_slots: options.expert_slots,
             last_step: (0, 0),
             tokens: 0,
-            traffic: Traffic::default(),
             expert_bytes: Vec::new(),
             bytes_read: 0,
             lazy_kernels: options.lazy_kernels,

@@ -194,6 +194,13 @@ impl Instance {
         QueueFamilies::choose(&flags)
     }
 
+    /// Valid bits of the timestamps of this family of queues; 0 if it has none.
+    fn timestamp_bits(&self, device: vk::PhysicalDevice, family: u32) -> u32 {
+        // SAFETY: the device belongs to this instance.
+        let families = unsafe { self.instance.get_physical_device_queue_family_properties(device) };
+        families.get(family as usize).map_or(0, |f| f.timestamp_valid_bits)
+    }
+
     fn has_extension(&self, device: vk::PhysicalDevice, name: &CStr) -> bool {
         // SAFETY: the device belongs to this instance.
         let all = unsafe { self.instance.enumerate_device_extension_properties(device) }.unwrap_or_default();
@@ -288,6 +295,9 @@ pub(crate) struct Device {
     pub(crate) memory: vk::PhysicalDeviceMemoryProperties,
     /// Maximum size of a buffer that a kernel can bind, in bytes.
     pub(crate) buffer_bytes_max: u64,
+    /// Valid bits of its queue's timestamps, and the nanoseconds of a tick.
+    pub(crate) timestamp_bits: u32,
+    pub(crate) timestamp_ns: f32,
     /// Unique to the kernels that this device and driver compile: `pipelineCacheUUID`.
     pub(crate) kernels_id: [u8; vk::UUID_SIZE],
     pub(crate) info: DeviceInfo,
@@ -368,6 +378,8 @@ impl Device {
                 copy_queue,
                 memory,
                 buffer_bytes_max: u64::from(properties.limits.max_storage_buffer_range),
+                timestamp_bits: instance.timestamp_bits(physical, family),
+                timestamp_ns: properties.limits.timestamp_period,
                 kernels_id: properties.pipeline_cache_uuid,
                 info,
                 physical,

@@ -2,9 +2,10 @@
 
 use octet_compute::Error;
 use octet_compute::cpu::profile::Profile;
-use octet_compute::inspect::Inspect;
+use octet_compute::inspect::{Inspect, StageTime};
 
 use crate::backend::Vulkan;
+use crate::timer::Timer;
 
 impl Inspect for Vulkan {
     fn describe(&self) -> String {
@@ -33,6 +34,19 @@ impl Inspect for Vulkan {
     }
     fn is_lost(&self) -> bool {
         self.recorder.is_lost
+    }
+    fn time_stages(&mut self, on: bool) -> Result<bool, Error> {
+        self.recorder.flush()?;
+        self.recorder.wait_for_all()?;
+        // Recordings are made with timestamps, or without.
+        while let Some(step) = self.steps.pop_front() {
+            self.recorder.recycle(step.recording);
+        }
+        self.recorder.timer = if on { Timer::new(self.device.clone())? } else { None };
+        Ok(self.recorder.timer.is_some())
+    }
+    fn take_stages(&mut self) -> Vec<StageTime> {
+        self.recorder.timer.as_mut().map(|t| std::mem::take(&mut t.ended)).unwrap_or_default()
     }
     fn stages(&self) -> Option<(u32, u32)> {
         Some(self.last_step())

@@ -27,6 +27,7 @@ mod record;
 mod selftest;
 mod snapshots;
 mod steps;
+mod timer;
 mod traffic;
 mod transfer;
 mod verbs;

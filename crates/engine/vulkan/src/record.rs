@@ -12,6 +12,8 @@ use crate::faults::Faults;
 use crate::kernel::{BUFFERS_MAX, Kernel};
 use crate::memory::Buffer;
 use crate::pipeline::{PUSH_BYTES, PipelineKey, Pipelines};
+use crate::timer::Timer;
+use crate::traffic::Traffic;
 
 /// Descriptor sets of a pool; each dispatch takes one.
 const SETS_PER_POOL: u32 = 256;
@@ -90,6 +92,10 @@ pub(crate) struct Recorder {
     pub(crate) is_lost: bool,
     /// Number of submissions until one reports a lost device: for tests.
     pub(crate) lose_after: Option<u32>,
+    /// Reads of the step that is recorded.
+    pub(crate) traffic: Traffic,
+    /// Measures the stages of what is recorded, if it is there.
+    pub(crate) timer: Option<Timer>,
     /// Faults to inject into submissions: for tests.
     pub(crate) faults: Option<Arc<Faults>>,
 }
@@ -165,6 +171,8 @@ impl Recorder {
             break_kernel: None,
             is_lost: false,
             lose_after: None,
+            traffic: Traffic::default(),
+            timer: None,
             faults: None,
         })
     }
@@ -199,6 +207,9 @@ impl Recorder {
             });
             // Makes writes of the host and of earlier submissions visible.
             self.barrier_now(vk::AccessFlags::HOST_WRITE);
+            if let Some(timer) = &mut self.timer {
+                timer.begin(commands);
+            }
         }
         Ok(self.open.as_mut().expect("just opened"))
     }
@@ -267,6 +278,14 @@ impl Recorder {
         open.barriers += 1;
         if self.skip_barrier != Some(open.barriers) {
             self.barrier_now(vk::AccessFlags::empty());
+        }
+        self.end_time();
+    }
+
+    /// Ends the time of a stage.
+    fn end_time(&mut self) {
+        if let (Some(timer), Some(open)) = (&mut self.timer, &self.open) {
+            timer.end_stage(open.commands, self.traffic);
         }
     }
 
@@ -338,6 +357,9 @@ impl Recorder {
         let mut bytes = [0u8; PUSH_BYTES];
         for (to, word) in bytes.chunks_exact_mut(4).zip(push) {
             to.copy_from_slice(&word.to_ne_bytes());
+        }
+        if let Some(timer) = &mut self.timer {
+            timer.note(kernel.name(), groups.iter().map(|n| u64::from(*n)).product());
         }
         let open = self.open()?;
         let commands = open.commands;
@@ -422,6 +444,9 @@ impl Recorder {
         self.start_held()?;
         if !self.later.is_empty() {
             self.barrier_beside()?;
+        }
+        if self.open.as_ref().is_some_and(|open| open.is_dirty) {
+            self.end_time();
         }
         let Some(recording) = self.open.take() else { return Ok(None) };
         let barrier = [vk::MemoryBarrier::default()
@@ -518,6 +543,7 @@ impl Recorder {
         self.is_lost |= done.is_err();
         done.map_err(|e| failed("computing", e))?;
         self.injected_fault()?;
+        self.timer.as_mut().map_or(Ok(()), Timer::collect)?;
         Ok(was_running)
     }
 

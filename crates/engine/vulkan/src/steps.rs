@@ -168,7 +168,10 @@ impl Vulkan {
         self.prologue.clear();
         self.rows_used = 0;
         self.prepared = None;
-        self.traffic = Traffic::default();
+        self.recorder.traffic = Traffic::default();
+        if let Some(timer) = &mut self.recorder.timer {
+            timer.begin_step(batch);
+        }
         (self.in_step, self.is_split) = (true, false);
         self.recorder.by_stage = key.tokens > REPLAY_TOKENS_MAX && self.pace.is_by_stage(key.tokens);
         self.recorder.spent = Duration::ZERO;
@@ -179,12 +182,13 @@ impl Vulkan {
             self.recorder.abandon();
             return Err(e);
         }
-        let traffic = self.traffic;
+        let traffic = self.recorder.traffic;
         let mut flight = Flight { number: 0, side: key.side, bytes: traffic.of(batch) };
         let Some(recording) = self.recorder.finish()? else { return Ok(flight) };
         self.last_step = (recording.barriers, recording.dispatches);
         let mut sent = self.recorder.submit(&recording);
-        let keep = !self.is_split && key.pass == Pass::Trunk && key.tokens <= REPLAY_TOKENS_MAX;
+        let is_timed = self.recorder.timer.is_some();
+        let keep = !self.is_split && !is_timed && key.pass == Pass::Trunk && key.tokens <= REPLAY_TOKENS_MAX;
         if keep && sent.is_ok() {
             if self.steps.len() == RECORDINGS_MAX
                 && let Some(old) = self.steps.pop_front()

@@ -16,6 +16,8 @@ pub(crate) struct Traffic {
     position: u64,
     /// States of a sequence, read and written.
     span: u64,
+    /// Routed experts, as many as a step of its tokens chooses at most. [`Traffic::of`] has none of them.
+    routed: u64,
 }
 
 impl Traffic {
@@ -39,6 +41,17 @@ impl Traffic {
             LayerStore::None => {}
             LayerStore::State { conv_bytes, state_bytes, .. } => self.span += 2 * (conv_bytes + state_bytes),
         }
+    }
+
+    /// A stage reads the matrix of `experts` of its experts.
+    pub(crate) fn add_routed(&mut self, weight: &Weight, experts: usize) {
+        self.routed += weight.bytes() * experts as u64;
+    }
+
+    /// Bytes that were added since `before`, in a step with so many positions and sequences.
+    pub(crate) fn since(&self, before: &Self, positions: u64, sequences: u64) -> u64 {
+        let once = (self.fixed - before.fixed) + (self.routed - before.routed);
+        once + (self.position - before.position) * positions + (self.span - before.span) * sequences
     }
 
     /// Bytes of a step with this batch.

@@ -64,3 +64,48 @@ fn steps_read_as_many_bytes_as_on_the_processor() {
         assert!(device[2] <= device[3] && device[1] <= device[2], "{device:?}");
     }
 }
+
+#[test]
+fn stages_that_are_measured_compute_the_same_and_read_all_bytes() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    for architecture in ["llama", "qwen3moe", "qwen35moe"] {
+        let shape = Shape { mtp: false, ..tiny_shape(architecture).expect("a shape") };
+        let file = synthetic(&shape, Mix::Q4KM, None, 0).expect("a shape");
+        let steps = |timed: &[bool]| {
+            let mut run = Run::new(load(&file, On::Vulkan(index), Limits::single(256)));
+            let mut all = Vec::new();
+            for (tokens, on) in [&[1, 2, 3][..], &[4], &[5], &[6]].into_iter().zip(timed) {
+                assert_eq!(run.model.backend().time_stages(*on).expect("the device works"), *on);
+                run.pool.reserve(&mut run.seq, tokens.len()).expect("the prompt fits");
+                run.batch.clear();
+                run.batch.push(tokens, run.seq.tokens.len(), run.seq.slot, &run.seq.pages, 1);
+                run.seq.tokens.extend_from_slice(tokens);
+                let before = run.model.backend().bytes_read();
+                run.model.step(&run.batch).expect("the step works");
+                let read = run.model.backend().bytes_read().zip(before).map(|(a, b)| a - b);
+                let logits: Vec<u32> = run.model.last_logits().iter().map(|x| x.to_bits()).collect();
+                let barriers = run.model.backend().stages().expect("they are counted").0;
+                all.push((logits, read.expect("it is counted"), barriers, run.model.backend().take_stages()));
+            }
+            all
+        };
+        let (plain, timed) = (steps(&[false; 4]), steps(&[true, true, true, false]));
+        for (step, (a, b)) in plain.iter().zip(&timed).enumerate() {
+            assert!(a.0 == b.0 && a.3.is_empty(), "{architecture}, step {step}");
+            let (read, barriers, stages) = (b.1, b.2 as usize, &b.3);
+            if step == 3 {
+                assert!(stages.is_empty());
+                continue;
+            }
+            assert!((barriers..barriers + 3).contains(&stages.len()), "{} of {barriers}", stages.len());
+            let bytes: u64 = stages.iter().map(|s| s.bytes).sum();
+            // Of several tokens, some may choose the same experts.
+            assert!(
+                bytes == read || step == 0 && bytes > read,
+                "{architecture}, step {step}: {bytes}, {read}"
+            );
+            assert!(stages.iter().any(|s| !s.time.is_zero()), "{architecture}, step {step}");
+            assert!(stages.iter().any(|s| s.kernels.contains(&"linear") && s.groups > 0 && s.bytes > 0));
+        }
+    }
+}

@@ -159,7 +159,7 @@ impl Vulkan {
             unreachable!("layer {layer} has no keys and values")
         };
         self.use_batch(batch)?;
-        self.traffic.add_layer(cache, layer);
+        self.recorder.traffic.add_layer(cache, layer);
         let dummy = self.dummy.clone();
         let scratch = self.scratch()?;
         let (partial, tickets, ticket) =

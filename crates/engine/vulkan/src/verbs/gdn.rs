@@ -20,12 +20,12 @@ impl Vulkan {
         out: &Buf,
     ) -> Result<(), Error> {
         self.use_batch(batch)?;
-        self.traffic.add_layer(cache, layer);
         let n = batch.len();
         let has_tail = n > 0 && n <= HEAD_TAIL_TOKENS_MAX;
         let quantise = g.v_dim.is_multiple_of(32) && g.v_dim <= 512;
         let tail = if has_tail { 1 + u32::from(quantise) } else { 0 };
         self.recorder.barrier()?;
+        self.recorder.traffic.add_layer(cache, layer);
         self.delta_rule(batch, g, &cache.layers[layer], [qkv, z, beta, alpha], out, tail)?;
         let inputs = Inputs { rows: qkv, others: [(beta, g.v_heads), (alpha, g.v_heads)], is_product: false };
         self.defer_conv_state(batch, &cache.layers[layer], g.channels(), g.conv_kernel, &inputs)?;

@@ -307,7 +307,7 @@ impl Vulkan {
         scale: f32,
         out: &Buf,
     ) -> Result<(), Error> {
-        self.traffic.add((tokens.len() * table.table.row_bytes()) as u64);
+        self.recorder.traffic.add((tokens.len() * table.table.row_bytes()) as u64);
         if self.follows {
             return self.embed_picked(table, tokens.len(), scale, out);
         }
@@ -333,9 +333,9 @@ impl Vulkan {
         out: &[Arc<Buffer>],
     ) -> Result<(), Error> {
         let input = self.input()?;
-        self.traffic.add_weights(weights);
         let (cols, forms) = (weights.first().map_or(0, |w| w.cols), Self::forms(weights));
         self.norm_stage(n, cols, &x.buffer, norm, forms, &input)?;
+        self.recorder.traffic.add_weights(weights);
         weights.iter().zip(out).try_for_each(|(w, out)| self.project(n, &input, w, out, None))
     }
 
@@ -347,7 +347,6 @@ impl Vulkan {
         to: Target<'_, Buf>,
     ) -> Result<(), Error> {
         let mut input = self.input()?;
-        self.traffic.add_weights(&[w]);
         let prepared = self.prepared.take().is_some_and(|p| Arc::ptr_eq(&p, &x.buffer));
         if w.ty.is_float() {
             input.floats = x.buffer.clone();
@@ -357,6 +356,7 @@ impl Vulkan {
         }
         // The kernel that a recurrent layer deferred touches neither these rows nor the target.
         self.recorder.barrier_beside()?;
+        self.recorder.traffic.add_weights(&[w]);
         self.project_to_rows(n, &input, w, to)
     }
 
@@ -371,7 +371,7 @@ impl Vulkan {
     ) -> Result<(), Error> {
         let (heads, x_width, y_width) = (w.count, w.cols + rest, w.rows + rest);
         let (dummy, rows) = (self.dummy.clone(), self.scratch()?.heads.clone());
-        self.traffic.add(w.bytes() * heads as u64);
+        self.recorder.traffic.add(w.bytes() * heads as u64);
         self.prepared = None;
         self.recorder.barrier()?;
         // In a stage before the product, which writes the same buffer.
@@ -412,16 +412,17 @@ impl Vulkan {
         to: Target<'_, Buf>,
     ) -> Result<(), Error> {
         let input = self.input()?;
-        self.traffic.add_weights(&[&m.up, &m.down]);
-        m.gate.iter().for_each(|gate| self.traffic.add_weights(&[gate]));
         let inner = self.scratch()?.inner.clone();
         let forms = Self::forms(&m.gate.iter().chain([&m.up]).collect::<Vec<_>>());
         self.norm_stage(n, m.up.cols, &x.buffer, norm, forms, &input)?;
+        self.recorder.traffic.add_weights(&[&m.up]);
+        m.gate.iter().for_each(|gate| self.recorder.traffic.add_weights(&[gate]));
         if !self.gate_and_up(n, &input, m)? {
             self.recorder.barrier()?;
             self.activate(n, m)?;
         }
         self.recorder.barrier()?;
+        self.recorder.traffic.add_weights(&[&m.down]);
         self.project_to_rows(n, &inner, &m.down, to)
     }
 
@@ -508,7 +509,7 @@ impl Vulkan {
     ) -> Result<(), Error> {
         let (norm, w) = (head.norm, head.weight);
         self.use_batch(batch)?;
-        self.traffic.add_weights(&[w]);
+        self.recorder.traffic.add_weights(&[w]);
         let (input, outputs) = (self.input()?, self.block()?.outputs);
         let (n, forms) = (batch.outputs().len(), Self::forms(&[w]));
         if n == batch.len() {

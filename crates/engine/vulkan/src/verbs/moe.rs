@@ -15,11 +15,11 @@ const GROUPS_MAX: usize = 64;
 impl Vulkan {
     /// Records what the verb reads.
     fn count_bytes(&mut self, m: &Moe<Self>, layer: usize) {
-        self.traffic.add_weights(&[&m.router.weight]);
+        self.recorder.traffic.add_weights(&[&m.router.weight]);
         if let Some(s) = &m.shared {
-            self.traffic.add_weights(&[&s.glu.up, &s.glu.down]);
-            s.glu.gate.iter().for_each(|w| self.traffic.add_weights(&[w]));
-            self.traffic.add(s.gate.as_ref().map_or(0, |g| 4 * g.len as u64));
+            self.recorder.traffic.add_weights(&[&s.glu.up]);
+            s.glu.gate.iter().for_each(|w| self.recorder.traffic.add_weights(&[w]));
+            self.recorder.traffic.add(s.gate.as_ref().map_or(0, |g| 4 * g.len as u64));
         }
         self.expert_bytes.resize(self.expert_bytes.len().max(layer + 1), 0);
         let parts = m.experts.gate.iter().chain([&m.experts.up, &m.experts.down]);
@@ -55,8 +55,12 @@ impl Vulkan {
         };
         let pairs_per_row = m.router.top_k as u32;
         let experts = Experts { tiles: &tiles, pairs: &pair_list, pairs_per_row, tiles_max, tile, slots_at };
+        let chosen = pairs.min(m.router.experts);
+        let traffic = &mut self.recorder.traffic;
+        m.experts.gate.iter().chain([&m.experts.up]).for_each(|w| traffic.add_routed(w, chosen));
         self.experts_gate_up(n, m, &input, &experts)?;
         self.recorder.barrier()?;
+        self.recorder.traffic.add_routed(&m.experts.down, chosen);
         self.experts_down(n, m, &experts, to)
     }
 
@@ -93,6 +97,7 @@ impl Vulkan {
             self.recorder.dispatch(Kernel::Group, [0; 4], &buffers, &push, [1, 1, 1])?;
         }
         if let Some(shared) = shared {
+            self.recorder.traffic.add_weights(&[&shared.down]);
             self.project(n, &inner, &shared.down, &shared_out, None)?;
         }
         if !is_chosen {

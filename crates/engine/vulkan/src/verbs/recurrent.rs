@@ -72,7 +72,7 @@ impl Vulkan {
             )));
         }
         self.use_batch(batch)?;
-        self.traffic.add_layer(cache, layer);
+        self.recorder.traffic.add_layer(cache, layer);
         self.prepared = None;
         let dummy = self.dummy.clone();
         let block = self.block()?;
@@ -150,7 +150,7 @@ impl Vulkan {
             unreachable!("the layer has no recurrent state")
         };
         self.use_batch(batch)?;
-        self.traffic.add_layer(cache, layer);
+        self.recorder.traffic.add_layer(cache, layer);
         self.prepared = None;
         let block = self.block()?;
         let (words, spans) = (block.words.clone(), block.spans);
