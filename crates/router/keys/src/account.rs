@@ -3,6 +3,7 @@
 
 use crate::clock::Now;
 use crate::limits::{Period, is_too_early};
+use crate::refusal::BUDGET;
 use crate::table::KeyRow;
 use crate::window::Minute;
 use crate::{Ask, Limits, Profile, Refusal, Usd};
@@ -163,12 +164,13 @@ impl Account {
         ahead: &Ask,
         fault: impl FnOnce() -> Option<String>,
     ) -> Result<(), Refusal> {
+        let is_free = ahead.is_free;
         let ahead = Reserved::of(ahead);
         self.standing(now)?;
         if !self.limits.allows_any(model, groups) {
             return Err(Refusal::Model { model: model.into(), allowed: self.limits.models.clone() });
         }
-        if let Some(budget) = self.limits.budget {
+        if let Some(budget) = self.limits.budget.filter(|_| !is_free) {
             if let Some(why) = fault() {
                 return Err(Refusal::Unwritable { why });
             }
@@ -177,7 +179,7 @@ impl Account {
                 return Err(Refusal::Budget { limit: budget.limit, spent, reserved, resets: self.resets() });
             }
             if spent.plus(reserved).plus(ahead.cost) >= budget.limit {
-                return Err(Refusal::Answers { limit: "budget" });
+                return Err(Refusal::Answers { limit: BUDGET });
             }
         }
         if let Some(limit) = self.limits.max_parallel.filter(|limit| self.running >= *limit) {

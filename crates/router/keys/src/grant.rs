@@ -52,6 +52,8 @@ pub struct Grant {
     /// The client's name of the model; `None` if usage is not recorded by model.
     pub(crate) model: Option<String>,
     pub(crate) reserved: Option<Reserved>,
+    /// It counts for no budget.
+    pub(crate) is_free: bool,
     /// How many of its accounts cover it by what is leased of their budgets, in the order of [`Grant::entries`].
     pub(crate) covered: usize,
     /// Usage in addition to the answer that it is settled with.
@@ -80,7 +82,7 @@ impl Grant {
         let now = self.store.clock().now();
         let limited = |entry: &Arc<Entry>| {
             let mut account = entry.account();
-            let budget = account.limits.budget.map(|budget| Spending {
+            let budget = account.limits.budget.filter(|_| !self.is_free).map(|budget| Spending {
                 limit: budget.limit,
                 spent: account.spent(now),
                 resets: account.resets(),
@@ -93,6 +95,14 @@ impl Grant {
         self.entries().filter_map(limited).collect()
     }
 
+    /// The request costs nothing, so it counts for no budget.
+    pub fn free(&mut self) {
+        if let Some(reserved) = self.reserved {
+            self.hold_instead(reserved, Usd::ZERO);
+        }
+        (self.is_free, self.covered) = (true, 0);
+    }
+
     /// What the request may cost.
     pub fn reserved_cost(&self) -> Usd {
         self.reserved.map_or(Usd::ZERO, Reserved::cost)
@@ -100,7 +110,7 @@ impl Grant {
 
     /// Whether what this process has leased of the budgets covers the request; if not, [`cover`](Self::cover) asks the database.
     pub fn is_covered(&mut self) -> bool {
-        if !self.store.leases() {
+        if !self.store.leases() || self.is_free {
             return true;
         }
         let cost = self.reserved_cost();

@@ -155,6 +155,12 @@ impl Prices {
         Ok(Self { cache_write: Some(price("cache_creation_input_token_cost", usd)?), ..self })
     }
 
+    /// Whether nothing costs anything.
+    pub fn are_zero(&self) -> bool {
+        let others = [self.cache_read, self.cache_write];
+        [self.input, self.output].into_iter().chain(others.into_iter().flatten()).all(|usd| usd == 0.0)
+    }
+
     /// The cost of an answer, rounded to 10^-9 dollars; never 0 if it costs something.
     pub fn cost(&self, usage: &Usage) -> Usd {
         let cached = usage.cached.min(usage.input);
@@ -177,6 +183,8 @@ pub struct Ask {
     pub output: u64,
     /// Prices of the deployment that will answer, or of the most expensive one that may.
     pub prices: Prices,
+    /// Nothing that it may cost is charged to budgets, so that spent ones do not matter.
+    pub is_free: bool,
 }
 
 impl Ask {
@@ -188,7 +196,10 @@ impl Ask {
 
     /// What must fit into a limit before a request for several answers begins: all but the last, as if each were a request of its own.
     pub(crate) fn before_the_last(self, answers: u64) -> Self {
-        if answers > 1 { self.times(answers - 1) } else { Self::default() }
+        match answers {
+            2.. => self.times(answers - 1),
+            _ => Self { is_free: self.is_free, ..Self::default() },
+        }
     }
 
     pub(crate) fn tokens(&self) -> u64 {

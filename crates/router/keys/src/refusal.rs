@@ -4,6 +4,9 @@ use crate::Usd;
 use crate::calendar::iso_minute;
 use crate::profile::OwnerKind;
 
+/// The limit of [`Refusal::Answers`], if it is a budget.
+pub(crate) const BUDGET: &str = "budget";
+
 /// Why a request is refused. The text is for the client: it names neither the key nor other keys.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -124,6 +127,17 @@ impl Refusal {
             Self::Requests { .. } | Self::Tokens { .. } | Self::Parallel { .. } => 429,
             Self::Budget { .. } | Self::Total { .. } | Self::Answers { .. } | Self::TotalAnswers => 429,
             Self::Unwritable { .. } | Self::TotalUnwritable { .. } => 503,
+        }
+    }
+
+    /// Whether it is about a budget, which a request that costs nothing may pass.
+    pub fn is_budget(&self) -> bool {
+        match self {
+            Self::Owner { refusal, .. } => refusal.is_budget(),
+            Self::Answers { limit } => *limit == BUDGET,
+            Self::Budget { .. } | Self::Unwritable { .. } => true,
+            Self::Total { .. } | Self::TotalAnswers | Self::TotalUnwritable { .. } => true,
+            _ => false,
         }
     }
 

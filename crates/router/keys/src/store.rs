@@ -170,6 +170,7 @@ impl Store {
             owners,
             model: Some(model.into()),
             reserved: Some(reserved),
+            is_free: ask.is_free,
             covered: 0,
             more,
         })

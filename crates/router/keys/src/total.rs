@@ -76,7 +76,8 @@ impl Store {
         let reserved = Some(account.admit(now, ask));
         drop(account);
         let (store, more) = (self.inner.clone(), Counts::default());
-        Ok(Grant { store, entry, owners: Vec::new(), model: None, reserved, covered: 0, more })
+        let is_free = ask.is_free;
+        Ok(Grant { store, entry, owners: Vec::new(), model: None, reserved, is_free, covered: 0, more })
     }
 
     /// The server's own key, for lists of usage.
@@ -92,6 +93,7 @@ impl Store {
             owners: Vec::new(),
             model: Some(model.into()),
             reserved: Some(Reserved::default()),
+            is_free: false,
             covered: 0,
             more: Counts::default(),
         }

@@ -15,7 +15,7 @@ fn prices() -> Prices {
 
 /// A request that takes 2 of the 3 tokens that it may take.
 fn spend(store: &Store, key: &str) -> Result<Usd, Refusal> {
-    let ask = Ask { input: 1, output: 2, prices: prices() };
+    let ask = Ask { input: 1, output: 2, prices: prices(), ..Ask::default() };
     let mut grant = store.authorize(key, "m", &ask)?;
     if !grant.is_covered() {
         grant.cover()?;

@@ -23,7 +23,7 @@ fn prices() -> Prices {
 }
 
 fn ask(tokens: u64) -> Ask {
-    Ask { input: tokens, output: 0, prices: prices() }
+    Ask { input: tokens, prices: prices(), ..Ask::default() }
 }
 
 fn used(tokens: u64) -> Usage {
@@ -270,7 +270,7 @@ fn several_answers_must_fit_into_the_budget_but_for_the_last() {
     let (_dir, store) = store(&clock);
     let key = hourly(&store);
     // A prompt of two tokens, and answers of ten: a cent each.
-    let one = Ask { input: 2, output: 10, prices: prices() };
+    let one = Ask { input: 2, output: 10, prices: prices(), ..Ask::default() };
     let go = |answers| store.authorize_answers(key.reveal(), "m", &[], &one, answers);
     for (answers, fits) in [(1, true), (3, true), (4, false), (128, false), (u64::MAX, false)] {
         let answer = go(answers);

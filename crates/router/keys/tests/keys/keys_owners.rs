@@ -30,7 +30,7 @@ fn key(store: &Store, name: &str, profile: Profile) -> (Secret, KeyInfo) {
 /// A request that costs as many thousandths of a dollar as it has tokens.
 fn spend(store: &Store, key: &Secret, tokens: u64) -> Result<(), Refusal> {
     let prices = Prices::new(0.001, 0.001).unwrap();
-    let ask = Ask { input: tokens, output: 0, prices };
+    let ask = Ask { input: tokens, prices, ..Ask::default() };
     let grant = store.authorize(key.reveal(), "m", &ask)?;
     grant.settle(&Usage { input: tokens, ..Usage::default() }, &prices);
     Ok(())
@@ -337,7 +337,7 @@ fn end_users_have_budgets_of_their_own() {
     let store = open(&dir, &clock);
     let (alice, _) = key(&store, "alice", Profile::default());
     let prices = Prices::new(0.001, 0.001).unwrap();
-    let ask = Ask { input: 6, output: 0, prices };
+    let ask = Ask { input: 6, prices, ..Ask::default() };
     let spend = |store: &Store, key: Option<&Secret>, id: &str, usd: Option<&str>| {
         let period = Period::Ever;
         let user =

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hyper::HeaderMap;
@@ -19,12 +20,15 @@ use super::cache::Responses;
 use super::caller::{Bearer, Caller};
 use super::watch::{FileStates, file_states};
 use super::{Gateway, shared};
+use crate::blocking::spawn_blocking;
 use crate::ops::{Keys, NO_KEY};
 
 /// Information about a deployment, for lists and billing.
 pub struct About {
     /// Its prices.
     pub prices: Prices,
+    /// It is known to cost nothing.
+    pub is_free: bool,
     /// Its provider, by LiteLLM's name.
     pub provider: String,
     /// Its `model_info`.
@@ -90,10 +94,11 @@ impl Current {
                 cache_write: info.cache_write_cost_per_token,
             };
             let prices = priced(&price).map_err(|e| format!("{}: '{}': {e}", d.span, d.group))?;
-            about.insert(
-                d.id.clone(),
-                About { prices, provider: provider(&d.target, &d.info), info: info.clone() },
-            );
+            // A provider's model without prices may cost something.
+            let is_known = info.input_cost_per_token.or(info.output_cost_per_token).is_some()
+                || !matches!(d.target, octet_config::Target::Remote(_));
+            let (is_free, provider) = (is_known && prices.are_zero(), provider(&d.target, info));
+            about.insert(d.id.clone(), About { prices, is_free, provider, info: info.clone() });
         }
         let end_user_budget = config.keys.max_end_user_budget.map(|usd| octet_keys::budget(usd, None));
         let end_user_budget = end_user_budget.transpose().map_err(|e| e.to_string())?;
@@ -132,12 +137,20 @@ impl Current {
     /// The prices of a deployment; one with a wildcard has the prices of the requested model.
     pub fn prices(&self, deployment: &str, model: Option<&str>) -> Option<Prices> {
         let about = self.about.get(deployment)?;
+        Some(self.listed(about, model).unwrap_or(about.prices))
+    }
+
+    /// The prices of the requested model of a deployment with a wildcard.
+    fn listed(&self, about: &About, model: Option<&str>) -> Option<Prices> {
         let pattern = about.info.priced_as.as_deref().filter(|name| name.contains('*'));
-        let of_model = pattern.zip(model).and_then(|(pattern, model)| {
-            let (provider, _) = pattern.split_once('/')?;
-            priced(&self.price_list.get(&format!("{provider}/{model}"))?).ok()
-        });
-        Some(of_model.unwrap_or(about.prices))
+        let (provider, _) = pattern?.split_once('/')?;
+        priced(&self.price_list.get(&format!("{provider}/{}", model?))?).ok()
+    }
+
+    /// Whether a deployment is known to cost nothing.
+    fn is_free(&self, deployment: &str, model: Option<&str>) -> bool {
+        let Some(about) = self.about.get(deployment) else { return false };
+        self.listed(about, model).map_or(about.is_free, |prices| prices.are_zero())
     }
 
     /// The cost of an answer.
@@ -319,57 +332,94 @@ impl Gateway {
             }
         };
         let name = &request.model;
-        let (prices, output_max) = self.dearest(&current, name);
+        let Dearest { prices, output_max, is_free } = self.dearest(&current, name);
         let output = request.max_tokens.map(u64::from).or(output_max).unwrap_or(OUTPUT_GUESS);
         // Of a provider's answers each is as long as it may be.
         let answers = answers(request);
-        let ask = Ask { input: bytes / BYTES_PER_TOKEN, output, prices };
+        let mut ask = Ask { input: bytes / BYTES_PER_TOKEN, output, prices, is_free: false };
         let end_user = request.user.as_deref().filter(|user| !user.is_empty());
         let end_user = end_user.map(|id| EndUser { id, budget: current.end_user_budget });
-        let mut grants = Vec::new();
-        grants.push(match caller {
-            Caller::Key(key) => {
-                let names = self.other_names(&current, name);
-                let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                let granted = store.authorize_for(&key.secret, name, &names, &ask, answers, end_user);
-                granted.map_err(|e| self.refuse(&e, store.name(&key.secret).as_deref()))?
+        let names = match caller {
+            Caller::Key(_) => self.other_names(&current, name),
+            Caller::Trusted => Vec::new(),
+        };
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let grants = |ask: &Ask| {
+            let granted = match caller {
+                Caller::Key(key) => store.authorize_for(&key.secret, name, &names, ask, answers, end_user),
+                Caller::Trusted => store.authorize_own(name, ask, answers, end_user),
+            };
+            let mut grants = vec![granted?];
+            if current.has_total {
+                match store.authorize_total_answers(name, ask, answers) {
+                    Ok(granted) => grants.push(granted),
+                    Err(refusal) => {
+                        grants.into_iter().for_each(Grant::withdraw);
+                        return Err(refusal);
+                    }
+                }
             }
-            Caller::Trusted => {
-                let granted = store.authorize_own(name, &ask, answers, end_user);
-                granted.map_err(|e| self.refuse(&e, None))?
-            }
-        });
-        if current.has_total {
-            let granted = store.authorize_total_answers(name, &ask, answers);
-            grants.push(granted.map_err(|e| self.refuse(&e, None))?);
+            Ok(grants)
+        };
+        let mut granted = grants(&ask);
+        if is_free && granted.as_ref().is_err_and(Refusal::is_budget) {
+            ask.is_free = true;
+            granted = grants(&ask);
         }
+        let grants = granted.map_err(|e| {
+            let is_total =
+                matches!(e, Refusal::Total { .. } | Refusal::TotalAnswers | Refusal::TotalUnwritable { .. });
+            let key = match caller {
+                Caller::Key(key) if !is_total => store.name(&key.secret),
+                _ => None,
+            };
+            self.refuse(&e, key.as_deref())
+        })?;
         let (input, output) = (ask.input, ask.times(answers).output);
-        Ok(Some(Bill { grants, prices, input, output, current }))
+        let only_free = is_free.then(|| Arc::new(AtomicBool::new(ask.is_free)));
+        Ok(Some(Bill { grants, prices, input, output, only_free, current }))
     }
 
-    /// The prices of the most expensive deployment that may answer for `name`, and its maximum answer length.
-    fn dearest(&self, current: &Current, name: &str) -> (Prices, Option<u64>) {
+    /// Whether all deployments that may answer for `name` are known to cost nothing.
+    pub fn is_free(&self, name: &str) -> bool {
+        self.dearest(&self.current(), name).is_free
+    }
+
+    /// The most expensive deployment that may answer for `name`.
+    fn dearest(&self, current: &Current, name: &str) -> Dearest {
         let table = self.router().table();
         let names = match table.resolve(name) {
             Resolved::Cascade { cascade, .. } => vec![cascade.fast.clone(), cascade.strong.clone()],
             _ => vec![name.to_string()],
         };
         let one = octet_keys::Usage { input: 1000, output: 1000, ..Default::default() };
-        let mut dearest: Option<(Prices, Option<u64>)> = None;
+        let mut dearest: Option<Dearest> = None;
+        let mut is_free = true;
         for name in &names {
             let Resolved::Group { group, name, .. } = table.resolve(name) else { continue };
             for d in &group.deployments {
                 // A wildcard in the deployment's model stands for the requested name.
                 let model = group.name.fill(name, octet_router::Target::model(&d.target));
                 let Some(prices) = current.prices(d.id(), model.as_deref()) else { continue };
-                if dearest.is_none_or(|(known, _)| prices.cost(&one) > known.cost(&one)) {
-                    dearest =
-                        Some((prices, current.about.get(d.id()).and_then(|a| a.info.max_output_tokens)));
+                is_free &= current.is_free(d.id(), model.as_deref());
+                if dearest.as_ref().is_none_or(|known| prices.cost(&one) > known.prices.cost(&one)) {
+                    let output_max = current.about.get(d.id()).and_then(|a| a.info.max_output_tokens);
+                    dearest = Some(Dearest { prices, output_max, is_free });
                 }
             }
         }
-        dearest.unwrap_or_default()
+        dearest.map_or_else(Dearest::default, |dearest| Dearest { is_free, ..dearest })
     }
+}
+
+/// The most expensive deployment that may answer.
+#[derive(Default)]
+struct Dearest {
+    prices: Prices,
+    /// Its maximum answer length.
+    output_max: Option<u64>,
+    /// All that may answer are known to cost nothing.
+    is_free: bool,
 }
 
 /// Assumed maximum answer length if there is no limit.
@@ -383,12 +433,27 @@ pub struct Bill {
     prices: Prices,
     input: u64,
     output: u64,
+    /// For a model that costs nothing: whether a budget is spent, so that nothing else may answer. `None` for other models.
+    only_free: Option<Arc<AtomicBool>>,
     current: Arc<Current>,
 }
 
 impl Bill {
+    /// For a model that costs nothing: whether only such models may answer.
+    pub fn only_free(&self) -> Option<Arc<AtomicBool>> {
+        self.only_free.clone()
+    }
+
+    /// Takes the request out of all budgets, as one of them is spent; false if it may cost something, or was taken out already.
+    pub fn pass_budgets(&mut self) -> bool {
+        let Some(only_free) = &self.only_free else { return false };
+        let was_free = only_free.swap(true, Ordering::Relaxed);
+        self.grants.iter_mut().for_each(Grant::free);
+        !was_free
+    }
+
     /// Counts the request for all processes that share limits; without such limits, nothing.
-    pub async fn share(&self, limits: &Arc<SharedLimits>) -> Result<Option<Lease>, Refusal> {
+    async fn share(&self, limits: &Arc<SharedLimits>) -> Result<Option<Lease>, Refusal> {
         let limited: Vec<octet_keys::Limited> = self.grants.iter().flat_map(Grant::limited).collect();
         if limited.is_empty() {
             return Ok(None);
@@ -399,13 +464,39 @@ impl Bill {
         counted.map(Some).map_err(|e| shared::refusal(&limited[e.account.min(limited.len() - 1)], e))
     }
 
+    /// Counts the request in Redis, and covers it by what is leased of budgets. Budgets are counted in Redis, or, if that does not answer,
+    /// leased in the database of keys.
+    ///
+    /// # Errors
+    /// A failure of this server. The refusal is in the result.
+    pub async fn count(
+        mut self,
+        shared: Option<&Arc<SharedLimits>>,
+    ) -> Result<(Self, Result<Option<Lease>, Refusal>), ApiError> {
+        let counted = match shared {
+            Some(limits) => self.share(limits).await,
+            None => Ok(None),
+        };
+        let is_counted = |lease: &Option<Lease>| lease.as_ref().is_some_and(Lease::is_counted);
+        if counted.as_ref().map_or(true, is_counted) || self.is_covered() {
+            return Ok((self, counted));
+        }
+        let (bill, covered) = spawn_blocking(move || {
+            let covered = self.cover();
+            (self, covered)
+        })
+        .await
+        .map_err(|e| ApiError::new(ErrorKind::Internal, e.to_string()))?;
+        Ok((bill, covered.and(counted)))
+    }
+
     /// Whether what this process has leased of budgets covers the request.
-    pub fn is_covered(&mut self) -> bool {
+    fn is_covered(&mut self) -> bool {
         self.grants.iter_mut().all(Grant::is_covered)
     }
 
     /// Leases what the request needs of budgets; waits for the database.
-    pub fn cover(&mut self) -> Result<(), Refusal> {
+    fn cover(&mut self) -> Result<(), Refusal> {
         self.grants.iter_mut().try_for_each(Grant::cover)
     }
 
@@ -424,7 +515,7 @@ impl Bill {
         if let Some(prices) = self.current.prices(deployment, model) {
             self.prices = prices;
         }
-        let ask = Ask { input: self.input, output: self.output, prices: self.prices };
+        let ask = Ask { input: self.input, output: self.output, prices: self.prices, is_free: false };
         self.grants.iter_mut().for_each(|grant| grant.reserve(&ask));
     }
 

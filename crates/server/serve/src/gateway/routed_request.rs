@@ -2,13 +2,14 @@
 //! disconnects.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
 use octet_api::core::{Event, GenerateRequest, Usage};
 use octet_api::{ApiError, ErrorKind};
+use octet_keys::Refusal;
 use octet_router::{
     Allowed, AnswerMemory, Answered, Call, Dialect, FailureKind, Original, Piece, Reply, Route, Size, Step,
     answers,
@@ -23,7 +24,6 @@ use super::request_context::{RequestContext, Sender};
 use super::target::Target;
 use super::{Caller, Gateway};
 use crate::answer_source::{AnswerSource, Facts};
-use crate::blocking::spawn_blocking;
 use crate::inference::Inference;
 use crate::ops::Trace;
 use crate::pipeline::draining;
@@ -95,11 +95,22 @@ pub struct RoutedRequest {
     counted: Counted,
 }
 
-/// The names that may be fallbacks for a virtual key: those that it may use itself.
-fn allowed(gateway: &Arc<Gateway>, caller: &Caller) -> Option<Allowed> {
-    let Caller::Key(_) = caller else { return None };
+/// The names that may be fallbacks: for a virtual key those that it may use itself, and if a budget is spent those that cost nothing.
+fn allowed(
+    gateway: &Arc<Gateway>,
+    caller: &Caller,
+    is_guarded: bool,
+    only_free: Option<Arc<AtomicBool>>,
+) -> Option<Allowed> {
+    let is_guarded = is_guarded && matches!(caller, Caller::Key(_));
+    if !is_guarded && only_free.is_none() {
+        return None;
+    }
     let (gateway, caller) = (Arc::clone(gateway), caller.clone());
-    Some(Allowed(Arc::new(move |name| gateway.may_use(&caller, name))))
+    Some(Allowed(Arc::new(move |name| {
+        let only_free = only_free.as_ref().is_some_and(|only| only.load(Ordering::Relaxed));
+        (!is_guarded || gateway.may_use(&caller, name)) && (!only_free || gateway.is_free(name))
+    })))
 }
 
 /// Takes one of the places for concurrent requests.
@@ -190,6 +201,7 @@ impl RoutedRequest {
         let place = current.places.as_ref().map(acquire_place).transpose()?;
         let bytes = original.as_ref().map_or(0, |o| o.body.len() as u64).max(Size::of(request).bytes);
         let bill = gateway.authorize(&caller, request, bytes)?;
+        let only_free = bill.as_ref().and_then(Bill::only_free);
         let dialect = original.as_ref().map(|o| o.dialect);
         let report = report(gateway, &current, &caller, &headers, dialect, &mut own);
         let traceparent = report.as_ref().and_then(Report::traceparent);
@@ -213,7 +225,7 @@ impl RoutedRequest {
             timeout: inference.timeout,
             patience: own.timeout,
             options: own.options,
-            allowed: current.guard_fallbacks.then(|| allowed(gateway, &caller)).flatten(),
+            allowed: allowed(gateway, &caller, current.guard_fallbacks, only_free),
         };
         Ok(Self {
             reply: gateway.router().send(call),
@@ -253,23 +265,11 @@ impl RoutedRequest {
         if self.lease.is_some() || self.progress.decided || std::mem::replace(&mut self.is_shared, true) {
             return Ok(());
         }
-        let Some(mut bill) = self.bill.take() else { return Ok(()) };
-        // Budgets are counted in Redis, or, if that does not answer, leased in the database of keys.
-        let mut counted = Ok(None);
-        if let Some(limits) = self.counted.0.shared() {
-            counted = bill.share(limits).await;
-        }
-        if counted.as_ref().is_ok_and(|lease| lease.as_ref().is_none_or(|lease| !lease.is_counted()))
-            && !bill.is_covered()
-        {
-            let covered;
-            (bill, covered) = spawn_blocking(move || {
-                let covered = bill.cover();
-                (bill, covered)
-            })
-            .await
-            .map_err(|e| ApiError::new(ErrorKind::Internal, e.to_string()))?;
-            counted = covered.and(counted);
+        let Some(bill) = self.bill.take() else { return Ok(()) };
+        let shared = self.counted.0.shared().cloned();
+        let (mut bill, mut counted) = bill.count(shared.as_ref()).await?;
+        if counted.as_ref().is_err_and(Refusal::is_budget) && bill.pass_budgets() {
+            (bill, counted) = bill.count(shared.as_ref()).await?;
         }
         match counted {
             Ok(lease) => (self.lease, self.bill) = (lease, Some(bill)),

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::common::upstream::{STREAM_HEAD, Step, Upstream, delta, event, says};
+use crate::common::upstream::{STREAM_HEAD, Step, Upstream, answer, delta, event, says};
 use crate::common::{Fixture, PATIENCE, chat, read, with};
 use octet_keys::{Budget, Filter, Limits, Period, Store};
 use serde_json::{Value, json};
@@ -517,4 +517,60 @@ async fn a_rerank_request_is_billed() {
     assert_eq!(status, 404, "the server that is asked ranks nothing: {body}");
     let (status, body) = ask(&f, &limited, "/v1/rerank", &documents).await;
     assert_eq!((status, body["error"]["code"].as_str()), (429, Some("rate_limit_exceeded")), "{body}");
+}
+
+/// A model that is known to cost nothing answers although a budget is spent, and then no other model instead of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spent_budget_does_not_refuse_what_costs_nothing() {
+    let up = Upstream::start(|seen| match seen.body["model"] == "down" {
+        true => answer("500 Internal Server Error", &json!({"error": {"message": "down"}})),
+        false => says(seen, "Hi"),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("keys.db");
+    let entry = |name: &str, model: &str, price: &str| {
+        let base = &up.base;
+        format!(
+            "- {{model_name: {name}, litellm_params: {{model: hosted_vllm/{model}, api_base: \"{base}/v1\"}}, model_info: {{{price}}}}}\n"
+        )
+    };
+    let (zero, paid) = (
+        "input_cost_per_token: 0, output_cost_per_token: 0",
+        "input_cost_per_token: 0.01, output_cost_per_token: 0.1, max_output_tokens: 2",
+    );
+    let entries = [
+        entry("free", "free", zero),
+        entry("paid", "paid", paid),
+        entry("mixed", "free", zero),
+        entry("mixed", "paid", paid),
+        entry("unknown", "free", ""),
+        entry("down", "down", zero),
+        entry("down-too", "down", zero),
+    ];
+    let text = format!(
+        "model_list:\n{}router_settings: {{num_retries: 0, fallbacks: [{{down: [paid]}}, {{down-too: [free]}}], model_group_alias: {{other: free}}}}\ngeneral_settings: {{master_key: sk-master}}\nkeys: {{database: \"{}\"}}\n",
+        entries.concat(),
+        database.display()
+    );
+    let f = Fixture::routed(&text).await;
+    let store = open(&database);
+    let budget = Budget { limit: "0.25".parse().unwrap(), period: Period::Ever };
+    let secret = key(&f, &store, Limits { budget: Some(budget), ..Limits::default() }).await;
+    // Its fallback costs something, and is allowed as long as something is left.
+    assert_eq!(ask(&f, &secret, CHAT, &question("down")).await.0, 200);
+    for (name, status) in [
+        ("paid", 429),
+        ("free", 200),
+        ("other", 200),
+        ("mixed", 429),
+        ("unknown", 429),
+        ("down", 502),
+        ("down-too", 200),
+    ] {
+        let (got, body) = ask(&f, &secret, CHAT, &question(name)).await;
+        assert_eq!(got, status, "{name}: {body}");
+    }
+    let asked: Vec<Value> = up.seen().iter().map(|seen| seen.body["model"].clone()).collect();
+    assert_eq!(asked, ["down", "paid", "free", "free", "down", "down", "free"]);
 }
