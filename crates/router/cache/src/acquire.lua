@@ -1,9 +1,9 @@
 -- Checks the limits of all accounts, then counts one request for each of them; or counts nothing.
 -- KEYS: for each account its counts (a hash: r<second> requests, t<second> tokens, c<second> costs) and its running requests (a sorted set
 -- of leases by expiry).
--- ARGV: the lease's name, which ends with |COST, and its lifetime in ms; then for each account: requests a minute, tokens a minute, running
+-- ARGV: the lease's name, which ends with |RESERVED TOKENS|COST, and its lifetime in ms; then for each account: requests a minute, tokens a minute, running
 -- requests, the budget (-1: no limit); the request's expected tokens; 1 if a request that would exceed the tokens is refused, 0 if only
--- one after the limit is reached; what is known to be spent. Money in millionths of a dollar.
+-- one after the limit is reached; what is known to be spent; 1 if it is added to the running requests. Money in millionths of a dollar.
 local time = redis.call('TIME')
 local now = tonumber(time[1])
 local ms = now * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -31,11 +31,11 @@ local function wait(sum, seconds, limit)
     return 61
 end
 for i = 1, many do
-    local at = 2 + (i - 1) * 7
+    local at = 2 + (i - 1) * 8
     local rpm, tpm, parallel = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
     local budget, tokens, whole = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5]), ARGV[at + 6] == '1'
     local sums, seconds = count(KEYS[2 * i - 1])
-    if parallel >= 0 or budget >= 0 then
+    if ARGV[at + 8] == '1' or (tpm >= 0 and whole) then
         redis.call('ZREMRANGEBYSCORE', KEYS[2 * i], '-inf', ms)
     end
     if budget >= 0 then
@@ -53,11 +53,18 @@ for i = 1, many do
         local most = tpm
         if whole then most = tpm - tokens + 1 end
         if sums.t > 0 and sums.t >= most then return {0, i - 1, 1, wait(sums.t, seconds.t, math.max(most, 1))} end
+        if whole then
+            local held = 0
+            for _, lease in ipairs(redis.call('ZRANGE', KEYS[2 * i], 0, -1)) do
+                held = held + (tonumber(string.match(lease, '|(%d+)|%d+$')) or 0)
+            end
+            if held > 0 and sums.t + held >= most then return {0, i - 1, 4, 0} end
+        end
     end
 end
 for i = 1, many do
-    local at = 2 + (i - 1) * 7
-    if tonumber(ARGV[at + 3]) >= 0 or tonumber(ARGV[at + 4]) >= 0 then
+    local at = 2 + (i - 1) * 8
+    if ARGV[at + 8] == '1' then
         redis.call('ZADD', KEYS[2 * i], ms + tonumber(ARGV[2]), ARGV[1])
         redis.call('PEXPIRE', KEYS[2 * i], 2 * tonumber(ARGV[2]))
     end

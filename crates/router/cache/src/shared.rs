@@ -44,6 +44,8 @@ pub struct Account {
     pub budget: Option<(u64, u64)>,
     /// Expected tokens of the request.
     pub tokens: u64,
+    /// Further tokens that it may take, as long as it runs.
+    pub reserved: u64,
     /// A request that would exceed the tokens per minute is refused; else only one after they are used up.
     pub whole: bool,
 }
@@ -52,6 +54,11 @@ impl Account {
     /// The tokens that are counted: without a limit, none.
     fn counted(&self, tokens: u64) -> u64 {
         if self.tpm.is_some() { tokens.min(TOKENS_MAX) } else { 0 }
+    }
+
+    /// Whether its running requests are counted.
+    fn has_running(&self) -> bool {
+        self.max_parallel.is_some() || self.budget.is_some() || self.counted(self.reserved) > 0
     }
 }
 
@@ -65,6 +72,8 @@ pub enum Limit {
     Requests,
     /// Tokens per minute.
     Tokens,
+    /// Tokens per minute, with what running requests may still take.
+    Reserved,
     /// Concurrent requests.
     Parallel,
     /// The budget.
@@ -145,7 +154,8 @@ impl SharedLimits {
     /// The limit that is reached.
     pub async fn acquire(self: &Arc<Self>, accounts: Vec<Account>, cost: u64) -> Result<Lease, Refused> {
         let number = self.leases.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{}-{number}|{cost}", self.process);
+        let reserved = accounts.iter().map(|a| a.counted(a.reserved)).max().unwrap_or(0);
+        let name = format!("{}-{number}|{reserved}|{cost}", self.process);
         // If this future is dropped, the lease is released, whether it was counted or not.
         let limits = Arc::clone(self);
         let mut lease = Lease { limits, name, accounts, second: Some(0), tokens: Some(0), cost: 0 };
@@ -154,7 +164,7 @@ impl SharedLimits {
             let limit = |n: Option<u64>| n.map_or("-1".into(), |n| n.to_string());
             args.extend([limit(a.rpm), limit(a.tpm), limit(a.max_parallel), limit(a.budget.map(|b| b.0))]);
             args.extend([a.counted(a.tokens).to_string(), u8::from(a.whole).to_string()]);
-            args.push(a.budget.map_or(0, |b| b.1).to_string());
+            args.extend([a.budget.map_or(0, |b| b.1).to_string(), u8::from(a.has_running()).to_string()]);
         }
         let answer: Result<(u64, u64, u64, u64), Failed> =
             self.redis.eval(ACQUIRE, &lease.keys(), &args).await;
@@ -170,6 +180,7 @@ impl SharedLimits {
                     0 => Limit::Requests,
                     1 => Limit::Tokens,
                     2 => Limit::Parallel,
+                    4 => Limit::Reserved,
                     _ => Limit::Budget,
                 };
                 Err(Refused { account: usize::try_from(account).unwrap_or(0), limit, retry_after_s })
@@ -282,8 +293,7 @@ impl Lease {
     }
 
     fn sets(&self) -> impl Iterator<Item = String> {
-        let counted = |a: &&Account| a.max_parallel.is_some() || a.budget.is_some();
-        self.accounts.iter().filter(counted).map(running_set)
+        self.accounts.iter().filter(|a| a.has_running()).map(running_set)
     }
 
     /// It is renewed until it is dropped.

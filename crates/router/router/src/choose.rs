@@ -22,6 +22,8 @@ pub struct DeploymentSpec {
     pub limits: Limits,
     /// Maximum prompt in tokens.
     pub window_tokens: Option<u64>,
+    /// Maximum answer in tokens.
+    pub output_tokens: Option<u64>,
     /// Price of a prompt token and an answer token together; 0 for local models.
     pub cost: Option<f64>,
 }
@@ -92,6 +94,11 @@ pub enum Ineligible {
         /// The limit.
         limit: u64,
     },
+    /// It would exceed them if running requests took what they may take.
+    Reserved {
+        /// The limit.
+        limit: u64,
+    },
     /// The prompt exceeds its context.
     ContextWindow {
         /// Tokens of the prompt, or a lower bound if it was not counted.
@@ -119,6 +126,7 @@ impl Ineligible {
                 | Self::Parallel { .. }
                 | Self::Rpm { .. }
                 | Self::Tpm { .. }
+                | Self::Reserved { .. }
         )
     }
 
@@ -132,6 +140,9 @@ impl Ineligible {
             Self::Parallel { limit } => format!("at its limit of {limit} concurrent requests"),
             Self::Rpm { limit } => format!("at its limit of {limit} requests a minute"),
             Self::Tpm { limit } => format!("at its limit of {limit} tokens a minute"),
+            Self::Reserved { limit } => {
+                format!("running requests may take the rest of its limit of {limit} tokens a minute")
+            }
             Self::ContextWindow { tokens, window } => {
                 format!("the prompt of at least {tokens} tokens exceeds its context of {window}")
             }
@@ -187,9 +198,12 @@ pub fn choose(
         }
         Strategy::UsageBased => {
             let limited = all.iter().all(|c| c.terms.limits.tpm.is_some());
-            let used = |c: &Candidate<'_>| match c.terms.limits.tpm {
-                Some(most) if limited => c.live.tokens as f64 / most.max(1) as f64,
-                _ => c.live.tokens as f64,
+            let used = |c: &Candidate<'_>| {
+                let used = c.live.tokens.saturating_add(c.live.reserved) as f64;
+                match c.terms.limits.tpm {
+                    Some(most) if limited => used / most.max(1) as f64,
+                    _ => used,
+                }
             };
             (lowest(&all, &weights, rng, 0.0, used), "usage")
         }
@@ -235,8 +249,13 @@ pub fn unfit(c: &Candidate<'_>, demand: &Requirements<'_>) -> Option<Ineligible>
         return Some(Ineligible::Rpm { limit });
     }
     let tokens = c.prompt_tokens.unwrap_or(0).max(demand.tokens);
-    let over = |most: &u64| over_tokens(c.live.tokens, tokens, *most) || elsewhere(LimitKind::Tpm);
-    limits.tpm.filter(over).map(|limit| Ineligible::Tpm { limit })
+    let limit = limits.tpm?;
+    if over_tokens(c.live.tokens, tokens, limit) || elsewhere(LimitKind::Tpm) {
+        return Some(Ineligible::Tpm { limit });
+    }
+    let with_reserved = c.live.tokens.saturating_add(c.live.reserved);
+    let is_reserved = over_tokens(with_reserved, tokens, limit) || elsewhere(LimitKind::Reserved);
+    is_reserved.then_some(Ineligible::Reserved { limit })
 }
 
 /// The weights of a group's deployments.

@@ -15,11 +15,12 @@ use crate::attempt::{AttemptError, OpenAnswer, too_late};
 use crate::choose::{Candidate, Ineligible, Pick, Requirements, choose, unfit};
 use crate::confidence::Meter;
 use crate::failure::{Failure, FailureKind, is_of_the_request};
+use crate::limit::ExpectedTokens;
 use crate::prefix::{BLOCK_TOKENS, blocks};
 use crate::request::Call;
 use crate::retry::{Next, RetryState};
 use crate::shadow::{CopyGuard, Shadows};
-use crate::size::{Size, prefix};
+use crate::size::{Size, answer_tokens, prefix};
 use crate::state::{Others, Permit};
 use crate::table::{Deployment, Group, Resolved, Table};
 use crate::tags;
@@ -309,7 +310,7 @@ impl<T: Target> Job<T> {
                         tokio::task::yield_now().await;
                         continue;
                     };
-                    let tokens = self.tokens_at(d);
+                    let tokens = self.expected_tokens(d);
                     let Some(permit) = admitted(table, d, permit, tokens).await else { continue };
                     queued.admitted();
                     retries.trying(d.terms.order);
@@ -340,14 +341,17 @@ impl<T: Target> Job<T> {
         }
     }
 
-    /// Tokens of the prompt at this deployment, counted or estimated.
-    fn tokens_at(&self, d: &Deployment<T>) -> u64 {
-        self.counts.get(d.id()).copied().unwrap_or(self.size.tokens())
+    /// The tokens that the request may take at this deployment.
+    fn expected_tokens(&self, d: &Deployment<T>) -> ExpectedTokens {
+        let prompt = self.counts.get(d.id()).copied().unwrap_or(self.size.tokens());
+        let is_limited = d.terms.limits.tpm.is_some();
+        let answer = if is_limited { answer_tokens(&self.request, d.terms.output_tokens) } else { 0 };
+        ExpectedTokens { prompt, answer }
     }
 
     /// A permit of a deployment, if it is within its limits.
     fn admit(&self, group: &Group<T>, name: &str, d: &Deployment<T>) -> Option<Permit> {
-        d.state.admit_for(group.model(name), &d.terms.limits, self.tokens_at(d), Instant::now())
+        d.state.admit_for(group.model(name), &d.terms.limits, self.expected_tokens(d), Instant::now())
     }
 
     /// How often a failed deployment may be retried.

@@ -56,7 +56,7 @@ mod usage;
 mod window;
 
 pub use failure::{Failure, FailureKind, from_api};
-pub use limit::{Exhausted, LimitKind, SharedPermit};
+pub use limit::{Exhausted, ExpectedTokens, LimitKind, SharedPermit};
 pub use octet_upstream::{AnswerMemory, Dialect, Passed, Upload};
 pub use policy::{Cooldown, Fallbacks, Policy, Retries};
 pub use remote::Remote;

@@ -10,8 +10,19 @@ pub enum LimitKind {
     Rpm,
     /// Tokens per minute.
     Tpm,
+    /// Tokens per minute, with what running requests may still take.
+    Reserved,
     /// Concurrent requests.
     Parallel,
+}
+
+/// The tokens that a request may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ExpectedTokens {
+    /// Of its prompt, about.
+    pub prompt: u64,
+    /// Of its answers, at most. Reserved as long as it runs.
+    pub answer: u64,
 }
 
 /// All processes together have reached a limit.

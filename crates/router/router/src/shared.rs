@@ -6,7 +6,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use crate::limit::{Exhausted, SharedPermit};
+use crate::limit::{Exhausted, ExpectedTokens, SharedPermit};
 use crate::state::Limits;
 
 /// The result of [`Shared::acquire`]; nothing if the other processes cannot be asked.
@@ -14,12 +14,12 @@ pub type Acquired = Result<Option<Box<dyn SharedPermit>>, Exhausted>;
 
 /// What the other processes know.
 pub trait Shared: Debug + Send + Sync {
-    /// Counts a request of about `tokens` at a deployment.
+    /// Counts a request at a deployment.
     fn acquire<'a>(
         &'a self,
         deployment: &'a str,
         limits: &'a Limits,
-        tokens: u64,
+        tokens: ExpectedTokens,
     ) -> Pin<Box<dyn Future<Output = Acquired> + Send + 'a>>;
 
     /// A deployment, or one of its models, is in cooldown.

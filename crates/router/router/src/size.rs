@@ -59,6 +59,20 @@ pub fn answers(request: &GenerateRequest) -> u64 {
     u64::from(request.n.max(1)).saturating_mul(prompts)
 }
 
+/// Assumed tokens of an answer without a limit.
+const ANSWER_GUESS: u64 = 1024;
+
+/// Upper bound of the tokens of all answers, of a model that gives at most `most` for each: what the request allows, or a guess.
+pub fn answer_tokens(request: &GenerateRequest, most: Option<u64>) -> u64 {
+    // Embeddings and the like have no prompt here, and no answer in tokens.
+    if matches!(&request.input, Input::Completion(c) if c.prompts.is_empty()) {
+        return 0;
+    }
+    let asked = request.max_tokens.map(u64::from);
+    let each = asked.into_iter().chain(most).min().unwrap_or(ANSWER_GUESS);
+    each.saturating_mul(answers(request))
+}
+
 fn message_bytes(message: &Message) -> usize {
     let content: usize = message.content.iter().filter_map(text).map(str::len).sum();
     let reasoning: usize = message

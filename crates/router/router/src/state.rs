@@ -10,10 +10,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::failure::{ALL_KINDS, Failure, FailureKind};
-use crate::limit::{Exhausted, LimitKind, SharedPermit};
+use crate::limit::{Exhausted, ExpectedTokens, LimitKind, SharedPermit};
 use crate::policy::Cooldown;
 use crate::prefix::SentBlocks;
-use crate::window::{Average, Window};
+use crate::window::{Average, TOKENS_MAX, Window};
 
 /// Limits of a deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -70,6 +70,8 @@ pub struct DeploymentStatus {
     pub requests: u32,
     /// Their tokens.
     pub tokens: u64,
+    /// Further tokens that running requests may take.
+    pub reserved: u64,
     /// Average time to the first event of a stream, in seconds.
     pub first_s: Option<f64>,
     /// Average time per token of a complete answer, in seconds.
@@ -90,6 +92,8 @@ struct Cooling {
 #[derive(Debug)]
 struct Inner {
     in_flight: u32,
+    /// Tokens of answers that running requests may take.
+    reserved: u64,
     window: Window,
     first: Average,
     per_token: Average,
@@ -124,6 +128,7 @@ impl State {
         Self {
             inner: Mutex::new(Inner {
                 in_flight: 0,
+                reserved: 0,
                 window: Window::new(Instant::now()),
                 first: Average::default(),
                 per_token: Average::default(),
@@ -194,6 +199,7 @@ impl State {
             in_flight: inner.in_flight,
             requests: counts.requests,
             tokens: counts.tokens,
+            reserved: inner.reserved,
             first_s: inner.first.get(latency_ttl, now),
             per_token_s: inner.per_token.get(latency_ttl, now),
             has_answered: inner.has_answered,
@@ -206,7 +212,7 @@ impl State {
         self: &Arc<Self>,
         model: Option<&str>,
         limits: &Limits,
-        tokens: u64,
+        tokens: ExpectedTokens,
         now: Instant,
     ) -> Option<Permit> {
         let Some(state) = self.model(model) else { return self.admit(limits, tokens, now) };
@@ -216,13 +222,16 @@ impl State {
         Some(permit)
     }
 
-    /// A permit for one request of about `tokens`; `None` if the capacity was used since the choice.
-    pub fn admit(self: &Arc<Self>, limits: &Limits, tokens: u64, now: Instant) -> Option<Permit> {
+    /// A permit for one request; `None` if the capacity was used since the choice.
+    pub fn admit(self: &Arc<Self>, limits: &Limits, tokens: ExpectedTokens, now: Instant) -> Option<Permit> {
+        let ExpectedTokens { prompt, answer } = tokens;
         let mut inner = self.lock();
         let counts = *inner.window.at(now);
         let full = limits.max_parallel.is_some_and(|most| inner.in_flight >= most)
             || limits.rpm.is_some_and(|most| u64::from(counts.requests) >= most)
-            || limits.tpm.is_some_and(|most| over_tokens(counts.tokens, tokens, most));
+            || limits
+                .tpm
+                .is_some_and(|most| over_tokens(counts.tokens.saturating_add(inner.reserved), prompt, most));
         if full {
             return None;
         }
@@ -235,9 +244,20 @@ impl State {
             cooling.on_trial = true;
         }
         inner.in_flight += 1;
-        let second = inner.window.sent(now, tokens);
+        let reserved = answer.min(TOKENS_MAX);
+        inner.reserved += reserved;
+        let second = inner.window.sent(now, prompt);
         let state = Arc::clone(self);
-        Some(Permit { state, of_model: None, shared: None, trial, second, guess: tokens, began: now })
+        Some(Permit {
+            state,
+            of_model: None,
+            shared: None,
+            trial,
+            second,
+            guess: prompt,
+            reserved,
+            began: now,
+        })
     }
 
     /// Releases the cooldown of one of its models.
@@ -305,7 +325,7 @@ impl State {
     }
 }
 
-/// Whether a request of about `tokens` exceeds the limit, given `used`. A request larger than the limit is allowed if nothing else ran in
+/// Whether a prompt of about `tokens` exceeds the limit, given what was used, and what running requests may still use. A request larger than the limit is allowed if nothing else ran in
 /// the minute: otherwise it would wait forever.
 pub fn over_tokens(used: u64, tokens: u64, most: u64) -> bool {
     used > 0 && used.saturating_add(tokens) > most
@@ -385,6 +405,8 @@ pub struct Permit {
     trial: bool,
     second: u64,
     guess: u64,
+    /// Tokens of its answer.
+    reserved: u64,
     began: Instant,
 }
 
@@ -468,6 +490,7 @@ impl Permit {
                     trial: false,
                     second,
                     guess: 0,
+                    reserved: 0,
                     began: self.began,
                 }
             }
@@ -517,6 +540,7 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let mut inner = self.state.lock();
         inner.in_flight -= 1;
+        inner.reserved -= self.reserved;
         // A trial without a result: the next request is the trial.
         if self.trial
             && let Some(cooling) = &mut inner.cooling

@@ -54,6 +54,7 @@ impl<T: Target> Deployment<T> {
                 weight: d.weight,
                 limits: Limits { rpm: d.rpm, tpm: d.tpm, max_parallel: d.max_parallel_requests },
                 window_tokens: target.window_tokens().or(d.info.max_input_tokens),
+                output_tokens: d.info.max_output_tokens,
                 cost: priced.or(ours.then_some(0.0)),
             },
             timeout: d.timeout,

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::choose::Ineligible;
 use crate::failure::{Failure, FailureKind};
+use crate::limit::ExpectedTokens;
 use crate::state::{Limits, Permit};
 use crate::table::{Deployment, Group, Table};
 
@@ -89,7 +90,7 @@ pub fn wait_until<T>(
     now: Instant,
 ) -> Option<Instant> {
     // Running requests end at an unknown time.
-    if reasons.iter().any(|r| matches!(r, Ineligible::Parallel { .. })) {
+    if reasons.iter().any(|r| matches!(r, Ineligible::Parallel { .. } | Ineligible::Reserved { .. })) {
         // Those of other processes are asked for again soon.
         let again = group.deployments.iter().filter_map(|d| d.state.exhausted_until(now)).min();
         return Some(again.map_or(deadline, |again| again.min(deadline)));
@@ -136,7 +137,7 @@ pub(crate) async fn admitted<T>(
     table: &Table<T>,
     d: &Deployment<T>,
     mut permit: Permit,
-    tokens: u64,
+    tokens: ExpectedTokens,
 ) -> Option<Permit> {
     let Some(shared) = table.shared.as_ref().filter(|_| d.terms.limits != Limits::default()) else {
         return Some(permit);

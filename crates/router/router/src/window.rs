@@ -9,7 +9,7 @@ use crate::failure::{FailureKind, KINDS};
 /// Length of the window in whole seconds: it covers any 60 consecutive seconds.
 const SECONDS: usize = 61;
 /// Maximum tokens of a request: providers' counts are not trusted, and sums must not overflow.
-const TOKENS_MAX: u64 = 1 << 32;
+pub const TOKENS_MAX: u64 = 1 << 32;
 
 /// Counts over some time.
 #[derive(Debug, Clone, Copy, Default)]

@@ -121,6 +121,7 @@ impl Replicas {
                 in_flight: (self.busy[i] + self.waiting[i].len()) as u32,
                 requests: 0,
                 tokens: 0,
+                reserved: 0,
                 first_s: None,
                 per_token_s: None,
                 elsewhere: None,

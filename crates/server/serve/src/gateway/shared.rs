@@ -9,7 +9,7 @@ use octet_cache::{Account, Lease, Limit, Refused, SharedLimits};
 use octet_config::Config;
 use octet_keys::{Limited, Options, Refusal, Store, Usd};
 use octet_router::state::Limits;
-use octet_router::{Acquired, Exhausted, LimitKind, Shared, SharedPermit};
+use octet_router::{Acquired, Exhausted, ExpectedTokens, LimitKind, Shared, SharedPermit};
 
 use super::Gateway;
 use crate::models::BoxError;
@@ -85,7 +85,7 @@ impl Shared for Deployments {
         &'a self,
         deployment: &'a str,
         limits: &'a Limits,
-        tokens: u64,
+        tokens: ExpectedTokens,
     ) -> Pin<Box<dyn Future<Output = Acquired> + Send + 'a>> {
         let account = Account {
             name: format!("deployment:{deployment}"),
@@ -93,7 +93,8 @@ impl Shared for Deployments {
             tpm: limits.tpm,
             max_parallel: limits.max_parallel.map(u64::from),
             budget: None,
-            tokens,
+            tokens: tokens.prompt,
+            reserved: tokens.answer,
             whole: true,
         };
         Box::pin(async move {
@@ -103,6 +104,7 @@ impl Shared for Deployments {
                     let limit = match limit {
                         Limit::Requests => LimitKind::Rpm,
                         Limit::Tokens => LimitKind::Tpm,
+                        Limit::Reserved => LimitKind::Reserved,
                         Limit::Parallel | Limit::Budget => LimitKind::Parallel,
                     };
                     Err(Exhausted { limit, retry_after: Duration::from_secs(retry_after_s) })
@@ -125,6 +127,7 @@ pub fn account(limited: &Limited) -> Account {
         max_parallel: limited.max_parallel,
         budget: limited.budget.map(|budget| (millionths(budget.limit), millionths(budget.spent))),
         tokens: limited.tokens,
+        reserved: 0,
         whole: false,
     }
 }
@@ -139,7 +142,7 @@ pub fn refusal(limited: &Limited, refused: Refused) -> Refusal {
     let retry_after_s = refused.retry_after_s.max(1);
     let refusal = match refused.limit {
         Limit::Requests => Refusal::Requests { limit: limited.rpm.unwrap_or(0), retry_after_s },
-        Limit::Tokens => Refusal::Tokens { limit: limited.tpm.unwrap_or(0), retry_after_s },
+        Limit::Tokens | Limit::Reserved => Refusal::Tokens { limit: limited.tpm.unwrap_or(0), retry_after_s },
         Limit::Parallel => Refusal::Parallel { limit: limited.max_parallel.unwrap_or(0) },
         Limit::Budget => {
             let (limit, spent, resets) =

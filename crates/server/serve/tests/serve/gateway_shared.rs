@@ -204,8 +204,9 @@ async fn a_budget_holds_for_all_routers_together() {
     let up = Upstream::saying("Hi").await;
     // An answer has 9 tokens, and costs 0.009.
     let models = format!(
-        "- {{model_name: m, litellm_params: {{model: hosted_vllm/x, api_base: '{}/v1', input_cost_per_token: 0.001, output_cost_per_token: 0.001}}}}",
-        up.base
+        "- {{model_name: m, litellm_params: {{model: hosted_vllm/x, api_base: '{base}/v1', input_cost_per_token: 0.001, output_cost_per_token: 0.001}}}}
+- {{model_name: free, litellm_params: {{model: hosted_vllm/y, api_base: '{base}/v1', input_cost_per_token: 0, output_cost_per_token: 0}}}}",
+        base = up.base
     );
     let Some(fleet) = Fleet::start(&models).await else { return };
     let budget = octet_keys::budget(0.05, None).expect("a budget");
@@ -235,4 +236,51 @@ async fn a_budget_holds_for_all_routers_together() {
         assert_eq!(send(i).await, 429);
     }
     assert_eq!(up.seen().len(), 6);
+    assert_eq!(fleet.ask(&key, "free", 6).await, counts(&[(200, 6)]));
+}
+
+/// A deployment's tokens a minute, with what running requests at all routers may still take.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_are_reserved_for_all_routers_together() {
+    let (open, gate) = watch::channel(false);
+    let up = Upstream::start(move |seen| {
+        let mut steps = vec![Step::Wait(gate.clone())];
+        steps.extend(says(seen, "Hi"));
+        steps
+    })
+    .await;
+    let spare = Upstream::saying("Hi").await;
+    let models = format!(
+        "- {{model_name: m, litellm_params: {{model: hosted_vllm/x, api_base: '{}/v1', tpm: 100}}}}
+- {{model_name: spare, litellm_params: {{model: hosted_vllm/y, api_base: '{}/v1'}}}}
+litellm_settings: {{fallbacks: [{{m: [spare]}}]}}",
+        up.base, spare.base
+    );
+    let Some(fleet) = Fleet::start(&models).await else { return };
+    let fleet = Arc::new(fleet);
+    let send = |router: usize| {
+        let fleet = Arc::clone(&fleet);
+        tokio::spawn(async move {
+            let body = with(&chat("Hello"), json!({"model": "m", "max_tokens": 60}));
+            let request = fleet.routers[router].request(CHAT, &body).bearer_auth(MASTER);
+            read(request.send().await.expect("an answer")).await.0
+        })
+    };
+    // The second begins when 40 tokens are left, and may take more.
+    let running = [send(0), send(1)];
+    fleet.routers[0].until("both are sent", || up.seen().len() == 2).await;
+    for router in 0..3 {
+        assert_eq!(send(router).await.expect("no panic"), 200);
+    }
+    assert_eq!((up.seen().len(), spare.seen().len()), (2, 3));
+    open.send(true).expect("the provider waits");
+    for request in running {
+        assert_eq!(request.await.expect("no panic"), 200);
+    }
+    // They took 9 tokens each.
+    let began = std::time::Instant::now();
+    while up.seen().len() == 2 {
+        assert!(began.elapsed() < PATIENCE);
+        assert_eq!(send(2).await.expect("no panic"), 200);
+    }
 }
