@@ -47,6 +47,11 @@ CONFIG = """model_list:
       {{model: bedrock/converse/nova, aws_access_key_id: AKID, aws_secret_access_key: s, aws_region_name: us-east-1, aws_bedrock_runtime_endpoint: "{root}"}}
   - {{model_name: keyless, litellm_params: {{model: groq/m, api_key: os.environ/NOT_SET_ANYWHERE}}}}
   - {{model_name: thinker, litellm_params: {{model: openai/responses/reasons, api_base: "{base}", api_key: k}}}}
+  - {{model_name: alone, litellm_params: {{model: openai/limited-once, api_base: "{base}", api_key: k, num_retries: 0}}}}
+  - {{model_name: mocked, litellm_params: {{model: openai/nothing, api_base: "{base}", api_key: k, mock_response: Mocked}}}}
+  - {{model_name: reasoner, litellm_params: {{model: openai/gpt-5-mini, api_base: "{base}", api_key: k, drop_params: true}}}}
+  - {{model_name: priced, litellm_params: {{model: openai/ok, api_base: "{base}", api_key: k, input_cost_per_token: 1, output_cost_per_token: 1}}}}
+  - {{model_name: free, litellm_params: {{model: openai/ok, api_base: "{base}", api_key: k, input_cost_per_token: 0, output_cost_per_token: 0}}}}
   - {{model_name: "any/*", litellm_params: {{model: "openai/*", api_base: "{base}", api_key: k}}}}
 router_settings:
   num_retries: 2
@@ -108,7 +113,9 @@ class Mock(http.server.BaseHTTPRequestHandler):
             time.sleep(HANG_S)
         if model.startswith("fail") or (model == "flaky" and Mock.asked[model] == 1):
             return self.error(500, "broken")
-        if model.startswith("limited"):
+        if model == "limited-once" and Mock.asked[model] == 1:
+            return self.error(429, "rate_limit_exceeded")
+        if model.startswith("limited") and model != "limited-once":
             return self.error(429, "rate_limit_exceeded", headers=[("retry-after", "20")])
         if model == "bad":
             return self.error(400, "invalid")
@@ -223,6 +230,18 @@ def case_slow(p):
     return f"{status}; asked {Mock.asked['hang']} times" + (", within 5 s" if time.time() - began < 5 else "")
 
 
+def case_alone(p):
+    first, second = p.ask("alone")[0], p.ask("alone")
+    return f"{first}, then {plain(*second)}"
+
+
+def case_reasoner(p):
+    status, _ = p.ask("reasoner", temperature=0.3, max_tokens=50)
+    sent = Mock.bodies.get("gpt-5-mini", {})
+    names = ["temperature", "max_tokens", "max_completion_tokens"]
+    return f"{status}; {', '.join(f'{name}: {sent[name]}' for name in names if name in sent) or 'neither'}"
+
+
 def case_limit(p):
     return ", ".join(str(p.ask("twice")[0]) for _ in range(3))
 
@@ -248,6 +267,9 @@ CASES = [
     ("429 for one model of a wildcard, then another model", case_wildcard),
     ("`timeout: 1` and a provider that takes 6 s, `num_retries: 2`", case_slow),
     ("three requests at `rpm: 2`", case_limit),
+    ("a 429 of a group's only deployment, then the same again", lambda p: case_alone(p)),
+    ("`mock_response: Mocked`", lambda p: shows("nothing")(p, "mocked")),
+    ("`temperature: 0.3` and `max_tokens: 50` for gpt-5-mini, `drop_params`: what the provider gets", lambda p: case_reasoner(p)),
     ("a stream that is cut after one piece", case_cut),
     ("a model of Bedrock (`converse`)", lambda p: shows("nova, signed")(p, "bedrock")),
     ("a model whose key is not set", lambda p: plain(*p.ask("keyless"))),
@@ -264,6 +286,8 @@ CASES = [
     ("`cache: {ttl: 1}`, again after 1.5 s", lambda p: case_cache_ttl(p)),
     ("four requests: `no-store`, `use-cache`, `no-cache`, `use-cache`", lambda p: case_cache_refused(p)),
     ("a key for one model; its alias a second time", lambda p: case_key(p)),
+    ("a key's budget is spent: the same model, then one with prices of 0", lambda p: case_free(p)),
+    ("the same for a user's budget", lambda p: case_free(p, of_user=True)),
     ("a user with `rpm_limit: 2` and two keys: three requests", lambda p: case_user(p)),
     ("a team with `rpm_limit: 2`, one model and two keys", lambda p: case_team(p)),
     ("a key, blocked, unblocked, its team blocked, unblocked", lambda p: case_block(p)),
@@ -348,6 +372,19 @@ def case_user(p):
     user = manage(p, "/user/new", user_id="ann", rpm_limit=2)[1]
     second = manage(p, "/key/generate", user_id="ann")[1]["key"]
     return ", ".join(str(held(p, key)) for key in (user["key"], second, second))
+
+
+@managed
+def case_free(p, of_user=False):
+    # A request costs $5.
+    path, budget = ("/user/new" if of_user else "/key/generate"), {"max_budget": 1}
+    key = manage(p, path, **budget)[1]["key"]
+    out = [held(p, key, "priced")]
+    # What was spent may be counted a little later.
+    until = time.time() + 30
+    while (status := held(p, key, "priced")) == 200 and time.time() < until:
+        time.sleep(0.5)
+    return ", ".join(map(str, [*out, status, held(p, key, "free")]))
 
 
 @managed
