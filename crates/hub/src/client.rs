@@ -21,7 +21,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioExecutor;
-use rustls::ClientConfig;
+use octet_tls::rustls::ClientConfig;
 use thiserror::Error;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
@@ -284,7 +284,7 @@ fn failure(e: &(dyn StdError + 'static)) -> Failure {
     let why = innermost(e);
     let of_tunnel =
         |e: &(dyn StdError + 'static)| e.to_string().strip_prefix("tunnel error: ").map(str::to_string);
-    if causes(e).any(|e| e.is::<rustls::Error>()) {
+    if causes(e).any(|e| e.is::<octet_tls::rustls::Error>()) {
         return Failure::Tls(why);
     }
     if causes(e).any(|e| e.to_string() == "dns error") {

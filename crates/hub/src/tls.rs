@@ -3,12 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
-use rustls_platform_verifier::BuilderVerifierExt;
+use octet_tls::Trust;
+use octet_tls::rustls::pki_types::CertificateDer;
+use octet_tls::rustls::pki_types::pem::PemObject;
+use octet_tls::rustls::{ClientConfig, RootCertStore};
 
 use crate::error::Error;
 
@@ -24,20 +22,15 @@ pub(crate) enum Tls {
 
 /// The TLS configuration for `tls`; `cert` is pip's setting.
 pub(crate) fn config(tls: Tls, cert: Option<&Path>) -> Result<Arc<ClientConfig>, Error> {
-    let failed =
-        |e: rustls::Error| Error::Setting { setting: "TLS".into(), what: format!("cannot be set up: {e}") };
-    let provider = Arc::new(ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
-    let builder = builder.with_safe_default_protocol_versions().map_err(failed)?;
-    let builder = match (tls, cert) {
-        (Tls::None, _) => builder.with_root_certificates(RootCertStore::empty()),
-        (Tls::Unchecked, _) => {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider)))
-        }
-        (Tls::PipCert, Some(path)) => builder.with_root_certificates(certificates(path)?),
-        (Tls::PipCert | Tls::System, _) => builder.with_platform_verifier().map_err(failed)?,
+    let trust = match (tls, cert) {
+        (Tls::None, _) => Trust::Only(RootCertStore::empty()),
+        (Tls::Unchecked, _) => Trust::Anybody,
+        (Tls::PipCert, Some(path)) => Trust::Only(certificates(path)?),
+        (Tls::PipCert | Tls::System, _) => Trust::System,
     };
-    Ok(Arc::new(builder.with_no_client_auth()))
+    let config = octet_tls::client(trust)
+        .map_err(|e| Error::Setting { setting: "TLS".into(), what: format!("cannot be set up: {e}") })?;
+    Ok(Arc::new(config))
 }
 
 fn certificates(path: &Path) -> Result<RootCertStore, Error> {
@@ -51,43 +44,4 @@ fn certificates(path: &Path) -> Result<RootCertStore, Error> {
         });
     }
     Ok(roots)
-}
-
-/// Accepts any certificate: for pip's `trusted-host` hosts.
-#[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }

@@ -74,12 +74,12 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("synth", &["weights"]),
     ("quantize", &["weights"]),
     ("router", &["api", "config", "upstream"]),
-    ("upstream", &["api", "config"]),
-    ("hub", &[]),
+    ("upstream", &["api", "config", "tls"]),
+    ("hub", &["tls"]),
     ("images", &[]),
     ("parser", &[]),
-    ("keys", &[]),
-    ("mcp", &[]),
+    ("keys", &["tls"]),
+    ("mcp", &["tls"]),
     ("conversations", &[]),
     ("process", &["config"]),
     ("grammar", &["parser"]),
@@ -128,9 +128,11 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "router",
             "mcp",
             "conversations",
+            "tls",
         ],
     ),
     ("testkit", &[]),
+    ("tls", &[]),
 ];
 
 /// Files that may read the environment (tests aside).

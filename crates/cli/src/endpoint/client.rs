@@ -15,8 +15,8 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error as SendError};
 use hyper_util::rt::TokioExecutor;
-use rustls::{ClientConfig, RootCertStore, crypto::ring};
-use rustls_platform_verifier::BuilderVerifierExt as _;
+use octet_tls::Trust;
+use octet_tls::rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 use url::Url;
 
@@ -205,12 +205,8 @@ fn cause(e: &(dyn Error + 'static)) -> String {
 
 /// The TLS configuration. Plain HTTP needs no certificates, which a small container may not have.
 fn tls(url: &Url) -> anyhow::Result<ClientConfig> {
-    let provider = Arc::new(ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    Ok(match url.scheme() {
-        "http" => builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth(),
-        _ => builder.with_platform_verifier()?.with_no_client_auth(),
-    })
+    let is_plain = url.scheme() == "http";
+    Ok(octet_tls::client(if is_plain { Trust::Only(RootCertStore::empty()) } else { Trust::System })?)
 }
 
 /// The next chunk of a response.

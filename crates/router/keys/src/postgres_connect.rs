@@ -1,14 +1,9 @@
 //! Connections to PostgreSQL: the address as in libpq and LiteLLM, TLS by `sslmode`. Used by `postgres` and `litellm`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use octet_tls::Trust;
 use postgres::{Client, NoTls};
-use rustls::ClientConfig;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::CryptoProvider;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls_platform_verifier::BuilderVerifierExt;
 use tokio_postgres::Config;
 use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -114,7 +109,9 @@ impl Place {
         if self.config.get_ssl_mode() == SslMode::Disable {
             return Ok(None);
         }
-        let tls = tls(self.verifies)
+        // As libpq does with `sslmode=prefer` and `require`.
+        let trust = if self.verifies { Trust::System } else { Trust::Anybody };
+        let tls = octet_tls::client(trust)
             .map_err(|e| Error::Database { place: self.shown.clone(), what: format!("no TLS: {e}") })?;
         Ok(Some(MakeRustlsConnect::new(tls)))
     }
@@ -155,56 +152,6 @@ pub(crate) async fn connect_async(place: &Place) -> Result<tokio_postgres::Clien
 /// Runs a connection until it is closed; errors reach who uses it.
 fn drive(connection: impl Future<Output = Result<(), tokio_postgres::Error>> + Send + 'static) {
     drop(tokio::spawn(connection));
-}
-
-fn tls(verifies: bool) -> Result<ClientConfig, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder =
-        ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
-    if verifies {
-        return Ok(builder.with_platform_verifier()?.with_no_client_auth());
-    }
-    let any = Arc::new(AnyCertificate(provider));
-    Ok(builder.dangerous().with_custom_certificate_verifier(any).with_no_client_auth())
-}
-
-/// Accepts any certificate, as libpq does with `sslmode=prefer` and `require`: the connection is encrypted, and the server is not known.
-#[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &rustls::DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &rustls::DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 #[cfg(test)]

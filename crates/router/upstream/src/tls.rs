@@ -11,8 +11,8 @@ use std::time::Duration;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
-use rustls::ClientConfig;
-use rustls_platform_verifier::BuilderVerifierExt;
+use octet_tls::Trust;
+use octet_tls::rustls::{self, ClientConfig};
 
 use crate::connect::{Connector, Limits, connector, pool};
 use crate::upload::Outgoing;
@@ -98,7 +98,5 @@ impl Pools {
 
 /// Settings of TLS: the operating system's certificates are trusted.
 pub(crate) fn config() -> Result<ClientConfig, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    Ok(builder.with_platform_verifier()?.with_no_client_auth())
+    octet_tls::client(Trust::System)
 }

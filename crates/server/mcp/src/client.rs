@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::process::Stdio;
-use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::{HeaderName, HeaderValue};
@@ -11,7 +10,6 @@ use rmcp::service::RunningService;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use rmcp::transport::{StreamableHttpClientTransport, TokioChildProcess};
 use rmcp::{RoleClient, ServiceExt};
-use rustls_platform_verifier::BuilderVerifierExt;
 use serde_json::{Map, Value};
 
 use crate::servers::{Reach, Server};
@@ -102,12 +100,7 @@ async fn http(server: &Server) -> Result<Running, String> {
 
 /// Redirects are refused: they would take the headers to another host.
 fn http_client() -> Result<reqwest::Client, String> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .and_then(|builder| builder.with_platform_verifier())
-        .map_err(|e| format!("TLS: {e}"))?
-        .with_no_client_auth();
+    let tls = octet_tls::client(octet_tls::Trust::System).map_err(|e| format!("TLS: {e}"))?;
     let builder = reqwest::Client::builder().tls_backend_preconfigured(tls).pool_max_idle_per_host(0);
     builder.redirect(reqwest::redirect::Policy::none()).build().map_err(|e| e.to_string())
 }
