@@ -287,7 +287,7 @@ CASES = [
     ("four requests: `no-store`, `use-cache`, `no-cache`, `use-cache`", lambda p: case_cache_refused(p)),
     ("a key for one model; its alias a second time", lambda p: case_key(p)),
     ("a key's budget is spent: the same model, then one with prices of 0", lambda p: case_free(p)),
-    ("the same for a user's budget", lambda p: case_free(p, of_user=True)),
+    ("the same for a user's budget", lambda p: case_free_of_user(p)),
     ("a user with `rpm_limit: 2` and two keys: three requests", lambda p: case_user(p)),
     ("a team with `rpm_limit: 2`, one model and two keys", lambda p: case_team(p)),
     ("a key, blocked, unblocked, its team blocked, unblocked", lambda p: case_block(p)),
@@ -375,10 +375,17 @@ def case_user(p):
 
 
 @managed
-def case_free(p, of_user=False):
+def case_free(p):
+    return after_the_budget(p, manage(p, "/key/generate", max_budget=1)[1]["key"])
+
+
+@managed
+def case_free_of_user(p):
+    return after_the_budget(p, manage(p, "/user/new", max_budget=1)[1]["key"])
+
+
+def after_the_budget(p, key):
     # A request costs $5.
-    path, budget = ("/user/new" if of_user else "/key/generate"), {"max_budget": 1}
-    key = manage(p, path, **budget)[1]["key"]
     out = [held(p, key, "priced")]
     # What was spent may be counted a little later.
     until = time.time() + 30

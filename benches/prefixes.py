@@ -64,8 +64,8 @@ class Replica:
                 data = json.dumps(answer).encode()
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(data) + data)
                 await writer.drain()
-        # It ended, or speaks another protocol: sglang-router tries gRPC first.
-        except (asyncio.IncompleteReadError, ConnectionError, IndexError, ValueError):
+        # The end, or another protocol: sglang-router tries gRPC first.
+        except (asyncio.CancelledError, asyncio.IncompleteReadError, ConnectionError, IndexError, ValueError):
             pass
         finally:
             writer.close()
@@ -131,8 +131,11 @@ def command(args, router, folder):
     return [args.octet, "serve", "--config", config, "--port", str(ROUTER_PORT)]
 
 
-async def ready():
+async def ready(process):
     for _ in range(600):
+        # Then another program would answer at this port.
+        if process.poll() is not None:
+            raise RuntimeError(f"the router has ended with {process.returncode}")
         try:
             if await ask([{"role": "user", "content": "Hi"}]) == 200:
                 return
@@ -148,7 +151,7 @@ async def measure(args, router, seed, instructions):
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(list(map(str, command(args, router, folder))), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            await ready()
+            await ready(process)
             for replica in replicas:
                 replica.requests = replica.hits = replica.blocks = 0
             rng, waits, tasks = random.Random(seed), [], []
@@ -174,7 +177,7 @@ def main():
     p.add_argument("--octet", default=ROOT / "target/release/octet", type=pathlib.Path)
     p.add_argument("--sglang", type=pathlib.Path, help="a Python with sglang-router; without it that one is not measured")
     p.add_argument("--conversations", default=300, type=int)
-    p.add_argument("--scale", default=0.25, type=float, help="of all times; too small a one measures this program's speed")
+    p.add_argument("--scale", default=1.0, type=float, help="of all times; with too small a one this program is too slow, and routers see no load")
     p.add_argument("--rounds", default=1, type=int)
     args = p.parse_args()
     instructions = [text(random.Random(f"instructions {i}"), random.Random(i).randint(2000, 12000)) for i in range(INSTRUCTIONS)]

@@ -139,7 +139,8 @@ proptest! {
             let states = States::default();
             let state = states.get("d");
             let mut running: Vec<(Permit, ExpectedTokens)> = Vec::new();
-            let (mut sent, mut answered): (Vec<(Instant, u64)>, Vec<(Instant, u64)>) = Default::default();
+            let mut sent: Vec<(Instant, u64)> = Vec::new();
+            let mut answered: Vec<(Instant, u64)> = Vec::new();
             for (wait_ms, prompt, answer, end) in steps {
                 advance(Duration::from_millis(wait_ms)).await;
                 let now = Instant::now();
