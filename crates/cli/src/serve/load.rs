@@ -110,6 +110,11 @@ impl Load {
         }
         e.cpu.pin = entry.no_pin.map_or(e.cpu.pin, |no| !no);
         e.cpu.exact = entry.exact.unwrap_or(e.cpu.exact);
+        match entry.no_packed {
+            Some(true) => e.cpu.packed_files = None,
+            Some(false) => e.cpu.packed_files = crate::packed::files(),
+            None => {}
+        }
         e.max_seqs = entry.parallel.unwrap_or(e.max_seqs);
         e.kv_tokens = entry.kv_tokens.or(e.kv_tokens);
         e.snapshot_memory = entry.cache_ram.or(e.snapshot_memory);

@@ -278,6 +278,8 @@ pub struct EngineSettings {
     pub exact: Option<bool>,
     /// `no_memory_check`.
     pub no_memory_check: Option<bool>,
+    /// `no_packed`: keep no packed weights for the next start, and use none.
+    pub no_packed: Option<bool>,
     /// `parallel` (`max_num_seqs`): maximum concurrent requests.
     pub parallel: Option<usize>,
     /// `max_queue`: maximum queued requests.

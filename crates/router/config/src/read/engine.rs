@@ -64,6 +64,7 @@ pub(crate) fn settings(params: &Fields) -> EngineSettings {
         no_pin: params.bool("no_pin"),
         exact: params.bool("exact"),
         no_memory_check: params.bool("no_memory_check"),
+        no_packed: params.bool("no_packed"),
         parallel: params.count("parallel", 1),
         max_queue: params.count("max_queue", 1),
         kv_tokens: params.count("kv_tokens", 1),

@@ -110,6 +110,7 @@ fn other_kinds_of_targets() {
     assert_eq!((e.kv_cache_dtype.as_deref(), e.isa.as_deref()), (Some("f16"), Some("avx2")));
     assert_eq!((e.cache_type_k.as_deref(), e.cache_type_v.as_deref()), (Some("f32"), Some("q8_0")));
     assert_eq!((e.no_pin, e.exact, e.no_memory_check), (Some(true), Some(false), Some(true)));
+    assert_eq!(e.no_packed, Some(true));
     assert_eq!((e.parallel, e.max_queue, e.kv_tokens), (Some(4), Some(64), Some(131_072)));
     assert_eq!((e.cache_ram, e.cache_disk_size), (Some(2 << 30), Some(20 << 30)));
     assert_eq!(e.cache_disk, Some(local.base.join("kv")));

@@ -11,7 +11,7 @@ pub const INTERVAL: Duration = Duration::from_secs(10);
 /// Number of samples in an hour.
 const SAMPLES: usize = 360;
 /// The sampled metrics, by their names in `/metrics`.
-pub const SERIES: [&str; 16] = [
+pub const SERIES: [&str; 22] = [
     "vllm:generation_tokens_total",
     "octet:prompt_tokens_computed_total",
     "vllm:prefix_cache_queries_total",
@@ -28,6 +28,13 @@ pub const SERIES: [&str; 16] = [
     "vllm:spec_decode_num_draft_tokens_total",
     "vllm:spec_decode_num_accepted_tokens_total",
     "process_resident_memory_bytes",
+    // 0 unless experts stay on disk: then `/metrics` has them, too.
+    "octet:expert_hits_total",
+    "octet:expert_guesses_right_total",
+    "octet:expert_misses_total",
+    "octet:expert_reads_total",
+    "octet:expert_read_bytes_total",
+    "octet:expert_read_seconds_total",
 ];
 
 /// One sample: the values of [`SERIES`].

@@ -424,7 +424,7 @@ impl Metrics {
         let stats = loaded.as_ref().map(|l| l.handle.stats()).unwrap_or_default();
         let label = Self::model(&models.name(index));
         let count = |family: &Count| family.get_or_create(&label).get() as f64;
-        let cache = stats.cache;
+        let (cache, store) = (stats.cache, stats.store.unwrap_or_default());
         [
             count(&self.counts.generation_tokens),
             count(&self.counts.computed),
@@ -442,6 +442,12 @@ impl Metrics {
             stats.speculation.drafted as f64,
             stats.speculation.accepted as f64,
             octet_machine::resident().unwrap_or(0) as f64,
+            store.hits as f64,
+            store.guessed as f64,
+            store.misses as f64,
+            store.reads as f64,
+            store.bytes as f64,
+            store.read_ns as f64 / 1e9,
         ]
     }
 

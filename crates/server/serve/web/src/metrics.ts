@@ -109,6 +109,12 @@ export function rate(all: Sample[], name: string): Point[] {
   return ratio(all, name, null);
 }
 
+/** The share of some counters' growth that the first of them has. */
+export function share(all: Sample[], names: string[]): Point[] {
+  const sums = all.map(s => ({ at: s.at, values: { first: s.values[names[0]!] ?? 0, all: names.reduce((sum, name) => sum + (s.values[name] ?? 0), 0) } }));
+  return ratio(sums, "first", "all");
+}
+
 /** How much a counter grows for each step of another; `null` is a second. */
 export function ratio(all: Sample[], name: string, per: string | null): Point[] {
   const out: Point[] = [];

@@ -6,6 +6,7 @@ import test from "node:test";
 import { newId } from "../src/ids.ts";
 import { readExport } from "../src/imports.ts";
 import { finish, take, type Chunk, type Running } from "../src/chunks.ts";
+import { share, type Sample } from "../src/metrics.ts";
 import { curl, pythonValue } from "../src/snippets.ts";
 import { below, children, line, path } from "../src/tree.ts";
 import type { Message } from "../src/types.ts";
@@ -122,6 +123,14 @@ test("every language has every text, with the same values, and the page uses eac
   const sources = readdirSync(folder, { recursive: true, encoding: "utf8" }).filter(f => /\.tsx?$/.test(f)).map(f => readFileSync(new URL(f, folder), "utf8")).join("\n");
   const built = /^(panel|keys|performance|example|settings\.scope)\./;
   for (const key of Object.keys(en)) assert.ok(sources.includes(`"${key}"`) || built.test(key), `nothing uses ${key}`);
+});
+
+test("shares are of what was counted between two samples", () => {
+  const of = (at: number, hits: number, read: number): Sample => ({ at, values: { hits, read } });
+  const all = [of(0, 100, 100), of(1, 130, 110), of(2, 130, 110), of(3, 0, 5), of(4, 1, 8)];
+  // Nothing was counted in the third; at the fourth the server was started anew.
+  assert.deepEqual(share(all, ["hits", "read"]), [{ at: 1, value: 0.75 }, { at: 2, value: 0 }, { at: 4, value: 0.25 }]);
+  assert.deepEqual(share([{ at: 0, values: {} }, { at: 1, values: { hits: 2 } }], ["hits", "read"]), [{ at: 1, value: 1 }]);
 });
 
 test("names are UUIDs of version 4, each another", () => {

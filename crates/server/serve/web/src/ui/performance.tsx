@@ -1,6 +1,6 @@
 // The performance panel: throughput, queue, cache and steps of the last hour, from /metrics.
 import { number, t, type Key } from "../i18n.ts";
-import { failed, gauge, rate, ratio, samples, type Point } from "../metrics.ts";
+import { failed, gauge, rate, ratio, samples, share, type Point } from "../metrics.ts";
 
 const [W, H] = [320, 64];
 const HOUR_MS = 3_600_000;
@@ -29,6 +29,9 @@ function Chart({ name, points, unit, digits = 0, limit = 0 }: { name: Key; point
   );
 }
 
+/** Experts that a step needed: in memory, read ahead in time, and read while it waited. */
+const EXPERTS = ["octet:expert_hits_total", "octet:expert_guesses_right_total", "octet:expert_misses_total"];
+
 const scaled = (points: Point[], by: number) => points.map(p => ({ ...p, value: p.value * by }));
 
 export function Performance() {
@@ -55,6 +58,14 @@ export function Performance() {
           <Chart name="performance.hits" points={scaled(ratio(all, "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"), 100)} unit="%" digits={1} />
           <Chart name="performance.snapshots" points={scaled(gauge(all, "octet:snapshot_bytes"), 2 ** -20)} unit="MiB" digits={1} />
           {has("octet:cache_disk_bytes") && <Chart name="performance.disk" points={scaled(gauge(all, "octet:cache_disk_bytes"), 2 ** -20)} unit="MiB" digits={1} />}
+          {has("octet:expert_misses_total") && (
+            <>
+              <Chart name="performance.expertHits" points={scaled(share(all, EXPERTS), 100)} unit="%" digits={1} />
+              <Chart name="performance.expertMisses" points={ratio(all, "octet:expert_misses_total", "octet:steps")} unit="" digits={1} />
+              <Chart name="performance.expertBytes" points={scaled(rate(all, "octet:expert_read_bytes_total"), 1e-6)} unit="MB/s" />
+              <Chart name="performance.expertRead" points={scaled(ratio(all, "octet:expert_read_seconds_total", "octet:expert_reads_total"), 1000)} unit="ms" digits={2} />
+            </>
+          )}
           <Chart name="performance.step" points={scaled(ratio(all, "octet:step_seconds", "octet:steps"), 1000)} unit="ms" digits={2} />
         </div>
       )}
