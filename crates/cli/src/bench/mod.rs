@@ -366,6 +366,9 @@ fn measure(
         let room = free.into_iter().chain(limit).min();
         options.expert_slots =
             room.filter(|_| !options.exact).and_then(|r| subject.report.expert_slots(all, r));
+        // As in use, if they were kept; a measurement writes none.
+        options.packed_files = crate::packed::files().filter(|_| options.expert_slots.is_some());
+        options.packed_files.iter_mut().for_each(|files| files.least = u64::MAX);
         let bill = subject.report.with_slots(all, options.expert_slots);
         crate::memory::check_within(free, limit, &subject.report, &[bill], context, "smaller -p, -n or -d")?;
     }

@@ -190,40 +190,6 @@ fn synth_writes_the_model_that_bench_makes() {
 }
 
 #[test]
-fn skewed_routers_choose_some_experts_more_often() {
-    let place = Place::new();
-    place.write(
-        "prompts.jsonl",
-        &format!("{{\"text\": \"{}\"}}\n", "t1 t2 t3 t5 t8 t13 t21 t34 t55 ".repeat(9)),
-    );
-    // The share of choices that fall on each layer's most chosen quarter of the experts.
-    let share = |skew: &str| {
-        let args = ["synth", "tiny-qwen3moe", "--expert-skew", skew, "-o", "made.gguf", "--force"];
-        place.octet(&args).ok();
-        let counts =
-            place.octet(&["experts", "made.gguf", "--prompts", "prompts.jsonl", "-t", "1", "--json"]).ok();
-        let counts: Value = serde_json::from_str(&counts.stdout).expect("JSON");
-        let layers = counts["domains"][0]["layers"].as_array().expect("layers");
-        let [mut most, mut all] = [0; 2];
-        for layer in layers {
-            let mut chosen: Vec<u64> =
-                layer.as_array().expect("counts").iter().map(|n| n.as_u64().expect("a count")).collect();
-            chosen.sort_unstable();
-            most += chosen[chosen.len() - chosen.len() / 4..].iter().sum::<u64>();
-            all += chosen.iter().sum::<u64>();
-        }
-        assert!(all > 0, "{counts}");
-        most as f64 / all as f64
-    };
-    let [even, skewed] = [share("0"), share("2")];
-    assert!(skewed > even + 0.1, "{even} and {skewed}");
-    place
-        .octet(&["synth", "tiny-qwen3moe", "--expert-skew", "-1", "-o", "x.gguf"])
-        .fails(2, &["from 0 to 4"]);
-    place.octet(&["synth", "tiny-qwen3moe", "--expert-skew", "5", "-o", "x.gguf"]).fails(2, &["from 0 to 4"]);
-}
-
-#[test]
 fn thread_counts_make_rows() {
     let place = Place::with_model("qwen2", "q8_0");
     let ran = place.octet(&[

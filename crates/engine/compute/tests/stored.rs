@@ -20,8 +20,9 @@ const INNER: usize = 96;
 struct Kept {
     matrices: Vec<Matrix>,
     reads: Arc<AtomicUsize>,
-    /// The read that fails.
+    /// The first read that fails, and how many do.
     fails: Arc<AtomicUsize>,
+    failing: Arc<AtomicUsize>,
 }
 
 impl StoredExperts for Kept {
@@ -37,7 +38,8 @@ impl StoredExperts for Kept {
     }
     fn read(&self, expert: usize, room: &mut [u8]) -> Result<Range<usize>, Error> {
         let read = self.reads.fetch_add(1, SeqCst);
-        if read == self.fails.load(SeqCst) {
+        let first = self.fails.load(SeqCst);
+        if read >= first && read - first < self.failing.load(SeqCst) {
             // as much as a short read leaves
             room[..100].fill(0xff);
             return Err(Error(format!("read {read} fails")));
@@ -111,6 +113,7 @@ struct Layer {
     counts: ExpertCounts,
     reads: Arc<AtomicUsize>,
     fails: Arc<AtomicUsize>,
+    failing: Arc<AtomicUsize>,
     guesses: Option<bool>,
 }
 
@@ -125,6 +128,7 @@ impl Layer {
         };
         let mut cpu = Cpu::new(&options).expect("a CPU");
         let (reads, fails) = (Arc::<AtomicUsize>::default(), Arc::new(AtomicUsize::new(usize::MAX)));
+        let failing = Arc::new(AtomicUsize::new(1));
         let mut all = |rows, cols| {
             let matrices: Vec<Matrix> = (0..EXPERTS).map(|_| r.matrix(s.ty, rows, cols)).collect();
             (matrices, s.biased.then(|| r.vec(EXPERTS * rows)))
@@ -132,7 +136,13 @@ impl Layer {
         let parts = [all(INNER, HIDDEN), all(INNER, HIDDEN), all(HIDDEN, INNER)];
         let experts = if stored {
             let [gate, up, down] = parts.map(|(matrices, bias)| StoredProjection {
-                source: Arc::new(Kept { matrices, reads: reads.clone(), fails: fails.clone() }),
+                name: String::new(),
+                source: Arc::new(Kept {
+                    matrices,
+                    reads: reads.clone(),
+                    fails: fails.clone(),
+                    failing: failing.clone(),
+                }),
                 bias,
             });
             let gate = s.gated.then_some(gate);
@@ -171,7 +181,16 @@ impl Layer {
         };
         cpu.cache(&shape, step).expect("memory");
         let moe = Moe { router, experts, shared };
-        Self { cpu, moe, norm, counts: ExpertCounts::new(1, EXPERTS), reads, fails, guesses: s.guesses }
+        Self {
+            cpu,
+            moe,
+            norm,
+            counts: ExpertCounts::new(1, EXPERTS),
+            reads,
+            fails,
+            failing,
+            guesses: s.guesses,
+        }
     }
 
     /// The block's output, written and then added.
@@ -251,6 +270,56 @@ fn a_read_that_fails_fails_the_step_only() {
         assert!(got.step(n, &x).unwrap() == want, "after failure {fails}");
     }
     assert!(failures > 20, "only {failures} steps failed");
+}
+
+#[test]
+fn a_guess_that_cannot_be_read_is_read_again_when_it_is_needed() {
+    let shape = Shape {
+        seed: 11,
+        ty: GgmlType::Q8_0,
+        top_k: 3,
+        slots: 5,
+        threads: 2,
+        gated: true,
+        biased: false,
+        shared: false,
+        weighs_input: false,
+        guesses: Some(true),
+        steps: Vec::new(),
+    };
+    // All that is read is guessed before: the block runs once, on what the guess was made from.
+    let step = |layer: &mut Layer, x: &[f32]| -> Result<Vec<u32>, Error> {
+        let Layer { cpu, moe, norm, counts, .. } = layer;
+        let (x, mut out) = (cpu.vector(x)?, cpu.buf(HIDDEN)?);
+        cpu.step(Pass::Other, &Batch::default(), |cpu| {
+            cpu.foresee(1, &x, Some(norm), moe);
+            cpu.moe(1, Some(&x), Some(norm), moe, 0, counts, Out::Write(&mut out));
+        })?;
+        Ok(out.iter().map(|v| v.to_bits()).collect())
+    };
+    let mut want = Layer::new(&shape, false);
+    let r = &mut Random(2);
+    let mut failed = 0;
+    for first in 0..9 {
+        // A new one each time: after many wrong guesses few are made.
+        let mut got = Layer::new(&shape, true);
+        let (x, other) = (r.vec(HIDDEN), r.vec(HIDDEN));
+        got.fails.store(first, SeqCst);
+        assert!(step(&mut got, &x).unwrap() == step(&mut want, &x).unwrap(), "guess {first} fails");
+        // Three projections of three experts, and one of these experts again.
+        let reads = got.reads.load(SeqCst);
+        assert!((10..=12).contains(&reads), "{reads} reads");
+        // What is needed and cannot be read either fails the step.
+        got.failing.store(usize::MAX - 100_000, SeqCst);
+        let answer = step(&mut got, &other);
+        assert!(answer.is_err() || got.reads.load(SeqCst) == reads, "{answer:?}");
+        failed += usize::from(answer.is_err());
+        got.fails.store(usize::MAX, SeqCst);
+        for x in [&other, &x] {
+            assert!(step(&mut got, x).unwrap() == step(&mut want, x).unwrap(), "after that");
+        }
+    }
+    assert!(failed > 4, "only {failed} steps failed");
 }
 
 #[test]

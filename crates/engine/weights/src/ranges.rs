@@ -88,6 +88,12 @@ impl RangeFile {
             Error::format(&self.name, format!("a read of {len} bytes into memory for {room_len}"))
         })?;
         let needed = (range.end - from) as usize;
+        self.fill(into, needed, from)?;
+        Ok(pad + (range.start - from) as usize..pad + needed)
+    }
+
+    /// Reads at least `needed` bytes from `from` into `into`.
+    fn fill(&self, into: &mut [u8], needed: usize, from: u64) -> Result<(), Error> {
         let mut done = 0;
         while done < needed {
             match read_some(&self.file, &mut into[done..], from + done as u64) {
@@ -104,9 +110,9 @@ impl RangeFile {
             }
         }
         if !self.is_direct {
-            self.drop_cached(from, len as u64);
+            self.drop_cached(from, into.len() as u64);
         }
-        Ok(pad + (range.start - from) as usize..pad + needed)
+        Ok(())
     }
 
     /// Drops what was just read from the page cache; a hint only.
@@ -126,6 +132,14 @@ impl RangeFile {
 impl Piece {
     pub(crate) fn new(file: Arc<RangeFile>, range: Range<u64>) -> Self {
         Self { file, range }
+    }
+
+    /// All bytes of the file that `stamp` describes, which messages call `name`.
+    ///
+    /// # Errors
+    /// If it cannot be opened, or is not that file any more.
+    pub fn of_file(name: &str, stamp: &Stamp) -> Result<Self, Error> {
+        Ok(Self { file: Arc::new(RangeFile::open(name, stamp)?), range: 0..stamp.size })
     }
 
     /// Its number of bytes.
@@ -158,6 +172,28 @@ impl Piece {
     pub fn read(&self, room: &mut [u8]) -> Result<Range<usize>, Error> {
         self.file.check()?;
         self.file.read_at(&self.range, room)
+    }
+
+    /// Reads its bytes to `out`, which is as long: without a copy if both are aligned to blocks, else by way of `room`, which grows as needed.
+    ///
+    /// # Errors
+    /// As [`Piece::read`], and if `out` has another length.
+    pub fn read_to(&self, out: &mut [u8], room: &mut Vec<u8>) -> Result<(), Error> {
+        if out.len() != self.len() {
+            let what = format!("a read of {} bytes into memory for {}", self.len(), out.len());
+            return Err(Error::format(&self.file.name, what));
+        }
+        let at = [out.as_ptr() as usize, out.len(), self.range.start as usize];
+        if at.iter().all(|n| n.is_multiple_of(ALIGN)) {
+            self.file.check()?;
+            return self.file.fill(out, self.len(), self.range.start);
+        }
+        if room.len() < Self::room(out.len()) {
+            *room = vec![0; Self::room(out.len())];
+        }
+        let at = self.read(room)?;
+        out.copy_from_slice(&room[at]);
+        Ok(())
     }
 }
 
@@ -206,6 +242,20 @@ mod tests {
             let at = piece.read(&mut room).unwrap();
             assert_eq!(room[at], bytes[range]);
         }
+        // Into memory of any alignment.
+        let mut room = Vec::new();
+        for (from, len) in [(0, ALIGN), (ALIGN, 2 * ALIGN), (7, ALIGN), (ALIGN, 100), (0, 0)] {
+            let mut memory = vec![0; len + 2 * ALIGN];
+            let first = memory.as_ptr().align_offset(ALIGN);
+            for at in [first, first + 64] {
+                let piece = Piece::new(file.clone(), from as u64..(from + len) as u64);
+                piece.read_to(&mut memory[at..at + len], &mut room).unwrap();
+                assert_eq!(memory[at..at + len], bytes[from..from + len]);
+                assert!(piece.read_to(&mut memory[at..at + len + 1], &mut room).is_err());
+            }
+        }
+        let whole = Piece::of_file("x", &Stamp::of(&path).unwrap()).unwrap();
+        assert_eq!(whole.len(), bytes.len());
         let piece = Piece::new(file, 10..20);
         assert_eq!(piece.part(2..10).map(|p| p.range), Some(12..20));
         assert!(piece.part(2..11).is_none() && piece.read(&mut []).is_err());

@@ -26,7 +26,11 @@ impl Stamp {
         Self::new(path, &meta)
     }
 
-    pub(crate) fn new(path: PathBuf, meta: &std::fs::Metadata) -> std::io::Result<Self> {
+    /// The identity of the file at `path`, which is absolute and without links, from what an open file says of itself.
+    ///
+    /// # Errors
+    /// If the system does not say when the file was changed.
+    pub fn new(path: PathBuf, meta: &std::fs::Metadata) -> std::io::Result<Self> {
         let since = meta.modified()?.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let modified_ns = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX); // in the year 2262
         #[cfg(unix)]

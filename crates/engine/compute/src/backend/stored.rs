@@ -35,6 +35,8 @@ pub struct FileId {
 
 /// A projection that is read when it is needed, and the biases of all experts `[experts, rows]`, which stay in memory.
 pub struct StoredProjection {
+    /// The name of the stack, for what is kept of it ([`super::Backend::begin_load`]).
+    pub name: String,
     /// Where it is.
     pub source: Arc<dyn StoredExperts>,
     /// Biases, if there are some.

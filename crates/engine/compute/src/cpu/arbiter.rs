@@ -18,8 +18,9 @@ struct Queue {
     /// Number of the permit that is held, or will be next.
     serving: Mutex<u64>,
     moved: Condvar,
-    /// Permits requested so far.
+    /// Permits requested and returned so far.
     requested: AtomicU64,
+    returned: AtomicU64,
 }
 
 /// Permission to compute, until dropped.
@@ -48,6 +49,12 @@ impl Arbiter {
         let number = self.0.requested.fetch_add(1, Relaxed);
         self.0.wait_for(number);
         Permit { queue: Arc::clone(&self.0), number, since: Instant::now() }
+    }
+
+    /// Permits requested so far, and whether one of them is not returned yet.
+    pub(super) fn activity(&self) -> (u64, bool) {
+        let requested = self.0.requested.load(Relaxed);
+        (requested, self.0.returned.load(Relaxed) < requested)
     }
 }
 
@@ -81,6 +88,7 @@ impl Queue {
 
     fn advance(&self) {
         *self.serving.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.returned.fetch_add(1, Relaxed);
         self.moved.notify_all();
     }
 }

@@ -46,7 +46,8 @@ impl Backend for Cpu {
         Ok(self.weight_of(packed, bias))
     }
     fn begin_load(&mut self, id: &FileId) {
-        self.packed_file = self.packed_files.as_ref().map(|files| PackedFile::open(files, id));
+        let maps = self.expert_slots.is_none();
+        self.packed_file = self.packed_files.as_ref().map(|files| PackedFile::open(files, id, maps));
     }
     fn kept_weight(
         &mut self,
@@ -67,7 +68,7 @@ impl Backend for Cpu {
         self.kept(name, ty, shape, bias, true)
     }
     fn end_load(&mut self) -> Result<(), Error> {
-        self.packed_file.as_mut().map_or(Ok(()), PackedFile::loaded)
+        self.packed_file.as_mut().map_or(Ok(()), |file| file.loaded(&self.arbiter))
     }
     fn discard_kept(&mut self) -> bool {
         self.packed_file.take_if(|file| file.is_damaged()).is_some()
@@ -90,7 +91,7 @@ impl Backend for Cpu {
         };
         let widths = [&experts.up, &experts.down].map(|p| p.source.shape().2);
         self.widest = widths.into_iter().fold(self.widest, usize::max);
-        store.add(experts)
+        store.add(experts, &mut |p, layout| PackedFile::experts(&mut self.packed_file, p, layout))
     }
     fn foresee(&mut self, n: usize, x: &Buf, norm: Option<&Norm<Self>>, m: &Moe<Self>) {
         let Some(layer) = m.experts.up.stored.filter(|_| n <= FORESEEN_TOKENS) else { return };

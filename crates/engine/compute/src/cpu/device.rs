@@ -36,7 +36,7 @@ pub struct CpuOptions {
     /// Experts of each layer for which there is memory; the others are read from the model's files when a step needs them. `None`: all. Not
     /// with `exact`.
     pub expert_slots: Option<usize>,
-    /// Where packed weights are kept for the next time. `None`: nowhere. Not with `exact` or `expert_slots`.
+    /// Where packed weights are kept for the next time, and experts are read from. `None`: nowhere. Not with `exact`. Linux only.
     pub packed_files: Option<PackedFiles>,
 }
 
@@ -89,7 +89,7 @@ impl Cpu {
             packed_files: options
                 .packed_files
                 .clone()
-                .filter(|_| !options.exact && options.expert_slots.is_none()),
+                .filter(|_| !options.exact && cfg!(target_os = "linux")),
             packed_file: None,
             widest: 0,
             profile: Profile::default(),

@@ -71,6 +71,19 @@ impl FileMap {
         self.watched.iter().for_each(Watched::lose);
     }
 
+    /// Whether nearly all of its pages are in memory. `range` begins with a huge page.
+    pub fn is_cached(&self, range: Range<usize>) -> bool {
+        debug_assert!(range.end <= self.len);
+        // SAFETY: only asks the system.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as usize;
+        let mut pages = vec![0_u8; range.len().div_ceil(page)];
+        // SAFETY: mapped, and a byte for each page.
+        let said =
+            unsafe { libc::mincore((self.start + range.start) as *mut _, range.len(), pages.as_mut_ptr()) };
+        let cached = pages.iter().filter(|p| **p & 1 == 1).count();
+        said == 0 && cached >= pages.len() - pages.len() / 16
+    }
+
     /// Reads pages before they are needed; a hint. `range` begins with a huge page.
     pub fn read_ahead(&self, range: Range<usize>) {
         self.advise(range, libc::MADV_POPULATE_READ);
@@ -92,19 +105,29 @@ impl FileMap {
     }
 
     /// Replaces a part of the mapping by a copy of it in huge pages, which needs the file no longer. Others may read it meanwhile. `range`
-    /// begins and ends with a huge page.
-    pub fn copy(&self, range: Range<usize>) -> io::Result<()> {
+    /// begins and ends with a huge page; before each of them, `wait` may wait, or end the copy by `false`.
+    pub fn copy(&self, range: Range<usize>, wait: &mut dyn FnMut() -> bool) -> io::Result<()> {
         let (to, len) = (self.start + range.start, range.len());
         debug_assert!(to.is_multiple_of(HUGE_BYTES) && len.is_multiple_of(HUGE_BYTES));
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let first = map(null_mut(), len + HUGE_BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, -1)?;
         let copy = first.next_multiple_of(HUGE_BYTES);
-        // SAFETY: new memory of this length at `copy`; the file's pages are mapped. `mremap` replaces them in one step: whoever reads them
+        // SAFETY: new memory.
+        unsafe { libc::madvise(copy as *mut _, len, libc::MADV_HUGEPAGE) };
+        let whole = (0..len).step_by(HUGE_BYTES).all(|at| {
+            let from = self.bytes(range.start + at..range.start + at + HUGE_BYTES);
+            let goes_on = wait();
+            if goes_on {
+                // SAFETY: new memory of `len` bytes, of which nobody else knows.
+                unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), (copy + at) as *mut u8, HUGE_BYTES) };
+            }
+            goes_on
+        });
+        // SAFETY: memory of this length at `copy`; the file's pages are mapped. `mremap` replaces them in one step: whoever reads them
         // waits for its end and finds the same bytes.
         let moved = unsafe {
-            libc::madvise(copy as *mut _, len, libc::MADV_HUGEPAGE);
-            std::ptr::copy_nonoverlapping(self.bytes(range).as_ptr(), copy as *mut u8, len);
-            libc::mprotect(copy as *mut _, len, libc::PROT_READ) == 0
+            whole
+                && libc::mprotect(copy as *mut _, len, libc::PROT_READ) == 0
                 && libc::mremap(
                     copy as *mut _,
                     len,
@@ -159,11 +182,13 @@ mod tests {
         let map = FileMap::new(file.as_file(), bytes.len()).expect("mapped");
         assert!(map.start.is_multiple_of(HUGE_BYTES) && map.bytes(0..bytes.len()) == bytes);
         map.read_ahead(0..HUGE_BYTES);
+        assert!(map.is_cached(0..HUGE_BYTES) && map.is_cached(0..bytes.len()), "it was just written");
+        assert!(map.copy(0..HUGE_BYTES, &mut || false).is_err(), "it was told to end");
         assert!(map.huge_share().is_none_or(|share| (0.0..=1.0).contains(&share)));
         let all = std::thread::scope(|scope| {
             let reader = scope.spawn(|| (0..20).all(|_| map.bytes(0..bytes.len()) == bytes));
             for i in 0..3 {
-                map.copy(i * HUGE_BYTES..(i + 1) * HUGE_BYTES).expect("copied");
+                map.copy(i * HUGE_BYTES..(i + 1) * HUGE_BYTES, &mut || true).expect("copied");
             }
             reader.join().expect("no panic")
         });

@@ -30,13 +30,16 @@ impl FileMap {
     pub fn lose(&self) {
         match self.0 {}
     }
+    pub fn is_cached(&self, _: Range<usize>) -> bool {
+        match self.0 {}
+    }
     pub fn read_ahead(&self, _: Range<usize>) {
         match self.0 {}
     }
     pub fn huge_share(&self) -> Option<f64> {
         match self.0 {}
     }
-    pub fn copy(&self, _: Range<usize>) -> io::Result<()> {
+    pub fn copy(&self, _: Range<usize>, _: &mut dyn FnMut() -> bool) -> io::Result<()> {
         match self.0 {}
     }
 }

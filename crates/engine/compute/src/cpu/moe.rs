@@ -191,7 +191,7 @@ impl<'a> Step<'a> {
         let e = &self.m.experts;
         let parts = [e.gate.as_ref(), Some(&e.up), Some(&e.down)];
         let parts = parts.map(|w| w.and_then(|w| w.packed.checks()));
-        if parts.iter().all(Option::is_none) {
+        if parts.iter().flatten().all(|part| used.iter().all(|&e| part.is_checked(e as usize))) {
             return;
         }
         team.run(|w| {

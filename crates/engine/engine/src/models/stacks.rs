@@ -24,11 +24,14 @@ impl<B: Backend> Loader<'_, B> {
         let all = stored::projections(self.model, self.plan, g)?;
         let biases = |t: &Tensor, s: &mut Self| s.bias(&t.name, &t.shape[..2]);
         let gate = match (all.gate, &g.gate) {
-            (Some(source), Some(t)) => Some(verbs::StoredProjection { source, bias: biases(t, self)? }),
+            (Some(source), Some(t)) => {
+                Some(verbs::StoredProjection { name: stacked(t), source, bias: biases(t, self)? })
+            }
             _ => None,
         };
-        let up = verbs::StoredProjection { source: all.up, bias: biases(&g.up, self)? };
-        let down = verbs::StoredProjection { source: all.down, bias: biases(&g.down, self)? };
+        let up = verbs::StoredProjection { name: stacked(&g.up), source: all.up, bias: biases(&g.up, self)? };
+        let bias = biases(&g.down, self)?;
+        let down = verbs::StoredProjection { name: stacked(&g.down), source: all.down, bias };
         let experts = self.be.stored_experts(verbs::Glu { gate, up, down, act: g.act });
         let experts = self.named(&g.up.name, experts)?;
         all.names.iter().for_each(|name| self.done(name));

@@ -2,8 +2,10 @@
 //! batches, with split prompts, with guesses; and a model file that changes while it is loaded.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use octet_compute::cpu::CpuOptions;
+use octet_compute::cpu::packed_file::{KeptFile, Notice, PackedFiles};
 use octet_engine::Error;
 use octet_engine::engine::speculation::{Mode, Options as Speculation};
 use octet_engine::engine::{self, Engine, Request};
@@ -157,6 +159,130 @@ fn a_file_that_changes_fails_requests_and_nothing_else() {
     let file = std::fs::OpenOptions::new().write(true).open(&path).expect("it opens");
     file.set_modified(time).expect("its time is set");
     assert_eq!(answer(&mut engine, Request { cache: false, ..request() }).0, want);
+}
+
+/// Packed weights in `dir`, of a model with so many slots.
+fn with_packed(slots: Option<usize>, dir: &Path) -> engine::Options {
+    let files = PackedFiles { dir: dir.into(), least: 1, notice: Notice(|_| {}) };
+    let o = with_slots(options(), slots);
+    engine::Options { cpu: CpuOptions { packed_files: Some(files), ..o.cpu.clone() }, ..o }
+}
+
+/// Waits until packed weights are written.
+fn written(dir: &Path) -> KeptFile {
+    let start = Instant::now();
+    loop {
+        match &PackedFiles::list(dir)[..] {
+            [kept] if kept.is_complete => return kept.clone(),
+            other => assert!(start.elapsed() < Duration::from_secs(60), "{other:?}"),
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn truncate(path: &Path) {
+    let file = std::fs::OpenOptions::new().write(true).open(path);
+    file.and_then(|f| f.set_len(1000)).expect("truncated");
+}
+
+/// A request that does not use what an earlier one left.
+fn anew() -> Request {
+    Request { cache: false, ..greedy(prompt(50, 1), 20) }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn experts_are_read_from_packed_weights() {
+    let dir = tempfile::tempdir().expect("a folder");
+    for architecture in ["qwen35moe", "mixtral"] {
+        let model = file(architecture, dir.path());
+        let path = dir.path().join(format!("{architecture}.gguf"));
+        let quarter = Some(slots(&model, 0.25));
+        let want = answer(&mut open(&model, &options()), anew()).0;
+
+        // The first start writes them while it answers, and then reads from there: it needs the model's file no more.
+        let kept = tempfile::tempdir().expect("a folder");
+        let mut first = open(&model, &with_packed(quarter, kept.path()));
+        assert_eq!(answer(&mut first, anew()).0, want, "{architecture}");
+        let file = written(kept.path());
+        let bytes = std::fs::read(&file.path).expect("packed weights");
+
+        // All in memory, they are the same, and are not written again.
+        let all = tempfile::tempdir().expect("a folder");
+        let second = open(&model, &with_packed(None, all.path()));
+        let other = std::fs::read(written(all.path()).path).expect("packed weights");
+        drop(second);
+        assert!(bytes[4096..] == other[4096..], "{architecture}");
+        assert_eq!(answer(&mut open(&model, &with_packed(None, kept.path())), anew()).0, want);
+
+        let mut third = open(&model, &with_packed(quarter, kept.path()));
+        truncate(&path);
+        assert_eq!(answer(&mut third, anew()).0, want, "{architecture}");
+        let stats = third.backend().store_stats().expect("experts are read");
+        assert!(stats.misses > 0 && stats.bytes > 0, "{stats:?}");
+        let start = Instant::now();
+        loop {
+            let (_, events) = submit(&mut first, anew());
+            finish(&mut first);
+            match collect(&events) {
+                Ok(all) => break assert_eq!(all[&0].tokens, want, "{architecture}"),
+                // It was written, but is not open yet.
+                Err(why) => assert!(start.elapsed() < Duration::from_secs(60), "{why:?}"),
+            }
+        }
+        assert_eq!(PackedFiles::list(kept.path()), [file], "it is not written again");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn damaged_packed_experts_change_no_answer() {
+    use std::os::unix::fs::{FileExt, PermissionsExt};
+    let dir = tempfile::tempdir().expect("a folder");
+    let model = file("qwen35moe", dir.path());
+    let quarter = Some(slots(&model, 0.25));
+    let want = answer(&mut open(&model, &options()), anew()).0;
+    let kept = tempfile::tempdir().expect("a folder");
+    let with = || with_packed(quarter, kept.path());
+    let write = || {
+        let _engine = open(&model, &with());
+        written(kept.path())
+    };
+    let writable = |file: &KeptFile| {
+        std::fs::set_permissions(&file.path, PermissionsExt::from_mode(0o600)).expect("its permissions");
+        std::fs::File::options().read(true).write(true).open(&file.path).expect("the file")
+    };
+    let bytes = write().bytes;
+    let mut removed = 0;
+    for at in (0..30).map(|i| i * (bytes - 1) / 29) {
+        // Before the start, with the time that it had.
+        let file = write();
+        let open_file = writable(&file);
+        let time = open_file.metadata().and_then(|m| m.modified()).expect("its time");
+        let mut byte = [0];
+        open_file
+            .read_exact_at(&mut byte, at)
+            .and_then(|()| open_file.write_all_at(&[!byte[0]], at))
+            .expect("a byte");
+        open_file.set_modified(time).expect("its time");
+        drop(open_file);
+        let mut engine = open(&model, &with());
+        assert_eq!(answer(&mut engine, anew()).0, want, "byte {at}");
+        removed += usize::from(std::fs::read(&file.path).is_err());
+        drop(engine);
+        let _ = std::fs::remove_file(&file.path); // it may be removed already
+    }
+    assert!(removed > 5, "only {removed} were found to be damaged");
+    // While it is in use: experts are read from the model's file then.
+    let file = write();
+    let mut engine = open(&model, &with());
+    writable(&file).set_len(5000).expect("truncated");
+    assert_eq!(answer(&mut engine, anew()).0, want);
+    assert!(!file.path.exists());
+    let file = write();
+    let mut engine = open(&model, &with());
+    writable(&file).write_all_at(&[0; 9000], bytes / 2).expect("written to");
+    assert_eq!(answer(&mut engine, anew()).0, want);
 }
 
 #[test]

@@ -71,6 +71,11 @@ impl Layout {
         self.group_bytes
     }
 
+    /// Bytes of a matrix.
+    pub fn matrix_bytes(&self) -> usize {
+        self.groups() * self.group_bytes
+    }
+
     /// Packs the rows of one group of `m`, `[ROWS * group..]`, into `out`, whose length is [`Layout::group_bytes`].
     ///
     /// # Panics
@@ -95,6 +100,17 @@ impl Layout {
             out.fill(0);
         }
         rows::pack(self.kind, &rows, out);
+    }
+
+    /// Packs a whole matrix of [`Layout::row_bytes`] for each row.
+    ///
+    /// # Panics
+    /// If lengths do not fit.
+    pub fn pack_matrix(&self, matrix: &[u8], out: &mut [u8]) {
+        assert!(out.len() == self.matrix_bytes(), "a matrix of this layout");
+        for (group, out) in out.chunks_exact_mut(self.group_bytes.max(1)).enumerate() {
+            self.pack_rows(matrix, group, out);
+        }
     }
 
     /// Bytes of a row in the file's layout.
@@ -123,6 +139,8 @@ pub struct Packed {
 pub(super) trait Checks: Send + Sync {
     /// Compares one, unless that was done.
     fn check(&self, matrix: usize);
+    /// Whether one was compared.
+    fn is_checked(&self, matrix: usize) -> bool;
     /// Whether all were compared.
     fn is_done(&self) -> bool;
 }
@@ -241,13 +259,13 @@ impl Packed {
         let (data, scales, checks) = (self.data.clone(), self.scales.clone(), self.checks.clone());
         Self { layout: self.layout, data, scales, checks }
     }
-    /// Group `index`, to pack into.
+    /// The groups of matrix `index`, to pack into.
     ///
     /// # Safety
-    /// Nobody else may use this group meanwhile.
+    /// Nobody else may use this matrix meanwhile.
     #[allow(clippy::mut_from_ref)]
-    pub(super) unsafe fn group_to_pack(&self, index: usize) -> &mut [u8] {
-        let n = self.layout.group_bytes;
+    pub(super) unsafe fn matrix_to_pack(&self, index: usize) -> &mut [u8] {
+        let n = self.layout.matrix_bytes();
         // SAFETY: within the memory (checked), and the caller's.
         unsafe { std::slice::from_raw_parts_mut(self.data.part(index * n..(index + 1) * n), n) }
     }

@@ -47,7 +47,7 @@ pub struct Region {
 impl Region {
     /// Bytes of one matrix.
     pub fn matrix_bytes(&self) -> usize {
-        self.layout.groups() * self.layout.group_bytes()
+        self.layout.matrix_bytes()
     }
     pub fn pieces_of_matrix(&self) -> usize {
         self.matrix_bytes().div_ceil(PIECE)

@@ -1,16 +1,21 @@
-//! Packed weights that stay in a file: the next start maps it instead of packing them again. Used by `device`.
+//! Packed weights that stay in a file: the next start maps it instead of packing them again, or reads experts from it that are not in
+//! memory. Used by `device`.
 //!
 //! | file | what |
 //! |---|---|
 //! | `format` | what is in a file |
 //! | `write` | the thread that writes one |
 //! | `settle` | the thread that checks one while it is in use |
+//! | `direct` | experts that are read from one when they are needed |
+//! | `pace` | how fast these threads work while steps run |
 //!
 //! A file is found by the path of its model's file, and used if the model's key is the same. Matrices are compared with checksums before
 //! they are used: experts when a step first needs them, all others at load. While it is in use, the file may be removed or replaced; if it
 //! is truncated, steps fail.
 
+mod direct;
 mod format;
+mod pace;
 mod settle;
 mod write;
 
@@ -21,15 +26,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::thread::JoinHandle;
 
-use octet_weights::GgmlType;
+use octet_weights::{GgmlType, Stamp};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::arbiter::Arbiter;
 use super::huge::HugeVec;
 use super::map::FileMap;
-use super::pack::{Checks, Packed};
+use super::pack::{Checks, Layout, Packed};
 use super::team::Team;
-use crate::backend::{Error, FileId};
+use crate::backend::{Error, FileId, StoredExperts, StoredProjection};
+use direct::OpenFile;
+pub(super) use direct::{KeptExperts, Later};
 use format::{Header, Region};
+use pace::Pace;
 
 /// How file names end.
 const COMPLETE: &str = "packed";
@@ -64,6 +73,13 @@ impl PackedFiles {
         Self { dir, least: LEAST_BYTES, notice: Notice(notice) }
     }
 
+    /// That of a model.
+    fn path(&self, id: &FileId, ending: &str) -> PathBuf {
+        let path = id.path.to_string_lossy();
+        let stem = id.path.file_stem().unwrap_or_default().to_string_lossy();
+        self.dir.join(format!("{stem:.40}-{:016x}.{ending}", xxh3_64(path.as_bytes())))
+    }
+
     /// All files of packed weights in the folder.
     pub fn list(dir: &Path) -> Vec<KeptFile> {
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
@@ -96,13 +112,6 @@ pub struct KeptFile {
     pub is_complete: bool,
 }
 
-/// The name of a model's file of packed weights.
-fn file_name(id: &FileId, ending: &str) -> String {
-    let path = id.path.to_string_lossy();
-    let stem = id.path.file_stem().unwrap_or_default().to_string_lossy();
-    format!("{stem:.40}-{:016x}.{ending}", xxh3_64(path.as_bytes()))
-}
-
 /// A projection, or a stack of experts, in the file.
 struct InFile {
     map: Arc<FileMap>,
@@ -128,6 +137,26 @@ impl InFile {
         }
     }
 
+    /// Compares a matrix with its checksums, unless that was done. Before each piece, `go_on` may wait, or end it by `false`; then it is
+    /// false, too.
+    fn check_if(&self, matrix: usize, go_on: &mut dyn FnMut() -> bool) -> bool {
+        let pieces = self.region.pieces_of_matrix();
+        for i in matrix * pieces..(matrix + 1) * pieces {
+            // A step may have done it meanwhile.
+            if self.is_checked(matrix) {
+                return true;
+            }
+            if !go_on() {
+                return false;
+            }
+            if !self.is_piece_right(i) {
+                self.map.lose();
+            }
+        }
+        self.set_checked(matrix);
+        true
+    }
+
     /// The factors of its rows; `None` if they are wrong.
     fn scales(&self) -> Option<Vec<f32>> {
         let bytes = self.map.bytes(self.region.factors());
@@ -138,29 +167,39 @@ impl InFile {
 
 impl Checks for InFile {
     fn check(&self, matrix: usize) {
-        if self.checked[matrix].load(Acquire) {
-            return;
-        }
-        let pieces = self.region.pieces_of_matrix();
-        if !(matrix * pieces..(matrix + 1) * pieces).all(|i| self.is_piece_right(i)) {
-            self.map.lose();
-        }
-        self.set_checked(matrix);
+        self.check_if(matrix, &mut || true);
+    }
+    fn is_checked(&self, matrix: usize) -> bool {
+        self.checked[matrix].load(Acquire)
     }
     fn is_done(&self) -> bool {
         self.left.load(Acquire) == 0
     }
 }
 
-/// A complete file of the model.
-struct Found {
-    map: Arc<FileMap>,
-    regions: HashMap<String, Arc<InFile>>,
+/// A complete file of the model: mapped, or read as experts are needed.
+enum Found {
+    Mapped { map: Arc<FileMap>, regions: HashMap<String, Arc<InFile>> },
+    Read { file: Arc<OpenFile>, regions: HashMap<String, Region> },
 }
 
 impl Found {
+    fn map(options: &PackedFiles, id: &FileId) -> Option<Self> {
+        let (file, header, regions) = Self::open(&options.path(id, COMPLETE), id)?;
+        let map = Arc::new(FileMap::new(&file, usize::try_from(header.bytes).ok()?).ok()?);
+        let regions = regions.into_iter().map(|(name, r)| (name, Arc::new(InFile::new(&map, r)))).collect();
+        Some(Self::Mapped { map, regions })
+    }
+
+    fn read(options: &PackedFiles, id: &FileId) -> Option<Self> {
+        let path = options.path(id, COMPLETE);
+        let (file, _, regions) = Self::open(&path, id)?;
+        let stamp = Stamp::new(path.canonicalize().ok()?, &file.metadata().ok()?).ok()?;
+        Some(Self::Read { file: Arc::new(OpenFile::new(path, &stamp, options.notice)?), regions })
+    }
+
     /// The file at `path`, if it is whole and of this model.
-    fn open(path: &Path, id: &FileId) -> Option<Self> {
+    fn open(path: &Path, id: &FileId) -> Option<(File, Header, HashMap<String, Region>)> {
         let mut file = File::open(path).ok()?;
         let header = Header::read(&mut file).ok()??;
         let meta = file.metadata().ok()?;
@@ -170,16 +209,44 @@ impl Found {
             return None;
         }
         let regions = format::read_index(&mut file, &header).ok()??;
-        let map = Arc::new(FileMap::new(&file, usize::try_from(header.bytes).ok()?).ok()?);
-        let regions = regions.into_iter().map(|(name, r)| (name, Arc::new(InFile::new(&map, r)))).collect();
-        Some(Self { map, regions })
+        Some((file, header, regions))
+    }
+
+    fn region(&self, name: &str) -> Option<&Region> {
+        match self {
+            Self::Mapped { regions, .. } => regions.get(name).map(|file| &file.region),
+            Self::Read { regions, .. } => regions.get(name),
+        }
+    }
+
+    /// The region called `name`, if it has `count` matrices of this layout.
+    fn fitting(&self, name: &str, layout: &Layout, count: usize) -> Option<&Region> {
+        let shape = |l: &Layout| (l.ty(), l.rows(), l.cols());
+        self.region(name).filter(|r| (shape(&r.layout), r.count) == (shape(layout), count))
+    }
+
+    /// Whether a page or a byte of the mapping was wrong.
+    fn is_lost(&self) -> bool {
+        matches!(self, Self::Mapped { map, .. } if map.is_lost())
     }
 }
 
 /// What is to be in the file.
 struct Part {
     name: String,
-    packed: Packed,
+    layout: Layout,
+    count: usize,
+    source: Source,
+}
+
+/// Where it comes from.
+enum Source {
+    Memory(Packed),
+    /// Experts that are in the model's file, and `later` in this one.
+    Model {
+        experts: Arc<dyn StoredExperts>,
+        later: Later,
+    },
 }
 
 /// The file of a model that is being loaded, or is loaded.
@@ -204,12 +271,17 @@ struct Work {
 }
 
 impl Work {
-    fn start(name: &str, work: impl FnOnce(&AtomicBool) + Send + 'static) -> Option<Self> {
+    /// Starts it; it works beside the steps of `arbiter`.
+    fn start(
+        name: &str,
+        arbiter: &Arbiter,
+        work: impl FnOnce(&mut Pace, &AtomicBool) + Send + 'static,
+    ) -> Option<Self> {
         let stop = Arc::<AtomicBool>::default();
-        let stops = stop.clone();
+        let (stops, arbiter) = (stop.clone(), arbiter.clone());
         let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
-            settle::yield_to_others();
-            work(&stops);
+            pace::yield_to_others();
+            work(&mut Pace::new(&arbiter), &stops);
         });
         Some(Self { stop, thread: Some(thread.ok()?) })
     }
@@ -225,9 +297,9 @@ impl Drop for Work {
 }
 
 impl PackedFile {
-    /// Opens the file of a model, if there is one.
-    pub fn open(options: &PackedFiles, id: &FileId) -> Self {
-        let found = Found::open(&options.dir.join(file_name(id, COMPLETE)), id);
+    /// Opens the file of a model, if there is one: `maps` it, or reads experts from it, as not all are in memory.
+    pub fn open(options: &PackedFiles, id: &FileId, maps: bool) -> Self {
+        let found = if maps { Found::map(options, id) } else { Found::read(options, id) };
         Self {
             options: options.clone(),
             id: id.clone(),
@@ -254,7 +326,8 @@ impl PackedFile {
         later: bool,
     ) -> Result<Option<Packed>, Error> {
         self.next = Some(name.into());
-        let Some(found) = self.found.as_ref().and_then(|f| f.regions.get(name)) else { return Ok(None) };
+        let Some(Found::Mapped { regions, .. }) = &self.found else { return Ok(None) };
+        let Some(found) = regions.get(name) else { return Ok(None) };
         let found = found.clone();
         let l = &found.region.layout;
         if (l.ty(), l.rows(), l.cols(), found.region.count) != (ty, rows, cols, count) {
@@ -279,29 +352,52 @@ impl PackedFile {
         let checks = later.then(|| found.clone() as Arc<dyn Checks>);
         let packed = Packed::of_file(found.region.layout, data, scales, checks);
         self.add(&packed);
-        self.missing -= packed.size_bytes() as u64;
         Ok(Some(packed))
     }
 
-    /// Adds what was packed now, if it has a name.
+    /// Adds what is packed in memory, if it has a name.
     pub fn add(&mut self, packed: &Packed) {
         if let Some(name) = self.next.take() {
-            self.missing += packed.size_bytes() as u64;
-            self.parts.push(Part { name, packed: packed.shared() });
+            let (layout, count) = (*packed.layout(), packed.count());
+            self.push(Part { name, layout, count, source: Source::Memory(packed.shared()) });
         }
     }
 
-    /// All is loaded: starts to check the file, or to write a new one if that is worth it.
+    /// Adds a stack of experts that stay in the model's file. Returns where they are packed, or will be, if they are kept.
+    pub fn experts(file: &mut Option<Self>, stack: &StoredProjection, layout: Layout) -> Later {
+        let (later, experts, count) = (Later::default(), stack.source.clone(), stack.source.count());
+        let Some(this) = file else { return later };
+        if let Some(found @ Found::Read { file, .. }) = &this.found {
+            let region = found.fitting(&stack.name, &layout, count);
+            if let Some(region) = region.filter(|r| r.scales == 0) {
+                let _ = later.set(KeptExperts::new(file, region)); // it is new
+            }
+        }
+        let source = Source::Model { experts, later: later.clone() };
+        this.push(Part { name: stack.name.clone(), layout, count, source });
+        later
+    }
+
+    fn push(&mut self, part: Part) {
+        let is_there =
+            self.found.as_ref().is_some_and(|f| f.fitting(&part.name, &part.layout, part.count).is_some());
+        if !is_there {
+            self.missing += (part.count * part.layout.matrix_bytes()) as u64;
+        }
+        self.parts.push(part);
+    }
+
+    /// All is loaded: starts to check the file, or to write a new one if that is worth it, beside the steps of `arbiter`.
     ///
     /// # Errors
     /// If the file is damaged.
-    pub fn loaded(&mut self) -> Result<(), Error> {
+    pub fn loaded(&mut self, arbiter: &Arbiter) -> Result<(), Error> {
         let parts = std::mem::take(&mut self.parts);
-        if self.found.as_ref().is_some_and(|f| f.map.is_lost()) {
+        if self.found.as_ref().is_some_and(Found::is_lost) {
             return Err(self.damage());
         }
         if self.missing >= self.options.least {
-            let (job, notice) = (write::Job::new(&self.options.dir, &self.id, parts), self.options.notice.0);
+            let (job, notice) = (write::Job::new(&self.options, &self.id, parts), self.options.notice.0);
             match job.is_worth_it() {
                 Ok(true) => notice(&job.message()),
                 Ok(false) => {}
@@ -310,18 +406,19 @@ impl PackedFile {
                     return Ok(());
                 }
             }
-            self.work = Work::start("octet-pack-write", move |stop| {
-                if let Err(why) = job.run(stop) {
+            self.work = Work::start("octet-pack-write", arbiter, move |pace, stop| {
+                if let Err(why) = job.run(pace, stop) {
                     notice(&why);
                 }
             });
             return Ok(());
         }
-        if let Some(found) = self.found.take() {
-            let all: Vec<Arc<InFile>> = found.regions.into_values().collect();
-            let map = found.map.clone();
-            self.found = Some(Found { map: found.map, regions: HashMap::new() });
-            self.work = Work::start("octet-pack-check", move |stop| settle::run(&map, all, stop));
+        if let Some(Found::Mapped { map, regions }) = &mut self.found {
+            let all: Vec<Arc<InFile>> = std::mem::take(regions).into_values().collect();
+            let map = map.clone();
+            self.work = Work::start("octet-pack-check", arbiter, move |pace, stop| {
+                settle::run(&map, all, pace, stop);
+            });
         }
         Ok(())
     }
@@ -333,13 +430,13 @@ impl PackedFile {
 
     /// Why steps fail, if the file was damaged while it was in use.
     pub fn failure(&mut self) -> Option<Error> {
-        let is_lost = self.found.as_ref().is_some_and(|f| f.map.is_lost());
+        let is_lost = self.found.as_ref().is_some_and(Found::is_lost);
         is_lost.then(|| self.damage())
     }
 
     /// Removes the file, so that the next load does without.
     fn damage(&mut self) -> Error {
-        let path = self.options.dir.join(file_name(&self.id, COMPLETE));
+        let path = self.options.path(&self.id, COMPLETE);
         if !std::mem::replace(&mut self.is_damaged, true) {
             let _ = std::fs::remove_file(&path); // it may be gone, and the next one replaces it
         }

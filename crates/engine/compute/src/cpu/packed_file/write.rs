@@ -6,14 +6,16 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::format::{self, BLOCK, Header, Region};
-use super::{COMPLETE, PART, PackedFiles, Part, file_name};
-use crate::backend::FileId;
+use super::format::{self, BLOCK, Header, PIECE, Region};
+use super::pace::Pace;
+use super::{COMPLETE, Found, KeptExperts, Later, PART, PackedFiles, Part, Source};
+use crate::backend::{FileId, StoredExperts};
+use crate::cpu::huge::HugeVec;
 use crate::cpu::map::HUGE_BYTES;
 use crate::cpu::pack::Packed;
 
@@ -24,10 +26,12 @@ const SYNC_BYTES: usize = 64 << 20;
 
 /// A file to write.
 pub(super) struct Job {
-    dir: PathBuf,
+    options: PackedFiles,
     id: FileId,
     regions: Vec<Region>,
-    sources: Vec<Packed>,
+    sources: Vec<Source>,
+    /// Some experts are not in memory: then neither is what was written.
+    is_direct: bool,
     /// Where the index begins.
     end: usize,
 }
@@ -46,37 +50,42 @@ fn free_bytes(_: &Path) -> Option<u64> {
 
 impl Job {
     /// Of parts of which each name occurs once.
-    pub fn new(dir: &Path, id: &FileId, parts: Vec<Part>) -> Self {
+    pub fn new(options: &PackedFiles, id: &FileId, parts: Vec<Part>) -> Self {
         let (mut regions, mut sources) = (Vec::<Region>::new(), Vec::new());
-        let mut end = BLOCK;
-        for Part { name, packed } in parts {
-            if packed.size_bytes() == 0 || regions.iter().any(|r| r.name == name) {
+        let (mut end, mut is_direct) = (BLOCK, false);
+        for Part { name, layout, count, source } in parts {
+            if count * layout.matrix_bytes() == 0 || regions.iter().any(|r| r.name == name) {
                 continue;
             }
-            let (layout, count, scales) = (*packed.layout(), packed.count(), packed.all_scales().len());
+            let scales = match &source {
+                Source::Memory(packed) => packed.all_scales().len(),
+                Source::Model { .. } => 0,
+            };
+            is_direct |= matches!(source, Source::Model { .. });
             let at = end.next_multiple_of(BLOCK);
             let region = Region { name, layout, count, scales, at, sums: Vec::new() };
             end = region.factors().end;
             regions.push(region);
-            sources.push(packed);
+            sources.push(source);
         }
-        Self { dir: dir.into(), id: id.clone(), regions, sources, end }
+        Self { options: options.clone(), id: id.clone(), regions, sources, is_direct, end }
     }
 
     /// Whether there is room for the file, and the last program has not begun it. Otherwise why not.
     pub fn is_worth_it(&self) -> Result<bool, String> {
         let part = self.path(PART);
         let begun = format::header_of(&part).is_some_and(|h| h.key == format::key(&self.id));
-        std::fs::create_dir_all(&self.dir)
-            .map_err(|e| format!("packed weights are not kept: {}: {e}", self.dir.display()))?;
-        remove_orphans(&self.dir);
+        let dir = &self.options.dir;
+        std::fs::create_dir_all(dir)
+            .map_err(|e| format!("packed weights are not kept: {}: {e}", dir.display()))?;
+        remove_orphans(dir);
         let needed = self.end as u64;
-        match free_bytes(&self.dir) {
+        match free_bytes(dir) {
             // As much has to be left.
             Some(free) if !begun && free / 2 < needed => Err(format!(
                 "packed weights ({}) are not kept for the next start: {} has {} free, and twice as much is to be",
                 size(needed),
-                self.dir.display(),
+                dir.display(),
                 size(free)
             )),
             _ => Ok(!begun),
@@ -93,19 +102,32 @@ impl Job {
     }
 
     fn path(&self, ending: &str) -> PathBuf {
-        self.dir.join(file_name(&self.id, ending))
+        self.options.path(&self.id, ending)
     }
 
     /// Writes the file. If that fails, there is none.
-    pub fn run(self, stop: &AtomicBool) -> Result<(), String> {
+    pub fn run(self, pace: &mut Pace, stop: &AtomicBool) -> Result<(), String> {
         let part = self.path(PART);
-        self.write(&part, stop).map_err(|e| {
+        let (options, id) = (self.options.clone(), self.id.clone());
+        let experts = self.write(&part, pace, stop).map_err(|e| {
             let _ = std::fs::remove_file(&part); // of no use
             format!("packed weights are not kept: {}: {e}", part.display())
-        })
+        })?;
+        // From now on experts are read from there.
+        if let Some(Found::Read { file, regions }) =
+            Found::read(&options, &id).filter(|_| !experts.is_empty())
+        {
+            for (name, later) in experts {
+                if let Some(region) = regions.get(&name) {
+                    let _ = later.set(KeptExperts::new(&file, region)); // it was empty, or is the same
+                }
+            }
+        }
+        Ok(())
     }
 
-    fn write(mut self, part: &Path, stop: &AtomicBool) -> io::Result<()> {
+    /// Returns the experts that are now in the file; none if the program ends, or another process writes it.
+    fn write(mut self, part: &Path, pace: &mut Pace, stop: &AtomicBool) -> io::Result<Vec<(String, Later)>> {
         let mut open = OpenOptions::new();
         open.read(true).write(true).create(true).truncate(false);
         #[cfg(unix)]
@@ -114,7 +136,7 @@ impl Job {
         match file.try_lock() {
             Ok(()) => {}
             // Another process writes it.
-            Err(TryLockError::WouldBlock) => return Ok(()),
+            Err(TryLockError::WouldBlock) => return Ok(Vec::new()),
             Err(TryLockError::Error(e)) => return Err(e),
         }
         let plan = xxh3_64(&format::index(&self.regions));
@@ -126,19 +148,26 @@ impl Job {
         };
         let old = Header::read(&mut file)?;
         if old.as_ref().is_some_and(|h| h.is_complete) {
-            return Ok(()); // another process has completed it meanwhile, and given it its name
+            return Ok(Vec::new()); // another process has completed it meanwhile, and given it its name
         }
         let done = old.filter(|h| Header { bytes: 0, ..h.clone() } == begun).map_or(0, |h| h.bytes as usize);
         if done == 0 {
             file.set_len(0)?;
         }
+        let direct = if self.is_direct { open_direct(part) } else { None };
+        let buffer = HugeVec::zeroed(WRITE_BYTES)?;
+        let keeps = !self.is_direct;
         let mut out =
-            Sink { file, begun, stop, buffer: Vec::with_capacity(WRITE_BYTES), at: 0, done, synced: done };
+            Sink { file, direct, keeps, begun, pace, stop, buffer, filled: 0, at: 0, done, synced: done };
         out.put(&out.begun.bytes())?;
         for (region, source) in self.regions.iter_mut().zip(&self.sources) {
             out.pad(region.at)?;
-            if !write_packed(source, region, &mut out)? {
-                return Ok(());
+            let goes_on = match source {
+                Source::Memory(packed) => write_packed(packed, region, &mut out)?,
+                Source::Model { experts, .. } => write_experts(experts.as_ref(), region, &mut out)?,
+            };
+            if !goes_on {
+                return Ok(Vec::new());
             }
         }
         let index = format::index(&self.regions);
@@ -165,7 +194,13 @@ impl Job {
         file.set_permissions(permissions)?;
         file.set_modified(header.time())?;
         file.sync_all()?;
-        std::fs::rename(part, self.path(COMPLETE))
+        std::fs::rename(part, self.path(COMPLETE))?;
+        let all = self.regions.into_iter().zip(self.sources);
+        let experts = all.filter_map(|(region, source)| match source {
+            Source::Model { later, .. } => Some((region.name, later)),
+            Source::Memory(_) => None,
+        });
+        Ok(experts.collect())
     }
 }
 
@@ -179,10 +214,11 @@ fn write_packed(packed: &Packed, region: &mut Region, out: &mut Sink) -> io::Res
     for i in 0..region.pieces() {
         let range = region.piece(i);
         let piece = &packed.bytes()[range.start - region.at..range.end - region.at];
-        region.sums.push(xxh3_64(piece));
-        if out.put(piece)? {
+        if !out.pace.turn(out.stop) {
             return Ok(false);
         }
+        region.sums.push(xxh3_64(piece));
+        out.put(piece)?;
     }
     let factors: Vec<u8> = packed.all_scales().iter().flat_map(|s| s.to_le_bytes()).collect();
     if !factors.is_empty() {
@@ -192,13 +228,51 @@ fn write_packed(packed: &Packed, region: &mut Region, out: &mut Sink) -> io::Res
     Ok(true)
 }
 
+/// Reads the experts of a stack one by one, and does the same with them.
+fn write_experts(experts: &dyn StoredExperts, region: &mut Region, out: &mut Sink) -> io::Result<bool> {
+    let (mut room, mut packed) = (vec![0; experts.room()], vec![0; region.matrix_bytes()]);
+    let layout = region.layout;
+    for expert in 0..region.count {
+        if !out.pace.turn(out.stop) {
+            return Ok(false);
+        }
+        let at = experts.read(expert, &mut room).map_err(io::Error::other)?;
+        let matrix = room.get(at).filter(|m| m.len() == layout.rows() * layout.row_bytes());
+        layout.pack_matrix(matrix.ok_or(io::ErrorKind::UnexpectedEof)?, &mut packed);
+        for piece in packed.chunks(PIECE) {
+            region.sums.push(xxh3_64(piece));
+            out.put(piece)?;
+        }
+    }
+    Ok(true)
+}
+
+/// Opens a file again so that writes go past the system's page cache; `None` where that is not supported.
+#[cfg(target_os = "linux")]
+fn open_direct(path: &Path) -> Option<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_direct(_: &Path) -> Option<File> {
+    None
+}
+
 /// A file that is written from its beginning in large pieces, but for what is written already.
 struct Sink<'a> {
     file: File,
+    /// The same for writes past the system's cache, as long as that works.
+    direct: Option<File>,
+    /// The system's cache may keep what is written.
+    keeps: bool,
     /// Its header, with how far it is done.
     begun: Header,
+    pace: &'a mut Pace,
     stop: &'a AtomicBool,
-    buffer: Vec<u8>,
+    buffer: HugeVec,
+    /// Bytes in the buffer.
+    filled: usize,
     /// Where the buffer belongs.
     at: usize,
     done: usize,
@@ -206,23 +280,24 @@ struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    /// Adds bytes; true if the program ends.
-    fn put(&mut self, mut bytes: &[u8]) -> io::Result<bool> {
+    /// Adds bytes.
+    fn put(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let (now, rest) = bytes.split_at(bytes.len().min(WRITE_BYTES - self.buffer.len()));
-            self.buffer.extend_from_slice(now);
+            let (now, rest) = bytes.split_at(bytes.len().min(WRITE_BYTES - self.filled));
+            self.buffer[self.filled..self.filled + now.len()].copy_from_slice(now);
+            self.filled += now.len();
             bytes = rest;
-            if self.buffer.len() == WRITE_BYTES {
+            if self.filled == WRITE_BYTES {
                 self.flush()?;
             }
         }
-        Ok(self.stop.load(Acquire))
+        Ok(())
     }
 
     /// Zeros up to byte `to`.
     fn pad(&mut self, to: usize) -> io::Result<()> {
         let zeros = [0; BLOCK];
-        let mut left = to - (self.at + self.buffer.len());
+        let mut left = to - (self.at + self.filled);
         while left > 0 {
             let n = left.min(BLOCK);
             self.put(&zeros[..n])?;
@@ -232,21 +307,44 @@ impl Sink<'_> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let end = self.at + self.buffer.len();
+        let end = self.at + self.filled;
         if end > self.done {
-            self.file.seek(SeekFrom::Start(self.at as u64))?;
-            self.file.write_all(&self.buffer)?;
-            if end - self.synced >= SYNC_BYTES {
+            self.write_buffer()?;
+            // What must not stay in the system's cache, must not wait there either.
+            let most = if self.keeps || self.direct.is_some() { SYNC_BYTES } else { WRITE_BYTES };
+            if end - self.synced >= most {
                 self.file.sync_data()?;
                 self.begun.bytes = end as u64;
                 self.file.seek(SeekFrom::Start(0))?;
                 self.file.write_all(&self.begun.bytes())?;
                 self.synced = end;
+                if !self.keeps {
+                    self.drop_cached();
+                }
             }
         }
-        self.at = end;
-        self.buffer.clear();
+        (self.at, self.filled) = (end, 0);
         Ok(())
+    }
+
+    fn write_buffer(&mut self) -> io::Result<()> {
+        let bytes = &self.buffer[..self.filled];
+        if let Some(direct) = self.direct.as_mut().filter(|_| self.filled.is_multiple_of(BLOCK)) {
+            direct.seek(SeekFrom::Start(self.at as u64))?;
+            match direct.write_all(bytes) {
+                // Some file systems accept the flag and fail later.
+                Err(e) if e.kind() == io::ErrorKind::InvalidInput => self.direct = None,
+                done => return done,
+            }
+        }
+        self.file.seek(SeekFrom::Start(self.at as u64))?;
+        self.file.write_all(bytes)
+    }
+
+    /// Drops what is on the drive from the system's cache; a hint.
+    fn drop_cached(&self) {
+        #[cfg(target_os = "linux")]
+        let _ = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);
     }
 }
 

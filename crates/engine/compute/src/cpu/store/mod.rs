@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::memory::Weight;
 use super::pack::{Layout, Packed};
+use super::packed_file::Later;
 use crate::backend::{Error, Glu, StoreCounts, StoreStats, StoredProjection};
 use readers::{Part, Readers, Slots};
 
@@ -84,6 +85,8 @@ struct Slot {
     mark: Mark,
     /// It was read because it was guessed, and not used since.
     is_guess: bool,
+    /// Its last read began because it was guessed.
+    is_ahead: bool,
 }
 
 /// What the current step wants of a slot's expert.
@@ -160,21 +163,27 @@ impl Store {
         self.counts.stats(self.slots)
     }
 
-    /// Memory for the slots of a further layer.
-    pub fn add(&mut self, experts: Glu<StoredProjection>) -> Result<Glu<Weight>, Error> {
+    /// Memory for the slots of a further layer. `kept` says where its experts are packed already.
+    pub fn add(
+        &mut self,
+        experts: Glu<StoredProjection>,
+        kept: &mut dyn FnMut(&StoredProjection, Layout) -> Later,
+    ) -> Result<Glu<Weight>, Error> {
         let (id, slots, count) = (self.layers.len(), self.slots, experts.up.source.count());
         if slots == 0 || slots > count || count >= NONE as usize {
             return Err(Error(format!("{slots} slots for {count} experts")));
         }
         let mut parts = Vec::with_capacity(3);
-        let mut add = |StoredProjection { source, bias }: StoredProjection| {
-            let (ty, rows, cols) = source.shape();
-            if source.count() != count {
-                return Err(Error(format!("{} experts, and {count}", source.count())));
+        let mut add = |p: StoredProjection| {
+            let (ty, rows, cols) = p.source.shape();
+            if p.source.count() != count {
+                return Err(Error(format!("{} experts, and {count}", p.source.count())));
             }
-            let packed = Packed::zeroed(Layout::new(ty, rows, cols)?, slots)?;
-            parts.push(Part { source, packed: packed.shared() });
-            Ok(Weight { packed, bias, watched: None, stored: Some(id) })
+            let layout = Layout::new(ty, rows, cols)?;
+            let packed = Packed::zeroed(layout, slots)?;
+            let kept = kept(&p, layout);
+            parts.push(Part { source: p.source, kept, packed: packed.shared() });
+            Ok(Weight { packed, bias: p.bias, watched: None, stored: Some(id) })
         };
         let gate = experts.gate.map(&mut add).transpose()?;
         let weights = Glu { gate, up: add(experts.up)?, down: add(experts.down)?, act: experts.act };
@@ -182,7 +191,10 @@ impl Store {
         self.layers.push(Layer {
             files: Arc::new(Slots::new(parts, slots)),
             place: vec![NONE; count],
-            slots: vec![Slot { expert: NONE, used: 0, mark: Mark::Idle, is_guess: false }; slots],
+            slots: vec![
+                Slot { expert: NONE, used: 0, mark: Mark::Idle, is_guess: false, is_ahead: false };
+                slots
+            ],
         });
         Ok(weights)
     }
@@ -233,7 +245,8 @@ impl Store {
                 let Some((oldest, _)) = free.min_by_key(|(_, slot)| slot.used) else { return };
                 at = oldest;
                 layer.replace(at, expert);
-                layer.slots[at as usize].is_guess = true;
+                let slot = &mut layer.slots[at as usize];
+                (slot.is_guess, slot.is_ahead) = (true, true);
                 readers.read(&layer.files, expert, at, true);
                 counts.guesses.fetch_add(1, Relaxed);
                 worth.add(1, 0);
@@ -280,6 +293,17 @@ impl Store {
     pub fn wait(&mut self, layer: usize, round: &Round) {
         let layer = &mut self.layers[layer];
         self.readers.wait(&layer.files, &round.late.slots);
+        // What failed when it was only a guess, is needed now.
+        let mut again = false;
+        for (&expert, &at) in round.late.ids.iter().zip(&round.late.slots) {
+            if std::mem::take(&mut layer.slots[at as usize].is_ahead) && layer.files.has_failed(at) {
+                self.readers.read(&layer.files, expert, at, false);
+                again = true;
+            }
+        }
+        if again {
+            self.readers.wait(&layer.files, &round.late.slots);
+        }
         for &at in &round.late.slots {
             if layer.files.has_failed(at) {
                 layer.replace(at, NONE);
@@ -320,7 +344,7 @@ impl Layer {
         if slot.expert != NONE {
             self.place[slot.expert as usize] = NONE;
         }
-        (slot.expert, slot.is_guess) = (expert, false);
+        (slot.expert, slot.is_guess, slot.is_ahead) = (expert, false, false);
         if expert != NONE {
             self.place[expert as usize] = at;
         }

@@ -8,18 +8,20 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crate::backend::{Error, StoreCounts, StoredExperts};
-use crate::cpu::kind::ROWS;
 use crate::cpu::pack::Packed;
+use crate::cpu::packed_file::Later;
 
 /// Reads at the same time: a drive answers several of a megabyte faster than one after the other, and meanwhile others are packed.
 pub(super) const READERS: usize = 4;
 
-/// In a slot's state: a read of its expert failed. The bits below are the number of reads that are not finished.
+/// In a slot's state: a read of its expert failed, or was dropped. The bits below are the number of reads that are not finished.
 const FAILED: u32 = 1 << 31;
 
 /// One projection: where its experts are, and the memory of the slots.
 pub(super) struct Part {
     pub source: Arc<dyn StoredExperts>,
+    /// The same packed, in a file, if there is one.
+    pub kept: Later,
     pub packed: Packed,
 }
 
@@ -51,6 +53,8 @@ struct Job {
     part: usize,
     expert: u32,
     slot: u32,
+    /// Nobody needs it yet: if it fails, that counts only in its slot.
+    is_guess: bool,
 }
 
 #[derive(Default)]
@@ -59,7 +63,7 @@ struct Queue {
     /// Guesses, read when there are no other jobs.
     ahead: VecDeque<Job>,
     is_stopping: bool,
-    /// The first failure since the last call of [`Readers::take_failure`].
+    /// The first failure of what was needed since the last call of [`Readers::take_failure`].
     failure: Option<String>,
 }
 
@@ -104,19 +108,19 @@ impl Readers {
         queue.ahead.reserve(len);
     }
 
-    /// Reads all projections of `expert` into `slot`, which nobody may use until they are there. A `guess` is read after all others.
-    pub fn read(&self, slots: &Arc<Slots>, expert: u32, slot: u32, guess: bool) {
+    /// Reads all projections of `expert` into `slot`, which nobody may use until they are there. A guess is read after all others.
+    pub fn read(&self, slots: &Arc<Slots>, expert: u32, slot: u32, is_guess: bool) {
         slots.state[slot as usize].store(slots.parts.len() as u32, Release);
         let mut queue = self.shared.lock();
-        let job = |part| Job { slots: slots.clone(), part, expert, slot };
-        let jobs = if guess { &mut queue.ahead } else { &mut queue.jobs };
+        let job = |part| Job { slots: slots.clone(), part, expert, slot, is_guess };
+        let jobs = if is_guess { &mut queue.ahead } else { &mut queue.jobs };
         jobs.extend((0..slots.parts.len()).map(job));
         drop(queue);
         self.shared.added.notify_all();
     }
 
     /// Of the guesses that are not read yet, those of the experts `used` of these slots are read now. The others are dropped: their slots count as
-    /// failed.
+    /// failed. A guess that fails is read once more by who needs it.
     pub fn settle(&self, slots: &Arc<Slots>, used: &[u32]) {
         let mut queue = self.shared.lock();
         while let Some(job) = queue.ahead.pop_front() {
@@ -152,7 +156,7 @@ impl Readers {
         self.shared.counts.stall_ns.fetch_add(start.elapsed().as_nanos() as u64, Relaxed);
     }
 
-    /// Why reads have failed since the last call, if some have.
+    /// Why reads that were needed have failed since the last call, if some have.
     pub fn take_failure(&self) -> Option<String> {
         self.shared.lock().failure.take()
     }
@@ -190,6 +194,7 @@ impl Shared {
             if failure.is_some() {
                 state.fetch_or(FAILED, AcqRel);
             }
+            let failure = failure.filter(|_| !job.is_guess);
             let is_last = state.fetch_sub(1, AcqRel) & !FAILED == 1;
             if is_last || failure.is_some() {
                 let mut queue = self.lock();
@@ -217,26 +222,29 @@ impl Shared {
         }
     }
 
-    /// Reads and packs a projection.
+    /// Reads a projection as it was packed before, or reads and packs it.
     fn read(&self, job: &Job, room: &mut Vec<u8>) -> Result<(), Error> {
-        let Part { source, packed } = &job.slots.parts[job.part];
+        let Part { source, kept, packed } = &job.slots.parts[job.part];
+        let (layout, expert, start) = (packed.layout(), job.expert as usize, Instant::now());
+        let count = |bytes: usize| {
+            self.counts.read_ns.fetch_add(start.elapsed().as_nanos() as u64, Relaxed);
+            self.counts.reads.fetch_add(1, Relaxed);
+            self.counts.bytes.fetch_add(bytes as u64, Relaxed);
+        };
+        // SAFETY: until the slot's state is 0 nobody else uses it, and each of its reads has a projection of its own.
+        let out = unsafe { packed.matrix_to_pack(job.slot as usize) };
+        if kept.get().is_some_and(|kept| kept.read(expert, out, room)) {
+            count(out.len());
+            return Ok(());
+        }
         if room.len() < source.room() {
             *room = vec![0; source.room()];
         }
-        let start = Instant::now();
-        let at = source.read(job.expert as usize, room)?;
-        self.counts.read_ns.fetch_add(start.elapsed().as_nanos() as u64, Relaxed);
-        self.counts.reads.fetch_add(1, Relaxed);
-        self.counts.bytes.fetch_add(at.len() as u64, Relaxed);
-        let layout = packed.layout();
+        let at = source.read(expert, room)?;
+        count(at.len());
         let matrix = room.get(at).filter(|m| m.len() == layout.rows() * layout.row_bytes());
         let matrix = matrix.ok_or_else(|| Error("a read expert has another size than the others".into()))?;
-        let groups = layout.rows().div_ceil(ROWS);
-        for group in 0..groups {
-            // SAFETY: until the slot's state is 0 nobody else uses it, and each of its reads has a projection of its own.
-            let out = unsafe { packed.group_to_pack(job.slot as usize * groups + group) };
-            layout.pack_rows(matrix, group, out);
-        }
+        layout.pack_matrix(matrix, out);
         Ok(())
     }
 }
