@@ -50,21 +50,24 @@ impl ImageFlags {
         }
     }
 
-    /// Leaves out a tower that was found, if the model runs on a device that takes no images.
+    /// Leaves out a tower that was found, if the model runs on a device that does not take its images.
     ///
     /// # Errors
     /// If it was named.
     pub fn keep_on_processor(&self, options: &mut octet_engine::engine::Options) -> anyhow::Result<()> {
         let (Some(device), Some(vision)) = (&options.device, &options.vision) else { return Ok(()) };
         let (device, file) = (device.name().to_string(), vision.file.origin.clone());
-        if device == "cpu" {
+        let together = vision.tower().map_or(true, |tower| tower.prompt.together);
+        if device == "cpu" || !together {
             return Ok(());
         }
         anyhow::ensure!(
             self.mmproj.is_none(),
-            "{file}: images are not supported on {device}; --device cpu reads images"
+            "{file}: its images are not supported on {device}; --device cpu reads them"
         );
-        note!("note: images are not supported on {device}: {file} is not loaded; --device cpu reads images");
+        note!(
+            "note: images of {file} are not supported on {device}: it is not loaded; --device cpu reads them"
+        );
         options.vision = None;
         Ok(())
     }

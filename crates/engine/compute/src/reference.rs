@@ -505,6 +505,7 @@ impl Backend for Reference {
         for (t, x) in x.chunks_exact_mut(width).take(n).enumerate() {
             for (x, &y) in x.iter_mut().zip(&y[t * stride + at..]) {
                 *x = match times {
+                    Times::Itself => *x * y,
                     Times::Sigmoid => *x * sigmoid(y),
                     Times::Activated(act) => activate(act, *x) * multiplier(act, y),
                 };

@@ -3,7 +3,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
 layout(local_size_x = 256) in;
-// 0: y += scale x; 1: y *= scale; 2: y *= sigmoid(x); 3: y = act(y) x; 4: y = cap tanh(scale y / cap), or scale y; 5: y = x; 6: y within bounds
+// 0: y += scale x; 1: y *= scale; 2: y *= sigmoid(x); 3: y = act(y) x; 4: y = cap tanh(scale y / cap), or scale y; 5: y = x; 6: y within bounds; 7: y *= x
 layout(constant_id = 0) const uint MODE = 0u;
 
 layout(binding = 0, std430) buffer Y { float y[]; };
@@ -36,5 +36,6 @@ void main() {
     }
     if (MODE == 5u) { v = x[from]; }
     if (MODE == 6u) { v = min(max(y[at], p.alpha), p.limit); }
+    if (MODE == 7u) { v = y[at] * x[from]; }
     y[at] = v;
 }

@@ -25,7 +25,7 @@ use crate::picks::Picker;
 use crate::record::Recorder;
 use crate::steps::{Flight, REPLAY_TOKENS_MAX, Step};
 use crate::transfer::{Copies, STAGING_BYTES};
-use crate::verbs::{Scratch, Target, is_supported, unsupported};
+use crate::verbs::{Scratch, Target, is_supported};
 use crate::weights::DeviceType;
 
 /// Which device to use, and how.
@@ -85,8 +85,8 @@ pub struct Embedding {
 pub(crate) enum Prologue {
     /// Writes rows of embeddings into the block, from this value on, times a factor.
     Embed(Arc<Matrix>, usize, f32),
-    /// Writes sines and cosines, times a factor, as those of the rotation of this number.
-    Angles(Arc<[f32]>, f32, usize),
+    /// Writes sines and cosines, times a factor, as those of the rotation of this number, by the coordinates of each pair if there are any.
+    Angles(Arc<[f32]>, f32, usize, Option<Axes>),
 }
 
 /// A device with the weights and caches of a model.
@@ -465,8 +465,8 @@ impl Backend for Vulkan {
         self.guard(|be| be.project_add(n, x, w, Target::of(out)));
     }
 
-    fn place(&mut self, _: &[u32], _: usize, _: &Buf, _: [usize; 2], _: Out<Self>) {
-        self.guard(|_| Err(unsupported()));
+    fn place(&mut self, to: &[u32], width: usize, x: &Buf, place: [usize; 2], out: Out<Self>) {
+        self.guard(|be| be.place_rows(to, width, x, place, Target::of(out)));
     }
 
     fn per_head(&mut self, n: usize, x: &Buf, w: &Weight, rest: usize, out: &mut Buf) {

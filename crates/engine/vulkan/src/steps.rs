@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use octet_compute::backend::Pass;
+use octet_compute::backend::{Axes, Pass};
 use octet_compute::batch::Batch;
 use octet_compute::{Error, ExpertCounts};
 use octet_weights::Matrix;
@@ -62,11 +62,13 @@ fn gather(block: &Block, table: &Matrix, first: usize, scale: f32, tokens: &[u32
 }
 
 /// Writes sines and cosines of each position and frequency into the block, as those of rotation `index`.
-fn angles(block: &Block, index: usize, frequencies: &[f32], scale: f32, positions: &[u32]) {
+fn angles(block: &Block, index: usize, frequencies: &[f32], scale: f32, axes: Option<&Axes>, batch: &Batch) {
     let mut words = vec![0; 2 * frequencies.len()];
-    for (t, position) in positions.iter().enumerate() {
-        for (pair, frequency) in words.chunks_exact_mut(2).zip(frequencies) {
-            let (sin, cos) = (*position as f32 * frequency).sin_cos();
+    for t in 0..batch.len() {
+        let (position, turn) = (batch.positions()[t], batch.turn_of(t));
+        for (i, (pair, frequency)) in words.chunks_exact_mut(2).zip(frequencies).enumerate() {
+            let at = axes.map_or(position, |axes| turn[usize::from(axes.of_pair[i])]);
+            let (sin, cos) = (at as f32 * frequency).sin_cos();
             (pair[0], pair[1]) = ((sin * scale).to_bits(), (cos * scale).to_bits());
         }
         block.angles[index].write_words((4 * t * words.len()) as u64, &words);
@@ -124,8 +126,8 @@ impl Vulkan {
         let block = self.block()?;
         match prologue {
             Prologue::Embed(table, first, scale) => gather(block, table, *first, *scale, batch.tokens()),
-            Prologue::Angles(frequencies, scale, index) => {
-                angles(block, *index, frequencies, *scale, batch.positions());
+            Prologue::Angles(frequencies, scale, index, axes) => {
+                angles(block, *index, frequencies, *scale, axes.as_ref(), batch);
             }
         }
         Ok(())
@@ -148,7 +150,9 @@ impl Vulkan {
             side: self.side,
             follows: self.follows,
         };
-        match self.steps.iter().position(|s| s.key == key) {
+        // Where given embeddings go differs from step to step.
+        let known = batch.given().0.is_empty().then(|| self.steps.iter().position(|s| s.key == key));
+        match known.flatten() {
             Some(i) => self.replay(i, batch),
             None => self.record_step(key, batch, body),
         }
@@ -188,7 +192,8 @@ impl Vulkan {
         self.last_step = (recording.barriers, recording.dispatches);
         let mut sent = self.recorder.submit(&recording);
         let is_timed = self.recorder.timer.is_some();
-        let keep = !self.is_split && !is_timed && key.pass == Pass::Trunk && key.tokens <= REPLAY_TOKENS_MAX;
+        let is_short = key.pass == Pass::Trunk && key.tokens <= REPLAY_TOKENS_MAX;
+        let keep = !self.is_split && !is_timed && is_short && batch.given().0.is_empty();
         if keep && sent.is_ok() {
             if self.steps.len() == RECORDINGS_MAX
                 && let Some(old) = self.steps.pop_front()

@@ -37,6 +37,8 @@ pub struct Glu<W> {
 /// A product of two rows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Times {
+    /// `x * y`
+    Itself,
     /// `x * sigmoid(y)`
     Sigmoid,
     /// `act(x) * y`, as in a feed-forward block.

@@ -31,6 +31,7 @@ pub enum Part {
     Mamba2,
     ShortConvolution,
     Images,
+    ImagesTogether,
     Bounds,
 }
 
@@ -63,6 +64,7 @@ impl std::fmt::Display for Part {
             Self::Mamba2 => "Mamba-2 layers",
             Self::ShortConvolution => "short convolutions",
             Self::Images => "images",
+            Self::ImagesTogether => "images whose tokens see each other in both directions",
             Self::Bounds => "bounded projections",
             Self::Encoder => "encoders (attention in both directions)",
         })

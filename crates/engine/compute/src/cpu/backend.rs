@@ -427,6 +427,7 @@ impl Backend for Cpu {
                 let row = unsafe { x.part(t * width, width) };
                 let y = &y[t * stride + at..][..width];
                 match times {
+                    Times::Itself => row.iter_mut().zip(y).for_each(|(x, y)| *x *= y),
                     Times::Sigmoid => vector.sigmoid_mul(row, y),
                     Times::Activated(act) => vector.act_mul(act, row, y),
                 }

@@ -223,6 +223,9 @@ impl<B: Backend> Parts<B> {
         be.per_head(n, &heads, &self.per_head, REST, &mut product);
         be.multiply(n, HIDDEN, Times::Activated(c.act), &mut conv, &x, [0, HIDDEN]);
         be.clamp(n * HIDDEN, [-0.2, 0.3], &mut conv);
+        be.multiply(n, HIDDEN, Times::Itself, &mut conv, &x, [0, HIDDEN]);
+        let all: Vec<u32> = (0..n as u32).collect();
+        be.place(&all, HIDDEN, &x, [0, HIDDEN], Out::Add(&mut logits, 0.25));
         be.norm(n, Some(&x), &self.norm, Out::Add(&mut logits, 0.5));
         let read = |be: &mut B, buf: &B::Buf, len: usize| {
             let mut out = vec![0.0; n * len];

@@ -66,10 +66,13 @@ impl Images {
         if tower.deep.len() > model.config().layers {
             return refused(format!("it adds to {} layers, and the model has fewer", tower.deep.len()));
         }
-        if !model.takes_images() {
+        let [takes, together] = model.takes_images();
+        if !takes || tower.prompt.together && !together {
             let device = model.backend().describe();
+            let which =
+                if takes { "images whose tokens see each other in both directions" } else { "images" };
             return refused(format!(
-                "images are not supported on {device}; use --device cpu, or --no-mmproj"
+                "{which} are not supported on {device}; use --device cpu, or --no-mmproj"
             ));
         }
         let encoder = vision::open(&vision.file, tower.clone(), &options.cpu, &options.arbiter)?;

@@ -399,6 +399,11 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(v)
     }
 
+    /// A buffer with these values.
+    pub(crate) fn buffer(&mut self, values: &[f32]) -> Result<B::Buf, Error> {
+        Ok(self.be.vector(values)?)
+    }
+
     /// The values of a tensor, whose shape may have further dimensions of 1.
     pub(crate) fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
         let larger = |s: &[usize]| s.iter().copied().filter(|n| *n != 1).collect::<Vec<_>>();

@@ -105,9 +105,9 @@ pub trait Model: Send {
     fn expert_counts(&self) -> &Arc<ExpertCounts>;
     /// Its backend.
     fn backend(&mut self) -> &mut dyn Inspect;
-    /// Whether batches may give embeddings ([`Batch::give`]).
-    fn takes_images(&self) -> bool {
-        false
+    /// Whether batches may give embeddings ([`Batch::give`]), and whether tokens may see each other in both directions ([`Batch::see`]).
+    fn takes_images(&self) -> [bool; 2] {
+        [false; 2]
     }
     /// Runs one step and returns the logits of `batch.outputs`, `[outputs, vocab]`.
     ///
@@ -374,8 +374,8 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
         &mut self.be
     }
 
-    fn takes_images(&self) -> bool {
-        self.be.supports(Part::Images)
+    fn takes_images(&self) -> [bool; 2] {
+        [Part::Images, Part::ImagesTogether].map(|part| self.be.supports(part))
     }
 
     fn step(&mut self, batch: &Batch) -> Result<&[f32], Error> {

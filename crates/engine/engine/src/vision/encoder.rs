@@ -2,9 +2,10 @@
 //! them. Attention is that of any model over a cache of one layer: the keys and values of all patches are written first, then each piece of
 //! queries attends to all of them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use octet_compute::backend::{Backend, Glu, Norm, Out, Pass, Times, Window};
+use octet_compute::backend::{Act, Backend, Glu, Norm, Out, Pass, Times, Window};
 use octet_compute::batch::{Batch, PAGE_TOKENS};
 
 use super::image::Resized;
@@ -20,8 +21,7 @@ impl Tower {
     /// Bytes of activations for the largest image: keys, values, queries and states of all patches, and embeddings; those of a piece in
     /// addition.
     pub fn work_bytes(&self) -> u64 {
-        let tokens = self.tokens_max();
-        let patches = tokens * self.merge * self.merge;
+        let (tokens, patches) = (self.tokens_max(), self.rows_max());
         let piece = self.patch_len().max(self.hidden()) + 4 * self.hidden() + 2 * self.inner() + self.out;
         let pooled = if matches!(self.output, plan::Output::Pool(_)) { self.hidden() } else { 0 };
         let values = patches * (4 * self.hidden() + pooled) + tokens * self.width() + PIECE_TOKENS * piece;
@@ -62,10 +62,20 @@ pub trait Encoder: Send {
     }
 }
 
+/// See [`super::plan::Middle`].
+pub(super) struct Middle<B: Backend> {
+    pub project: B::Weight,
+    pub norm: Norm<B>,
+    pub act: Act,
+    /// A row of ones.
+    pub ones: B::Buf,
+}
+
 /// See [`super::plan::Merge`].
 pub(super) struct Merge<B: Backend> {
-    pub norm: Norm<B>,
+    pub norm: Option<Norm<B>>,
     pub first: Option<B::Weight>,
+    pub middle: Option<Middle<B>>,
     pub glu: Option<Glu<B::Weight>>,
 }
 
@@ -94,10 +104,15 @@ pub(super) struct Bounds {
 /// A tower's weights.
 pub(super) struct Weights<B: Backend> {
     pub patch: B::Weight,
-    pub first_norm: Option<Norm<B>>,
+    /// Of a patch's values, of its projection, and of that with its position.
+    pub norms: [Option<Norm<B>>; 3],
+    /// The further state of each tile, with its position.
+    pub class: Option<B::Buf>,
     pub blocks: Vec<Block<B>>,
     /// For each block, if there are any: those of queries, keys, values and output, or of gate, up and down.
     pub bounds: Vec<Vec<Bounds>>,
+    /// Factors of the result of each block, if there are any.
+    pub scales: Vec<B::Buf>,
     pub output: Output<B>,
     pub deep: Vec<(usize, Merge<B>)>,
     /// Values of the tower's positions.
@@ -112,8 +127,9 @@ struct Scratch<B: Backend> {
     v: B::Buf,
     attended: B::Buf,
     sum: B::Buf,
-    /// Tokens.
+    /// Tokens, and on the way to them.
     out: B::Buf,
+    merged: [B::Buf; 2],
     /// Gates and their factors, where projections are bounded.
     inner: [B::Buf; 2],
 }
@@ -146,8 +162,10 @@ struct Piece<B: Backend> {
     batch: Batch,
     /// The same for blocks that attend within windows.
     windows: Option<Batch>,
-    from: usize,
     len: usize,
+    /// The first of its patches. After the last one of a tile comes the tile's further state, if the tower has such.
+    patch: usize,
+    patches: usize,
     /// States `[len, hidden]`, and queries.
     h: B::Buf,
     q: B::Buf,
@@ -191,7 +209,8 @@ impl<B: Backend> Loaded<B> {
     ) -> Result<Self, Error> {
         let w = derive::widths(&tower.blocks);
         let inner = if tower.bounded { tower.inner() } else { 0 };
-        let mut buf = |width: usize| be.buf(PIECE_TOKENS * width);
+        let (rows, merged) = (tower.piece_rows(), tower.merged());
+        let mut buf = |width: usize| be.buf(rows * width);
         let scratch = Scratch {
             x: buf(tower.patch_len().max(tower.hidden()))?,
             k: buf(w.kv[0])?,
@@ -199,52 +218,74 @@ impl<B: Backend> Loaded<B> {
             attended: buf(w.out)?,
             sum: buf(tower.hidden())?,
             out: buf(tower.out)?,
+            merged: [buf(merged)?, buf(merged)?],
             inner: [buf(inner)?, buf(inner)?],
         };
         Ok(Self { be, tower, weights, cache, scratch, bytes, job: None })
     }
 
-    fn piece(&mut self, image: &Resized, from: usize, len: usize, pages: &[u32]) -> Result<Piece<B>, Error> {
+    /// A piece of these patches, which are of one tile where the tower has further states.
+    fn piece(&mut self, image: &Resized, part: Range<usize>, pages: &[u32]) -> Result<Piece<B>, Error> {
         let (hidden, q) = (self.tower.hidden(), derive::widths(&self.tower.blocks).qkv);
+        let (patch, patches, tile) = (part.start, part.len(), self.tower.tile_patches(image));
+        // Further states before it.
+        let before = if self.tower.class.is_some() { patch / tile } else { 0 };
+        let is_last = part.end.is_multiple_of(tile) && self.tower.class.is_some();
+        let (from, len) = (patch + before, patches + usize::from(is_last));
         let mut batch = Batch::default();
         batch.push(&vec![0; len], from, 0, pages, 0);
         let turn = |i| {
             let [x, y] = self.tower.place(image, i);
             [0, y as u32, x as u32]
         };
-        batch.turn((from..from + len).map(turn));
+        batch.turn((patch..patch + len).map(turn));
         let mut windows = None;
         if self.tower.window.is_some() || self.tower.tile().is_some() {
             let batch = windows.insert(batch.clone());
-            let mut i = from;
-            while i < from + len {
+            let mut i = patch;
+            while i < part.end {
                 let window = self.tower.window_of(image, i);
                 i = window.end;
-                batch.see(window);
+                let further = usize::from(self.tower.class.is_some());
+                batch.see(window.start + before..window.end + before + further);
             }
         }
-        batch.see(0..image.patches());
-        Ok(Piece { batch, windows, from, len, h: self.be.buf(len * hidden)?, q: self.be.buf(len * q)? })
+        batch.see(0..self.tower.rows(image));
+        let (h, q) = (self.be.buf(len * hidden)?, self.be.buf(len * q)?);
+        Ok(Piece { batch, windows, len, patch, patches, h, q })
     }
 
     /// Patches to states.
     fn embed(&mut self, image: &Resized, piece: &mut Piece<B>) -> Result<(), Error> {
-        let (len, hidden) = (self.tower.patch_len(), self.tower.hidden());
-        let mut pixels = vec![0.0; piece.len * len];
-        let mut positions = vec![0.0; piece.len * hidden];
+        let (len, hidden, n) = (self.tower.patch_len(), self.tower.hidden(), piece.patches);
+        let mut pixels = vec![0.0; n * len];
+        let mut positions = vec![0.0; n * hidden];
         let rows = pixels.chunks_exact_mut(len).zip(positions.chunks_exact_mut(hidden));
         for (i, (pixels, position)) in rows.enumerate() {
-            self.tower.patch(image, piece.from + i, pixels);
-            self.tower.add_position(&self.weights.table, image, piece.from + i, position);
+            self.tower.patch(image, piece.patch + i, pixels);
+            self.tower.add_position(&self.weights.table, image, piece.patch + i, position);
         }
         let (pixels, positions) = (self.be.vector(&pixels)?, self.be.vector(&positions)?);
-        let (patch, norm, h) = (&self.weights.patch, &self.weights.first_norm, &mut piece.h);
-        let n = piece.len;
+        let (w, s, h) = (&self.weights, &mut self.scratch, &mut piece.h);
+        let class = w.class.as_ref().filter(|_| piece.len > n);
         Ok(self.be.step(Pass::Other, &piece.batch, |be| {
-            be.linear(n, &pixels, patch, Out::Write(h));
-            be.add(n * hidden, Some(&positions), 1.0, h);
-            if let Some(norm) = norm {
+            let [of_values, of_patches, of_both] = &w.norms;
+            match of_values {
+                None => be.linear(n, &pixels, &w.patch, Out::Write(h)),
+                Some(norm) => {
+                    be.norm(n, Some(&pixels), norm, Out::Write(&mut s.x));
+                    be.linear(n, &s.x, &w.patch, Out::Write(h));
+                }
+            }
+            if let Some(norm) = of_patches {
                 be.norm(n, None, norm, Out::Write(h));
+            }
+            be.add(n * hidden, Some(&positions), 1.0, h);
+            if let Some(norm) = of_both {
+                be.norm(n, None, norm, Out::Write(h));
+            }
+            if let Some(class) = class {
+                be.place(&[n as u32], hidden, class, [0, hidden], Out::Write(h));
             }
         })?)
     }
@@ -278,26 +319,28 @@ impl<B: Backend> Loaded<B> {
         let block = &self.weights.blocks[i];
         let (s, cache, branch, n) = (&mut self.scratch, &self.cache, &block.branches[0], piece.len);
         let (bounds, hidden, inner) = (self.weights.bounds.get(i), self.tower.hidden(), self.tower.inner());
+        let scales = self.weights.scales.get(i);
+        let is_apart = block.post.is_some() || scales.is_some();
         Ok(self.be.step(Pass::Other, &piece.batch, |be| {
-            match (&branch.op, &block.post) {
-                (Op::Attention { spec, out, .. }, post) => {
+            match (&branch.op, is_apart) {
+                (Op::Attention { spec, out, .. }, is_apart) => {
                     let batch = piece.windows.as_ref().filter(|_| spec.window != Window::All);
                     let batch = batch.unwrap_or(&piece.batch);
                     be.attend(batch, spec, 0, cache, &piece.q, &mut s.attended);
-                    match (bounds, post) {
+                    match (bounds, is_apart) {
                         (Some(bounds), _) => {
                             bounded(be, [n, hidden, hidden], &mut s.attended, out, &bounds[3], &mut s.sum);
                         }
-                        (None, Some(_)) => be.linear(n, &s.attended, out, Out::Write(&mut s.sum)),
-                        (None, None) => {
+                        (None, true) => be.linear(n, &s.attended, out, Out::Write(&mut s.sum)),
+                        (None, false) => {
                             be.linear(n, &s.attended, out, Out::Add(&mut piece.h, block.add));
                         }
                     }
                 }
-                (Op::Glu(glu), None) => {
+                (Op::Glu(glu), false) => {
                     be.glu(n, None, branch.pre.as_ref(), glu, Out::Add(&mut piece.h, block.add));
                 }
-                (Op::Glu(glu), Some(_)) => match bounds {
+                (Op::Glu(glu), true) => match bounds {
                     Some(bounds) => {
                         let pre = branch.pre.as_ref().expect(BOUNDED);
                         let gate = glu.gate.as_ref().expect(BOUNDED);
@@ -313,8 +356,13 @@ impl<B: Backend> Loaded<B> {
                 },
                 _ => unreachable!("towers have attention and feed-forward blocks"),
             }
-            if let Some(post) = &block.post {
-                be.norm(n, Some(&s.sum), post, Out::Add(&mut piece.h, block.add));
+            if let Some(scales) = scales {
+                be.multiply(n, hidden, Times::Itself, &mut s.sum, scales, [0, 0]);
+            }
+            match &block.post {
+                Some(post) => be.norm(n, Some(&s.sum), post, Out::Add(&mut piece.h, block.add)),
+                None if is_apart => be.add(n * hidden, Some(&s.sum), block.add, &mut piece.h),
+                None => {}
             }
         })?)
     }
@@ -335,23 +383,33 @@ impl<B: Backend> Loaded<B> {
         let piece = &job.pieces[piece];
         let (hidden, out, width) = (self.tower.hidden(), self.tower.out, self.tower.width());
         let each = self.tower.merge * self.tower.merge;
-        let (s, tokens) = (&mut self.scratch, piece.len / each);
+        let (s, tokens) = (&mut self.scratch, piece.patches / each);
         self.be.step(Pass::Other, &piece.batch, |be| {
-            be.norm(piece.len * hidden / merge.norm.len, Some(&piece.h), &merge.norm, Out::Write(&mut s.x));
-            match (&merge.first, &merge.glu) {
-                (None, None) => unreachable!("a merger has a projection"),
-                (Some(first), None) => be.linear(tokens, &s.x, first, Out::Write(&mut s.out)),
-                (None, Some(glu)) => be.glu(tokens, Some(&s.x), None, glu, Out::Write(&mut s.out)),
-                (Some(first), Some(glu)) => {
-                    be.linear(tokens, &s.x, first, Out::Write(&mut s.sum));
-                    be.glu(tokens, Some(&s.sum), None, glu, Out::Write(&mut s.out));
-                }
+            let [a, b] = &mut s.merged;
+            let mut x = &piece.h;
+            if let Some(norm) = &merge.norm {
+                be.norm(piece.patches * hidden / norm.len, Some(x), norm, Out::Write(&mut s.x));
+                x = &s.x;
+            }
+            if let Some(first) = &merge.first {
+                let is_last = merge.middle.is_none() && merge.glu.is_none();
+                be.linear(tokens, x, first, Out::Write(if is_last { &mut s.out } else { &mut *a }));
+                x = a;
+            }
+            if let Some(middle) = &merge.middle {
+                be.linear(tokens, x, &middle.project, Out::Write(b));
+                be.norm(tokens, None, &middle.norm, Out::Write(b));
+                be.multiply(tokens, middle.norm.len, Times::Activated(middle.act), b, &middle.ones, [0, 0]);
+                x = b;
+            }
+            if let Some(glu) = &merge.glu {
+                be.glu(tokens, Some(x), None, glu, Out::Write(&mut s.out));
             }
         })?;
         let mut values = vec![0.0; tokens * out];
         self.be.read(&s.out, &mut values);
         for (i, values) in values.chunks_exact(out).enumerate() {
-            let [x, y] = self.tower.place(&job.image, piece.from + i * each).map(|p| p / self.tower.merge);
+            let [x, y] = self.tower.place(&job.image, piece.patch + i * each).map(|p| p / self.tower.merge);
             let token = y * job.image.tokens[0] + x;
             job.embeddings[token * width + at..][..out].copy_from_slice(values);
         }
@@ -362,12 +420,12 @@ impl<B: Backend> Loaded<B> {
     fn collect(&mut self, job: &mut Job<B>, piece: usize) -> Result<(), Error> {
         let Output::Pool(pool) = &self.weights.output else { return Ok(()) };
         let (piece, hidden, s) = (&job.pieces[piece], self.tower.hidden(), &mut self.scratch);
-        let values = &mut job.states[piece.from * hidden..(piece.from + piece.len) * hidden];
+        let values = &mut job.states[piece.patch * hidden..(piece.patch + piece.patches) * hidden];
         match &pool.norm {
             None => self.be.read(&piece.h, values),
             Some(norm) => {
                 self.be.step(Pass::Other, &piece.batch, |be| {
-                    be.norm(piece.len, Some(&piece.h), norm, Out::Write(&mut s.x));
+                    be.norm(piece.patches, Some(&piece.h), norm, Out::Write(&mut s.x));
                 })?;
                 self.be.read(&s.x, values);
             }
@@ -463,14 +521,16 @@ impl<B: Backend> Encoder for Loaded<B> {
     fn start(&mut self, image: Arc<Resized>, most: usize) -> Result<(), Error> {
         self.job = None;
         let n = image.patches();
-        let pages: Vec<u32> = (0..n.div_ceil(PAGE_TOKENS) as u32).collect();
+        let pages: Vec<u32> = (0..self.tower.rows(&image).div_ceil(PAGE_TOKENS) as u32).collect();
         // Whole tokens, where their patches follow each other.
         let each = self.tower.merge * self.tower.merge;
         let most = (most.min(PIECE_TOKENS) / each * each).max(each);
-        let starts = (0..n).step_by(most);
-        let pieces = starts
-            .map(|from| self.piece(&image, from, most.min(n - from), &pages))
-            .collect::<Result<_, _>>()?;
+        // Those of a tile, where something comes after each.
+        let tile = if self.tower.class.is_some() { self.tower.tile_patches(&image) } else { n };
+        let tiles = (0..n).step_by(tile.max(1)).map(|from| from..(from + tile).min(n));
+        let parts =
+            tiles.flat_map(|t| t.clone().step_by(most).map(move |from| from..(from + most).min(t.end)));
+        let pieces = parts.map(|part| self.piece(&image, part, &pages)).collect::<Result<_, _>>()?;
         let states = match self.weights.output {
             Output::Merge(_) => Vec::new(),
             Output::Pool(_) => vec![0.0; n * self.tower.hidden()],
@@ -494,7 +554,8 @@ impl<B: Backend> Encoder for Loaded<B> {
         let Some(job) = &self.job else { return (0, Vec::new()) };
         let mut values = vec![0.0; job.image.patches() * hidden];
         for piece in &job.pieces {
-            self.be.read(&piece.h, &mut values[piece.from * hidden..(piece.from + piece.len) * hidden]);
+            let range = piece.patch * hidden..(piece.patch + piece.patches) * hidden;
+            self.be.read(&piece.h, &mut values[range]);
         }
         let layer = |i: usize| self.weights.blocks[i].layer;
         let blocks = match job.stage {

@@ -63,11 +63,22 @@ impl Size {
                 let read = side / token * token;
                 Ok([read, read * if columns * rows > 1 { columns * rows + 1 } else { 1 }])
             }
+            Self::Grid { side, least, most } => {
+                let [columns, rows] = best_grid([width, height], side, least, most);
+                let read = side / token * token;
+                Ok([read, read * if columns * rows > 1 { columns * rows + 1 } else { 1 }])
+            }
             Self::Within(most) => {
                 let ratio = (w / most as f64).max(h / most as f64).max(1.0);
                 Ok([w, h].map(|x| (((x / ratio).floor() / s).ceil() * s).max(s) as usize))
             }
-            Self::Rounded { min, max } => {
+            Self::Rounded { min, max, grows } => {
+                let small = width.min(height);
+                if grows && small < side && small > 0 {
+                    let scale = (s / h).max(s / w);
+                    let size = [w, h].map(|x| (x * scale) as usize);
+                    return Self::Rounded { min, max, grows: false }.of(size, side, patch);
+                }
                 // transformers' limit, too.
                 if width.max(height) > 200 * width.min(height) {
                     return Err(refused(format!(
@@ -131,6 +142,11 @@ impl Tower {
         }
         let (rgb, tiles) = match self.size {
             Size::Tiles { side, longest } => self.cut(rgb, [width, height], side, longest),
+            Size::Grid { side, least, most } => {
+                let grid = best_grid([width, height], side, least, most);
+                let to = |size| resize(self.filter, rgb, [width, height], size);
+                self.tiles(&to(grid.map(|n| n * side)), grid, side, || to([side; 2]))
+            }
             _ => (resize(self.filter, rgb, [width, height], size), [0, 0]),
         };
         let mut hash = blake3::Hasher::new();
@@ -147,6 +163,17 @@ impl Tower {
         let [first, large] = tiled(from, side, longest);
         let rgb = resize(self.filter, rgb, from, first);
         let rgb = resize(self.filter, &rgb, first, large);
+        self.tiles(&rgb, large.map(|x| x / side), side, || resize(self.filter, &rgb, large, [side, side]))
+    }
+
+    /// The tiles of a resized image and then `whole`, one below the other; and `grid`, their columns and rows. Only the tile, if there is one.
+    fn tiles(
+        &self,
+        rgb: &[u8],
+        grid: [usize; 2],
+        side: usize,
+        whole: impl Fn() -> Vec<u8>,
+    ) -> (Vec<u8>, [usize; 2]) {
         // Pixels behind the last whole token of a tile are not read.
         let read = side / self.side() * self.side();
         let tile = |rgb: &[u8], width: usize, [x, y]: [usize; 2], all: &mut Vec<u8>| {
@@ -154,16 +181,16 @@ impl Tower {
                 all.extend_from_slice(&rgb[3 * (y * width + x)..][..3 * read]);
             }
         };
-        let [columns, rows] = large.map(|x| x / side);
+        let [columns, rows] = grid;
         let mut all = Vec::new();
         for i in 0..columns * rows {
-            tile(&rgb, large[0], [i % columns * side, i / columns * side], &mut all);
+            tile(rgb, columns * side, [i % columns * side, i / columns * side], &mut all);
         }
         if columns * rows == 1 {
             return (all, [0, 0]);
         }
-        tile(&resize(self.filter, &rgb, large, [side, side]), side, [0, 0], &mut all);
-        (all, [columns, rows])
+        tile(&whole(), side, [0, 0], &mut all);
+        (all, grid)
     }
 
     /// Column and row of token `i`, where the patches of tokens follow each other.
@@ -203,11 +230,20 @@ impl Tower {
         3 * self.patch * self.patch
     }
 
-    /// Writes the values of patch `i`, `[3, patch, patch]`, normalised.
+    /// Writes the values of patch `i`, `[3, patch, patch]`, or `[patch, patch, 3]` where the projection reads them so, normalised.
     pub fn patch(&self, image: &Resized, i: usize, out: &mut [f32]) {
         let ([x, y], side) = (self.place(image, i), self.patch);
         let stride = 3 * image.grid[0] * side;
         let [mean, std] = self.normal.map(|n| n.map(|v| 255.0 * v));
+        if self.embed.channels_last {
+            for (row, out) in out.chunks_exact_mut(3 * side).enumerate() {
+                let values = &image.rgb[(y * side + row) * stride + 3 * x * side..];
+                for (i, (out, v)) in out.iter_mut().zip(values).enumerate() {
+                    *out = (f32::from(*v) - mean[i % 3]) / std[i % 3];
+                }
+            }
+            return;
+        }
         for (row, out) in out.chunks_exact_mut(side).enumerate() {
             let (c, row) = (row / side, row % side);
             let from = (y * side + row) * stride + 3 * x * side + c;
@@ -226,10 +262,20 @@ impl Tower {
         match self.positions {
             plan::Positions::None => {}
             // Of a square, or of each tile.
-            plan::Positions::Fixed { .. } => add(y % image.grid[0] * image.grid[0] + x, 1.0),
-            plan::Positions::Axes { count, .. } => {
-                add(x.min(count - 1), 1.0);
-                add(count + y.min(count - 1), 1.0);
+            plan::Positions::Fixed { .. } => {
+                let first = usize::from(self.class.is_some());
+                add(first + y % image.grid[0] * image.grid[0] + x, 1.0);
+            }
+            plan::Positions::Cubic { side, .. } => {
+                let [columns, rows] = [(x, 0), (y, 1)].map(|(at, axis)| cubic(side, image.grid[axis], at));
+                for (y, dy) in rows {
+                    columns.iter().for_each(|(x, dx)| add(y * side + x, dy * dx));
+                }
+            }
+            plan::Positions::Axes { count, pairs, .. } => {
+                let [x, y] = [x, y].map(|at| at.min(count - 1));
+                add(if pairs { 2 * x } else { x }, 1.0);
+                add(if pairs { 2 * y + 1 } else { count + y }, 1.0);
             }
             plan::Positions::Stretched { side, .. } => {
                 let [(x0, x1, dx), (y0, y1, dy)] = [(x, 0), (y, 1)].map(|(at, axis)| {
@@ -261,6 +307,24 @@ fn tiled(size: [usize; 2], side: usize, longest: usize) -> [[usize; 2]; 2] {
     [first, of(first, up(first[0].max(first[1])), &up)]
 }
 
+/// Columns and rows of the tiles of an image, see [`Size::Grid`]. Of equally good ones those with more tiles, while these are at most twice as
+/// large as the image.
+fn best_grid([width, height]: [usize; 2], side: usize, least: usize, most: usize) -> [usize; 2] {
+    let ratio = width as f64 / height as f64;
+    let (mut best, mut nearest) = ([1, 1], f64::INFINITY);
+    for count in least..=most {
+        for columns in (1..=count).filter(|n| count.is_multiple_of(*n)) {
+            let grid = [columns, count / columns];
+            let off = (ratio - grid[0] as f64 / grid[1] as f64).abs();
+            let fits = (width * height) as f64 > 0.5 * (side * side * count) as f64;
+            if off < nearest || off == nearest && fits {
+                (best, nearest) = (grid, off);
+            }
+        }
+    }
+    best
+}
+
 /// The window of token `i`, of squares of `side` tokens by rows, those at the right and lower edges cut: its first token, its width and
 /// height, its column and row.
 fn window_of([columns, rows]: [usize; 2], side: usize, i: usize) -> (usize, [usize; 2], [usize; 2]) {
@@ -270,6 +334,20 @@ fn window_of([columns, rows]: [usize; 2], side: usize, i: usize) -> (usize, [usi
     let column = (i - y * columns) / (side * height);
     let x = column * side;
     (y * columns + x * height, [side.min(columns - x), height], [x, y])
+}
+
+/// The places in a row of `side` values, and their weights, of value `at` of `count` that the row is stretched to: `grid_sample` without
+/// aligned corners, which repeats the first and the last.
+fn cubic(side: usize, count: usize, at: usize) -> [(usize, f32); 4] {
+    // From -1 to 1, as transformers computes it, and back.
+    let to = (at as f32 + 0.5) / count as f32 * 2.0 - 1.0;
+    let from = ((to + 1.0) * side as f32 - 1.0) / 2.0;
+    let (low, t) = (from.floor(), from - from.floor());
+    const A: f32 = -0.75;
+    let near = |x: f32| ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0;
+    let far = |x: f32| ((A * x - 5.0 * A) * x + 8.0 * A) * x - 4.0 * A;
+    let weights = [far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)];
+    std::array::from_fn(|i| ((low + i as f32 - 1.0).clamp(0.0, (side - 1) as f32) as usize, weights[i]))
 }
 
 /// Number `i` of `count` numbers evenly from 0 to `side - 1`, as PyTorch computes them: from both ends.

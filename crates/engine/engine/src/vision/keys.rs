@@ -32,19 +32,21 @@ pub struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
-    /// Reads the sizes that every tower has.
-    pub fn new(model: &'a Model) -> Result<Self, Error> {
+    /// Reads the sizes that every tower has; those of blocks are 0 where there need be none.
+    pub fn new(model: &'a Model, has_blocks: bool) -> Result<Self, Error> {
         let meta = &model.metadata;
         let mut k =
             Self { model, hidden: 0, inner: 0, layers: 0, heads: 0, patch: 0, out: 0, eps: 0.0, meta };
         k.hidden = k.size("embedding_length", MAX_DIM)?;
-        k.inner = k.size("feed_forward_length", MAX_DIM)?;
-        k.layers = k.size("block_count", MAX_LAYERS)?;
-        k.heads = k.size("attention.head_count", 1024)?;
+        if has_blocks {
+            k.inner = k.size("feed_forward_length", MAX_DIM)?;
+            k.layers = k.size("block_count", MAX_LAYERS)?;
+            k.heads = k.size("attention.head_count", 1024)?;
+        }
         k.patch = k.size("patch_size", 64)?;
         k.out = k.size("projection_dim", MAX_DIM)?;
         k.eps = meta.f32(&name("attention.layer_norm_epsilon"))?;
-        if !k.hidden.is_multiple_of(k.heads) || k.dim() > MAX_HEAD_DIM || !k.dim().is_multiple_of(4) {
+        if has_blocks && !k.has_usable_heads() {
             let what =
                 format!("is {}, which does not divide {} into heads of a multiple of 4", k.heads, k.hidden);
             return Err(k.bad("attention.head_count", what));
@@ -53,6 +55,10 @@ impl<'a> Keys<'a> {
             return Err(k.bad("attention.layer_norm_epsilon", format!("is {}", k.eps)));
         }
         Ok(k)
+    }
+
+    fn has_usable_heads(&self) -> bool {
+        self.hidden.is_multiple_of(self.heads) && self.dim() <= MAX_HEAD_DIM && self.dim().is_multiple_of(4)
     }
 
     /// A key with a value that cannot be used.
@@ -93,6 +99,11 @@ impl<'a> Keys<'a> {
     /// Queries and keys are as in a checkpoint: a dimension is paired with the one half a head further.
     pub fn has_halves(&self) -> bool {
         self.meta.get(&name("rope_pairing")) == Some(&Value::Str("half".into()))
+    }
+
+    /// Positions of columns and rows are pairs, as in a checkpoint.
+    pub fn has_pairs(&self) -> bool {
+        self.meta.get(&name("position_order")) == Some(&Value::Str("pairs".into()))
     }
 
     /// True or false for each block, if the key is present.
@@ -154,6 +165,11 @@ impl<'a> Keys<'a> {
         Norm { weight, bias: None, eps: self.eps, centred: false, len }
     }
 
+    /// LayerNorm with what PyTorch adds to the variance by itself.
+    pub fn torch_norm(&self, stem: &str, len: usize) -> Norm {
+        Norm { eps: 1e-5, ..self.layer_norm(stem, len) }
+    }
+
     /// RMS norm without a weight.
     pub fn plain_norm(&self, len: usize) -> Norm {
         Norm { weight: Tensor::vector("", len).change(Change::Constant(1.0)), ..self.rms_norm("", len) }
@@ -191,14 +207,19 @@ impl<'a> Keys<'a> {
 
     /// The feed-forward block of block `i`, gated if the file has a gate.
     pub fn glu(&self, i: usize, act: Act) -> Glu {
+        self.glu_of(i, self.inner, act)
+    }
+
+    /// The same with another width.
+    pub fn glu_of(&self, i: usize, inner: usize, act: Act) -> Glu {
         let name = |n: &str| format!("v.blk.{i}.ffn_{n}");
-        let up = |n: &str| Tensor::matrix(name(n), self.inner, self.hidden);
+        let up = |n: &str| Tensor::matrix(name(n), inner, self.hidden);
         Glu {
             gate: self.has(&format!("{}.weight", name("gate"))).then(|| up("gate")),
             up: up("up"),
-            down: Tensor::matrix(name("down"), self.hidden, self.inner),
+            down: Tensor::matrix(name("down"), self.hidden, inner),
             act,
-            inner: self.inner,
+            inner,
         }
     }
 
@@ -261,7 +282,8 @@ impl<'a> Keys<'a> {
         let name = "v.patch_embd".to_string();
         let channels_last =
             self.meta.get(&self::name("patch_order")) == Some(&Value::Str("channels last".into()));
-        PatchEmbed { bias: self.has(&format!("{name}.bias")), name, channels_last }
+        let norms = [None, None, None];
+        PatchEmbed { bias: self.has(&format!("{name}.bias")), name, channels_last, norms }
     }
 }
 

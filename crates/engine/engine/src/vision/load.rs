@@ -5,7 +5,7 @@ use octet_compute::batch::PAGE_TOKENS;
 use octet_compute::cpu::{Arbiter, Cpu, CpuOptions};
 use octet_weights::{GgmlType, Matrix, Model};
 
-use super::encoder::{Bounds, Encoder, Loaded, Merge, Output, PIECE_TOKENS, Pool, Weights};
+use super::encoder::{Bounds, Encoder, Loaded, Merge, Middle, Output, Pool, Weights};
 use super::plan::{self, Positions, Tower};
 use crate::Error;
 use crate::models::derive;
@@ -52,26 +52,41 @@ pub fn open_on<B: Backend>(mut be: B, model: &Model, tower: Tower) -> Result<Box
         false => Vec::new(),
     };
     let output = match &tower.output {
-        plan::Output::Merge(m) => Output::Merge(merge(model, &mut l, m)?),
+        plan::Output::Merge(m) => Output::Merge(merge(model, &mut l, &tower, m)?),
         plan::Output::Pool(p) => Output::Pool(Box::new(pool(model, &mut l, p)?)),
     };
-    let deep =
-        tower.deep.iter().map(|(i, m)| Ok((*i, merge(model, &mut l, m)?))).collect::<Result<_, Error>>()?;
-    let first_norm = tower.first_norm.as_ref().map(|n| l.norm(n)).transpose()?;
+    let deep = tower
+        .deep
+        .iter()
+        .map(|(i, m)| Ok((*i, merge(model, &mut l, &tower, m)?)))
+        .collect::<Result<_, Error>>()?;
+    let mut norms = [None, None, None];
+    for (norm, plan) in norms.iter_mut().zip(&tower.embed.norms) {
+        *norm = plan.as_ref().map(|n| l.norm(n)).transpose()?;
+    }
+    let scales = tower.scales.iter().map(|t| vector(&mut l, t)).collect::<Result<_, Error>>()?;
     let table = match &tower.positions {
         Positions::None => Vec::new(),
-        Positions::Stretched { table, .. } | Positions::Fixed { table } | Positions::Axes { table, .. } => {
-            values(&mut l, &table.name, &table.shape)?
+        Positions::Stretched { table, .. }
+        | Positions::Fixed { table }
+        | Positions::Axes { table, .. }
+        | Positions::Cubic { table, .. } => values(&mut l, &table.name, &table.shape)?,
+    };
+    let class = match &tower.class {
+        None => None,
+        Some(t) => {
+            let mut state = values(&mut l, &t.name, &t.shape)?;
+            state.iter_mut().zip(&table).for_each(|(state, position)| *state += position);
+            Some(l.buffer(&state)?)
         }
     };
     refuse_unused(model, &tower, &l)?;
     model.check_files()?;
 
-    let patches = tower.tokens_max() * tower.merge * tower.merge;
     let first = tower.blocks.ops().find_map(|(_, op)| (op.cache() != LayerCache::None).then(|| op.cache()));
     let shape = CacheShape {
         layers: vec![first.unwrap_or(LayerCache::None).in_group(PageGroup::All)],
-        pages: patches.div_ceil(PAGE_TOKENS),
+        pages: tower.rows_max().div_ceil(PAGE_TOKENS),
         windowed: None,
         slots: 1,
         guesses: 0,
@@ -79,17 +94,18 @@ pub fn open_on<B: Backend>(mut be: B, model: &Model, tower: Tower) -> Result<Box
     };
     let wide = match &tower.output {
         plan::Output::Merge(m) => {
-            m.glu.as_ref().map_or(0, |g| g.inner).max(tower.merge * tower.merge * tower.hidden())
+            let inner = m.glu.as_ref().map_or(0, |g| g.inner).max(tower.merged());
+            inner.max(tower.merge * tower.merge * tower.hidden())
         }
         plan::Output::Pool(_) => 0,
     };
-    let step = derive::step_shape(&tower.blocks, PIECE_TOKENS, 0);
+    let step = derive::step_shape(&tower.blocks, tower.piece_rows(), 0);
     let step = StepShape { intermediate: step.intermediate.max(wide), ..step };
     let cache = be.cache(&shape, step)?;
     Ok(Box::new(Loaded::new(
         be,
         tower,
-        Weights { patch, first_norm, blocks, bounds, output, deep, table },
+        Weights { patch, norms, class, blocks, bounds, scales, output, deep, table },
         cache,
         model.size_bytes(),
     )?))
@@ -112,14 +128,7 @@ fn patch_embed(model: &Model, tower: &Tower) -> Result<Matrix, Error> {
                 values[to..to + area].iter_mut().zip(plane).for_each(|(v, x)| *v += x);
             }
         }
-        [_, _] if tower.embed.channels_last => {
-            let all = model.tensor(&name, &[hidden, len])?.to_f32();
-            let area = side * side;
-            for (i, v) in values.iter_mut().enumerate() {
-                let (row, at) = (i / len, i % len);
-                *v = all[row * len + at % area * 3 + at / area];
-            }
-        }
+        [_, _] => values = model.tensor(&name, &[hidden, len])?.to_f32(),
         _ => {
             for name in [name.clone(), format!("{name}.1")] {
                 if name.ends_with(".1") && model.info(&name).is_none() {
@@ -143,6 +152,12 @@ fn values<B: Backend>(l: &mut Loader<'_, B>, name: &str, shape: &[usize]) -> Res
     let values = l.values(name, shape)?;
     l.done(name);
     Ok(values)
+}
+
+/// A tensor of which each value is multiplied with one of a row.
+fn vector<B: Backend>(l: &mut Loader<'_, B>, t: &crate::models::plan::Tensor) -> Result<B::Buf, Error> {
+    let values = values(l, &t.name, &t.shape)?;
+    l.buffer(&values)
 }
 
 /// The bounds of the projections of a block, in the order of [`Bounds`].
@@ -176,22 +191,46 @@ fn bounds<B: Backend>(model: &Model, l: &mut Loader<'_, B>, block: &Block) -> Re
     projections.into_iter().map(of).collect()
 }
 
-fn merge<B: Backend>(model: &Model, l: &mut Loader<'_, B>, m: &plan::Merge) -> Result<Merge<B>, Error> {
+fn merge<B: Backend>(
+    model: &Model,
+    l: &mut Loader<'_, B>,
+    tower: &Tower,
+    m: &plan::Merge,
+) -> Result<Merge<B>, Error> {
     let first = match &m.first {
         Some(t) if m.hidden_first => {
             let (name, rows, cols) = (format!("{}.weight", t.name), t.shape[0], t.shape[1]);
-            let all = model.tensor(&name, &[rows, cols])?.to_f32();
+            let (hidden, patches) = (tower.hidden(), cols / tower.hidden());
+            let shape = match model.info(&name).map(|t| t.shape.len()) {
+                // A convolution.
+                Some(4) => vec![rows, hidden, tower.merge, tower.merge],
+                _ => vec![rows, cols],
+            };
+            let all = model.tensor(&name, &shape)?.to_f32();
             // [hidden, patches] to [patches, hidden]
-            let (hidden, patches) = (m.norm.len, cols / m.norm.len);
             let at = |i: usize| all[i / cols * cols + i % hidden * patches + i % cols / hidden];
             let turned: Vec<f32> = (0..rows * cols).map(at).collect();
-            Some(l.pack(&name, &floats(rows, cols, &turned), None)?)
+            let bias = format!("{}.bias", t.name);
+            let bias = match model.info(&bias) {
+                Some(_) => Some(values(l, &bias, &[rows])?),
+                None => None,
+            };
+            Some(l.pack(&name, &floats(rows, cols, &turned), bias.as_deref())?)
         }
         Some(t) => Some(l.matrix(t)?),
         None => None,
     };
+    let middle = match &m.middle {
+        None => None,
+        Some(middle) => Some(Middle {
+            project: l.matrix(&middle.project)?,
+            norm: l.norm(&middle.norm)?,
+            act: middle.act,
+            ones: l.buffer(&vec![1.0; middle.norm.len])?,
+        }),
+    };
     let glu = m.glu.as_ref().map(|glu| l.glu(glu)).transpose()?;
-    Ok(Merge { norm: l.norm(&m.norm)?, first, glu })
+    Ok(Merge { norm: m.norm.as_ref().map(|n| l.norm(n)).transpose()?, first, middle, glu })
 }
 
 fn pool<B: Backend>(model: &Model, l: &mut Loader<'_, B>, p: &plan::Pool) -> Result<Pool<B>, Error> {

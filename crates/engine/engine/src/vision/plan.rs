@@ -1,6 +1,10 @@
 //! A tower as data: `towers/` makes such plans, `load` and `encoder` run them. Its blocks are those of any model (`models::plan`), whose
 //! attention sees the whole image.
 
+use octet_compute::backend::Act;
+
+use super::encoder::PIECE_TOKENS;
+use super::image::Resized;
 use crate::models::plan::{Glu, Norm, Op, Plan, Tensor};
 
 /// A tower, from pixels to embeddings of a text model.
@@ -28,10 +32,12 @@ pub struct Tower {
     pub embed: PatchEmbed,
     /// What is added to the patches.
     pub positions: Positions,
-    /// A norm of the patches after that.
-    pub first_norm: Option<Norm>,
     /// What goes into a projection of a block and what comes out is bounded, by values beside its tensor (`input_min` and so on).
     pub bounded: bool,
+    /// A further state beside the patches of each tile, which is no token, if there is one `[hidden]`; its position is the table's first.
+    pub class: Option<Tensor>,
+    /// Factors of the result of each block (LayerScale, arXiv 2103.17239) `[hidden]`; empty: none.
+    pub scales: Vec<Tensor>,
     /// Patches to tokens.
     pub output: Output,
     /// Further results of some blocks, which are added to the text's states after its first layers (deepstack).
@@ -49,8 +55,10 @@ pub struct PatchEmbed {
     pub name: String,
     /// There is a bias.
     pub bias: bool,
-    /// Columns are `[patch, patch, 3]`.
+    /// Values of a patch are `[patch, patch, 3]`.
     pub channels_last: bool,
+    /// Norms of a patch's values, of its projection, and of that with its position.
+    pub norms: [Option<Norm>; 3],
 }
 
 /// The size that an image is brought to.
@@ -62,6 +70,8 @@ pub enum Size {
         min: usize,
         /// Pixels.
         max: usize,
+        /// An image whose shorter side is no token is enlarged to one, before anything else.
+        grows: bool,
     },
     /// All images become squares of this side.
     Square(usize),
@@ -72,6 +82,16 @@ pub enum Size {
         side: usize,
         /// Pixels.
         longest: usize,
+    },
+    /// Cut into squares of this side, from `least` to `most` of them, in the columns and rows whose ratio is nearest to the image's; the image is
+    /// stretched over them. Each is a tile, as above, and then comes the whole image.
+    Grid {
+        /// Pixels.
+        side: usize,
+        /// Tiles.
+        least: usize,
+        /// Tiles.
+        most: usize,
     },
     /// Larger images are reduced to a square of this side, by the same factor for both sides, which are then rounded up to tokens.
     Within(usize),
@@ -87,7 +107,7 @@ impl Size {
     pub fn limit(&mut self, least: Option<usize>, most: Option<usize>, pixels: usize, patches: usize) {
         let most = most.map(|n| n.clamp(1, TOKENS_LIMIT));
         match self {
-            Self::Rounded { min, max } => {
+            Self::Rounded { min, max, .. } => {
                 *max = most.map_or((*max).min(super::TOKENS_MAX * pixels), |n| n * pixels);
                 *min = least.map_or(*min, |n| n.min(TOKENS_LIMIT) * pixels).min(*max);
             }
@@ -101,6 +121,13 @@ impl Size {
                 let each = (*side / pixels.isqrt()).pow(2).max(1);
                 let tiles = (most.unwrap_or(super::TOKENS_MAX) / each).saturating_sub(1).isqrt().max(1);
                 *longest = (*longest).min(tiles * *side);
+            }
+            Self::Grid { side, least, most: tiles } => {
+                let each = (*side / pixels.isqrt()).pow(2).max(1);
+                // The whole is one more.
+                let fit = (most.unwrap_or(super::TOKENS_MAX) / each).saturating_sub(1).max(1);
+                *tiles = (*tiles).min(fit);
+                *least = (*least).min(*tiles);
             }
             Self::Square(_) => {}
         }
@@ -133,12 +160,21 @@ pub enum Positions {
         /// `[patches, hidden]`
         table: Tensor,
     },
-    /// The sum of one for the column and one for the row: `[2, count, hidden]`.
+    /// The same with cubic interpolation, as PyTorch's `grid_sample` computes it.
+    Cubic {
+        /// The table.
+        table: Tensor,
+        /// Its side.
+        side: usize,
+    },
+    /// The sum of one for the column and one for the row: `[2, count, hidden]`, or `[count, 2, hidden]` where they are pairs.
     Axes {
         /// The table.
         table: Tensor,
         /// Columns or rows.
         count: usize,
+        /// Those of a number follow each other.
+        pairs: bool,
     },
 }
 
@@ -151,15 +187,25 @@ pub enum Output {
     Pool(Pool),
 }
 
-/// `down . act(up . first . norm(patches))`, or no more than `first`, with the norm of each patch or of all of a token together, by its length.
+/// `down . act(up . middle . first . norm(patches))` or less, with the norm of each patch or of all of a token together, by its length.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)]
 pub struct Merge {
-    pub norm: Norm,
+    pub norm: Option<Norm>,
     pub first: Option<Tensor>,
     /// The columns of `first` are `[hidden, merge, merge]`.
     pub hidden_first: bool,
+    pub middle: Option<Middle>,
     pub glu: Option<Glu>,
+}
+
+/// `act(norm(project . x))`
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs)]
+pub struct Middle {
+    pub project: Tensor,
+    pub norm: Norm,
+    pub act: Act,
 }
 
 /// `project . last((factor * mean(norm(patches)) - shift) * scale)`
@@ -225,7 +271,35 @@ impl Tower {
     }
     /// Side of a tile in pixels that are read, which are whole tokens, if images are cut into such.
     pub fn tile(&self) -> Option<usize> {
-        if let Size::Tiles { side, .. } = self.size { Some(side / self.side() * self.side()) } else { None }
+        match self.size {
+            Size::Tiles { side, .. } | Size::Grid { side, .. } => Some(side / self.side() * self.side()),
+            _ => None,
+        }
+    }
+    /// Patches of a tile, or of an image that is not cut.
+    pub fn tile_patches(&self, image: &Resized) -> usize {
+        self.tile().map_or(image.patches(), |side| (side / self.patch).pow(2))
+    }
+    /// States that are computed for an image: of its patches, and the further one of each tile.
+    pub fn rows(&self, image: &Resized) -> usize {
+        let patches = image.patches();
+        patches + if self.class.is_some() { patches / self.tile_patches(image).max(1) } else { 0 }
+    }
+    /// The same for the largest image.
+    pub fn rows_max(&self) -> usize {
+        let patches = self.tokens_max() * self.merge * self.merge;
+        let tile = self.tile().map_or(patches, |side| (side / self.patch).pow(2));
+        patches + if self.class.is_some() { patches / tile.max(1) } else { 0 }
+    }
+    /// States of a piece, at most.
+    pub fn piece_rows(&self) -> usize {
+        PIECE_TOKENS + usize::from(self.class.is_some())
+    }
+    /// Width of the states between a merger's projections.
+    pub fn merged(&self) -> usize {
+        let Output::Merge(m) = &self.output else { return 0 };
+        let first = m.first.as_ref().map_or(0, |t| t.shape[0]);
+        first.max(m.middle.as_ref().map_or(0, |m| m.project.shape[0]))
     }
     /// Width of the widest feed-forward block.
     pub fn inner(&self) -> usize {
@@ -253,6 +327,9 @@ impl Tower {
             Size::Tiles { side, longest } => {
                 let tiles = longest.div_ceil(side).pow(2);
                 (side / self.side()).pow(2) * if tiles > 1 { tiles + 1 } else { 1 }
+            }
+            Size::Grid { side, most, .. } => {
+                (side / self.side()).pow(2) * if most > 1 { most + 1 } else { 1 }
             }
             Size::Within(side) => side.div_ceil(self.side()).pow(2),
             Size::Largest(patches) => patches / (self.merge * self.merge),

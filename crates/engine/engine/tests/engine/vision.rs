@@ -78,7 +78,7 @@ pub fn pixels(tower: &Tower, image: &vision::Resized) -> Vec<f32> {
     let area = side * side;
     match tower.kind {
         // Two equal frames, the tokens by rows.
-        "qwen3vl_merger" | "qwen2.5vl_merger" => {
+        "qwen3vl_merger" | "qwen2.5vl_merger" | "glm4v" => {
             let mut patches: Vec<(usize, &[f32])> = all.chunks_exact(len).enumerate().collect();
             patches.sort_by_key(|(i, _)| {
                 let [x, y] = tower.place(image, *i);
@@ -88,10 +88,12 @@ pub fn pixels(tower: &Tower, image: &vision::Resized) -> Vec<f32> {
             planes.flat_map(|plane| [plane, plane].concat()).collect()
         }
         // Channels last, from 0 to 1.
-        "gemma4v" => all
-            .chunks_exact(len)
-            .flat_map(|patch| (0..len).map(|i| (patch[i % 3 * area + i / 3] + 1.0) / 2.0).collect::<Vec<_>>())
-            .collect(),
+        "gemma4v" | "gemma4uv" => {
+            let at = |i: usize| if tower.embed.channels_last { i } else { i % 3 * area + i / 3 };
+            let value = |x: f32| if tower.kind == "gemma4v" { (x + 1.0) / 2.0 } else { x };
+            let patches = all.chunks_exact(len);
+            patches.flat_map(|patch| (0..len).map(|i| value(patch[at(i)])).collect::<Vec<_>>()).collect()
+        }
         // The whole image, or tile by tile.
         _ => {
             let [width, height] = image.grid.map(|n| n * side);
@@ -233,7 +235,7 @@ fn check(name: &str, most: Option<usize>, on: On) {
         let mut tower = options(&file, most).tower().expect("a known tower");
         if name == "gemma4_vl" {
             // The golden file's images were not resized.
-            tower.size = Size::Rounded { min: 1, max: 6 * 48 * 48 };
+            tower.size = Size::Rounded { min: 1, max: 6 * 48 * 48, grows: false };
         }
         let pictures: Vec<Picture> =
             (0..2).map(|i| picture(&format!("{name}.{i}.png")).expect("an image")).collect();
@@ -302,6 +304,15 @@ fn models_that_see_on_the_best_instruction_set() {
     MODELS.iter().for_each(|(name, most)| check(name, *most, on));
 }
 
+/// The text model on a device, the tower on the processor.
+#[test]
+fn models_that_see_on_the_device() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    for name in ["qwen35moe_vl", "qwen3vl"] {
+        check(name, None, On::ExactVulkan(index));
+    }
+}
+
 /// A tower that resizes only.
 fn resizing(size: Size, filter: Filter) -> Option<Tower> {
     let file = open_file("zoo/vision/gguf/qwen35moe_vl.mmproj.gguf")?;
@@ -313,8 +324,8 @@ fn resizing(size: Size, filter: Filter) -> Option<Tower> {
 fn images_are_resized_as_by_torchvision() {
     let Some(golden) = Golden::open("zoo/vision/golden/preprocess.safetensors") else { return };
     let tower = |size, filter| resizing(size, filter).expect("it is beside the golden file");
-    let small = tower(Size::Rounded { min: 64 * 64, max: 128 * 128 }, Filter::Bicubic);
-    let real = tower(Size::Rounded { min: 65_536, max: 16_777_216 }, Filter::Bicubic);
+    let small = tower(Size::Rounded { min: 64 * 64, max: 128 * 128, grows: false }, Filter::Bicubic);
+    let real = tower(Size::Rounded { min: 65_536, max: 16_777_216, grows: false }, Filter::Bicubic);
     let square = Tower { patch: 14, merge: 4, by_token: false, ..tower(Size::Square(56), Filter::Bilinear) };
     let largest = Tower { merge: 3, by_token: false, ..tower(Size::Largest(630), Filter::Bicubic) };
     let mut compared = 0;

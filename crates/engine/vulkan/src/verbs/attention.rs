@@ -98,18 +98,18 @@ impl Vulkan {
         let frequencies =
             rope.inv_freq.host.clone().ok_or_else(|| Error("too many rotated dimensions".into()))?;
         let all = self.prologue.iter().filter_map(|p| match p {
-            Prologue::Angles(f, scale, index) => Some((f, *scale, *index)),
+            Prologue::Angles(f, scale, index, axes) => Some((f, *scale, *index, axes)),
             Prologue::Embed(..) => None,
         });
         let (mut used, mut known) = (0, None);
-        for (f, scale, index) in all {
+        for (f, scale, index, axes) in all {
             used = used.max(index + 1);
-            if *f == frequencies && scale == rope.scale {
+            if *f == frequencies && scale == rope.scale && *axes == rope.axes {
                 known = Some(index);
             }
         }
         let index = known.unwrap_or(used);
-        let prologue = Prologue::Angles(frequencies, rope.scale, index);
+        let prologue = Prologue::Angles(frequencies, rope.scale, index, rope.axes.clone());
         if let Some(blocks) = &mut self.blocks {
             blocks.iter_mut().try_for_each(|b| b.add_angles(&self.memory, index + 1))?;
         }

@@ -8,6 +8,7 @@ use octet_compute::backend::{Act, Times};
 use crate::backend::{Buf, Vulkan};
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
+use crate::verbs::Target;
 
 /// Elements of a workgroup of `map.comp`, and workgroups of a row of the grid: every device has 65,535.
 const GROUP: usize = 256;
@@ -31,6 +32,8 @@ enum Map {
     Add(f32),
     /// `y *= scale`
     Scale(f32),
+    /// `y *= x`
+    Multiply,
     /// `y *= sigmoid(x)`
     Sigmoid,
     /// `y = act(y) * x`
@@ -63,6 +66,7 @@ impl Vulkan {
             Map::Cap(scale, cap) => (4, 0, scale, [0, cap.to_bits()]),
             Map::Copy => (5, 0, 1.0, [0; 2]),
             Map::Clamp(bounds) => (6, 0, 1.0, bounds.map(f32::to_bits)),
+            Map::Multiply => (7, 0, 1.0, [0; 2]),
         };
         let [len, width, x_at, x_stride, y_at, y_stride] =
             [len, width.max(1), x_rows[0], x_rows[1], y_rows[0], y_rows[1]].map(|n| n as u32);
@@ -86,6 +90,28 @@ impl Vulkan {
         self.map(map, [len, len], (&out.buffer, [0; 2]), (x, [0; 2]))
     }
 
+    /// Rows of `x` go to rows `to` of a buffer of rows of `width` values; where they begin is as for [`octet_compute::Backend::place`].
+    pub(crate) fn place_rows(
+        &mut self,
+        to: &[u32],
+        width: usize,
+        x: &Buf,
+        [at, stride]: Rows,
+        out: Target<'_, Buf>,
+    ) -> Result<(), Error> {
+        let map = if out.add == 0.0 { Map::Copy } else { Map::Add(out.add) };
+        self.prepared = None;
+        self.recorder.barrier()?;
+        let mut first = 0;
+        // Rows that follow each other, which are most, are one dispatch.
+        for run in to.chunk_by(|a, b| *b == a + 1) {
+            let y = (&out.buf.buffer, [run[0] as usize * width, width]);
+            self.map(map, [run.len() * width, width], y, (&x.buffer, [first * stride + at, stride]))?;
+            first += run.len();
+        }
+        Ok(())
+    }
+
     pub(crate) fn multiply_rows(
         &mut self,
         n: usize,
@@ -96,6 +122,7 @@ impl Vulkan {
         place: Rows,
     ) -> Result<(), Error> {
         let map = match times {
+            Times::Itself => Map::Multiply,
             Times::Sigmoid => Map::Sigmoid,
             Times::Activated(act) => Map::Activated(act),
         };

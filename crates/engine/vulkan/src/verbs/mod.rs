@@ -150,11 +150,12 @@ impl Scratch {
 pub(crate) fn is_supported(part: Part) -> bool {
     use Part::*;
     match part {
-        Encoder | Images => false,
+        Encoder | ImagesTogether => false,
         Windows | SoftCaps | Sinks | HeadSizes | LatentAttention | AttentionScale | ValueNorm
         | SharedKeys | NormAfterRotation | PositionScale | RopeByLayer | NoRotation | PrefixNorm
         | LayerNorm | PostNorm | ParallelBranches | Scales | Activation | RouterScores | ExpertBias
-        | UngatedSharedExpert | OutputGate | PerLayerEmbedding | Mamba2 | ShortConvolution | Bounds => true,
+        | UngatedSharedExpert | OutputGate | PerLayerEmbedding | Mamba2 | ShortConvolution | Images
+        | Bounds => true,
     }
 }
 

@@ -13,6 +13,9 @@ use super::json::Fields;
 use super::rope::{rope_scaling, sections};
 use crate::{Error, Metadata, Value};
 
+/// Values of `model_type` of models with a tower, whose text model may be of several families and has a type of its own.
+const WRAPPERS: &[&str] = &["internvl", "llava"];
+
 /// Fields of the text model: nested below `text_config` in multimodal checkpoints, else the whole file.
 pub(super) fn text_fields<'a>(root: &Fields<'a>) -> Result<Fields<'a>, Error> {
     Ok(root.opt_object("text_config")?.unwrap_or_else(|| root.clone()))
@@ -21,8 +24,11 @@ pub(super) fn text_fields<'a>(root: &Fields<'a>) -> Result<Fields<'a>, Error> {
 /// Translates config.json. `has_mtp`: the checkpoint has multi-token-prediction tensors at all (many re-saved ones
 /// lost them, while their config.json still counts the layers).
 pub(super) fn translate(root: &Fields, has_mtp: bool, metadata: &mut Metadata) -> Result<Layout, Error> {
-    let model_type = root.str("model_type")?;
     let text = &text_fields(root)?;
+    let model_type = match root.str("model_type")? {
+        wrapper if WRAPPERS.contains(&wrapper) => text.str("model_type")?,
+        model_type => model_type,
+    };
     let both_ways = text.get(BOTH_WAYS) == Some(&serde_json::Value::Bool(true));
     let Some(arch) = Arch::of(model_type, both_ways) else {
         let known = model_types().into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(", ");

@@ -80,7 +80,7 @@ fn translate(kind: &Kind, root: &Fields, vision: &Fields, metadata: &mut Metadat
         metadata.insert(&format!("clip.vision.{key}"), value);
     };
     for (key, field, default) in kind.sizes {
-        match (vision.opt_u32(field)?, default) {
+        match (size(vision, field)?, default) {
             (Some(n), _) => put(key, Value::U64(n.into())),
             (None, Some(n)) => put(key, Value::U64((*n).into())),
             (None, None) => return Err(vision.bad(field, "is missing; expected an unsigned 32-bit integer")),
@@ -93,6 +93,18 @@ fn translate(kind: &Kind, root: &Fields, vision: &Fields, metadata: &mut Metadat
     }
     (kind.further)(root, vision, &mut put)?;
     deepstack(vision, &mut put)
+}
+
+/// A size, of which there may be one for each of an image's sides, both the same.
+fn size(vision: &Fields, field: &str) -> Result<Option<u32>, Error> {
+    match vision.get(field).and_then(|v| v.as_array()).map(Vec::as_slice) {
+        Some([a, b]) if a == b => match a.as_u64().and_then(|n| n.try_into().ok()) {
+            Some(n) => Ok(Some(n)),
+            None => Err(vision.bad(field, "is not an array of unsigned 32-bit integers")),
+        },
+        Some(_) => Err(vision.bad(field, "is not an array of two equal sides")),
+        None => vision.opt_u32(field),
+    }
 }
 
 /// Blocks whose results the text's first layers get.
@@ -123,7 +135,7 @@ fn processor(kind: &Kind, dir: &Dir, metadata: &mut Metadata) -> Result<(), Erro
     for (key, field, old) in kind.limits {
         let new = size.as_ref().map_or(Ok(None), |s| s.opt_u32(field))?;
         if let Some(n) = if new.is_some() { new } else { fields.opt_u32(old)? } {
-            put(key, Value::U64(n.into()));
+            put(key, Value::U64((n / kind.frames).into()));
         }
     }
     for (field, default) in [("image_mean", kind.normal[0]), ("image_std", kind.normal[1])] {
@@ -152,7 +164,11 @@ impl Kind {
         if let Some((_, to, convert)) = self.whole.iter().find(|(hf, ..)| *hf == own) {
             return Some((to.to_string(), *convert));
         }
-        let (stem, end) = own.rsplit_once('.')?;
+        // Factors of a block's results have no suffix.
+        let (stem, end) = match own.rsplit_once('.')? {
+            (_, last) if last.starts_with("lambda_") => (own, "weight"),
+            parts => parts,
+        };
         let is_clip = matches!(end, "input_min" | "input_max" | "output_min" | "output_max");
         if !matches!(end, "weight" | "bias") && !is_clip {
             return None;

@@ -31,6 +31,8 @@ pub(super) struct Kind {
     pub act: (&'static str, &'static [&'static str]),
     /// Metadata, fields of the processor's `size`, and older fields of the processor.
     pub limits: &'static [(&'static str, &'static str, &'static str)],
+    /// Those limits count the pixels of so many frames.
+    pub frames: u32,
     /// Mean and deviation of pixels, if the processor does not say.
     pub normal: [[f64; 3]; 2],
     /// Other metadata.
@@ -64,7 +66,8 @@ const SIZES: &[(&str, &str, Option<u32>)] = &[
 ];
 
 /// All kinds that are read.
-pub(super) const KINDS: &[Kind] = &[QWEN3, QWEN25, GEMMA3, GEMMA4, PIXTRAL, IDEFICS3];
+pub(super) const KINDS: &[Kind] =
+    &[QWEN3, QWEN25, GEMMA3, GEMMA4, GEMMA4_UNIFIED, PIXTRAL, IDEFICS3, INTERNVL, GLM4V];
 
 /// Qwen3-VL, Qwen3.5 and 3.6.
 const QWEN3: Kind = Kind {
@@ -103,6 +106,7 @@ const QWEN3: Kind = Kind {
         ("image_min_pixels", "shortest_edge", "min_pixels"),
         ("image_max_pixels", "longest_edge", "max_pixels"),
     ],
+    frames: 1,
     normal: HALVES,
     further: NO_FURTHER,
 };
@@ -161,6 +165,7 @@ const GEMMA3: Kind = Kind {
     eps: ("layer_norm_eps", 1e-6),
     act: ("hidden_act", &[TANH]),
     limits: &[],
+    frames: 1,
     normal: HALVES,
     further: |root, vision, put| {
         // Patches of a side of a token.
@@ -209,6 +214,7 @@ const GEMMA4: Kind = Kind {
     eps: ("rms_norm_eps", 1e-6),
     act: ("hidden_activation", &[TANH]),
     limits: &[("image_tokens", "", "max_soft_tokens")],
+    frames: 1,
     normal: HALVES,
     further: |_, _, put| {
         put("patch_order", Value::Str("channels last".into()));
@@ -219,9 +225,9 @@ const GEMMA4: Kind = Kind {
 /// Mean and deviation of CLIP's training data.
 const CLIP: [[f64; 3]; 2] = [[0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]];
 
-/// Mistral's, with a merger of patches.
+/// Mistral's; all but Pixtral 12B have a merger of patches.
 const PIXTRAL: Kind = Kind {
-    types: &["mistral3"],
+    types: &["mistral3", "pixtral"],
     projector: "pixtral",
     folders: &["vision_tower.", "multi_modal_projector."],
     blocks: "transformer.layers.",
@@ -249,6 +255,7 @@ const PIXTRAL: Kind = Kind {
     eps: ("", 1e-5),
     act: ("hidden_act", &["gelu", "silu"]),
     limits: &[("image_size", "longest_edge", "")],
+    frames: 1,
     normal: CLIP,
     further: |root, _, put| {
         let merge = root.opt_u32("spatial_merge_size")?.unwrap_or(2);
@@ -276,4 +283,105 @@ const IDEFICS3: Kind = Kind {
         Ok(())
     },
     ..GEMMA3
+};
+
+/// Gemma 4 12B, which has no blocks.
+const GEMMA4_UNIFIED: Kind = Kind {
+    types: &["gemma4_unified"],
+    projector: "gemma4uv",
+    folders: &["vision_embedder.", "embed_vision."],
+    parts: &[],
+    top: &[
+        ("patch_dense", "v.patch_embd"),
+        ("patch_ln1", "v.patch_norm.1"),
+        ("patch_ln2", "v.patch_norm.2"),
+        ("pos_norm", "v.patch_norm.3"),
+        ("embedding_projection", "mm.input_projection"),
+    ],
+    whole: &[("pos_embedding", "v.position_embd.weight", Convert::None)],
+    sizes: &[
+        ("embedding_length", "mm_embed_dim", None),
+        ("patch_size", "patch_size", Some(16)),
+        ("projector.scale_factor", "pooling_kernel_size", Some(3)),
+    ],
+    normal: [[0.0; 3], [1.0; 3]],
+    further: |_, _, put| {
+        put("patch_order", Value::Str("channels last".into()));
+        put("position_order", Value::Str("pairs".into()));
+        Ok(())
+    },
+    ..GEMMA4
+};
+
+/// InternVL in transformers' form.
+const INTERNVL: Kind = Kind {
+    types: &["internvl", "internvl_vision"],
+    projector: "internvl",
+    folders: &["vision_tower.", "multi_modal_projector."],
+    blocks: "encoder.layer.",
+    parts: &[
+        ("attention.q_proj", "attn_q"),
+        ("attention.k_proj", "attn_k"),
+        ("attention.v_proj", "attn_v"),
+        ("attention.projection_layer", "attn_out"),
+        ("attention.q_norm", "attn_q_norm"),
+        ("attention.k_norm", "attn_k_norm"),
+        ("layernorm_before", "ln1"),
+        ("layernorm_after", "ln2"),
+        ("mlp.fc1", "ffn_up"),
+        ("mlp.fc2", "ffn_down"),
+        ("lambda_1", "ls1"),
+        ("lambda_2", "ls2"),
+    ],
+    top: &[
+        ("embeddings.patch_embeddings.projection", "v.patch_embd"),
+        ("layer_norm", "mm.model.mlp.0"),
+        ("linear_1", "mm.model.mlp.1"),
+        ("linear_2", "mm.model.mlp.3"),
+    ],
+    whole: &[
+        ("embeddings.cls_token", "v.class_embd", Convert::None),
+        ("embeddings.position_embeddings", "v.position_embd.weight", Convert::None),
+    ],
+    sizes: SIZES,
+    eps: ("layer_norm_eps", 1e-6),
+    act: ("hidden_act", &["gelu"]),
+    limits: &[("preproc_min_tiles", "", "min_patches"), ("preproc_max_tiles", "", "max_patches")],
+    frames: 1,
+    normal: CLIP,
+    further: |root, _, put| {
+        let ratio = root.opt_f64("downsample_ratio")?.unwrap_or(0.5);
+        let merge = 1.0 / ratio;
+        if !(1.0..=16.0).contains(&merge) || merge.fract() != 0.0 {
+            return Err(
+                root.bad("downsample_ratio", format!("is {ratio}; expected 1 divided by a whole number"))
+            );
+        }
+        put("projector.scale_factor", Value::U64(merge as u64));
+        Ok(())
+    },
+};
+
+/// GLM-4.1V, 4.5V and 4.6V.
+const GLM4V: Kind = Kind {
+    types: &["glm4v", "glm4v_moe", "glm46v"],
+    projector: "glm4v",
+    parts: QWEN25.parts,
+    top: &[
+        ("patch_embed.proj", "v.patch_embd"),
+        ("embeddings.position_embedding", "v.position_embd"),
+        ("post_conv_layernorm", "v.norm_embd"),
+        ("post_layernorm", "v.post_ln"),
+        ("downsample", "mm.patch_merger"),
+        ("merger.proj", "mm.model.fc"),
+        ("merger.post_projection_norm", "mm.post_norm"),
+        ("merger.gate_proj", "mm.gate"),
+        ("merger.up_proj", "mm.up"),
+        ("merger.down_proj", "mm.down"),
+    ],
+    eps: ("rms_norm_eps", 1e-5),
+    act: ("hidden_act", &["silu"]),
+    frames: 2,
+    normal: CLIP,
+    ..QWEN3
 };

@@ -1,10 +1,11 @@
-//! GLM-4-0414: norms before and after each part, gate and up projection in one tensor.
+//! GLM-4-0414 and GLM-4.1V: norms before and after each part, gate and up projection in one tensor.
 
 use octet_compute::backend::{Act, RopePairing};
 
 use crate::Error;
 use crate::models::keys::Keys;
 use crate::models::plan::*;
+use crate::models::rope;
 
 pub fn plan(k: &Keys) -> Result<Plan, Error> {
     let (heads, kv_heads, dims) = (k.heads()?, k.kv_heads()?, k.head_dims()?);
@@ -16,7 +17,11 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
         let glu = Op::Glu(fused(k, i, k.inner(i)?));
         blocks.push(Block::new(i, norm("ffn_norm"), glu).post(norm("post_ffw_norm")));
     }
-    Ok(k.plan(vec![k.rope(dims[0], RopePairing::Adjacent)?], blocks))
+    // llama.cpp's converter reorders queries and keys of models whose rotations have sections.
+    let sections = k.get("rope.dimension_sections").is_some();
+    let pairing = if sections { RopePairing::Half } else { RopePairing::Adjacent };
+    let rope = rope::in_sections(k, k.rope(dims[0], pairing)?)?;
+    Ok(k.plan(vec![rope], blocks))
 }
 
 /// A SwiGLU block whose tensor `ffn_up` has the rows of the gate, then those of the up projection.

@@ -94,12 +94,13 @@ pub fn mellum(k: &Keys) -> Result<Plan, Error> {
 pub fn minimax(k: &Keys) -> Result<Plan, Error> {
     decoder(k, Choices { router: SIGMOID, ..QWEN3 })
 }
-/// GLM-4.5 to 4.7; the large ones have norms of queries and keys.
+/// GLM-4.5 to 4.7; the large ones have norms of queries and keys, those that see (4.5V, 4.6V) sections of rotations.
 pub fn glm4moe(k: &Keys) -> Result<Plan, Error> {
-    decoder(
-        k,
-        Choices { feed_forward_norm: "post_attention_norm", router: SIGMOID, norms: Norms::Some, ..HALVES },
-    )
+    let choices =
+        Choices { feed_forward_norm: "post_attention_norm", router: SIGMOID, norms: Norms::Some, ..HALVES };
+    let mut plan = decoder(k, choices)?;
+    plan.ropes = plan.ropes.into_iter().map(|r| rope::in_sections(k, r)).collect::<Result<_, _>>()?;
+    Ok(plan)
 }
 pub fn dots(k: &Keys) -> Result<Plan, Error> {
     decoder(k, Choices { router: SIGMOID, ..QWEN3 })

@@ -79,7 +79,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     row("mistral3", "Ministral 3, Devstral Small 2", llama::mistral3),
     row("mellum", "Mellum 2 12B-A2.5B", llama::mellum),
     row("minimax-m2", "MiniMax M2, M2.5", llama::minimax),
-    row("glm4moe", "GLM-4.5-Air, 4.5 to 4.7", llama::glm4moe),
+    row("glm4moe", "GLM-4.5-Air, 4.5 to 4.7, 4.5V, 4.6V", llama::glm4moe),
     row("dots1", "dots.llm1", llama::dots),
     row("hy_v3", "Hunyuan 3", llama::hy_v3),
     row("hunyuan-moe", "Hunyuan A13B", hunyuan::moe),
@@ -107,7 +107,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     row("cohere2", "Command R7B, Command A", cohere::plan),
     row("llama4", "Llama 4 Scout, Maverick, text only", llama4::plan),
     row("mimo2", "MiMo-V2-Flash", mimo2::plan),
-    row("glm4", "GLM-4-0414", glm4::plan),
+    row("glm4", "GLM-4-0414, GLM-4.1V", glm4::plan),
     row("starcoder2", "StarCoder2", starcoder2::plan),
     row(
         "bert",

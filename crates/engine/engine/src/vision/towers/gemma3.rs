@@ -28,8 +28,9 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
         normal: k.normal()?,
         embed: k.patch_embed(),
         positions: Positions::Fixed { table },
-        first_norm: None,
         bounded: false,
+        class: None,
+        scales: Vec::new(),
         output: Output::Pool(Pool {
             norm: Some(k.layer_norm("v.post_ln", k.hidden)),
             factor: 1.0,

@@ -9,7 +9,18 @@ use crate::vision::keys::Keys;
 use crate::vision::plan::{Filter, Layout, Output, Pool, Positions, Prompt, Size, Tower};
 
 /// Tokens of an image, if the file does not say.
-const TOKENS: usize = 280;
+pub const TOKENS: usize = 280;
+
+/// What a prompt has for an image.
+pub const PROMPT: Prompt = Prompt {
+    mark: "<|image|>",
+    text: "<|image><|image|><image|>",
+    alone: "<|image><|image|><image|>",
+    token: "<|image|>",
+    layout: Layout::Whole,
+    turns: false,
+    together: true,
+};
 
 pub fn plan(k: &Keys) -> Result<Tower, Error> {
     let merge = k.opt_size("projector.scale_factor", 16)?.unwrap_or(3);
@@ -43,10 +54,12 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
         positions: Positions::Axes {
             table: Tensor { shape: vec![2, count, k.hidden], ..Tensor::vector(table, 0) },
             count,
+            pairs: false,
         },
-        first_norm: None,
         // Those of E2B and E4B.
         bounded: k.layers > 0 && k.has("v.blk.0.attn_q.input_max"),
+        class: None,
+        scales: Vec::new(),
         output: Output::Pool(Pool {
             norm: None,
             factor: (k.hidden as f32).sqrt(),
@@ -57,14 +70,6 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
         }),
         deep: Vec::new(),
         out: k.out,
-        prompt: Prompt {
-            mark: "<|image|>",
-            text: "<|image><|image|><image|>",
-            alone: "<|image><|image|><image|>",
-            token: "<|image|>",
-            layout: Layout::Whole,
-            turns: false,
-            together: true,
-        },
+        prompt: PROMPT,
     })
 }

@@ -2,7 +2,10 @@
 
 mod gemma3;
 mod gemma4;
+mod gemma4_unified;
+mod glm4v;
 mod idefics3;
+mod internvl;
 mod pixtral;
 mod qwen25;
 mod qwen3;
@@ -19,8 +22,11 @@ pub static TOWERS: &[(&str, &str, Read)] = &[
     ("qwen2.5vl_merger", "Qwen2.5-VL", qwen25::plan),
     ("gemma3", "Gemma 3", gemma3::plan),
     ("gemma4v", "Gemma 4", gemma4::plan),
+    ("gemma4uv", "Gemma 4 12B", gemma4_unified::plan),
+    ("glm4v", "GLM-4.1V, GLM-4.5V, GLM-4.6V", glm4v::plan),
+    ("internvl", "InternVL 3 and 3.5", internvl::plan),
     ("idefics3", "SmolVLM, Idefics3", idefics3::plan),
-    ("pixtral", "Mistral Small 3.1 and 3.2, Ministral 3, Devstral Small 2", pixtral::plan),
+    ("pixtral", "Pixtral 12B, Mistral Small 3.1 and 3.2, Ministral 3, Devstral Small 2", pixtral::plan),
 ];
 
 /// The tower that a projector's file describes.
@@ -46,5 +52,5 @@ pub fn tower(model: &Model) -> Result<Tower, Error> {
         let known = TOWERS.iter().map(|t| t.0).collect::<Vec<_>>().join(", ");
         return Err(bad(key, format!("is '{kind}', which is not supported (known: {known})")));
     };
-    read(&Keys::new(model)?)
+    read(&Keys::new(model, kind != gemma4_unified::KIND)?)
 }

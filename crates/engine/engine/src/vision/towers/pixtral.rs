@@ -1,4 +1,4 @@
-//! Pixtral (arXiv 2410.07073): Mistral Small 3.1 and 3.2, Ministral 3, Devstral Small 2. Images of any shape within a square; half of the
+//! Pixtral (arXiv 2410.07073): Pixtral 12B, Mistral Small 3.1 and 3.2, Ministral 3, Devstral Small 2. Images of any shape within a square; half of the
 //! pairs of a head turn by row, half by column, with every second frequency; squares of 2 x 2 patches are a token, where a merger says so.
 
 use octet_compute::backend::{Act, RopePairing};
@@ -6,15 +6,14 @@ use octet_compute::backend::{Act, RopePairing};
 use crate::Error;
 use crate::models::plan::*;
 use crate::vision::keys::Keys;
-use crate::vision::plan::{Filter, Layout, Merge, Output, Positions, Prompt, Size, Tower};
+use crate::vision::plan::{Filter, Layout, Merge, Output, PatchEmbed, Positions, Prompt, Size, Tower};
 
 const MERGER: &str = "mm.patch_merger";
 
 pub fn plan(k: &Keys) -> Result<Tower, Error> {
-    let merge = match k.has(&format!("{MERGER}.weight")) {
-        true => k.opt_size("spatial_merge_size", 8)?.unwrap_or(2),
-        false => 1,
-    };
+    // Pixtral 12B has none.
+    let is_merged = k.has(&format!("{MERGER}.weight"));
+    let merge = if is_merged { k.opt_size("spatial_merge_size", 8)?.unwrap_or(2) } else { 1 };
     let act = if k.flag("clip.use_silu")? { Act::Silu } else { Act::GeluErf };
     let mut blocks = Vec::new();
     for i in 0..k.layers {
@@ -39,22 +38,16 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
         size: Size::Within(k.size("image_size", 1 << 14)?),
         filter: Filter::Bicubic,
         normal: k.normal()?,
-        embed: k.patch_embed(),
+        embed: PatchEmbed { norms: [None, Some(k.rms_norm("v.pre_ln", k.hidden)), None], ..k.patch_embed() },
         positions: Positions::None,
-        first_norm: Some(k.rms_norm("v.pre_ln", k.hidden)),
         bounded: false,
+        class: None,
+        scales: Vec::new(),
         output: Output::Merge(Merge {
-            norm: match k.has("mm.input_norm.weight") {
-                true => k.rms_norm("mm.input_norm", k.hidden),
-                false => {
-                    return Err(k.bad(
-                        "spatial_merge_size",
-                        "has no mm.input_norm; Pixtral 12B is not supported".into(),
-                    ));
-                }
-            },
-            first: Some(Tensor::matrix(MERGER, k.hidden, merge * merge * k.hidden)),
+            norm: is_merged.then(|| k.rms_norm("mm.input_norm", k.hidden)),
+            first: is_merged.then(|| Tensor::matrix(MERGER, k.hidden, merge * merge * k.hidden)),
             hidden_first: true,
+            middle: None,
             glu: Some(Glu {
                 gate: None,
                 up: Tensor::matrix("mm.1", k.out, k.hidden),

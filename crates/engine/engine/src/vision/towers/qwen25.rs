@@ -40,12 +40,14 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
         normal: k.normal()?,
         embed: k.patch_embed(),
         positions: Positions::None,
-        first_norm: None,
         bounded: false,
+        class: None,
+        scales: Vec::new(),
         output: Output::Merge(Merge {
             first: None,
             hidden_first: false,
-            norm: k.rms_norm("v.post_ln", k.hidden),
+            middle: None,
+            norm: Some(k.rms_norm("v.post_ln", k.hidden)),
             glu: Some(Glu {
                 gate: None,
                 up: Tensor::matrix("mm.0", wide, wide),

@@ -33,7 +33,7 @@ pub fn size(k: &Keys, merge: usize, pixels: [usize; 2]) -> Result<Size, Error> {
     if min > max || max < side * side {
         return Err(k.bad("image_max_pixels", format!("is {max}, with at least {min} pixels")));
     }
-    Ok(Size::Rounded { min, max })
+    Ok(Size::Rounded { min, max, grows: false })
 }
 
 pub fn plan(k: &Keys) -> Result<Tower, Error> {
@@ -61,7 +61,8 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
             Merge {
                 first: None,
                 hidden_first: false,
-                norm: k.layer_norm(&name("norm"), wide),
+                middle: None,
+                norm: Some(k.layer_norm(&name("norm"), wide)),
                 glu: Some(glu(name("fc1"), name("fc2"))),
             },
         )
@@ -81,12 +82,14 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
             table: Tensor { shape: vec![rows, k.hidden], ..Tensor::vector(table, 0) },
             side: grid,
         },
-        first_norm: None,
         bounded: false,
+        class: None,
+        scales: Vec::new(),
         output: Output::Merge(Merge {
             first: None,
             hidden_first: false,
-            norm: k.layer_norm("v.post_ln", k.hidden),
+            middle: None,
+            norm: Some(k.layer_norm("v.post_ln", k.hidden)),
             glu: Some(glu("mm.0".into(), "mm.2".into())),
         }),
         deep: deep.collect(),
