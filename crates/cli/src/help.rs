@@ -86,12 +86,35 @@ fn example(line: &str, columns: usize, out: &mut String) {
         return below(text, columns, out);
     }
     match text.split_once("  ") {
-        None => push(line, out),
-        Some((command, what)) => {
-            push(&format!("{own}{command}"), out);
+        None => command(own, text, columns, out),
+        Some((text, what)) => {
+            command(own, text, columns, out);
             below(what.trim_start(), columns, out);
         }
     }
+}
+
+/// A command that is too long for a line goes on in the next one, before a flag, as a shell reads it. Quoted text is not split.
+fn command(own: &str, text: &str, columns: usize, out: &mut String) {
+    let mut line = format!("{own}{text}");
+    if width(&line) > columns && !text.contains(['\'', '"']) {
+        line = String::new();
+        for part in text
+            .split(" -")
+            .enumerate()
+            .map(|(i, part)| if i == 0 { part.to_string() } else { format!("-{part}") })
+        {
+            if line.is_empty() {
+                line = format!("{own}{part}");
+            } else if width(&line) + 1 + width(&part) + " \\".len() > columns {
+                push(&format!("{line} \\"), out);
+                line = format!("{own}    {part}");
+            } else {
+                line += &format!(" {part}");
+            }
+        }
+    }
+    push(&line, out);
 }
 
 fn below(text: &str, columns: usize, out: &mut String) {
@@ -111,6 +134,9 @@ mod tests {
             fitted(text, 80),
             "Examples:\n  octet plan --ram 16GiB   for 16 GiB\n  octet plan               for this one\n\nEach line is a command."
         );
+        let long = "Examples:\n  octet keys create a --rpm 60 --expires 90d";
+        let split = "Examples:\n  octet keys create a --rpm 60 \\\n      --expires 90d";
+        assert_eq!(fitted(long, 32), split);
         let narrow = "Examples:\n  octet plan --ram 16GiB\n      for 16 GiB\n  octet plan\n      for this one\n\nEach line is a command.";
         assert_eq!(fitted(text, 30), narrow);
     }

@@ -22,11 +22,24 @@ pub fn line(text: std::fmt::Arguments<'_>) {
 
 /// The same for the log: lines that cannot be written are lost, and no thread of the server ends. (`tracing-subscriber` would report
 /// the failure with `eprintln!`.)
-pub struct Log;
+pub struct Log {
+    /// Standard error is a terminal, and lines end between words there.
+    pub wraps: bool,
+}
+
+/// Columns before what goes on in the next line of the log.
+const LOG_INDENT: usize = 4;
 
 impl std::io::Write for Log {
     fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
-        let _ = std::io::stderr().write_all(buf);
+        let _ = match self.wraps {
+            true => {
+                let line = String::from_utf8_lossy(buf);
+                let line = wrap::hanging(&console::Term::stderr(), &line, LOG_INDENT);
+                std::io::stderr().write_all(line.as_bytes())
+            }
+            false => std::io::stderr().write_all(buf),
+        };
         Ok(buf.len())
     }
 

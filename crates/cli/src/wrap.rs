@@ -90,17 +90,35 @@ impl Wrap {
     }
 }
 
-/// A text, which may have control sequences, in lines that fit if this is a terminal.
+/// A text, which may have control sequences, in lines that fit if this is a terminal. What does not fit into an indented line goes on below
+/// it, indented further.
 pub fn on(out: &console::Term, text: &str) -> String {
+    hanging(out, text, 0)
+}
+
+/// The same; lines that are not indented go on after `indent` columns.
+pub fn hanging(out: &console::Term, text: &str, indent: usize) -> String {
     let size = if out.is_term() { out.size_checked() } else { None };
     match size.filter(|(_, columns)| *columns > 0) {
-        Some((_, columns)) => wrapped(text, columns.into()),
+        Some((_, columns)) => {
+            let columns = columns.into();
+            let line = |line| wrapped(line, columns, indent);
+            text.split('\n').map(line).collect::<Vec<_>>().join("\n")
+        }
         None => text.to_string(),
     }
 }
 
-fn wrapped(text: &str, columns: usize) -> String {
-    let (mut wrap, mut out) = (Wrap::default(), String::new());
+/// How much further an indented line's continuation is indented.
+const DEEPER: usize = 2;
+
+/// One line.
+fn wrapped(text: &str, columns: usize, indent: usize) -> String {
+    let indent = match text.len() - text.trim_start_matches(' ').len() {
+        0 => indent,
+        own => own + DEEPER,
+    };
+    let (mut wrap, mut out) = (Wrap { indent: indent.min(columns / 2), ..Wrap::default() }, String::new());
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
         if c != '\x1b' {
@@ -143,9 +161,15 @@ mod tests {
     #[test]
     fn styles_take_no_room() {
         assert_eq!(
-            super::wrapped("\x1b[2m12 tokens, 3 steps\x1b[0m", 12),
+            super::wrapped("\x1b[2m12 tokens, 3 steps\x1b[0m", 12, 0),
             "\x1b[2m12 tokens, 3\nsteps\x1b[0m"
         );
+    }
+
+    #[test]
+    fn lines_go_on_deeper() {
+        assert_eq!(super::wrapped("  total: 3 pages", 10, 4), "  total: 3\n    pages");
+        assert_eq!(super::wrapped("INFO it is loaded", 10, 4), "INFO it is\n    loaded");
     }
 
     #[test]

@@ -28,17 +28,22 @@ pub enum LogFormat {
 /// An invalid filter.
 pub fn start(verbose: bool, format: LogFormat, settings: &Settings) -> anyhow::Result<()> {
     let filter = match &settings.log {
-        Some(filter) => EnvFilter::try_new(filter).map_err(|e| Usage(format!("RUST_LOG: {e}")))?,
-        None => EnvFilter::new(if verbose { "info,octet_serve=debug,octet_engine=debug" } else { "info" }),
+        Some(filter) => {
+            EnvFilter::try_new(with_quiet(filter)).map_err(|e| Usage(format!("RUST_LOG: {e}")))?
+        }
+        None if verbose => EnvFilter::new(with_quiet("info,octet_serve=debug,octet_engine=debug")),
+        None => EnvFilter::new(with_quiet("info")),
     };
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Log);
+    let is_terminal = std::io::stderr().is_terminal();
+    let wraps = is_terminal && format == LogFormat::Text;
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(move || Log { wraps });
     let subscriber = subscriber.log_internal_errors(false).with_target(false);
     if format == LogFormat::Json {
         octet_serve::log_requests_as_fields();
         let subscriber = subscriber.json().flatten_event(true).with_current_span(false).with_span_list(false);
         return subscriber.try_init().map_err(anyhow::Error::from_boxed);
     }
-    let subscriber = subscriber.with_ansi(std::io::stderr().is_terminal());
+    let subscriber = subscriber.with_ansi(is_terminal);
     // tracing-subscriber's own formatter examines single characters: 8,000 of a routed request's 187,000 instructions.
     let fields = debug_fn(|out, field, value| {
         if field.name() != "message" {
@@ -50,6 +55,16 @@ pub fn start(verbose: bool, format: LogFormat, settings: &Settings) -> anyhow::R
     });
     let subscriber = subscriber.compact().fmt_fields(fields.delimited(" "));
     subscriber.try_init().map_err(anyhow::Error::from_boxed)
+}
+
+/// A filter with warnings only of the MCP client, unless it names that: at INFO it logs whole messages of the servers.
+fn with_quiet(filter: &str) -> String {
+    let is_loud =
+        |part: &str| ["info", "debug", "trace"].contains(&part.trim().to_ascii_lowercase().as_str());
+    match filter.split(',').any(is_loud) && !filter.contains("rmcp") {
+        true => format!("{filter},rmcp=warn"),
+        false => filter.to_string(),
+    }
 }
 
 /// Writes untrusted text so that it can neither control the terminal nor forge a log line.
@@ -66,6 +81,14 @@ fn lines(out: &mut impl Write, text: &str) -> std::fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_mcp_client_is_quiet_unless_it_is_named() {
+        assert_eq!(with_quiet("info,octet_serve=debug"), "info,octet_serve=debug,rmcp=warn");
+        for own in ["error", "octet_serve=debug", "info,rmcp=debug"] {
+            assert_eq!(with_quiet(own), own);
+        }
+    }
 
     #[test]
     fn what_others_say_stays_within_its_line() {

@@ -195,7 +195,7 @@ impl MemoryPlan {
         out += &format!("  activations  {:>12}\n", size(m.activations));
         out += &match self.split() {
             None => format!(
-                "  total        {:>12}  at most: KV cache and snapshots are allocated as they fill\n",
+                "  total        {:>12}  at most: caches are allocated as they fill\n",
                 size(m.total())
             ),
             Some(split) => format!(

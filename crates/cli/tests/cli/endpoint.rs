@@ -233,7 +233,8 @@ fn two_endpoints_take_turns() {
         "x,y",
     ];
     let ran = Place::new().octet(&[&args[..], &["--requests", "12"]].concat()).ok();
-    for words in ["second / first", "TTFT ms", "TPOT ms", "ITL ms", "tokens/s", "model x", "model y", "12/12"]
+    for words in
+        ["second / first", "TTFT mean", "TPOT median", "ITL p99", "tokens/s", "model x", "model y", "12/12"]
     {
         assert!(ran.stdout.contains(words), "no '{words}' in:\n{}", ran.stdout);
     }

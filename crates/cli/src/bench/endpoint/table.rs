@@ -28,23 +28,19 @@ struct Measure {
 
 /// In the order of columns and lines.
 const MEASURES: [Measure; 4] = [
+    Measure { name: "TTFT", key: "ttft_ms", values: |l| l.samples.iter().map(|s| 1e3 * s.ttft()).collect() },
     Measure {
-        name: "TTFT ms",
-        key: "ttft_ms",
-        values: |l| l.samples.iter().map(|s| 1e3 * s.ttft()).collect(),
-    },
-    Measure {
-        name: "TPOT ms",
+        name: "TPOT",
         key: "tpot_ms",
         values: |l| l.samples.iter().filter_map(|s| s.tpot()).map(|t| 1e3 * t).collect(),
     },
     Measure {
-        name: "ITL ms",
+        name: "ITL",
         key: "itl_ms",
         values: |l| l.samples.iter().flat_map(|s| s.gaps()).map(|t| 1e3 * t).collect(),
     },
     Measure {
-        name: "latency ms",
+        name: "latency",
         key: "latency_ms",
         values: |l| l.samples.iter().map(|s| 1e3 * s.latency()).collect(),
     },
@@ -189,25 +185,25 @@ impl Printer {
     }
 
     fn markdown(&mut self, out: &mut dyn Write, row: &Row) -> io::Result<()> {
-        const WIDTHS: [usize; 8] = [14, 11, 9, 8, 6, 24, 21, 21];
+        const WIDTHS: [usize; 7] = [13, 11, 8, 8, 6, 7, 7];
         if self.printed == 0 {
-            let names = ["test", "concurrency", "done", "tokens/s", "req/s", "TTFT ms", "TPOT ms", "ITL ms"];
+            let names = ["test", "concurrency", "done", "tokens/s", "req/s", "TTFT", "ITL"];
             line(out, &WIDTHS, names.map(String::from))?;
             rule(out, &WIDTHS)?;
         }
         self.printed += 1;
         let l = &row.level;
-        let [ttft, tpot, itl, _] = MEASURES.map(|m| three(m.of(l)));
+        let [ttft, _, itl, _] = MEASURES.map(|m| number(m.of(l).map(|s| s.median), 1));
         let done = format!("{}/{}", l.samples.len(), l.samples.len() + l.failed());
         let rates = [l.tokens_per_second(), l.requests_per_second()].map(|r| number(r, 2));
         let [tokens, requests] = rates;
-        line(out, &WIDTHS, [row.test(), row.concurrency.to_string(), done, tokens, requests, ttft, tpot, itl])
+        line(out, &WIDTHS, [row.test(), row.concurrency.to_string(), done, tokens, requests, ttft, itl])
     }
 
     fn side_by_side(&mut self, out: &mut dyn Write, first: &Row, second: &Row) -> io::Result<()> {
-        const WIDTHS: [usize; 6] = [14, 11, 10, 25, 25, 18];
+        const WIDTHS: [usize; 6] = [13, 11, 14, 9, 9, 5];
         if self.printed == 0 {
-            let names = ["test", "concurrency", "measure", "first", "second", "second / first"];
+            let names = ["test", "concurrency", "measure", "first", "second", "ratio"];
             line(out, &WIDTHS, names.map(String::from))?;
             rule(out, &WIDTHS)?;
         }
@@ -217,22 +213,18 @@ impl Printer {
             line(out, &WIDTHS, [first.test(), first.concurrency.to_string(), measure.into(), a, b, ratio])
         };
         let (a, b) = (&first.level, &second.level);
-        let one = |a: Option<f64>, b: Option<f64>| {
-            let ratio = a.zip(b).map(|(a, b)| b / a);
-            [number(a, 2), number(b, 2), ratio.map_or("-".into(), |r| format!("{r:.3}"))]
+        let one = |a: Option<f64>, b: Option<f64>, digits| {
+            let ratio = a.zip(b).and_then(|(a, b)| (a > 0.0).then(|| b / a));
+            [number(a, digits), number(b, digits), number(ratio, 2)]
         };
-        put("tokens/s", one(a.tokens_per_second(), b.tokens_per_second()))?;
-        put("req/s", one(a.requests_per_second(), b.requests_per_second()))?;
+        put("tokens/s", one(a.tokens_per_second(), b.tokens_per_second(), 2))?;
+        put("req/s", one(a.requests_per_second(), b.requests_per_second(), 2))?;
         for measure in &MEASURES {
-            let (a, b) = (measure.of(a), measure.of(b));
-            let ratio = a.zip(b).map(|(a, b)| {
-                let pairs = a.named().into_iter().zip(b.named());
-                pairs
-                    .map(|((_, a), (_, b))| number((a > 0.0).then(|| b / a), 2))
-                    .collect::<Vec<_>>()
-                    .join(" / ")
-            });
-            put(measure.name, [three(a), three(b), ratio.unwrap_or("-".into())])?;
+            let (a, b) = (measure.of(a).map(Summary::named), measure.of(b).map(Summary::named));
+            for (i, statistic) in ["mean", "median", "p99"].into_iter().enumerate() {
+                let of = |s: &Option<[(&str, f64); 3]>| s.map(|s| s[i].1);
+                put(&format!("{} {statistic}", measure.name), one(of(&a), of(&b), 1))?;
+            }
         }
         let done = |l: &Level| format!("{}/{}", l.samples.len(), l.samples.len() + l.failed());
         put("done", [done(a), done(b), String::new()])
@@ -253,15 +245,41 @@ fn number(x: Option<f64>, digits: usize) -> String {
     x.map_or("-".into(), |x| format!("{x:.digits$}"))
 }
 
-/// `12.3 / 11.9 / 20.1`.
-fn three(s: Option<Summary>) -> String {
-    s.map_or("-".into(), |s| s.named().map(|(_, x)| format!("{x:.1}")).join(" / "))
+/// Prints all times of one endpoint: the table that is printed while it is measured has the medians of two.
+fn times(out: &mut dyn Write, rows: &[Vec<Row>]) -> io::Result<()> {
+    const WIDTHS: [usize; 6] = [13, 11, 9, 9, 9, 9];
+    let names = ["test", "concurrency", "ms", "mean", "median", "p99"];
+    writeln!(out)?;
+    line(out, &WIDTHS, names.map(String::from))?;
+    rule(out, &WIDTHS)?;
+    for (row, measure) in rows.iter().flatten().flat_map(|row| MEASURES.iter().map(move |m| (row, m))) {
+        let of = measure.of(&row.level).map(Summary::named);
+        let [mean, median, most] = [0, 1, 2].map(|i| number(of.map(|s| s[i].1), 1));
+        let concurrency = row.concurrency.to_string();
+        line(out, &WIDTHS, [row.test(), concurrency, measure.name.into(), mean, median, most])?;
+    }
+    Ok(())
 }
 
-/// Prints notes below the table: the endpoints, actual sizes of prompts and answers, and failures.
+/// Prints what stands below the table: further times, the endpoints, actual sizes of prompts and answers, and failures. On a terminal, in
+/// lines that fit.
 pub fn footer(out: &mut dyn Write, rows: &[Vec<Row>]) -> io::Result<()> {
+    let mut text = Vec::new();
+    write_footer(&mut text, rows)?;
+    let text = String::from_utf8_lossy(&text);
+    out.write_all(crate::wrap::on(&console::Term::stdout(), &text).as_bytes())
+}
+
+fn write_footer(out: &mut dyn Write, rows: &[Vec<Row>]) -> io::Result<()> {
     let Some(names) = rows.first() else { return Ok(()) };
-    writeln!(out, "\nTimes are mean / median / p99; throughput is of all requests of a row together.")?;
+    let what = match names.len() {
+        1 => {
+            times(out, rows)?;
+            "TTFT and ITL of the first table are medians"
+        }
+        _ => "the ratio is second / first",
+    };
+    writeln!(out, "\nTimes are in ms; {what}; throughput is of all requests of a row together.")?;
     let title = |i: usize| if names.len() > 1 { ["first: ", "second: "][i.min(1)] } else { "" };
     for (i, name) in names.iter().enumerate() {
         writeln!(out, "{}{}, model {}", title(i), name.url, crate::endpoint::stream::line(name.model))?;
@@ -367,10 +385,19 @@ mod tests {
         let two = printed(Output::Md, &[row(&work, "http://a/v1", 10), row(&work, "http://b/v1", 20)]);
         for table in [&one, &two] {
             let widths: Vec<usize> = table.lines().map(str::len).collect();
-            assert!(widths.iter().all(|w| *w == widths[0]), "{table}");
+            assert!(widths[0] <= 80 && widths.iter().all(|w| *w == widths[0]), "{table}");
         }
-        assert!(one.contains("10.0 / 10.0 / 10.0") && one.contains("2/5") && one.contains("100.00"), "{one}");
-        assert!(two.contains("2.00 / 2.00 / 2.00") && two.contains("0.500"), "{two}");
+        assert!(one.contains(" 10.0 ") && one.contains("2/5") && one.contains("100.00"), "{one}");
+        let cells = |line: &str| line.split('|').map(|c| c.trim().to_string()).collect::<Vec<_>>();
+        let line = two.lines().map(cells).find(|c| c[3] == "latency p99").unwrap();
+        assert_eq!(line[4..7], ["40.0", "80.0", "2.00"]);
+        assert!(two.lines().map(cells).any(|c| c[3] == "tokens/s" && c[6] == "0.50"), "{two}");
+        let mut below = Vec::new();
+        write_footer(&mut below, &[vec![row(&work, "http://a/v1", 10)]]).unwrap();
+        let below = String::from_utf8(below).unwrap();
+        let line = below.lines().map(cells).find(|c| c.len() > 3 && c[3] == "TPOT").unwrap();
+        assert_eq!(line[4..7], ["10.0", "10.0", "10.0"], "{below}");
+        assert!(below.lines().filter(|l| l.starts_with('|')).all(|l| l.len() <= 80), "{below}");
         let csv = printed(Output::Csv, &[row(&work, "http://a/v1", 10)]);
         let lines: Vec<&str> = csv.lines().collect();
         assert_eq!(lines.len(), 2);
