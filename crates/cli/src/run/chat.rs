@@ -42,8 +42,8 @@ pub type Load<'a> = Box<dyn FnOnce(Conversation) -> anyhow::Result<Session> + 'a
 /// Reads and answers until the user exits.
 pub fn run(session: Session, model: String, options: &mut Options, open: &Open<'_>) -> anyhow::Result<()> {
     let (changed, answers) = (Vec::new(), Answers::default());
-    let mut chat =
-        Chat { session, model, changed, last: None, answers, images: Vec::new(), utf8: options.utf8 };
+    let (utf8, tools) = (options.utf8, options.tools.as_ref().map(Toolbox::names).unwrap_or_default());
+    let mut chat = Chat { session, model, changed, last: None, answers, images: Vec::new(), utf8, tools };
     let mut input = Input::new(options.history.as_deref())?;
     if matches!(input, Input::Editor { .. }) {
         chat.print_header();

@@ -53,7 +53,15 @@ pub fn execute(command: &str, chat: &mut Chat) -> anyhow::Result<Next> {
     let rest = rest.trim();
     let session = &mut chat.session;
     match word {
-        "help" | "?" => note!("{}", crate::help::fitted(HELP, crate::help::columns())),
+        "help" | "?" => {
+            note!("{}", crate::help::fitted(HELP, crate::help::columns()));
+            if !chat.tools.is_empty() {
+                note!(
+                    "Tools that the model may call: {}. Octet asks before one runs for the first time.",
+                    chat.tools.join(", ")
+                );
+            }
+        }
         "bye" | "exit" | "quit" => return Ok(Next::Leave),
         "set" => set(rest, chat)?,
         "model" if rest.is_empty() => note!("{}; `octet list` shows the models on this machine", chat.model),

@@ -20,6 +20,8 @@ pub struct Chat {
     pub images: Vec<Value>,
     /// The terminal shows UTF-8.
     pub utf8: bool,
+    /// Names of the tools that the model may call.
+    pub tools: Vec<String>,
 }
 
 /// The last answer.

@@ -6,6 +6,7 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use octet_config::printable;
 use octet_mcp::Tools;
 use octet_parser::ToolCall;
 use serde_json::{Map, Value, json};
@@ -21,6 +22,19 @@ const FILE: &str = "mcp-allowed.json";
 pub const TURNS_MAX: usize = 12;
 /// How much of a result is shown.
 const SHOWN_CHARS: usize = 300;
+
+/// Why a call is not run.
+struct Refusal {
+    /// For the user.
+    shown: &'static str,
+    /// For the model.
+    told: &'static str,
+}
+
+const DENIED: Refusal = Refusal {
+    shown: "not run: you did not allow it, and the model is told so",
+    told: "the user did not allow this call",
+};
 
 /// The tools, and which may run without a question.
 pub struct Toolbox {
@@ -40,7 +54,7 @@ impl Toolbox {
         let (servers, all) = runtime.block_on(tools.list());
         for server in servers {
             if let Some(why) = server.error {
-                note!("warning: MCP server '{}': {why}", server.server);
+                note!("warning: MCP server '{}': {}", printable(&server.server), printable(&why));
             }
         }
         let file = settings.data.as_ref().map(|data| data.join(FILE));
@@ -48,6 +62,12 @@ impl Toolbox {
         let kept = file.as_ref().and_then(|f| std::fs::read_to_string(f).ok());
         let allowed = kept.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
         Ok(Some(Self { tools, all, runtime, allowed, file }))
+    }
+
+    /// Their names with their servers', for people: `get_weather (weather)`.
+    pub fn names(&self) -> Vec<String> {
+        let name = |t: &octet_mcp::Tool| format!("{} ({})", printable(&t.name), printable(&t.server));
+        self.all.iter().map(name).collect()
     }
 
     /// The tools as the template shows them to the model.
@@ -76,9 +96,9 @@ impl Toolbox {
         let Ok(arguments) = serde_json::from_str::<Map<String, Value>>(&call.arguments) else {
             return "the arguments are not a JSON object".into();
         };
-        if !self.may_run(call) {
-            note!("it does not run");
-            return "the user did not allow this call".into();
+        if let Err(Refusal { shown, told }) = self.may_run(call) {
+            note!("{shown}");
+            return told.into();
         }
         let text = match self.runtime.block_on(self.tools.call(&call.name, arguments)) {
             Ok(answer) => answer.text,
@@ -89,15 +109,20 @@ impl Toolbox {
     }
 
     /// Asks, unless the operator's file or an earlier answer allows the tool.
-    fn may_run(&mut self, call: &ToolCall) -> bool {
-        let Some(tool) = self.all.iter().find(|t| t.name == call.name) else { return false };
+    fn may_run(&mut self, call: &ToolCall) -> Result<(), Refusal> {
+        let unknown =
+            Refusal { shown: "not run: no server has this tool", told: "there is no tool of this name" };
+        let Some(tool) = self.all.iter().find(|t| t.name == call.name) else { return Err(unknown) };
         let id = format!("{}/{}", tool.server, tool.own_name);
         if tool.allowed || self.allowed.contains(&id) {
-            return true;
+            return Ok(());
         }
         if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-            note!("nobody can be asked here: \"autoApprove\": true in the file lets a server's tools run");
-            return false;
+            return Err(Refusal {
+                shown: "not run: there is no terminal to ask for permission in; \"autoApprove\": true in the file lets a \
+                        server's tools run without a question",
+                ..DENIED
+            });
         }
         let mut out = std::io::stderr().lock();
         // Without a terminal that can be written there is no yes.
@@ -105,16 +130,16 @@ impl Toolbox {
             .and_then(|()| out.flush());
         let mut line = String::new();
         if asked.is_err() || std::io::stdin().read_line(&mut line).is_err() {
-            return false;
+            return Err(DENIED);
         }
         match line.trim().to_ascii_lowercase().as_str() {
-            "y" | "yes" => true,
+            "y" | "yes" => Ok(()),
             "a" | "always" => {
                 self.allowed.insert(id);
                 self.keep();
-                true
+                Ok(())
             }
-            _ => false,
+            _ => Err(DENIED),
         }
     }
 
@@ -131,7 +156,7 @@ impl Toolbox {
 /// A text for the terminal: one line, without control characters, not too long.
 fn shortened(text: &str) -> String {
     let line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let mut out: String = octet_config::printable(&line).chars().take(SHOWN_CHARS).collect();
+    let mut out: String = printable(&line).chars().take(SHOWN_CHARS).collect();
     if line.chars().count() > SHOWN_CHARS {
         out.push('…');
     }

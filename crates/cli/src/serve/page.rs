@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use octet_config::Config;
+use octet_config::{Config, printable};
 use octet_conversations::Store;
 use octet_mcp::{Servers, Tools};
 
@@ -65,12 +65,11 @@ pub fn tools(file: Option<&Path>, config: Option<&Config>) -> anyhow::Result<Opt
     Ok((!tools.is_empty()).then(|| Arc::new(tools)))
 }
 
-/// Starts the MCP servers, so that the first question need not wait for them, and says which failed.
+/// Starts the MCP servers, so that the first question need not wait for them, and says which failed. The log names the others.
 pub async fn start(tools: &Tools) {
     for server in tools.list().await.0 {
-        match server.error {
-            Some(why) => note!("warning: MCP server '{}': {why}", server.server),
-            None => note!("MCP server '{}': {} tools", server.server, server.tools),
+        if let Some(why) = server.error {
+            note!("warning: MCP server '{}': {}", printable(&server.server), printable(&why));
         }
     }
 }

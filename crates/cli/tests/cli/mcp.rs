@@ -56,7 +56,8 @@ fn run_calls_a_tool_that_the_file_allows_and_no_other() {
     // Nobody is at the terminal.
     let ran = run(false);
     assert!(
-        ran.stderr.contains("tool get_weather") && ran.stderr.contains("it does not run"),
+        ran.stderr.contains("tool get_weather")
+            && ran.stderr.contains("not run: there is no terminal to ask"),
         "{}",
         ran.stderr
     );
@@ -73,6 +74,9 @@ fn run_calls_a_tool_that_the_file_allows_and_no_other() {
         .octet(&["run", "fox", "--mcp", "mcp.json", "-t", "1", "-c", "1024", "-n", "4", "Hello there"])
         .ok();
     assert!(ran.stderr.contains("MCP server 'gone': cannot start 'octet-no-such-program'"), "{}", ran.stderr);
+    place.write("server.py", "import sys\nsys.exit('the variable API_KEY is not set')");
+    let ran = run(true);
+    assert!(ran.stderr.contains("on standard error: the variable API_KEY is not set"), "{}", ran.stderr);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use rmcp::{RoleClient, ServiceExt};
 use serde_json::{Map, Value};
 
 use crate::servers::{Reach, Server};
+use crate::stderr::Said;
 
 /// How long a server may take to start: `npx` and `uvx` download it first.
 pub const START: Duration = Duration::from_secs(90);
@@ -20,40 +21,60 @@ pub const START: Duration = Duration::from_secs(90);
 pub const CALL: Duration = Duration::from_secs(300);
 
 /// A running connection. When it is dropped, a program is ended.
-pub struct Client(RunningService<RoleClient, ClientConfig>);
+pub struct Client {
+    running: Running,
+    /// What a program writes to its standard error; of a server at an address, nothing.
+    said: Said,
+}
 
 impl Client {
     /// Starts or reaches a server.
     pub async fn connect(server: &Server) -> Result<Self, String> {
+        let said = Said::default();
         let connecting = async {
             match &server.reach {
-                Reach::Program { .. } => program(server).await,
+                Reach::Program { .. } => program(server, &said).await,
                 Reach::Http { .. } => http(server).await,
             }
         };
-        let within = format!("did not start within {} s", START.as_secs());
-        tokio::time::timeout(START, connecting).await.map_err(|_| within)?.map(Self)
+        let within = || said.added_to(format!("did not start within {} s", START.as_secs()));
+        let running = tokio::time::timeout(START, connecting).await.map_err(|_| within())??;
+        Ok(Self { running, said })
     }
 
     /// Whether it can still be used.
     pub fn is_open(&self) -> bool {
-        !self.0.is_closed() && !self.0.is_transport_closed()
+        !self.running.is_closed() && !self.running.is_transport_closed()
     }
 
     /// All its tools, as JSON: `name`, `description`, `inputSchema`.
     pub async fn tools(&self) -> Result<Vec<Value>, String> {
-        let all = tokio::time::timeout(START, self.0.list_all_tools()).await;
-        let all =
-            all.map_err(|_| "did not list its tools in time".to_string())?.map_err(|e| e.to_string())?;
+        let all = tokio::time::timeout(START, self.running.list_all_tools()).await;
+        let all = all.map_err(|_| "did not list its tools in time".to_string())?;
+        let all = match all {
+            Ok(all) => all,
+            Err(e) => return Err(self.failed(e.to_string()).await),
+        };
         all.into_iter().map(|tool| serde_json::to_value(tool).map_err(|e| e.to_string())).collect()
     }
 
     /// Calls a tool. Gives the protocol's result as JSON: `content`, `isError`, `structuredContent`.
     pub async fn call(&self, tool: &str, arguments: Map<String, Value>) -> Result<Value, String> {
         let params = CallToolRequestParams::new(tool.to_string()).with_arguments(arguments);
-        let result = tokio::time::timeout(CALL, self.0.call_tool(params)).await;
-        let result = result.map_err(|_| format!("no result within {} s", CALL.as_secs()))?;
-        serde_json::to_value(result.map_err(|e| e.to_string())?).map_err(|e| e.to_string())
+        let result = tokio::time::timeout(CALL, self.running.call_tool(params)).await;
+        match result.map_err(|_| format!("no result within {} s", CALL.as_secs()))? {
+            Ok(result) => serde_json::to_value(result).map_err(|e| e.to_string()),
+            Err(e) => Err(self.failed(e.to_string()).await),
+        }
+    }
+
+    /// An error; if the program has ended, with what it said last.
+    async fn failed(&self, why: String) -> String {
+        if self.is_open() {
+            return why;
+        }
+        self.said.until_the_end().await;
+        self.said.added_to(why)
     }
 }
 
@@ -66,7 +87,7 @@ fn about() -> ClientConfig {
     config
 }
 
-async fn program(server: &Server) -> Result<Running, String> {
+async fn program(server: &Server, said: &Said) -> Result<Running, String> {
     let Reach::Program { command, args, env, cwd } = &server.reach else {
         unreachable!("asked for a program")
     };
@@ -75,12 +96,21 @@ async fn program(server: &Server) -> Result<Running, String> {
     if let Some(folder) = cwd {
         program.current_dir(folder);
     }
-    // What it logs would stand in the midst of an answer in the terminal.
-    let (process, _) = TokioChildProcess::builder(program)
-        .stderr(Stdio::null())
+    // What it logs would stand in the midst of an answer in the terminal: its end is kept for errors.
+    let (process, stderr) = TokioChildProcess::builder(program)
+        .stderr(Stdio::piped())
         .spawn()
         .map_err(|e| format!("cannot start '{command}': {e}"))?;
-    about().serve(process).await.map_err(|e| format!("'{command}' does not answer as an MCP server: {e}"))
+    if let Some(stderr) = stderr {
+        said.listen(stderr);
+    }
+    match about().serve(process).await {
+        Ok(running) => Ok(running),
+        Err(e) => {
+            said.until_the_end().await;
+            Err(said.added_to(format!("'{command}' does not answer as an MCP server: {e}")))
+        }
+    }
 }
 
 async fn http(server: &Server) -> Result<Running, String> {

@@ -6,6 +6,7 @@
 
 mod client;
 mod servers;
+mod stderr;
 mod tools;
 
 pub use servers::{Problem, Reach, Server, Servers};
