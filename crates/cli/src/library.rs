@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use octet_compute::cpu::packed_file::KeptFile;
-use octet_hub::others::Other;
+use octet_config::printable;
+use octet_hub::others::{self, Broken, Other};
 use octet_hub::{Hub, Installed, Reference};
 use serde_json::{Value, json};
 
@@ -94,7 +95,10 @@ pub fn rm(args: &RmArgs, settings: &Settings) -> anyhow::Result<()> {
         }
         _ => None,
     };
-    for reference in references.iter().filter(|r| own(r).is_none()) {
+    for (name, reference) in args.models.iter().zip(&references).filter(|(_, r)| own(r).is_none()) {
+        if let Some(how) = others::removal(name) {
+            anyhow::bail!("{name}: is read in place and not removed here; {how} removes it");
+        }
         hub.check_removable(reference)?;
     }
     for (name, reference) in args.models.iter().zip(&references) {
@@ -118,43 +122,61 @@ pub fn list(args: &ListArgs, settings: &Settings) -> anyhow::Result<()> {
     let hub = Hub::new(settings.hub()?);
     let models = hub.list()?;
     let mut out = std::io::stdout().lock();
-    let others = crate::model::others();
+    let (others, broken) = crate::model::others();
     let kept = packed::all();
     if args.json {
         let all = models.iter().map(|m| as_json(m, &kept)).chain(others.iter().map(other_as_json));
         writeln!(out, "{:#}", all.collect::<Value>())?;
         return Ok(());
     }
+    let mut rows = vec![[embedded::NAME.into(), size(embedded::size()), "built in".into()]];
     let names: Vec<String> = models.iter().map(name).collect();
     let packed = kept.iter().map(|kept| {
         let known = models.iter().zip(&names).find(|(m, _)| packed::is_of(kept, &m.path));
         known.map_or_else(|| kept.model.display().to_string(), |(_, name)| name.clone())
     });
     let packed: Vec<String> = packed.collect();
-    let all = names.iter().chain(others.iter().map(|m| &m.name)).chain(&packed);
-    let width = all.map(|n| n.chars().count()).fold("NAME".len(), usize::max);
-    writeln!(out, "{:width$}  {:>10}  FETCHED", "NAME", "SIZE")?;
-    writeln!(out, "{:width$}  {:>10}  built in", embedded::NAME, size(embedded::size()))?;
     for (model, name) in models.iter().zip(&names) {
-        let state = if model.complete { "" } else { "  unfinished: pull it again to continue" };
-        writeln!(out, "{name:width$}  {:>10}  {}{state}", size(model.size), ago(model.modified))?;
+        let state = if model.complete { "" } else { ", unfinished: pull it again" };
+        rows.push([name.clone(), size(model.size), format!("{}{state}", ago(model.modified))]);
     }
     for m in &others {
-        let owner = if m.name.starts_with(octet_hub::others::OLLAMA) { "Ollama's" } else { "LM Studio's" };
-        writeln!(out, "{:width$}  {:>10}  {}, {owner}", m.name, size(m.size), ago(m.modified))?;
+        let owner = if m.name.starts_with(others::OLLAMA) { "Ollama's" } else { "LM Studio's" };
+        rows.push([m.name.clone(), size(m.size), format!("{}, {owner}", ago(m.modified))]);
     }
     for (kept, name) in kept.iter().zip(&packed) {
-        let what = match kept.is_complete {
-            true => "its packed weights, for quick starts",
-            false => "its packed weights, not all written yet",
-        };
-        writeln!(out, "{name:width$}  {:>10}  {what}", size(kept.bytes))?;
+        let what = if kept.is_complete { "its packed weights" } else { "its packed weights, unfinished" };
+        rows.push([name.clone(), size(kept.bytes), what.into()]);
+    }
+    table(&mut out, &rows)?;
+    for Broken { name, why } in &broken {
+        note!("note: {}: {}", printable(name), printable(why));
     }
     if models.is_empty() && others.is_empty() {
         note!(
             "no models in {}; `octet pull smollm2:135m` downloads a small one",
             hub.config().cache.display()
         );
+    }
+    Ok(())
+}
+
+/// The models as columns. On a terminal, a name that would make a line too long has a line of its own.
+fn table(out: &mut impl Write, rows: &[[String; 3]]) -> std::io::Result<()> {
+    let widest = |column: usize, head: &str| {
+        rows.iter().map(|row| row[column].chars().count()).fold(head.len(), usize::max)
+    };
+    let (last, mut width) = (widest(2, "FETCHED"), widest(0, "NAME"));
+    if console::Term::stdout().is_term() {
+        width = width.min(crate::help::columns().saturating_sub(14 + last).max(14));
+    }
+    writeln!(out, "{:width$}  {:>10}  FETCHED", "NAME", "SIZE")?;
+    for [name, size, what] in rows {
+        if name.chars().count() > width {
+            writeln!(out, "{name}")?;
+        }
+        let name = if name.chars().count() > width { "" } else { name };
+        writeln!(out, "{name:width$}  {size:>10}  {what}")?;
     }
     Ok(())
 }

@@ -2,23 +2,44 @@
 
 use std::path::{Path, PathBuf};
 
-use octet_hub::others::{self, Other};
+use octet_hub::others::{self, Broken, Other};
 use octet_hub::{Hub, Reference, catalog};
 
 use crate::embedded;
 use crate::progress::Pull;
 use crate::settings::{self, Settings};
+use crate::stderr::note;
 
 /// Minimum similarity of names to be suggested as a correction.
 const ALIKE: f64 = 0.6;
 /// Minimum length of a beginning of a name to be suggested as a correction.
 const PREFIX_BYTES_MIN: usize = 3;
 
-/// Models of other programs on this machine: Ollama's and LM Studio's.
-pub fn others() -> Vec<Other> {
-    let mut all = others::ollama(&settings::ollama_folders());
+/// Models of other programs on this machine, Ollama's and LM Studio's, and those that cannot be used.
+pub fn others() -> (Vec<Other>, Vec<Broken>) {
+    let (mut all, broken) = others::ollama(&settings::ollama_folders());
     all.extend(others::lm_studio(&settings::lm_studio_folders()));
-    all
+    (all, broken)
+}
+
+/// The model of another program that has this name; `None` for other names.
+fn other(name: &str) -> anyhow::Result<Option<Other>> {
+    if !is_other_programs(name) {
+        return Ok(None);
+    }
+    let prefix = name.split_once(':').map_or(name, |(prefix, _)| prefix);
+    let (all, broken) = others();
+    let all: Vec<Other> = all.into_iter().filter(|m| m.name.starts_with(prefix)).collect();
+    others::find(&all, &broken, name).map(Some).map_err(anyhow::Error::msg)
+}
+
+/// The system message that a model's maker gave it: Ollama keeps one with some models.
+pub fn system(name: &str) -> Option<String> {
+    let told = other(name).ok().flatten()?.system();
+    told.unwrap_or_else(|why| {
+        note!("warning: {name}: {why}");
+        None
+    })
 }
 
 /// Whether a name is that of another program's model, which is read in place.
@@ -28,13 +49,12 @@ pub fn is_other_programs(name: &str) -> bool {
 
 /// Parses a model's name; suggests a similar one if it is unknown.
 pub fn reference(name: &str) -> anyhow::Result<Reference> {
-    if is_other_programs(name) {
-        let prefix = name.split_once(':').map_or(name, |(prefix, _)| prefix);
-        let all: Vec<Other> = others().into_iter().filter(|m| m.name.starts_with(prefix)).collect();
-        return Ok(Reference::Path(others::find(&all, name).map_err(anyhow::Error::msg)?));
+    if let Some(other) = other(name)? {
+        return Ok(Reference::Path(other.path));
     }
     Reference::parse(name).map_err(|e| match suggestion(name) {
-        Some(known) => anyhow::anyhow!("{e}\n\n  did you mean '{known}'?"),
+        // The list of all names would hide it.
+        Some(known) => anyhow::anyhow!("'{name}': unknown model; did you mean '{known}'?\n\n  {e}"),
         None => e.into(),
     })
 }

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use etcetera::BaseStrategy;
 use octet_hub::HubConfig;
@@ -16,6 +17,9 @@ use crate::usage_error::Usage;
 /// Other servers' variables that hold an API key; the first that is set counts. The last is none of llama-server's, but who sets it wants a
 /// key.
 pub const API_KEYS: [&str; 3] = ["LLAMA_API_KEY", "VLLM_API_KEY", "LLAMA_ARG_API_KEY"];
+
+/// Hints are shown once in this time.
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Settings from the environment that are not flags.
 #[derive(Debug, Clone)]
@@ -48,12 +52,27 @@ impl Settings {
         })
     }
 
-    /// The default model: from the environment, or the built-in one, with a note.
+    /// The default model: from the environment, or the built-in one, with a note once a day.
     pub fn default_model(&self) -> String {
         self.model.clone().unwrap_or_else(|| {
-            note!("{}", embedded::NOTE);
+            if self.is_first_today("built-in-model") {
+                note!("{}", embedded::NOTE);
+            }
             embedded::NAME.into()
         })
+    }
+
+    /// Whether the hint with this name has not been shown for a day. A file in the data folder says when it was; without one, it is shown
+    /// each time.
+    pub fn is_first_today(&self, hint: &str) -> bool {
+        let Some(folder) = &self.data else { return true };
+        let shown = folder.join(hint);
+        let age = std::fs::metadata(&shown).and_then(|m| m.modified()).ok().and_then(|at| at.elapsed().ok());
+        if age.is_some_and(|age| age < DAY) {
+            return false;
+        }
+        let _ = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&shown, ""));
+        true
     }
 
     /// The hub's settings.

@@ -16,8 +16,13 @@ const MODELS_MAX: usize = 10_000;
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
 /// The layer of a manifest that holds the weights.
 const WEIGHTS: &str = "application/vnd.ollama.image.model";
-/// The registry and the user that Ollama leaves out of names.
-const DEFAULT: &str = "registry.ollama.ai/library/";
+/// The layer with the system message that it is made for, a text.
+const SYSTEM: &str = "application/vnd.ollama.image.system";
+/// Longest system message.
+const SYSTEM_BYTES_MAX: u64 = 1 << 20;
+/// The registry that Ollama leaves out of names, and the user there whose models have none.
+const REGISTRY: &str = "registry.ollama.ai/";
+const LIBRARY: &str = "library/";
 /// The tag that Ollama leaves out of names.
 const LATEST: &str = "latest";
 
@@ -29,7 +34,7 @@ pub const LM_STUDIO: &str = "lmstudio:";
 /// Another program's model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Other {
-    /// The name to use here: `ollama:qwen3:8b`, `lmstudio:user/repo/file`.
+    /// The name to use here: `ollama:qwen3:8b`, `ollama:user/model:latest`, `lmstudio:user/repo/file`.
     pub name: String,
     /// The GGUF file.
     pub path: PathBuf,
@@ -37,38 +42,101 @@ pub struct Other {
     pub size: u64,
     /// When it was written.
     pub modified: SystemTime,
+    /// The file with the system message that its maker gave it (Ollama's `SYSTEM`).
+    pub system: Option<PathBuf>,
 }
 
-/// Ollama's models below these folders (`~/.ollama/models`), by name. Folders that are not there have none.
-pub fn ollama(folders: &[PathBuf]) -> Vec<Other> {
-    let mut all = Vec::new();
+impl Other {
+    /// The system message that its maker gave it.
+    ///
+    /// # Errors
+    /// Why the file that holds it cannot be read.
+    pub fn system(&self) -> Result<Option<String>, String> {
+        let Some(path) = &self.system else { return Ok(None) };
+        let text = read(path, SYSTEM_BYTES_MAX);
+        text.map(Some).map_err(|why| format!("its system message {why} ({})", path.display()))
+    }
+}
+
+/// A model that another program lists, but that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broken {
+    /// Its name, as [`Other::name`].
+    pub name: String,
+    /// What is wrong.
+    pub why: String,
+}
+
+/// Ollama's models below these folders (`~/.ollama/models`), by name, and those that cannot be used. Folders that are not there have none.
+pub fn ollama(folders: &[PathBuf]) -> (Vec<Other>, Vec<Broken>) {
+    let (mut all, mut broken) = (Vec::new(), Vec::new());
     for folder in folders {
         let manifests = folder.join("manifests");
         each_file(&manifests, DEPTH_MAX, &mut |path| {
             let Ok(below) = path.strip_prefix(&manifests) else { return };
             let parts: Vec<&str> = below.iter().filter_map(|part| part.to_str()).collect();
-            if let Some(found) = of_manifest(folder, &parts.join("/"), path) {
-                all.push(found);
+            // Not a manifest, but a file that a file manager left.
+            if parts.last().is_none_or(|tag| tag.starts_with('.')) {
+                return;
+            }
+            let Some((name, tag)) = parts.split_last().map(|(tag, name)| (name.join("/"), tag)) else {
+                return;
+            };
+            if name.is_empty() {
+                return;
+            }
+            let name = format!("{OLLAMA}{}:{tag}", short(&name));
+            match of_manifest(folder, &name, path) {
+                Ok(found) => all.extend(found),
+                Err(why) => broken.push(Broken { name, why }),
             }
         });
     }
-    sorted(all)
+    broken.sort_by(|a, b| a.name.cmp(&b.name));
+    (sorted(all), broken)
 }
 
-/// The model of a manifest. `below` is its path: `registry.ollama.ai/library/qwen3/8b`.
-fn of_manifest(folder: &Path, below: &str, manifest: &Path) -> Option<Other> {
-    let length = std::fs::metadata(manifest).ok()?.len();
-    let text = (length <= MANIFEST_BYTES_MAX).then(|| std::fs::read_to_string(manifest).ok())??;
-    let json: Value = serde_json::from_str(&text).ok()?;
-    let layers = json.get("layers")?.as_array()?;
-    let weights = layers.iter().find(|l| l["mediaType"] == WEIGHTS)?;
-    let blob = weights["digest"].as_str()?.replace(':', "-");
-    if !is_safe(&blob) {
-        return None;
+/// A name as Ollama shows it: `qwen3`, `alice/tiny`, `hf.co/user/repo`.
+fn short(name: &str) -> &str {
+    let name = name.strip_prefix(REGISTRY).unwrap_or(name);
+    name.strip_prefix(LIBRARY).unwrap_or(name)
+}
+
+/// The model of a manifest; `None` if its weights are on Ollama's servers.
+fn of_manifest(folder: &Path, name: &str, manifest: &Path) -> Result<Option<Other>, String> {
+    let text = read(manifest, MANIFEST_BYTES_MAX).map_err(|why| format!("its manifest {why}"))?;
+    let json: Value =
+        serde_json::from_str(&text).map_err(|e| format!("its manifest is not valid JSON: {e}"))?;
+    let layers = json.get("layers").and_then(Value::as_array).ok_or("its manifest has no layers")?;
+    if layers.is_empty() {
+        return Ok(None);
     }
-    let (name, tag) = below.rsplit_once('/')?;
-    let name = name.strip_prefix(DEFAULT).unwrap_or(name);
-    file(format!("{OLLAMA}{name}:{tag}"), folder.join("blobs").join(blob))
+    let layer = |kind: &str| layers.iter().find(|l| l["mediaType"] == kind);
+    let blob = |layer: &Value| -> Result<PathBuf, &str> {
+        let blob = layer["digest"].as_str().unwrap_or_default().replace(':', "-");
+        let is_name = is_safe(&blob) && !blob.contains('/');
+        if is_name {
+            Ok(folder.join("blobs").join(blob))
+        } else {
+            Err("its manifest has a layer without a digest")
+        }
+    };
+    let weights = blob(layer(WEIGHTS).ok_or("its manifest names no GGUF file")?)?;
+    let system = layer(SYSTEM).map(blob).transpose()?;
+    match file(name.to_string(), weights.clone()) {
+        Some(found) => Ok(Some(Other { system, ..found })),
+        None => Err(format!("its file {} is missing", weights.display())),
+    }
+}
+
+/// A file's text, of at most `most` bytes.
+fn read(path: &Path, most: u64) -> Result<String, String> {
+    let unread = |e: std::io::Error| format!("cannot be read: {e}");
+    let about = std::fs::metadata(path).map_err(unread)?;
+    if !about.is_file() || about.len() > most {
+        return Err(format!("is no text of at most {most} bytes"));
+    }
+    std::fs::read_to_string(path).map_err(unread)
 }
 
 /// LM Studio's models below these folders (`~/.lmstudio/models`): `user/repo/file.gguf`. Later parts of split models and projectors are
@@ -98,13 +166,22 @@ pub fn lm_studio(folders: &[PathBuf]) -> Vec<Other> {
 fn file(name: String, path: PathBuf) -> Option<Other> {
     let about = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file)?;
     let modified = about.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-    Some(Other { name, path, size: about.len(), modified })
+    Some(Other { name, path, size: about.len(), modified, system: None })
 }
 
 fn sorted(mut all: Vec<Other>) -> Vec<Other> {
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all.dedup_by(|a, b| a.name == b.name);
     all
+}
+
+/// How its own program removes a model of this name; `None` if it is no other program's.
+pub fn removal(name: &str) -> Option<String> {
+    match (name.strip_prefix(OLLAMA), name.strip_prefix(LM_STUDIO)) {
+        (Some(own), _) => Some(format!("`ollama rm {own}`")),
+        (_, Some(_)) => Some("LM Studio (My Models)".into()),
+        _ => None,
+    }
 }
 
 /// Calls `found` with each file below a folder.
@@ -120,19 +197,29 @@ fn each_file(folder: &Path, depth: usize, found: &mut dyn FnMut(&Path)) {
     }
 }
 
-/// The model that a user named: whole, without Ollama's `:latest`, or by the end of LM Studio's name. The error lists what there is.
-pub fn find(all: &[Other], name: &str) -> Result<PathBuf, String> {
-    let wanted = [name.to_string(), format!("{name}:{LATEST}")];
-    if let Some(found) = all.iter().find(|m| wanted.iter().any(|w| m.name.eq_ignore_ascii_case(w))) {
-        return Ok(found.path.clone());
+/// The model that a user named: whole, without Ollama's `:latest` or with its registry, by the end of LM Studio's name, or by its file.
+/// The error says what is wrong with it, or lists what there is.
+pub fn find(all: &[Other], broken: &[Broken], name: &str) -> Result<Other, String> {
+    let (program, own) = name.split_once(':').unwrap_or_default();
+    let asked = match program == OLLAMA.trim_end_matches(':') {
+        true => format!("{OLLAMA}{}", short(own)),
+        false => name.strip_suffix(".gguf").unwrap_or(name).to_string(),
+    };
+    let wanted = [format!("{asked}:{LATEST}"), asked.clone()];
+    let is_wanted = |name: &str| wanted.iter().any(|w| name.eq_ignore_ascii_case(w));
+    if let Some(found) = all.iter().find(|m| is_wanted(&m.name)) {
+        return Ok(found.clone());
     }
-    let end = name.split_once(':').map_or(name, |(_, end)| end).to_ascii_lowercase();
+    if let Some(Broken { name, why }) = broken.iter().find(|b| is_wanted(&b.name)) {
+        return Err(format!("{name}: {why}; `ollama pull` or `ollama create` makes it whole again"));
+    }
+    let end = asked.split_once(':').map_or("", |(_, end)| end).to_ascii_lowercase();
     let of_end = |m: &&Other| {
         let own = m.name.split_once(':').map_or(m.name.as_str(), |(_, own)| own).to_ascii_lowercase();
         m.name.starts_with(LM_STUDIO) && own.rsplit('/').next() == Some(&end)
     };
     match all.iter().filter(of_end).collect::<Vec<_>>().as_slice() {
-        [one] => Ok(one.path.clone()),
+        [one] => Ok((*one).clone()),
         _ if all.is_empty() => Err(format!("{name}: that program has no models on this machine")),
         _ => {
             let names: Vec<&str> = all.iter().map(|m| m.name.as_str()).collect();
@@ -172,14 +259,57 @@ mod tests {
         write(library.join("evil/latest"), &manifest("../../../etc/passwd"));
         write(library.join("broken/latest"), "{");
         write(root.join("blobs/sha256-aa"), "GGUF");
-        let all = ollama(&[root.clone(), root.join("none")]);
-        assert_eq!(names(&all), ["ollama:hf.co/user/repo:Q4_K_M", "ollama:llama:latest", "ollama:qwen3:8b"]);
+        write(library.join("cloud/latest"), r#"{"layers": []}"#);
+        write(library.join("llama/.DS_Store"), "x");
+        write(root.join("manifests/registry.ollama.ai/alice/tiny/latest"), &manifest("sha256:aa"));
+        let (all, broken) = ollama(&[root.clone(), root.join("none")]);
+        assert_eq!(
+            names(&all),
+            [
+                "ollama:alice/tiny:latest",
+                "ollama:hf.co/user/repo:Q4_K_M",
+                "ollama:llama:latest",
+                "ollama:qwen3:8b"
+            ]
+        );
         assert_eq!((all[0].size, &all[0].path), (4, &root.join("blobs/sha256-aa")));
-        for (name, is_there) in [("ollama:qwen3:8b", true), ("ollama:LLAMA", true), ("ollama:qwen3", false)] {
-            assert_eq!(find(&all, name).is_ok(), is_there, "{name}");
+        for (name, is_there) in [
+            ("ollama:qwen3:8b", true),
+            ("ollama:LLAMA", true),
+            ("ollama:qwen3", false),
+            ("ollama:alice/tiny", true),
+            ("ollama:registry.ollama.ai/alice/tiny:latest", true),
+            ("ollama:registry.ollama.ai/library/llama", true),
+            ("ollama:tiny", false),
+        ] {
+            assert_eq!(find(&all, &broken, name).is_ok(), is_there, "{name}");
         }
-        assert!(find(&all, "ollama:x").unwrap_err().contains("there are ollama:hf.co/user/repo:Q4_K_M, "));
-        assert!(find(&[], "ollama:x").unwrap_err().contains("no models"));
+        let why = |name: &str| find(&all, &broken, name).unwrap_err();
+        assert!(why("ollama:x").contains("there are ollama:alice/tiny:latest, "));
+        for (name, part) in [
+            ("ollama:broken", "not valid JSON"),
+            ("ollama:gone", "is missing"),
+            ("ollama:evil", "without a digest"),
+        ] {
+            assert!(why(name).contains(part), "{}", why(name));
+        }
+        assert_eq!(broken.len(), 3);
+        assert!(find(&[], &[], "ollama:x").unwrap_err().contains("no models"));
+    }
+
+    #[test]
+    fn a_system_message_comes_with_its_model() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().to_path_buf();
+        let layers = format!(
+            r#"{{"layers": [{{"mediaType": "{WEIGHTS}", "digest": "sha256:aa"}}, {{"mediaType": "{SYSTEM}", "digest": "sha256:bb"}}]}}"#
+        );
+        write(root.join("manifests/registry.ollama.ai/library/mario/latest"), &layers);
+        write(root.join("blobs/sha256-aa"), "GGUF");
+        let mario = || find(&ollama(std::slice::from_ref(&root)).0, &[], "ollama:mario").unwrap().system();
+        assert!(mario().unwrap_err().contains("sha256-bb"));
+        write(root.join("blobs/sha256-bb"), "You are Mario.");
+        assert_eq!(mario().unwrap().unwrap(), "You are Mario.");
     }
 
     #[test]
@@ -197,7 +327,9 @@ mod tests {
         }
         let all = lm_studio(std::slice::from_ref(&root));
         assert_eq!(names(&all), ["lmstudio:a/r/x-Q4_K_M", "lmstudio:b/r/y-00001-of-00002"]);
-        assert_eq!(find(&all, "lmstudio:X-q4_k_m").unwrap(), root.join("a/r/x-Q4_K_M.gguf"));
-        assert!(find(&all, "lmstudio:z").is_err());
+        for name in ["lmstudio:X-q4_k_m", "lmstudio:x-Q4_K_M.gguf", "lmstudio:a/r/x-Q4_K_M.gguf"] {
+            assert_eq!(find(&all, &[], name).unwrap().path, root.join("a/r/x-Q4_K_M.gguf"), "{name}");
+        }
+        assert!(find(&all, &[], "lmstudio:z").is_err());
     }
 }

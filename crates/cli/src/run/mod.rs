@@ -15,7 +15,6 @@ mod tools;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 use octet_engine::engine::Finish;
@@ -76,7 +75,7 @@ pub struct RunArgs {
     /// Chat in the browser: serve the model to this machine and open the page. `octet serve` has more options.
     #[arg(long, conflicts_with_all = ["interactive", "json", "raw", "file", "image", "messages", "hide_thinking", "verbose", "no_history", "ChatArgs", "SamplingArgs", "SamplerArgs"])]
     web: bool,
-    /// With --web: port of the page; 0 picks a free port. The browser keeps conversations by port.
+    /// With --web: port of the page; 0 picks a free port.
     #[arg(long, value_name = "N", default_value_t = 8080, value_parser = port, requires = "web")]
     port: u16,
     /// Chat even if there is a prompt, or if standard input is not a terminal.
@@ -153,7 +152,12 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
     let mut tools = args.mcp.as_deref().map(|file| Toolbox::open(file, settings)).transpose()?.flatten();
     chat.tools = tools.as_ref().map(Toolbox::definitions).or(chat.tools);
     let recognised = tools.as_ref().map(Toolbox::recognised).unwrap_or_default();
-    let mut session = open(args, &model, chat, recognised.clone(), settings)?;
+    let system = args.chat.system.clone().or_else(|| {
+        // That of a conversation in a file comes first.
+        chat.system.is_none().then(|| crate::model::system(&name)).flatten().filter(|_| !args.raw)
+    });
+    chat.system = chat.system.or_else(|| system.clone());
+    let mut session = open(args, &model, chat, system, recognised.clone(), settings)?;
     drop(model); // the engine has its weights
     match task {
         Task::Answer { .. } => once(args, &mut session, tools.as_mut(), &interrupt),
@@ -171,7 +175,8 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
             let other = |name: &str| -> anyhow::Result<chat::Load<'_>> {
                 let model = crate::model::open(name, settings)?;
                 let recognised = recognised.clone();
-                Ok(Box::new(move |chat| open(args, &model, chat, recognised, settings)))
+                let system = args.chat.system.clone();
+                Ok(Box::new(move |chat| open(args, &model, chat, system, recognised, settings)))
             };
             chat::run(session, name, &mut options, &other)?;
             Ok(ExitCode::SUCCESS)
@@ -248,13 +253,18 @@ fn open(
     args: &RunArgs,
     model: &octet_weights::Model,
     chat: Conversation,
+    system: Option<String>,
     tools: Vec<octet_parser::Tool>,
     settings: &Settings,
 ) -> anyhow::Result<Session> {
     let mut engine = crate::loading::load(model, &args.engine, &args.images, settings)?;
     // If a program reads standard error, only unexpected devices are reported.
     if args.verbose || std::io::stderr().is_terminal() || engine.backend().memory_bytes().is_some() {
-        let missing = args.engine.device.missing().filter(|_| args.verbose || is_first_today(settings));
+        let missing = args
+            .engine
+            .device
+            .missing()
+            .filter(|_| args.verbose || settings.is_first_today("no-graphics-device"));
         let missing = missing.map_or_else(String::new, |why| format!("; no graphics device: {why}"));
         note!("{}{missing}", place(model, &mut engine));
     }
@@ -262,20 +272,7 @@ fn open(
     let mut request = args.sampling.request(&recommended(&model.metadata)?);
     request.sampling.logprobs = args.logprobs;
     request.continues = args.raw;
-    Ok(Session::new(engine, template, chat, args.chat.system.clone(), request, tools))
-}
-
-/// Whether the reason why no graphics device was found has not been told for a day: it does not change with each answer.
-fn is_first_today(settings: &Settings) -> bool {
-    let Some(folder) = &settings.data else { return true };
-    let told = folder.join("no-graphics-device");
-    let age = std::fs::metadata(&told).and_then(|m| m.modified()).ok().and_then(|at| at.elapsed().ok());
-    if age.is_some_and(|age| age < Duration::from_secs(24 * 60 * 60)) {
-        return false;
-    }
-    // Where nothing can be written, it is told each time.
-    let _ = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&told, ""));
-    true
+    Ok(Session::new(engine, template, chat, system, request, tools))
 }
 
 /// The device and the memory used on it: `model.gguf on vulkan:0 (NVIDIA GeForce RTX 3090): 19.84 GiB of its memory`.

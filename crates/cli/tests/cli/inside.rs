@@ -33,7 +33,9 @@ fn a_name_is_a_model_and_a_text_with_a_space_is_none() {
     let run = |args: &[&str]| place.octet(&[&["run"], SHORT, args].concat());
     let inside = run(&["-m", "fox", "Hello", "there"]).ok();
     assert_eq!(inside.stderr, "", "no note where it is named");
-    assert_eq!(run(&["Hello there"]).ok().stdout, inside.stdout);
+    let first = run(&["Hello there"]).ok();
+    assert!(first.stdout == inside.stdout && first.stderr.starts_with("fox: "), "{}", first.stderr);
+    assert_eq!(run(&["Hello there"]).ok().stderr, "", "the note comes once a day");
     assert_eq!(run(&["FOX", "Hello there"]).ok().stdout, inside.stdout);
     let other =
         place.octet_with(&[&["run"], SHORT, &["Hello there"]].concat(), "", &[("OCTET_MODEL", "model.gguf")]);

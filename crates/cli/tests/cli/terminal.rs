@@ -211,6 +211,20 @@ fn without_colours_there_are_no_control_sequences_in_an_answer() {
 }
 
 #[test]
+fn long_names_have_lines_of_their_own_in_a_narrow_window() {
+    let place = Place::new();
+    let name = "lmstudio-community/Qwen3-30B-A3B-Instruct-2507-GGUF/Qwen3-30B-A3B-Instruct-2507-Q4_K_M";
+    let file = place.path(&format!(".lmstudio/models/{name}.gguf"));
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, "GGUF").unwrap();
+    let mut window = Window::open(&place, &["list"], 100, &[]);
+    window.until("the model", |text| text.contains("LM Studio's"));
+    let rows: Vec<String> = window.screen.screen().rows(0, 100).collect();
+    let at = rows.iter().position(|row| *row == format!("lmstudio:{name}")).expect("a line of its own");
+    assert!(rows[at + 1].starts_with("   ") && rows[at + 1].ends_with("just now, LM Studio's"), "{rows:#?}");
+}
+
+#[test]
 fn a_table_fits_into_a_narrow_window() {
     let place = Place::new();
     let args = ["bench", "fox", "-p", "8", "-n", "2", "-r", "1", "--no-bandwidth"];
