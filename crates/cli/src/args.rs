@@ -16,7 +16,8 @@ use crate::usage_error::Usage;
 /// The model.
 #[derive(Debug, Args)]
 pub struct ModelArgs {
-    /// Short name, hf:user/repo:QUANT, URL, GGUF file, or Hugging Face directory. Default: fox, the tiny built-in model.
+    /// Short name, hf:user/repo:QUANT, ollama:NAME or lmstudio:FILE (a model of these programs on this machine), URL, GGUF file, or Hugging
+    /// Face directory. Default: fox, the tiny built-in model.
     #[arg(value_name = "MODEL")]
     pub positional: Option<String>,
     /// The same as MODEL.

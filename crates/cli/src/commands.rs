@@ -36,8 +36,9 @@ Examples:
   octet plan                                               models that fit into this machine
   octet bench --synthetic qwen3.6-35b-a3b --quant q4_k_m   expected speed, without a download
 
-A MODEL is a short name (smollm2:135m), a Hugging Face repository (hf:user/repo:Q4_K_M), the URL
-of a GGUF file, a GGUF file, or a Hugging Face directory. Octet downloads it if necessary.
+A MODEL is a short name (smollm2:135m), a Hugging Face repository (hf:user/repo:Q4_K_M), a model
+of Ollama's or LM Studio's on this machine (ollama:qwen3:8b, lmstudio:FILE), the URL of a GGUF
+file, a GGUF file, or a Hugging Face directory. Octet downloads it if necessary.
 Default: fox, the tiny built-in model.
 
 The flags of `octet serve`, and those for loading and sampling, can be set in the environment:

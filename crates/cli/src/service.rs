@@ -82,7 +82,11 @@ pub fn run(args: &ServiceArgs) -> anyhow::Result<()> {
             std::fs::write(&file, text).with_context(|| format!("{}", file.display()))?;
             if let Err(e) = manager.commands(true, &file).iter().try_for_each(|command| call(command)) {
                 let _ = std::fs::remove_file(&file);
-                return Err(e.context(format!("{} cannot be started, and is removed again", file.display())));
+                let hint = manager.hint();
+                return Err(anyhow::anyhow!(
+                    "{} cannot be started, and is removed again: {e}{hint}",
+                    file.display()
+                ));
             }
             writeln!(std::io::stdout(), "{} is installed and runs; {}", file.display(), manager.advice())?;
         }
@@ -115,6 +119,20 @@ impl Manager {
                 "`journalctl --user -u octet -f` shows its log; `loginctl enable-linger` lets it run without a login"
             }
             Self::Launchd => "its log is in /tmp/octet.log",
+        }
+    }
+
+    /// What may help if it cannot be started.
+    fn hint(self) -> &'static str {
+        match self {
+            Self::Systemd => {
+                "\n\n  systemd's user manager does not run in this session, as after su or sudo, or in a container: log in as \
+                 this user, or run `loginctl enable-linger` and set XDG_RUNTIME_DIR=/run/user/$(id -u). \
+                 `octet service install --print` shows the unit, to install it in another way"
+            }
+            Self::Launchd => {
+                "\n\n  `octet service install --print` shows the file, to install it in another way"
+            }
         }
     }
 

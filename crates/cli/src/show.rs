@@ -57,8 +57,13 @@ const CONTEXT: usize = 8192;
 
 pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
     let name = args.model.name(settings)?;
-    let (_preview, model) = opened(&name, settings)?;
-    let report = Report::new(&model)?;
+    let Opened { model, shape_only, preview: _preview } = opened(&name, settings)?;
+    let mut report = Report::new(&model)?;
+    if shape_only {
+        // What the made-up model has instead of the real one's.
+        report.name = Some(name.clone());
+        (report.tokenizer, report.sampling) = Default::default();
+    }
     let made_for = report.config.context_length;
     let context = match args.ctx_size {
         None => CONTEXT.min(made_for),
@@ -84,13 +89,19 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
     let vision = args.images.tower(&model)?;
     if args.json {
         let mut json = as_json(&report, &limits, context);
+        if shape_only {
+            for made_up in ["origin", "tokenizer", "sampling", "mtp_layers"] {
+                json[made_up] = Value::Null;
+            }
+        }
         json["images"] = vision.as_ref().map_or(Value::Null, image_json);
         if !bills.is_empty() {
             json["devices"] = bills.iter().map(Bill::json).collect();
         }
         writeln!(out, "{json:#}")?;
     } else {
-        write!(out, "{}", report.text(&limits))?;
+        let text = report.text(&limits);
+        write!(out, "{}", if shape_only { of_shape(&text) } else { text })?;
         if let Some(line) = on_disk(&report, &limits) {
             writeln!(out, "{line}")?;
         }
@@ -119,9 +130,49 @@ fn on_disk(report: &Report, limits: &Limits) -> Option<String> {
     ))
 }
 
-/// The model; one that is not on this machine by its header alone, which is kept as long as the first value.
-fn opened(name: &str, settings: &Settings) -> anyhow::Result<(Option<Preview>, octet_weights::Model)> {
-    let here = || crate::model::open(name, settings).map(|model| (None, model));
+/// A model that is described.
+struct Opened {
+    model: octet_weights::Model,
+    /// Only its shape is known: tokenizer, template and sampling are made up.
+    shape_only: bool,
+    /// The header of a model that is not on this machine.
+    preview: Option<Preview>,
+}
+
+/// A report's text without what a model of which only the shape is known does not tell.
+fn of_shape(text: &str) -> String {
+    let mut out = String::new();
+    let mut left_out = false;
+    let text = without_mtp(text);
+    for line in text.lines() {
+        // A line that begins deeper goes on with the one before.
+        if !line.starts_with("    ") {
+            let made_up = ["  file ", "  tokenizer ", "  end tokens ", "  chat template ", "  sampling "];
+            left_out = made_up.iter().any(|label| line.starts_with(label));
+        }
+        if !left_out {
+            out += line;
+            out.push('\n');
+        }
+    }
+    out
+}
+
+/// The text without `, no multi-token prediction`, wherever its lines end.
+fn without_mtp(text: &str) -> String {
+    let rest = |(at, found): (usize, &str)| {
+        let rest = text[at + found.len()..].trim_start().strip_prefix("multi-token")?;
+        Some(format!("{}{}", &text[..at], rest.trim_start().strip_prefix("prediction")?))
+    };
+    text.match_indices(", no").find_map(rest).unwrap_or_else(|| text.to_string())
+}
+
+/// The model; one that is not on this machine by its header alone.
+fn opened(name: &str, settings: &Settings) -> anyhow::Result<Opened> {
+    let here = || {
+        let model = crate::model::open(name, settings)?;
+        Ok(Opened { model, shape_only: false, preview: None })
+    };
     if crate::embedded::is(name) {
         return here();
     }
@@ -141,14 +192,14 @@ fn opened(name: &str, settings: &Settings) -> anyhow::Result<(Option<Preview>, o
                 size(preview.fetched),
                 size(preview.size)
             );
-            Ok((Some(preview), model))
+            Ok(Opened { model, shape_only: false, preview: Some(preview) })
         }
         // Safetensors: their configuration is in several files.
         Ok(None) => here(),
         Err(e) => match known(&reference)? {
             Some(model) => {
                 note!("{name} cannot be reached ({e}); this is computed from its shape");
-                Ok((None, model))
+                Ok(Opened { model, shape_only: true, preview: None })
             }
             None => Err(e.into()),
         },

@@ -79,12 +79,19 @@ impl MadeArgs {
 }
 
 /// A shape by name; `tiny-ARCHITECTURE` shapes are for tests.
-pub fn shape(name: &str) -> Result<Box<Shape>, octet_synth::Error> {
+pub fn shape(name: &str) -> Result<Box<Shape>, String> {
     match name.strip_prefix("tiny-") {
         Some(architecture) => octet_synth::tiny_shape(architecture),
         None => known::shape(name),
     }
     .map(Box::new)
+    .map_err(|e| match e {
+        octet_synth::Error::UnknownShape { .. } => {
+            let tiny = octet_synth::TINY_ARCHITECTURES.iter().map(|name| format!("tiny-{name}"));
+            format!("{e}; for tests: {}", tiny.collect::<Vec<_>>().join(", "))
+        }
+        e => e.to_string(),
+    })
 }
 
 fn skew(text: &str) -> Result<f32, String> {

@@ -47,7 +47,8 @@ Ctrl-C finishes open requests and exits; a second Ctrl-C exits at once.";
 #[derive(Debug, Args)]
 #[command(visible_alias = "server", after_help = EXAMPLES)]
 pub struct ServeArgs {
-    /// Models, each as MODEL or NAME=MODEL: short name, hf:user/repo:QUANT, URL, GGUF file, or Hugging Face directory.
+    /// Models, each as MODEL or NAME=MODEL: short name, hf:user/repo:QUANT, ollama:NAME, lmstudio:FILE, URL, GGUF file, or Hugging Face
+    /// directory.
     #[arg(value_name = "MODEL")]
     positional: Vec<String>,
     /// The same as MODEL.
@@ -184,7 +185,9 @@ fn serve(args: &ServeArgs, settings: &Settings, show_page: bool) -> anyhow::Resu
                 note!("{line}");
             }
             log::LogFormat::Text => {
-                note!("\nlistening at http://{address}    OpenAI: /v1   Anthropic, Ollama, Gemini: /   chat page: /");
+                note!(
+                    "\nlistening at http://{address}\n  chat page: /   OpenAI: /v1   Anthropic, Ollama, Gemini: /"
+                );
             }
         }
         // Without a terminal, no browser is opened.

@@ -160,7 +160,9 @@ fn ps_shows_what_is_loaded_and_stop_unloads_it() {
         listed()
     );
     place.octet(&["stop", "other", "--url", &url]).fails(1, &["other"]);
-    place.octet(&["stop", "model", "--url", &url]).ok();
+    assert!(!listed().contains("ON CARD"), "nothing is on a card: {}", listed());
+    assert_eq!(place.octet(&["stop", "model", "--url", &url]).ok().stdout, "model: unloaded\n");
+    assert_eq!(place.octet(&["stop", "model", "--url", &url]).ok().stdout, "model: is not loaded\n");
     soon("it is unloaded", || !listed().lines().any(|l| l.starts_with("model ")));
     // The next request loads it again.
     assert!(served.ask(&completion("\"max_tokens\": 2")).starts_with("HTTP/1.1 200"));

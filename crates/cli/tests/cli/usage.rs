@@ -106,6 +106,9 @@ fn models_that_are_not_there() {
     let place = Place::new();
     place.octet(&["show", "missing.gguf"]).fails(1, &["missing.gguf", "no such file", "octet list"]);
     place.octet(&["show", "smollm:135m"]).fails(1, &["smollm:135m", "did you mean 'smollm2:135m'?"]);
+    let unknown = place.octet(&["show", "smollm:135m"]).fails(1, &["Short names: "]).stderr;
+    assert!(unknown.lines().next().unwrap().ends_with("did you mean 'smollm2:135m'?"), "{unknown}");
+    place.octet(&["synth", "tiny", "-o", "x.gguf"]).fails(2, &["qwen3.6-35b-a3b", "tiny-qwen35moe"]);
     place.octet(&["run", "smollm2:135m", "Hi"]).fails(1, &["smollm2:135m", "HF_HUB_OFFLINE"]);
     place.octet(&["show", "-hf", "me/nothing:Q8_0"]).fails(1, &["me/nothing", "HF_HUB_OFFLINE"]);
 }
