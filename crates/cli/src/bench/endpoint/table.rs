@@ -185,7 +185,7 @@ impl Printer {
     }
 
     fn markdown(&mut self, out: &mut dyn Write, row: &Row) -> io::Result<()> {
-        const WIDTHS: [usize; 7] = [13, 11, 8, 8, 6, 7, 7];
+        const WIDTHS: [usize; 7] = [12, 11, 7, 8, 6, 7, 7];
         if self.printed == 0 {
             let names = ["test", "concurrency", "done", "tokens/s", "req/s", "TTFT", "ITL"];
             line(out, &WIDTHS, names.map(String::from))?;
