@@ -117,6 +117,14 @@ on("HTML is tried out in a frame of its own, without network and without the pag
   await eventually(() => frame.locator("#b").evaluate(() => out.slice().sort()), out => assert.deepEqual(out, ["SecurityError", "SecurityError", "fetch"]));
   assert.equal(await frame.locator("#b").evaluate(() => origin), "null");
   assert.deepEqual(asked, []);
+  // WebRTC, which no policy of browsers stops, is not there, nor in a frame within it.
+  assert.equal(await frame.locator("#b").evaluate(() => typeof RTCPeerConnection), "undefined");
+  await frame.locator("#b").evaluate(() => {
+    const inner = document.createElement("iframe");
+    inner.srcdoc = "<p>inner</p>";
+    document.body.append(inner);
+  });
+  await eventually(() => frame.locator("iframe").count(), n => assert.equal(n, 0));
   // It cannot go elsewhere either: what it knows would be in the address.
   await frame.locator("#b").evaluate(() => { location.href = "https://example.com/?secret"; });
   await page.click("article.assistant .preview");
@@ -466,9 +474,16 @@ onOther("what other programs exported is imported, once", () => ["serve", "--por
   await page.click('#side .open:has-text("From llama.cpp")');
   await shows(page, "article.assistant .md", "2");
   await read();
-  await shows(page, "#note", /here already/);
+  await shows(page, ".imported", "Imported: 0. Here already: 1.");
   assert.equal(await page.locator("#side li").count(), 1);
   const [chooser] = await Promise.all([page.waitForEvent("filechooser"), page.click("#import")]);
   await chooser.setFiles({ name: "y.json", mimeType: "application/json", buffer: Buffer.from("{}") });
   await shows(page, "#note", /y\.json holds no conversations/);
+  const [mixed] = await Promise.all([page.waitForEvent("filechooser"), page.click("#import")]);
+  await mixed.setFiles({ name: "z.json", mimeType: "application/json", buffer: Buffer.from(JSON.stringify([{ ...llama, conv: { ...llama.conv, id: "22222222-2222-4222-8222-222222222222", name: "Another" } }, { a: 1 }])) });
+  await shows(page, ".imported", "Imported: 1. No conversations: 1.");
+  await page.waitForFunction(() => !document.querySelector("#note"));
+  const [broken] = await Promise.all([page.waitForEvent("filechooser"), page.click("#import")]);
+  await broken.setFiles({ name: "b.zip", mimeType: "application/zip", buffer: Buffer.from("PK, cut off") });
+  await shows(page, "#note", /b\.zip cannot be read: /);
 });

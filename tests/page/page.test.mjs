@@ -177,6 +177,28 @@ on("Markdown, code, tables and maths are drawn, and what the model writes stays 
   await eventually(() => page.evaluate(() => navigator.clipboard.readText()), text => assert.equal(text, 'fn main() { println!("hi"); }\n'));
 });
 
+const FORMULAS = "$$E=mc^2$$ where $m$ is mass.\n\nThen \\[ \\sum_{i=1}^n i \\] and more.\n\n$$\n\\frac{a}{b}\n$$\n\n- one\n- two\n\nIt costs $$ and nothing ends it.\n\n```\n$$code$$\n```\n\nSee[^a] and again[^a].\n\n[^a]: The note.";
+
+on("formulas stand alone or in text, and take nothing along", { settings: saying(FORMULAS) }, async page => {
+  await send(page, "Write it.");
+  await answered(page);
+  await eventually(() => page.locator("article.assistant .tex.display .katex").count(), n => assert.equal(n, 3));
+  await eventually(() => page.locator("article.assistant .tex:not(.display) .katex").count(), n => assert.equal(n, 1));
+  assert.deepEqual(await texts(page, "article.assistant .md li:not(.notes li)"), ["one", "two"]);
+  const all = await page.innerText("article.assistant .md");
+  assert.ok(all.includes("is mass.") && all.includes("and more.") && all.includes("It costs $$ and nothing ends it."), all);
+  await shows(page, "article.assistant pre", "$$code$$");
+  // Both references to one footnote have a way back.
+  const ids = await page.$$eval("article.assistant .md [id]", all => all.map(e => e.id));
+  assert.equal(new Set(ids).size, 3, ids.join());
+  assert.equal(await page.locator("article.assistant .notes .note-ref").count(), 2);
+});
+
+on("what is said before the page has started is gone when it has", {}, async page => {
+  assert.equal(await page.locator("#starting").count(), 0);
+  assert.ok(await page.evaluate(() => document.documentElement.scrollHeight <= innerHeight));
+});
+
 test("the policy of the page stops scripts and other hosts", TEST, async () => {
   const { context, page } = await fresh(browser, url);
   const done = await page.evaluate(async () => {

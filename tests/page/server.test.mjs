@@ -4,7 +4,7 @@ import { existsSync, mkdtempSync, rmSync, statSync, writeFileSync } from "node:f
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import test, { after, before } from "node:test";
-import { answered, eventually, fresh, launch, saying, send, setExtra, shows, start, TEST } from "./setup.mjs";
+import { answered, eventually, fresh, launch, saying, send, setExtra, shows, start, stored, TEST } from "./setup.mjs";
 
 let browser, folder;
 before(async () => {
@@ -114,6 +114,11 @@ on("each key has its own conversations", () => ["--api-key", "sk-ann,sk-bob", "-
   await other.click("#scope-page");
   await other.click("#log-out");
   await other.waitForSelector("#key");
+  // What the user before had is gone at once, not when the next one's has come.
+  await other.route("**/page-store*", async route => {
+    assert.equal(await other.locator("#side li").count(), 0);
+    await route.continue();
+  });
   await logIn(other, "sk-ann");
   await listed(other, ["Ann's question"]);
 });
@@ -161,6 +166,9 @@ on("a tool of the operator's MCP server is asked for once, and remembered", () =
   await shows(page, ".call h4", /get-structured-content\s+from everything/);
   await setExtra(page, '{"max_tokens": 10}');
   assert.equal(await page.locator(".call .result").count(), 0);
+  // It can still be run when the page has been left meanwhile.
+  await eventually(() => stored(page, "octet-local"), all => assert.equal(all.at(-1)?.calls?.length ?? all[0].calls?.length, 1));
+  await page.reload();
   await page.click('.call button:has-text("Always run")');
   await shows(page, ".call .result", /"temperature":\s*\d+/);
   await page.waitForFunction(() => document.querySelectorAll("article.assistant").length === 2);

@@ -37,10 +37,11 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::{ACCEPT, HeaderName, HeaderValue};
 use octet_api::{ApiError, ErrorKind, shortened};
 use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
 use tower_service::Service;
@@ -225,6 +226,11 @@ async fn authorize(State(app): State<Arc<App>>, mut request: Request, next: Next
     let options = &app.options;
     let is_open = app.gateway().map_or(options.keys.is_empty(), |g| g.is_open());
     if is_open && let Some(what) = foreign(&request, options) {
+        let accepts = request.headers().get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
+        if accepts.contains("text/html") {
+            // For somebody who has opened the page.
+            return (StatusCode::FORBIDDEN, format!("Octet: {what}.\n")).into_response();
+        }
         return Dialect::of(path).error(&ApiError::new(ErrorKind::Permission, what), Some(&trace(&request)));
     }
     if OPEN.contains(&path) || path.starts_with(page::FOLDER) {

@@ -46,6 +46,20 @@ async fn closed_frames_get_files_of_the_page_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn somebody_who_opens_the_page_under_an_unknown_name_gets_a_sentence() {
+    let f = Fixture::with(Options::new(vec![model("tiny")])).await;
+    let request = f.client.get(f.url("/")).header("host", "box.lan:8080").header("accept", "text/html,*/*");
+    let answer = request.send().await.unwrap();
+    assert_eq!(answer.status(), 403);
+    assert_eq!(answer.headers()["content-type"], "text/plain; charset=utf-8");
+    let said = answer.text().await.unwrap();
+    assert!(
+        said.starts_with("Octet: ") && said.contains("'box.lan'") && said.contains("--allowed-host"),
+        "{said}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn unknown_names_are_refused_without_a_key() {
     let names = vec!["octet.example.com".to_string()];
     let f = Fixture::with(Options { host_names: names, ..Options::new(vec![model("tiny")]) }).await;

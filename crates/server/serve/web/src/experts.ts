@@ -58,7 +58,13 @@ async function poll(counting: Counting) {
       continue;
     }
     const now = await read(counting.model);
-    if (!now?.layers.length || active !== counting) break;
+    if (active !== counting) break;
+    if (now?.is_sleeping) {
+      // It is being loaded for this answer.
+      await new Promise(resolve => window.setTimeout(resolve, PERIOD_MS));
+      continue;
+    }
+    if (!now?.layers.length) break;
     total.value = now;
     live.value = difference(now, before);
     await new Promise(resolve => window.setTimeout(resolve, PERIOD_MS));

@@ -8,6 +8,11 @@ export interface Read {
   messages: Message[];
 }
 
+/** What a file holds; `unread` entries of it are no conversations. */
+export interface ReadFile extends Read {
+  unread: number;
+}
+
 type Json = Record<string, unknown>;
 
 const isText = (x: unknown): x is string => typeof x === "string";
@@ -24,13 +29,14 @@ function moment(x: unknown, or: number): number {
 const PICTURE = /^data:image\/(png|jpeg|gif|webp);base64,/;
 
 /** Reads the text of a file, whichever program wrote it. */
-export function readExport(text: string): Read {
-  const out: Read = { chats: [], messages: [] };
+export function readExport(text: string): ReadFile {
+  const out: ReadFile = { chats: [], messages: [], unread: 0 };
   for (const value of values(text)) {
     for (const entry of Array.isArray(value) ? value : [value]) {
       const read = readAny(entry);
       out.chats.push(...read.chats);
-      out.messages.push(...read.messages);
+      for (const m of read.messages) out.messages.push(m);
+      if (!read.chats.length) out.unread++;
     }
   }
   return out;

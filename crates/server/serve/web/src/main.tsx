@@ -6,5 +6,8 @@ import "./style.css";
 import { App } from "./ui/app.tsx";
 import { focusComposer } from "./ui/composer.tsx";
 
+const app = document.getElementById("app")!;
 void state.start().then(focusComposer);
-render(<App />, document.getElementById("app")!);
+// The text for browsers in which the page does not start.
+app.replaceChildren();
+render(<App />, app);

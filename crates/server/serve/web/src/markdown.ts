@@ -11,6 +11,45 @@ md.use(tex, {
   delimiters: "all",
   render: (source: string, display: boolean) => `<span class="tex${display ? " display" : ""}">${md.utils.escapeHtml(source)}</span>`,
 });
+/** The lines of a formula that stands alone, `$$` to `$$`: what follows on the last line, or no end, makes it text. (The plugin's own takes all
+ *  up to the next end, however far away.) */
+md.block.ruler.at("math_block_dollar", (state, begin, end, silent) => {
+  const line = (n: number) => state.src.slice(state.bMarks[n]! + state.tShift[n]!, state.eMarks[n]).trimEnd();
+  if (!line(begin).startsWith("$$")) return false;
+  const parts = [line(begin).slice(2)];
+  let last = begin;
+  while (!parts.at(-1)!.includes("$$")) {
+    last++;
+    if (last >= end || (line(last) && state.sCount[last]! < state.blkIndent)) return false;
+    parts.push(line(last));
+  }
+  const close = parts.at(-1)!.indexOf("$$");
+  if (close !== parts.at(-1)!.length - 2) return false;
+  parts[parts.length - 1] = parts.at(-1)!.slice(0, close);
+  const source = parts.join("\n").trim();
+  if (!source) return false;
+  if (silent) return true;
+  const token = state.push("math_block", "math", 0);
+  token.block = true;
+  token.content = source;
+  token.map = [begin, last + 1];
+  token.markup = "$$";
+  state.line = last + 1;
+  return true;
+}, { alt: ["paragraph", "reference", "blockquote", "list"] });
+/** The same with text around it, `$$...$$` and `\\[...\\]`. */
+md.inline.ruler.before("escape", "math_display", (state, silent) => {
+  for (const [open, close] of [["$$", "$$"], ["\\[", "\\]"]] as const) {
+    if (!state.src.startsWith(open, state.pos)) continue;
+    const end = state.src.indexOf(close, state.pos + 2);
+    const source = end < 0 ? "" : state.src.slice(state.pos + 2, end);
+    if (!source.trim()) continue;
+    if (!silent) state.push("math_block", "math", 0).content = source;
+    state.pos = end + 2;
+    return true;
+  }
+  return false;
+});
 const link = /^(https?:|mailto:)/i;
 /** Pictures that are within the text. Any other would be a request to another host. */
 const picture = /^data:image\/(png|jpeg|gif|webp|avif|svg\+xml);/i;
@@ -55,11 +94,16 @@ md.renderer.rules.task = (tokens, i) => {
 // Footnotes: their names are those of one message, so that the notes of two do not meet.
 const noteId = (tokens: { meta: { id: number } }[], i: number, env: { docId?: string }) => `${env.docId ?? ""}-${tokens[i]!.meta.id + 1}`;
 type Rule = MarkdownIt["renderer"]["rules"][string];
-const noteRule = (draw: (name: string, n: number) => string): Rule => (tokens, i, _options, env) => draw(noteId(tokens as never, i, env as { docId?: string }), (tokens[i]!.meta as { id: number }).id + 1);
-md.renderer.rules.footnote_ref = noteRule((name, n) => `<sup><a class="note-ref" href="#note${name}" id="from${name}" aria-label="${md.utils.escapeHtml(t("note", { n }))}">${n}</a></sup>`);
+/** `back` tells several references to one footnote apart. */
+const noteRule = (draw: (name: string, n: number, back: string) => string): Rule => (tokens, i, _options, env) => {
+  const { id, subId } = tokens[i]!.meta as { id: number; subId?: number };
+  const name = noteId(tokens as never, i, env as { docId?: string });
+  return draw(name, id + 1, subId ? `${name}-${subId + 1}` : name);
+};
+md.renderer.rules.footnote_ref = noteRule((name, n, back) => `<sup><a class="note-ref" href="#note${name}" id="from${back}" aria-label="${md.utils.escapeHtml(t("note", { n }))}">${n}</a></sup>`);
 md.renderer.rules.footnote_block_open = () => `<section class="notes"><ol>`;
 md.renderer.rules.footnote_open = noteRule(name => `<li id="note${name}">`);
-md.renderer.rules.footnote_anchor = noteRule((name, n) => ` <a class="note-ref" href="#from${name}" aria-label="${md.utils.escapeHtml(t("note.back", { n }))}">↩</a>`);
+md.renderer.rules.footnote_anchor = noteRule((_name, n, back) => ` <a class="note-ref" href="#from${back}" aria-label="${md.utils.escapeHtml(t("note.back", { n }))}">↩</a>`);
 md.renderer.rules.table_open = () => `<div class="wide" tabindex="0"><table>`;
 md.renderer.rules.table_close = () => "</table></div>";
 // Alignment without a style attribute, which the page's policy forbids.

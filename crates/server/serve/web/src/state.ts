@@ -53,7 +53,12 @@ export const canSwitchThinking = computed(() => props.value?.chat_template?.incl
 /** The server wants a key, and has none or a wrong one. */
 export const locked = signal<"" | "wanted" | "wrong">("");
 
-export async function loadModels() {
+/** The list of models was read, or could not be. */
+export const knowsModels = signal(false);
+
+export const loadModels = () => listModels().finally(() => (knowsModels.value = true));
+
+async function listModels() {
   try {
     models.value = (await json<{ data: ModelEntry[] }>("v1/models")).data;
     locked.value = "";
@@ -114,6 +119,12 @@ export const isRefused = (e: unknown) => e instanceof ServerError && e.status ==
 /** Logs in; `remember` keeps the key when the tab is closed. Another user may have other conversations. */
 export async function setKey(key: string, remember: boolean) {
   apiKey.set(key, remember);
+  // What the user before had written is not shown to the next.
+  batch(() => {
+    chats.value = [];
+    current.value = null;
+    messages.value = new Map();
+  });
   await loadModels();
   if (!locked.peek()) await openStore();
 }
@@ -316,6 +327,8 @@ export interface Imported {
   found: number;
   /** Those that were not here yet, or had fewer messages. */
   fresh: number;
+  /** Entries that are no conversations. */
+  unread: number;
 }
 
 /** Reads the export of this page or another program. What is here already stays as it is. */
@@ -328,7 +341,7 @@ export async function importChats(text: string): Promise<Imported> {
   const fresh = read.chats.filter(c => !here.has(c.id) || grown.has(c.id));
   await store.putAll(fresh.filter(c => !here.has(c.id)), messages);
   await refreshChats();
-  return { found: read.chats.length, fresh: fresh.length };
+  return { found: read.chats.length, fresh: fresh.length, unread: read.unread };
 }
 
 /** Opens the conversations of this user. */
@@ -365,8 +378,7 @@ sync.received.push(items => {
 });
 
 export async function start() {
-  await openStore();
-  await loadModels();
+  await Promise.all([loadModels(), openStore()]);
   // In conversations that are not open, too: the server waits for a minute.
   const left = await store.interrupted().catch(() => []);
   for (const f of opened) f(left);

@@ -1,13 +1,19 @@
 // Finds the conversations in a ZIP file, as ChatGPT exports them. Browsers can unpack its parts, but not find them.
 
 const [END, ENTRY] = [0x06054b50, 0x02014b50];
-/** More is no export that a page could read. */
-const BYTES_MAX = 1 << 30;
+/** Unpacked, all together: more makes a tab run out of memory. */
+const BYTES_MAX = 200 << 20;
 
 /** The text of the first file named conversations.json, or the first of its numbered parts all together as one list. */
 export async function conversationsIn(data: ArrayBuffer): Promise<string> {
   const parts: string[] = [];
-  for (const entry of entries(data)) if (/(^|\/)conversations(-\d+)?\.json$/.test(entry.name)) parts.push(await unpack(data, entry));
+  let left = BYTES_MAX;
+  for (const entry of entries(data)) {
+    if (!/(^|\/)conversations(-\d+)?\.json$/.test(entry.name)) continue;
+    const bytes = await unpack(data, entry, left);
+    left -= bytes.byteLength;
+    parts.push(new TextDecoder().decode(bytes));
+  }
   if (parts.length < 2) return parts[0] ?? "";
   return JSON.stringify(parts.flatMap(text => JSON.parse(text) as unknown[]));
 }
@@ -39,12 +45,25 @@ function entries(data: ArrayBuffer): Entry[] {
   return out;
 }
 
-async function unpack(data: ArrayBuffer, entry: Entry): Promise<string> {
-  if (entry.size > BYTES_MAX) throw new Error(`${entry.name} is too large`);
+/** The bytes of an entry, at most `most`: what it says of its size need not be true. */
+async function unpack(data: ArrayBuffer, entry: Entry, most: number): Promise<Uint8Array> {
+  const tooLarge = () => new Error(`${entry.name} is too large: a page reads ${BYTES_MAX >> 20} MiB`);
+  if (entry.size > most) throw tooLarge();
   const view = new DataView(data);
   const begin = entry.at + 30 + view.getUint16(entry.at + 26, true) + view.getUint16(entry.at + 28, true);
   const bytes = new Uint8Array(data, begin, entry.packed);
-  if (entry.method === 0) return new TextDecoder().decode(bytes);
+  if (entry.method === 0) return bytes;
   if (entry.method !== 8) throw new Error(`${entry.name} is packed in a way that browsers cannot read`);
-  return await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"))).text();
+  const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw")).getReader();
+  const parts: Uint8Array<ArrayBuffer>[] = [];
+  for (let size = 0; ; ) {
+    const { done, value } = await reader.read();
+    if (done) return new Uint8Array(await new Blob(parts).arrayBuffer());
+    size += value.byteLength;
+    if (size > most) {
+      await reader.cancel();
+      throw tooLarge();
+    }
+    parts.push(value as Uint8Array<ArrayBuffer>);
+  }
 }

@@ -4,6 +4,7 @@ import { isRunning, stopAll } from "../answer.ts";
 import { language, t } from "../i18n.ts";
 import { watch } from "../metrics.ts";
 import * as state from "../state.ts";
+import { loadServerTools } from "../tools.ts";
 import { Composer, focusComposer } from "./composer.tsx";
 import { Confirm } from "./confirm.tsx";
 import { Experts } from "./experts.tsx";
@@ -33,7 +34,12 @@ function onKey(e: KeyboardEvent) {
     void state.open(null).then(focusComposer);
   } else if (ctrl && e.key === ",") {
     e.preventDefault();
-    state.setPanel(state.panel.value === "settings" ? "" : "settings");
+    if (state.panel.value === "settings") {
+      closePanel();
+      return;
+    }
+    state.setPanel("settings");
+    requestAnimationFrame(() => document.querySelector<HTMLElement>("aside [role=tab][aria-selected=true]")?.focus());
   }
 }
 
@@ -57,6 +63,11 @@ export function App() {
   }, [state.chat.value?.title]);
   const model = state.isLocal.value ? (state.model.value?.id ?? "") : "";
   useEffect(() => watch(model, name === "performance"), [model, name]);
+  // Calls that wait for their user can run once it is known who runs them.
+  const known = !state.locked.value && state.models.value.length > 0;
+  useEffect(() => {
+    if (known) void loadServerTools();
+  }, [known]);
   if (state.locked.value) return <Login />;
   const Panel = name ? PANELS[name] : null;
   return (

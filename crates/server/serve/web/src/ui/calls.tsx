@@ -46,6 +46,7 @@ function Call({ m, call, result }: { m: Message; call: ToolCall; result: Message
             {canRun && <button type="button" class="main" disabled={alone} onClick={start}>{alone ? t("call.running") : t("call.run")}</button>}
             {canRun && !alone && <button type="button" onClick={() => { allow(call); start(); }}>{t("call.always")}</button>}
             <button type="button" onClick={() => give(m, call, { text: text.current?.value ?? "", failed: false })}>{t("call.give")}</button>
+            {!alone && <button type="button" onClick={() => give(m, call, { text: t("call.declined"), failed: true })}>{t("call.decline")}</button>}
           </div>
         </>
       )}

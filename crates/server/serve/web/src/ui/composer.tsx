@@ -77,7 +77,7 @@ function attachPasted(text: string) {
 export function ask(text: string): boolean {
   if ((!text && !files.value.length) || reading.value || isRunning()) return false;
   if (!state.model.peek()) {
-    state.note.value = t("error.noModels");
+    state.note.value = t(state.knowsModels.peek() ? "error.noModels" : "welcome.loading");
     return false;
   }
   const attachments = files.value;

@@ -113,7 +113,8 @@ function counted(): { id: string; label: string; counts: ExpertCounts }[] {
 }
 
 function countsOf(choice: string): ExpertCounts | null {
-  if (choice === "live") return live.value;
+  // Of an answer that was given before the page was loaded there are only counts.
+  if (choice === "live") return live.value ?? counted().at(-1)?.counts ?? null;
   if (choice === "total") {
     const all = total.value;
     return all && all.layers.length ? { perToken: all.experts_per_token, layers: all.layers } : null;

@@ -248,7 +248,7 @@ function Page() {
       <Models />
       <fieldset>
         <legend>{t("settings.page")}</legend>
-        <div class="grid">
+        <div class="grid pair">
           <label>
             {t("settings.theme")}
             <select id="theme" value={s.theme} onChange={e => state.set("theme", e.currentTarget.value as Settings["theme"])}>

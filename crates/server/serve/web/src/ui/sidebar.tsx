@@ -1,7 +1,7 @@
 // The list of conversations: search, open, rename, delete, export, import.
 import { signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
-import { language, t } from "../i18n.ts";
+import { language, number, t } from "../i18n.ts";
 import * as state from "../state.ts";
 import * as store from "../store.ts";
 import { conversationsIn } from "../zip.ts";
@@ -51,18 +51,27 @@ export async function download(name: string, value: unknown) {
 
 const fileName = (what: string) => `octet-${what.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40)}-${new Date().toISOString().slice(0, 10)}.json`;
 
+/** What became of the last import. */
+const imported = signal("");
+
 async function importFile(input: HTMLInputElement) {
   const file = input.files?.[0];
   input.value = "";
   if (!file) return;
+  state.note.value = imported.value = "";
   try {
     const text = file.name.endsWith(".zip") ? await conversationsIn(await file.arrayBuffer()) : await file.text();
-    const { found, fresh } = await state.importChats(text);
-    if (!found) state.note.value = t("error.import", { name: file.name });
-    else state.announced.value = fresh ? t("announce.imported", { n: fresh }) : t("announce.importedNone");
-    if (found && !fresh) state.note.value = t("announce.importedNone");
+    const { found, fresh, unread } = await state.importChats(text);
+    if (!found) {
+      state.note.value = t("error.import", { name: file.name });
+      return;
+    }
+    const lines = [t("imported", { n: number(fresh) })];
+    if (found > fresh) lines.push(t("imported.known", { n: number(found - fresh) }));
+    if (unread) lines.push(t("imported.unread", { n: number(unread) }));
+    imported.value = lines.join(" ");
   } catch (e) {
-    state.note.value = t("error.file", { name: file.name, why: state.said(e) });
+    state.note.value = t("error.importFile", { name: file.name, why: state.said(e) });
   }
 }
 
@@ -222,6 +231,7 @@ export function Sidebar() {
           </section>
         ))}
       </div>
+      <p class="small dim imported" role="status">{imported.value}</p>
       <div class="row">
         <button type="button" id="export" class="bare" disabled={!state.chats.value.length} onClick={() => void state.exportChats().then(x => download(fileName("conversations"), x))}>{t("export.all")}</button>
         <button type="button" id="import" class="bare" title={t("import.hint")} onClick={() => file.current?.click()}>{t("import")}</button>

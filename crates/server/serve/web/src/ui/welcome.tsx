@@ -35,7 +35,8 @@ function examples(): Example[] {
   const here = state.isLocal.value;
   const thinks = Boolean(here && state.props.value?.chat_template?.includes("enable_thinking"));
   const first: Example = here && (sparse || total.value?.is_sleeping) ? { key: "story", panel: "experts" } : { key: "page" };
-  return [first, here ? { key: "speed", panel: "performance" } : { key: "format" }, thinks ? { key: "think" } : { key: "page" }, here ? { key: "cache" } : { key: "think" }];
+  const third: Example = thinks ? { key: "think" } : here && first.key === "page" ? { key: "format" } : { key: "page" };
+  return [first, here ? { key: "speed", panel: "performance" } : { key: "format" }, third, here ? { key: "cache" } : { key: "think" }];
 }
 
 export function Welcome() {
@@ -43,7 +44,7 @@ export function Welcome() {
   const all = examples().filter((e, i, every) => every.findIndex(x => x.key === e.key) === i);
   return (
     <div class="empty">
-      <h1><Mark /> {m ? t("welcome.title", { model: m.id }) : t("welcome.none")}</h1>
+      <h1><Mark /> {m ? t("welcome.title", { model: m.id }) : t(state.knowsModels.value ? "welcome.none" : "welcome.loading")}</h1>
       <p class="dim">{facts().join(" · ") || " "}</p>
       {m && (
         <ul class="examples" aria-label={t("welcome.examples")}>
