@@ -199,8 +199,10 @@ test("llama.cpp's export is read: one, a list, or one in each line", () => {
 
 test("what is no export gives nothing, whatever it is", () => {
   for (const text of ["", "[", "null", "[1, null, {}]", '{"mapping": {}}', '{"mapping": {"a": null}, "current_node": "a"}', '{"conv": {}, "messages": [null, {"id": "a", "parent": "a", "role": "system"}]}', '{"chat": {"history": {"messages": {"a": 1}}}}']) {
-    assert.deepEqual(readExport(text), { chats: [], messages: [] }, text);
+    const { chats, messages } = readExport(text);
+    assert.deepEqual([chats, messages], [[], []], text);
   }
+  assert.equal(readExport("[1, null, {}]").unread, 3);
   // A circle of parents ends.
   const circle = { conv: { id: "c", currNode: "a" }, messages: [{ id: "a", parent: "b", role: "user", content: "x" }, { id: "b", parent: "a", role: "system" }] };
   assert.equal(readExport(JSON.stringify(circle)).messages.length, 1);
