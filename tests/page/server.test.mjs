@@ -167,7 +167,7 @@ on("a tool of the operator's MCP server is asked for once, and remembered", () =
   await setExtra(page, '{"max_tokens": 10}');
   assert.equal(await page.locator(".call .result").count(), 0);
   // It can still be run when the page has been left meanwhile.
-  await eventually(() => stored(page, "octet-local"), all => assert.equal(all.at(-1)?.calls?.length ?? all[0].calls?.length, 1));
+  await eventually(() => stored(page), all => assert.ok(all.some(m => m.calls?.length && m.state === "done")));
   await page.reload();
   await page.click('.call button:has-text("Always run")');
   await shows(page, ".call .result", /"temperature":\s*\d+/);

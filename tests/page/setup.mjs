@@ -173,8 +173,8 @@ export const answered = (page, state = "done") => eventually(
 );
 
 /** The messages in the browser's database. What the page has begun to write is in it by then. */
-export const stored = (page, name = "octet") => page.evaluate(name => new Promise((resolve, reject) => {
-  const opening = indexedDB.open(name);
+export const stored = page => page.evaluate(() => new Promise((resolve, reject) => {
+  const opening = indexedDB.open("octet");
   opening.onerror = () => reject(opening.error);
   // Before the page has made its database: an empty one would keep the page from making its own.
   opening.onupgradeneeded = () => opening.transaction.abort();
@@ -191,7 +191,7 @@ export const stored = (page, name = "octet") => page.evaluate(name => new Promis
       opening.result.close();
     }
   };
-}), name);
+}));
 
 /** Sets a setting while the page is open. */
 export async function setExtra(page, text) {
