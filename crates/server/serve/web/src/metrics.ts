@@ -1,11 +1,7 @@
 // Samples of the last hour: those that the server keeps, and those of /metrics since the page was opened.
 import { signal } from "@preact/signals";
 import { call } from "./api.ts";
-
-export interface Sample {
-  at: number;
-  values: Record<string, number>;
-}
+import type { Sample } from "./series.ts";
 
 /** While somebody looks, and else. */
 const [PERIOD_MS, QUIET_MS] = [2000, 10_000];
@@ -93,38 +89,4 @@ export function watch(model: string, looking: boolean) {
   // What is seen is of now; else the page has better things to do when it begins.
   if (looking) next();
   else timer = window.setTimeout(next, QUIET_MS);
-}
-
-export interface Point {
-  at: number;
-  value: number;
-}
-
-/** A value over time. */
-export const gauge = (all: Sample[], name: string): Point[] =>
-  all.flatMap(s => (s.values[name] === undefined ? [] : [{ at: s.at, value: s.values[name] }]));
-
-/** How much a counter grows in a second. */
-export function rate(all: Sample[], name: string): Point[] {
-  return ratio(all, name, null);
-}
-
-/** The share of some counters' growth that the first of them has. */
-export function share(all: Sample[], names: string[]): Point[] {
-  const sums = all.map(s => ({ at: s.at, values: { first: s.values[names[0]!] ?? 0, all: names.reduce((sum, name) => sum + (s.values[name] ?? 0), 0) } }));
-  return ratio(sums, "first", "all");
-}
-
-/** How much a counter grows for each step of another; `null` is a second. */
-export function ratio(all: Sample[], name: string, per: string | null): Point[] {
-  const out: Point[] = [];
-  for (let i = 1; i < all.length; i++) {
-    const [a, b] = [all[i - 1]!, all[i]!];
-    const grown = (b.values[name] ?? 0) - (a.values[name] ?? 0);
-    const base = per === null ? (b.at - a.at) / 1000 : (b.values[per] ?? 0) - (a.values[per] ?? 0);
-    // A server that was started anew counts from 0.
-    if (grown >= 0 && base > 0) out.push({ at: b.at, value: grown / base });
-    else if (base === 0) out.push({ at: b.at, value: 0 });
-  }
-  return out;
 }

@@ -6,7 +6,7 @@ import test from "node:test";
 import { newId } from "../src/ids.ts";
 import { readExport } from "../src/imports.ts";
 import { finish, take, type Chunk, type Running } from "../src/chunks.ts";
-import { share, type Sample } from "../src/metrics.ts";
+import { share, type Sample } from "../src/series.ts";
 import { curl, pythonValue } from "../src/snippets.ts";
 import { below, children, line, path } from "../src/tree.ts";
 import type { Message } from "../src/types.ts";

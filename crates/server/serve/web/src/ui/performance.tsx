@@ -1,6 +1,7 @@
 // The performance panel: throughput, queue, cache and steps of the last hour, from /metrics.
 import { number, t, type Key } from "../i18n.ts";
-import { failed, gauge, rate, ratio, samples, share, type Point } from "../metrics.ts";
+import { failed, samples } from "../metrics.ts";
+import { gauge, rate, ratio, share, type Point } from "../series.ts";
 
 const [W, H] = [320, 64];
 const HOUR_MS = 3_600_000;
