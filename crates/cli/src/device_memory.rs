@@ -1,7 +1,7 @@
 //! How much of a graphics device's memory a model needs, and how it is made to fit: by a smaller KV cache or context if no flag sets them, or by
 //! expert slots. Called before a model is loaded onto a device, and by `octet show`.
 
-use octet_compute::backend::{KvType, KvTypes, LayerCache};
+use octet_compute::backend::{KvType, KvTypes, LayerCache, PageGroup};
 use octet_compute::batch::PAGE_TOKENS;
 use octet_engine::engine::Options;
 use octet_engine::engine::speculation::{self, Mode};
@@ -24,10 +24,15 @@ pub fn bill(report: &Report, limits: &Limits, exact: bool) -> Memory {
     let groups =
         report.groups.iter().filter(|g| !matches!(g.group, Group::Other | Group::Mtp | Group::Embedding));
     let weights = groups.map(|g| group_bytes(g, exact)).fold(0, u64::saturating_add);
-    let page_bytes = report.caches.iter().map(|cache| page_bytes(*cache, limits.kv)).sum::<usize>() as u64;
+    // Pages of windows that the prefix cache keeps are on the device, too.
+    let windowed = report.windowed_pages(limits).map_or(limits.pages, |(of, _)| of.pages);
+    let pages = |cache: &LayerCache| {
+        let pages = if cache.group() == Some(PageGroup::Windowed) { windowed } else { limits.pages };
+        (page_bytes(*cache, limits.kv) as u64).saturating_mul(pages as u64)
+    };
     Memory {
         weights,
-        kv: page_bytes.saturating_mul(limits.pages as u64),
+        kv: report.caches.iter().map(pages).fold(0, u64::saturating_add),
         // Steps keep their activations twice, as f32 and quantised to bytes.
         activations: (2 * cpu.activations).saturating_add(FIXED_BYTES),
         ..cpu
@@ -563,6 +568,19 @@ mod tests {
         assert_eq!(place(least.machine).unwrap().limits.snapshots, 3);
         let text = shortage("vulkan:0", least, Room { device: None, machine: Some(0) }, None);
         assert!(text.contains("of the machine's memory"), "{text}");
+    }
+
+    /// Half of gpt-oss's layers have a window of 128 tokens: a running sequence needs three pages of these layers, whatever its context.
+    #[test]
+    fn layers_with_a_window_have_pages_of_their_own() {
+        let shape = octet_synth::known::shape("gpt-oss-20b").unwrap();
+        let model = octet_synth::synthetic(&shape, Mix::Mxfp4Moe, Some(2), 0).unwrap();
+        let report = Report::new(&model).unwrap();
+        let limits = Limits { pages: 1000, slots: 1, ..Limits::single(64) };
+        let kv = |page_groups| bill(&report, &Limits { page_groups, ..limits.clone() }, false).kv;
+        let (pages, _) = report.windowed_pages(&Limits { page_groups: true, ..limits.clone() }).unwrap();
+        assert!(pages.pages < 10, "{}", pages.pages);
+        assert_eq!(kv(true) * 2000, kv(false) * (1000 + pages.pages as u64));
     }
 
     /// A tied head takes the table's bytes once on the device.

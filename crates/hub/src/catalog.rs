@@ -90,6 +90,7 @@ pub const CATALOG: &[CatalogEntry] = &[
     model("gpt-oss:20b", "ggml-org/gpt-oss-20b-GGUF", "MXFP4"),
     model("gpt-oss:120b", "ggml-org/gpt-oss-120b-GGUF", "MXFP4"),
     model("glm-4.7-flash:30b-a3b", "unsloth/GLM-4.7-Flash-GGUF", "Q4_K_M"),
+    model("kimi-linear:48b-a3b", "bartowski/moonshotai_Kimi-Linear-48B-A3B-Instruct-GGUF", "Q4_K_M"),
     model("qwen3-next:80b-a3b", "unsloth/Qwen3-Next-80B-A3B-Instruct-GGUF", "Q4_K_M"),
     model("qwen3-coder-next:80b-a3b", "unsloth/Qwen3-Coder-Next-GGUF", "Q4_K_M"),
     model("qwen3-vl:30b-a3b", "unsloth/Qwen3-VL-30B-A3B-Instruct-GGUF", "Q4_K_M"),

@@ -416,14 +416,15 @@ impl Backend for Reference {
         g: &Gdn<Self>,
         layer: usize,
         cache: &mut Cache,
-        qkv: &Vec<f32>,
+        qkv: &[&Vec<f32>],
         z: &Vec<f32>,
         b: &Vec<f32>,
         alpha: &Vec<f32>,
         out: &mut Vec<f32>,
     ) {
+        let qkv = &recurrent::side_by_side(qkv, g.widths(qkv.len()), batch.len());
         // The rows of `z` of guesses to redo are not kept: their outputs were computed before.
-        let widths = [g.channels(), g.v_heads, g.v_heads];
+        let widths = [g.channels(), g.v_heads, g.decays()];
         let value_len = g.v_heads * g.v_dim;
         recurrent::run(
             batch,

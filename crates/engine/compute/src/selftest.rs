@@ -170,8 +170,10 @@ fn gdn<B: Backend>(be: &mut B, r: &mut Random) -> Result<Gdn<B>, Error> {
         conv_kernel: 4,
         order: HeadOrder::Tiled,
         conv: be.vector(&r.vec(4 * CHANNELS))?,
+        row_decay: false,
         dt_bias: be.vector(&r.vec(GDN_HEADS[1]))?,
         a: be.vector(&decays)?,
+        sigmoid_gate: false,
         norm: be.vector(&r.near_one(GDN_DIM))?,
         eps: EPS,
     })
@@ -226,7 +228,7 @@ fn cache<B: Backend>(be: &mut B, special: &Special<B>) -> Result<B::Cache, Error
         guesses: 0,
         kv: KvType::F16.into(),
     };
-    let delta = [GDN_HEADS[0] * GDN_DIM, GDN_HEADS[1] * GDN_DIM, GDN_HEADS[1], GDN_DIM, 0];
+    let delta = [GDN_HEADS[0] * GDN_DIM, GDN_HEADS[1] * GDN_DIM, GDN_HEADS[1], GDN_DIM, 0, GDN_HEADS[1]];
     let step = StepShape {
         tokens: TOKENS,
         outputs: TOKENS,
@@ -341,11 +343,11 @@ impl<B: Backend> Step<'_, B> {
         let [qkv, z, b, alpha] = widths.map(|(width, seed)| self.input(width, seed));
         let mut out = self.be.buf(self.n * values)?;
         let [qkv, z, b, alpha] = [qkv?, z?, b?, alpha?];
-        self.be.gdn(&self.batch, &p.gdn, 1, &mut p.cache, &qkv, &z, &b, &alpha, &mut out);
+        self.be.gdn(&self.batch, &p.gdn, 1, &mut p.cache, &[&qkv], &z, &b, &alpha, &mut out);
         self.keep("gdn", LIMIT_F32, &out, values);
         // Twice: the state that it starts from stays as it is.
         for _ in 0..2 {
-            self.be.gdn(&self.chain, &p.gdn, 1, &mut p.cache, &qkv, &z, &b, &alpha, &mut out);
+            self.be.gdn(&self.chain, &p.gdn, 1, &mut p.cache, &[&qkv], &z, &b, &alpha, &mut out);
         }
         self.keep("gdn from another slot", LIMIT_F32, &out, values);
         Ok(())

@@ -296,6 +296,7 @@ fn activation_row(c: &Config) -> usize {
         + w.qkv
         + w.kv[0]
         + w.kv[1]
+        + w.decays
         + 2 * w.out.max(w.z)
         + w.sum
         + w.part

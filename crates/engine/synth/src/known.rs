@@ -65,6 +65,7 @@ const NAMES: &[Entry] = &[
                              || listed("deepseek2", listing::glm_4_7_flash(), 2048, 47, 154_880)),
     (&["qwen3-next-80b-a3b", "qwen3-coder-next", "qwen3-coder-next-80b-a3b"],
                              || listed("qwen3next", listing::qwen3_next(), 2048, 48, 151_936)),
+    (&["kimi-linear-48b-a3b"], || listed("kimi-linear", listing::kimi_linear(), 2304, 27, 163_840)),
 ];
 
 /// What follows attention in every layer.

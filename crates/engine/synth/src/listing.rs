@@ -6,8 +6,9 @@ use octet_weights::Value;
 /// A model.
 #[derive(Debug, PartialEq)]
 pub struct Listing {
-    /// Every `every`-th layer is of the second kind.
+    /// Every `every`-th layer is of the second kind; the last one, too, if `last`.
     every: usize,
+    last: bool,
     /// Layers at the front that are of a kind of their own in their feed-forward part.
     leading: usize,
     keys: Vec<(&'static str, Key)>,
@@ -49,7 +50,7 @@ use Of::{AfterLeading, All, First, Leading, Second};
 /// second layer.
 #[rustfmt::skip] // a table
 pub(crate) fn gpt_oss(experts: usize) -> Listing {
-    Listing { every: 2, leading: 0, divisors: None, pre: "gpt-4o",
+    Listing { every: 2, last: false, leading: 0, divisors: None, pre: "gpt-4o",
         keys: vec![
             ("context_length", Int(131_072)), ("feed_forward_length", Int(2880)), ("expert_feed_forward_length", Int(2880)),
             ("attention.head_count", Int(64)), ("attention.head_count_kv", Int(8)),
@@ -90,7 +91,7 @@ pub(crate) struct Gemma {
 #[rustfmt::skip] // a table
 pub(crate) fn gemma3(g: &Gemma) -> Listing {
     let (h, [kv, _], [d, _]) = (g.hidden, g.kv_heads, g.head_dims);
-    Listing { every: 6, leading: 0, divisors: None, pre: "qwen2",
+    Listing { every: 6, last: false, leading: 0, divisors: None, pre: "qwen2",
         keys: vec![
             ("context_length", Int(131_072)), ("feed_forward_length", Int(g.inner)),
             ("attention.head_count", Int(g.heads)), ("attention.head_count_kv", Int(kv)),
@@ -148,14 +149,14 @@ pub(crate) fn gemma4(g: &Gemma) -> Listing {
         ]);
     }
     // A quarter of the pairs turn.
-    Listing { every: 6, leading: 0, divisors: Some((d_all / 2, d_all / 8)), pre: "qwen2", keys, tensors }
+    Listing { every: 6, last: false, leading: 0, divisors: Some((d_all / 2, d_all / 8)), pre: "qwen2", keys, tensors }
 }
 
 /// GLM-4.7-Flash: 3 of 30 billion parameters a token; latent attention.
 #[rustfmt::skip] // a table
 pub(crate) fn glm_4_7_flash() -> Listing {
     Listing {
-        every: usize::MAX, leading: 1, divisors: None, pre: "glm4",
+        every: usize::MAX, last: false, leading: 1, divisors: None, pre: "glm4",
         keys: vec![
             ("context_length", Int(202_752)), ("feed_forward_length", Int(10_240)), ("expert_feed_forward_length", Int(1536)),
             ("vocab_size", Int(154_880)), ("leading_dense_block_count", Int(1)),
@@ -191,7 +192,7 @@ pub(crate) fn glm_4_7_flash() -> Listing {
 #[rustfmt::skip] // a table
 pub(crate) fn qwen3_next() -> Listing {
     Listing {
-        every: 4, leading: 0, divisors: None, pre: "qwen2",
+        every: 4, last: false, leading: 0, divisors: None, pre: "qwen2",
         keys: vec![
             ("context_length", Int(262_144)), ("feed_forward_length", Int(5120)),
             ("expert_feed_forward_length", Int(512)), ("expert_shared_feed_forward_length", Int(512)),
@@ -220,10 +221,52 @@ pub(crate) fn qwen3_next() -> Listing {
     }
 }
 
+/// Kimi-Linear-48B-A3B: three layers of Kimi Delta Attention, one of latent attention; so is the last one. 256 experts.
+#[rustfmt::skip] // a table
+pub(crate) fn kimi_linear() -> Listing {
+    Listing {
+        every: 4, last: true, leading: 1, divisors: None, pre: "kimi-k2",
+        keys: vec![
+            ("context_length", Int(1_048_576)), ("feed_forward_length", Int(9216)), ("expert_feed_forward_length", Int(1024)),
+            ("vocab_size", Int(163_840)), ("leading_dense_block_count", Int(1)),
+            ("attention.head_count", Int(32)), ("attention.head_count_kv", Ints(0, 1)),
+            ("attention.kv_lora_rank", Int(512)), ("attention.key_length", Int(576)), ("attention.value_length", Int(512)),
+            ("attention.key_length_mla", Int(192)), ("attention.value_length_mla", Int(128)),
+            ("attention.layer_norm_rms_epsilon", Float(1e-5)),
+            ("rope.dimension_count", Int(64)), ("rope.freq_base", Float(1e4)),
+            ("ssm.conv_kernel", Int(4)), ("kda.head_dim", Int(128)),
+            ("expert_count", Int(256)), ("expert_used_count", Int(8)), ("expert_shared_count", Int(1)),
+            ("expert_gating_func", Int(2)), ("expert_weights_scale", Float(2.446)),
+        ],
+        tensors: vec![
+            (All, "attn_norm.weight", vec![2304]),
+            (First, "attn_q.weight", vec![4096, 2304]), (First, "attn_k.weight", vec![4096, 2304]), (First, "attn_v.weight", vec![4096, 2304]),
+            (First, "ssm_conv1d_q.weight", vec![4096, 4]), (First, "ssm_conv1d_k.weight", vec![4096, 4]), (First, "ssm_conv1d_v.weight", vec![4096, 4]),
+            (First, "ssm_f_a.weight", vec![128, 2304]), (First, "ssm_f_b.weight", vec![4096, 128]),
+            (First, "ssm_g_a.weight", vec![128, 2304]), (First, "ssm_g_b.weight", vec![4096, 128]),
+            (First, "ssm_beta.weight", vec![32, 2304]), (First, "ssm_a", vec![32]), (First, "ssm_dt.bias", vec![4096]),
+            (First, "ssm_norm.weight", vec![128]),
+            (Second, "attn_q.weight", vec![6144, 2304]),
+            (Second, "attn_kv_a_mqa.weight", vec![576, 2304]), (Second, "attn_kv_a_norm.weight", vec![512]),
+            (Second, "attn_k_b.weight", vec![32, 512, 128]), (Second, "attn_v_b.weight", vec![32, 128, 512]),
+            (All, "attn_output.weight", vec![2304, 4096]),
+            (All, "ffn_norm.weight", vec![2304]),
+            (Leading, "ffn_gate.weight", vec![9216, 2304]), (Leading, "ffn_up.weight", vec![9216, 2304]),
+            (Leading, "ffn_down.weight", vec![2304, 9216]),
+            (AfterLeading, "ffn_gate_inp.weight", vec![256, 2304]), (AfterLeading, "exp_probs_b.bias", vec![256]),
+            (AfterLeading, "ffn_gate_exps.weight", vec![256, 1024, 2304]), (AfterLeading, "ffn_up_exps.weight", vec![256, 1024, 2304]),
+            (AfterLeading, "ffn_down_exps.weight", vec![256, 2304, 1024]),
+            (AfterLeading, "ffn_gate_shexp.weight", vec![1024, 2304]), (AfterLeading, "ffn_up_shexp.weight", vec![1024, 2304]),
+            (AfterLeading, "ffn_down_shexp.weight", vec![2304, 1024]),
+        ],
+    }
+}
+
 impl Listing {
     /// Whether layer `i` of `layers` is of the second kind. Few layers have both kinds all the same.
     fn is_second(&self, i: usize, layers: usize) -> bool {
         self.every < usize::MAX && (i + 1).is_multiple_of(self.every.min(layers.max(2)))
+            || self.last && layers > 1 && i + 1 == layers
     }
 
     fn has(&self, of: Of, i: usize, layers: usize) -> bool {

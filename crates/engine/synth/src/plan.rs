@@ -238,7 +238,10 @@ fn listed(listing: &Listing, shape: &Shape, mix: Mix) -> Vec<Planned> {
 
 /// Tensors that are F32 in every file.
 fn is_float(stem: &str, dims: &[usize]) -> bool {
-    dims.len() == 1 || stem.starts_with("ffn_gate_inp") || stem == "ssm_conv1d" || stem.ends_with(".bias")
+    dims.len() == 1
+        || stem.starts_with("ffn_gate_inp")
+        || stem.starts_with("ssm_conv1d")
+        || stem.ends_with(".bias")
 }
 
 /// The values of a layer's tensor.
@@ -246,7 +249,7 @@ fn fill(stem: &str, cols: usize) -> Fill {
     match stem {
         "ssm_a" => Fill::Decay,
         "ssm_dt.bias" => Fill::TimeStep,
-        "ssm_conv1d" => Fill::Random(0.5),
+        _ if stem.starts_with("ssm_conv1d") => Fill::Random(0.5),
         "attn_sinks" => Fill::Random(1.0),
         _ if stem.contains("norm") || stem.ends_with("scale") => Fill::NearOne,
         _ if stem.ends_with(".bias") => Fill::Random(0.1),
@@ -317,6 +320,7 @@ mod tests {
             ("gemma4-26b-a4b", 25.1e9, 25.3e9),
             ("glm-4.7-flash", 29.5e9, 30.2e9),
             ("qwen3-next-80b-a3b", 79.5e9, 79.8e9),
+            ("kimi-linear-48b-a3b", 49.115e9, 49.125e9),
         ] {
             let all = plan(&known::shape(name).unwrap(), Mix::Of(GgmlType::BF16));
             let n: usize = all.iter().map(|p| p.info.len()).sum();

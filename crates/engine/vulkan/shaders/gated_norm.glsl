@@ -1,10 +1,10 @@
-// The gated norm of one head of Gated DeltaNet, `rms_norm(o, w) * silu(z)`, in place, by 64 or more invocations; and in 8 bits where the heads are whole
+// The gated norm of one head of Gated DeltaNet, `rms_norm(o, w) * silu(z)` or `* sigmoid(z)`, in place, by 64 or more invocations; and in 8 bits where the heads are whole
 // blocks of 32. Who includes this declares the buffers o, z, w, q and d.
 #include "quantise.glsl"
 shared float norm_sums[64];
 shared float normed[512];
 
-void gated_norm(uint from, uint dim, float eps, bool quantise) {
+void gated_norm(uint from, uint dim, float eps, bool quantise, bool is_sigmoid) {
     uint me = gl_LocalInvocationID.x;
     if (me < 64u) {
         precise float sum = 0.0;
@@ -20,7 +20,7 @@ void gated_norm(uint from, uint dim, float eps, bool quantise) {
     float scale = 1.0 / sqrt(mean);
     for (uint i = me; i < dim; i += gl_WorkGroupSize.x) {
         precise float n = (o[from + i] * scale) * w[i];
-        precise float g = z[from + i] * sigmoid(z[from + i]);
+        precise float g = is_sigmoid ? sigmoid(z[from + i]) : z[from + i] * sigmoid(z[from + i]);
         precise float out_ = n * g;
         o[from + i] = out_;
         if (quantise) { normed[i] = out_; }

@@ -8,6 +8,7 @@ layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint ROWS = 16u;  // rows of the state per thread: k_dim / 8, rounded up
 layout(constant_id = 1) const uint TILED = 1u;
 layout(constant_id = 2) const uint TAIL = 0u;  // 1: the gated norm; 2: and its quantisation
+layout(constant_id = 3) const uint KIND = 0u;  // 1: each row of the state decays by itself; 2: the gate is a sigmoid; 3: both
 
 layout(binding = 0, std430) readonly buffer Qkv { float qkv[]; };
 layout(binding = 1, std430) readonly buffer Beta { float beta_in[]; };
@@ -19,7 +20,7 @@ layout(binding = 6, std430) readonly buffer Conv { float conv[]; };
 layout(binding = 7, std430) buffer State { float state[]; };
 layout(binding = 8, std430) readonly buffer Block { uint block[]; };
 layout(binding = 9, std430) coherent buffer Out { float o[]; };
-layout(binding = 10, std430) readonly buffer Kept { float kept[]; };  // inputs of each slot's guesses: [channels | v_heads | v_heads]
+layout(binding = 10, std430) readonly buffer Kept { float kept[]; };  // inputs of each slot's guesses: [channels | v_heads | decays]
 layout(binding = 11, std430) readonly buffer Z { float z[]; };
 layout(binding = 12, std430) readonly buffer W { float w[]; };
 layout(binding = 13, std430) writeonly buffer Q { uint q[]; };
@@ -41,12 +42,16 @@ layout(push_constant) uniform Push {
 
 shared float query[512];
 shared float key[512];
+shared float decays[(KIND & 1u) == 1u ? 512 : 1];
 shared float v[32];
 shared float partial[256];
 shared float sums[256];
 
+// Decays of a token.
+uint decays_of() { return (KIND & 1u) == 0u ? p.v_heads : p.v_heads * p.k_dim; }
+
 // Where the kept inputs of a slot's guess start.
-uint kept_at(uint slot, uint guess) { return (slot * p.kept_rows + guess) * (p.channels + 2u * p.v_heads); }
+uint kept_at(uint slot, uint guess) { return (slot * p.kept_rows + guess) * (p.channels + p.v_heads + decays_of()); }
 
 // Output of the convolution for channel `c` of the span's token `i`, through silu. Before the span's own tokens come `redo` kept ones.
 float convolve(uint start, uint i, uint slot, uint first, uint redo, uint c) {
@@ -64,6 +69,11 @@ float convolve(uint start, uint i, uint slot, uint first, uint redo, uint c) {
 }
 
 float softplus(float x) { return x > 20.0 ? x : x < -15.0 ? exp(x) : log(1.0 + exp(x)); }
+
+// Decay `i` of token `t`, or of what is redone, whose inputs are at `again`.
+float decay_of(uint i, bool redone, uint again, uint t) {
+    return exp(a[i] * softplus((redone ? kept[again + p.v_heads + i] : alpha[t * decays_of() + i]) + dt_bias[i]));
+}
 
 // 1 / sqrt(sum of squares + 1e-6), in one fixed order; `me` has one value.
 float inverse_norm(float x, uint me) {
@@ -113,13 +123,14 @@ void main() {
             precise float kc = key[c] * kn;
             query[c] = qc;
             key[c] = kc;
+            if ((KIND & 1u) == 1u) { decays[c] = decay_of(h * p.k_dim + c, i < redo, again, t); }
         }
         barrier();
         float beta = sigmoid(i < redo ? kept[again + h] : beta_in[t * p.v_heads + h]);
-        float decay = exp(a[h] * softplus((i < redo ? kept[again + p.v_heads + h] : alpha[t * p.v_heads + h]) + dt_bias[h]));
+        float decay = (KIND & 1u) == 1u ? 0.0 : decay_of(h, i < redo, again, t);
         precise float read = 0.0;
         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-            precise float kept = s[r] * decay;
+            precise float kept = s[r] * ((KIND & 1u) == 1u ? decays[first + r] : decay);
             s[r] = kept;
             if (first + r < p.k_dim) { read = read + kept * key[first + r]; }
         }
@@ -152,5 +163,5 @@ void main() {
         }
     }
     if (TAIL == 0u || !is_last(p.ticket + span * p.v_heads + h, p.slices)) { return; }
-    for (uint t = start; t < start + len; t++) { gated_norm((t * p.v_heads + h) * p.v_dim, p.v_dim, p.eps, TAIL == 2u); }
+    for (uint t = start; t < start + len; t++) { gated_norm((t * p.v_heads + h) * p.v_dim, p.v_dim, p.eps, TAIL == 2u, (KIND & 2u) == 2u); }
 }

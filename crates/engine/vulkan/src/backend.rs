@@ -324,7 +324,7 @@ impl Backend for Vulkan {
         // Steps that are submitted ahead are small.
         let block = |tokens| Block::new(&self.memory, tokens, tables, pairs, self.embed_cols);
         self.blocks = Some([block(step.tokens)?, block(step.tokens.min(REPLAY_TOKENS_MAX))?]);
-        let [.., v_heads, k_dim, _] = step.recurrent;
+        let [_, _, v_heads, k_dim, ..] = step.recurrent;
         if k_dim > DELTA_DIM_MAX {
             return Err(Error(format!(
                 "key heads of {k_dim} values are not supported on this device: it takes up to {DELTA_DIM_MAX}"
@@ -503,13 +503,13 @@ impl Backend for Vulkan {
         g: &Gdn<Self>,
         layer: usize,
         cache: &mut Cache,
-        qkv: &Buf,
+        qkv: &[&Buf],
         z: &Buf,
         b: &Buf,
         alpha: &Buf,
         out: &mut Buf,
     ) {
-        self.guard(|be| be.delta_net(batch, g, layer, cache, [qkv, z, b, alpha], out));
+        self.guard(|be| be.delta_net(batch, g, layer, cache, qkv, [z, b, alpha], out));
     }
 
     fn ssm(

@@ -96,7 +96,7 @@ impl Chain {
             be.linear(n, mixed, out, Out::Add(h, 1.0));
             let outs = [&mut *qkv, &mut *z, &mut *b, &mut *alpha];
             be.project(n, h, Some(norm), [&*qkv_in, &*z_in, &*b_in, &*alpha_in], outs);
-            be.gdn(batch, gdn, 1, cache, qkv, z, b, alpha, mixed);
+            be.gdn(batch, gdn, 1, cache, &[qkv], z, b, alpha, mixed);
             be.linear(n, mixed, gdn_out, Out::Add(h, 1.0));
             be.glu(n, None, Some(&norms[0]), glu, Out::Add(h, 1.0));
             be.moe(n, None, Some(&norms[1]), moe, 1, counts, Out::Add(h, 1.0));

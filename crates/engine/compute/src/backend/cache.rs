@@ -220,7 +220,7 @@ pub struct StepShape {
     pub expert_intermediate: usize,
     /// Of recurrent layers: values of all keys, all values (or channels of a convolution), value heads, dimensions of a key head; and what a
     /// thread needs to advance a copy of a head's state, with an output.
-    pub recurrent: [usize; 5],
+    pub recurrent: [usize; 6],
     /// Heads of a product by heads ([`super::Backend::per_head`]), and columns of one.
     pub per_head: [usize; 2],
 }

@@ -332,10 +332,10 @@ pub trait Backend: Send + Sized + 'static {
     /// Convolution, delta rule and gated norm of a Gated DeltaNet layer. Each span starts with the state of its slot
     /// [`crate::batch::Span::from`], and writes that of its own slot, advanced by the kept inputs of [`crate::batch::Span::redo`], then by its tokens up to its guesses. Also computes the guesses' outputs, and keeps their inputs (rows of
     /// `qkv`, `b`, `alpha`) for a later step. A span without tokens only processes `redo`.
-    /// `qkv` is `[n, channels]` (q heads | k heads | v heads), `z` `[n, v_heads, v_dim]`, `b` and `alpha`
-    /// `[n, v_heads]`, `out` `[n, v_heads, v_dim]`. With `y = silu(conv(qkv))`, per value head:
-    /// `q, k = l2norm(y_q) * k_dim^-0.5, l2norm(y_k)`; `S *= exp(a * softplus(alpha + dt_bias))`;
-    /// `d = sigmoid(b) * (v - S^T k)`; `S += k d^T`; `o = S^T q`; `out = rms_norm(o, norm) * silu(z)`.
+    /// `qkv` is `[n, channels]` (q heads | k heads | v heads), or three buffers with these parts; `z` `[n, v_heads, v_dim]`, `b` `[n, v_heads]`, `alpha`
+    /// `[n, v_heads]` or `[n, v_heads, k_dim]` ([`Gdn::row_decay`]), `out` `[n, v_heads, v_dim]`. With `y = silu(conv(qkv))`, per value head:
+    /// `q, k = l2norm(y_q) * k_dim^-0.5, l2norm(y_k)`; `S *= exp(a * softplus(alpha + dt_bias))`, by rows where there is a decay of each;
+    /// `d = sigmoid(b) * (v - S^T k)`; `S += k d^T`; `o = S^T q`; `out = rms_norm(o, norm) * silu(z)`, or `* sigmoid(z)` ([`Gdn::sigmoid_gate`]).
     /// The l2 norm adds 1e-6 to the sum of squares.
     fn gdn(
         &mut self,
@@ -343,7 +343,7 @@ pub trait Backend: Send + Sized + 'static {
         g: &Gdn<Self>,
         layer: usize,
         cache: &mut Self::Cache,
-        qkv: &Self::Buf,
+        qkv: &[&Self::Buf],
         z: &Self::Buf,
         b: &Self::Buf,
         alpha: &Self::Buf,

@@ -11,7 +11,8 @@ pub enum HeadOrder {
     Tiled,
 }
 
-/// Gated DeltaNet of one layer, after its four input projections (arXiv 2412.06464, section 3).
+/// Gated DeltaNet of one layer, after its input projections (arXiv 2412.06464, section 3), or Kimi Delta Attention (arXiv 2510.26692), where each
+/// channel of a key decays by itself.
 pub struct Gdn<B: Backend> {
     /// Query/key heads.
     pub k_heads: usize,
@@ -27,10 +28,14 @@ pub struct Gdn<B: Backend> {
     pub order: HeadOrder,
     /// Convolution taps, `[conv_kernel, channels]`; the last row multiplies the current token.
     pub conv: B::Buf,
-    /// `[v_heads]`
+    /// Each row of the state decays by itself, not each head as a whole.
+    pub row_decay: bool,
+    /// `[v_heads]`, or `[v_heads, k_dim]` with a decay of each row.
     pub dt_bias: B::Buf,
-    /// `-exp(A_log)`, `[v_heads]`
+    /// `-exp(A_log)`, of the same shape.
     pub a: B::Buf,
+    /// The gate of the output is `sigmoid(z)`, not `silu(z)`.
+    pub sigmoid_gate: bool,
     /// Weight of the gated RMS norm `[v_dim]`.
     pub norm: B::Buf,
     /// Its epsilon.
@@ -98,13 +103,24 @@ impl<B: Backend> Gdn<B> {
         LayerCache::State {
             conv: (self.conv_kernel - 1) * self.channels(),
             state: self.v_heads * self.k_dim * self.v_dim,
-            inputs: self.channels() + 2 * self.v_heads,
+            inputs: self.channels() + self.v_heads + self.decays(),
         }
     }
 
     /// Channels of the convolution: queries, keys and values.
     pub fn channels(&self) -> usize {
         2 * self.k_heads * self.k_dim + self.v_heads * self.v_dim
+    }
+
+    /// Decays of a token.
+    pub fn decays(&self) -> usize {
+        self.v_heads * if self.row_decay { self.k_dim } else { 1 }
+    }
+
+    /// Width of each buffer of queries, keys and values, where these are `buffers`: one with all channels, or three.
+    pub fn widths(&self, buffers: usize) -> [usize; 3] {
+        let keys = self.k_heads * self.k_dim;
+        if buffers == 1 { [self.channels(), 0, 0] } else { [keys, keys, self.v_heads * self.v_dim] }
     }
 }
 

@@ -363,7 +363,7 @@ impl Backend for Cpu {
         g: &Gdn<Self>,
         layer: usize,
         cache: &mut Cache,
-        qkv: &Buf,
+        qkv: &[&Buf],
         z: &Buf,
         b: &Buf,
         alpha: &Buf,
@@ -371,7 +371,7 @@ impl Backend for Cpu {
     ) {
         let start = self.begin();
         let s = self.scratch.as_mut().expect(NO_SCRATCH);
-        let inputs = delta::Inputs { qkv, z, b, alpha };
+        let inputs = delta::Inputs { qkv: delta::Channels::new(g, qkv), z, b, alpha };
         delta::gdn(&mut self.team, &self.vector, s, batch, g, &mut cache.layers[layer], &inputs, out);
         self.profile.add(Verb::Gdn, start, delta::bytes(batch, g));
     }

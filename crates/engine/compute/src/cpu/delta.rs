@@ -5,7 +5,7 @@
 //! keeps 1 MB of inputs per guess; a copy of the states has 63 MB.
 
 use super::device::Cpu;
-use super::memory::LayerStore;
+use super::memory::{Buf, LayerStore};
 use super::scratch::Scratch;
 use super::team::{Shards, Team};
 use super::vector::{Conv, GDN_COLUMNS, GdnColumns, VectorKernels};
@@ -14,10 +14,36 @@ use crate::batch::{Batch, Span};
 
 /// Inputs of the verb: see [`crate::Backend::gdn`].
 pub(super) struct Inputs<'a> {
-    pub qkv: &'a [f32],
+    pub qkv: Channels<'a>,
     pub z: &'a [f32],
     pub b: &'a [f32],
     pub alpha: &'a [f32],
+}
+
+/// The inputs of the convolution, side by side in one buffer or in three.
+pub(super) struct Channels<'a> {
+    /// Each buffer `[n, width]`, its width, and the first of its channels.
+    parts: [(&'a [f32], usize, usize); 3],
+}
+
+impl<'a> Channels<'a> {
+    pub fn new(g: &Gdn<Cpu>, buffers: &[&'a Buf]) -> Self {
+        let (widths, mut first) = (g.widths(buffers.len()), 0);
+        let parts = std::array::from_fn(|i| {
+            let part = (buffers.get(i).map_or(&[][..], |b| &b[..]), widths[i], first);
+            first += widths[i];
+            part
+        });
+        assert!(first == g.channels(), "one buffer or three");
+        Self { parts }
+    }
+
+    /// The buffer with these channels of a head, its width, and the place of `channel` in a row.
+    fn of(&self, channel: usize) -> (&'a [f32], usize, usize) {
+        let part = self.parts.iter().rev().find(|p| p.1 > 0 && p.2 <= channel);
+        let (buffer, width, first) = *part.expect("the first part begins at 0");
+        (buffer, width, channel - first)
+    }
 }
 
 pub(super) fn gdn(
@@ -39,13 +65,15 @@ pub(super) fn gdn(
         copy_slot(conv, *conv_len, span);
         copy_slot(state, *state_len, span);
         if span.redo.len > 0 {
-            copy_slot(kept, *kept_rows * (g.channels() + 2 * g.v_heads), span);
+            copy_slot(kept, *kept_rows * row_len(g), span);
         }
     }
     let s = &mut scratch.delta;
     let tokens = s.place_spans(batch);
     assert!(
-        s.beta.len() >= tokens * g.v_heads && s.v.len() >= tokens * g.v_heads * g.v_dim,
+        s.beta.len() >= tokens * g.v_heads
+            && s.decay.len() >= tokens * g.decays()
+            && s.v.len() >= tokens * g.v_heads * g.v_dim,
         "a step of the planned size"
     );
     let call = Call {
@@ -84,6 +112,11 @@ pub(super) fn gdn(
     });
 }
 
+/// Values of a kept row.
+fn row_len(g: &Gdn<Cpu>) -> usize {
+    g.channels() + g.v_heads + g.decays()
+}
+
 /// Copies the `len` values of the slot that a span starts from to its own.
 pub(super) fn copy_slot(values: &mut [f32], len: usize, span: &Span) {
     values.copy_within(span.from * len..(span.from + 1) * len, span.slot * len);
@@ -109,9 +142,11 @@ fn check_shapes(batch: &Batch, g: &Gdn<Cpu>, shape: StoreShape, inputs: &Inputs)
     );
     assert!(
         g.conv.len() >= taps * channels
-            && inputs.qkv.len() >= batch.len() * channels
+            && inputs.qkv.parts.iter().all(|(b, width, _)| b.len() >= batch.len() * width)
             && inputs.b.len() >= batch.len() * g.v_heads
-            && inputs.alpha.len() >= batch.len() * g.v_heads,
+            && inputs.alpha.len() >= batch.len() * g.decays()
+            && g.dt_bias.len() == g.decays()
+            && g.a.len() == g.decays(),
         "weights and inputs of this shape"
     );
     for s in batch.spans() {
@@ -141,7 +176,7 @@ struct Call<'a> {
     conv: Shards<'a, f32>,
     /// `[slots, v_heads, k_dim, v_dim]`
     state: Shards<'a, f32>,
-    /// `[slots, kept_rows, channels + 2 * v_heads]`: rows of `qkv`, `b` and `alpha`.
+    /// `[slots, kept_rows, channels + v_heads + decays]`: rows of `qkv`, `b` and `alpha`.
     kept: Shards<'a, f32>,
     out: Shards<'a, f32>,
 }
@@ -149,8 +184,7 @@ struct Call<'a> {
 impl Call<'_> {
     /// Index in `kept` of value `at` of the inputs of guess `i`.
     fn kept_at(&self, span: &Span, i: usize, at: usize) -> usize {
-        let row = self.g.channels() + 2 * self.g.v_heads;
-        (span.slot * self.shape.kept_rows + i) * row + at
+        (span.slot * self.shape.kept_rows + i) * row_len(self.g) + at
     }
 
     /// The first phase for one item of a span: a key head (its queries and keys), then a value head, and last the gates of all heads.
@@ -185,6 +219,7 @@ impl Call<'_> {
     /// No other thread has these channels of this span; `out` has room for `width` values of each token.
     unsafe fn convolve(&self, span: &Span, channel: usize, width: usize, out: *mut f32) {
         let (channels, taps) = (self.g.channels(), self.g.conv_kernel);
+        let (qkv, stride, place) = self.inputs.qkv.of(channel);
         // SAFETY: spans of a batch have slots of their own, and the caller has these channels. `check_shapes` has checked the numbers
         // of rows of inputs and of kept guesses.
         unsafe {
@@ -192,7 +227,7 @@ impl Call<'_> {
                 weights: self.g.conv[channel..].as_ptr(),
                 weights_stride: channels,
                 input: std::ptr::null(),
-                input_stride: channels,
+                input_stride: stride,
                 state: self.conv.ptr(span.slot * self.shape.conv_len, self.shape.conv_len).add(channel),
                 state_stride: channels,
                 out,
@@ -206,7 +241,7 @@ impl Call<'_> {
             };
             let redo = span.redo;
             if redo.len > 0 {
-                let stride = channels + 2 * self.g.v_heads;
+                let stride = row_len(self.g);
                 let first = self.kept_at(span, redo.first, channel);
                 self.vector.conv(&Conv {
                     input: self.kept.ptr(first, (redo.len - 1) * stride + width),
@@ -216,13 +251,12 @@ impl Call<'_> {
                     ..item
                 });
             }
-            let qkv = self.inputs.qkv;
             if span.len > 0 {
-                let input = qkv[span.start * channels + channel..].as_ptr();
+                let input = qkv[span.start * stride + place..].as_ptr();
                 self.vector.conv(&Conv { input, out: out.add(redo.len * width), ..item });
             }
             for i in 0..span.guesses {
-                let row = (span.start + span.len - span.guesses + i) * channels + channel;
+                let row = (span.start + span.len - span.guesses + i) * stride + place;
                 let kept = self.kept.part(self.kept_at(span, i, channel), width);
                 kept.copy_from_slice(&qkv[row..row + width]);
             }
@@ -235,24 +269,25 @@ impl Call<'_> {
     /// No other thread has the gates of this span.
     unsafe fn gates(&self, span: &Span, start: usize) {
         let (g, v_heads, channels) = (self.g, self.g.v_heads, self.g.channels());
+        let decays = g.decays();
         // SAFETY: spans have tokens and slots of their own, and the caller has this span's.
         unsafe {
             let write = |token: usize, b: &[f32], alpha: &[f32]| {
-                let at = (start + token) * v_heads;
-                self.vector.gdn_beta(self.beta.part(at, v_heads), b);
-                self.vector.gdn_decay(self.decay.part(at, v_heads), alpha, &g.dt_bias, &g.a);
+                let at = start + token;
+                self.vector.gdn_beta(self.beta.part(at * v_heads, v_heads), b);
+                self.vector.gdn_decay(self.decay.part(at * decays, decays), alpha, &g.dt_bias, &g.a);
             };
             for i in 0..span.redo.len {
-                let row = self.kept.part(self.kept_at(span, span.redo.first + i, channels), 2 * v_heads);
+                let row = self.kept.part(self.kept_at(span, span.redo.first + i, channels), v_heads + decays);
                 let (b, alpha) = row.split_at(v_heads);
                 write(i, b, alpha);
             }
             for (i, row) in (span.start..span.start + span.len).enumerate() {
-                let range = row * v_heads..(row + 1) * v_heads;
-                let (b, alpha) = (&self.inputs.b[range.clone()], &self.inputs.alpha[range]);
+                let b = &self.inputs.b[row * v_heads..(row + 1) * v_heads];
+                let alpha = &self.inputs.alpha[row * decays..(row + 1) * decays];
                 write(span.redo.len + i, b, alpha);
                 if let Some(guess) = (i + span.guesses).checked_sub(span.len) {
-                    let row = self.kept.part(self.kept_at(span, guess, channels), 2 * v_heads);
+                    let row = self.kept.part(self.kept_at(span, guess, channels), v_heads + decays);
                     row[..v_heads].copy_from_slice(b);
                     row[v_heads..].copy_from_slice(alpha);
                 }
@@ -266,7 +301,7 @@ impl Call<'_> {
     /// No two threads run the same item, and all items of [`Call::prepare`] are done.
     unsafe fn recur(&self, span: usize, head: usize, own: &mut [f32]) {
         let (g, n) = (self.g, self.tokens);
-        let (v_heads, k_dim, v_dim) = (g.v_heads, g.k_dim, g.v_dim);
+        let (v_heads, k_dim, v_dim, decays) = (g.v_heads, g.k_dim, g.v_dim, g.decays());
         let (start, span) = (self.starts[span], &self.batch.spans()[span]);
         let len = span.recurrent_len();
         if len == 0 {
@@ -293,8 +328,10 @@ impl Call<'_> {
                     qk_stride: k_dim,
                     kq: self.kq.ptr(k_head * n + start, len),
                     beta: self.beta.ptr(start * v_heads, len * v_heads).add(head),
-                    decay: self.decay.ptr(start * v_heads, len * v_heads).add(head),
-                    gate_stride: v_heads,
+                    decay: self.decay.ptr(start * decays, len * decays).add(head * (decays / v_heads)),
+                    beta_stride: v_heads,
+                    decay_stride: decays,
+                    row_decay: g.row_decay,
                     v: v[column..].as_mut_ptr(),
                     v_stride: v_dim,
                     tokens: len,
@@ -308,7 +345,13 @@ impl Call<'_> {
             for (i, o) in v.chunks_exact(v_dim).skip(span.redo.len).enumerate() {
                 let at = ((span.start + i) * v_heads + head) * v_dim;
                 let z = &self.inputs.z[at..at + v_dim];
-                self.vector.gated_rms_norm(o, &g.norm, g.eps, z, self.out.part(at, v_dim));
+                let out = self.out.part(at, v_dim);
+                if g.sigmoid_gate {
+                    self.vector.rms_norm(o, &g.norm, g.eps, out);
+                    self.vector.sigmoid_mul(out, z);
+                } else {
+                    self.vector.gated_rms_norm(o, &g.norm, g.eps, z, out);
+                }
             }
         }
     }

@@ -111,7 +111,7 @@ pub(super) struct DeltaScratch {
     pub v: Buf,
     /// `[tokens, v_heads]`
     pub beta: Buf,
-    /// `[tokens, v_heads]`
+    /// `[tokens, v_heads]`, or `[tokens, v_heads, k_dim]`
     pub decay: Buf,
     /// Where each span's tokens start in the above, those to redo first.
     pub starts: Vec<usize>,
@@ -130,7 +130,7 @@ impl DeltaScratch {
     }
 
     pub fn new(shape: &CacheShape, step: StepShape) -> Result<Self, Error> {
-        let [keys, values, heads, ..] = step.recurrent;
+        let [keys, values, heads, _, _, decays] = step.recurrent;
         let tokens = step.tokens + shape.slots * shape.guesses;
         let buf = |n: usize| Buf::zeroed(n * tokens);
         Ok(Self {
@@ -140,7 +140,7 @@ impl DeltaScratch {
             kq: buf(heads)?,
             v: buf(values)?,
             beta: buf(heads)?,
-            decay: buf(heads)?,
+            decay: buf(decays)?,
         })
     }
 }

@@ -42,6 +42,12 @@ pub(super) fn run(
     }
 }
 
+/// Rows of several buffers as one.
+pub(super) fn side_by_side(buffers: &[&Vec<f32>], widths: [usize; 3], n: usize) -> Vec<f32> {
+    let parts = |t| buffers.iter().zip(widths).map(move |(x, w)| &x[t * w..(t + 1) * w]);
+    (0..n).flat_map(parts).flatten().copied().collect()
+}
+
 /// Convolution, delta rule and gated norm of some tokens of one sequence; see [`Backend::gdn`].
 pub(super) fn gdn_tokens(
     tokens: Range<usize>,
@@ -69,21 +75,27 @@ pub(super) fn gdn_tokens(
             let k = l2_norm(&y[key_len + kh * g.k_dim..][..g.k_dim]);
             let v = &y[2 * key_len + h * g.v_dim..][..g.v_dim];
             let beta = sigmoid(b[t * g.v_heads + h]);
-            let decay = (g.a[h] * softplus(alpha[t * g.v_heads + h] + g.dt_bias[h])).exp();
+            // Of each row of the state, or of all.
+            let each = g.decays() / g.v_heads;
+            let decay = |i: usize| {
+                let at = h * each + i % each;
+                (g.a[at] * softplus(alpha[t * g.decays() + at] + g.dt_bias[at])).exp()
+            };
             let s = &mut state[h * g.k_dim * g.v_dim..][..g.k_dim * g.v_dim];
             let mut o = vec![0.0; g.v_dim];
             for j in 0..g.v_dim {
-                let read: f32 = (0..g.k_dim).map(|i| decay * s[i * g.v_dim + j] * k[i]).sum();
+                let read: f32 = (0..g.k_dim).map(|i| decay(i) * s[i * g.v_dim + j] * k[i]).sum();
                 let d = beta * (v[j] - read);
                 for i in 0..g.k_dim {
-                    s[i * g.v_dim + j] = decay * s[i * g.v_dim + j] + k[i] * d;
+                    s[i * g.v_dim + j] = decay(i) * s[i * g.v_dim + j] + k[i] * d;
                     o[j] += s[i * g.v_dim + j] * q[i];
                 }
                 o[j] *= (g.k_dim as f32).powf(-0.5);
             }
             let row = t * value_len + h * g.v_dim;
             for (j, y) in rms_norm(&o, &g.norm, g.eps).into_iter().enumerate() {
-                out[row + j] = y * silu(z[row + j]);
+                let z = z[row + j];
+                out[row + j] = y * if g.sigmoid_gate { sigmoid(z) } else { silu(z) };
             }
         }
     }

@@ -29,8 +29,8 @@ pub(super) struct Special<B: Backend> {
 }
 
 /// Values of the recurrent layers, as in [`StepShape::recurrent`].
-pub(super) const RECURRENT: [usize; 5] =
-    [HIDDEN, SSM_HEADS * SSM_DIM + 2 * SSM_GROUPS * STATE, SSM_HEADS, 0, SSM_DIM * (STATE + 1)];
+pub(super) const RECURRENT: [usize; 6] =
+    [HIDDEN, SSM_HEADS * SSM_DIM + 2 * SSM_GROUPS * STATE, SSM_HEADS, 0, SSM_DIM * (STATE + 1), 0];
 /// Heads and columns of the product by heads, as in [`StepShape::per_head`].
 pub(super) const PER_HEAD: [usize; 2] = [HEADS, PRODUCT[1]];
 

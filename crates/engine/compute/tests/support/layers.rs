@@ -50,6 +50,8 @@ pub struct Layers<B: Backend> {
     pub v: B::Weight,
     pub out: B::Weight,
     pub qkv: B::Weight,
+    /// Keys and values of Kimi Delta Attention; `qkv` has the queries then.
+    pub kimi: Option<[B::Weight; 2]>,
     pub z: B::Weight,
     pub b: B::Weight,
     pub alpha: B::Weight,
@@ -77,6 +79,8 @@ pub struct Shape {
     pub repeat: usize,
     pub gdn_dim: usize,
     pub order: HeadOrder,
+    /// Kimi Delta Attention: three buffers, decays of rows, and another gate.
+    pub kimi: bool,
     pub experts: usize,
     pub top_k: usize,
     pub shared: bool,
@@ -94,6 +98,10 @@ impl Shape {
         let (kv_heads, dim) = (self.kv_heads, self.head_dim);
         LayerCache::Kv { kv_heads, k_dim: dim, v_dim: dim, group: PageGroup::All }
     }
+    /// Decays of a token.
+    pub fn decays(&self) -> usize {
+        self.k_heads * self.repeat * if self.kimi { self.gdn_dim } else { 1 }
+    }
     /// Width of the MLP and of each expert; for F32 not a whole number of the backend's groups of rows.
     pub fn inner(&self) -> usize {
         if self.ty == GgmlType::F32 { 88 } else { self.ty.block_len().max(96) }
@@ -109,14 +117,15 @@ pub fn layers<B: Backend>(mut be: B, s: &Shape) -> Layers<B> {
     let r = &mut Random(s.seed);
     let (heads, v_heads) = (s.kv_heads * s.group, s.k_heads * s.repeat);
     let (hidden, inner, values) = (s.hidden(), s.inner(), v_heads * s.gdn_dim);
-    let channels = 2 * s.k_heads * s.gdn_dim + values;
+    let keys = s.k_heads * s.gdn_dim;
+    let channels = 2 * keys + values;
     let cache = CacheShape {
         layers: vec![
             s.kv_cache(),
             LayerCache::State {
                 conv: 3 * channels,
                 state: v_heads * s.gdn_dim * s.gdn_dim,
-                inputs: channels + 2 * v_heads,
+                inputs: channels + v_heads + s.decays(),
             },
         ],
         pages: PAGES,
@@ -133,13 +142,13 @@ pub fn layers<B: Backend>(mut be: B, s: &Shape) -> Layers<B> {
         experts: s.experts,
         top_k: s.top_k,
         expert_intermediate: inner,
-        recurrent: [s.k_heads * s.gdn_dim, values, v_heads, s.gdn_dim, 0],
+        recurrent: [s.k_heads * s.gdn_dim, values, v_heads, s.gdn_dim, 0, s.decays()],
         ..StepShape::default()
     };
     let q_rows = heads * s.head_dim * if s.gated { 2 } else { 1 };
     let kv_rows = s.kv_heads * s.head_dim;
     let frequencies: Vec<f32> = (0..s.head_dim / 4).map(|j| 0.3f32.powi(j as i32)).collect();
-    let decays: Vec<f32> = r.vec(v_heads).iter().map(|x| -1.0 - 0.9 * x).collect();
+    let decays: Vec<f32> = r.vec(s.decays()).iter().map(|x| -1.0 - 0.9 * x).collect();
     macro_rules! weight {
         ($rows:expr, $cols:expr) => {
             r.weight(&mut be, s.ty, $rows, $cols)
@@ -180,8 +189,10 @@ pub fn layers<B: Backend>(mut be: B, s: &Shape) -> Layers<B> {
             conv_kernel: 4,
             order: s.order,
             conv: be.vector(&r.vec(4 * channels)).unwrap(),
-            dt_bias: be.vector(&r.vec(v_heads)).unwrap(),
+            row_decay: s.kimi,
+            dt_bias: be.vector(&r.vec(s.decays())).unwrap(),
             a: be.vector(&decays).unwrap(),
+            sigmoid_gate: s.kimi,
             norm: be.vector(&r.near_one(s.gdn_dim)).unwrap(),
             eps: 1e-6,
         },
@@ -219,10 +230,11 @@ pub fn layers<B: Backend>(mut be: B, s: &Shape) -> Layers<B> {
         k: weight!(kv_rows, hidden),
         v: weight!(kv_rows, hidden),
         out: weight!(hidden, heads * s.head_dim),
-        qkv: weight!(channels, hidden),
+        qkv: weight!(if s.kimi { keys } else { channels }, hidden),
+        kimi: s.kimi.then(|| [weight!(keys, hidden), weight!(values, hidden)]),
         z: weight!(values, hidden),
         b: weight!(v_heads, hidden),
-        alpha: weight!(v_heads, hidden),
+        alpha: weight!(s.decays(), hidden),
         gdn_out: weight!(hidden, values),
         norm: Norm::rms(be.vector(&r.near_one(hidden)).unwrap(), hidden, 1e-6),
         head: weight!(VOCAB, hidden),
@@ -252,6 +264,7 @@ impl<B: Backend> Layers<B> {
         let (q_len, kv_len, values) = (heads * s.head_dim, s.kv_heads * s.head_dim, v_heads * s.gdn_dim);
         let (channels, hidden) = (self.gdn.channels(), s.hidden());
         let mut states = Vec::new();
+        let [mut keys, mut vals] = [channels, values].map(|len| self.be.buf(n * len).unwrap());
         let lens = [
             hidden,
             2 * q_len,
@@ -261,7 +274,7 @@ impl<B: Backend> Layers<B> {
             channels,
             values,
             v_heads,
-            v_heads,
+            s.decays(),
             values,
             s.experts,
             VOCAB,
@@ -295,6 +308,7 @@ impl<B: Backend> Layers<B> {
             v: wv,
             out,
             qkv: wqkv,
+            kimi,
             z: wz,
             b: wb,
             ..
@@ -321,7 +335,11 @@ impl<B: Backend> Layers<B> {
 
             let weights = [&*wqkv, &*wz, &*wb, &*walpha];
             be.project(n, &h, Some(norm), weights, [&mut qkv, &mut z, &mut b, &mut alpha]);
-            be.gdn(batch, gdn, 1, cache, &qkv, &z, &b, &alpha, &mut delta);
+            if let Some([wk, wv]) = kimi {
+                be.project(n, &h, Some(norm), [&*wk, &*wv], [&mut keys, &mut vals]);
+            }
+            let all: &[&B::Buf] = if kimi.is_some() { &[&qkv, &keys, &vals] } else { &[&qkv] };
+            be.gdn(batch, gdn, 1, cache, all, &z, &b, &alpha, &mut delta);
             be.linear(n, &delta, gdn_out, Out::Add(&mut h, 1.0));
             keep(be, &h, n * hidden);
 
@@ -358,7 +376,7 @@ impl<B: Backend> Layers<B> {
         let (qkv, z, b, alpha, mut out) = (none(), none(), none(), none(), none());
         let mut batch = Batch::default();
         batch.push_redo(slot, redo);
-        self.be.gdn(&batch, &self.gdn, 1, &mut self.cache, &qkv, &z, &b, &alpha, &mut out);
+        self.be.gdn(&batch, &self.gdn, 1, &mut self.cache, &[&qkv], &z, &b, &alpha, &mut out);
     }
 
     pub fn reset(&mut self) {
@@ -382,7 +400,7 @@ pub fn shapes() -> impl Strategy<Value = Shape> {
     use GgmlType::*;
     let types = prop::sample::select(vec![F32, F32, Q8_0, Q4_1, BF16, Q4_K, Q6_K]);
     let attention = (1..3usize, 1..4usize, prop::sample::select(vec![16usize, 24, 32]));
-    let flags = prop::array::uniform7(any::<bool>());
+    let flags = prop::array::uniform8(any::<bool>());
     let kv = prop::sample::select(vec![KvType::F32, KvType::F16, KvType::Q8_0, KvType::Q8_0]);
     let gdn = (1..3usize, 1..4usize, prop::sample::select(vec![8usize, 16, 20, 32]));
     (0..1000u64, types, attention, flags, gdn, 3..9usize, 1..4usize, (kv.clone(), kv)).prop_map(
@@ -403,6 +421,7 @@ pub fn shapes() -> impl Strategy<Value = Shape> {
                 repeat,
                 gdn_dim: dim(gdn_dim),
                 order: if flags[3] { HeadOrder::Tiled } else { HeadOrder::Grouped },
+                kimi: flags[7],
                 experts,
                 top_k,
                 shared: flags[4],
@@ -472,6 +491,7 @@ pub fn plain_shape() -> Shape {
         repeat: 2,
         gdn_dim: 16,
         order: HeadOrder::Tiled,
+        kimi: false,
         experts: 4,
         top_k: 2,
         shared: true,

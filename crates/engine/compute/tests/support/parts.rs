@@ -176,7 +176,7 @@ pub fn parts<B: Backend>(mut be: B, c: &Choices) -> Parts<B> {
         experts: EXPERTS,
         top_k: 3,
         expert_intermediate: inner,
-        recurrent: [HIDDEN, channels.max(HIDDEN), c.heads, 0, DIM * (STATE + 1)],
+        recurrent: [HIDDEN, channels.max(HIDDEN), c.heads, 0, DIM * (STATE + 1), 0],
         per_head: [c.heads, c.head_cols()],
         ..StepShape::default()
     };

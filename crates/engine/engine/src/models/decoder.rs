@@ -1,10 +1,11 @@
 //! The forward pass: a walk over the residual blocks of a plan, whose weights a backend has packed.
 
 use octet_compute::backend::{
-    Act, Attention, Backend, Gdn, Glu, Head, LayerCache, Moe, Norm, Out, ShortConv, Ssm, StepShape, Times,
+    Act, Attention, Backend, Glu, Head, LayerCache, Moe, Norm, Out, ShortConv, Ssm, StepShape, Times,
 };
 use octet_compute::{Batch, Error as BackendError, ExpertCounts};
 
+use super::delta::{Buffers, Delta};
 use super::pool::{Added, PerLayer, Pool};
 
 /// Projections of queries, keys and values.
@@ -35,16 +36,7 @@ pub enum Op<B: Backend> {
         out: B::Weight,
         cache: usize,
     },
-    /// Gated DeltaNet: `qkv`, the output gate `z`, and the inputs of `beta` and of the decay of each head.
-    Delta {
-        spec: Gdn<B>,
-        qkv: B::Weight,
-        z: B::Weight,
-        beta: B::Weight,
-        alpha: B::Weight,
-        out: B::Weight,
-        cache: usize,
-    },
+    Delta(Delta<B>),
     Ssm {
         spec: Ssm<B>,
         z: B::Weight,
@@ -154,7 +146,7 @@ pub struct Scratch<B: Backend> {
     z: B::Buf,
     /// `[n, v_heads]`
     beta: B::Buf,
-    /// `[n, v_heads]`
+    /// `[n, v_heads]`, or `[n, v_heads, k_dim]`
     alpha: B::Buf,
     /// The mixer's output before its projection.
     mixer_out: B::Buf,
@@ -179,6 +171,7 @@ pub struct Widths {
     pub kv: [usize; 2],
     pub z: usize,
     pub heads: usize,
+    pub decays: usize,
     pub out: usize,
     pub sum: usize,
     pub part: usize,
@@ -279,11 +272,11 @@ impl<B: Backend> Branch<B> {
             Op::Attention { spec, project, gate, out, cache: at } => {
                 (project.attend(be, s, cache, batch, pre, (spec, gate.as_ref()), *at), out)
             }
-            Op::Delta { spec, qkv, z, beta, alpha, out, cache: at } => {
-                let outs = [&mut s.qkv, &mut s.z, &mut s.beta, &mut s.alpha];
-                be.project(n, &s.h, pre, [qkv, z, beta, alpha], outs);
-                be.gdn(batch, spec, *at, cache, &s.qkv, &s.z, &s.beta, &s.alpha, &mut s.mixer_out);
-                (Projected::Mixer, out)
+            Op::Delta(delta) => {
+                let (h, mut buffers) = s.delta();
+                delta.project(be, n, h, pre, &mut buffers);
+                delta.recur(be, batch, cache, buffers);
+                (Projected::Mixer, &delta.out)
             }
             Op::Ssm { spec, z, xbc, dt, out, cache: at } => {
                 be.project(n, &s.h, pre, [z, xbc, dt], [&mut s.z, &mut s.qkv, &mut s.beta]);
@@ -374,6 +367,12 @@ impl<B: Backend> Project<B> {
 }
 
 impl<B: Backend> Scratch<B> {
+    /// The residual stream, and the buffers of Gated DeltaNet.
+    fn delta(&mut self) -> (&B::Buf, Buffers<'_, B>) {
+        let Self { h, qkv, k, v, z, beta, alpha, mixer_out: out, .. } = self;
+        (h, Buffers { qkv, k, v, z, beta, alpha, out })
+    }
+
     /// The input of a feed-forward block and its output. If the block adds to its own input, `None` and that.
     fn split(&mut self, target: Target) -> (Option<&B::Buf>, Out<'_, B>) {
         match target {
@@ -428,7 +427,7 @@ impl<B: Backend> Decoder<B> {
             v: be.buf(tokens * w.kv[1])?,
             z: be.buf(tokens * w.z)?,
             beta: be.buf(tokens * w.heads)?,
-            alpha: be.buf(tokens * w.heads)?,
+            alpha: be.buf(tokens * w.decays)?,
             mixer_out: be.buf(tokens * w.out)?,
             sum: be.buf(tokens * w.sum)?,
             part: be.buf(tokens * w.part)?,
@@ -511,9 +510,7 @@ impl<B: Backend> Decoder<B> {
     pub fn redo(&self, be: &mut B, s: &mut Scratch<B>, cache: &mut B::Cache, batch: &Batch) {
         for branch in self.blocks.iter().flat_map(|b| &b.branches) {
             match &branch.op {
-                Op::Delta { spec, cache: at, .. } => {
-                    be.gdn(batch, spec, *at, cache, &s.qkv, &s.z, &s.beta, &s.alpha, &mut s.mixer_out);
-                }
+                Op::Delta(delta) => delta.recur(be, batch, cache, s.delta().1),
                 Op::Ssm { spec, cache: at, .. } => {
                     be.ssm(batch, spec, *at, cache, &s.z, &s.qkv, &s.beta, &mut s.mixer_out);
                 }

@@ -24,7 +24,7 @@ impl Op {
             Self::Delta(d) => LayerCache::State {
                 conv: (d.taps - 1) * d.channels(),
                 state: d.v_heads * d.k_dim * d.v_dim,
-                inputs: d.channels() + 2 * d.v_heads,
+                inputs: d.channels() + d.v_heads + d.decays(),
             },
             Self::Ssm(s) => LayerCache::State {
                 conv: (s.taps - 1) * s.channels(),
@@ -51,6 +51,12 @@ impl Plan {
     pub fn ops(&self) -> impl Iterator<Item = (usize, &Op)> {
         let mtp = self.mtp.iter().flat_map(|m| &m.blocks);
         self.blocks.iter().chain(mtp).flat_map(|b| b.branches.iter().map(|r| (b.layer, &r.op)))
+    }
+
+    /// The dense feed-forward blocks of the layers.
+    pub fn glus_mut(&mut self) -> impl Iterator<Item = &mut Glu> {
+        let branches = self.blocks.iter_mut().flat_map(|b| &mut b.branches);
+        branches.filter_map(|r| if let Op::Glu(g) = &mut r.op { Some(g) } else { None })
     }
 }
 
@@ -205,15 +211,15 @@ pub fn step_shape(plan: &Plan, tokens: usize, outputs: usize) -> StepShape {
                 }
             }
             Op::Delta(d) => {
-                let sizes = [d.k_heads * d.k_dim, d.v_heads * d.v_dim, d.v_heads, d.k_dim, 0];
+                let sizes = [d.k_heads * d.k_dim, d.v_heads * d.v_dim, d.v_heads, d.k_dim, 0, d.decays()];
                 s.recurrent.iter_mut().zip(sizes).for_each(|(a, b)| most(a, b));
             }
             Op::Ssm(m) => {
-                let sizes = [0, m.channels(), m.heads, 0, m.dim * (m.state + 1)];
+                let sizes = [0, m.channels(), m.heads, 0, m.dim * (m.state + 1), 0];
                 s.recurrent.iter_mut().zip(sizes).for_each(|(a, b)| most(a, b));
             }
             Op::ShortConv(c) => {
-                s.recurrent.iter_mut().zip([c.width, c.width, 0, 0, 0]).for_each(|(a, b)| most(a, b));
+                s.recurrent.iter_mut().zip([c.width, c.width, 0, 0, 0, 0]).for_each(|(a, b)| most(a, b));
             }
             Op::Glu(g) => most(&mut s.intermediate, g.inner),
             Op::Moe(m) => {
@@ -249,10 +255,22 @@ pub fn widths(plan: &Plan) -> Widths {
                 }
             }
             Op::Delta(d) => {
-                most(&mut w.qkv, d.channels());
-                most(&mut w.z, d.v_heads * d.v_dim);
+                let (keys, values) = (d.k_heads * d.k_dim, d.v_heads * d.v_dim);
+                if d.qkv.len() == 1 {
+                    most(&mut w.qkv, d.channels());
+                } else {
+                    most(&mut w.qkv, keys);
+                    most(&mut w.kv[0], keys);
+                    most(&mut w.kv[1], values);
+                }
+                most(&mut w.z, values);
                 most(&mut w.heads, d.v_heads);
-                most(&mut w.out, d.v_heads * d.v_dim);
+                most(&mut w.decays, d.decays());
+                most(&mut w.out, values);
+                for down in d.down.iter().flatten() {
+                    most(&mut w.out, down.shape[0]);
+                    most(&mut w.decays, down.shape[0]);
+                }
             }
             Op::Ssm(s) => {
                 most(&mut w.qkv, s.channels());
@@ -315,7 +333,8 @@ pub fn parts(plan: &Plan) -> BTreeSet<Part> {
             Op::ShortConv(_) => needs(Part::ShortConvolution, true),
             Op::Glu(g) => needs(Part::Activation, g.act != Act::Silu || g.gate.is_none()),
             Op::Moe(m) => moe_parts(m, &mut needs),
-            Op::Delta(_) | Op::PerLayer { .. } => {}
+            Op::Delta(d) => needs(Part::RowDecay, d.row_decay || d.sigmoid_gate || d.qkv.len() > 1),
+            Op::PerLayer { .. } => {}
         }
     }
     needs(Part::RopeByLayer, ropes.len() > 1);

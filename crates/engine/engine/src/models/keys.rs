@@ -313,7 +313,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Attention of block `i` with `heads` query heads, `kv_heads` key/value heads of `[key, value]` dimensions: separate projections, norms
+    /// Attention of block `i` with `heads` query heads, `kv_heads` key/value heads of `[key, value]` dimensions: projections in three tensors or in one, norms
     /// of queries and keys if the file has them, all positions, the first rotation.
     pub fn attention(
         &self,
@@ -324,6 +324,14 @@ impl<'a> Keys<'a> {
         self.check_heads(i, heads, kv_heads)?;
         let name = |n: &str| format!("blk.{i}.{n}");
         let project = |n: &str, rows| Tensor::matrix(name(n), rows, self.hidden);
+        let [q, k, v] = [heads * k_dim, kv_heads * k_dim, kv_heads * v_dim];
+        let [q, k, v] = match self.has(&name("attn_qkv.weight")) {
+            true => {
+                let all = project("attn_qkv", q + k + v);
+                [all.rows(0, q), all.rows(q, k), all.rows(q + k, v)]
+            }
+            false => [("attn_q", q), ("attn_k", k), ("attn_v", v)].map(|(n, rows)| project(n, rows)),
+        };
         let norm = |n: &str, heads: usize| {
             let info = self.model.info(&name(&format!("{n}.weight")))?;
             // Of each head, or of all heads of a token together.
@@ -331,11 +339,7 @@ impl<'a> Keys<'a> {
             Some(self.norm(&name(n), if of_all { heads * k_dim } else { k_dim }))
         };
         Ok(Attention {
-            project: Project::Direct {
-                q: project("attn_q", heads * k_dim),
-                k: Some(project("attn_k", kv_heads * k_dim)),
-                v: Some(project("attn_v", kv_heads * v_dim)),
-            },
+            project: Project::Direct { q, k: Some(k), v: Some(v) },
             heads,
             kv_heads,
             k_dim,

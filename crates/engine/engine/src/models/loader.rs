@@ -6,6 +6,7 @@ use octet_compute::backend::{self as verbs, Backend, SharedExpert};
 use octet_weights::{GgmlType, Matrix, Model};
 
 use super::decoder::{Block, Branch, Decoder, DraftHead, Mtp, Op, Project};
+use super::delta::{Delta, Input};
 use super::derive::{self, Caches};
 use super::mtp::DraftVocab;
 use super::plan::{self, Change, Keeps, Plan, RopeTable, Tensor};
@@ -256,14 +257,21 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(verbs::Rope { at, dims: r.dims, pairing: r.pairing, inv_freq, scale: r.scale, axes })
     }
 
-    fn delta(&mut self, layer: usize, d: &plan::Delta) -> Result<Op<B>, Error> {
-        Ok(Op::Delta {
-            qkv: self.matrix(&d.qkv)?,
+    fn delta(&mut self, cache: usize, d: &plan::Delta) -> Result<Op<B>, Error> {
+        let input = match (&d.qkv[..], &d.down) {
+            ([q, k, v], Some([z, alpha])) => Input::Apart {
+                qkv: [self.matrix(q)?, self.matrix(k)?, self.matrix(v)?],
+                down: [self.matrix(z)?, self.matrix(alpha)?],
+            },
+            (qkv, _) => Input::Together(self.matrix(&qkv[0])?),
+        };
+        Ok(Op::Delta(Delta {
+            input,
             z: self.matrix(&d.z)?,
             beta: self.matrix(&d.beta)?,
             alpha: self.matrix(&d.alpha)?,
             out: self.matrix(&d.out)?,
-            cache: layer,
+            cache,
             spec: verbs::Gdn {
                 k_heads: d.k_heads,
                 v_heads: d.v_heads,
@@ -271,13 +279,29 @@ impl<'a, B: Backend> Loader<'a, B> {
                 v_dim: d.v_dim,
                 conv_kernel: d.taps,
                 order: d.order,
-                conv: self.vector(&d.conv)?,
+                conv: self.taps(&d.conv, d.taps)?,
+                row_decay: d.row_decay,
                 dt_bias: self.vector(&d.dt_bias)?,
                 a: self.vector(&d.a)?,
+                sigmoid_gate: d.sigmoid_gate,
                 eps: d.norm.eps,
                 norm: self.vector(&d.norm.weight)?,
             },
-        })
+        }))
+    }
+
+    /// The taps of a convolution `[taps, channels]` from parts `[channels, taps]` of its channels.
+    fn taps(&mut self, parts: &[Tensor], taps: usize) -> Result<B::Buf, Error> {
+        let mut rows = vec![Vec::new(); taps];
+        for t in parts {
+            let values = self.values(&t.name, &t.shape)?;
+            for (i, row) in rows.iter_mut().enumerate() {
+                row.extend(values.iter().skip(i).step_by(taps));
+            }
+            self.done(&t.name);
+        }
+        let v = self.be.vector(&rows.concat());
+        self.named(&parts[0].name, v)
     }
 
     fn ssm(&mut self, cache: usize, s: &plan::Ssm) -> Result<Op<B>, Error> {
@@ -387,6 +411,9 @@ impl<'a, B: Backend> Loader<'a, B> {
         }
         let mut values = self.values(&t.name, &t.shape)?;
         match (t.change, &t.shape[..]) {
+            (Change::Repeat(n), _) => {
+                values = values.into_iter().flat_map(|x| std::iter::repeat_n(x, n)).collect()
+            }
             (Change::Scale(factor), _) => values.iter_mut().for_each(|x| *x *= factor),
             (Change::Transpose, &[channels, taps]) => {
                 values = (0..len).map(|i| values[i % channels * taps + i / channels]).collect();

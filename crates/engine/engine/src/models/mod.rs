@@ -3,6 +3,7 @@
 pub mod architectures;
 pub mod config;
 pub mod decoder;
+pub mod delta;
 pub mod derive;
 mod device;
 mod kept;

@@ -107,6 +107,8 @@ pub enum Change {
     Transpose,
     /// Multiplied by this.
     Scale(f32),
+    /// Each value so many times.
+    Repeat(usize),
 }
 
 /// A whole model.
@@ -334,7 +336,7 @@ impl Block {
 pub enum Op {
     /// Softmax attention.
     Attention(Box<Attention>),
-    /// Gated DeltaNet.
+    /// Gated DeltaNet, Kimi Delta Attention.
     Delta(Box<Delta>),
     /// Mamba-2.
     Ssm(Box<Ssm>),
@@ -419,15 +421,22 @@ pub enum Keeps {
     Of(usize),
 }
 
-/// Gated DeltaNet; see [`octet_compute::backend::Gdn`].
+/// Gated DeltaNet, or Kimi Delta Attention; see [`octet_compute::backend::Gdn`].
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)]
 pub struct Delta {
-    pub qkv: Tensor,
+    /// One projection of queries, keys and values, or three.
+    pub qkv: Vec<Tensor>,
     pub z: Tensor,
     pub beta: Tensor,
     pub alpha: Tensor,
-    pub conv: Tensor,
+    /// Projections of low rank before `z` and `alpha`.
+    pub down: Option<[Tensor; 2]>,
+    /// The taps, in as many parts as `qkv`.
+    pub conv: Vec<Tensor>,
+    /// Each row of the state decays by itself: `alpha` has a row for it, and so has `dt_bias`.
+    pub row_decay: bool,
+    pub sigmoid_gate: bool,
     pub a: Tensor,
     pub dt_bias: Tensor,
     pub norm: Norm,
@@ -444,6 +453,16 @@ impl Delta {
     /// Channels of the convolution.
     pub fn channels(&self) -> usize {
         2 * self.k_heads * self.k_dim + self.v_heads * self.v_dim
+    }
+
+    /// What such layers are called.
+    pub fn name(&self) -> &'static str {
+        if self.row_decay { "Kimi Delta Attention" } else { "Gated DeltaNet" }
+    }
+
+    /// Decays of a token.
+    pub fn decays(&self) -> usize {
+        self.v_heads * if self.row_decay { self.k_dim } else { 1 }
     }
 }
 

@@ -87,7 +87,7 @@ impl Group {
             Self::SharedExpert
         } else if is("ffn_") && (stem.contains("_exps") || is_one_expert(stem)) {
             Self::RoutedExperts
-        } else if recurrent && (is("ssm_") || is("shortconv") || is("attn_qkv") || is("attn_gate")) {
+        } else if recurrent && (is("ssm_") || is("shortconv") || is_delta(stem, config, layer)) {
             Self::LinearAttention
         } else if stem.contains("norm") {
             Self::Norms
@@ -99,6 +99,11 @@ impl Group {
             Self::Other
         }
     }
+}
+
+/// Projections of Gated DeltaNet are called as those of attention, in layers without it.
+fn is_delta(stem: &str, config: &Config, layer: usize) -> bool {
+    stem.starts_with("attn_") && !stem.starts_with("attn_norm") && config.kv_heads()[layer] == 0
 }
 
 /// `ffn_gate.17.weight`: older files have one tensor per expert.

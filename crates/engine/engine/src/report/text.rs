@@ -37,7 +37,7 @@ impl Report {
             format!("{} in {} tensors: {}", bytes(self.bytes), self.tensors, mix(&self.types, self.bytes)),
         );
         let recurrent = c.recurrent.iter().filter(|&&r| r).count();
-        let kind = if c.delta().is_some() { "Gated DeltaNet" } else { "recurrent" };
+        let kind = c.delta().map_or("recurrent", |d| d.name());
         let mut layers = match recurrent {
             0 => format!("{} of attention", c.layers),
             n => format!("{}: {n} {kind}, {} attention", c.layers, c.layers - n),
@@ -61,7 +61,8 @@ impl Report {
         if let Some(g) = c.delta() {
             let heads =
                 format!("{} key heads of {}, {} value heads of {}", g.k_heads, g.k_dim, g.v_heads, g.v_dim);
-            out.line("Gated DeltaNet", format!("{heads}, convolution over {}", g.taps));
+            let label = if g.row_decay { "KDA" } else { g.name() };
+            out.line(label, format!("{heads}, convolution over {}", g.taps));
         }
         match c.moe {
             None => out.line("mlp", format!("dense, {} wide", c.intermediate())),

@@ -49,6 +49,33 @@ fn encode(model: &mut dyn Model, texts: &[Text]) -> Vec<Vec<f32>> {
     out
 }
 
+/// The encoders of `fixtures/architectures.py`: nomic-embed-text v2, which no library has, and EuroBERT.
+#[test]
+fn gguf_files_under_their_own_names() {
+    let cases = crate::architectures::cases();
+    let encoders: Vec<&Json> = cases.iter().filter(|c| c["vectors"].is_array()).collect();
+    assert_eq!(encoders.len(), 2);
+    encoders.into_iter().for_each(check_vectors);
+}
+
+fn check_vectors(case: &Json) {
+    let file = crate::architectures::file(case);
+    let prompt: Vec<u32> = (0..40).map(|i| (7 * i + 3) % 64).collect();
+    let vectors = case["vectors"].as_array().expect("vectors").iter();
+    let texts: Vec<Text> = [1, 9, 40]
+        .into_iter()
+        .zip(vectors)
+        .map(|(n, v)| (prompt[..n].to_vec(), Vec::new(), numbers(v).into_iter().map(|x| x as f32).collect()))
+        .collect();
+    for on in exact_backends() {
+        let mut model = load(&file, on, Limits { mtp: false, ..limits() });
+        for (got, (.., want)) in encode(&mut *model, &texts).iter().zip(&texts) {
+            let worst = max_abs_diff(got, want);
+            assert!(worst <= TOLERANCE, "{} on {on:?}: differs by {worst}", case["name"]);
+        }
+    }
+}
+
 #[test]
 fn vectors_and_scores() {
     let mut wrong = Vec::new();

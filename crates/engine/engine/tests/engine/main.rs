@@ -1,6 +1,7 @@
 //! The tests of the engine, in one program: each test program is linked separately.
 
 mod ahead;
+mod architectures;
 mod cache;
 mod common;
 mod detokenizer;

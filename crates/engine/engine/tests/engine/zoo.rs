@@ -21,7 +21,7 @@ const INCOMPLETE: &[(&str, usize)] = &[
 const DEVICE_TOKENS: usize = 40;
 
 /// Architectures that are refused by name.
-const REFUSED: &[&str] = &["kimi_linear"];
+const REFUSED: &[&str] = &[];
 
 /// Names of all models that have a file below `folder` of the zoo.
 fn names(folder: &str) -> BTreeMap<String, String> {

@@ -66,6 +66,8 @@ pub(crate) struct Scratch {
     pub(crate) fills: Arc<Buffer>,
     /// Rows of each head, in 8 bits: inputs of products by heads.
     pub(crate) heads: Rows,
+    /// Queries, keys and values of Kimi Delta Attention side by side.
+    pub(crate) channels: Arc<Buffer>,
     /// Factors of norms over all heads together, of queries `[tokens]` and of keys `[tokens]`.
     pub(crate) factors: Arc<Buffer>,
     /// Results of attention's chunks, before they are added up.
@@ -113,7 +115,10 @@ impl Scratch {
         let partial = if step.heads == 0 { 16 } else { PARTIAL_BYTES };
         let attention_tickets = HEAD_TICKETS as usize + HEAD_TAIL_TOKENS_MAX * v_heads;
         let [heads, head_cols] = step.per_head;
+        let [keys, values, .., decays] = step.recurrent;
+        let channels = if decays > v_heads { 2 * keys + values } else { 0 };
         Ok(Self {
+            channels: floats((t * channels).max(1))?,
             heads: Rows {
                 quants: memory.buffer((t * heads * head_cols) as u64, Place::Device)?,
                 scales: memory.buffer((t * heads * head_cols).div_ceil(4) as u64, Place::Device)?,
@@ -155,7 +160,7 @@ pub(crate) fn is_supported(part: Part) -> bool {
         | SharedKeys | NormAfterRotation | PositionScale | RopeByLayer | NoRotation | PrefixNorm
         | LayerNorm | PostNorm | ParallelBranches | Scales | Activation | RouterScores | ExpertBias
         | UngatedSharedExpert | OutputGate | PerLayerEmbedding | Mamba2 | ShortConvolution | Images
-        | Bounds => true,
+        | Bounds | RowDecay => true,
     }
 }
 

@@ -1,5 +1,7 @@
 //! Mamba-2 and short convolutions, and the states of all convolutions.
 
+use std::sync::Arc;
+
 use octet_compute::Error;
 use octet_compute::backend::{ShortConv, Ssm};
 use octet_compute::batch::Batch;
@@ -7,6 +9,7 @@ use octet_compute::batch::Batch;
 use super::linear::{Before, Prepare};
 use crate::backend::{Buf, Cache, LayerStore, Vulkan};
 use crate::kernel::Kernel;
+use crate::memory::Buffer;
 use crate::record::Dispatch;
 
 /// Values of the state of a dimension that `ssm.comp` takes.
@@ -15,7 +18,7 @@ const STATE_MAX: usize = 512;
 /// Inputs of a recurrent layer that are kept for guesses.
 pub(crate) struct Inputs<'a> {
     /// Those of the convolution.
-    pub(crate) rows: &'a Buf,
+    pub(crate) rows: &'a Arc<Buffer>,
     /// Two others, with their widths.
     pub(crate) others: [(&'a Buf, usize); 2],
     /// The rows are `[b | c | x]`, and the convolution's input is `b * x`.
@@ -41,7 +44,7 @@ impl Vulkan {
         let width = channels + beta_width + alpha_width;
         let [channels, rows, beta_width, alpha_width] =
             [channels, taps - 1, beta_width, alpha_width].map(|n| n as u32);
-        let buffers = [&inputs.rows.buffer, conv, &words, &beta.buffer, &alpha.buffer, kept];
+        let buffers = [inputs.rows, conv, &words, &beta.buffer, &alpha.buffer, kept];
         self.recorder.defer(Dispatch {
             kernel: Kernel::ConvState,
             constants: [inputs.is_product.into(), 0, 0, 0],
@@ -109,7 +112,7 @@ impl Vulkan {
         let groups = [(s.heads * slices) as u32, batch.spans().len() as u32, 1];
         self.recorder.barrier()?;
         self.recorder.dispatch(Kernel::Ssm, constants, &buffers, &push, groups)?;
-        let inputs = Inputs { rows: xbc, others: [(dt, s.heads), (dt, 0)], is_product: false };
+        let inputs = Inputs { rows: &xbc.buffer, others: [(dt, s.heads), (dt, 0)], is_product: false };
         self.defer_conv_state(batch, store, s.channels(), s.taps, &inputs)?;
         match &s.norm {
             // A batch without tokens only processes `redo`.
@@ -159,7 +162,7 @@ impl Vulkan {
         let groups = [s.width.div_ceil(64) as u32, batch.spans().len() as u32, 1];
         self.recorder.barrier()?;
         self.recorder.dispatch(Kernel::ShortConv, [0; 4], &buffers, &push, groups)?;
-        let inputs = Inputs { rows: bcx, others: [(bcx, 0), (bcx, 0)], is_product: true };
+        let inputs = Inputs { rows: &bcx.buffer, others: [(bcx, 0), (bcx, 0)], is_product: true };
         self.defer_conv_state(batch, store, s.width, s.taps, &inputs)
     }
 }

@@ -91,6 +91,7 @@ const FAMILIES: &[Family] = &[
         adjacent: true,
         ..family(&["glm4_moe_lite", "deepseek_v2", "deepseek_v3", "kimi_k2"], "deepseek2")
     },
+    family(&["kimi_linear"], "kimi-linear"),
     Family { adjacent: true, ..family(&["mistral4"], "mistral4") },
     family(&["ministral3", "mistral3"], "mistral3"),
     Family {

@@ -9,7 +9,7 @@ use crate::{Error, Value};
 /// Numbers: a key, and the names that configurations have for it. The first that is present and not null counts.
 const COUNTS: &[(&str, &[&str])] = &[
     ("embedding_length", &["hidden_size", "n_embd"]),
-    ("context_length", &["max_position_embeddings", "n_positions"]),
+    ("context_length", &["max_position_embeddings", "n_positions", "model_max_length"]),
     ("vocab_size", &["vocab_size"]),
     ("attention.head_count", &["num_attention_heads", "n_head"]),
     ("attention.q_lora_rank", &["q_lora_rank"]),
@@ -18,9 +18,9 @@ const COUNTS: &[(&str, &[&str])] = &[
     ("attention.shared_kv_layers", &["num_kv_shared_layers"]),
     ("embedding_length_per_layer_input", &["hidden_size_per_layer_input"]),
     ("expert_count", &["n_routed_experts", "num_local_experts", "num_experts"]),
-    ("expert_used_count", &["num_experts_per_tok", "top_k_experts"]),
+    ("expert_used_count", &["num_experts_per_tok", "top_k_experts", "num_experts_per_token"]),
     ("expert_feed_forward_length", &["moe_intermediate_size"]),
-    ("expert_shared_count", &["n_shared_experts"]),
+    ("expert_shared_count", &["n_shared_experts", "num_shared_experts"]),
     (
         "expert_shared_feed_forward_length",
         &[
@@ -29,7 +29,7 @@ const COUNTS: &[(&str, &[&str])] = &[
             "shared_intermediate_size",
         ],
     ),
-    ("expert_group_count", &["n_group"]),
+    ("expert_group_count", &["n_group", "num_expert_group"]),
     ("expert_group_used_count", &["topk_group"]),
     ("leading_dense_block_count", &["first_k_dense_replace", "num_dense_layers"]),
     ("moe_latent_size", &["moe_latent_size"]),
@@ -147,6 +147,9 @@ fn layer_kinds(text: &Fields, layers: usize) -> Result<Vec<String>, Error> {
         }
         return Ok(pattern.chars().map(String::from).collect());
     }
+    if let Some(linear) = text.opt_object("linear_attn_config")? {
+        return linear_kinds(&linear, layers);
+    }
     let kinds = match text.opt_strs("layer_types")? {
         None => text.opt_strs("layers_block_type")?,
         kinds => kinds,
@@ -157,6 +160,22 @@ fn layer_kinds(text: &Fields, layers: usize) -> Result<Vec<String>, Error> {
         }
         Some(k) => Ok(k.into_iter().map(str::to_string).collect()),
         None => Ok(Vec::new()),
+    }
+}
+
+/// Kimi Linear's lists of layers, which count from 1.
+fn linear_kinds(linear: &Fields, layers: usize) -> Result<Vec<String>, Error> {
+    let mut kinds = vec![String::new(); layers];
+    for (field, kind) in [("kda_layers", "linear_attention"), ("full_attn_layers", "full_attention")] {
+        let wrong = || linear.bad(field, format!("is not an array of numbers from 1 to {layers}"));
+        for layer in linear.opt_array(field)?.unwrap_or_default() {
+            let at = layer.as_u64().and_then(|n| kinds.get_mut(usize::try_from(n).ok()?.checked_sub(1)?));
+            *at.ok_or_else(wrong)? = kind.into();
+        }
+    }
+    match kinds.iter().position(String::is_empty) {
+        Some(i) => Err(linear.bad("kda_layers", format!("does not say what layer {} is", i + 1))),
+        None => Ok(kinds),
     }
 }
 
@@ -321,6 +340,19 @@ fn longrope(text: &Fields, p: &Fields, keys: &mut Keys) -> Result<(), Error> {
 }
 
 fn recurrent(text: &Fields, keys: &mut Keys) -> Result<(), Error> {
+    if let Some(linear) = text.opt_object("linear_attn_config")? {
+        let (heads, all) = (linear.u32("num_heads")?, text.u32("num_attention_heads")?);
+        if heads != all {
+            return Err(
+                linear.bad("num_heads", format!("is {heads}; only num_attention_heads, {all}, is supported"))
+            );
+        }
+        if text.opt_bool("mla_use_nope")? != Some(true) {
+            return Err(text.bad("mla_use_nope", "is not true; only attention without rotation is supported"));
+        }
+        keys.put_u32("kda.head_dim", linear.u32("head_dim")?);
+        keys.put_u32("ssm.conv_kernel", linear.u32("short_conv_kernel_size")?);
+    }
     for (heads, dim) in [
         ("linear_num_value_heads", "linear_value_head_dim"),
         ("mamba_num_heads", "mamba_head_dim"),
@@ -357,10 +389,15 @@ fn feed_forward(text: &Fields, kinds: &[String], keys: &mut Keys) -> Result<(), 
     } else {
         keys.put_u32("feed_forward_length", inner);
     }
-    if let Some(norm) = text.opt_bool("norm_topk_prob")? {
+    let norm = match text.opt_bool("norm_topk_prob")? {
+        None => text.opt_bool("moe_renormalize")?,
+        norm => norm,
+    };
+    if let Some(norm) = norm {
         keys.put("expert_weights_norm", Value::Bool(norm));
     }
-    let field = "scoring_func";
+    let kimi = "moe_router_activation_func";
+    let field = if text.get(kimi).is_some() { kimi } else { "scoring_func" };
     let func = match text.opt_str(field)? {
         Some("sigmoid") => Some(2),
         Some("softmax") => Some(1),

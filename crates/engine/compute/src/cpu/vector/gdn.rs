@@ -6,7 +6,7 @@
 //! d = beta * (v - decay * S^T k);   o = decay * S^T q + (k . q) d;   S = decay * S + k d^T
 //! ```
 //!
-//! which is `S *= decay; d = beta * (v - S^T k); S += k d^T; o = S^T q`, rearranged so that both reads of the state come
+//! (with a decay of each row of the state, `decay` is a diagonal matrix), which is `S *= decay; d = beta * (v - S^T k); S += k d^T; o = S^T q`, rearranged so that both reads of the state come
 //! before its update. Columns of `S` are independent: a work item processes some of them for all tokens of a span. The update
 //! for a token is made in the same pass as the reads for the next one, so a token costs one load and one store of each
 //! value. The operations for a token do not depend on where a span starts or ends, so a prompt may be split anywhere.
@@ -44,10 +44,14 @@ pub struct GdnColumns {
     pub kq: *const f32,
     /// Strength of the update by each token; at the item's head.
     pub beta: *const f32,
+    /// From a token of `beta` to the next.
+    pub beta_stride: usize,
     /// Decay of the state at each token; at the item's head.
     pub decay: *const f32,
-    /// From a token of `beta` and of `decay` to the next.
-    pub gate_stride: usize,
+    /// From a token of `decay` to the next.
+    pub decay_stride: usize,
+    /// A token has a decay of each row of the state, `[k_dim]`.
+    pub row_decay: bool,
     /// `[tokens, columns]`: values going in, outputs coming out; at the item's first column.
     pub v: *mut f32,
     /// From a token of `v` to the next.
@@ -80,8 +84,8 @@ impl GdnColumns {
                 q: self.q.add(first * self.qk_stride),
                 k: self.k.add(first * self.qk_stride),
                 kq: self.kq.add(first),
-                beta: self.beta.add(first * self.gate_stride),
-                decay: self.decay.add(first * self.gate_stride),
+                beta: self.beta.add(first * self.beta_stride),
+                decay: self.decay.add(first * self.decay_stride),
                 v: self.v.add(first * self.v_stride),
                 tokens: self.guesses,
                 guesses: 0,
@@ -199,13 +203,39 @@ unsafe fn recur<S: Simd, const W: usize>(
     state: *mut f32,
     stride: usize,
 ) {
+    // SAFETY: the caller's.
+    unsafe {
+        match g.row_decay {
+            false => recur_with::<S, W, false>(s, g, at, n, state, stride),
+            true => recur_with::<S, W, true>(s, g, at, n, state, stride),
+        }
+    }
+}
+
+/// The same, with a decay of each row of the state or of all.
+///
+/// # Safety
+/// As for [`recur`].
+#[inline(always)]
+unsafe fn recur_with<S: Simd, const W: usize, const ROWS: bool>(
+    s: S,
+    g: &GdnColumns,
+    at: usize,
+    n: usize,
+    state: *mut f32,
+    stride: usize,
+) {
     // SAFETY: the caller's; t < tokens, i < k_dim.
     unsafe {
+        // What reads a row of the state before it decays: a decay of all rows is applied to the sums.
+        let reads = |x: *const f32, i: usize, decay: *const f32| {
+            s.splat(if ROWS { *x.add(i) * *decay.add(i) } else { *x.add(i) })
+        };
         let v = g.v.add(at);
         let mut sk = [s.splat(0.0); W];
         let mut sq = [s.splat(0.0); W];
         for i in 0..g.k_dim {
-            let (k, q) = (s.splat(*g.k.add(i)), s.splat(*g.q.add(i)));
+            let (k, q) = (reads(g.k, i, g.decay), reads(g.q, i, g.decay));
             for w in 0..W {
                 let x = s.load(state.add(i * stride + w * S::LANES));
                 sk[w] = s.fma(k, x, sk[w]);
@@ -213,8 +243,11 @@ unsafe fn recur<S: Simd, const W: usize>(
             }
         }
         for t in 0..g.tokens {
-            let beta = s.splat(*g.beta.add(t * g.gate_stride));
-            let decay = s.splat(*g.decay.add(t * g.gate_stride));
+            let beta = s.splat(*g.beta.add(t * g.beta_stride));
+            let decays = g.decay.add(t * g.decay_stride);
+            let all = s.splat(*decays);
+            let decay = |i: usize| if ROWS { s.splat(*decays.add(i)) } else { all };
+            let decayed = |x| if ROWS { x } else { s.mul(all, x) };
             let kq = s.splat(*g.kq.add(t));
             let v = v.add(t * g.v_stride);
             let mut d = [s.splat(0.0); W];
@@ -222,14 +255,14 @@ unsafe fn recur<S: Simd, const W: usize>(
                 let at = v.add(w * S::LANES);
                 let whole = n >= S::LANES;
                 let x = if whole { s.load(at) } else { s.load_part(at, n) };
-                d[w] = s.mul(beta, s.sub(x, s.mul(decay, sk[w])));
-                let o = s.fma(kq, d[w], s.mul(decay, sq[w]));
+                d[w] = s.mul(beta, s.sub(x, decayed(sk[w])));
+                let o = s.fma(kq, d[w], decayed(sq[w]));
                 if whole { s.store(at, o) } else { s.store_part(at, n, o) }
             }
             let k = g.k.add(t * g.qk_stride);
             if t + 1 == g.tokens {
                 for i in 0..g.k_dim {
-                    let k = s.splat(*k.add(i));
+                    let (k, decay) = (s.splat(*k.add(i)), decay(i));
                     for w in 0..W {
                         let at = state.add(i * stride + w * S::LANES);
                         s.store(at, s.fma(k, d[w], s.mul(decay, s.load(at))));
@@ -238,11 +271,12 @@ unsafe fn recur<S: Simd, const W: usize>(
                 return;
             }
             let (next_k, next_q) = (k.add(g.qk_stride), g.q.add((t + 1) * g.qk_stride));
+            let next = decays.add(g.decay_stride * usize::from(ROWS));
             sk = [s.splat(0.0); W];
             sq = [s.splat(0.0); W];
             for i in 0..g.k_dim {
-                let k = s.splat(*k.add(i));
-                let (next_k, next_q) = (s.splat(*next_k.add(i)), s.splat(*next_q.add(i)));
+                let (k, decay) = (s.splat(*k.add(i)), decay(i));
+                let (next_k, next_q) = (reads(next_k, i, next), reads(next_q, i, next));
                 for w in 0..W {
                     let at = state.add(i * stride + w * S::LANES);
                     let x = s.fma(k, d[w], s.mul(decay, s.load(at)));

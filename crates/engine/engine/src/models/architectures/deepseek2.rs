@@ -41,7 +41,7 @@ fn is_glm(k: &Keys) -> bool {
 }
 
 /// Sizes of the latent space.
-struct Latent {
+pub struct Latent {
     /// Dimensions of the latent vector of keys and values.
     rank: usize,
     /// The same of queries.
@@ -53,7 +53,7 @@ struct Latent {
 }
 
 impl Latent {
-    fn read(k: &Keys) -> Result<Self, Error> {
+    pub fn read(k: &Keys) -> Result<Self, Error> {
         let rank = k.size("attention.kv_lora_rank", MAX_HEAD_DIM)?;
         let rotated = k.size("rope.dimension_count", MAX_HEAD_DIM - rank.min(MAX_HEAD_DIM - 1))?;
         let dims = k.head_dims()?;
@@ -67,7 +67,8 @@ impl Latent {
     }
 }
 
-fn attention(k: &Keys, i: usize, heads: usize, l: &Latent) -> Result<Attention, Error> {
+/// Latent attention of block `i`, with the first rotation.
+pub fn attention(k: &Keys, i: usize, heads: usize, l: &Latent) -> Result<Attention, Error> {
     let name = |n: &str| format!("blk.{i}.attn_{n}");
     let norm = |n: &str, len| Norm { eps: LATENT_EPS, ..k.norm(&name(n), len) };
     let (q, q_cols) = if l.queries.is_some() { ("q_b", l.queries) } else { ("q", None) };

@@ -1,7 +1,8 @@
-//! What encoders share: attention in both directions, and the layers after pooling.
+//! What encoders share: attention in both directions, and the layers after pooling. And encoders that are decoders otherwise.
 
 use octet_compute::backend::Window;
 
+use super::llama;
 use crate::Error;
 use crate::models::keys::{Keys, MAX_DIM};
 use crate::models::plan::*;
@@ -11,21 +12,38 @@ const CLS: usize = 2;
 const LAST: usize = 3;
 const RANK: usize = 4;
 
-/// Attention of block `i` in both directions: projections apart or in one tensor, the first rotation. Its keys and values are needed only
+/// Attention of block `i` in both directions, with the first rotation. Its keys and values are needed only
 /// until the next layer's, so all layers have one place for them.
 pub fn attention(k: &Keys, i: usize, window: Window) -> Result<Attention, Error> {
     let (heads, kv_heads, dims) = (k.heads()?, k.kv_heads()?, k.head_dims()?);
     let mut a = k.attention(i, [heads[i], kv_heads[i]], dims)?;
-    let name = format!("blk.{i}.attn_qkv");
-    if k.has(&format!("{name}.weight")) {
-        let rows = [heads[i] * dims[0], kv_heads[i] * dims[0], kv_heads[i] * dims[1]];
-        let all = Tensor::matrix(name, rows.iter().sum(), k.hidden);
-        let (key, value) = (all.rows(rows[0], rows[1]), all.rows(rows[0] + rows[1], rows[2]));
-        a.project = Project::Direct { q: all.rows(0, rows[0]), k: Some(key), v: Some(value) };
-    }
     see_both_ways(&mut a, i, kv_heads[i] == kv_heads[0]);
     a.window = window;
     Ok(a)
+}
+
+/// EuroBERT: Llama's layers, with pairs of halves.
+pub fn eurobert(k: &Keys) -> Result<Plan, Error> {
+    of_decoder(k, llama::halves(k)?)
+}
+
+/// llama-embed-nemotron.
+pub fn llama_embed(k: &Keys) -> Result<Plan, Error> {
+    of_decoder(k, llama::plan(k)?)
+}
+
+/// The encoder with a decoder's layers.
+fn of_decoder(k: &Keys, mut plan: Plan) -> Result<Plan, Error> {
+    for block in &mut plan.blocks {
+        for branch in &mut block.branches {
+            if let Op::Attention(a) = &mut branch.op {
+                see_both_ways(a, block.layer, true);
+            }
+        }
+    }
+    plan.head.matrix = None;
+    plan.pool = Some(pool(k, DenseAct::None, Pooling::Mean)?);
+    Ok(plan)
 }
 
 /// Makes attention of block `i` that of an encoder; `same`: its keys are as large as those of the first one.

@@ -1,12 +1,21 @@
-//! Gemma 2 and 3: norms before and after each part, windows, gated GELU.
+//! Gemma 1; Gemma 2 and 3: norms before and after each part, windows, gated GELU.
 
 use octet_compute::backend::{Act, RopePairing, Window};
 
-use super::{encoder, llama::Windows};
+use super::encoder;
+use super::llama::{self, Windows};
 use crate::Error;
 use crate::models::keys::Keys;
 use crate::models::plan::*;
 use crate::models::rope::{self, ROPE, RopeRules, WINDOWED};
+
+/// Gemma 1: Llama's layers with gated GELU.
+pub fn gemma(k: &Keys) -> Result<Plan, Error> {
+    let mut plan = llama::halves(k)?;
+    plan.glus_mut().for_each(|g| g.act = Act::Gelu);
+    plan.embed.scale = (k.hidden as f32).sqrt();
+    Ok(plan)
+}
 
 /// Soft-caps of scores and logits; every second layer has a window.
 pub fn gemma2(k: &Keys) -> Result<Plan, Error> {

@@ -1,4 +1,4 @@
-//! GLM-4-0414 and GLM-4.1V: norms before and after each part, gate and up projection in one tensor.
+//! GLM-4-0414 and GLM-4.1V: norms before and after each part, gate and up projection in one tensor. GLM-4 before them, without the norms after.
 
 use octet_compute::backend::{Act, RopePairing};
 
@@ -22,6 +22,13 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
     let pairing = if sections { RopePairing::Half } else { RopePairing::Adjacent };
     let rope = rope::in_sections(k, k.rope(dims[0], pairing)?)?;
     Ok(k.plan(vec![rope], blocks))
+}
+
+/// ChatGLM 3, GLM-4 9B and GLM-Edge.
+pub fn chatglm(k: &Keys) -> Result<Plan, Error> {
+    let mut plan = plan(k)?;
+    plan.blocks.iter_mut().for_each(|b| b.post = None);
+    Ok(plan)
 }
 
 /// A SwiGLU block whose tensor `ffn_up` has the rows of the gate, then those of the up projection.

@@ -1,4 +1,4 @@
-//! Granite 3 and 4, dense and with experts; Granite 4 H, whose layers are mostly Mamba-2. Multipliers of embeddings, scores, blocks, logits.
+//! Granite 3 and 4, dense and with experts; Granite 4 H, whose layers are mostly Mamba-2; MiniCPM. Multipliers of embeddings, scores, blocks, logits.
 
 use octet_compute::backend::{Act, RopePairing};
 
@@ -6,6 +6,7 @@ use super::{llama, nemotron_h::mamba2};
 use crate::Error;
 use crate::models::keys::*;
 use crate::models::plan::*;
+use crate::models::rope::{self, ROPE, RopeRules};
 
 pub fn plan(k: &Keys) -> Result<Plan, Error> {
     decoder(k, true)
@@ -15,6 +16,17 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
 pub fn hybrid(k: &Keys) -> Result<Plan, Error> {
     let rotates = k.flag("rope.scaling.finetuned")?.unwrap_or(true);
     decoder(k, rotates)
+}
+
+/// MiniCPM: as Granite, with other multipliers where an old file does not say, and LongRoPE in new ones.
+pub fn minicpm(k: &Keys) -> Result<Plan, Error> {
+    let mut plan = decoder(k, true)?;
+    let add = k.factor("residual_scale", 1.4 / (k.layers as f32).sqrt())?;
+    plan.blocks.iter_mut().for_each(|b| b.add = add);
+    plan.embed.scale = k.factor("embedding_scale", 12.0)?;
+    plan.head.scale = 1.0 / k.factor("logit_scale", k.hidden as f32 / 256.0)?;
+    rope::longrope(k, &mut plan.ropes[0])?;
+    Ok(plan)
 }
 
 fn decoder(k: &Keys, rotates: bool) -> Result<Plan, Error> {
@@ -38,7 +50,10 @@ fn decoder(k: &Keys, rotates: bool) -> Result<Plan, Error> {
         };
         blocks.push(Block::new(i, k.layer_norm(i, "ffn_norm"), op).scaled(add));
     }
-    let mut plan = k.plan(vec![k.rope(dims[0], RopePairing::Adjacent)?], blocks);
+    let rope_dims = k.rope_dims("rope.dimension_count", dims[0])?;
+    let rules = RopeRules { long: k.arch == "minicpm", ..ROPE };
+    let rope = rope::table(k, rope_dims, k.pairing(RopePairing::Adjacent)?, rules)?;
+    let mut plan = k.plan(vec![rope], blocks);
     plan.embed.scale = k.factor("embedding_scale", 1.0)?;
     plan.head.scale = 1.0 / k.factor("logit_scale", 1.0)?;
     Ok(plan)

@@ -1,5 +1,5 @@
 //! Llama and its relatives: pre-norm attention and feed-forward blocks that differ in a few choices. Qwen2 and 3, OLMoE, Mixtral, Seed-OSS,
-//! ERNIE 4.5, Mistral 3, Mellum 2, MiniMax M2, GLM-4.5, dots.llm1, Hunyuan 3.
+//! ERNIE 4.5, Mistral 3, Mellum 2, MiniMax M2, GLM-4.5, dots.llm1, Hunyuan 3, Ling 1 and 2, DeepSeek 1, InternLM 2, EXAONE 3, AFM.
 
 use octet_compute::backend::{Act, RopePairing, Window};
 
@@ -50,7 +50,7 @@ const UNDIVIDED: RouterDefaults = RouterDefaults { normalise: false, ..SOFTMAX }
 pub fn plan(k: &Keys) -> Result<Plan, Error> {
     decoder(k, LLAMA)
 }
-/// Qwen2; the loader accepts any bias in a file.
+/// Qwen2, EXAONE 3; the loader accepts any bias in a file.
 pub fn halves(k: &Keys) -> Result<Plan, Error> {
     decoder(k, HALVES)
 }
@@ -102,6 +102,17 @@ pub fn glm4moe(k: &Keys) -> Result<Plan, Error> {
     plan.ropes = plan.ropes.into_iter().map(|r| rope::in_sections(k, r)).collect::<Result<_, _>>()?;
     Ok(plan)
 }
+/// Experts beside shared ones: DeepSeek 1, Ling 1.
+pub fn deepseek(k: &Keys) -> Result<Plan, Error> {
+    decoder(k, Choices { router: UNDIVIDED, ..LLAMA })
+}
+/// AFM: feed-forward blocks without a gate.
+pub fn arcee(k: &Keys) -> Result<Plan, Error> {
+    let mut plan = decoder(k, LLAMA)?;
+    plan.glus_mut().for_each(|g| (g.gate, g.act) = (None, Act::Relu2));
+    Ok(plan)
+}
+/// dots.llm1, Ling 2.
 pub fn dots(k: &Keys) -> Result<Plan, Error> {
     decoder(k, Choices { router: SIGMOID, ..QWEN3 })
 }

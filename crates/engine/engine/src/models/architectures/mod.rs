@@ -1,7 +1,9 @@
 //! The architectures: a file each, which reads a model's metadata into a [`Plan`]. To add one, see ARCHITECTURE.md.
 
+mod afmoe;
 mod bert;
 mod cohere;
+mod deci;
 mod deepseek2;
 mod encoder;
 mod falcon_h1;
@@ -9,8 +11,10 @@ mod gemma;
 mod gemma4;
 mod glm4;
 mod gpt_oss;
+mod gptneox;
 mod granite;
 mod hunyuan;
+mod kimi_linear;
 mod lfm2;
 mod llama;
 mod llama4;
@@ -76,16 +80,26 @@ pub static ARCHITECTURES: &[Architecture] = &[
     row("seed_oss", "Seed-OSS 36B", llama::seed_oss),
     row("ernie4_5", "ERNIE 4.5 0.3B", llama::plan),
     row("ernie4_5-moe", "ERNIE 4.5 21B-A3B", llama::ernie),
+    row("internlm2", "InternLM 2, 2.5", llama::plan),
+    row("exaone", "EXAONE 3, 3.5, Deep", llama::halves),
+    row("arcee", "AFM 4.5B", llama::arcee),
+    row("deci", "Llama-Nemotron Super 49B, Ultra 253B", deci::plan),
     row("mistral3", "Ministral 3, Devstral Small 2", llama::mistral3),
     row("mellum", "Mellum 2 12B-A2.5B", llama::mellum),
     row("minimax-m2", "MiniMax M2, M2.5", llama::minimax),
     row("glm4moe", "GLM-4.5-Air, 4.5 to 4.7, 4.5V, 4.6V", llama::glm4moe),
     row("dots1", "dots.llm1", llama::dots),
+    row("bailingmoe2", "Ling and Ring 2: mini, flash", llama::dots),
+    row("bailingmoe", "Ling-lite, Ling-plus", llama::deepseek),
+    row("deepseek", "DeepSeekMoE 16B", llama::deepseek),
+    row("afmoe", "Trinity Nano, Mini", afmoe::plan),
     row("hy_v3", "Hunyuan 3", llama::hy_v3),
     row("hunyuan-moe", "Hunyuan A13B", hunyuan::moe),
     row("hunyuan-dense", "Hunyuan 0.5B to 7B", hunyuan::dense),
     row("deepseek2", "GLM-4.7-Flash, DeepSeek V2-Lite, V3, R1, Kimi K2, Moonlight", deepseek2::plan),
+    row("kimi-linear", "Kimi Linear 48B-A3B", kimi_linear::plan),
     row("mistral4", "Mistral Small 4", deepseek2::plan),
+    row("gemma", "Gemma 1, CodeGemma", gemma::gemma),
     row("gemma2", "Gemma 2", gemma::gemma2),
     row("gemma3", "Gemma 3", gemma::gemma3),
     row("gemma4", "Gemma 4 26B-A4B, 31B, 12B, E4B, E2B", gemma4::plan),
@@ -94,6 +108,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     row("exaone4", "EXAONE 4", olmo2::exaone4),
     row("muse-glimmer", "Muse Glimmer 30B, text only", muse_glimmer::plan),
     row("granite", "Granite 3 and 4, dense", granite::plan),
+    row("minicpm", "MiniCPM 1, 2, 4", granite::minicpm),
     row("granitemoe", "Granite 3 with experts", granite::plan),
     row("granitehybrid", "Granite 4 H", granite::hybrid),
     row("gpt-oss", "gpt-oss 20b, 120b", gpt_oss::plan),
@@ -108,7 +123,12 @@ pub static ARCHITECTURES: &[Architecture] = &[
     row("llama4", "Llama 4 Scout, Maverick, text only", llama4::plan),
     row("mimo2", "MiMo-V2-Flash", mimo2::plan),
     row("glm4", "GLM-4-0414, GLM-4.1V", glm4::plan),
+    row("chatglm", "GLM-4 9B, ChatGLM 3, GLM-Edge", glm4::chatglm),
     row("starcoder2", "StarCoder2", starcoder2::plan),
+    row("nemotron", "Nemotron 4, Minitron", starcoder2::nemotron),
+    row("stablelm", "StableLM 2, StableLM Zephyr", gptneox::stablelm),
+    row("phi2", "Phi-1, 1.5, 2", gptneox::phi2),
+    row("gptneox", "Pythia, GPT-NeoX", gptneox::plan),
     row(
         "bert",
         "Encoders: bge, bge-m3 and its rerankers, mxbai, arctic-embed, e5, all-MiniLM, cross-encoders",
@@ -121,6 +141,8 @@ pub static ARCHITECTURES: &[Architecture] = &[
         "Encoders: gte-modernbert and its reranker, ModernBERT embed, granite-embedding R2",
         modern_bert::plan,
     ),
+    row("eurobert", "Encoders: EuroBERT", encoder::eurobert),
+    row("llama-embed", "Encoders: llama-embed-nemotron 8B", encoder::llama_embed),
     row("gemma-embedding", "Encoders: EmbeddingGemma", gemma::embedding),
 ];
 
@@ -136,8 +158,6 @@ pub static MISSING: &[(&str, &str)] = &[
     ("jina-bert-v2", "ALiBi"),
     ("jina-bert-v3", "adapters for each task"),
     ("neo-bert", "its own norms and feed-forward blocks"),
-    ("eurobert", "Llama's layers as an encoder"),
-    ("kimi-linear", "Kimi Delta Attention, which decays each channel"),
 ];
 
 /// The architecture that a model file names, if it is supported.

@@ -14,12 +14,6 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
     let mut blocks = Vec::new();
     for i in 0..k.layers {
         let mut a = k.attention(i, [heads[i], kv_heads[i]], dims)?;
-        let (q, kv) = (heads[i] * dims[0], kv_heads[i] * dims[0]);
-        let all = Tensor::matrix(format!("blk.{i}.attn_qkv"), q + 2 * kv, k.hidden);
-        if k.has(&format!("blk.{i}.attn_qkv.weight")) {
-            let (key, value) = (all.rows(q, kv), all.rows(q + kv, kv));
-            a.project = Project::Direct { q: all.rows(0, q), k: Some(key), v: Some(value) };
-        }
         if let Some(w) = windows.as_ref().filter(|w| w.slides[i]) {
             a.window = Window::Last(w.size);
         }

@@ -96,11 +96,14 @@ fn delta(k: &Keys, i: usize) -> Result<Delta, Error> {
     };
     let conv = Tensor { shape: vec![channels, taps], ..Tensor::vector(name("ssm_conv1d.weight"), 0) };
     Ok(Delta {
-        qkv,
+        qkv: vec![qkv],
         z,
         beta,
         alpha,
-        conv: conv.change(Change::Transpose),
+        down: None,
+        conv: vec![conv],
+        row_decay: false,
+        sigmoid_gate: false,
         a: Tensor::vector(name("ssm_a"), v_heads),
         dt_bias: Tensor::vector(name("ssm_dt.bias"), v_heads),
         norm: k.norm(&name("ssm_norm"), inner / v_heads),

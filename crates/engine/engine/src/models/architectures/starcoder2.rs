@@ -1,4 +1,4 @@
-//! StarCoder2: LayerNorm, GELU without a gate, biases everywhere.
+//! StarCoder2: LayerNorm, GELU without a gate, biases everywhere. Nemotron 4 and Minitron, with another activation.
 
 use octet_compute::backend::{Act, RopePairing, Window};
 
@@ -6,6 +6,13 @@ use super::llama::Windows;
 use crate::Error;
 use crate::models::keys::Keys;
 use crate::models::plan::*;
+
+/// Nemotron 4, Minitron.
+pub fn nemotron(k: &Keys) -> Result<Plan, Error> {
+    let mut plan = plan(k)?;
+    plan.glus_mut().for_each(|g| g.act = Act::Relu2);
+    Ok(plan)
+}
 
 pub fn plan(k: &Keys) -> Result<Plan, Error> {
     let (heads, kv_heads, dims) = (k.heads()?, k.kv_heads()?, k.head_dims()?);

@@ -90,7 +90,8 @@ pub(super) struct Recurrence {
 }
 
 impl Recurrence {
-    fn new(k_dim: usize, v_dim: usize, tokens: usize, seed: u64) -> Self {
+    /// `each`: decays of a token, one or `k_dim`.
+    fn new([k_dim, v_dim, each]: [usize; 3], tokens: usize, seed: u64) -> Self {
         let mut r = Values(seed);
         let unit = |x: Vec<f32>, scale: f32| -> Vec<f32> {
             let norms = x.chunks(k_dim).map(|x| x.iter().map(|x| x * x).sum::<f32>().sqrt() + 1e-3);
@@ -105,7 +106,7 @@ impl Recurrence {
             k: unit(r.take(tokens * k_dim, 1.0), 1.0),
             v: r.take(tokens * v_dim, 2.0),
             beta: (0..tokens).map(|_| r.one(0.5) + 0.5).collect(),
-            decay: (0..tokens).map(|_| r.one(0.5) + 0.5).collect(),
+            decay: (0..tokens * each).map(|_| r.one(0.5) + 0.5).collect(),
             state: r.take(k_dim * v_dim, 1.0),
         }
     }
@@ -123,7 +124,7 @@ impl Recurrence {
         let mut scratch = vec![f32::NAN; gdn_scratch_len(self.k_dim)];
         let kq: Vec<f32> =
             self.q.chunks(self.k_dim).zip(self.k.chunks(self.k_dim)).map(|(q, x)| k.dot(q, x)).collect();
-        let mut first = 0;
+        let (mut first, each) = (0, self.decay.len() / self.tokens);
         for &kept in spans {
             let guesses = guesses.min(self.tokens - first - kept);
             let tokens = kept + guesses;
@@ -139,8 +140,10 @@ impl Recurrence {
                     qk_stride: self.k_dim,
                     kq: kq[first..].as_ptr(),
                     beta: self.beta[first..].as_ptr(),
-                    decay: self.decay[first..].as_ptr(),
-                    gate_stride: 1,
+                    beta_stride: 1,
+                    decay: self.decay[first * each..].as_ptr(),
+                    decay_stride: each,
+                    row_decay: each > 1,
                     v: v[first * self.v_dim + c..].as_mut_ptr(),
                     v_stride: self.v_dim,
                     tokens,
@@ -159,10 +162,11 @@ impl Recurrence {
     /// The textbook form: decay, read, write, read.
     fn oracle(&self) -> (Vec<f64>, Vec<f64>) {
         let (mut s, mut out) = (wide(&self.state), Vec::new());
-        let (rows, columns) = (self.k_dim, self.v_dim);
+        let (rows, columns, each) = (self.k_dim, self.v_dim, self.decay.len() / self.tokens);
         for t in 0..self.tokens {
             let (q, k) = (wide(&self.q[t * rows..][..rows]), wide(&self.k[t * rows..][..rows]));
-            s.iter_mut().for_each(|s| *s *= f64::from(self.decay[t]));
+            let decay = &self.decay[t * each..][..each];
+            s.iter_mut().enumerate().for_each(|(i, s)| *s *= f64::from(decay[i / columns % each]));
             for j in 0..columns {
                 let read: f64 = (0..rows).map(|i| s[i * columns + j] * k[i]).sum();
                 let d = f64::from(self.beta[t]) * (f64::from(self.v[t * columns + j]) - read);
@@ -209,9 +213,10 @@ proptest! {
         tokens in 1usize..24,
         width in 1usize..140,
         guesses in 0usize..5,
+        row_decay: bool,
         seed: u64,
     ) {
-        let c = Recurrence::new(k_dim, v_dim, tokens, seed);
+        let c = Recurrence::new([k_dim, v_dim, if row_decay { k_dim } else { 1 }], tokens, seed);
         let (want, state) = c.oracle();
         for k in all() {
             let whole = c.run(k, &[tokens], v_dim, 0);
@@ -250,7 +255,7 @@ proptest! {
 
 #[test]
 fn recurrence_at_the_real_size() {
-    let c = Recurrence::new(128, 128, 70, 3);
+    let c = Recurrence::new([128, 128, 1], 70, 3);
     let (want, state) = c.oracle();
     for k in all() {
         let whole = c.run(k, &[70], 128, 0);

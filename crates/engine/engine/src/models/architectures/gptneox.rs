@@ -1,0 +1,55 @@
+//! GPT-NeoX (Pythia) and Phi-2: LayerNorm and GELU without a gate, attention and feed-forward mostly side by side. StableLM: LayerNorm with SwiGLU.
+
+use octet_compute::backend::{Act, RopePairing};
+
+use crate::Error;
+use crate::models::keys::Keys;
+use crate::models::plan::*;
+
+/// The norm before the feed-forward block of layer `i`, and whether that block is beside attention.
+type Second = fn(&Keys, usize) -> Result<(&'static str, bool), Error>;
+
+/// Side by side on two norms, or one after the other.
+pub fn plan(k: &Keys) -> Result<Plan, Error> {
+    decoder(k, Act::GeluErf, |k, _| Ok(("ffn_norm", k.flag("use_parallel_residual")?.unwrap_or(true))))
+}
+
+/// Side by side on one norm.
+pub fn phi2(k: &Keys) -> Result<Plan, Error> {
+    decoder(k, Act::Gelu, |_, _| Ok(("attn_norm", true)))
+}
+
+/// The largest model has one norm for both, and side by side.
+pub fn stablelm(k: &Keys) -> Result<Plan, Error> {
+    decoder(k, Act::Silu, |k, i| {
+        let two = k.has(&format!("blk.{i}.ffn_norm.weight"));
+        // Stated in files, but the norm decides.
+        k.flag("use_parallel_residual")?;
+        Ok(if two { ("ffn_norm", false) } else { ("attn_norm", true) })
+    })
+}
+
+fn decoder(k: &Keys, act: Act, second: Second) -> Result<Plan, Error> {
+    let (heads, kv_heads, dims) = (k.heads()?, k.kv_heads()?, k.head_dims()?);
+    let mut blocks = Vec::new();
+    for i in 0..k.layers {
+        let norm = |n: &str| k.centred(k.layer_norm(i, n));
+        let attention = Op::Attention(Box::new(k.attention(i, [heads[i], kv_heads[i]], dims)?));
+        let mut glu = k.glu(i, "", k.inner(i)?, act);
+        if act != Act::Silu {
+            glu.gate = None;
+        }
+        let (second, beside) = second(k, i)?;
+        let mut block = Block::new(i, norm("attn_norm"), attention);
+        let next = Block::new(i, norm(second), Op::Glu(glu));
+        if beside {
+            block.branches.extend(next.branches);
+            blocks.push(block);
+        } else {
+            blocks.extend([block, next]);
+        }
+    }
+    let mut plan = k.plan(vec![k.rope(dims[0], RopePairing::Half)?], blocks);
+    plan.head.norm = k.centred(plan.head.norm);
+    Ok(plan)
+}

@@ -1,0 +1,239 @@
+//! Architectures that the zoo lacks, against transformers' numbers for tiny models whose weights follow from the names of their
+//! tensors: `fixtures/architectures.py` made these. And Kimi Linear's checkpoints, of which the zoo has a GGUF file.
+
+use std::collections::BTreeMap;
+
+use octet_testkit::{Golden, max_abs_diff, shared};
+use octet_weights::gguf::{self, Writer};
+use octet_weights::{GgmlType, Metadata, Model, TensorInfo, Value, hf};
+use serde_json::{Map, Value as Json, json};
+
+use crate::common::encoders::{text, values};
+use crate::common::{On, Run, exact_backends, limits, load};
+
+const TOLERANCE: f32 = 1e-4;
+const VOCAB: usize = 64;
+/// Rows of the prompt whose logits are known, each fourth of them.
+const ROWS: [usize; 3] = [0, 19, 39];
+
+fn value(json: &Json) -> Value {
+    match json {
+        Json::Bool(b) => Value::Bool(*b),
+        Json::Array(all) => Value::Ints(all.iter().map(|n| n.as_i64().expect("a number")).collect()),
+        n => n.as_u64().map_or_else(|| Value::F64(n.as_f64().expect("a number")), Value::U64),
+    }
+}
+
+/// The GGUF file of a case.
+pub fn file(case: &Json) -> Model {
+    let mut metadata = Metadata::default();
+    metadata.insert("general.architecture", Value::Str(text(&case["arch"]).into()));
+    for (key, json) in case["keys"].as_object().expect("keys") {
+        metadata.insert(&format!("{}.{key}", text(&case["arch"])), value(json));
+    }
+    let tensors = case["tensors"].as_object().expect("tensors").iter().map(|(name, shape)| TensorInfo {
+        name: name.clone(),
+        ty: GgmlType::F32,
+        shape: shape
+            .as_array()
+            .expect("a shape")
+            .iter()
+            .map(|d| d.as_u64().expect("a size") as usize)
+            .collect(),
+    });
+    let tensors: Vec<_> = tensors.collect();
+    let mut writer = Writer::new(Vec::new(), &metadata, tensors.clone()).expect("a header");
+    for t in &tensors {
+        let base = if t.name.ends_with("norm.weight") { 1.0 } else { 0.0 };
+        let values = values(&t.name, t.shape.iter().product());
+        let bytes: Vec<u8> = values.flat_map(|x| (base + x / 4.0).to_le_bytes()).collect();
+        writer.append(&bytes).expect("its bytes");
+    }
+    gguf::from_bytes(text(&case["name"]), writer.finish().expect("all tensors").into()).expect("a file")
+}
+
+/// The tiny models.
+pub fn cases() -> Vec<Json> {
+    serde_json::from_str(include_str!("../fixtures/architectures.json")).expect("JSON")
+}
+
+/// Compares all decoders on one backend.
+fn check(on: On) {
+    let prompt: Vec<u32> = (0..40).map(|i| (7 * i + 3) % VOCAB as u32).collect();
+    for case in cases().iter().filter(|c| c["logits"].is_array()) {
+        let name = text(&case["name"]);
+        let mut run = Run::new(load(&file(case), on, limits()));
+        let whole = run.feed(&prompt);
+        let got = ROWS.iter().flat_map(|r| whole[r * VOCAB..(r + 1) * VOCAB].iter().step_by(4).copied());
+        let want = case["logits"].as_array().expect("rows").iter();
+        let want =
+            want.flat_map(|row| row.as_array().expect("a row").iter().map(|x| x.as_f64().expect("a number")));
+        let (got, want): (Vec<f32>, Vec<f32>) = (got.collect(), want.map(|x| x as f32).collect());
+        assert_eq!(got.len(), want.len());
+        let worst = max_abs_diff(&got, &want);
+        assert!(worst <= TOLERANCE, "{name} on {on:?} differs by {worst}");
+        for cut in [1, 17] {
+            run.clear();
+            let mut parts = run.feed(&prompt[..cut]);
+            parts.extend(run.feed(&prompt[cut..]));
+            assert!(parts == whole, "{name} on {on:?}: cut at {cut}, other bits");
+        }
+    }
+}
+
+#[test]
+fn agree_with_transformers() {
+    exact_backends().into_iter().for_each(check);
+}
+
+#[test]
+fn agree_with_transformers_on_a_graphics_device() {
+    if let Some(index) = octet_testkit::vulkan_device() {
+        check(On::ExactVulkan(index));
+    }
+}
+
+/// Names in a checkpoint of Kimi Linear, and in a GGUF file, of a layer.
+const KIMI: &[(&str, &str)] = &[
+    ("input_layernorm.weight", "attn_norm.weight"),
+    ("post_attention_layernorm.weight", "ffn_norm.weight"),
+    ("self_attn.q_proj.weight", "attn_q.weight"),
+    ("self_attn.k_proj.weight", "attn_k.weight"),
+    ("self_attn.v_proj.weight", "attn_v.weight"),
+    ("self_attn.o_proj.weight", "attn_output.weight"),
+    ("self_attn.q_conv1d.weight", "ssm_conv1d_q.weight"),
+    ("self_attn.k_conv1d.weight", "ssm_conv1d_k.weight"),
+    ("self_attn.v_conv1d.weight", "ssm_conv1d_v.weight"),
+    ("self_attn.A_log", "ssm_a"),
+    ("self_attn.dt_bias", "ssm_dt.bias"),
+    ("self_attn.f_a_proj.weight", "ssm_f_a.weight"),
+    ("self_attn.f_b_proj.weight", "ssm_f_b.weight"),
+    ("self_attn.g_a_proj.weight", "ssm_g_a.weight"),
+    ("self_attn.g_b_proj.weight", "ssm_g_b.weight"),
+    ("self_attn.b_proj.weight", "ssm_beta.weight"),
+    ("self_attn.o_norm.weight", "ssm_norm.weight"),
+    ("self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight"),
+    ("self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight"),
+    ("mlp.gate_proj.weight", "ffn_gate.weight"),
+    ("mlp.up_proj.weight", "ffn_up.weight"),
+    ("mlp.down_proj.weight", "ffn_down.weight"),
+    ("block_sparse_moe.gate.weight", "ffn_gate_inp.weight"),
+    ("block_sparse_moe.gate.e_score_correction_bias", "exp_probs_b.bias"),
+    ("block_sparse_moe.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight"),
+    ("block_sparse_moe.shared_experts.up_proj.weight", "ffn_up_shexp.weight"),
+    ("block_sparse_moe.shared_experts.down_proj.weight", "ffn_down_shexp.weight"),
+];
+
+type Tensor = (String, Vec<usize>, Vec<f32>);
+
+/// The tensors of a checkpoint with the weights of a GGUF file of Kimi Linear.
+fn kimi_tensors(file: &Model) -> Vec<Tensor> {
+    let read = |name: &str| -> (Vec<usize>, Vec<f32>) {
+        let info = file.info(name).expect(name);
+        (info.shape.clone(), file.tensor(name, &info.shape).expect(name).to_f32())
+    };
+    let mut out: Vec<Tensor> = Vec::new();
+    for (name, gguf) in
+        [("model.embed_tokens", "token_embd"), ("model.norm", "output_norm"), ("lm_head", "output")]
+    {
+        let (shape, values) = read(&format!("{gguf}.weight"));
+        out.push((format!("{name}.weight"), shape, values));
+    }
+    for i in 0..4 {
+        let (ours, theirs) = (|n: &str| format!("blk.{i}.{n}"), |n: &str| format!("model.layers.{i}.{n}"));
+        for (hf, gguf) in KIMI.iter().filter(|(_, gguf)| file.info(&ours(gguf)).is_some()) {
+            let (mut shape, mut values) = read(&ours(gguf));
+            if hf.ends_with("A_log") {
+                values.iter_mut().for_each(|a| *a = (-*a).ln());
+                shape = vec![1, 1, values.len(), 1];
+            } else if hf.ends_with("conv1d.weight") {
+                shape = vec![values.len() / 4, 1, 4];
+            }
+            out.push((theirs(hf), shape, values));
+        }
+        if file.info(&ours("attn_k_b.weight")).is_some() {
+            // Of each head the transposed keys' matrix, then the values'.
+            let ((k, keys), (v, of_values)) =
+                (read(&ours("attn_k_b.weight")), read(&ours("attn_v_b.weight")));
+            let (heads, rank, nope, value) = (k[0], k[1], k[2], v[1]);
+            let mut all = Vec::new();
+            for h in 0..heads {
+                let head = &keys[h * rank * nope..][..rank * nope];
+                all.extend((0..nope * rank).map(|j| head[j % rank * nope + j / rank]));
+                all.extend(&of_values[h * value * rank..][..value * rank]);
+            }
+            out.push((theirs("self_attn.kv_b_proj.weight"), vec![heads * (nope + value), rank], all));
+        }
+        for (w, part) in [("w1", "gate"), ("w3", "up"), ("w2", "down")] {
+            let stack = ours(&format!("ffn_{part}_exps.weight"));
+            if file.info(&stack).is_none() {
+                continue;
+            }
+            let (shape, values) = read(&stack);
+            for (e, one) in values.chunks_exact(shape[1] * shape[2]).enumerate() {
+                let name = theirs(&format!("block_sparse_moe.experts.{e}.{w}.weight"));
+                out.push((name, shape[1..].to_vec(), one.to_vec()));
+            }
+        }
+    }
+    out
+}
+
+fn kimi_config() -> Json {
+    json!({
+        "model_type": "kimi_linear", "vocab_size": 432, "hidden_size": 64, "num_hidden_layers": 4, "intermediate_size": 96,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "kv_lora_rank": 32, "q_lora_rank": null,
+        "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32, "mla_use_nope": true, "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0, "rope_scaling": null, "model_max_length": 1024, "tie_word_embeddings": false,
+        "hidden_act": "silu", "first_k_dense_replace": 1, "moe_layer_freq": 1, "moe_intermediate_size": 16,
+        "num_experts": 6, "num_experts_per_token": 2, "num_shared_experts": 1, "moe_renormalize": true,
+        "moe_router_activation_func": "sigmoid", "num_expert_group": 1, "topk_group": 1, "routed_scaling_factor": 2.446,
+        "use_grouped_topk": true, "num_nextn_predict_layers": 0,
+        "linear_attn_config": {"kda_layers": [1, 2, 3], "full_attn_layers": [4], "head_dim": 16, "num_heads": 4,
+            "short_conv_kernel_size": 4},
+    })
+}
+
+fn kimi_checkpoint(tensors: &[Tensor], config: &Json) -> Result<Model, String> {
+    let (mut header, mut data) = (Map::new(), Vec::new());
+    for (name, shape, values) in tensors {
+        let start = data.len();
+        values.iter().for_each(|x| data.extend(x.to_le_bytes()));
+        let entry = json!({"dtype": "F32", "shape": shape, "data_offsets": [start, data.len()]});
+        header.insert(name.clone(), entry);
+    }
+    let header = Json::Object(header).to_string();
+    let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
+    let files = [("config.json", config.to_string().into_bytes()), ("model.safetensors", file)];
+    let files: BTreeMap<_, _> = files.into_iter().map(|(n, bytes)| (n.to_string(), bytes.into())).collect();
+    hf::from_files("kimi", files).map_err(|e| e.to_string())
+}
+
+#[test]
+fn checkpoints_of_kimi_linear() {
+    let Some(path) = shared("zoo/gguf/kimi_linear.gguf") else { return };
+    let tensors = kimi_tensors(&Model::open(&path).expect("a file"));
+    let file = kimi_checkpoint(&tensors, &kimi_config()).expect("a checkpoint");
+    let golden = Golden::open("zoo/golden/kimi_linear.golden.safetensors").expect("its golden");
+    let ids = golden.ids("p0.ids").expect("a prompt");
+    let want = golden.f32("p0.logits").expect("its logits");
+    let got = Run::new(load(&file, On::Reference, limits())).feed(&ids);
+    let worst = max_abs_diff(&got[..want.len()], &want);
+    assert!(worst <= 3e-4, "differs by {worst}");
+    for (field, value, what) in [
+        ("mla_use_nope", json!(false), "only attention without rotation"),
+        ("moe_router_activation_func", json!("relu"), "expected sigmoid or softmax"),
+        ("linear_attn_config", json!({"kda_layers": [1, 2], "full_attn_layers": [4]}), "what layer 3 is"),
+        ("linear_attn_config", json!({"kda_layers": [0]}), "numbers from 1 to 4"),
+        (
+            "linear_attn_config",
+            json!({"kda_layers": [1, 2, 3], "full_attn_layers": [4], "num_heads": 2}),
+            "is 2; only",
+        ),
+    ] {
+        let mut config = kimi_config();
+        config[field] = value;
+        let e = kimi_checkpoint(&tensors, &config).err().expect("a refusal");
+        assert!(e.contains(what), "{field}: {e}");
+    }
+}
