@@ -170,22 +170,10 @@ impl ToolCall {
     /// The arguments as a JSON object. An empty text is an empty object, as several clients send it. Text that is not a JSON object
     /// becomes the member `arguments`: templates and providers require an object, and the model sees what it wrote.
     pub fn arguments_object(&self) -> Map<String, Value> {
-        arguments_object(&self.arguments).unwrap_or_else(|_| {
+        super::arguments::arguments_object(&self.arguments).unwrap_or_else(|_| {
             let mut out = Map::new();
             out.insert("arguments".into(), self.arguments.as_str().into());
             out
         })
-    }
-}
-
-/// The arguments of a call as an object, or a description of what they are instead.
-pub(crate) fn arguments_object(text: &str) -> Result<Map<String, Value>, String> {
-    if text.trim().is_empty() {
-        return Ok(Map::new());
-    }
-    match serde_json::from_str(text) {
-        Ok(Value::Object(object)) => Ok(object),
-        Ok(other) => Err(format!("no JSON object but {}", crate::json::describe(&other))),
-        Err(e) => Err(format!("no JSON: {e}")),
     }
 }

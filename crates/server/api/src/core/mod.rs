@@ -2,6 +2,7 @@
 //! server runs a [`GenerateRequest`] on its engine; the gateway sends it to a provider.
 
 mod answer;
+mod arguments;
 mod embed;
 mod event;
 mod generic_tools;
@@ -14,13 +15,13 @@ mod sampling;
 mod template;
 
 pub use answer::{Answer, Block, Choice};
+pub(crate) use arguments::RawObject;
 pub use embed::{EmbedRequest, Embeddings, VectorEncoding};
 pub use event::{Applied, Event, FinishReason, RoutedExperts, Timings, TokenLogprob, TopLogprob, Usage};
 pub use generic_tools::WriteJson;
 pub use image::{Image, ImageSource};
 pub(crate) use image::{data_url, standard};
 pub use memory::{MemoryHandle, RequestMemory};
-pub(crate) use message::arguments_object;
 pub use message::{CacheBreakpoint, Message, Part, ReasoningPart, Role, ToolCall};
 pub use model::{Abilities, Loaded, ModelInfo};
 pub use request::{

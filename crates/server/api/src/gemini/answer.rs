@@ -3,12 +3,11 @@
 use std::borrow::Cow;
 
 use serde::Serialize;
-use serde_json::{Map, Value};
 
 use super::proof;
 use super::usage::Counts;
 use crate::core::{
-    Answer, Block, Choice, FinishReason, GenerateRequest, ReasoningPart, TokenLogprob, arguments_object,
+    Answer, Block, Choice, FinishReason, GenerateRequest, RawObject, ReasoningPart, TokenLogprob,
 };
 use crate::openai::finite;
 
@@ -60,7 +59,7 @@ pub(super) struct Part<'a> {
 pub(super) struct Call<'a> {
     id: &'a str,
     name: &'a str,
-    args: Map<String, Value>,
+    args: RawObject,
 }
 
 #[derive(Serialize)]
@@ -97,7 +96,7 @@ impl<'a> Part<'a> {
 
     /// A call. A truncated one, or one with invalid arguments, becomes text: a client could not call it.
     pub fn call(id: &'a str, name: &'a str, arguments: &str) -> Self {
-        match arguments_object(arguments) {
+        match RawObject::read(arguments) {
             Ok(args) => Self { function_call: Some(Call { id, name, args }), ..Self::default() },
             Err(_) => Self::text(format!("{name}({arguments})")),
         }

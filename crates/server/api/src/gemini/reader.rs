@@ -5,11 +5,11 @@
 use std::collections::HashMap;
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::usage::Counts;
 use super::{SIGNED, error};
-use crate::core::{Event, FinishReason, Usage};
+use crate::core::{Event, FinishReason, RawObject, Usage};
 use crate::dialect::broken_off;
 use crate::reader::{Reader, Translate, read};
 use crate::sse::SseDecoder;
@@ -82,7 +82,7 @@ struct Call {
     id: Option<String>,
     name: String,
     #[serde(default)]
-    args: Map<String, Value>,
+    args: RawObject,
 }
 
 #[derive(Deserialize)]
@@ -218,8 +218,7 @@ impl Progress {
             self.calls += 1;
             let id = call.id.filter(|id| !id.is_empty());
             let id = id.unwrap_or_else(|| format!("call_{answer}_{choice}_{index}"));
-            let arguments = Value::from(call.args).to_string();
-            out.extend(Event::tool_call(choice, index, &id, &call.name, &arguments));
+            out.extend(Event::tool_call(choice, index, &id, &call.name, call.args.get()));
         }
     }
 

@@ -1,10 +1,9 @@
 //! The objects of chat and generate answers, whole or as lines of a stream.
 
 use serde::Serialize;
-use serde_json::{Map, Value};
 
 use super::context::History;
-use crate::core::{Answer, Block, Choice, FinishReason, GenerateRequest, Timings, Usage, arguments_object};
+use crate::core::{Answer, Block, Choice, FinishReason, GenerateRequest, RawObject, Timings, Usage};
 use crate::openai::Token;
 use crate::time::rfc3339;
 
@@ -61,7 +60,7 @@ pub(super) struct WireCall {
 struct WireFunction {
     index: u32,
     name: String,
-    arguments: Map<String, Value>,
+    arguments: RawObject,
 }
 
 /// The counts and times (in nanoseconds) of the last line.
@@ -111,7 +110,7 @@ impl<'a> Content<'a> {
 
 /// A call; or its text, if its arguments are not an object (truncated or invalid), so that nothing is lost.
 pub(super) fn call(index: u32, id: &str, name: &str, arguments: &str) -> Result<WireCall, String> {
-    match arguments_object(arguments) {
+    match RawObject::read(arguments) {
         Ok(arguments) => {
             Ok(WireCall { id: id.into(), function: WireFunction { index, name: name.into(), arguments } })
         }

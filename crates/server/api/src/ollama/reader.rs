@@ -3,11 +3,10 @@
 //! Lenient: unknown fields are skipped.
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
 
 use super::error;
 use crate::ApiError;
-use crate::core::{Event, FinishReason, Timings, TokenLogprob, Usage};
+use crate::core::{Event, FinishReason, RawObject, Timings, TokenLogprob, Usage};
 use crate::dialect::broken_off;
 use crate::ndjson::LineDecoder;
 use crate::openai::Token;
@@ -55,7 +54,7 @@ struct Call {
 struct Function {
     name: String,
     #[serde(default)]
-    arguments: Map<String, Value>,
+    arguments: RawObject,
 }
 
 /// Times are in nanoseconds.
@@ -155,8 +154,8 @@ impl Translate for Translator {
                 let index = self.calls;
                 self.calls += 1;
                 let id = nonempty(call.id).unwrap_or_else(|| format!("call_{}_{index}", self.stamp));
-                let arguments = Value::from(call.function.arguments).to_string();
-                out.extend(Event::tool_call(0, index, &id, &call.function.name, &arguments));
+                let Function { name, arguments } = &call.function;
+                out.extend(Event::tool_call(0, index, &id, name, arguments.get()));
             }
         }
         if w.done {

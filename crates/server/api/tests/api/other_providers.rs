@@ -2,6 +2,7 @@
 //! are harmless.
 
 use crate::common::*;
+use octet_api::anthropic;
 use octet_api::core::*;
 use octet_api::gemini::{self, ContentReader};
 use octet_api::ollama::{self, LineReader};
@@ -22,6 +23,26 @@ fn plain(events: Vec<Event>) -> Answer {
     }
     answer.id.clear();
     answer
+}
+
+/// Calls whose arguments are objects in the dialect, not text.
+#[test]
+fn numbers_in_calls_keep_their_digits() {
+    let arguments = r#"{"id":123456789012345678901234567890,"most":1e400,"least":0.1000000000000000055}"#;
+    let all = script(Event::tool_call(0, 0, "call_1", "f", arguments));
+    let (request, answer) = (request(), Answer::from_events(&all));
+    for whole in [
+        anthropic::messages::response(&request, &answer),
+        gemini::response(&request, &answer),
+        ollama::chat::response(&request, &answer),
+    ] {
+        let whole = String::from_utf8(whole).unwrap();
+        assert!(whole.contains(arguments), "{whole}");
+    }
+    let stream = write(ollama::chat::writer(&request), &all);
+    let got = Answer::from_events(&read(LineReader::new(), stream.as_bytes(), 7));
+    let calls: Vec<Block> = got.choices[0].blocks.clone();
+    assert!(matches!(&calls[..], [Block::ToolCall { arguments: a, .. }] if a == arguments), "{calls:?}");
 }
 
 proptest! {

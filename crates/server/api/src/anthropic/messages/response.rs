@@ -1,12 +1,11 @@
 //! Writes a whole answer to a messages request. Called by the server and the gateway.
 
 use serde::Serialize;
-use serde_json::{Map, Value};
 
 use super::usage::WireUsage;
 use super::{stop_name, stop_sequence};
 use crate::anthropic::UNSIGNED;
-use crate::core::{Answer, Block, FinishReason, GenerateRequest, arguments_object};
+use crate::core::{Answer, Block, FinishReason, GenerateRequest, RawObject};
 use crate::dialect::with_prefix;
 
 #[derive(Serialize)]
@@ -28,7 +27,7 @@ enum WireBlock<'a> {
     Thinking { thinking: &'a str, signature: &'a str },
     RedactedThinking { data: &'a str },
     Text { text: std::borrow::Cow<'a, str> },
-    ToolUse { id: &'a str, name: &'a str, input: Map<String, Value> },
+    ToolUse { id: &'a str, name: &'a str, input: RawObject },
 }
 
 /// The response body: the first choice. (For an answer with an `error`, use [`error::body`](crate::anthropic::error::body).)
@@ -57,7 +56,7 @@ fn block(block: &Block, reasoning: bool) -> Option<WireBlock<'_>> {
         Block::Reasoning { .. } | Block::Redacted(_) => None,
         Block::Text(text) if text.is_empty() => None,
         Block::Text(text) => Some(WireBlock::Text { text: text.into() }),
-        Block::ToolCall { id, name, arguments, .. } => Some(match arguments_object(arguments) {
+        Block::ToolCall { id, name, arguments, .. } => Some(match RawObject::read(arguments) {
             Ok(input) => WireBlock::ToolUse { id, name, input },
             // Truncated or invalid arguments: the client cannot call the tool, but the text is not lost.
             Err(_) => WireBlock::Text { text: format!("{name}({arguments})").into() },
