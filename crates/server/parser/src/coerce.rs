@@ -127,6 +127,13 @@ pub fn declares(root: &Value, key: &str) -> bool {
     reader.declared(root, key).is_some()
 }
 
+/// The only parameter that the schema of a tool requires, and that is not among `given`; `None` if there are several.
+pub fn missing<'a>(root: &'a Value, given: &[&str]) -> Option<&'a str> {
+    let required = root.get("required").and_then(Value::as_array)?;
+    let mut missing = required.iter().filter_map(Value::as_str).filter(|key| !given.contains(key));
+    missing.next().filter(|_| missing.next().is_none())
+}
+
 /// Argument `key` of a tool whose parameters have the schema `root`, as JSON text.
 #[cfg(test)]
 fn argument(root: &Value, key: &str, text: &str) -> String {
@@ -192,9 +199,9 @@ pub fn value(root: &Value, schema: Option<&Value>, text: &str) -> String {
         // Lists and mappings in Python's syntax, which some templates write.
         if spelled.starts_with(['[', '{'])
             && let Some(value) = written::python_value(spelled)
-            && types.has(Types::of(&value))
+            && types.has(if spelled.starts_with('[') { Types::ARRAY } else { Types::OBJECT })
         {
-            return value.to_string();
+            return value;
         }
     }
     string(text)

@@ -3,10 +3,9 @@
 
 use std::collections::HashMap;
 
-use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::json::{Progress, Scanner};
+use crate::json::{Progress, Scanner, is_object};
 use crate::tags::{Step, Tag, Tags, Token};
 
 #[derive(Debug)]
@@ -121,7 +120,6 @@ impl Scan {
             text if text.starts_with('"') => serde_json::from_str::<String>(text).ok()?.trim().to_string(),
             text => text.to_string(),
         };
-        let whole: Value = serde_json::from_str(&arguments).ok()?;
-        whole.is_object().then_some((name, arguments))
+        is_object(&arguments).then_some((name, arguments))
     }
 }

@@ -1,5 +1,7 @@
 //! Scans JSON incrementally: finds the end of an object, and detects invalid JSON at once. Used by `hermes`, `native` and `coerce`.
 
+use serde_json::value::RawValue;
+
 /// Maximum nesting; below serde_json's limit, so that a scanned value, and an object around it, can be parsed.
 const DEPTH_MAX: usize = 100;
 
@@ -141,6 +143,32 @@ impl Scanner {
     }
 }
 
+/// Whether a text is a JSON object that is not nested too deep. Numbers may be of any size.
+pub fn is_object(text: &str) -> bool {
+    let mut scanner = Scanner::new();
+    let is_whole = text.trim_end().chars().all(|c| scanner.step(c) != Progress::Bad) && scanner.depth() == 0;
+    is_whole
+        && text.starts_with('{')
+        && serde_json::from_str::<&RawValue>(text).is_ok()
+        && has_paired_surrogates(text)
+}
+
+/// Whether each half of a character in JSON (`\ud83d`) has the other half behind it.
+fn has_paired_surrogates(json: &str) -> bool {
+    let (mut rest, mut is_open) = (json, false);
+    while let Some((before, escape)) = rest.split_once('\\') {
+        let unit = escape.strip_prefix('u').and_then(|hex| u16::from_str_radix(hex.get(..4)?, 16).ok());
+        let closes = matches!(unit, Some(0xDC00..=0xDFFF));
+        if closes != is_open || is_open && !before.is_empty() {
+            return false;
+        }
+        is_open = matches!(unit, Some(0xD800..=0xDBFF));
+        // The character behind the backslash is one byte in valid JSON.
+        rest = escape.get(if unit.is_some() { "uXXXX".len() } else { 1 }..).unwrap_or_default();
+    }
+    !is_open
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -184,6 +212,25 @@ mod tests {
         let deep = format!("{}{}", "[".repeat(100), "]".repeat(100));
         assert_eq!(scan(&deep), (Progress::Done, 200));
         assert!(serde_json::from_str::<Value>(&format!("{{\"a\": {deep}}}")).is_ok());
+    }
+
+    #[test]
+    fn objects_may_have_any_number_and_whole_characters() {
+        for text in ["{}", "{\"a\": 1e999}", r#"{"a": "\ud83d\ude00 \\ud83d \n\ud83d\ude00"}"#] {
+            assert!(is_object(text), "{text}");
+        }
+        for text in [
+            "",
+            "[]",
+            "{} {}",
+            "{\"a\": 01}",
+            r#"{"a": "\ud83d"}"#,
+            r#"{"a": "\ude00"}"#,
+            r#"{"a": "\ud83d \ude00"}"#,
+            r#"{"a": "\ud83d\ud83d\ude00"}"#,
+        ] {
+            assert!(!is_object(text), "{text}");
+        }
     }
 
     fn value() -> impl Strategy<Value = Value> {

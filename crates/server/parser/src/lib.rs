@@ -34,10 +34,14 @@
 //!
 //! Models forget, repeat and misplace tags. A call is read as long as its name and all its arguments are clear:
 //!
-//! - A call's last tag may be missing at the answer's end and where the next call begins, its first one where another shows what it is.
-//!   In the XML syntax any closing tag may be missing. A value never holds the next call.
+//! - Any one tag of a call may be missing, as long as its name and keys are there: the first, if a tag of the syntax follows; the last, at
+//!   the answer's end and where the next call begins. A value without the tag that names it is the only required one that is missing. A
+//!   value never holds the next call.
 //! - Tags may come twice. Closing tags behind a call, and tags and wrappers (`<function_calls>`) right before one, are not text.
 //! - A value that is no string by its schema holds no tags.
+//! - In channels (gpt-oss), a message may begin without its tag: behind a header, text is the message.
+//!
+//! A call that is not clear is text with all its tags.
 //!
 //! Arguments stay as written, but a number is an integer if its schema says so: `5.0` becomes `5`. [`Parser::changes`] says what was
 //! changed.

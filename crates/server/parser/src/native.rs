@@ -3,140 +3,22 @@
 //! White space in the syntax's own text may be missing or added. Tags may be forgotten or repeated, as far as the call is still clear. All decisions are made by character, so splits of the answer do not
 //! matter, and each character is processed once.
 
+mod mend;
+mod plan;
+
 use std::ops::Range;
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use crate::json::{Progress, Scanner};
+use crate::message::Tool;
 use crate::nested::NestedScan;
 use crate::object::{NAME_BYTES_MAX, ObjectScan};
-use crate::syntax::{Arguments, CallSyntax, Keys, Nested, Piece, Tagged, tags};
+use crate::syntax::tags;
 use crate::tagged::TaggedScan;
 use crate::tags::Step;
 use crate::written;
-
-/// The parts of a section of calls, compiled from a syntax once per answer.
-#[derive(Debug)]
-pub struct Plan {
-    trigger: String,
-    at_start: bool,
-    /// The beginning of the section, and a call.
-    first: Vec<Part>,
-    /// The separator and a call; empty if there is one call only.
-    next: Vec<Part>,
-    /// The tag that begins later calls, if the first one begins with another.
-    later: Option<String>,
-    /// The end of the section, without white space.
-    close: String,
-}
-
-#[derive(Debug)]
-enum Part {
-    /// This text, without white space.
-    Text(String),
-    Name,
-    /// An id or a number.
-    Word,
-    Json,
-    Object(Keys),
-    Tagged(Tagged),
-    Nested(Nested),
-    Written {
-        gemma: bool,
-    },
-}
-
-fn bare(text: &str) -> String {
-    text.chars().filter(|c| !c.is_whitespace()).collect()
-}
-
-fn parts(before: &[Piece], syntax: &CallSyntax) -> Vec<Part> {
-    let mut out: Vec<Part> = Vec::new();
-    let mut add = |part: Part| match (out.last_mut(), part) {
-        (_, Part::Text(text)) if text.is_empty() => {}
-        (Some(Part::Text(last)), Part::Text(text)) => last.push_str(&text),
-        (_, part) => out.push(part),
-    };
-    let one = |piece: &Piece| match piece {
-        Piece::Text(text) => Part::Text(bare(text)),
-        Piece::Name => Part::Name,
-        Piece::Id | Piece::Number(_) => Part::Word,
-        Piece::Arguments(Arguments::Json) => Part::Json,
-        Piece::Arguments(Arguments::Tagged(tagged)) => Part::Tagged(tagged.clone()),
-        Piece::Arguments(Arguments::Nested(nested)) => Part::Nested(nested.clone()),
-        Piece::Arguments(Arguments::Python) => Part::Written { gemma: false },
-        Piece::Arguments(Arguments::Gemma) => Part::Written { gemma: true },
-    };
-    before.iter().map(one).for_each(&mut add);
-    match &syntax.object {
-        Some(keys) => {
-            add(Part::Object(keys.clone()));
-            if let Some(Piece::Text(text)) = syntax.call.last() {
-                add(Part::Text(bare(text.rsplit_once('}').map_or("", |(_, behind)| behind))));
-            }
-        }
-        None => syntax.call.iter().map(one).for_each(&mut add),
-    }
-    out
-}
-
-impl Plan {
-    pub fn new(syntax: &CallSyntax) -> Self {
-        let close = syntax.close.iter().filter_map(|p| match p {
-            Piece::Text(text) => Some(bare(text)),
-            _ => None,
-        });
-        let separator = match syntax.separator.as_deref() {
-            Some([Piece::Text(text), ..]) => text.trim(),
-            _ => "",
-        };
-        // With a closing tag before it, it would be the last call's end.
-        let is_later =
-            separator.starts_with('<') && !separator.contains("</") && separator.len() > "<call".len();
-        let is_later =
-            is_later && !separator.starts_with(syntax.trigger()) && opens_with(&syntax.open, separator);
-        Self {
-            later: is_later.then(|| separator.to_string()),
-            trigger: syntax.trigger().into(),
-            at_start: syntax.at_start(),
-            first: parts(&syntax.open, syntax),
-            next: syntax.separator.as_deref().map_or_else(Vec::new, |s| parts(s, syntax)),
-            close: close.collect(),
-        }
-    }
-
-    /// The text that begins a section.
-    pub fn trigger(&self) -> &str {
-        &self.trigger
-    }
-
-    /// The text that begins one whose first tag was forgotten.
-    pub fn later(&self) -> Option<&str> {
-        self.later.as_deref()
-    }
-
-    /// Whether the next call or the section's end begins with this text and character.
-    fn goes_on(&self, came: &str, c: char) -> bool {
-        let begins = |text: &str| text.strip_prefix(came).is_some_and(|rest| rest.starts_with(c));
-        begins(self.later().unwrap_or(&self.trigger)) || begins(&self.close)
-    }
-
-    /// Whether it does so only at the beginning of the answer.
-    pub fn at_start(&self) -> bool {
-        self.at_start
-    }
-}
-
-/// Whether a section's beginning has this tag.
-fn opens_with(open: &[Piece], tag: &str) -> bool {
-    open.iter().any(|p| matches!(p, Piece::Text(text) if text.contains(tag)))
-}
-
-/// The last tag of a text without white space, if it ends with one.
-fn last_tag(text: &str) -> Option<&str> {
-    tags(text).last().filter(|t| text.ends_with(t))
-}
+pub use plan::Plan;
+use plan::{Part, last_tag};
 
 #[derive(Debug)]
 enum At {
@@ -176,6 +58,12 @@ pub struct Scan {
     name: Range<usize>,
     /// The scanner of the complete arguments, and their range.
     given: Option<(At, Range<usize>)>,
+    /// The word before the name.
+    word: Range<usize>,
+    /// The name may have taken in the id beside it.
+    is_joined: bool,
+    /// The beginning of the next tag, if the call ended before it.
+    came: Option<String>,
     /// Text up to here is text if this is not a call.
     opened: usize,
     /// A tag was missing or repeated.
@@ -194,7 +82,10 @@ impl Scan {
             at: At::Text(0),
             from: 0,
             name: 0..0,
+            word: 0..0,
             given: None,
+            is_joined: false,
+            came: None,
             // The trigger may begin again within itself: `>>>` at the second character of `>>>>`.
             opened: trigger.chars().next().map_or(0, char::len_utf8),
             is_mended: later,
@@ -223,7 +114,10 @@ impl Scan {
             part: 0,
             from: 0,
             name: 0..0,
+            word: 0..0,
             given: None,
+            is_joined: false,
+            came: None,
             opened: 0,
             ..self
         })
@@ -247,7 +141,9 @@ impl Scan {
                     _ => "",
                 };
                 let again = self.plan.later().unwrap_or(&self.plan.trigger);
-                At::Tagged(TaggedScan::new(tagged, behind, again))
+                // What ends the answer may follow the section's end.
+                let close = tags(&self.plan.close).next().unwrap_or(&self.plan.close);
+                At::Tagged(TaggedScan::new(tagged, behind, again, close))
             }
             Some(Part::Nested(nested)) => At::Nested(NestedScan::new(nested)),
             Some(Part::Written { gemma }) => At::Written(written::Scan::new(*gemma)),
@@ -286,6 +182,10 @@ impl Scan {
                 At::Text(n) => {
                     let n = *n;
                     match self.text(n, c) {
+                        Progress::Before if self.is_over() => {
+                            let came = self.came.take().unwrap_or_default();
+                            return Step::Done { end: start_of(&held[..begun], &came) };
+                        }
                         Progress::Before => {
                             self.skip_text(begun);
                             continue;
@@ -298,7 +198,10 @@ impl Scan {
                     Progress::Bad => self.begins_twice(None, c),
                     progress => progress,
                 },
-                At::Json(None) if c != '{' => self.begins_twice(None, c),
+                At::Json(None) if c != '{' => match self.begins_twice(None, c) {
+                    Progress::Bad if self.begin_name_again("", c) => Progress::More,
+                    progress => progress,
+                },
                 At::Object(scan) if !scan.has_begun() && c != '{' && !c.is_whitespace() => {
                     self.begins_twice(None, c)
                 }
@@ -317,21 +220,21 @@ impl Scan {
                 // A partial tag belongs to the next part.
                 let came = tag.strip_suffix(c).unwrap_or_default().to_string();
                 let is_whole = self.may_end();
+                if !is_whole && (self.begin_name_again(&came, c) || self.begin_tag_again(&came, c)) {
+                    return Step::More;
+                }
                 self.pass(begun);
-                match self.parts().get(self.part) {
-                    Some(Part::Text(text))
-                        if text.starts_with(&came) && text[came.len()..].starts_with(c) =>
-                    {
-                        self.at = At::Text(came.len());
-                    }
+                match self.behind_arguments(&came, c, is_whole) {
+                    Some(n) => self.at = At::Text(n),
                     // The tag that ends the call was forgotten.
-                    Some(Part::Text(_))
-                        if is_whole && self.part + 1 == self.parts().len() && self.plan.goes_on(&came, c) =>
+                    None if is_whole
+                        && self.part + 1 == self.parts().len()
+                        && self.plan.goes_on(&came, c) =>
                     {
                         self.is_mended = true;
-                        return Step::Done { end: begun - came.len() };
+                        return Step::Done { end: start_of(&held[..begun], &came) };
                     }
-                    _ => return failed,
+                    None => return failed,
                 }
                 continue;
             }
@@ -381,53 +284,10 @@ impl Scan {
         if n == 0 && self.part > 0 && c == '{' && matches!(parts.get(self.part + 1), Some(Part::Json)) {
             return Progress::Before;
         }
-        self.begins_twice(Some(n), c)
-    }
-
-    /// Goes on with the part behind the current one, which is missing.
-    fn skip_text(&mut self, begun: usize) {
-        self.is_mended = true;
-        self.part += 1;
-        self.enter(begun);
-    }
-
-    /// A character that does not fit here, where `n` bytes of a text are matched or another part begins: it may begin the last tag again.
-    fn begins_twice(&mut self, n: Option<usize>, c: char) -> Progress {
-        let text = match (n, self.part.checked_sub(1).and_then(|before| self.parts().get(before))) {
-            (None, Some(Part::Text(text))) => text.as_str(),
-            (None, _) => return Progress::Bad,
-            (Some(n), _) => match self.parts().get(self.part) {
-                Some(Part::Text(text)) => &text[..n],
-                _ => return Progress::Bad,
-            },
-        };
-        // The beginning of the next tag may also be the repeated one's.
-        let end = |tag: &str| tag.as_ptr() as usize - text.as_ptr() as usize + tag.len();
-        let next = tags(text).last().map_or(0, end);
-        let (before, came) = (&text[..next], format!("{}{c}", &text[next..]));
-        match last_tag(before) {
-            Some(tag) if tag.starts_with(&came) && tag.len() > came.len() => {
-                self.at = At::Twice { tag: tag.into(), matched: came.len(), text: n.map(|_| next) };
-                Progress::More
-            }
-            _ => Progress::Bad,
+        match self.begins_twice(Some(n), c) {
+            Progress::Bad => self.skip_tag(n, c),
+            progress => progress,
         }
-    }
-
-    fn twice(&mut self, c: char, end: usize) -> Progress {
-        let At::Twice { tag, matched, text } = &mut self.at else { return Progress::Bad };
-        if !tag[*matched..].starts_with(c) {
-            return Progress::Bad;
-        }
-        *matched += c.len_utf8();
-        if *matched == tag.len() {
-            (self.is_mended, self.opened) = (true, end);
-            match *text {
-                Some(n) => self.at = At::Text(n),
-                None => self.enter(end),
-            }
-        }
-        Progress::More
     }
 
     /// Whether the arguments are complete, and nothing else has begun.
@@ -463,7 +323,7 @@ impl Scan {
             At::Tagged(_) | At::Nested(_) | At::Written(_) | At::Between(_) => true,
             At::Text(_) | At::Twice { .. } | At::Word => self.given.is_some(),
         };
-        (is_tag && self.is_first && !has_arguments).then_some(trigger)
+        (is_tag && self.is_first && !has_arguments && self.name.is_empty()).then_some(trigger)
     }
 
     /// Whether that is a whole tag, and nothing of a call has come.
@@ -474,7 +334,7 @@ impl Scan {
 
     /// Whether a tag was missing or repeated.
     pub fn is_mended(&self) -> bool {
-        self.is_mended
+        self.is_mended || matches!(&self.given, Some((At::Tagged(scan), _)) if scan.is_mended())
     }
 
     /// A character after `held`, in or after a name or an id.
@@ -486,8 +346,10 @@ impl Scan {
         if word.is_empty() {
             return Progress::Bad;
         }
-        if matches!(self.parts().get(self.part), Some(Part::Name)) {
-            self.name = held.len() - word.len()..held.len();
+        let range = held.len() - word.len()..held.len();
+        match self.parts().get(self.part) {
+            Some(Part::Name) => self.name = range,
+            _ => self.word = range,
         }
         Progress::Before
     }
@@ -518,6 +380,14 @@ impl Scan {
             };
             if begins && came.chars().count() == 1 {
                 self.enter(end - c.len_utf8());
+                return None;
+            }
+            // The tag before a name was forgotten.
+            let matched = came.len() - c.len_utf8();
+            let is_behind = matches!(self.plan.next.get(1), Some(Part::Name)) && self.may_come && is_word(c);
+            let is_last = last_tag(next).is_some_and(|tag| matched + tag.len() == next.len());
+            if is_behind && is_last && matched > 0 && next.starts_with(&came[..matched]) {
+                self.skip_text(end - c.len_utf8());
                 return None;
             }
             Step::Text { end: 0 }
@@ -564,25 +434,28 @@ impl Scan {
         }
     }
 
-    /// Name and arguments of a complete call; `schema` returns the parameters of a tool by name.
-    pub fn call<'a>(
-        &self,
-        held: &str,
-        schema: impl Fn(&str) -> Option<&'a Value>,
-    ) -> Option<(String, String)> {
+    /// Name and arguments of a complete call of one of the tools.
+    pub fn call(&self, held: &str, tools: &[Tool]) -> Option<(String, String)> {
         let (at, span) = self.given.as_ref()?;
-        let name = &held[self.name.clone()];
+        if let At::Object(scan) = at {
+            return scan.call(held).filter(|(name, _)| tools.iter().any(|t| t.name == *name));
+        }
+        let (tool, rest) = self.tool(held, tools)?;
         let arguments = match at {
-            At::Object(scan) => return scan.call(held).filter(|(name, _)| schema(name).is_some()),
             At::Json(_) => held[span.clone()].trim().to_string(),
             At::Written(scan) => scan.object(&held[span.clone()])?,
-            At::Tagged(scan) => scan.object(held, schema(name)?)?,
-            At::Nested(scan) => scan.object(held, schema(name)?)?,
-            At::Text(_) | At::Twice { .. } | At::Word | At::Between(_) => return None,
+            At::Tagged(scan) => scan.object(held, &tool.parameters, rest)?,
+            At::Nested(scan) => scan.object(held, &tool.parameters)?,
+            At::Object(_) | At::Text(_) | At::Twice { .. } | At::Word | At::Between(_) => return None,
         };
-        schema(name)?;
-        Some((name.into(), arguments))
+        Some((tool.name.clone(), arguments))
     }
+}
+
+/// Where the white space-free text `came` begins with which `held` ends.
+fn start_of(held: &str, came: &str) -> usize {
+    let mut chars = held.char_indices().rev().filter(|(_, c)| !c.is_whitespace());
+    came.chars().filter_map(|_| chars.next()).last().map_or(held.len(), |(at, _)| at)
 }
 
 /// Characters of names and ids.

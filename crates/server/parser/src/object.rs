@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::json::{Expected, Progress, Scanner};
+use crate::json::{Expected, Progress, Scanner, is_object};
 use crate::syntax::Keys;
 
 /// Maximum name length for streaming arguments: no tool has a longer name.
@@ -128,7 +127,6 @@ impl ObjectScan {
             }
             Some(text) => text.to_string(),
         };
-        let whole: Value = serde_json::from_str(&arguments).ok()?;
-        whole.is_object().then_some((name, arguments))
+        is_object(&arguments).then_some((name, arguments))
     }
 }

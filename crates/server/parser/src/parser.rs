@@ -3,8 +3,10 @@
 //! Decisions are made at characters and tags, never at the end of a piece, so splits do not matter. Work is linear: text that turns
 //! out not to be a call is parsed again, but calls hardly overlap (a call's value is never searched for others).
 
+mod bare;
 mod calls;
 mod channels;
+mod content;
 mod markup;
 
 use std::sync::Arc;
@@ -59,6 +61,8 @@ enum Call {
     Xml(xml::Scan),
     Hermes(hermes::Scan),
     Native(Box<native::Scan>),
+    /// One whose first tag was forgotten.
+    Untagged(bare::Scan),
 }
 
 /// How much of a call's arguments has been emitted.
@@ -100,6 +104,8 @@ pub struct Parser {
     harmony: Option<harmony::Reader>,
     /// The current message is a call's arguments.
     in_harmony_call: bool,
+    /// It has arguments.
+    has_arguments: bool,
 
     zone: Zone,
     /// Only white space so far: `<think>` may follow.
@@ -124,6 +130,12 @@ pub struct Parser {
     held: String,
     call: Option<Call>,
     streamed: Streamed,
+    /// How calls without their first tag begin.
+    heads: bare::Heads,
+    /// Number of bytes before the current call that the model did not write.
+    made_up: usize,
+    /// A call that could not be read was text: so are the tags that close it.
+    is_unread: bool,
     /// The call names no given tool: it is scanned for its end only, and its values are emitted as they come.
     quoted: bool,
     /// Number of characters to come that the prompt has written: the beginning of a header, if the answer does not continue it.
@@ -164,6 +176,9 @@ impl Parser {
             ToolSyntax::None | ToolSyntax::Qwen3Coder | ToolSyntax::Hermes | ToolSyntax::Harmony => None,
         };
         let harmony = (format.tools == ToolSyntax::Harmony).then(harmony::Reader::default);
+        let tools: Arc<[Tool]> = tools.into();
+        let names: Vec<&str> = tools.iter().map(|t| t.name.as_str()).collect();
+        let heads = plan.as_ref().map(|plan| bare::Heads::of(plan, &names)).unwrap_or_default();
         let mut parser = Self {
             marks: Marks::of(&format),
             mark: String::new(),
@@ -173,7 +188,8 @@ impl Parser {
             plan,
             harmony,
             in_harmony_call: false,
-            tools: tools.into(),
+            has_arguments: false,
+            tools,
             options,
             zone: Zone::Content,
             lead: !start.in_reasoning,
@@ -188,6 +204,9 @@ impl Parser {
             held: String::new(),
             call: None,
             streamed: Streamed::Nothing,
+            heads,
+            made_up: 0,
+            is_unread: false,
             quoted: false,
             prompted: 0,
             cut: false,
@@ -263,7 +282,7 @@ impl Parser {
         self.cut = cut;
         if let Some(mut reader) = self.harmony.take() {
             reader.finish(cut, &mut |event| self.message(event));
-            self.end_arguments();
+            self.end_message();
             self.emit_ready(emit);
             return self.changes;
         }
@@ -407,7 +426,7 @@ impl Parser {
         match &self.call {
             Some(Call::Xml(scan)) => return scan.wanted(),
             Some(Call::Hermes(scan)) => return scan.wanted(),
-            Some(Call::Native(_)) => return Tags::NONE,
+            Some(Call::Native(_) | Call::Untagged(_)) => return Tags::NONE,
             None => {}
         }
         let mut tags = Tags::NONE;
@@ -445,6 +464,7 @@ impl Parser {
         }
         match token {
             Token::Char(c) if self.may_begin_bare(c) => self.begin_bare(),
+            Token::Char(c) if self.may_begin_untagged(c) => self.begin_untagged(c),
             Token::Char(c) => self.text(c),
             Token::Tag(Tag::ThinkOpen) => {
                 self.tag_of_reasoning(Tag::ThinkOpen, 0);
@@ -467,115 +487,6 @@ impl Parser {
                 self.enter(Zone::Content);
             }
             Token::Tag(tag) => self.begin_call(tag),
-        }
-    }
-
-    /// A tag that changes the zone, with `newlines` before it that belong to it.
-    fn tag_of_reasoning(&mut self, tag: Tag, newlines: usize) {
-        if self.options.reasoning == ReasoningFormat::None {
-            self.emit_gap();
-            let text = tag_text(&self.format, tag).to_string();
-            text.chars().for_each(|c| self.emit_as(Kind::Raw, c));
-            self.prompted = 0;
-            self.gap.clear();
-            return;
-        }
-        self.prompted = 0;
-        if self.started {
-            let kept = self.gap.len() - newlines.min(self.gap.len());
-            self.gap.truncate(kept);
-            self.emit_gap();
-        }
-        self.gap.clear();
-    }
-
-    fn enter(&mut self, zone: Zone) {
-        let split = self.options.reasoning != ReasoningFormat::None;
-        self.zone = zone;
-        self.lead = false;
-        self.close_due = false;
-        self.started = !split; // tags that stay in the content are content
-        self.skip = match zone {
-            _ if self.format.text.is_some() => 0,
-            Zone::Reasoning => 1,
-            Zone::Content => 2,
-        };
-    }
-
-    /// Number of newlines that templates write between text and a call.
-    fn newlines_before_call(&self) -> usize {
-        match self.format.tools {
-            _ if self.format.text.is_some() => 0,
-            ToolSyntax::Hermes => 1,
-            _ => 2,
-        }
-    }
-
-    /// A character of reasoning or content.
-    fn text(&mut self, c: char) {
-        if !self.mark.is_empty() {
-            if Token::Char(c).is_space() {
-                return self.mark.push(c);
-            }
-            self.mark_is_text();
-        }
-        if self.skip > 0 && c == '\n' {
-            self.skip -= 1;
-            if self.options.reasoning == ReasoningFormat::None {
-                self.emit_as(Kind::Raw, c);
-            }
-            return;
-        }
-        self.skip = 0;
-        let space = Token::Char(c).is_space();
-        if !self.started && space && (self.calls > 0 || self.awaits_tags()) {
-            self.gap.push(c);
-            return;
-        }
-        if self.started && c == '\n' && self.awaits_tags() {
-            // All held characters are newlines.
-            if self.gap.len() < self.newlines_before_call() {
-                self.gap.push(c);
-            } else {
-                self.emit(c);
-            }
-            return;
-        }
-        if !self.started && self.calls > 0 && !self.content {
-            self.gap.clear(); // white space behind calls, and no text before them
-        }
-        self.emit_gap();
-        self.emit(c);
-        if !space {
-            self.started = true;
-            self.lead = false;
-            self.close_due = false;
-        }
-    }
-
-    fn emit_gap(&mut self) {
-        let gap = std::mem::take(&mut self.gap);
-        gap.chars().for_each(|c| self.emit(c));
-    }
-
-    fn emit(&mut self, c: char) {
-        let kind = match (self.zone, self.options.reasoning) {
-            (Zone::Content, _) => Kind::Text,
-            (Zone::Reasoning, ReasoningFormat::None) => Kind::Raw,
-            (Zone::Reasoning, ReasoningFormat::Deepseek | ReasoningFormat::Hidden) => Kind::Reasoning,
-        };
-        self.emit_as(kind, c);
-    }
-
-    fn emit_as(&mut self, kind: Kind, c: char) {
-        if self.prompted > 0 {
-            self.prompted -= 1;
-            return;
-        }
-        self.content |= kind != Kind::Reasoning;
-        match self.ready.last_mut() {
-            Some(Ready::Text(last, text)) if *last == kind => text.push(c),
-            _ => self.ready.push(Ready::Text(kind, c.into())),
         }
     }
 }

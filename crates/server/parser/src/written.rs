@@ -1,6 +1,9 @@
 //! Arguments in Python's or Gemma's syntax: finds their end, and converts them to JSON. Used by `native`.
 
-use serde_json::{Map, Value};
+use std::collections::HashMap;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::json::Progress;
 
@@ -39,15 +42,16 @@ impl Scan {
                     self.last.push(c);
                 }
             }
-            if self.last == QUOTE {
+            if self.last == QUOTE && self.quote.is_none_or(|quote| quote == '<') {
                 self.last.clear();
                 self.quote = if self.quote.is_some() { None } else { Some('<') };
                 return Progress::More;
             }
-            if self.quote.is_some() {
+            if self.quote == Some('<') || self.quote.is_none() && self.last.len() > 1 {
                 return Progress::More;
             }
-        } else if let Some(quote) = self.quote {
+        }
+        if let Some(quote) = self.quote {
             match c {
                 _ if self.escaped => self.escaped = false,
                 '\\' => self.escaped = true,
@@ -65,7 +69,8 @@ impl Scan {
             }
         }
         match c {
-            '\'' | '"' if !self.gemma => self.quote = Some(c),
+            '\'' | '"' => self.quote = Some(c),
+            '`' if self.gemma => self.quote = Some(c),
             '(' | '[' | '{' => self.depth += 1,
             ')' | ']' | '}' if self.depth == 0 => return Progress::Before,
             ')' | ']' | '}' => self.depth -= 1,
@@ -85,7 +90,31 @@ fn object(text: &str, gemma: bool) -> Option<String> {
     let mut reader = Reader { rest: text, gemma };
     let members = reader.members(None, 0)?;
     reader.space();
-    reader.rest.is_empty().then(|| Value::Object(members).to_string())
+    reader.rest.is_empty().then_some(members)
+}
+
+/// The members of an object as JSON. Of those with one key the last counts.
+#[derive(Default)]
+struct Members {
+    all: Vec<(String, String)>,
+    places: HashMap<String, usize>,
+}
+
+impl Members {
+    fn put(&mut self, key: String, value: String) {
+        match self.places.get(&key) {
+            Some(at) => self.all[*at].1 = value,
+            None => {
+                self.places.insert(key.clone(), self.all.len());
+                self.all.push((key, value));
+            }
+        }
+    }
+
+    fn json(&self) -> String {
+        let all = self.all.iter().map(|(key, value)| format!("{}:{value}", Value::from(key.as_str())));
+        format!("{{{}}}", all.collect::<Vec<_>>().join(","))
+    }
 }
 
 struct Reader<'a> {
@@ -109,23 +138,23 @@ impl Reader<'_> {
         }
     }
 
-    /// Keys and values up to `end`, which is consumed, or to the text's end.
-    fn members(&mut self, end: Option<&str>, depth: usize) -> Option<Map<String, Value>> {
-        let mut out = Map::new();
+    /// Keys and values up to `end`, which is consumed, or to the text's end, as a JSON object.
+    fn members(&mut self, end: Option<&str>, depth: usize) -> Option<String> {
+        let mut out = Members::default();
         loop {
             self.space();
             if end.map_or(self.rest.is_empty(), |e| self.accept(e)) {
-                return Some(out);
+                return Some(out.json());
             }
-            if !out.is_empty() && !self.accept(",") {
+            if !out.all.is_empty() && !self.accept(",") {
                 return None;
             }
             if end.map_or(self.rest.is_empty(), |e| self.accept(e)) {
-                return Some(out);
+                return Some(out.json());
             }
             let is_call = end.is_none() && !self.gemma;
             self.space();
-            let key = if self.rest.starts_with(['\'', '"']) || self.rest.starts_with(QUOTE) {
+            let key = if self.is_quoted() {
                 self.text()?
             } else {
                 let sign = if is_call { '=' } else { ':' };
@@ -138,32 +167,33 @@ impl Reader<'_> {
                 return None;
             }
             let value = self.value(depth + 1)?;
-            out.insert(key, value);
+            out.put(key, value);
         }
     }
 
-    fn value(&mut self, depth: usize) -> Option<Value> {
+    /// A value as JSON. Numbers stay as written.
+    fn value(&mut self, depth: usize) -> Option<String> {
         if depth > DEPTH_MAX {
             return None;
         }
         self.space();
-        if self.rest.starts_with(QUOTE) || (!self.gemma && self.rest.starts_with(['\'', '"'])) {
-            return self.text().map(Value::from);
+        if self.is_quoted() {
+            return self.text().map(|text| Value::from(text).to_string());
         }
         if self.accept("{") {
-            return self.members(Some("}"), depth).map(Value::Object);
+            return self.members(Some("}"), depth);
         }
         if self.accept("[") {
             let mut items = Vec::new();
             loop {
                 if self.accept("]") {
-                    return Some(Value::Array(items));
+                    return Some(format!("[{}]", items.join(",")));
                 }
                 if !items.is_empty() && !self.accept(",") {
                     return None;
                 }
                 if self.accept("]") {
-                    return Some(Value::Array(items));
+                    return Some(format!("[{}]", items.join(",")));
                 }
                 items.push(self.value(depth + 1)?);
             }
@@ -171,13 +201,23 @@ impl Reader<'_> {
         let at = self.rest.find([',', ']', '}']).unwrap_or(self.rest.len());
         let word = self.rest[..at].trim();
         let value = match word {
-            "True" | "true" => true.into(),
-            "False" | "false" => false.into(),
-            "None" | "null" => Value::Null,
-            number => serde_json::from_str(number).ok().filter(Value::is_number)?,
+            "True" | "true" => "true",
+            "False" | "false" => "false",
+            "None" | "null" => "null",
+            number if number.starts_with(|c: char| c == '-' || c.is_ascii_digit()) => {
+                serde_json::from_str::<&RawValue>(number).ok()?.get()
+            }
+            _ => return None,
         };
         self.rest = &self.rest[at..];
-        Some(value)
+        Some(value.into())
+    }
+
+    /// Whether a text comes: Gemma has quotation marks of its own, and sometimes writes those of other languages.
+    fn is_quoted(&self) -> bool {
+        self.rest.starts_with(QUOTE)
+            || self.rest.starts_with(['\'', '"'])
+            || self.gemma && self.rest.starts_with('`')
     }
 
     fn text(&mut self) -> Option<String> {
@@ -226,8 +266,8 @@ fn ends_text(rest: &str) -> bool {
     rest.trim_start().chars().next().is_none_or(|c| ENDS.contains(&c))
 }
 
-/// A value in Python's syntax; `None` if invalid.
-pub fn python_value(text: &str) -> Option<Value> {
+/// A value in Python's syntax as JSON; `None` if invalid.
+pub fn python_value(text: &str) -> Option<String> {
     let mut reader = Reader { rest: text, gemma: false };
     let value = reader.value(0)?;
     reader.rest.trim().is_empty().then_some(value)
@@ -247,6 +287,11 @@ mod tests {
             json(r#"{"a":["x","y's",null],"b":{"k":{"l":[]}}}"#)
         );
         assert_eq!(python(""), json("{}"));
+        assert_eq!(
+            python("a=123456789012345678901234567890, b=[1e400, 0.1000000000000000055], a=9007199254740993"),
+            json(r#"{"a":9007199254740993,"b":[1e400,0.1000000000000000055]}"#)
+        );
+        assert_eq!(python("a=01"), None);
         assert_eq!(python("f(x)"), None);
         assert_eq!(python("'positional'"), None);
         assert_eq!(python("a='it's \"so\"', b=['x','y']"), json(r#"{"a":"it's \"so\"","b":["x","y"]}"#));

@@ -161,6 +161,12 @@ impl Scan {
                 self.opened = end;
                 self.mended(At::Name)
             }
+            // A value without the tag before it.
+            (At::Parameters, Token::Char(_)) if !self.bare => {
+                (self.key, self.value_from) = (0..0, from);
+                (self.depth, self.calls) = (0, 0);
+                self.mended(At::Value)
+            }
             (at @ At::Key { .. }, Token::Char(c)) if is_name(c) => at,
             (At::Key { from: key, value_end }, Token::Char('>')) if key < from => {
                 self.end_value(value_end);
@@ -342,7 +348,12 @@ impl Scan {
     pub fn arguments(&self, held: &str, schema: &Value) -> Option<String> {
         let mut members: Vec<(&str, String)> = Vec::new();
         let mut places = HashMap::new();
-        for (key, value) in self.values(held, schema) {
+        let mut values = self.values(held, schema);
+        add_missing(&mut values, schema);
+        if values.iter().any(|(key, _)| key.is_empty()) {
+            return None;
+        }
+        for (key, value) in values {
             let of = coerce::property(schema, schema, key);
             let value = coerce::value_without_tags(schema, of, value, &is_tag)?;
             let place = *places.entry(key).or_insert(members.len());
@@ -357,7 +368,7 @@ impl Scan {
     }
 
     /// Keys and values, without the syntax's newlines. A value is cut where a parameter begins if the end before it was forgotten.
-    fn values<'a>(&self, held: &'a str, schema: &Value) -> Vec<(&'a str, &'a str)> {
+    fn values<'a>(&self, held: &'a str, schema: &'a Value) -> Vec<(&'a str, &'a str)> {
         let mut given: HashSet<&str> = self.parameters.iter().map(|(key, _)| &held[key.clone()]).collect();
         let mut values = Vec::new();
         for (key, range) in &self.parameters {
@@ -372,7 +383,7 @@ impl Scan {
                 let (name, rest) = name_and_rest.split_at(name_end);
                 if rest.starts_with('>') && !given.contains(name) && coerce::declares(schema, name) {
                     given.insert(name);
-                    let before = bare_value(&value[from..=at], false);
+                    let before = bare_value(key, &value[from..=at], false);
                     // A tag without a value is out of place.
                     if !before.is_empty() || coerce::declares(schema, key) {
                         values.push((key, before));
@@ -381,9 +392,31 @@ impl Scan {
                     from = value.len() - rest.len() + ">".len();
                 }
             }
-            values.push((key, own_value(key, bare_value(&value[from..], closed))));
+            values.push((key, own_value(key, bare_value(key, &value[from..], closed))));
         }
         values
+    }
+}
+
+/// The tag before a value was forgotten: the value belongs to the only required parameter that is missing. It follows another value's
+/// closing tag, or the function's name, and then it has no key.
+fn add_missing<'a>(values: &mut Vec<(&'a str, &'a str)>, schema: &'a Value) {
+    let keys: Vec<&str> = values.iter().map(|(key, _)| *key).collect();
+    let Some(missing) = coerce::missing(schema, &keys) else { return };
+    let close = Tag::ParameterClose.text();
+    let mut unnamed = values.iter().enumerate().filter(|(_, (key, _))| key.is_empty());
+    if let Some((at, _)) = unnamed.next() {
+        if unnamed.next().is_none() {
+            values[at].0 = missing;
+        }
+        return;
+    }
+    let mut all =
+        values.iter().enumerate().filter_map(|(at, (_, value))| Some((at, value.split_once(close)?)));
+    let (Some((at, (value, rest))), None) = (all.next(), all.next()) else { return };
+    if rest.starts_with('\n') && !rest.contains(close) {
+        values[at].1 = value.strip_suffix('\n').unwrap_or(value);
+        values.insert(at + 1, (missing, rest.trim_matches('\n')));
     }
 }
 
@@ -400,12 +433,17 @@ fn is_tag(tag: &str) -> bool {
     WHOLE.iter().any(|t| t.text() == tag) || BEGUN.iter().any(|t| tag.starts_with(t.text()))
 }
 
+/// Whether a line is the closing tag of XML for this key.
+fn is_end_of(key: &str, line: &str) -> bool {
+    line.strip_prefix("</").and_then(|l| l.strip_suffix('>')) == Some(key)
+}
+
 /// A value without one newline on either side; an unclosed one also without a last line that was meant to close it.
-fn bare_value(value: &str, closed: bool) -> &str {
+fn bare_value<'a>(key: &str, value: &'a str, closed: bool) -> &'a str {
     let value = value.strip_prefix('\n').unwrap_or(value);
     let value = value.strip_suffix('\n').unwrap_or(value);
     match value.rsplit_once('\n') {
-        Some((value, last)) if !closed && last.starts_with("</parameter") => value,
+        Some((value, last)) if !closed && (last.starts_with("</parameter") || is_end_of(key, last)) => value,
         _ => value,
     }
 }

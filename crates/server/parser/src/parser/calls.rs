@@ -87,6 +87,11 @@ impl Parser {
                 Token::Char(c) => scan.step(c, &self.held),
                 Token::Tag(_) => return, // No token is expected here.
             },
+            Some(Call::Untagged(scan)) => {
+                let Token::Char(c) = token else { return };
+                let found = scan.step(&self.heads, c, &self.held);
+                return self.untagged(found);
+            }
             None => return,
         };
         match step {
@@ -155,6 +160,7 @@ impl Parser {
             self.mark.clear();
             self.changes.add(Change::TagBesideCall);
         }
+        (self.made_up, self.is_unread) = (0, false);
         self.integers = Integers::of(self.tools.iter().position(|t| t.name == name));
         self.ready.push(Ready::Call { index: self.calls, name });
     }
@@ -229,6 +235,7 @@ impl Parser {
                 return self.end_of_call(self.held.len());
             }
             Some(Call::Native(scan)) => (scan.finish(&self.held), false),
+            Some(Call::Untagged(_)) => return self.give_up(self.held.len()),
             None => return,
         };
         match end {
@@ -245,6 +252,7 @@ impl Parser {
             None if self.cut && !self.quoted && !self.held.starts_with('{') => {
                 self.call = None;
                 self.held.clear();
+                self.made_up = 0;
                 self.gap.clear();
                 self.mark.clear();
             }
@@ -264,15 +272,15 @@ impl Parser {
                 tool.and_then(|t| Some((t.name.clone(), scan.arguments(&self.held, &t.parameters)?)))
             }
             Some(Call::Hermes(scan)) => scan.call(&self.held).filter(|(name, _)| self.tool(name).is_some()),
-            Some(Call::Native(scan)) => scan.call(&self.held, |name| self.tool(name).map(|t| &t.parameters)),
-            None => return,
+            Some(Call::Native(scan)) => scan.call(&self.held, &self.tools),
+            Some(Call::Untagged(_)) | None => return,
         };
         let Some((name, arguments)) = call else { return self.give_up(end) };
         let is_mended = match &self.call {
             Some(Call::Xml(scan)) => scan.is_mended(),
             Some(Call::Hermes(scan)) => scan.is_mended(),
             Some(Call::Native(scan)) => scan.is_mended(),
-            None => false,
+            Some(Call::Untagged(_)) | None => false,
         };
         if is_mended {
             self.changes.add(Change::Mended);
@@ -308,9 +316,15 @@ impl Parser {
     }
 
     /// The held text up to byte `end` is text; the rest is parsed again.
-    fn give_up(&mut self, end: usize) {
+    pub(super) fn give_up(&mut self, end: usize) {
+        let is_untagged = match &self.call {
+            Some(Call::Hermes(scan)) => scan.is_bare(),
+            call => matches!(call, Some(Call::Untagged(_))),
+        };
         self.call = None;
         self.mark_is_text();
+        let end = self.without_made_up(end);
+        self.is_unread |= !is_untagged && end > 0;
         let rest = self.held.split_off(end);
         for c in std::mem::take(&mut self.held).chars() {
             self.text(c);

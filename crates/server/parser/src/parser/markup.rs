@@ -60,6 +60,7 @@ impl Marks {
         if let ToolSyntax::Native(syntax) = &format.tools {
             others.extend(syntax.tags().into_iter().filter(|t| *t != syntax.trigger()).map(str::to_string));
         }
+        others.retain(|tag| !closing.contains(tag));
         Self { closing, others }
     }
 }
@@ -133,11 +134,12 @@ impl Parser {
         let (behind, may_wrap) = (self.is_behind_call(), self.may_wrap());
         let one_of =
             |tags: &[String]| tags.iter().fold(Mark::None, |mark, tag| mark.or(|| Mark::of(part, tag)));
-        let closing = if behind || may_wrap { one_of(&self.marks.closing) } else { Mark::None };
+        let may_close = (behind || may_wrap) && !self.is_unread;
+        let closing = if may_close { one_of(&self.marks.closing) } else { Mark::None };
         let mark = closing.or(|| if may_wrap { one_of(&self.marks.others) } else { Mark::None });
         mark.or(|| match wrapper(part) {
             (mark, false) if may_wrap => mark,
-            (mark, true) if behind => mark,
+            (mark, true) if behind && !self.is_unread => mark,
             _ => Mark::None,
         })
     }
@@ -182,7 +184,7 @@ impl Parser {
     /// The beginning of a call that comes twice, or is left over behind a call: it is held as a mark. False if it is text.
     pub(super) fn is_left_over(&mut self, last: Token) -> bool {
         let (Some(Call::Native(scan)), Token::Char(c)) = (&self.call, last) else { return false };
-        let Some(trigger) = scan.unused_trigger() else { return false };
+        let Some(trigger) = scan.unused_trigger().filter(|_| self.made_up == 0) else { return false };
         let length = match trigger.starts_with(c) {
             true => self.held.len() - c.len_utf8(),
             false if self.calls > 0 && !self.started && scan.has_trigger_alone() => trigger.len(),
@@ -200,7 +202,7 @@ impl Parser {
         let length: usize = tags(held).map(str::len).sum();
         let bare = held.chars().filter(|c| !c.is_whitespace());
         let is_alone = length > 0 && length == bare.map(char::len_utf8).sum::<usize>();
-        if self.calls == 0 || self.started || !is_alone {
+        if self.calls == 0 || self.started || !is_alone || self.made_up > 0 {
             return false;
         }
         self.changes.add(Change::TagBesideCall);

@@ -26,9 +26,9 @@ fn work(tools: ToolSyntax, in_reasoning: bool, text: &str) -> f64 {
     parser.steps as f64 / text.chars().count() as f64
 }
 
-/// Names and JSON between tags, objects in a list, an object alone, and names after a mark that text has, too.
-fn native() -> [ToolSyntax; 4] {
-    use crate::syntax::{Arguments, CallSyntax, Keys, Piece};
+/// Names and JSON between tags, objects in a list, an object alone, names after a mark that text has, too, and keys and values in tags.
+fn native() -> [ToolSyntax; 5] {
+    use crate::syntax::{Arguments, CallSyntax, Keys, Piece, Tagged};
     let text = |t: &str| vec![Piece::Text(t.into())];
     let json = || Piece::Arguments(Arguments::Json);
     let keys = || Keys { name: "name".into(), arguments: "arguments".into() };
@@ -62,7 +62,17 @@ fn native() -> [ToolSyntax; 4] {
         close: Vec::new(),
         object: None,
     };
-    [named, list, alone, marked].map(ToolSyntax::from)
+    let tags =
+        Tagged { open: "<k>".into(), text: "</k><v>".into(), others: Vec::new(), close: "</v>".into() };
+    let arguments = Piece::Arguments(Arguments::Tagged(tags));
+    let tagged = CallSyntax {
+        open: text("<tool_call>"),
+        call: vec![Piece::Name, arguments, Piece::Text("</tool_call>".into())],
+        separator: Some(text("<tool_call>")),
+        close: text("</section>"),
+        object: None,
+    };
+    [named, list, alone, marked, tagged].map(ToolSyntax::from)
 }
 
 #[test]
@@ -108,6 +118,20 @@ fn work_is_linear() {
         ">>>f\n{}",
         ">>>f\n{}>>>all",
         ">>>g\n{\"",
+        // Without a tag.
+        "\nf>{\"a\": ",
+        "\nf></tool_call>",
+        "\n[{\"name\": \"f\"}",
+        "\n[{\"name\": \"f\"}]</tool_call>",
+        "\nf<k>",
+        "\nf<k>a</k>b</v>",
+        "\nf<k>a</k><v>b</v></tool_call>",
+        "<tool_call>f<k>a</k><v>b</tool_call>",
+        "<tool_call>f<k>a</k><v></tool_call></section>",
+        "<tool_call>fa</k><v>b</v>a</k>",
+        "<tool_call>\n<function=f>\na",
+        "<|channel|>final a ",
+        "<|channel|>",
         "\n",
         " ",
     ] {

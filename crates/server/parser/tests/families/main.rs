@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use octet_parser::{
-    Derived, Format, History, Ids, Message, Options, Parser, Start, TextBesideCalls, Tool, ToolSyntax,
-    ToolsVariable, derive,
+    Changes, Derived, Format, History, Ids, Message, Options, Parser, Start, TextBesideCalls, Tool,
+    ToolSyntax, ToolsVariable, derive,
 };
 use renderer::Renderer;
 use serde_json::{Map, Value, json};
@@ -57,7 +57,7 @@ fn functions(tools: &[Value]) -> String {
 fn tools() -> Vec<Tool> {
     let tool = |name: &str, properties: Value| Tool {
         name: name.into(),
-        parameters: json!({"type": "object", "properties": properties}),
+        parameters: json!({"type": "object", "required": Value::from_iter(properties.as_object().unwrap().keys().cloned()), "properties": properties}),
     };
     vec![
         tool(
@@ -84,11 +84,16 @@ fn calls() -> [(&'static str, Value); 2] {
 }
 
 fn parse(format: &Format, start: Start, pieces: &[&str]) -> Message {
+    parse_changed(format, start, pieces).0
+}
+
+/// The message, and what was changed of it.
+fn parse_changed(format: &Format, start: Start, pieces: &[&str]) -> (Message, Changes) {
     let mut message = Message::default();
     let mut parser = Parser::new(format.clone(), start, tools(), Options::default());
     pieces.iter().for_each(|piece| parser.push(piece, &mut |delta| message.add(delta)));
-    parser.finish(&mut |delta| message.add(delta));
-    message
+    let changes = parser.finish_scoped(false, &mut |delta, _| message.add(delta));
+    (message, changes)
 }
 
 /// A call of a message, with an id as the template takes it.
@@ -307,7 +312,7 @@ fn calls_of_real_templates_parse_to_themselves() {
                     }
                     let want: Vec<(String, Value)> =
                         calls()[..n].iter().map(|(f, a)| (f.to_string(), a.clone())).collect();
-                    let read = |text: &str| parse(&format, start, &[text]);
+                    let read = |pieces: &[&str]| parse_changed(&format, start, pieces);
                     changed.check((&name, format.text.is_some()), &text, &want, &read);
                 }
                 None => bad.push(format!("{name}, {n}: is not rendered")),

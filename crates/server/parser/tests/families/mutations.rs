@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use octet_parser::{Message, tags};
+use octet_parser::{Changes, Message, tags};
 use serde_json::Value;
 
 /// What was tried, and what failed.
@@ -11,18 +11,37 @@ pub struct Mutations {
     /// Renderings by family and kind of change: all, and those of which every call was read.
     tried: BTreeMap<(String, &'static str), (usize, usize)>,
     bad: Vec<String>,
+    /// Renderings by family with a tag missing or twice, but no name or key: all, and those that were not read.
+    unread: BTreeMap<String, (usize, usize)>,
 }
+
+/// Values of the calls, of which none may be lost.
+const VALUES: [&str; 2] = ["Zürich", "b c"];
+/// Names and keys of the calls.
+const NAMES: [&str; 6] = ["get_weather", "find", "city", "days", "paths", "deep"];
 
 /// Maximum number of renderings with a tag that moved: some have thousands.
 const MOVED_MAX: usize = 60;
 
+/// The tags of a rendering: those of the syntax, and others in angle brackets. The values of the calls have `<b>`.
+fn all_tags(text: &str) -> Vec<(usize, &str)> {
+    let mut all: Vec<(usize, &str)> =
+        tags(text).map(|tag| (tag.as_ptr() as usize - text.as_ptr() as usize, tag)).collect();
+    for (at, _) in text.match_indices('<') {
+        let end = text[at + 1..].find(['<', '>', '[', ']', '\n']).map(|end| at + 1 + end);
+        if let Some(end) = end.filter(|end| text[*end..].starts_with('>')) {
+            all.push((at, &text[at..=end]));
+        }
+    }
+    all.retain(|(_, tag)| *tag != "<b>");
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
 /// Renderings with one tag changed, and how.
 fn mutants(text: &str) -> Vec<(&'static str, String)> {
-    // The values of the calls have `<b>`.
-    let all: Vec<(usize, &str)> = tags(text)
-        .map(|tag| (tag.as_ptr() as usize - text.as_ptr() as usize, tag))
-        .filter(|(_, tag)| *tag != "<b>")
-        .collect();
+    let all = all_tags(text);
     let (mut out, mut all_moved) = (Vec::new(), Vec::new());
     for &(at, tag) in &all {
         let (before, behind) = (&text[..at], &text[at + tag.len()..]);
@@ -70,6 +89,28 @@ fn bare(text: &str) -> String {
     bare.trim().to_string()
 }
 
+/// Whether the same is read of a rendering in pieces.
+fn cuts_do_not_matter(
+    text: &str,
+    whole: &Message,
+    read: &dyn Fn(&[&str]) -> (Message, Changes),
+) -> Result<(), String> {
+    for size in [1, 7] {
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (piece, behind) = rest.split_at(rest.ceil_char_boundary(size.min(rest.len())));
+            pieces.push(piece);
+            rest = behind;
+        }
+        let (message, _) = read(&pieces);
+        if message != *whole {
+            return Err(format!("in pieces of {size}: {message:?}"));
+        }
+    }
+    Ok(())
+}
+
 impl Mutations {
     /// Checks all mutants of a rendering of the calls `want`.
     pub fn check(
@@ -77,15 +118,18 @@ impl Mutations {
         (family, has_header): (&str, bool),
         text: &str,
         want: &[(String, Value)],
-        read: &dyn Fn(&str) -> Message,
+        read: &dyn Fn(&[&str]) -> (Message, Changes),
     ) {
         // Without the token that ends the answer.
-        let content = read(text).content;
+        let content = read(&[text]).0.content;
         let text = text.trim_end().strip_suffix(content.trim()).unwrap_or(text);
         let text = text.trim_end().strip_suffix("[e~[").unwrap_or(text); // MiniMax' end
-        let content = read(text).content;
+        let content = read(&[text]).0.content;
         for (kind, mutant) in mutants(text) {
-            let message = read(&mutant);
+            let (message, _) = read(&[&mutant]);
+            if let Err(why) = cuts_do_not_matter(&mutant, &message, read) {
+                self.bad.push(format!("{family} {kind}: {mutant:?}\n   {why}"));
+            }
             let mut left = want.to_vec();
             let mut made_up = Vec::new();
             for call in &message.tool_calls {
@@ -102,14 +146,46 @@ impl Mutations {
             let (tried, whole) = self.tried.entry((family.into(), kind)).or_default();
             *tried += 1;
             *whole += usize::from(left.is_empty());
+            let mut bad = |why: String| self.bad.push(format!("{family} {kind}: {mutant:?}\n   {why}"));
             if !made_up.is_empty() {
-                self.bad.push(format!("{family} {kind}: {mutant:?}\n   made up {made_up:?}"));
-            } else if left.is_empty()
-                && !has_header
-                && kind != "moved"
-                && message.content.trim() != content.trim()
-            {
-                self.bad.push(format!("{family} {kind}: {mutant:?}\n   content {:?}", message.content));
+                bad(format!("made up {made_up:?}"));
+                continue;
+            }
+            let arguments = message.tool_calls.iter().map(|c| c.arguments.as_str());
+            let all: String = arguments.chain([message.content.as_str(), &message.reasoning]).collect();
+            for value in VALUES.iter().filter(|value| mutant.contains(*value) && !all.contains(*value)) {
+                bad(format!("lost {value}: {message:?}"));
+            }
+            if has_header || kind == "moved" {
+                continue;
+            }
+            let said = message.content.trim();
+            match (left.len(), message.tool_calls.len()) {
+                (0, _) if said != content.trim() => bad(format!("content {said:?}")),
+                (0, _) => {}
+                // A call that cannot be read is text as a whole.
+                (_, 0) if said != mutant.trim() => bad(format!("half a call: {said:?}")),
+                (_, 0) => {}
+                _ => {
+                    let rest = mutant.replacen(said, "", 1);
+                    let (again, changes) = read(&[&rest]);
+                    let left_out = changes.messages().any(|m| m.contains("next to a tool call"));
+                    if !mutant.contains(said) || left_out || again.content.trim() != content.trim() {
+                        bad(format!("half a call: {said:?}, and of the rest {:?}", again.content));
+                    }
+                }
+            }
+            let is_clear = all_tags(text).iter().all(|(_, tag)| {
+                let named = NAMES.iter().any(|name| tag.contains(name));
+                !named || mutant.matches(tag).count() >= text.matches(tag).count()
+            });
+            // Where a quotation mark is missing, no text is clear.
+            let is_quoted = mutant.matches("<|\"|>").count() == text.matches("<|\"|>").count();
+            // Without any tag an object may be the answer.
+            if is_clear && is_quoted && !all_tags(&mutant).is_empty() {
+                let (clear, unread) = self.unread.entry(family.into()).or_default();
+                *clear += 1;
+                *unread += usize::from(!left.is_empty());
             }
         }
     }
@@ -118,8 +194,13 @@ impl Mutations {
         for ((family, kind), (tried, whole)) in &self.tried {
             println!("{family}, {kind}: {whole} of {tried} are read");
         }
+        println!("clear, and not read: {:?}", self.unread);
         println!("{} bad", self.bad.len());
         assert!(self.tried.len() > 8, "renderings have tags");
         assert!(self.bad.is_empty(), "{}", self.bad.join("\n"));
+        // MiniMax M3's values are between tags of any name.
+        let most = self.unread.iter().filter(|(family, _)| !family.starts_with("MiniMax-M3"));
+        let lost: Vec<_> = most.filter(|(_, (clear, unread))| unread * 4 > *clear).collect();
+        assert!(lost.is_empty(), "calls that are clear are not read: {lost:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! The tests of the parser of answers, in one program: each test program is linked separately.
 
 mod answers;
+mod channels;
 mod headers;
 mod nested;
 mod reports;
