@@ -10,7 +10,7 @@ use octet_engine::Error;
 use octet_engine::engine::speculation::{Mode, Options as Speculation};
 use octet_engine::engine::{self, Engine, Request};
 use octet_engine::report::Report;
-use octet_synth::{Mix, tiny};
+use octet_synth::{Mix, skewed, tiny, tiny_shape};
 use octet_weights::gguf::Writer;
 use octet_weights::{Model, Value};
 
@@ -283,6 +283,33 @@ fn damaged_packed_experts_change_no_answer() {
     let mut engine = open(&model, &with());
     writable(&file).write_all_at(&[0; 9000], bytes / 2).expect("written to");
     assert_eq!(answer(&mut engine, anew()).0, want);
+}
+
+/// What `octet synth --expert-skew` makes.
+#[test]
+fn experts_are_unequal_if_rows_of_routers_are_scaled() {
+    let shape = tiny_shape("qwen3moe").expect("a shape");
+    let [even, uneven] = [0.0, 0.5].map(|skew| skewed(&shape, Mix::Q4KM, Some(8), 7, skew).expect("a model"));
+    let mut logs = Vec::new();
+    for t in even.tensors() {
+        let [a, b] = [&even, &uneven].map(|m| m.tensor(&t.name, &t.shape).expect("a tensor").to_f32());
+        if !t.name.ends_with("ffn_gate_inp.weight") {
+            assert!(a == b, "{}", t.name);
+            continue;
+        }
+        let cols = *t.shape.last().expect("columns");
+        for (a, b) in a.chunks(cols).zip(b.chunks(cols)) {
+            let factor = b[0] / a[0];
+            let is_scaled = |(a, b): (&f32, &f32)| (b - a * factor).abs() <= 1e-3 * b.abs() + 1e-6;
+            assert!(a.iter().zip(b).all(is_scaled), "{}", t.name);
+            logs.push(factor.ln());
+        }
+    }
+    // Logarithms of the factors are normally distributed around 0, with the deviation that was asked for.
+    let n = logs.len() as f32;
+    let mean = logs.iter().sum::<f32>() / n;
+    let deviation = (logs.iter().map(|l| (l - mean).powi(2)).sum::<f32>() / n).sqrt();
+    assert!(n >= 64.0 && mean.abs() < 0.2 && (0.35..0.65).contains(&deviation), "{mean} {deviation} of {n}");
 }
 
 #[test]
