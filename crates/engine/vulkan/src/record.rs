@@ -8,7 +8,7 @@ use ash::vk;
 use octet_compute::Error;
 
 use crate::device::{Device, Queue};
-use crate::faults::Faults;
+use crate::faults::{Faults, TIME_MAX_S, failed};
 use crate::kernel::{BUFFERS_MAX, Kernel};
 use crate::memory::Buffer;
 use crate::pipeline::{PUSH_BYTES, PipelineKey, Pipelines};
@@ -17,8 +17,6 @@ use crate::traffic::Traffic;
 
 /// Descriptor sets of a pool; each dispatch takes one.
 const SETS_PER_POOL: u32 = 256;
-/// Maximum seconds of a submission. They are counted one by one: if the process is suspended for a while, the device does not count as lost.
-const TIME_MAX_S: u32 = 60;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// The recorded commands of a step, which can be submitted any number of times, and everything that they use.
@@ -110,21 +108,6 @@ impl Drop for Recorder {
             self.device.raw.destroy_semaphore(self.ended, None);
         }
     }
-}
-
-fn failed(what: &str, e: vk::Result) -> Error {
-    Error(match e {
-        vk::Result::ERROR_DEVICE_LOST => {
-            format!("the graphics device was lost while {what}: its driver reset it, or it was removed")
-        }
-        vk::Result::TIMEOUT => {
-            format!("the graphics device did not finish within {TIME_MAX_S} seconds while {what}")
-        }
-        vk::Result::ERROR_OUT_OF_DEVICE_MEMORY | vk::Result::ERROR_OUT_OF_HOST_MEMORY => format!(
-            "the graphics device ran out of memory while {what}: close other programs that use it, or set a smaller --gpu-memory or --ctx-size"
-        ),
-        e => format!("the graphics device failed while {what}: {e}"),
-    })
 }
 
 impl Recorder {

@@ -9,6 +9,7 @@ use octet_compute::batch::Batch;
 use octet_compute::inspect::StageTime;
 
 use crate::device::Device;
+use crate::faults::failed;
 use crate::traffic::Traffic;
 
 /// Timestamps of a recording. Stages beyond are not measured.
@@ -42,7 +43,8 @@ impl Timer {
         let info =
             vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP).query_count(TIMES_MAX);
         // SAFETY: the device is alive; the pool is destroyed by `drop`.
-        let pool = unsafe { device.raw.create_query_pool(&info, None) }.map_err(failed)?;
+        let pool =
+            unsafe { device.raw.create_query_pool(&info, None) }.map_err(|e| failed("measuring", e))?;
         Ok(Some(Self {
             device,
             pool,
@@ -108,7 +110,8 @@ impl Timer {
         let mut at = vec![0u64; self.written as usize];
         let flags = vk::QueryResultFlags::TYPE_64 | vk::QueryResultFlags::WAIT;
         // SAFETY: the commands that write these queries have ended.
-        unsafe { self.device.raw.get_query_pool_results(self.pool, 0, &mut at, flags) }.map_err(failed)?;
+        unsafe { self.device.raw.get_query_pool_results(self.pool, 0, &mut at, flags) }
+            .map_err(|e| failed("measuring", e))?;
         let mask = u64::MAX >> (64 - self.device.timestamp_bits.min(64));
         for (mut stage, times) in self.open.drain(..).zip(at.windows(2)) {
             let ticks = times[1].wrapping_sub(times[0]) & mask;
@@ -124,8 +127,4 @@ impl Drop for Timer {
         // SAFETY: whoever drops it has waited for the end of what it measured.
         unsafe { self.device.raw.destroy_query_pool(self.pool, None) };
     }
-}
-
-fn failed(e: vk::Result) -> Error {
-    Error(format!("the graphics device does not measure times: {e}"))
 }
