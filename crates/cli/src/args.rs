@@ -1,4 +1,4 @@
-//! Flags shared by several commands: the model, its loading, the processor. Used by the commands.
+//! Flags shared by several commands: the model, its loading, the processor.
 //!
 //! Each has an environment variable, see `commands`.
 

@@ -1,4 +1,4 @@
-//! The inputs of a prompt: chat template, variables, system message. Used by `run` and `template`.
+//! The inputs of a prompt: chat template, variables, system message.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

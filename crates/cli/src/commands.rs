@@ -1,4 +1,4 @@
-//! The command line: all commands, and its parsing. Called by `main`.
+//! The command line: all commands, and its parsing.
 //!
 //! Shared flags (for loading and sampling) can be set in the environment: `--ctx-size` is `OCTET_CTX_SIZE`. A flag overrides its
 //! variable. Flags of a single command have no variables: `--output` may mean something else in another command.

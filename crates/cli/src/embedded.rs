@@ -1,4 +1,4 @@
-//! The built-in model `models/fox`, the default model. Called by `model`, `config` and `library`.
+//! The built-in model `models/fox`, the default model.
 
 use bytes::Bytes;
 use octet_weights::{Error, Model, gguf};

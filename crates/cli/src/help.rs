@@ -1,4 +1,4 @@
-//! Examples and explanations behind a command's help, fitted to the terminal. Called by `commands` and `run::commands`.
+//! Examples and explanations behind a command's help, fitted to the terminal.
 
 use std::fmt::Write;
 

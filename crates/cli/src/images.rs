@@ -1,4 +1,4 @@
-//! Images for models: the flags, the tower beside a model's file, and image files. Used by `run`, `serve` and `show`.
+//! Images for models: the flags, the tower beside a model's file, and image files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

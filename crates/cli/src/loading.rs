@@ -1,4 +1,4 @@
-//! Loads an opened model, if it fits into memory. Called by the commands that generate or score.
+//! Loads an opened model, if it fits into memory.
 
 use std::io::IsTerminal;
 

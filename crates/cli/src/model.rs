@@ -1,4 +1,4 @@
-//! Opens a model by name, downloading it if necessary. Called by every command that takes a model.
+//! Opens a model by name, downloading it if necessary.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Parses numbers of flags; errors say what is expected. Used by all commands.
+//! Parses numbers of flags; errors say what is expected.
 
 /// Maximum count: far above any machine's resources, and low enough that sums cannot overflow.
 const COUNT_MAX: usize = 1 << 28;

@@ -1,4 +1,4 @@
-//! Packed weights that are kept for the next start: where they are, and of which models. Used by `args` and `library`.
+//! Packed weights that are kept for the next start: where they are, and of which models.
 
 use std::path::{Path, PathBuf};
 

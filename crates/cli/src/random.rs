@@ -1,4 +1,4 @@
-//! Random numbers. Used by commands that make prompts and keys.
+//! Random numbers.
 
 use std::hash::{BuildHasher, RandomState};
 

@@ -1,4 +1,4 @@
-//! The flags of speculative decoding: Octet's, and those of llama-server and vLLM. Used by every command that generates.
+//! The flags of speculative decoding: Octet's, and those of llama-server and vLLM.
 
 use std::str::FromStr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Notes and errors on standard error. Used by every file of this crate.
+//! Notes and errors on standard error.
 
 /// Like `eprintln!`, for a standard error that may be closed or full: the message is lost, and the exit code reports the result.
 /// `eprintln!` would panic, so that a finished answer would look like a failure.

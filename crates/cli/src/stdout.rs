@@ -1,4 +1,4 @@
-//! Writes texts to standard output. Used by commands with short output.
+//! Writes texts to standard output.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! Wraps lines at words, where a terminal would split them. Used by `stderr` and `run`.
+//! Wraps lines at words, where a terminal would split them.
 
 use unicode_width::UnicodeWidthChar;
 

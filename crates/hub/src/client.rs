@@ -1,4 +1,4 @@
-//! One request over HTTP/1.1, directly or through a proxy, with time limits. Used by `http`.
+//! One request over HTTP/1.1, directly or through a proxy, with time limits.
 //!
 //! The client is hyper-util's, as in the router; its own thread drives it while the calling thread waits.
 

@@ -1,4 +1,4 @@
-//! Downloads a range of an address into a file: with resumption, hashing and retries. Used by all three kinds of source.
+//! Downloads a range of an address into a file: with resumption, hashing and retries.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};

@@ -1,4 +1,4 @@
-//! One HTTP request with redirects, credentials and readable errors. Used by all other files of this crate.
+//! One HTTP request with redirects, credentials and readable errors.
 //!
 //! Redirects are followed here instead of in the HTTP library: a token must never reach another host, and Hugging Face sends a file's hash
 //! in the redirect, not in the final answer.

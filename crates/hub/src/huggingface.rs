@@ -1,4 +1,4 @@
-//! Models on the Hugging Face hub (or a mirror): listing a repository, downloading. Used by `hub.rs`.
+//! Models on the Hugging Face hub (or a mirror): listing a repository, downloading.
 
 use std::path::PathBuf;
 

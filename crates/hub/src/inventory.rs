@@ -1,4 +1,4 @@
-//! The contents of the cache: finding a model, listing all, removing one. Used by `hub.rs`; uses no network.
+//! The contents of the cache: finding a model, listing all, removing one. Uses no network.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::ErrorKind;

@@ -1,5 +1,4 @@
-//! Models that other programs keep on this machine: Ollama's and LM Studio's folders. They are read in place and never written. Used by
-//! `octet list`, and for names such as `ollama:qwen3:8b`.
+//! Models that other programs keep on this machine: Ollama's and LM Studio's folders. They are read in place and never written.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;

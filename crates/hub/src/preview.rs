@@ -1,4 +1,4 @@
-//! The header of a GGUF file that is not on this machine: its metadata and its list of tensors, by range requests. Used by `octet show`.
+//! The header of a GGUF file that is not on this machine: its metadata and its list of tensors, by range requests.
 //!
 //! The header is written to a temporary file as long as the real one, whose rest is a hole: readers of model files see sizes and types, and
 //! take no room on the disk.

@@ -1,4 +1,4 @@
-//! Parses the names of models that users type. Used by every command that names a model.
+//! Parses the names of models that users type.
 
 use std::fmt;
 use std::path::PathBuf;

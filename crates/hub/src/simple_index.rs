@@ -1,4 +1,4 @@
-//! Parses a project's page on a Python index (PEP 503 HTML and PEP 691 JSON). Used by `wheel.rs`.
+//! Parses a project's page on a Python index (PEP 503 HTML and PEP 691 JSON).
 
 use url::Url;
 

@@ -1,4 +1,4 @@
-//! The files of a snapshot in the cache, and the removal of older ones. Used by `inventory` and `web`.
+//! The files of a snapshot in the cache, and the removal of older ones.
 
 use std::path::{Path, PathBuf};
 

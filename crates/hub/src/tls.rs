@@ -1,4 +1,4 @@
-//! TLS certificates of connections. Used by `http`.
+//! TLS certificates of connections.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Parses values of settings like the programs that own them. Used by `config` and `pip`.
+//! Parses values of settings like the programs that own them.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! GGUF files at any URL. Used by `hub.rs`.
+//! GGUF files at any URL.
 
 use std::path::{Path, PathBuf};
 

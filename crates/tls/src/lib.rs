@@ -1,5 +1,4 @@
-//! TLS of connections to other servers: downloads, providers, databases, tools. Used by all clients, so that they have one library for
-//! cryptography and trust the same certificates.
+//! TLS of connections to other servers: downloads, providers, databases, tools.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! `octet bench --speculative` and `-f`: measures answers with and without guesses, alternately, on the same loaded model. Called by
-//! `bench`.
+//! `octet bench --speculative` and `-f`: measures answers with and without guesses, alternately, on the same loaded model.
 
 use std::io::Write;
 use std::ops::ControlFlow;

@@ -1,4 +1,4 @@
-//! Reads a text with a model, and compares its predictions with a base's. Called by `compare`.
+//! Reads a text with a model, and compares its predictions with a base's.
 
 use std::time::Instant;
 

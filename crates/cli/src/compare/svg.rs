@@ -1,4 +1,4 @@
-//! Divergence against bytes read a token, and against tokens a second, as SVG. Used by `octet compare --svg`.
+//! Divergence against bytes read a token, and against tokens a second, as SVG.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! A client of OpenAI-compatible servers, and flags for them. Used by `bench` and `eval`.
+//! A client of OpenAI-compatible servers, and flags for them.
 
 pub mod client;
 pub mod stream;

@@ -1,4 +1,4 @@
-//! Reads a streamed answer and records when its chunks arrive, and what it says. Used by `client`.
+//! Reads a streamed answer and records when its chunks arrive, and what it says.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Judges answers, but for code (`code`). Used by `eval`.
+//! Judges answers, but for code (`code`).
 
 use serde_json::{Map, Value};
 

@@ -1,4 +1,4 @@
-//! Runs the code of an answer against tests, in a process that can do little else (`confine`). Used by `eval`.
+//! Runs the code of an answer against tests, in a process that can do little else (`confine`).
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Long texts with one sentence that counts, at a given depth. Used by `suite`.
+//! Long texts with one sentence that counts, at a given depth.
 
 use anyhow::ensure;
 use serde::Deserialize;

@@ -1,4 +1,4 @@
-//! What texts are read as: answers, blocks of code, numbers, patterns and schemas. Used by `suite`, `check` and `code`.
+//! What texts are read as: answers, blocks of code, numbers, patterns and schemas.
 
 use anyhow::Context;
 use regex::{Regex, RegexBuilder};

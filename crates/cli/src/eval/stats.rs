@@ -1,4 +1,4 @@
-//! Rates with intervals. Used by `report`.
+//! Rates with intervals.
 
 /// The 97.5% quantile of the normal distribution: intervals hold 95%.
 const Z: f64 = 1.959_963_984_540_054;

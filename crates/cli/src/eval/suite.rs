@@ -1,4 +1,4 @@
-//! A suite of tasks as data: reads it, and makes one repetition of a task. Used by `eval`.
+//! A suite of tasks as data: reads it, and makes one repetition of a task.
 
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;

@@ -1,4 +1,4 @@
-//! Expert usage by text domain, and statistics of a layer. Used by `octet experts`.
+//! Expert usage by text domain, and statistics of a layer.
 
 use octet_engine::experts::ExpertUsage;
 

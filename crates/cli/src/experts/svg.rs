@@ -1,4 +1,4 @@
-//! Heat maps as SVG, one per domain: a row per layer, a column per expert. Used by `octet experts --svg`.
+//! Heat maps as SVG, one per domain: a row per layer, a column per expert.
 
 use std::fmt::Write;
 

@@ -1,5 +1,5 @@
-//! Other servers' environment variables, for `octet serve`: llama-server's for the flags that Octet takes, by the rule for its flags;
-//! API keys; Ollama's, which are only noted. Called by `commands`.
+//! Other servers' environment variables, for `octet serve`: llama-server's for the flags that Octet takes, by the rule for its flags; API
+//! keys; Ollama's, which are only noted.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

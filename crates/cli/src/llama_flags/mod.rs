@@ -1,5 +1,4 @@
-//! llama.cpp's flags in existing scripts: other spellings, flags without effect here, and those that are refused by name. Called by
-//! `commands`.
+//! llama.cpp's flags in existing scripts: other spellings, flags without effect here, and those that are refused by name.
 
 pub(crate) mod env;
 mod table;

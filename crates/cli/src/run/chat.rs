@@ -1,4 +1,4 @@
-//! The chat loop: reads input, answers it, and passes commands on. Called by `run`.
+//! The chat loop: reads input, answers it, and passes commands on.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The slash commands of a chat. Called by `run::chat`.
+//! The slash commands of a chat.
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;

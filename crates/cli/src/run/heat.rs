@@ -1,4 +1,4 @@
-//! `/experts`: a heat map of layers and experts as terminal text. Called by `run::commands`.
+//! `/experts`: a heat map of layers and experts as terminal text.
 
 use std::fmt::Write as _;
 

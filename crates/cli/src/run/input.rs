@@ -1,4 +1,4 @@
-//! User input: with line editing and history on a terminal, line by line otherwise. Called by `run::chat`.
+//! User input: with line editing and history on a terminal, line by line otherwise.
 
 use std::io::{BufRead, ErrorKind, IsTerminal, Read};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Ctrl-C: stops the current answer, or the program if there is none. Called by `run`.
+//! Ctrl-C: stops the current answer, or the program if there is none.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Prints an answer as JSON, with OpenAI's and llama.cpp's field names. Called by `run`.
+//! Prints an answer as JSON, with OpenAI's and llama.cpp's field names.
 
 use std::io::Write;
 use std::time::Duration;

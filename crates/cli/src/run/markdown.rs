@@ -1,5 +1,5 @@
-//! Simple Markdown on a terminal: headings, bold, code and lists, styled and wrapped while the text is streamed. Called by
-//! `run::print`. Not a library: those render whole documents, and here each piece is written when it arrives and cannot be changed.
+//! Simple Markdown on a terminal: headings, bold, code and lists, styled and wrapped while the text is streamed. Not a library: those
+//! render whole documents, and here each piece is written when it arrives and cannot be changed.
 
 use crate::wrap::Wrap;
 

@@ -1,4 +1,4 @@
-//! Writes an answer to standard output while it is generated. Called by `run` and `run::chat`.
+//! Writes an answer to standard output while it is generated.
 
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;

@@ -1,4 +1,4 @@
-//! A conversation with a loaded model. Called by `run` and `run::chat`.
+//! A conversation with a loaded model.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

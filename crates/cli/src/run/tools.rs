@@ -1,5 +1,5 @@
 //! Tools of MCP servers in the terminal (`--mcp`): shows each call, asks before a tool runs for the first time, remembers what always may
-//! run. Called by `run` and `run::chat`.
+//! run.
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};

@@ -1,5 +1,5 @@
 //! Sizes the server to what the machine allows, and says so: connections by the limit of open files, memory by control groups and the
-//! process's own limits. Called by `serve` before it listens.
+//! process's own limits.
 
 use octet_machine::Bound;
 use octet_serve::Options;

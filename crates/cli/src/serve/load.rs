@@ -1,4 +1,4 @@
-//! How to load a model: from the flags, and from its entry in a configuration. Used by `serve` and `routes`.
+//! How to load a model: from the flags, and from its entry in a configuration.
 
 use std::path::Path;
 use std::sync::Arc;

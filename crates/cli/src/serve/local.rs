@@ -1,5 +1,4 @@
-//! A server for this process only, at a port of the loopback device and with a key: models of this machine are asked as any server is. Used
-//! by `eval`.
+//! A server for this process only, at a port of the loopback device and with a key: models of this machine are asked as any server is.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::mpsc;

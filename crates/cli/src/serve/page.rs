@@ -1,5 +1,4 @@
-//! What the server keeps and runs for the chat page: its conversations (`--page-store`) and MCP servers (`--mcp`). Used by `serve` and
-//! `octet run`.
+//! What the server keeps and runs for the chat page: its conversations (`--page-store`) and MCP servers (`--mcp`).
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,5 +1,4 @@
-//! Checks that the prerouters of a configuration match the dimensions of their embedding models. Used by `serve` at its start and on
-//! reload, and by `octet config check`.
+//! Checks that the prerouters of a configuration match the dimensions of their embedding models.
 
 use octet_config::{Config, Local, Target, printable};
 use octet_engine::report::Report;

@@ -1,4 +1,4 @@
-//! `octet serve --config FILE`: reads and reloads the file, and applies its server settings. Used by `serve` and `octet route`.
+//! `octet serve --config FILE`: reads and reloads the file, and applies its server settings.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! What systemd gives a service: sockets that it listens at, and a socket for the service's state. Used by `serve`. Without systemd, nothing.
+//! What systemd gives a service: sockets that it listens at, and a socket for the service's state. Without systemd, nothing.
 
 use octet_serve::Reserved;
 

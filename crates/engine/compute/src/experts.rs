@@ -73,8 +73,8 @@ impl ExpertCounts {
         self.trace.on.load(Ordering::Relaxed)
     }
 
-    /// Records the route of a token of the step in `layer`: its experts, the most likely first, and the weight of the shared one. Called by
-    /// backends if [`ExpertCounts::is_traced`]. Layers beyond the traced ones are ignored.
+    /// Records the route of a token of the step in `layer`: its experts, the most likely first, and the weight of the shared one. Layers
+    /// beyond the traced ones are ignored.
     pub fn record(&self, layer: usize, token: usize, experts: impl Iterator<Item = usize>, gate: f32) {
         let t = &self.trace;
         let Some(room) = t.room.get().filter(|_| layer < t.layers && token < t.tokens) else { return };
@@ -113,7 +113,7 @@ impl ExpertCounts {
         self.tokens.iter().for_each(|n| n.store(0, Ordering::Relaxed));
     }
 
-    /// Adds to the count of an expert. Called by backends, on the thread that runs the steps.
+    /// Adds to the count of an expert.
     #[inline]
     pub fn add(&self, layer: usize, expert: usize, tokens: usize) {
         let n = &self.tokens[layer * self.experts + expert];

@@ -1,5 +1,5 @@
 //! A self-test for users: runs every verb of a backend on fixed inputs, and compares it with the scalar oracle and with itself when the
-//! tokens are split into other steps. Called by `octet doctor`, and before a graphics device is used by default.
+//! tokens are split into other steps.
 
 mod special;
 

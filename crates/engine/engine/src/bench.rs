@@ -1,4 +1,4 @@
-//! Measures the speed of a loaded model: prompt processing and generation, in llama-bench's terms. Called by `octet bench`.
+//! Measures the speed of a loaded model: prompt processing and generation, in llama-bench's terms.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Evaluates texts with a model: logits after each token, perplexity, and divergence from another model. Called by `octet perplexity`.
+//! Evaluates texts with a model: logits after each token, perplexity, and divergence from another model.
 
 use octet_compute::Batch;
 use octet_compute::batch::PAGE_TOKENS;

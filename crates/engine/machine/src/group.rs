@@ -1,4 +1,4 @@
-//! Memory limits of Linux control groups. Used by `memory`.
+//! Memory limits of Linux control groups.
 //!
 //! `/proc/self/cgroup` names the process's group in each hierarchy, `/proc/self/mountinfo` where a hierarchy is mounted and from which group
 //! on. Every group from there down to the process's own limits it.

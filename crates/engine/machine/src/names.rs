@@ -1,4 +1,4 @@
-//! The names that mean this machine to its operator: a web page of another machine cannot have them. Used by the server's check of `Host`.
+//! The names that mean this machine to its operator: a web page of another machine cannot have them.
 
 use std::net::IpAddr;
 

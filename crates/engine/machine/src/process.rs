@@ -1,4 +1,4 @@
-//! The limits of the process itself: its address space, its data, its open files. Used by `memory`, and by the server.
+//! The limits of the process itself: its address space, its data, its open files.
 
 use std::path::Path;
 

@@ -1,5 +1,4 @@
-//! `x ~ step * q + low` with `q` in `0..=TOP`: the least weighted squares over step and low, for sixteen groups at once. Called by
-//! `legacy` and `k`.
+//! `x ~ step * q + low` with `q` in `0..=TOP`: the least weighted squares over step and low, for sixteen groups at once.
 //!
 //! For given `q` the best step and low solve two linear equations; for a given step and low the best `q` are the nearest ones. Each start
 //! (a range that leaves out a part of both ends) takes a few such turns, and the start with the least error wins.

@@ -1,5 +1,4 @@
-//! A base model's probabilities in a file, which quantised models are compared with: llama-perplexity's format of
-//! `--kl-divergence-base`. Called by `octet compare`.
+//! A base model's probabilities in a file, which quantised models are compared with: llama-perplexity's format of `--kl-divergence-base`.
 //!
 //! `_logits_`, then u32 window, u32 vocabulary, u32 windows, the tokens of all windows (i32), and for each predicted token of the second
 //! half of each window a row: f32 step, f32 smallest log-probability, and a u16 for each token of the vocabulary (one more where their

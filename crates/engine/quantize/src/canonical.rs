@@ -1,5 +1,4 @@
 //! A checkpoint's tensors as converters write them to GGUF files: experts in stacks, gate and up apart, rows and heads in GGUF's order.
-//! Called by `make`.
 //!
 //! | a checkpoint has | a GGUF file has |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! `x ~ step * entry`, a group of 4 or 8 values at a time, with the entries of a codebook. Called by `iq`.
+//! `x ~ step * entry`, a group of 4 or 8 values at a time, with the entries of a codebook.
 //!
 //! Which entry is nearest depends on the weights. The nearest level of each value is a cell of space; for each cell a table has the
 //! entries next to its middle, and only these are compared.

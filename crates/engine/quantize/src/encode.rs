@@ -1,4 +1,4 @@
-//! Which encoder belongs to a type, compiled for several processors. Called by everything that quantises.
+//! Which encoder belongs to a type, compiled for several processors.
 
 use octet_weights::GgmlType;
 use octet_weights::quant;

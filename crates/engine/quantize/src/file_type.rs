@@ -1,5 +1,4 @@
-//! The file types: their names, the type that most tensors have, and the numbers in `general.file_type`. Called by `mix` and the command
-//! line.
+//! The file types: their names, the type that most tensors have, and the numbers in `general.file_type`.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,5 +1,4 @@
-//! The best mix of types for a size: by the error that each type makes in each tensor, measured on a sample of its rows. Called by
-//! `octet quantize --fit`.
+//! The best mix of types for a size: by the error that each type makes in each tensor, measured on a sample of its rows.
 //!
 //! The error of a tensor is that of its outputs, relative to them: `sum(w (x - y)^2) / sum(w x^2)` with the importance `w` of the columns.
 //! All tensors begin with their smallest type; then always that tensor gets a larger one where this reduces the error most for each byte,

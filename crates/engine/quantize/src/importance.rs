@@ -1,5 +1,4 @@
-//! Importance matrices: how large each column's inputs are, as `octet imatrix` and llama-imatrix write them. Called by `make` and the
-//! command line.
+//! Importance matrices: how large each column's inputs are, as `octet imatrix` and llama-imatrix write them.
 //!
 //! GGUF: `general.type` is "imatrix"; for each matrix `NAME.in_sum2` (F32, `[experts, columns]`: sums of squared inputs) and
 //! `NAME.counts` (F32, `[experts, 1]`: rows seen). The older format (`.dat`) holds means times the number of calls.

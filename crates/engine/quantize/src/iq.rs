@@ -1,4 +1,4 @@
-//! The types with codebooks: IQ1, IQ2 and IQ3. Called by `encode`.
+//! The types with codebooks: IQ1, IQ2 and IQ3.
 //!
 //! A unit, 16 or 32 values, has a step `d * multiple * (0.5 + q)`. Steps around that which gives entries the values' size are tried
 //! for each unit; then the block's `d` and the whole numbers `q` are chosen as in `k`.

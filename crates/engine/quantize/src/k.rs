@@ -1,4 +1,4 @@
-//! The types with 256 values a block and whole-numbered scales of their groups: Q2_K to Q6_K and IQ4_XS. Called by `encode`.
+//! The types with 256 values a block and whole-numbered scales of their groups: Q2_K to Q6_K and IQ4_XS.
 //!
 //! A group's scale is `d` times a whole number, so the best steps of the groups ([`affine`], [`symmetric`]) are only a start. A turn
 //! takes for each group, with the block's `d` as it is stored, the best of the whole numbers around its best step, and then the `d`

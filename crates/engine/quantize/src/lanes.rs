@@ -1,5 +1,4 @@
 //! Sixteen groups of values side by side: every loop over [`LANES`] is one or two vector operations, without sums across a register.
-//! Called by all encoders.
 
 /// Groups that are fitted at once.
 pub const LANES: usize = 16;

@@ -1,7 +1,8 @@
 //! Makes quantised weights.
 //!
 //! [`quantize`] turns rows of floats into blocks of any type that GGUF files have; [`types`] says which tensor of a file gets which type;
-//! [`base`] keeps what a model predicts, for those that are compared with it; [`make`] is a model with other types, whose tensors are quantised when they are read. Called by `octet quantize` and `octet convert`.
+//! [`base`] keeps what a model predicts, for those that are compared with it; [`make`] is a model with other types, whose tensors are
+//! quantised when they are read.
 
 mod affine;
 pub mod base;

@@ -1,5 +1,4 @@
-//! A model with other types: tensors are quantised when they are read, by several threads. Called by `octet quantize` and
-//! `octet convert`.
+//! A model with other types: tensors are quantised when they are read, by several threads.
 
 use std::num::NonZeroUsize;
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! Which tensor of a file gets which type: what llama-quantize of llama.cpp v0.5.0 chooses, for every file type. Called by `make`.
+//! Which tensor of a file gets which type: what llama-quantize of llama.cpp v0.5.0 chooses, for every file type.
 //!
 //! Tensors are judged in the order of layers, and by name in a layer: some rules count the value projections, or the down projections,
 //! that came before.

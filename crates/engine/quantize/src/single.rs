@@ -1,5 +1,5 @@
 //! Types whose blocks have one scale, or a scale and a low end: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4, NVFP4, TQ1_0, TQ2_0, Q1_0,
-//! Q2_0. Called by `encode`.
+//! Q2_0.
 
 use half::f16;
 use octet_weights::quant::{fp8, iq4, legacy, mxfp4, nvfp4, q1, tq};

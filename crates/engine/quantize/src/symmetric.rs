@@ -1,5 +1,4 @@
-//! `x ~ step * level` with the levels of a type: the least weighted squares over the step, for sixteen groups at once. Called by
-//! `legacy`, `k` and `small`.
+//! `x ~ step * level` with the levels of a type: the least weighted squares over the step, for sixteen groups at once.
 //!
 //! For given levels the best step is `sum(w x level) / sum(w level^2)`, and it reduces the error by `sum(w x level)^2 / sum(w level^2)`.
 //! Steps are tried that put the largest value at, or somewhat within or beyond, the outermost level, with either sign.

@@ -1,4 +1,4 @@
-//! Shapes of published models, from their config.json. Called by the CLI by name.
+//! Shapes of published models, from their config.json.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Synthetic models: the tensors, types and metadata of a published model with random weights, for measurements before a download and
-//! for tests without reference data. Called by `octet synth`, `octet bench --synthetic` and tests.
+//! Synthetic models: the tensors, types and metadata of a published model with random weights, for measurements before a download and for
+//! tests without reference data.
 //!
 //! [`synthetic`] returns an [`octet_weights::Model`] whose tensors are generated in memory when they are requested; [`fn@write`]
 //! writes it (or any other model) as a GGUF file that other engines can load. The same shape, types and seed give the same bytes on

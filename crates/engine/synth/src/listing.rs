@@ -1,5 +1,5 @@
-//! Models whose keys and tensors are listed by kind of layer, as their GGUF files have them: architectures that the numbers
-//! of a shape do not describe. Sizes are those of the published config.json. Called by `known`, `metadata` and `plan`.
+//! Models whose keys and tensors are listed by kind of layer, as their GGUF files have them: architectures that the numbers of a shape do
+//! not describe. Sizes are those of the published config.json.
 
 use octet_weights::Value;
 

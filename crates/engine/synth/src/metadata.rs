@@ -1,4 +1,4 @@
-//! Canonical metadata of a synthetic model: the keys that a converter writes for its architecture. Called by `synthetic`.
+//! Canonical metadata of a synthetic model: the keys that a converter writes for its architecture.
 
 use octet_weights::{Metadata, Value};
 

@@ -1,5 +1,5 @@
-//! The type of each tensor in a quantised file: the rules of llama-quantize, as in published files. Used by `plan` for every matrix;
-//! norms, router, convolution and the like are always F32.
+//! The type of each tensor in a quantised file: the rules of llama-quantize, as in published files. Norms, router, convolution and the like
+//! are always F32.
 
 use std::fmt;
 use std::str::FromStr;

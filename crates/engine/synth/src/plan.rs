@@ -1,4 +1,4 @@
-//! The tensors of a model: names, shapes, types, and kinds of values. Called by `synthetic`.
+//! The tensors of a model: names, shapes, types, and kinds of values.
 
 use octet_weights::{GgmlType, TensorInfo};
 

@@ -1,4 +1,4 @@
-//! Models small enough for tests, one for each architecture. Called by the tests of every crate that needs a model.
+//! Models small enough for tests, one for each architecture.
 
 use crate::{Error, GdnShape, Mix, MoeShape, Shape, known};
 

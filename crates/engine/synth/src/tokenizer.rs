@@ -1,5 +1,5 @@
 //! A synthetic byte-level BPE vocabulary of any size: bytes, then ever longer words of lower-case letters, with and without a leading
-//! space, each merged from the one that is a letter shorter. Called by `metadata`.
+//! space, each merged from the one that is a letter shorter.
 //!
 //! It is as large as the real one, so that every row of the output head can be sampled, and the output of a model with random weights
 //! is readable nonsense.

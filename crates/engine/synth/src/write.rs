@@ -1,4 +1,4 @@
-//! Writes a model as a GGUF file. Called by `octet synth`; works for any opened model.
+//! Writes a model as a GGUF file. Works for any opened model.
 
 use std::fs::{File, FileType};
 use std::io::{self, BufWriter};

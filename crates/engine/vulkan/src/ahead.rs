@@ -1,6 +1,5 @@
-//! Steps that are submitted before the tokens of the step before are known to the host: the device reads them where `pick` left them, and the
-//! embedding table in the host's memory. Two sides of what host and device share alternate: batch blocks, picks and counts of experts.
-//! Called by `backend`.
+//! Steps that are submitted before the tokens of the step before are known to the host: the device reads them where `pick` left them, and
+//! the embedding table in the host's memory. Two sides of what host and device share alternate: batch blocks, picks and counts of experts.
 
 use std::sync::Arc;
 

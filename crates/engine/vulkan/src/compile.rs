@@ -1,4 +1,4 @@
-//! Compiles the kernels of a model's steps before the first request needs them. Called by `backend` when a model is loaded.
+//! Compiles the kernels of a model's steps before the first request needs them.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Copies on the device between steps: states, pages, and rows of weights. Called by `backend`.
+//! Copies on the device between steps: states, pages, and rows of weights.
 
 use octet_compute::Error;
 use octet_compute::batch::PageGroup;

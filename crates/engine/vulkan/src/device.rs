@@ -1,4 +1,4 @@
-//! The Vulkan loader, its list of devices, and an open device. Called by `backend` and by `octet devices`.
+//! The Vulkan loader, its list of devices, and an open device.
 
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;

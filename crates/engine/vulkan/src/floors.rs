@@ -1,4 +1,4 @@
-//! Measures the device's limits: the bandwidth of its memory, and the time of an empty stage. Called by `octet doctor` and `octet bench`.
+//! Measures the device's limits: the bandwidth of its memory, and the time of an empty stage.
 
 use std::time::Instant;
 

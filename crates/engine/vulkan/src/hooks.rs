@@ -1,4 +1,4 @@
-//! Hooks for tests: skip a barrier, compute something wrong, fail. Called by the tests of this crate and of others.
+//! Hooks for tests: skip a barrier, compute something wrong, fail.
 
 use std::sync::{Arc, Mutex};
 

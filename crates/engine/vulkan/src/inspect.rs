@@ -1,4 +1,4 @@
-//! Information about the backend. Called by the engine and by `octet bench`.
+//! Information about the backend.
 
 use octet_compute::Error;
 use octet_compute::cpu::profile::Profile;

@@ -1,4 +1,4 @@
-//! The driver's compiled kernels in a file, so that the next start compiles nothing. Called by `compile`.
+//! The driver's compiled kernels in a file, so that the next start compiles nothing.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Decides which long steps are submitted stage by stage instead of layer by layer: those whose layers take too long. Called by `steps`.
+//! Decides which long steps are submitted stage by stage instead of layer by layer: those whose layers take too long.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The largest logits of each row, found on the device, in memory that the host reads. Called by `backend`.
+//! The largest logits of each row, found on the device, in memory that the host reads.
 
 use std::sync::Arc;
 

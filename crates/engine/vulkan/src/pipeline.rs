@@ -1,4 +1,4 @@
-//! Kernels with their constants as pipelines: compiled together when a model is loaded, or at their first use. Called by `record`.
+//! Kernels with their constants as pipelines: compiled together when a model is loaded, or at their first use.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

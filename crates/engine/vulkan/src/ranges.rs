@@ -1,4 +1,4 @@
-//! Ranges of a block of memory: which parts are free. Called by `memory`.
+//! Ranges of a block of memory: which parts are free.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Command buffers: dispatches in stages with one barrier between two stages, copies, submission and replay. Called by `backend` and the verbs.
+//! Command buffers: dispatches in stages with one barrier between two stages, copies, submission and replay.
 
 use std::collections::HashSet;
 use std::sync::Arc;

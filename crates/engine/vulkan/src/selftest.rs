@@ -1,6 +1,6 @@
-//! Kernels that are checked to the bit against plain code. Products of quantised rows, to which most of the time goes, are integers and a few f32
-//! operations in one order, which every device that keeps Vulkan's rules computes alike. Steps ahead take tokens and their embeddings from the
-//! device, and nobody compares the embeddings later. Called by `octet doctor`.
+//! Kernels that are checked to the bit against plain code. Products of quantised rows, to which most of the time goes, are integers and a
+//! few f32 operations in one order, which every device that keeps Vulkan's rules computes alike. Steps ahead take tokens and their
+//! embeddings from the device, and nobody compares the embeddings later.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Copies of states and pages in the host's memory, in the CPU's layout. All parts of a copy share submissions. Called by `backend`.
+//! Copies of states and pages in the host's memory, in the CPU's layout. All parts of a copy share submissions.
 
 use octet_compute::Error;
 use octet_compute::backend::{KvType, PageGroup};

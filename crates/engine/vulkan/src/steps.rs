@@ -1,4 +1,4 @@
-//! Steps: recorded once for each shape, and replayed with another batch in the block. Called by `backend`.
+//! Steps: recorded once for each shape, and replayed with another batch in the block.
 
 use std::time::Duration;
 

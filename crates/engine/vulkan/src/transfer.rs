@@ -1,4 +1,4 @@
-//! Copies bytes between the host and the device, through staging buffers. Called by `backend`.
+//! Copies bytes between the host and the device, through staging buffers.
 
 use std::sync::Arc;
 

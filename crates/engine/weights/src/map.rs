@@ -1,4 +1,4 @@
-//! A model file in memory: mapped read-only, or bytes. Called by `gguf` and `hf`.
+//! A model file in memory: mapped read-only, or bytes.
 
 use std::fs::File;
 use std::ops::{Deref, Range};

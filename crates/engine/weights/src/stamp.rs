@@ -1,4 +1,4 @@
-//! The identity of a file, to know whether it is still the same one. Used by `map` and `ranges`.
+//! The identity of a file, to know whether it is still the same one.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! The response cache: stores answers and returns them for identical requests. Called by the server before a request is routed. And the
-//! limits that several processes share, in the same Redis or another one ([`SharedLimits`]).
+//! The response cache: stores answers and returns them for identical requests. And the limits that several processes share, in the same
+//! Redis or another one ([`SharedLimits`]).
 //!
 //! An entry is found by a [`Key`], a hash of everything that the answer depends on. Entries are in memory, with a limit on their
 //! bytes, or in Redis. A Redis that does not answer costs a request at most [`redis::ANSWER_WITHIN`], once in [`redis::RETRY_AFTER`]:

@@ -1,4 +1,4 @@
-//! Answers in this process's memory. Used by `lib`.
+//! Answers in this process's memory.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! A Redis server, over one connection that all requests share. Used by `lib` for answers, and by `shared` for limits.
+//! A Redis server, over one connection that all requests share.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
 //! Limits that hold over several processes: requests and tokens per minute, concurrent requests, budgets, and the cooldowns of deployments,
-//! in Redis. Used by the server for virtual keys and deployments.
+//! in Redis.
 //!
 //! One script checks and counts a request for all its accounts, so two processes never count at the same time. Each process has its own
 //! limits besides: if Redis does not answer, requests continue with these alone, so that N processes may allow N times as much until it is

@@ -1,4 +1,4 @@
-//! Records as JSON with the names of LiteLLM's `StandardLoggingPayload`. Called by `queue`.
+//! Records as JSON with the names of LiteLLM's `StandardLoggingPayload`.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};

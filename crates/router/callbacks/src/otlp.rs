@@ -1,5 +1,4 @@
 //! Records as OpenTelemetry spans: one per request, by the conventions for generative AI, with a child span per tried deployment.
-//! Called by `queue`.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -1,5 +1,4 @@
-//! The keys of one mapping, by name and type. Every key is checked: unknown and unsupported ones are reported. Used by
-//! `read`.
+//! The keys of one mapping, by name and type. Every key is checked: unknown and unsupported ones are reported.
 
 use std::time::Duration;
 

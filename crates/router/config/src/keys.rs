@@ -1,4 +1,4 @@
-//! How the keys of a section are declared, and the rule for unknown and unsupported keys. Used by `fields`, `schema` and the tests.
+//! How the keys of a section are declared, and the rule for unknown and unsupported keys.
 //!
 //! The rule ([`Section::verdict`]), for every mapping of the file:
 //!

@@ -1,4 +1,4 @@
-//! The router's configuration: one file, read into plain data ([`Config`]). Used by the router, the upstream clients and the CLI.
+//! The router's configuration: one file, read into plain data ([`Config`]).
 //!
 //! `yaml` parses a file into a tree with the line and column of each value; `load` merges
 //! included files; `read` reads the keys as `sections` declares them, by the rule of `keys`:

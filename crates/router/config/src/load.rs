@@ -1,4 +1,4 @@
-//! A file and all files that it includes, as one configuration. Called by `octet serve --config` and `octet config check`.
+//! A file and all files that it includes, as one configuration.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! Default prices of models: the list in `prices.csv`, and a file of the user. Used by `read` and
-//! by the server, for names with wildcards.
+//! Default prices of models: the list in `prices.csv`, and a file of the user.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};

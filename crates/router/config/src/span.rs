@@ -1,4 +1,4 @@
-//! Places in the user's file, and notes about them. Used by every error and note.
+//! Places in the user's file, and notes about them.
 
 use std::fmt;
 use std::sync::Arc;

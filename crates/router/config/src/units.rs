@@ -1,4 +1,4 @@
-//! Parses times and sizes, for configuration files and for flags. Used by `fields`, by imports and by the command line.
+//! Parses times and sizes, for configuration files and for flags.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! Parses YAML into a tree of values with their places. Untrusted: size, depth and the expansion of aliases are bounded. Used
-//! by `load`.
+//! Parses YAML into a tree of values with their places. Untrusted: size, depth and the expansion of aliases are bounded.
 
 use std::collections::HashMap;
 use std::fmt;

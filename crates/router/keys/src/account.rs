@@ -1,5 +1,4 @@
-//! A key's limits and its usage, in memory: everything that a request is checked against. Used by `store` and `grant`, under the key's
-//! lock.
+//! A key's limits and its usage, in memory: everything that a request is checked against.
 
 use crate::clock::Now;
 use crate::limits::{Period, is_too_early};

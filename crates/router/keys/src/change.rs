@@ -1,4 +1,4 @@
-//! Changes of keys, users and teams, in the file and in memory. Used by `transaction` and `total`.
+//! Changes of keys, users and teams, in the file and in memory.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError};

@@ -1,4 +1,4 @@
-//! End users: their accounts are made when a request first names them, in memory, and written with the next batch. Used by `store`.
+//! End users: their accounts are made when a request first names them, in memory, and written with the next batch.
 
 use std::sync::{Arc, PoisonError};
 

@@ -1,4 +1,4 @@
-//! The account of a key, a user or a team, in memory. Used by `store` and `grant`.
+//! The account of a key, a user or a team, in memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};

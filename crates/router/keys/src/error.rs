@@ -1,4 +1,4 @@
-//! Errors of the key file, and the classification of SQLite's errors. Used by all files here.
+//! Errors of the key file, and the classification of SQLite's errors.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! The files of a database, and whether they are still those that were opened. Used by `store`.
+//! The files of a database, and whether they are still those that were opened.
 
 use std::path::{Path, PathBuf};
 

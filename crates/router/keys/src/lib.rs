@@ -1,5 +1,4 @@
-//! Virtual keys: allowed models, rate limits, budgets, and usage. Used by the router for each request, and by `octet keys` and `octet
-//! usage`.
+//! Virtual keys: allowed models, rate limits, budgets, and usage.
 //!
 //! [`Store`] keeps all keys in memory, besides their file or PostgreSQL database: [`Store::authorize`] does not read the disk. It returns a [`Grant`] with a
 //! reservation until [`Grant::settle`] states the usage. One thread writes spend once per second. If it cannot be written, keys with a

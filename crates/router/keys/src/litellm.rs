@@ -1,4 +1,4 @@
-//! Keys, users and teams of LiteLLM's proxy, read from its PostgreSQL database. Used by `octet keys import`.
+//! Keys, users and teams of LiteLLM's proxy, read from its PostgreSQL database.
 //!
 //! LiteLLM stores the SHA-256 of a key. A key that was imported is found by that, so clients keep their keys.
 

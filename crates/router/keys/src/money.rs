@@ -1,4 +1,4 @@
-//! Money, prices, and token usage. Used by all files here.
+//! Money, prices, and token usage.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,5 +1,4 @@
-//! Usage of the server's own key. That key is in no file and has no limits; its usage is stored with that of the others. Used by `store`
-//! and `total`, and by everything that shows usage.
+//! Usage of the server's own key. That key is in no file and has no limits; its usage is stored with that of the others.
 
 use crate::KeyId;
 use crate::entry::Entry;

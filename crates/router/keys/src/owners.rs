@@ -1,4 +1,4 @@
-//! Users and teams: creates, lists and deletes them. Used by the router's `/user/...` and `/team/...`.
+//! Users and teams: creates, lists and deletes them.
 //!
 //! Each is a row of the table of keys, with a hash that no key has, like the global budget. So its budget is reset, written, shared between
 //! processes and enforced like those of keys. [`Store::edit_for`] changes one; [`Store::transact`] several at once.

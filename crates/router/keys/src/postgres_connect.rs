@@ -1,4 +1,4 @@
-//! Connections to PostgreSQL: the address as in libpq and LiteLLM, TLS by `sslmode`. Used by `postgres` and `litellm`.
+//! Connections to PostgreSQL: the address as in libpq and LiteLLM, TLS by `sslmode`.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! Leases of budgets in PostgreSQL: each process spends only what it has leased, so that several together do not exceed a budget. Called by
-//! `postgres`, with the connection locked.
+//! Leases of budgets in PostgreSQL: each process spends only what it has leased, so that several together do not exceed a budget.
 //!
 //! A key's row has what was spent. Budget - spent - leases of all processes is what can be leased; what a process spends moves from its
 //! lease to the row in one transaction. The lease of a process that died ends by itself.

@@ -1,4 +1,4 @@
-//! Rows in PostgreSQL: keys and usage. Called by `postgres`, with the connection locked. `table` does the same for SQLite.
+//! Rows in PostgreSQL: keys and usage. `table` does the same for SQLite.
 
 use postgres::{Client, Row};
 

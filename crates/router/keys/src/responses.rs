@@ -1,4 +1,4 @@
-//! Responses that clients asked to store, in PostgreSQL: what one process stores, any other continues. Used by the server.
+//! Responses that clients asked to store, in PostgreSQL: what one process stores, any other continues.
 //!
 //! There is one connection, over which requests do not wait for each other. After a failure it is opened again, not at once.
 

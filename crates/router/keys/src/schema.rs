@@ -1,4 +1,4 @@
-//! Opens the file, and checks that it is ours, of a known version, undamaged, and writable. Called by `store`.
+//! Opens the file, and checks that it is ours, of a known version, undamaged, and writable.
 
 use std::fs::File;
 use std::io::{Read, Seek};

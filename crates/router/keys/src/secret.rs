@@ -1,4 +1,4 @@
-//! Keys as clients have them, and what is stored of them. Used by `store`.
+//! Keys as clients have them, and what is stored of them.
 //!
 //! A key is 256 bits of the system's randomness, and only its BLAKE3 hash is stored. Passwords need slow, salted
 //! hashes because people choose common ones: a table of guesses finds most. Among 2^256 equally likely keys no guess is

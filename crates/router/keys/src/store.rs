@@ -1,4 +1,4 @@
-//! All keys, in memory and in their file or database. Used by the router for each request, and by `octet keys` and `octet usage`.
+//! All keys, in memory and in their file or database.
 
 use std::fmt;
 use std::path::Path;

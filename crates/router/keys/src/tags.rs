@@ -1,4 +1,4 @@
-//! Usage by request tag, of all callers, in memory and in the file. Used by `store` and its writer.
+//! Usage by request tag, of all callers, in memory and in the file.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

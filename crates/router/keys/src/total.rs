@@ -1,4 +1,4 @@
-//! The global budget for all requests, and the usage of the server's own key. Used by the router.
+//! The global budget for all requests, and the usage of the server's own key.
 //!
 //! It is a row of the table of keys, with a hash that no key has. So it is reset, written, shared between processes and enforced like the
 //! budgets of keys.

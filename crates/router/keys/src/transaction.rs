@@ -1,5 +1,4 @@
-//! Transactions on keys, users and teams: all changes are made, or none. Used by `store` and `owners`, and by the router's `/key/...`,
-//! `/user/...` and `/team/...`.
+//! Transactions on keys, users and teams: all changes are made, or none.
 
 use std::collections::HashMap;
 

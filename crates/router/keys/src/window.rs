@@ -1,4 +1,4 @@
-//! How much happened in the last minute, to the second. Used by `account` for requests and tokens a minute.
+//! How much happened in the last minute, to the second.
 
 const SECONDS: usize = 60;
 

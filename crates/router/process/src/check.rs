@@ -1,4 +1,4 @@
-//! Checks whether a server is ready. Called by `supervise` until it is.
+//! Checks whether a server is ready.
 
 use std::time::Duration;
 

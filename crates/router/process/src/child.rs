@@ -1,4 +1,4 @@
-//! A server as a process group that ends as a whole. Used by `supervise`.
+//! A server as a process group that ends as a whole.
 //!
 //! The group's leader is not the server but a guard, a few lines of shell that wait for the end of a pipe that Octet holds. When Octet
 //! ends in any way, including SIGKILL, the kernel closes the pipe, and the guard terminates the group: first with SIGTERM, then with

@@ -1,4 +1,4 @@
-//! Which servers run together: llama-swap's groups. Used by `processes`.
+//! Which servers run together: llama-swap's groups.
 
 use std::sync::Arc;
 

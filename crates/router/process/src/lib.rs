@@ -1,5 +1,4 @@
-//! Servers started on demand, as llama-swap's entries describe them. Used by the router, which requests a [`Lease`] of [`Processes`]
-//! before it sends a request to one.
+//! Servers started on demand, as llama-swap's entries describe them.
 //!
 //! [`swap`] decides what runs where not all fits, for servers and for loaded models; `processes` starts and stops servers as it decides;
 //! `groups` says which run together; `supervise` runs one server from start to end; `child` has the operating-system part. Servers need

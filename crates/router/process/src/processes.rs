@@ -1,4 +1,4 @@
-//! All servers that are started on demand. Called by the router before it sends a request to one.
+//! All servers that are started on demand.
 
 use std::fmt;
 use std::net::{Ipv4Addr, TcpListener};

@@ -1,4 +1,4 @@
-//! One attempt at one deployment, with the confidence measurement of a cascade. Called by `dispatch`.
+//! One attempt at one deployment, with the confidence measurement of a cascade.
 
 use std::sync::Arc;
 

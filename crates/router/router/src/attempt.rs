@@ -1,5 +1,4 @@
-//! One attempt at one deployment: sends the request, and holds events back until they may be sent to the client. Called by `dispatch`;
-//! continued by `reply`.
+//! One attempt at one deployment: sends the request, and holds events back until they may be sent to the client. Continued by `reply`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

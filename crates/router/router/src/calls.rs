@@ -1,4 +1,4 @@
-//! Checks a model's tool calls: the tool exists, and the arguments match its schema. Used by `confidence` and by `octet route calibrate`.
+//! Checks a model's tool calls: the tool exists, and the arguments match its schema.
 
 use std::sync::Arc;
 

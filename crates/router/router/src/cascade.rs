@@ -1,5 +1,5 @@
 //! Sends easy requests to a fast group and hard ones to a strong one, by the request's features and by the fast model's confidence
-//! (`confidence`). Called by `dispatch`.
+//! (`confidence`).
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! Chooses a deployment of a group for a request: a pure function of their states, the request, and a random source. Called by `dispatch`,
-//! and by `octet route explain`.
+//! Chooses a deployment of a group for a request: a pure function of their states, the request, and a random source.
 
 use octet_config::Strategy;
 use serde::Serialize;

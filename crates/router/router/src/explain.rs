@@ -1,4 +1,4 @@
-//! Shows where a request would go, without sending it: for `octet route explain` and `octet config check`. Called by `router`.
+//! Shows where a request would go, without sending it: for `octet route explain` and `octet config check`.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Rendezvous hashing: the same key goes to the same deployment, and if one is removed only its own keys move. Used by `choose`.
+//! Rendezvous hashing: the same key goes to the same deployment, and if one is removed only its own keys move.
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 

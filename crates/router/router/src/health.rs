@@ -1,4 +1,4 @@
-//! Health checks of deployments in the background. Run by the server as a task.
+//! Health checks of deployments in the background.
 
 use std::sync::Arc;
 use std::time::Duration;

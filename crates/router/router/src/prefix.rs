@@ -1,5 +1,5 @@
 //! Which deployment has seen which prompt: chained hashes of blocks of the prompt, and for each deployment the blocks that were sent to it.
-//! Used by `dispatch` for the strategy `prefix-affinity`; the sets belong to `state`.
+//! The sets belong to `state`.
 
 use std::collections::HashSet;
 

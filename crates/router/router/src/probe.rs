@@ -1,5 +1,5 @@
 //! Measures the first tokens of a greedy copy of a request while the answer itself is held back: randomness and temperature affect the
-//! answer's tokens, but not the measurement, and `octet route calibrate` measures the same. Called by `ask`.
+//! answer's tokens, but not the measurement, and `octet route calibrate` measures the same.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Continuation of an answer by another server: the request, and which of its words the client already has. Used by `remote`.
+//! Continuation of an answer by another server: the request, and which of its words the client already has.
 //!
 //! Servers with `continue_final_message` put the message's text at the end of the prompt. White space at its end is lost (templates trim
 //! it), or separates a word's token from its space. So the text is sent without it, and the white space that the server repeats is removed

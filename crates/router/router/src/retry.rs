@@ -1,4 +1,4 @@
-//! The attempts within one group, and the next one. Used by `dispatch`.
+//! The attempts within one group, and the next one.
 
 use std::time::Duration;
 

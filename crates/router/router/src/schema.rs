@@ -1,4 +1,4 @@
-//! Checks a value against a JSON Schema in a bounded number of steps: schemas and values are untrusted. Used by `calls`.
+//! Checks a value against a JSON Schema in a bounded number of steps: schemas and values are untrusted.
 //!
 //! Not a library's: those compile a schema before they check a value, so their time and memory would have to be estimated in advance, and
 //! the one that we used took a twelfth of Octet's compile time. The tests compare with it.

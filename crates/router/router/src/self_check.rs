@@ -1,5 +1,5 @@
 //! Asks the fast model whether its own answer is right (AutoMix's self-verification, arXiv 2310.12963, with the probability of "yes"
-//! instead of a vote over samples). Used by `cascade` and by `octet route calibrate`.
+//! instead of a vote over samples).
 
 use octet_api::core::{Chat, Event, GenerateRequest, Input, Message, Role, Sampling};
 

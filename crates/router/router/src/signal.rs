@@ -1,4 +1,4 @@
-//! A model's confidence in a token, and in a window of tokens, from their log-probabilities. Used by `confidence`.
+//! A model's confidence in a token, and in a window of tokens, from their log-probabilities.
 
 use octet_api::core::TokenLogprob;
 use octet_config::{Measure, Over, Signal};

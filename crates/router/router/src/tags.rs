@@ -1,4 +1,4 @@
-//! Choosing by tags, like LiteLLM's `enable_tag_filtering`: which deployments of a group a request's tags allow. Used by `dispatch`.
+//! Choosing by tags, like LiteLLM's `enable_tag_filtering`: which deployments of a group a request's tags allow.
 
 use octet_config::TagFilter;
 

@@ -1,4 +1,4 @@
-//! Waiting for a permit in a group, first come, first served: how long it is worth waiting, and the error otherwise. Used by `dispatch`.
+//! Waiting for a permit in a group, first come, first served: how long it is worth waiting, and the error otherwise.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;

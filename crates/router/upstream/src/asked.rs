@@ -1,4 +1,4 @@
-//! Gives a forwarded answer the model's name that its client asked for, as in translated answers. Used by raw answers.
+//! Gives a forwarded answer the model's name that its client asked for, as in translated answers.
 //!
 //! The provider's name is learned from the first piece that has one; where the two are the same, nothing is copied. In JSON, quotes within
 //! texts are escaped, so the bytes of a field do not occur in a text.

@@ -1,5 +1,5 @@
-//! Authentication at clouds: signatures for Amazon, access tokens for Google and Azure. Called by `client` for each request; a token is
-//! fetched once and reused until shortly before it expires.
+//! Authentication at clouds: signatures for Amazon, access tokens for Google and Azure. A token is fetched once and reused until shortly
+//! before it expires.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! Answers that are compressed although that was not requested: some proxies in front of providers do so. Used by `body`.
+//! Answers that are compressed although that was not requested: some proxies in front of providers do so.
 
 use std::fmt;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! Percent-encoding of names in paths and forms. Used by `endpoint` and `auth`.
+//! Percent-encoding of names in paths and forms.
 
 /// A name as one segment of a path, with reserved characters percent-encoded.
 pub fn path_segment(name: &str) -> String {

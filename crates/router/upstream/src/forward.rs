@@ -1,4 +1,4 @@
-//! Forwards a request unchanged: client and provider speak the same dialect. Called by the router for most of its traffic.
+//! Forwards a request unchanged: client and provider speak the same dialect.
 
 use std::collections::VecDeque;
 use std::pin::Pin;

@@ -1,5 +1,4 @@
-//! Translates a neutral request for any provider. Called by the router if client and provider have different dialects, or if
-//! it must read the answer.
+//! Translates a neutral request for any provider.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! Downloads the images of a request that are given by address, for models that take only the bytes. Called by the router for providers,
-//! and by the server for local models, if its administrator allows it.
+//! Downloads the images of a request that are given by address, for models that take only the bytes.
 //!
 //! The addresses are the clients', so only public ones are reached: a name is resolved here, and a connection is opened only to the
 //! addresses that passed the check, at each redirect again. Otherwise a client could read what only this machine may: cloud metadata,

@@ -1,4 +1,4 @@
-//! HTTP clients of the providers behind the router. Called by `router`; independent of routing, retries and budgets.
+//! HTTP clients of the providers behind the router. Independent of routing, retries and budgets.
 //!
 //! [`Client`] has the connections, an [`Endpoint`] the address of a model and the changes of its requests, a [`Failure`] the classified
 //! error that the router decides by.

@@ -1,4 +1,4 @@
-//! Requests besides answers: embeddings, model lists, health checks. Called by the router and its health checks.
+//! Requests besides answers: embeddings, model lists, health checks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,5 +1,4 @@
 //! Long answers in one piece: those that are forwarded are sent on as they arrive, those that are translated share one budget of memory.
-//! Used by `forward` and `generate`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! A configuration's changes of requests for a local model. Used by the server. Parameters mean the same as for a provider; those without a
-//! field in a request have no effect here.
+//! A configuration's changes of requests for a local model. Parameters mean the same as for a provider; those without a field in a request
+//! have no effect here.
 
 use octet_api::core::{GenerateRequest, Input};
 use octet_config::Changes;

@@ -1,5 +1,4 @@
-//! Replaces the model name in a client's JSON, and applies a configuration's changes, without parsing the rest. Called by `forward` for
-//! every forwarded request.
+//! Replaces the model name in a client's JSON, and applies a configuration's changes, without parsing the rest.
 //!
 //! Only the outermost object is parsed; its values are copied byte by byte.
 

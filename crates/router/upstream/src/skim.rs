@@ -1,5 +1,4 @@
-//! Reads a long JSON object as it is forwarded: whether it is complete, and its short members, among which is the token count. Used by
-//! `forward`.
+//! Reads a long JSON object as it is forwarded: whether it is complete, and its short members, among which is the token count.
 
 use memchr::memchr2;
 use octet_api::ApiError;

@@ -1,4 +1,4 @@
-//! Watches a forwarded stream: whether it ends properly, carries an error, and how many tokens it reports. Used by raw answers.
+//! Watches a forwarded stream: whether it ends properly, carries an error, and how many tokens it reports.
 //!
 //! Only complete events are forwarded, so an error can be written after what the client has if the stream breaks. Nothing is copied unless
 //! an event arrives in pieces. Events are separated by line feeds, as all servers write them; JSON is parsed only if an event may be an

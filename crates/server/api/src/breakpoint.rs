@@ -1,4 +1,4 @@
-//! Anthropic's `cache_control`, which clients of several dialects send. Used by the parsers.
+//! Anthropic's `cache_control`, which clients of several dialects send.
 
 use crate::core::CacheBreakpoint;
 use crate::json::{Field, Object, Result};

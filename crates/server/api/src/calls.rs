@@ -1,4 +1,4 @@
-//! Puts the tool calls of one choice in order. Used by readers of providers whose streams interleave calls.
+//! Puts the tool calls of one choice in order.
 //!
 //! Events have one call after the other, and clients act on a call when it is complete. So a call that begins while another one is
 //! incomplete is held back, and a call is complete only if its arguments are, if the provider says so, or at the answer's end.

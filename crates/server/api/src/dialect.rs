@@ -1,5 +1,4 @@
-//! The interfaces that all dialects share: stream writers for clients, stream readers for providers. Used by the server and the
-//! gateway, which do not depend on a dialect.
+//! The interfaces that all dialects share: stream writers for clients, stream readers for providers.
 
 use serde_json::{Map, Value};
 

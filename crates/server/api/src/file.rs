@@ -1,4 +1,4 @@
-//! Files in base64: text becomes text; PDFs and images stay what they are. Called by the parsers of all dialects.
+//! Files in base64: text becomes text; PDFs and images stay what they are.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

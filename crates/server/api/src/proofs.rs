@@ -1,5 +1,5 @@
-//! Signatures of reasoning: whose they are. Each provider verifies its own and refuses others, so this server marks all but Anthropic's by a
-//! prefix before clients get them. Used by the dialects.
+//! Signatures of reasoning: whose they are. Each provider verifies its own and refuses others, so this server marks all but Anthropic's by
+//! a prefix before clients get them.
 
 /// Placeholder signature for reasoning of models that do not sign it. Not empty, since some clients drop unsigned reasoning; a fixed
 /// text, so that it is never mistaken for a real signature.

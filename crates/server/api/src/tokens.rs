@@ -1,4 +1,4 @@
-//! `/tokenize`, `/detokenize` and `/apply-template`, as in llama.cpp and vLLM. Called by the server.
+//! `/tokenize`, `/detokenize` and `/apply-template`, as in llama.cpp and vLLM.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! The chat page's conversations, by user, in one SQLite file. Used by the server; the page keeps a copy of them in the browser.
+//! The chat page's conversations, by user, in one SQLite file. The page keeps a copy of them in the browser.
 //!
 //! An *item* is a conversation or a message: a JSON object with an id, which the page makes. Every change gets the next number of the
 //! file, so that a page asks for what is new since the number that it knows ([`Store::changes`]). What is deleted stays as a mark without

@@ -1,4 +1,4 @@
-//! Grammars in llguidance's variant of Lark, generated here or sent by clients. Used by `compile` and `tools`.
+//! Grammars in llguidance's variant of Lark, generated here or sent by clients.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! Structured output: computes which tokens may come next, so that an answer is JSON that matches a schema, matches a regular
-//! expression or a grammar, is one of several texts, or calls tools. Called by the server; independent of the engine and models.
+//! Structured output: computes which tokens may come next, so that an answer is JSON that matches a schema, matches a regular expression or
+//! a grammar, is one of several texts, or calls tools. Independent of the engine and models.
 //!
 //! The grammars are llguidance's. This crate is the layer between it and a server: it checks and limits what requests bring, refuses
 //! unsupported features by name and position, stops computations that take too long, and turns tool calls and reasoning before an

@@ -1,4 +1,4 @@
-//! Limits on constraints in requests, and on the work that they may cause. Used by all of this crate.
+//! Limits on constraints in requests, and on the work that they may cause.
 
 use std::time::Duration;
 

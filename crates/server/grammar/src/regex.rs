@@ -1,4 +1,4 @@
-//! Regular expressions of clients. Used by `compile` for answers, by `schema` and `tools` for patterns.
+//! Regular expressions of clients.
 //!
 //! llguidance's terminals match as a whole and have no anchors, while clients write `^...$`; and a schema's pattern may match
 //! anywhere. So anchors at the edges are removed here.

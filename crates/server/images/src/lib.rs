@@ -1,4 +1,4 @@
-//! Images of requests: untrusted bytes in, RGB pixels out. Called by the server, and by `octet run --image`.
+//! Images of requests: untrusted bytes in, RGB pixels out.
 //!
 //! PNG, JPEG, WebP and the first frame of a GIF. The orientation that EXIF data gives is applied; what is transparent shows white, as in
 //! transformers' processors. All sizes are checked before memory is allocated for pixels.

@@ -1,4 +1,4 @@
-//! A connection to one server, by rmcp. Used by `tools`.
+//! A connection to one server, by rmcp.
 
 use std::collections::HashMap;
 use std::process::Stdio;

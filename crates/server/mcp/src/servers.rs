@@ -1,4 +1,4 @@
-//! The file that names the servers: the `mcpServers` object that Claude Desktop, Cursor and others read. Used by `tools`.
+//! The file that names the servers: the `mcpServers` object that Claude Desktop, Cursor and others read.
 
 use std::collections::BTreeMap;
 

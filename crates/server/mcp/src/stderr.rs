@@ -1,4 +1,4 @@
-//! What a server's program writes to its standard error: the end of it, for errors. Used by `client`.
+//! What a server's program writes to its standard error: the end of it, for errors.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! All tools of all servers, under names that models can call. Used by the server and `octet run`.
+//! All tools of all servers, under names that models can call.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Converts the bare text of an argument to JSON, by the tool's JSON schema. Used by `xml`, `tagged` and `nested`.
+//! Converts the bare text of an argument to JSON, by the tool's JSON schema.
 //!
 //! - A parameter of type string gets the text unchanged, including trailing spaces.
 //! - A text that an `enum` or `const` lists as a string is a string.

@@ -1,4 +1,4 @@
-//! Parses gpt-oss' answers: messages with headers that name a channel or the called tool. Used by `parser`.
+//! Parses gpt-oss' answers: messages with headers that name a channel or the called tool.
 //!
 //! `<|channel|>analysis<|message|>` begins reasoning, `<|channel|>final<|message|>` the answer; `to=functions.NAME` in a header makes
 //! the message the arguments of a call. `<|end|>` ends a message, `<|start|>assistant` begins the next one. (OpenAI's "harmony"

@@ -1,5 +1,5 @@
 //! Scans a call in Hermes' syntax: a JSON object between `<tool_call>` and `</tool_call>`. Models forget or repeat tags: either may be
-//! missing, and the first may come twice. Used by `parser`.
+//! missing, and the first may come twice.
 
 use std::collections::HashMap;
 

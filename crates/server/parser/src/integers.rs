@@ -1,5 +1,5 @@
-//! Writes numbers in a call's arguments as integers where the tool's schema has integers: `5.0` and `1e3` become `5` and `1000`. All other text
-//! stays as the model wrote it. Works incrementally, as arguments may be emitted before they are complete. Used by `parser`.
+//! Writes numbers in a call's arguments as integers where the tool's schema has integers: `5.0` and `1e3` become `5` and `1000`. All other
+//! text stays as the model wrote it. Works incrementally, as arguments may be emitted before they are complete.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Scans JSON incrementally: finds the end of an object, and detects invalid JSON at once. Used by `hermes`, `native` and `coerce`.
+//! Scans JSON incrementally: finds the end of an object, and detects invalid JSON at once.
 
 use serde_json::value::RawValue;
 

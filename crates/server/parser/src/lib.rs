@@ -1,4 +1,4 @@
-//! Parses an answer's text into reasoning, text and tool calls, streamed or not. Called by the command and by the server.
+//! Parses an answer's text into reasoning, text and tool calls, streamed or not.
 //!
 //! One [`Parser`] parses one answer. It receives pieces of text and emits [`Delta`]s, whose contents do not depend on where the pieces
 //! end. It trusts nothing: what is not reasoning or a valid call is text, as generated.

@@ -1,4 +1,4 @@
-//! The parser's input and output: tools; deltas while the answer is generated, and the whole message. Used by all callers.
+//! The parser's input and output: tools; deltas while the answer is generated, and the whole message.
 
 use serde_json::Value;
 

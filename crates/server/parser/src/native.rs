@@ -1,4 +1,4 @@
-//! Scans calls in a syntax derived from a template. Used by `parser`.
+//! Scans calls in a syntax derived from a template.
 //!
 //! White space in the syntax's own text may be missing or added. Tags may be forgotten or repeated, as far as the call is still clear. All decisions are made by character, so splits of the answer do not
 //! matter, and each character is processed once.

@@ -1,4 +1,4 @@
-//! Scans arguments in nested tags that are named after their keys. Used by `native`.
+//! Scans arguments in nested tags that are named after their keys.
 //!
 //! Each tag follows a mark, which is a token in most models, so text without it is never a tag. A closing tag ends the innermost open one
 //! of its name; what was opened in between is text. Whether a value is text, a list or an object is decided by the tool's schema.

@@ -1,4 +1,4 @@
-//! Scans a call that is one JSON object, and finds its name and arguments. Used by `native`.
+//! Scans a call that is one JSON object, and finds its name and arguments.
 
 use std::collections::HashMap;
 use std::ops::Range;

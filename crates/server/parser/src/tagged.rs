@@ -1,5 +1,5 @@
 //! Scans arguments that are each between tags. Tags may be repeated; a value whose closing tag was forgotten ends before the next
-//! parameter, and before the end of its call if nothing or another call follows. Used by `native`.
+//! parameter, and before the end of its call if nothing or another call follows.
 
 use std::ops::Range;
 

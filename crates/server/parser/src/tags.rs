@@ -1,4 +1,4 @@
-//! The tags of an answer, found incrementally. Used by `parser` and the call scanners.
+//! The tags of an answer, found incrementally.
 
 /// A tag. No tag is a prefix of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

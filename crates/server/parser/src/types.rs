@@ -1,4 +1,4 @@
-//! Sets of JSON types, and the types that a schema's `type` names. Used by `coerce`, and by the crate `grammar`.
+//! Sets of JSON types, and the types that a schema's `type` names.
 
 use serde_json::{Map, Value};
 

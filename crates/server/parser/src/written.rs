@@ -1,4 +1,4 @@
-//! Arguments in Python's or Gemma's syntax: finds their end, and converts them to JSON. Used by `native`.
+//! Arguments in Python's or Gemma's syntax: finds their end, and converts them to JSON.
 
 use std::collections::HashMap;
 

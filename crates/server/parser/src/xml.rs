@@ -1,4 +1,4 @@
-//! Scans a call in Qwen3-Coder's syntax: tags around bare text. Used by `parser`.
+//! Scans a call in Qwen3-Coder's syntax: tags around bare text.
 //!
 //! The syntax has no escapes, so a value may contain what looks like its end. It ends at the first `</parameter>` after which the call
 //! continues as calls do: white space, then the next parameter or the function's end, followed by the call's end. Whole functions

@@ -1,4 +1,4 @@
-//! Work on blocking threads, with this server's errors. Used by everything that reads or writes long bodies.
+//! Work on blocking threads, with this server's errors.
 
 use octet_api::{ApiError, ErrorKind};
 use octet_upstream::blocking;

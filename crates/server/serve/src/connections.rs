@@ -1,4 +1,4 @@
-//! Serves connections to their end, also at shutdown and when they are evicted. Called by `server`.
+//! Serves connections to their end, also at shutdown and when they are evicted.
 //!
 //! A connection is idle while no request is on it: until the headers of one have arrived, and again after its answer was sent.
 

@@ -1,4 +1,4 @@
-//! Texts in response headers. Used by the writers of answers and of warnings.
+//! Texts in response headers.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! Accepts connections, passes them to the routes, and shuts down gracefully. Run by the command and by tests.
+//! Accepts connections, passes them to the routes, and shuts down gracefully.
 
 use std::net::SocketAddr;
 use std::pin::pin;

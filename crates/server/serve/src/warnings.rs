@@ -1,5 +1,4 @@
-//! Warnings about requests: in the answer's header, once of each kind in the log, and as errors where the server is strict. Used by the pipeline and
-//! the endpoints.
+//! Warnings about requests: in the answer's header, once of each kind in the log, and as errors where the server is strict.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};

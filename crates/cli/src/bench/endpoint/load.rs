@@ -1,4 +1,4 @@
-//! Sends requests with a given concurrency to one endpoint, or alternately to two. Used by `mod`.
+//! Sends requests with a given concurrency to one endpoint, or alternately to two.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! `octet bench --url`: measures an OpenAI-compatible endpoint, or compares two. Called by `bench`.
+//! `octet bench --url`: measures an OpenAI-compatible endpoint, or compares two.
 
 mod load;
 mod prompt;

@@ -1,4 +1,4 @@
-//! Synthetic prompts of about a given number of tokens. Used by `load`.
+//! Synthetic prompts of about a given number of tokens.
 
 use crate::random::{STEP, mixed};
 

@@ -1,4 +1,4 @@
-//! Mean, median and 99th percentile. Used by `table`.
+//! Mean, median and 99th percentile.
 
 /// A summary of values, in their unit.
 #[derive(Debug, Clone, Copy, PartialEq)]

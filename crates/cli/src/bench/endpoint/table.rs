@@ -1,4 +1,4 @@
-//! Prints the results of `octet bench --url` in four formats: one endpoint, or two side by side. Used by `mod`.
+//! Prints the results of `octet bench --url` in four formats: one endpoint, or two side by side.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! Parses a line of prompts.jsonl: a request, and checks of the right answer. Used by `calibrate`.
+//! Parses a line of prompts.jsonl: a request, and checks of the right answer.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

@@ -1,5 +1,4 @@
-//! Sends one prompt to both models of a cascade: measures the fast model's confidence, and the quality of both answers. Used by
-//! `calibrate`.
+//! Sends one prompt to both models of a cascade: measures the fast model's confidence, and the quality of both answers.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Analyses the measurements: which signal and which threshold to use. Called by `calibrate`.
+//! Analyses the measurements: which signal and which threshold to use.
 
 use std::fmt::Write;
 use std::path::Path;

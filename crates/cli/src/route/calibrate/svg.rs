@@ -1,4 +1,4 @@
-//! Draws quality (y) over the share of requests to the strong model (x). Used by `octet route calibrate --svg`.
+//! Draws quality (y) over the share of requests to the strong model (x).
 
 use std::fmt::Write;
 

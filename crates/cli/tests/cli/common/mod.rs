@@ -1,4 +1,4 @@
-//! Runs the built command on synthetic models in a temporary folder. Used by all tests of this crate.
+//! Runs the built command on synthetic models in a temporary folder.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Measures this machine's memory bandwidth, the limit of a decode step. Called by `octet bench` and by idle servers.
+//! Measures this machine's memory bandwidth, the limit of a decode step.
 
 use std::time::Instant;
 

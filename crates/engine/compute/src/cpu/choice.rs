@@ -1,4 +1,4 @@
-//! The choice of a token's experts. Called by the verb `moe`.
+//! The choice of a token's experts.
 
 use super::device::Cpu;
 use super::vector::VectorKernels;

@@ -1,4 +1,4 @@
-//! Memory in huge pages, for packed weights and large caches: zeroed, or a part of a mapped file. Used by `pack` and by the backend.
+//! Memory in huge pages, for packed weights and large caches: zeroed, or a part of a mapped file.
 
 use std::io;
 use std::ops::{Deref, DerefMut, Range};

@@ -1,4 +1,4 @@
-//! Projections: rows of activations times packed weights, split by groups of rows. Called by most verbs.
+//! Projections: rows of activations times packed weights, split by groups of rows.
 
 use std::ops::Range;
 

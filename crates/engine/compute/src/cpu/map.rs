@@ -1,5 +1,4 @@
-//! Files mapped read-only, in huge pages where the system has them: packed weights that were written to a file. Used by `huge` and
-//! `packed_file`.
+//! Files mapped read-only, in huge pages where the system has them: packed weights that were written to a file.
 //!
 //! Pages that the file no longer has, or that the drive cannot read, become zeros, and the mapping counts as lost: the steps that use it
 //! fail.

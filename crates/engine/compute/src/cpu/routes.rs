@@ -1,4 +1,4 @@
-//! The routes of a step: experts and weights of each token, and tokens by expert. Used by the verb `moe`.
+//! The routes of a step: experts and weights of each token, and tokens by expert.
 
 use crate::ExpertCounts;
 use crate::backend::MAX_EXPERTS;

@@ -1,4 +1,4 @@
-//! Measures each matrix kernel on this machine, with weights in the cache and in memory. Called by `octet bench --kernels`.
+//! Measures each matrix kernel on this machine, with weights in the cache and in memory.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! The thread team that runs every parallel region of the CPU backend. Called by the verbs in `cpu/`.
+//! The thread team that runs every parallel region of the CPU backend.
 //!
 //! One job at a time runs on all threads, including the caller's. Threads that wait for a job or for each other spin briefly and then
 //! sleep. A decode step has some hundreds of jobs a few microseconds apart, and a wake-up by the system takes longer than many of them. A

@@ -1,4 +1,4 @@
-//! Chooses the processors of a team's threads. Called by `backend`, when it starts its `team`, and by the team's threads.
+//! Chooses the processors of a team's threads.
 
 use std::collections::HashSet;
 

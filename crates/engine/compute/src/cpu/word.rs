@@ -1,4 +1,4 @@
-//! A number that threads wait for: they spin briefly, then sleep. Used by `team` for jobs, barriers and their ends.
+//! A number that threads wait for: they spin briefly, then sleep.
 
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::sync::{Condvar, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Steps whose states start in other slots than they end in. Used by the property tests of all backends.
+//! Steps whose states start in other slots than they end in.
 
 use octet_compute::backend::Backend;
 use octet_compute::batch::{Batch, Redo};

@@ -1,5 +1,4 @@
-//! Remembers the hashes of model files in a small file in the cache's folder, so that a model is hashed at its first start only. Used
-//! by `fingerprint`.
+//! Remembers the hashes of model files in a small file in the cache's folder, so that a model is hashed at its first start only.
 
 use std::collections::BTreeMap;
 use std::io::Write;

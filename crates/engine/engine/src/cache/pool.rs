@@ -1,5 +1,4 @@
-//! KV pages and state slots with reference counts. The memory itself belongs to the backend. Used by the prefix cache, and directly
-//! for single sequences (`bench`, tests).
+//! KV pages and state slots with reference counts. The memory itself belongs to the backend.
 
 use octet_compute::backend::Window;
 use octet_compute::batch::{PAGE_TOKENS, PageGroup};

@@ -1,5 +1,5 @@
-//! Steps that are submitted ahead: behind a step that is still running, where the device itself takes the token with the largest logit of each row. So
-//! the device need not wait until the host has chosen tokens, sent events and planned. Called by `step`.
+//! Steps that are submitted ahead: behind a step that is still running, where the device itself takes the token with the largest logit of
+//! each row. So the device need not wait until the host has chosen tokens, sent events and planned.
 //!
 //! Such a step is a bet that the host chooses the same tokens. It writes recurrent states into spare slots, so until the bet is won it has changed
 //! nothing that anybody reads: whatever ends, is cached or fails meanwhile does so as without it. If the bet is lost, the step is computed again.

@@ -1,5 +1,5 @@
 //! Ends of an answer that depend on its lines, as editors' plugins ask for: the code that fits at the cursor, and not after the user has
-//! typed on. The definitions are llama.cpp's. Used by `choice`.
+//! typed on. The definitions are llama.cpp's.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Gated DeltaNet and Kimi Delta Attention of a layer: its projections, and the verb `gdn` on them. Called by `decoder`.
+//! Gated DeltaNet and Kimi Delta Attention of a layer: its projections, and the verb `gdn` on them.
 
 use octet_compute::Batch;
 use octet_compute::backend::{Backend, Gdn, Norm};

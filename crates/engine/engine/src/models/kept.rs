@@ -1,4 +1,4 @@
-//! Loads a decoder from packed weights that were kept, as far as there are some. Called by `models::load`.
+//! Loads a decoder from packed weights that were kept, as far as there are some.
 
 use octet_compute::backend::{Backend, FileId};
 use octet_weights::{Mapped, Model};

@@ -1,4 +1,4 @@
-//! Compiles a loaded model's kernels, where its backend compiles any: otherwise the first requests would wait for them. Called by `models`.
+//! Compiles a loaded model's kernels, where its backend compiles any: otherwise the first requests would wait for them.
 
 use octet_compute::Batch;
 use octet_compute::backend::{Backend, Pass};

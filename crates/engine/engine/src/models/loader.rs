@@ -1,4 +1,4 @@
-//! Loads a plan's tensors into a backend, with every shape checked. Called by `models::load`.
+//! Loads a plan's tensors into a backend, with every shape checked.
 
 use std::collections::HashSet;
 

@@ -1,5 +1,4 @@
-//! Drafting with the multi-token-prediction block: its buffers, its vocabulary, and the choice of a guess from its logits. Called by
-//! `models`.
+//! Drafting with the multi-token-prediction block: its buffers, its vocabulary, and the choice of a guess from its logits.
 
 use octet_compute::backend::{Backend, Pass};
 use octet_compute::{Batch, ExpertCounts};

@@ -1,4 +1,4 @@
-//! The recent rare tokens of running answers, which get rows in the draft head. Called by `mtp`.
+//! The recent rare tokens of running answers, which get rows in the draft head.
 
 /// Marks a token that the head always has.
 const ALWAYS: u16 = u16::MAX;

@@ -1,5 +1,5 @@
 //! Rotary position embedding: the frequencies of a head's dimensions, and the scaling that files specify for contexts longer than the
-//! trained one. Called by `architectures/`.
+//! trained one.
 
 use std::f64::consts::PI;
 

@@ -1,4 +1,4 @@
-//! Loads stacks of matrices: the projections of a layer's experts, or of attention's heads. Called by `loader`.
+//! Loads stacks of matrices: the projections of a layer's experts, or of attention's heads.
 
 use octet_compute::backend::{self as verbs, Backend};
 use octet_weights::{GgmlType, Matrix};

@@ -1,4 +1,4 @@
-//! Where a layer's experts are in the model's files, for those that are read when a step needs them. Called by `loader`.
+//! Where a layer's experts are in the model's files, for those that are read when a step needs them.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Assigns a tensor to a group by its name and layer. Called by `Report::new`.
+//! Assigns a tensor to a group by its name and layer.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! DRY: penalises tokens that would continue a sequence already in the text. Used by [`super::Sampler`]; settings in [`super::Dry`].
+//! DRY: penalises tokens that would continue a sequence already in the text. Settings in [`super::Dry`].
 
 use std::collections::BTreeSet;
 

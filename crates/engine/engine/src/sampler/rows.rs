@@ -1,5 +1,5 @@
-//! Masked passes over a row of logits, in blocks that the compiler vectorises. Used by [`super::Sampler`]; a quarter of a million
-//! logits are read once or twice per token.
+//! Masked passes over a row of logits, in blocks that the compiler vectorises. A quarter of a million logits are read once or twice per
+//! token.
 
 use super::SamplerError;
 

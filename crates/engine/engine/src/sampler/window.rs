@@ -1,4 +1,4 @@
-//! Counts the tokens within the penalties' window. Used by [`super::Sampler`].
+//! Counts the tokens within the penalties' window.
 
 use super::SamplerParams;
 

@@ -1,4 +1,4 @@
-//! Runs an engine on its own thread, with handles for other threads. Used by `octet serve`.
+//! Runs an engine on its own thread, with handles for other threads.
 //!
 //! The thread owns model and caches and shares neither, so a step takes no lock. Requests are checked on the submitting thread and
 //! sent through a channel; events go to each request's [`EventSink`].

@@ -1,6 +1,5 @@
-//! Protection against untrusted templates that would exhaust the stack or the memory: limits on the source, a separate stack, and
-//! filters that check the length of a text before they create it. Used by `jinja` and `ChatTemplate`.
-//! The total cost of a rendering is limited in `limits`.
+//! Protection against untrusted templates that would exhaust the stack or the memory: limits on the source, a separate stack, and filters
+//! that check the length of a text before they create it. The total cost of a rendering is limited in `limits`.
 
 use std::borrow::Cow;
 

@@ -1,5 +1,5 @@
-//! What renderings may cost: steps, bytes of created texts and lists, work of scanning values, and time. Each rendering of a request has
-//! a budget of its own; all probes of a model's load share one. Used by `limits`, `jinja` and `ChatTemplate`.
+//! What renderings may cost: steps, bytes of created texts and lists, work of scanning values, and time. Each rendering of a request has a
+//! budget of its own; all probes of a model's load share one.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};

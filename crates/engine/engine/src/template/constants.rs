@@ -1,5 +1,5 @@
 //! Bounds the constants of a template. The engine computes expressions of literals while it compiles, before any limit of a rendering
-//! applies, in branches that never run as well: `'a' * 60000000` would take its memory at once. Used by `jinja`.
+//! applies, in branches that never run as well: `'a' * 60000000` would take its memory at once.
 
 use minijinja::Error;
 use minijinja::machinery::ast::{BinOpKind, Call, CallArg, Expr, Stmt};

@@ -1,4 +1,4 @@
-//! Prevents text of messages from becoming control tokens. Used by `ChatTemplate::render`.
+//! Prevents text of messages from becoming control tokens.
 //!
 //! A chat template mixes its own text, whose `<|im_end|>` is a control token, with text of messages, whose `<|im_end|>` is text. After
 //! rendering they cannot be told apart. So before rendering, a mark (a noncharacter that the input does not use) is inserted after the

@@ -1,5 +1,4 @@
-//! The template engine, configured like transformers' jinja2: the same switches, functions and filters, and values printed as in
-//! Python. Used by `ChatTemplate`.
+//! The template engine, configured like transformers' jinja2: the same switches, functions and filters, and values printed as in Python.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! Limits of a rendering, charged to a `Budget`: steps, bytes of created texts and lists, work of scanning values, and time. Used by
-//! `jinja`.
+//! Limits of a rendering, charged to a `Budget`: steps, bytes of created texts and lists, work of scanning values, and time.
 //!
 //! The engine counts steps (its fuel), but a step can make or search huge texts and lists. So filters, tests and methods are charged for
 //! their inputs and outputs here, and operators in `operators`.

@@ -1,6 +1,5 @@
-//! Operators of templates, bounded: a step of the engine can double a text or a list, or compare or hash two huge ones. So
-//! [`bound`] replaces its instructions by calls of the filters here, one for one, which check sizes first and charge the budget. Used by
-//! `jinja`.
+//! Operators of templates, bounded: a step of the engine can double a text or a list, or compare or hash two huge ones. So [`bound`]
+//! replaces its instructions by calls of the filters here, one for one, which check sizes first and charge the budget.
 
 use indexmap::IndexMap;
 use minijinja::formatting::FormatStyle;

@@ -1,5 +1,4 @@
-//! Formats values like Python: `str`, `repr` and `json.dumps`. Chat templates rely on these, and models were trained on their exact
-//! output. Used by `jinja`.
+//! Formats values like Python: `str`, `repr` and `json.dumps`. Chat templates rely on these, and models were trained on their exact output.
 
 use std::fmt::Write;
 

@@ -1,5 +1,4 @@
-//! `strftime` for templates that print the date. Used by `jinja`. Time zone: UTC, so that prompts do not depend on the machine's
-//! location.
+//! `strftime` for templates that print the date. Time zone: UTC, so that prompts do not depend on the machine's location.
 
 use time::UtcDateTime;
 

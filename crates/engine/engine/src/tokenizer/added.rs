@@ -1,5 +1,4 @@
-//! Finds added tokens (control tokens, `<think>`, runs of spaces) in text before it is split into words. Used by `encode`, and by chat
-//! templates to find words of messages that must stay text.
+//! Finds added tokens (control tokens, `<think>`, runs of spaces) in text before it is split into words.
 
 use aho_corasick::{AhoCorasick, Anchored, Input, MatchKind};
 

@@ -1,5 +1,5 @@
-//! Checks SentencePiece's `precompiled_charsmap`: a trie of byte strings with their replacements, in a model file that is not trusted.
-//! The library that applies it follows its offsets without looking. Used by `huggingface` and `encoders`.
+//! Checks SentencePiece's `precompiled_charsmap`: a trie of byte strings with their replacements, in a model file that is not trusted. The
+//! library that applies it follows its offsets without looking.
 //!
 //! The form: the trie's size in bytes (u32, little-endian), the trie (darts-clone's double array of u32), then the replacements, each
 //! ended by a zero byte.

@@ -1,4 +1,4 @@
-//! Splits a long text, so that it is tokenized in pieces: memory stays small, and the work can end early. Used by `encode`.
+//! Splits a long text, so that it is tokenized in pieces: memory stays small, and the work can end early.
 //!
 //! A split must not change any token. Words usually end between a letter or digit and something else, or before a space; the tokenizer
 //! itself confirms each position, given the text around it.

@@ -1,5 +1,5 @@
-//! Splits numbers into groups of three digits from the right, as some pre-tokenizers do with a look-ahead. That look-ahead reads the
-//! rest of the number at every digit; this reads it once. Used by `pipeline`.
+//! Splits numbers into groups of three digits from the right, as some pre-tokenizers do with a look-ahead. That look-ahead reads the rest
+//! of the number at every digit; this reads it once.
 
 use tokenizers::tokenizer::normalizer::Range;
 use tokenizers::tokenizer::pre_tokenizer::PreTokenizedString;

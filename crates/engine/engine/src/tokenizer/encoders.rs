@@ -1,4 +1,4 @@
-//! WordPiece and Unigram from GGUF's `tokenizer.ggml.*` keys: the tokenizers of embedding models and rerankers. Called by `gguf`.
+//! WordPiece and Unigram from GGUF's `tokenizer.ggml.*` keys: the tokenizers of embedding models and rerankers.
 
 use octet_weights::{Error, Metadata, Value};
 use tokenizers::normalizers::{BertNormalizer, NormalizerWrapper, Prepend, Replace, Sequence};

@@ -1,5 +1,4 @@
-//! A Hugging Face tokenizer under GGUF's keys, for other engines: tokens, their types, merges, and the name of the pre-tokenizer. Called
-//! by `octet convert`.
+//! A Hugging Face tokenizer under GGUF's keys, for other engines: tokens, their types, merges, and the name of the pre-tokenizer.
 
 use octet_weights::{Metadata, Value};
 use serde_json::Value as Json;

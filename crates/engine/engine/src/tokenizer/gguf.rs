@@ -1,4 +1,4 @@
-//! A tokenizer from GGUF's `tokenizer.ggml.*` keys. Called by `Tokenizer::from_metadata`.
+//! A tokenizer from GGUF's `tokenizer.ggml.*` keys.
 
 use std::collections::HashSet;
 

@@ -1,5 +1,4 @@
-//! Bounds on what a tokenizer file makes of a text, and on what it makes the loader do: one place for all growth that a file asks for. Used by
-//! `huggingface` and `Tokenizer::assemble`, before anything is built from the file.
+//! Bounds on what a tokenizer file makes of a text, and on what it makes the loader do: one place for all growth that a file asks for.
 
 use serde_json::Value;
 

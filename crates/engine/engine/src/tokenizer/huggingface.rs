@@ -1,4 +1,4 @@
-//! A tokenizer from a Hugging Face `tokenizer.json`. Called by `Tokenizer::from_metadata`.
+//! A tokenizer from a Hugging Face `tokenizer.json`.
 //!
 //! The file is parsed here and not by the crate `tokenizers`, which trusts it: some damaged merges and some normalisers make it index
 //! out of bounds. Its own parsers are used for the normaliser and the pre-tokenizer after `known_steps` has checked them.

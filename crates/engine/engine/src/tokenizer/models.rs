@@ -1,5 +1,5 @@
 //! The models of the crate `tokenizers` that turn a word into tokens: byte-pair encoding, WordPiece, Unigram. Built by the readers of
-//! files, which are not trusted: what the library does not check is checked here. Used by `pipeline`.
+//! files, which are not trusted: what the library does not check is checked here.
 
 use std::collections::HashSet;
 

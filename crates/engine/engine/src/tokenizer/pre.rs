@@ -1,4 +1,4 @@
-//! Pre-tokenizers by their names in `tokenizer.ggml.pre`: they split text into words before byte-pair merging. Used by `gguf`.
+//! Pre-tokenizers by their names in `tokenizer.ggml.pre`: they split text into words before byte-pair merging.
 //!
 //! A table of facts about models: from their tokenizer.json or tiktoken code where that is public, else from llama.cpp's table
 //! of the same names. Where both are known and differ, the model's own counts. Each step splits the pieces of the one before it.

@@ -1,4 +1,4 @@
-//! tiktoken's vocabularies: tokens in the order in which they were made, without merges. Used by `gguf` and `tiktoken`.
+//! tiktoken's vocabularies: tokens in the order in which they were made, without merges.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,4 @@
-//! Normalisers and pre-tokenizers of a tokenizer.json: those whose work the crate `tokenizers` does safely for any text. Used by
-//! `huggingface`.
+//! Normalisers and pre-tokenizers of a tokenizer.json: those whose work the crate `tokenizers` does safely for any text.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -1,5 +1,5 @@
 //! Tokenizers of checkpoints without a tokenizer.json: Mistral's `tekken.json`, and `tiktoken.model` of Kimi. Both are tiktoken's
-//! vocabularies. Called by `Tokenizer::from_metadata`.
+//! vocabularies.
 
 use std::collections::BTreeMap;
 

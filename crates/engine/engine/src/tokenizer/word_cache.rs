@@ -1,5 +1,5 @@
 //! The tokens of words that have come before. The library's own cache stays in every thread that has tokenised, for as long as the thread
-//! lives: a server that loads and unloads models would grow for ever. This one belongs to its tokenizer. Used by `models`.
+//! lives: a server that loads and unloads models would grow for ever. This one belongs to its tokenizer.
 
 use std::sync::{Mutex, PoisonError};
 

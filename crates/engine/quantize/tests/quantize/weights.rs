@@ -1,4 +1,4 @@
-//! Weights of two distributions, the same on every machine. Used by the tests of errors and by the example that measures.
+//! Weights of two distributions, the same on every machine.
 
 pub const ROWS: usize = 128;
 pub const COLUMNS: usize = 2048;

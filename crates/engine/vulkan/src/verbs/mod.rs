@@ -1,4 +1,4 @@
-//! The verbs as stages: kernels that do not depend on each other, and one barrier after them. Called by `backend`.
+//! The verbs as stages: kernels that do not depend on each other, and one barrier after them.
 
 mod attention;
 mod elements;

@@ -1,4 +1,4 @@
-//! GGUF files, versions 2 and 3: reader (single and split files) and writer. Called by `Model::open`.
+//! GGUF files, versions 2 and 3: reader (single and split files) and writer.
 
 mod read;
 mod scales;

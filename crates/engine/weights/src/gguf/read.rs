@@ -1,4 +1,4 @@
-//! The GGUF parser: bytes of one file to metadata and a table of tensors. Called by `gguf::open` and `gguf::from_bytes`.
+//! The GGUF parser: bytes of one file to metadata and a table of tensors.
 //!
 //! Layout (versions 2 and 3, little-endian): magic, version, number of tensors, number of keys; the keys, each with a
 //! type and a value; the tensor table (name, dimensions from the innermost, type, offset); padding to the alignment;

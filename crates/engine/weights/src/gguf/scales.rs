@@ -1,5 +1,4 @@
-//! Factors of whole matrices: `NAME.scale` beside `NAME.weight` of NVFP4, one number for a matrix or for each expert. Called by
-//! `gguf::model`.
+//! Factors of whole matrices: `NAME.scale` beside `NAME.weight` of NVFP4, one number for a matrix or for each expert.
 
 use std::collections::HashMap;
 

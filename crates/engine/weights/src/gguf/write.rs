@@ -1,5 +1,4 @@
-//! The GGUF writer: metadata and the tensor table first, then the tensors' bytes as they come. Used by tests, by
-//! fixtures, and by whatever makes models up.
+//! The GGUF writer: metadata and the tensor table first, then the tensors' bytes as they come.
 
 use std::collections::HashSet;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! What checkpoints are: their architectures, and where translated metadata go. Used by `config` and `names`.
+//! What checkpoints are: their architectures, and where translated metadata go.
 
 use super::families::{self, Family};
 use crate::{Metadata, Value};

@@ -1,4 +1,4 @@
-//! config.json to GGUF metadata keys. Called by `hf::open`.
+//! config.json to GGUF metadata keys.
 //!
 //! Keys and their meaning are llama.cpp's, below the architecture's prefix, so that the engine reads one dialect. Some
 //! keys are ours and say where a checkpoint differs from what a GGUF converter writes:

@@ -1,4 +1,4 @@
-//! A model directory, on disk or in memory (for tests and fuzzing). Called by the other files of `hf`.
+//! A model directory, on disk or in memory (for tests and fuzzing).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

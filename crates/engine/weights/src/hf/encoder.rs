@@ -1,5 +1,5 @@
 //! What encoders' checkpoints have of their own: fields of config.json, names of tensors, and the projections of sentence-transformers in
-//! folders beside. Called by `family_config`, `family_names` and `hf::open`.
+//! folders beside.
 
 use serde_json::Value as Json;
 

@@ -1,4 +1,4 @@
-//! Experts whose types differ: some checkpoints keep a few experts of a layer in 8 bits beside others in 4. Called by `hf::open`.
+//! Experts whose types differ: some checkpoints keep a few experts of a layer in 8 bits beside others in 4.
 
 use std::collections::BTreeMap;
 

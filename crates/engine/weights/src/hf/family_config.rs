@@ -1,4 +1,4 @@
-//! config.json of a family to GGUF metadata keys. Called by `config`.
+//! config.json of a family to GGUF metadata keys.
 
 use super::arch::{Keys, LAYERS_MAX};
 use super::families::{BOTH_WAYS, Family};

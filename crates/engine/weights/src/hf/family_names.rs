@@ -1,4 +1,4 @@
-//! Tensors of a family's checkpoints under GGUF's names. Called by `hf::open`.
+//! Tensors of a family's checkpoints under GGUF's names.
 
 use super::arch::Layout;
 use super::encoder::is_projection;

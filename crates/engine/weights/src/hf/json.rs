@@ -1,4 +1,4 @@
-//! Fields of a JSON object with errors that name file, field and what was expected. Used by the other files of `hf`.
+//! Fields of a JSON object with errors that name file, field and what was expected.
 //!
 //! A field that is `null` counts as absent, as it does for those who write these files.
 

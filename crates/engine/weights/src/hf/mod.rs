@@ -1,4 +1,4 @@
-//! Reads Hugging Face directories (config.json, safetensors, tokenizer) in GGUF's terms. Called by `Model::open`.
+//! Reads Hugging Face directories (config.json, safetensors, tokenizer) in GGUF's terms.
 //!
 //! Metadata get GGUF's keys (`config`, `sidecars`) and tensors GGUF's names and conventions (`names` has the table), so that the
 //! engine knows one model format only. Tensors stay in the mapped files; only those whose values change (norms stored around zero,

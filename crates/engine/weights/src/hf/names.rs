@@ -1,4 +1,4 @@
-//! Hugging Face tensor names to GGUF's, with what has to be done to the values. Called by `hf::open`.
+//! Hugging Face tensor names to GGUF's, with what has to be done to the values.
 //!
 //! Prefixes `model.`, `model.language_model.`, `language_model.model.` and longer ones mean the same; `i` is a layer, `e` an expert, `t` the first block
 //! after the trunk, `j` a multi-token-prediction layer.

@@ -1,4 +1,4 @@
-//! Scaling of rotary frequencies in config.json. Called by `config` and `family_config`.
+//! Scaling of rotary frequencies in config.json.
 
 use super::arch::Keys;
 use super::json::Fields;

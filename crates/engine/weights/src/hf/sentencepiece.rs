@@ -1,4 +1,4 @@
-//! SentencePiece's `tokenizer.model`, for checkpoints without a tokenizer.json, as GGUF's keys. Called by `sidecars`.
+//! SentencePiece's `tokenizer.model`, for checkpoints without a tokenizer.json, as GGUF's keys.
 //!
 //! The file is a protobuf message (sentencepiece_model.proto) and not trusted: a field is read only inside its message.
 

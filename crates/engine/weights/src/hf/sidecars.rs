@@ -1,4 +1,4 @@
-//! Reads the files beside config.json: tokenizer, chat template and generation defaults, as GGUF metadata. Called by `hf::open`.
+//! Reads the files beside config.json: tokenizer, chat template and generation defaults, as GGUF metadata.
 
 use serde_json::{Map, Value as Json};
 

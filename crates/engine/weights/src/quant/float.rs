@@ -1,4 +1,4 @@
-//! Plain floats: F16 and BF16 to and from f32, by the slice. Called by `quant`, and by readers of unquantised models.
+//! Plain floats: F16 and BF16 to and from f32, by the slice.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};

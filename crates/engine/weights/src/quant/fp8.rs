@@ -1,5 +1,5 @@
-//! 8-bit floats: E4M3 as in the OCP specification (no infinity; 0x7F is NaN; largest 448), E5M2 (half of an F16) and scales in
-//! E8M0. Called by `quant` and `schemes`; kernels use [`E4M3`] and the layout constants.
+//! 8-bit floats: E4M3 as in the OCP specification (no infinity; 0x7F is NaN; largest 448), E5M2 (half of an F16) and scales in E8M0.
+//! Kernels use [`E4M3`] and the layout constants.
 //!
 //! | type    | value      | block                           | bytes |
 //! |---------|------------|---------------------------------|-------|

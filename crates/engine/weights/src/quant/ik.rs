@@ -1,5 +1,5 @@
 //! ik_llama.cpp's types with a scale in each block: Q6_0, and IQ2_K to IQ6_K, 256 values with a scale and one of two tables for each 16.
-//! Called by `quant`. [`super::ik_rows`] has those whose scale lies before a row.
+//! [`super::ik_rows`] has those whose scale lies before a row.
 //!
 //! | type  | value                        | fields                                                                  | bytes |
 //! |-------|------------------------------|-------------------------------------------------------------------------|-------|

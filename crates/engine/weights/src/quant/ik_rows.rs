@@ -1,4 +1,4 @@
-//! ik_llama.cpp's types that have a scale before each row, and blocks of 256 values without one. Called by `quant`.
+//! ik_llama.cpp's types that have a scale before each row, and blocks of 256 values without one.
 //!
 //! In a GGUF file a row is its scale (f16 or f32) and then its blocks. Octet keeps the scales beside the blocks ([`crate::Matrix::scales`]),
 //! so in memory these types have ids of their own. A block's values are those of the file, times [`Row::unit`], with which they are near 1;

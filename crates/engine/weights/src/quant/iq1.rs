@@ -1,5 +1,5 @@
-//! The ternary codebook formats IQ1_S and IQ1_M: 256 values, in groups of 8 trits that an index picks from
-//! [`iq_grids`]. Called by `quant`; kernels use the layout constants.
+//! The ternary codebook formats IQ1_S and IQ1_M: 256 values, in groups of 8 trits that an index picks from [`iq_grids`]. Kernels use the
+//! layout constants.
 //!
 //! A value is `d * (1 + 2 scale) * (trit + shift)` with trits -1, 0, 1 and a shift of 1/8 or -1/8. `k` counts the 32
 //! groups, integers are little-endian.

@@ -1,5 +1,5 @@
-//! The 2-bit codebook formats IQ2_XXS, IQ2_XS and IQ2_S: 256 values, in groups of 8 whose magnitudes an index picks from
-//! [`iq_grids`]. Called by `quant`; kernels use the layout constants.
+//! The 2-bit codebook formats IQ2_XXS, IQ2_XS and IQ2_S: 256 values, in groups of 8 whose magnitudes an index picks from [`iq_grids`].
+//! Kernels use the layout constants.
 //!
 //! A value is `d * (0.5 + scale) / 4 * magnitude`, negated by its sign bit. `k` counts the 32 groups, integers are
 //! little-endian.

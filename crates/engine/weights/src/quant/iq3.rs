@@ -1,5 +1,5 @@
-//! The 3-bit codebook formats IQ3_XXS and IQ3_S: 256 values, in groups of 4 whose magnitudes an index picks from
-//! [`iq_grids`]. Called by `quant`; kernels use the layout constants.
+//! The 3-bit codebook formats IQ3_XXS and IQ3_S: 256 values, in groups of 4 whose magnitudes an index picks from [`iq_grids`]. Kernels use
+//! the layout constants.
 //!
 //! `k` counts the 64 groups, `t` the 8 runs of 32 values, integers are little-endian. A value is
 //! `d * (0.5 + scale) / 2 * magnitude` (IQ3_XXS) or `d * (1 + 2 scale) * magnitude` (IQ3_S), negated by its sign bit.

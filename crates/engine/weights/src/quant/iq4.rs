@@ -1,5 +1,5 @@
-//! The 4-bit formats with unevenly spaced levels, IQ4_NL (32 values) and IQ4_XS (256 values, 8 sub-blocks of 32). Called by
-//! `quant`; kernels use [`LEVELS`] and the layout constants.
+//! The 4-bit formats with unevenly spaced levels, IQ4_NL (32 values) and IQ4_XS (256 values, 8 sub-blocks of 32). Kernels use [`LEVELS`]
+//! and the layout constants.
 //!
 //! | type   | value                                    | fields                                             | bytes |
 //! |--------|------------------------------------------|----------------------------------------------------|-------|

@@ -1,5 +1,4 @@
-//! The codebooks of the IQ formats: which groups of 8 (or 4) magnitudes a quant index stands for. Called by `quant::iq1`,
-//! `iq2`, `iq3`, and by kernels for these formats.
+//! The codebooks of the IQ formats: which groups of 8 (or 4) magnitudes a quant index stands for.
 //!
 //! The entries are facts of the formats (found by their author's search over real weights; no formula gives them), so
 //! they stand here packed: 2 or 3 bits a value, the first value lowest, as an index into the format's few levels.

@@ -1,5 +1,4 @@
-//! The first GGML formats, 32 values a block under one scale: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0. Called by `quant` only;
-//! kernels use the layout constants.
+//! The first GGML formats, 32 values a block under one scale: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0. Kernels use the layout constants.
 //!
 //! | type | value                | block                                        | bytes |
 //! |------|----------------------|----------------------------------------------|-------|

@@ -1,5 +1,4 @@
 //! GGML tensor types: block layout, exact scalar dequantiser and plain quantiser of each. No SIMD here; see `compute`.
-//! Called by everything that reads weights.
 //!
 //! A tensor's bytes are whole blocks, one after the other; a block holds [`GgmlType::block_len`] consecutive values of
 //! a row. Each format's file documents its block as offset constants and has the dequantiser of one block.

@@ -1,5 +1,5 @@
-//! MXFP4: 32 values of 4-bit floats (e2m1) under one power-of-two scale (e8m0), as in the OCP microscaling specification
-//! v1.0. Called by `quant`; kernels use [`LEVELS`], [`half_scale`] and the layout constants.
+//! MXFP4: 32 values of 4-bit floats (e2m1) under one power-of-two scale (e8m0), as in the OCP microscaling specification v1.0. Kernels use
+//! [`LEVELS`], [`half_scale`] and the layout constants.
 //!
 //! A value is `2^(e - 128) * LEVELS[q]`; the levels are twice the e2m1 values, so that they are integers. Fields, 17 bytes:
 //! `e` u8; `qs` 16, whose low nibbles are 16 values and high nibbles the next 16.

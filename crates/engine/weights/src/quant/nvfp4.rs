@@ -1,5 +1,5 @@
-//! NVFP4: 64 values of 4-bit floats (e2m1), every 16 under a scale in E4M3. A matrix has one more factor, which GGUF keeps as
-//! `NAME.scale` and [`crate::Matrix::scales`] here. Called by `quant` and `Matrix`; kernels use [`half_scale`] and the layout constants.
+//! NVFP4: 64 values of 4-bit floats (e2m1), every 16 under a scale in E4M3. A matrix has one more factor, which GGUF keeps as `NAME.scale`
+//! and [`crate::Matrix::scales`] here. Kernels use [`half_scale`] and the layout constants.
 //!
 //! Fields, 36 bytes: `scales` 4; `qs` 4 times 8, whose low nibbles are the first 8 values of a group and high nibbles the next 8.
 

@@ -1,4 +1,4 @@
-//! Q1_0 and Q2_0: one and two bits a value under one scale. Called by `quant` only.
+//! Q1_0 and Q2_0: one and two bits a value under one scale.
 //!
 //! | type | values | value               | block            | bytes |
 //! |------|--------|---------------------|------------------|-------|

@@ -1,5 +1,4 @@
-//! Q2_K: 256 values, 16 sub-blocks of 16, 2 bits a value, 4-bit scales and minima. Called by `quant`; kernels use the
-//! layout constants.
+//! Q2_K: 256 values, 16 sub-blocks of 16, 2 bits a value, 4-bit scales and minima. Kernels use the layout constants.
 //!
 //! Value `i` of sub-block `s` is `d * scale[s] * q - dmin * min[s]`. Fields, 84 bytes:
 //!

@@ -1,5 +1,4 @@
-//! Q3_K: 256 values, 16 sub-blocks of 16, 3 bits a value, signed 6-bit scales. Called by `quant`; kernels use the layout
-//! constants.
+//! Q3_K: 256 values, 16 sub-blocks of 16, 3 bits a value, signed 6-bit scales. Kernels use the layout constants.
 //!
 //! Value `i` of sub-block `s` is `d * (scale[s] - 32) * (q - 4)`. Fields, 110 bytes:
 //!

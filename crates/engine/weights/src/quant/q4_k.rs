@@ -1,5 +1,5 @@
-//! Q4_K: 256 values, 8 sub-blocks of 32, 4 bits a value, 6-bit scales and minima. Called by `quant`; kernels use the
-//! layout constants and [`unpack_scales`] (Q5_K has the same scales).
+//! Q4_K: 256 values, 8 sub-blocks of 32, 4 bits a value, 6-bit scales and minima. Kernels use the layout constants and [`unpack_scales`]
+//! (Q5_K has the same scales).
 //!
 //! Value `i` of sub-block `s` is `d * scale[s] * q - dmin * min[s]`. Fields, 144 bytes:
 //!

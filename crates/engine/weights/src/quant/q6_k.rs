@@ -1,5 +1,4 @@
-//! Q6_K: 256 values, 16 sub-blocks of 16, 6 bits a value, signed 8-bit scales. Called by `quant`; kernels use the layout
-//! constants.
+//! Q6_K: 256 values, 16 sub-blocks of 16, 6 bits a value, signed 8-bit scales. Kernels use the layout constants.
 //!
 //! Value `i` of sub-block `s` is `d * scale[s] * (q - 32)`. Fields, 210 bytes; half `h` has 128 values:
 //!

@@ -1,4 +1,4 @@
-//! Random weights: blocks of any type with random but valid content. Called by the synthetic model generator and tests.
+//! Random weights: blocks of any type with random but valid content.
 //!
 //! The quants are random bits, and only the fields that scale a block are set: values have zero mean and the wanted standard
 //! deviation, never NaN, and a spread of scales over blocks. Nothing is quantised, so this runs at memory speed.

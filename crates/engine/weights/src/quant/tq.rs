@@ -1,5 +1,4 @@
-//! The ternary formats TQ1_0 and TQ2_0: 256 values `d * t` with `t` of -1, 0, 1. Called by `quant`; kernels use the layout
-//! constants.
+//! The ternary formats TQ1_0 and TQ2_0: 256 values `d * t` with `t` of -1, 0, 1. Kernels use the layout constants.
 //!
 //! | type  | fields                                    | bytes |
 //! |-------|-------------------------------------------|-------|

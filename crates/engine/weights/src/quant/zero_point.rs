@@ -1,6 +1,5 @@
-//! I4_Z: 32 unsigned 4-bit integers under a scale and a zero point, `d * (q - z)`: what AWQ, GPTQ and compressed-tensors write
-//! where they are not symmetric. Q4_1 cannot hold it: its minimum is an F16, and `d * z` has more bits. Called by `quant` and `schemes`;
-//! kernels use the layout constants.
+//! I4_Z: 32 unsigned 4-bit integers under a scale and a zero point, `d * (q - z)`: what AWQ, GPTQ and compressed-tensors write where they
+//! are not symmetric. Q4_1 cannot hold it: its minimum is an F16, and `d * z` has more bits. Kernels use the layout constants.
 //!
 //! Fields, 19 bytes: `d` f16; `z` u8; `qs` 16, whose low nibbles are the first 16 values and high nibbles the next 16.
 

@@ -1,4 +1,4 @@
-//! The index of a sharded checkpoint, `model.safetensors.index.json`: which tensor lies in which file. Called by `hf`.
+//! The index of a sharded checkpoint, `model.safetensors.index.json`: which tensor lies in which file.
 
 use super::Pairs;
 use crate::Error;

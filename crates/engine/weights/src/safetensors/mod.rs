@@ -1,4 +1,4 @@
-//! Safetensors files: the header of one file, checked. Called by `hf`.
+//! Safetensors files: the header of one file, checked.
 //!
 //! Layout: the header's length (u64, little-endian), the header (a JSON object: tensor name to type, shape and byte
 //! range in the data), the data, of which every byte belongs to one tensor.

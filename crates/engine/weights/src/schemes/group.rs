@@ -1,4 +1,4 @@
-//! The tensors of a checkpoint by the matrix that they belong to. Called by `schemes`.
+//! The tensors of a checkpoint by the matrix that they belong to.
 
 use std::collections::{BTreeMap, HashSet};
 

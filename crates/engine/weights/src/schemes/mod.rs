@@ -1,5 +1,4 @@
 //! Quantised checkpoints: one matrix of the model from the tensors that a method splits it into (`qweight`, `qzeros`, `scales`; ...).
-//! Called by `hf`.
 //!
 //! The tensors decide what a matrix is: their names, types and shapes. What config.json says about the quantisation ([`Settings`]) only
 //! fills in what they leave open. Each method has a file with its layout; [`SCHEMES`] is the table of them. A matrix keeps its size: a

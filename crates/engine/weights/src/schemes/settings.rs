@@ -1,4 +1,4 @@
-//! What a checkpoint's JSON files say about its quantisation, in the places where different tools write it. Called by `hf`.
+//! What a checkpoint's JSON files say about its quantisation, in the places where different tools write it.
 
 use std::collections::BTreeMap;
 

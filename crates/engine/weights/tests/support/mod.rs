@@ -1,4 +1,4 @@
-//! GGUF files and checkpoints for tests, well-formed and damaged. Used by the tests of this crate.
+//! GGUF files and checkpoints for tests, well-formed and damaged.
 
 #![allow(dead_code)] // each test file uses its part
 

@@ -1,5 +1,5 @@
 //! Small quantised matrices in the layout of each method, packed here number by number, with the values that its documentation says they
-//! have. Used by the tests of schemes.
+//! have.
 
 use std::collections::BTreeMap;
 

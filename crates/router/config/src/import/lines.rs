@@ -1,4 +1,4 @@
-//! Edits of a YAML text that keep the rest, including comments. Used by imports.
+//! Edits of a YAML text that keep the rest, including comments.
 
 use std::ops::Range;
 

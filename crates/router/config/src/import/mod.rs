@@ -1,4 +1,4 @@
-//! Translates other programs' files: LiteLLM's config.yaml, llama-swap's, Ollama's Modelfile. Called by `octet config import`.
+//! Translates other programs' files: LiteLLM's config.yaml, llama-swap's, Ollama's Modelfile.
 
 mod lines;
 mod litellm;

@@ -1,4 +1,4 @@
-//! Servers that are started on demand, in llama-swap's terms. Run by the `process` crate.
+//! Servers that are started on demand, in llama-swap's terms.
 
 use std::time::Duration;
 

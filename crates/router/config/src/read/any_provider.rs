@@ -1,4 +1,4 @@
-//! An entry whose model is `*`: all models of the provider in its name. Called by `deployments`.
+//! An entry whose model is `*`: all models of the provider in its name.
 
 use super::provider_table::KNOWN;
 use super::providers::{INFERRED, known};

@@ -1,4 +1,4 @@
-//! LiteLLM's response cache. Called by `read`.
+//! LiteLLM's response cache.
 
 use std::time::Duration;
 

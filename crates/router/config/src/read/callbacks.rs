@@ -1,4 +1,4 @@
-//! LiteLLM's callbacks: where finished requests are reported. Called by `read`.
+//! LiteLLM's callbacks: where finished requests are reported.
 
 use crate::fields::Fields;
 use crate::problem::quoted;

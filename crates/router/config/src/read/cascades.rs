@@ -1,4 +1,4 @@
-//! `cascades`. Called by `read`.
+//! `cascades`.
 
 use crate::fields::Fields;
 use crate::problem::quoted;

@@ -1,4 +1,4 @@
-//! Checks that every name that a configuration uses is defined. Called by `read` if everything else is valid.
+//! Checks that every name that a configuration uses is defined.
 
 use crate::problem::{nearest, quoted};
 use crate::reader::Reader;

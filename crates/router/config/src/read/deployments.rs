@@ -1,4 +1,4 @@
-//! `model_list`. Called by `read`.
+//! `model_list`.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,4 +1,4 @@
-//! The engine's settings of a local model. Called by `deployments`.
+//! The engine's settings of a local model.
 
 use crate::fields::Fields;
 use crate::problem::quoted;

@@ -1,5 +1,5 @@
-//! Clouds that host other makers' models: Amazon Bedrock, Google Vertex AI and Azure. A model's address and API there, and
-//! the authentication of requests. Called by `remote`.
+//! Clouds that host other makers' models: Amazon Bedrock, Google Vertex AI and Azure. A model's address and API there, and the
+//! authentication of requests.
 
 use serde_json::Value as Json;
 

@@ -1,4 +1,4 @@
-//! `model_info`, and the prices in `litellm_params`. Called by `deployments`.
+//! `model_info`, and the prices in `litellm_params`.
 
 use crate::fields::Fields;
 use crate::{Mode, ModelInfo};

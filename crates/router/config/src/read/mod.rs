@@ -1,4 +1,4 @@
-//! The file's tree as a [`Config`]. Called by `load`; one file a section.
+//! The file's tree as a [`Config`]. One file a section.
 
 mod any_provider;
 mod cache;

@@ -1,4 +1,4 @@
-//! The server and virtual keys. Called by `read`.
+//! The server and virtual keys.
 
 use crate::fields::Fields;
 use crate::problem::quoted;

@@ -1,4 +1,4 @@
-//! Parts of `litellm_params` that targets of several kinds share. Used by `deployments` and `remote`.
+//! Parts of `litellm_params` that targets of several kinds share.
 
 use serde_json::{Value as Json, json};
 

@@ -1,4 +1,4 @@
-//! `processes`: llama-swap's models, groups and macros. Called by `read`.
+//! `processes`: llama-swap's models, groups and macros.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! The providers: one row each, with its API, its address, the variables of its key, and its quirks.
-//! As of 2026-11. Used by `providers`.
+//! The providers: one row each, with its API, its address, the variables of its key, and its quirks. As of 2026-11.
 
 use self::Quirk::{KeyHeader, MaxTokens, RouterSuffix, SpeaksResponses};
 use crate::Provider;

@@ -1,4 +1,4 @@
-//! The provider of a model's name. Used by `deployments`.
+//! The provider of a model's name.
 
 use super::provider_table::{KNOWN, OTHERS};
 pub(crate) use super::provider_table::{Known, Quirk};

@@ -1,4 +1,4 @@
-//! Health checks. Called by `read`.
+//! Health checks.
 
 use crate::HealthChecks;
 use crate::fields::Fields;

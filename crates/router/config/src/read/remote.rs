@@ -1,4 +1,4 @@
-//! A deployment on another server: its address, its key and its provider's quirks. Called by `deployments`.
+//! A deployment on another server: its address, its key and its provider's quirks.
 
 use super::params::{Defaults, continues, provider_params};
 use super::providers::{self, Known, Quirk};

@@ -1,4 +1,4 @@
-//! `router_settings`, and the same keys of `litellm_settings`. Called by `read`.
+//! `router_settings`, and the same keys of `litellm_settings`.
 
 use crate::fields::Fields;
 use crate::sections::{ALLOWED_FAILS_POLICY, RETRY_POLICY, STICKY, STRATEGY_ARGS};

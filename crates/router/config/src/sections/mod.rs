@@ -1,4 +1,4 @@
-//! Every key of the file, and how it is handled. Used by `read`, `schema` and the tests; docs/router-keys.md is generated from it.
+//! Every key of the file, and how it is handled. Docs/router-keys.md is generated from it.
 
 mod cache;
 mod callbacks;

@@ -1,5 +1,4 @@
-//! Model swapping: if models and servers do not all fit on one machine, which of them run, which requests wait, and which entry is evicted. Used by
-//! `processes` for servers that are started on demand, and by `octet-serve` for loaded models.
+//! Model swapping: if models and servers do not all fit on one machine, which of them run, which requests wait, and which entry is evicted.
 //!
 //! `scheduler` decides: plain state, no clock, no tasks. `pool` carries its steps out and hands a [`Lease`] to each request. What the
 //! entries are, which of them fit together and how one starts is the caller's, a [`Host`].

@@ -1,4 +1,4 @@
-//! Carries out what the scheduler decides, and hands each request a lease of its entry. Used by `process` and by `serve`.
+//! Carries out what the scheduler decides, and hands each request a lease of its entry.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};

@@ -1,5 +1,4 @@
-//! How well a number separates right from wrong answers: the area under the ROC curve, with an interval. Called by
-//! `octet route calibrate`.
+//! How well a number separates right from wrong answers: the area under the ROC curve, with an interval.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! What thresholds cost and what they bring, in a terminal's characters. Called by `octet route calibrate`.
+//! What thresholds cost and what they bring, in a terminal's characters.
 
 use super::Row;
 

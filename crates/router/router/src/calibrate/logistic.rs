@@ -1,4 +1,4 @@
-//! Logistic regression with an L2 penalty, for a few hundred samples of many features. Called by `octet route calibrate`.
+//! Logistic regression with an L2 penalty, for a few hundred samples of many features.
 
 /// Weights: `1 / (1 + exp(-(weights . x + bias)))` is the probability of a right answer.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,5 +1,5 @@
 //! Thresholds for `confidence`: from answers of a fast model, each with how sure it was and how good it and the strong model's were, to
-//! what each threshold would have done. Called by `octet route calibrate`.
+//! what each threshold would have done.
 
 mod auc;
 mod drawing;

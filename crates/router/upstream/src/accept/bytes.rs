@@ -1,5 +1,4 @@
-//! Applies the rules to a body that is forwarded: only the fields that may change are parsed, the others keep their bytes. Used by `forward`
-//! and by endpoints.
+//! Applies the rules to a body that is forwarded: only the fields that may change are parsed, the others keep their bytes.
 
 use octet_api::anthropic::FOREIGN_PROOFS;
 use octet_config::{Accepts, ResponsesFor};

@@ -1,4 +1,4 @@
-//! The rules of Anthropic's messages: thinking, prefills, and reasoning that others signed. Called by [`super::apply`].
+//! The rules of Anthropic's messages: thinking, prefills, and reasoning that others signed.
 
 use octet_api::anthropic::is_own_proof;
 use octet_config::{Off, Thinking};

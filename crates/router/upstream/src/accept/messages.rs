@@ -1,4 +1,4 @@
-//! The rules of a chat's messages in OpenAI's dialect. Called by [`super::apply`].
+//! The rules of a chat's messages in OpenAI's dialect.
 
 use octet_config::{Accepts, ReasoningForm};
 use serde_json::{Map, Value, json};

@@ -1,5 +1,5 @@
 //! Makes a request acceptable to its model: the one place that applies the table of families ([`Accepts`]) to every request, whatever its
-//! dialect, after every choice of a deployment. Called by `generate` for translated requests and by `forward` for forwarded ones.
+//! dialect, after every choice of a deployment.
 //!
 //! A field is renamed, lowered, moved, or dropped with a warning where the answer's meaning stays; a field that changes the answer and that
 //! the model refuses is dropped only with `drop_params`, and refused by its name otherwise, before anything is sent. What `set_params` and

@@ -1,4 +1,4 @@
-//! Names of tools in a provider's alphabet, and back. Used by `generate` for translated requests.
+//! Names of tools in a provider's alphabet, and back.
 
 use std::collections::HashMap;
 

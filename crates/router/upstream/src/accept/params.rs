@@ -1,4 +1,4 @@
-//! The rules of a request's outermost fields. Called by [`super::apply`].
+//! The rules of a request's outermost fields.
 
 use octet_config::Accepts;
 use ring::digest::{SHA256, digest};

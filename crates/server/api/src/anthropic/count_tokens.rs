@@ -1,4 +1,4 @@
-//! `/v1/messages/count_tokens`. Called by the server.
+//! `/v1/messages/count_tokens`.
 
 use serde_json::{Value, json};
 

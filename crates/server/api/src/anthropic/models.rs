@@ -1,4 +1,4 @@
-//! `/v1/models` for Anthropic's clients (those that send `anthropic-version`). Called by the server and the gateway.
+//! `/v1/models` for Anthropic's clients (those that send `anthropic-version`).
 
 use serde_json::{Value, json};
 

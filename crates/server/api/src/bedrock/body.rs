@@ -1,4 +1,4 @@
-//! Writes a `Converse` request. Called by the gateway.
+//! Writes a `Converse` request.
 
 use serde_json::{Map, Value, json};
 

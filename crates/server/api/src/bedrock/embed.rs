@@ -1,4 +1,4 @@
-//! Embeddings of Amazon's Titan and of Cohere on Bedrock, through `InvokeModel`. Called by the gateway.
+//! Embeddings of Amazon's Titan and of Cohere on Bedrock, through `InvokeModel`.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};

@@ -1,5 +1,5 @@
-//! Amazon's event streams (`application/vnd.amazon.eventstream`): binary frames with headers, each with a CRC-32. Split here into
-//! their JSON payloads. Used by `reader`.
+//! Amazon's event streams (`application/vnd.amazon.eventstream`): binary frames with headers, each with a CRC-32. Split here into their
+//! JSON payloads.
 
 use std::borrow::Cow;
 

@@ -1,5 +1,5 @@
 //! Amazon Bedrock's `Converse`, for providers only: requests ([`body()`]), answers ([`events`], [`ConverseReader`]), errors. Also the
-//! frames of its streams, which it also uses for Anthropic's messages ([`InvokedReader`]). Called by the gateway.
+//! frames of its streams, which it also uses for Anthropic's messages ([`InvokedReader`]).
 
 mod body;
 pub mod embed;

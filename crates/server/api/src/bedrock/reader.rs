@@ -1,4 +1,4 @@
-//! Parses the answer of `Converse`, whole or streamed, and the stream of an invoked Anthropic model. Called by the gateway.
+//! Parses the answer of `Converse`, whole or streamed, and the stream of an invoked Anthropic model.
 //!
 //! Lenient: unknown blocks and fields are skipped.
 

@@ -1,5 +1,5 @@
-//! The arguments of a call as they are written into answers whose calls hold an object: the model's own text, as a parsed number would
-//! lose digits. Used by the dialects' answers and readers.
+//! The arguments of a call as they are written into answers whose calls hold an object: the model's own text, as a parsed number would lose
+//! digits.
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::value::RawValue;

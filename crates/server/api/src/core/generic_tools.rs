@@ -1,5 +1,5 @@
-//! Tool calls for models whose chat template has no known syntax: tools are described in the instructions, and calls and results are
-//! text in Hermes' syntax. Called by the server before it renders such a prompt.
+//! Tool calls for models whose chat template has no known syntax: tools are described in the instructions, and calls and results are text
+//! in Hermes' syntax.
 
 use std::borrow::Cow;
 

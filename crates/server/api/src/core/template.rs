@@ -1,4 +1,4 @@
-//! Converts a conversation to the form that chat templates take. Called by the server before it renders a prompt.
+//! Converts a conversation to the form that chat templates take.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! The objects of answers, and whole answers. Called by the server and the gateway; streams use the same objects.
+//! The objects of answers, and whole answers. Streams use the same objects.
 
 use std::borrow::Cow;
 

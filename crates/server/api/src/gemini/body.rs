@@ -1,4 +1,4 @@
-//! Writes a request for Gemini. Called by the gateway.
+//! Writes a request for Gemini.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Parses contents and their parts. Called by the request's parser.
+//! Parses contents and their parts.
 
 use std::collections::VecDeque;
 

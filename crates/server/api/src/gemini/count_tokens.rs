@@ -1,4 +1,4 @@
-//! `countTokens`. Called by the server and the gateway.
+//! `countTokens`.
 
 use serde_json::{Value, json};
 

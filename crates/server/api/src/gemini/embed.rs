@@ -1,4 +1,4 @@
-//! `embedContent` and `batchEmbedContents`, for clients and for providers. Called by the server and the gateway.
+//! `embedContent` and `batchEmbedContents`, for clients and for providers.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};

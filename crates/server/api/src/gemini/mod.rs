@@ -1,5 +1,5 @@
 //! Google's `generateContent`: for clients ([`parse`], [`response`], [`ContentWriter`]) and for providers ([`body()`], [`events`],
-//! [`ContentReader`]); errors, models, embeddings. Called by the server and the gateway.
+//! [`ContentReader`]); errors, models, embeddings.
 
 mod answer;
 mod body;

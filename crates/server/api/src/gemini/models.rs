@@ -1,4 +1,4 @@
-//! `/v1beta/models`. Called by the server and the gateway.
+//! `/v1beta/models`.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,4 @@
-//! Signatures of reasoning (`thoughtSignature`) for clients of this dialect, from any provider. Used by the writers and the request's
-//! parser.
+//! Signatures of reasoning (`thoughtSignature`) for clients of this dialect, from any provider.
 //!
 //! Gemini's own are sent unchanged. Others are wrapped in base64, like Gemini's, so that clients send them back.
 

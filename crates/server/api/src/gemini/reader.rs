@@ -1,4 +1,4 @@
-//! Parses Gemini's answer, whole or as a stream of the same objects. Called by the gateway.
+//! Parses Gemini's answer, whole or as a stream of the same objects.
 //!
 //! Lenient: unknown parts and fields are skipped.
 

@@ -1,4 +1,4 @@
-//! Parses a client's `generateContent`. Called by the server and the gateway, which add the path's model and streaming to the body.
+//! Parses a client's `generateContent`.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Converts Gemini's schemas (`responseSchema`, `parameters`: a subset of OpenAPI's) to JSON schemas. Called by the request's parser.
+//! Converts Gemini's schemas (`responseSchema`, `parameters`: a subset of OpenAPI's) to JSON schemas.
 
 use serde_json::{Map, Value};
 

@@ -1,4 +1,4 @@
-//! Token counts in Gemini's form: reasoning is counted separately from the answer. Used by readers and writers.
+//! Token counts in Gemini's form: reasoning is counted separately from the answer.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
 //! Parses a client's JSON. Every error names the field's path, fields that no parser takes are checked by the dialect's
-//! [`rules`](crate::rules), and `null` means absent. Used by the dialects' request parsers.
+//! [`rules`](crate::rules), and `null` means absent.
 //!
 //! Not serde's derive: its errors have neither the path nor the expected value, its untagged unions (a string or a list of parts) only
 //! report "did not match any variant", and `deny_unknown_fields` cannot say why a field that exists elsewhere is not supported here.

@@ -1,4 +1,4 @@
-//! Parses bytes to a JSON value and refuses duplicate keys. Called by `parse`, the parent.
+//! Parses bytes to a JSON value and refuses duplicate keys.
 //!
 //! serde_json's own `Value` keeps the last duplicate: of `{"max_tokens": 1, "max_tokens": 2}` the first would be silently ignored, and
 //! a proxy in front that uses the first would have checked a different request.

@@ -1,4 +1,4 @@
-//! Writes a whole answer of `/completion` and `/infill`, and the parts that its stream shares. Called by the server.
+//! Writes a whole answer of `/completion` and `/infill`, and the parts that its stream shares.
 
 use serde_json::{Map, Value, json};
 

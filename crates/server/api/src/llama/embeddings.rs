@@ -1,4 +1,4 @@
-//! llama-server's `/embedding` and `/embeddings`. Called by the server.
+//! llama-server's `/embedding` and `/embeddings`.
 
 use serde_json::{Map, Value, json};
 

@@ -1,5 +1,5 @@
-//! llama-server's own dialect: completions, infill, embeddings and reranking. Called by the server. (Chat is OpenAI's dialect;
-//! `/tokenize` and the like are in [`tokens`](crate::tokens).)
+//! llama-server's own dialect: completions, infill, embeddings and reranking. (Chat is OpenAI's dialect; `/tokenize` and the like are in
+//! [`tokens`](crate::tokens).)
 
 mod answer;
 mod embeddings;

@@ -1,4 +1,4 @@
-//! The bodies of `/completion` and `/infill`. Called by the server.
+//! The bodies of `/completion` and `/infill`.
 
 use crate::core::{Completion, GenerateRequest, Infill, Input, Prompt};
 use crate::json::{self, Field, Object, Result};

@@ -1,5 +1,4 @@
 //! Reranking: `/rerank`, `/v1/rerank`, `/v2/rerank` in Jina's and Cohere's forms, and `texts` in that of text-embeddings-inference.
-//! Called by the server.
 
 use std::time::Duration;
 

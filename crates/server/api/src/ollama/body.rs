@@ -1,4 +1,4 @@
-//! Writes a chat request for Ollama. Called by the gateway.
+//! Writes a chat request for Ollama.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! `/api/chat`. Called by the server and the gateway.
+//! `/api/chat`.
 
 pub use super::body::body;
 pub use super::reader::events;

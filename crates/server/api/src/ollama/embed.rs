@@ -1,4 +1,4 @@
-//! `/api/embed`, and the older `/api/embeddings`. Called by the server and the gateway.
+//! `/api/embed`, and the older `/api/embeddings`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};

@@ -1,4 +1,4 @@
-//! `/api/generate`. Called by the server and the gateway.
+//! `/api/generate`.
 
 use super::{Call, LineWriter, Load, answer, context, fields, messages};
 use crate::ApiError;

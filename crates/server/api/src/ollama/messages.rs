@@ -1,4 +1,4 @@
-//! Parses messages of a chat. Called by the request's parser.
+//! Parses messages of a chat.
 
 use serde_json::Value;
 

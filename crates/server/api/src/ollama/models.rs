@@ -1,4 +1,4 @@
-//! `/api/tags`, `/api/show`, `/api/ps` and `/api/version`. Called by the server and the gateway.
+//! `/api/tags`, `/api/show`, `/api/ps` and `/api/version`.
 
 use serde_json::{Map, Value, json};
 

@@ -1,4 +1,4 @@
-//! Parses Ollama's chat answer, whole or streamed. Called by the gateway.
+//! Parses Ollama's chat answer, whole or streamed.
 //!
 //! Lenient: unknown fields are skipped.
 

@@ -1,4 +1,4 @@
-//! `/v1/embeddings`. Called by the server and the gateway.
+//! `/v1/embeddings`.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

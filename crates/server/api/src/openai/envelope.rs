@@ -1,4 +1,4 @@
-//! What answers to chats and to completions share around their choices, whole and streamed. Used by `chat` and `completions`.
+//! What answers to chats and to completions share around their choices, whole and streamed.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! `/v1/models`. Called by the server and the gateway.
+//! `/v1/models`.
 
 use serde_json::{Value, json};
 

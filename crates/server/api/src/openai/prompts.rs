@@ -1,5 +1,4 @@
-//! Parses prompts of completions and embeddings: texts, token ids, and llama-server's further forms. Called by their parsers, here and
-//! in `llama`.
+//! Parses prompts of completions and embeddings: texts, token ids, and llama-server's further forms.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Parses llama.cpp's further samplers, in any dialect. Called by `fields`.
+//! Parses llama.cpp's further samplers, in any dialect.
 
 use crate::core::MoreSampling;
 use crate::json::{Field, Object, Result};

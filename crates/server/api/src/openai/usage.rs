@@ -1,4 +1,4 @@
-//! Token counts and times in OpenAI's and llama.cpp's form. Used by chat and completions.
+//! Token counts and times in OpenAI's and llama.cpp's form.
 
 use serde::{Deserialize, Serialize};
 

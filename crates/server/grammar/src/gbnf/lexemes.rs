@@ -1,4 +1,4 @@
-//! Finds parts of a grammar that can be lexemes of more than one character. Used by [`super::translate`].
+//! Finds parts of a grammar that can be lexemes of more than one character.
 //!
 //! Such a part is regular, not empty, and *closed*: its automaton is deterministic (Glushkov's construction; Brüggemann-Klein and Wood
 //! 1998), and none of its texts is a proper prefix of another. And no other lexeme begins with one of its first characters. Then the

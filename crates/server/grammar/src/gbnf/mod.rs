@@ -1,5 +1,4 @@
 //! Translates GBNF, llama.cpp's grammar notation, for llguidance: to a regex if no rule is recursive, else to its variant of Lark.
-//! Used by `compile`.
 //!
 //! GBNF is based on characters; llguidance splits text into lexemes first, and takes the longest. To allow the same texts, a lexeme is
 //! one character, unless a longer one is distinguished from all others by its first character and is never a prefix of another of its

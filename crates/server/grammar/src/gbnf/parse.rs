@@ -1,4 +1,4 @@
-//! Parses GBNF, and finds its regular rules. Used by [`super::translate`].
+//! Parses GBNF, and finds its regular rules.
 
 use std::collections::HashMap;
 

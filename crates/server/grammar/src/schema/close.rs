@@ -1,5 +1,5 @@
-//! Which objects allow only the properties that they list: by the standard a schema that says nothing of `additionalProperties` allows
-//! any, but its author means those that it lists, and a model would go on writing others. Called by `walk`.
+//! Which objects allow only the properties that they list: by the standard a schema that says nothing of `additionalProperties` allows any,
+//! but its author means those that it lists, and a model would go on writing others.
 
 use serde_json::{Map, Value};
 

@@ -1,4 +1,4 @@
-//! The kinds of JSON schema keywords. Used by `walk`.
+//! The kinds of JSON schema keywords.
 
 /// The kind of a keyword.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! JSON schemas of clients: checked, limited, and rewritten for llguidance. Called by `compile`, `lark` and `tools`.
+//! JSON schemas of clients: checked, limited, and rewritten for llguidance.
 //!
 //! llguidance refuses unknown keywords without a position, does not unescape references, and expands what a few lines can multiply to
 //! gigabytes. So each schema is walked here first: annotations are dropped, definitions collected under `#/$defs`, and each error has

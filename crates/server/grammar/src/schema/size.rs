@@ -1,4 +1,4 @@
-//! Computes the size of a schema as llguidance expands it. Called by `schema`.
+//! Computes the size of a schema as llguidance expands it.
 //!
 //! A plain reference costs nothing. But a reference with other keywords is replaced by its target, and alternatives are multiplied
 //! with their neighbours. Twenty such references, each to two of the next, make a million; so the size is computed before the

@@ -1,4 +1,4 @@
-//! The types that a schema accepts, and whether two schemas exclude each other. Used by `schema` and by `tools`.
+//! The types that a schema accepts, and whether two schemas exclude each other.
 
 use std::cell::Cell;
 

@@ -1,4 +1,4 @@
-//! Walks through a schema: checks every keyword, resolves every reference. Called by `schema`.
+//! Walks through a schema: checks every keyword, resolves every reference.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! Unescaped text between tags: what it may contain, so that its end is unambiguous. Used by `xml`.
+//! Unescaped text between tags: what it may contain, so that its end is unambiguous.
 
 use octet_parser::tags;
 

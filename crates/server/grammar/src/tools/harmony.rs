@@ -1,4 +1,4 @@
-//! Answers of gpt-oss in channels: reasoning, then a call or the answer. Called by `tools`.
+//! Answers of gpt-oss in channels: reasoning, then a call or the answer.
 
 use super::texts::{any_text, text};
 use super::{Arguments, Rules, hermes};

@@ -1,4 +1,4 @@
-//! Answers of families in which text has a header, as calls have: Functionary 3.2, Muse Glimmer, Kimi K3. Called by `tools` and `compile`.
+//! Answers of families in which text has a header, as calls have: Functionary 3.2, Muse Glimmer, Kimi K3.
 
 use octet_parser::{CallSyntax, Piece};
 

@@ -1,4 +1,4 @@
-//! Calls as JSON objects between tags. Called by `tools`.
+//! Calls as JSON objects between tags.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Arguments in Python's or Gemma's syntax, or in nested tags: rules from the schema of a tool's parameters. Called by `native`.
+//! Arguments in Python's or Gemma's syntax, or in nested tags: rules from the schema of a tool's parameters.
 //!
 //! Members come in the schema's order. Constraints on values beyond types and members are not enforced: a warning says so, or the tool
 //! is refused if it is strict.

@@ -1,4 +1,4 @@
-//! Grammars of tool calls. Called by `compile`.
+//! Grammars of tool calls.
 
 mod bare;
 mod harmony;

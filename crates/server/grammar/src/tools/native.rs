@@ -1,4 +1,4 @@
-//! Calls in a syntax derived from a chat template. Called by `tools`.
+//! Calls in a syntax derived from a chat template.
 
 use octet_parser::{Arguments as Form, CallSyntax, Piece, Tagged};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Texts of a call syntax in Lark. Used by `native` and `literal`.
+//! Texts of a call syntax in Lark.
 
 use octet_parser::tags;
 

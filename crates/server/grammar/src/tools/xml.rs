@@ -1,4 +1,4 @@
-//! Calls as tags around bare text: Qwen3-Coder's syntax, and similar ones derived from templates. Called by `tools` and `native`.
+//! Calls as tags around bare text: Qwen3-Coder's syntax, and similar ones derived from templates.
 //!
 //! Parameters may come in any order, each at most once, with all required ones: a rule with one bit of state each. A string is written
 //! unquoted, other values as JSON.

@@ -1,5 +1,4 @@
-//! Vocabularies to test on: 256 bytes and a few special tokens, and Qwen3.6's. And ways to follow
-//! a constraint. Used by the tests and the examples.
+//! Vocabularies to test on: 256 bytes and a few special tokens, and Qwen3.6's. And ways to follow a constraint.
 
 #![allow(dead_code)] // each test uses a part of it
 

@@ -1,4 +1,4 @@
-//! The table of call syntaxes that rendering a template cannot show. Used by `derive`.
+//! The table of call syntaxes that rendering a template cannot show.
 
 use crate::reasoning::ReasoningTags;
 use crate::syntax::{Arguments, CallSyntax, JsonType, Keys, Piece, Tagged};

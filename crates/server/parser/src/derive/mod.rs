@@ -1,5 +1,4 @@
 //! Derives the call syntax of a model from its chat template, by rendering small chats with made-up calls and comparing the results.
-//! Called by the server when it loads a model.
 //!
 //! A chat is rendered with a text and with calls as its end: what follows the common prefix is the model's call syntax
 //! (`Prober::region`). The made-up names, ids and values are located in it, and the text around them is the syntax (`split`). What

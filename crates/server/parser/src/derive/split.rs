@@ -1,4 +1,4 @@
-//! Splits a text with made-up calls into the syntax around their names, ids and arguments. Used by `derive`.
+//! Splits a text with made-up calls into the syntax around their names, ids and arguments.
 
 use serde_json::Value;
 

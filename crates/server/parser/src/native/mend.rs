@@ -1,4 +1,4 @@
-//! Tags that come twice, or are missing. Used by `native`, the parent.
+//! Tags that come twice, or are missing.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! A syntax derived from a template, compiled for the scanner. Used by `native`, the parent.
+//! A syntax derived from a template, compiled for the scanner.
 
 use crate::syntax::{Arguments, CallSyntax, Keys, Nested, Piece, Tagged, tags};
 

@@ -1,4 +1,4 @@
-//! Calls of derived syntaxes whose first tag was forgotten. Used by `parser`.
+//! Calls of derived syntaxes whose first tag was forgotten.
 //!
 //! What follows that tag, and a tool's name, may begin a call: at the beginning of a line, or behind a call. It is one as soon as a tag of
 //! the syntax has come: then it is parsed again with the tag before it. If none comes it is text.

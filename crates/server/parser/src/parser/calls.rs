@@ -1,4 +1,4 @@
-//! The part of the parser that scans calls, from the first tag to emitting them. Used by `parser`.
+//! The part of the parser that scans calls, from the first tag to emitting them.
 
 use super::{Call, Parser, Ready, Streamed, Tool, Zone, tag_text};
 use crate::changes::Change;

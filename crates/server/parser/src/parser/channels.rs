@@ -1,4 +1,4 @@
-//! The part of the parser that takes answers in channels: what each message is. Used by `parser`.
+//! The part of the parser that takes answers in channels: what each message is.
 
 use super::{Kind, Parser, Zone};
 use crate::changes::Change;

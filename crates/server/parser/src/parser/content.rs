@@ -1,4 +1,4 @@
-//! The part of the parser that emits reasoning and text, without the white space that belongs to tags. Used by `parser`.
+//! The part of the parser that emits reasoning and text, without the white space that belongs to tags.
 
 use super::{Kind, Parser, Ready, Zone, tag_text};
 use crate::format::{ReasoningFormat, ToolSyntax};

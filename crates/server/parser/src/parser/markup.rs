@@ -1,4 +1,4 @@
-//! Tags out of place next to calls: repeated or left over ones of the syntax, and wrappers that models make up. They are not text. Used by `parser`.
+//! Tags out of place next to calls: repeated or left over ones of the syntax, and wrappers that models make up. They are not text.
 //!
 //! Between a call and the next text, every closing tag of the syntax is markup. Other tags, and wrappers (`<function_calls>`), are held
 //! with the white space after them: they are markup if a call follows, and text otherwise.

@@ -1,5 +1,4 @@
-//! Real chat templates from packages of PyPI, rendered by jinja2 as in transformers. Used by the tests of call syntaxes and of the
-//! engine's templates. None of the templates is in this repository.
+//! Real chat templates from packages of PyPI, rendered by jinja2 as in transformers. None of the templates is in this repository.
 
 #[allow(dead_code)]
 #[path = "../../../serve/tests/common/python.rs"]

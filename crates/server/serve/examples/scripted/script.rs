@@ -1,4 +1,4 @@
-//! What the model says, and when. Used by `model`.
+//! What the model says, and when.
 //!
 //! A script is JSON: `{"tasks": [{"marker": TEXT, "answers": [{"think": TEXT, "text": TEXT, "expect": TEXT, "history": TEXT}]}], "otherwise": TEXT}`.
 //! The task of a conversation is the first whose marker stands in its last user message that has one; the answer is the one whose

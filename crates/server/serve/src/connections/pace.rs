@@ -1,4 +1,4 @@
-//! The speed of a request body, and its time limit. Used by `activity` and `incoming`.
+//! The speed of a request body, and its time limit.
 
 use std::time::Duration;
 

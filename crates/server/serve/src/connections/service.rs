@@ -1,5 +1,4 @@
-//! The routes as the requests of one connection reach them: each request updates the connection's state. Used by `connections` and
-//! `http2`.
+//! The routes as the requests of one connection reach them: each request updates the connection's state.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! Alerts by webhook: a deployment in cooldown, a budget that is nearly or completely used up, many failed requests. Run by `gateway` in the
-//! background if the configuration has receivers.
+//! Alerts by webhook: a deployment in cooldown, a budget that is nearly or completely used up, many failed requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Authentication, authorization, quotas and billing. Called by `http` before anything is sent.
+//! Authentication, authorization, quotas and billing.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Finds errors of a configuration that a server would report at its start, without starting anything. Called by `octet config check`.
+//! Finds errors of a configuration that a server would report at its start, without starting anything.
 
 use octet_config::{Config, Target, printable};
 

@@ -1,5 +1,5 @@
 //! `discover: dns`: a name in `api_base` that stands for several addresses, as of a headless service in Kubernetes, becomes one deployment
-//! for each. Used by `gateway` when it applies a configuration, and every few seconds.
+//! for each.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};

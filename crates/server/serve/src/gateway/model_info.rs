@@ -1,4 +1,4 @@
-//! The configuration's information about models, in the shape of LiteLLM's `/model/info`. Called by `http`.
+//! The configuration's information about models, in the shape of LiteLLM's `/model/info`.
 
 use octet_config::Mode;
 use octet_router::Resolved;

@@ -1,4 +1,4 @@
-//! The router's state for the admin page: deployments and their health, running requests, the global budget. Called by `http`.
+//! The router's state for the admin page: deployments and their health, running requests, the global budget.
 
 use octet_api::rfc3339;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Reads clients' bodies, partly or fully. Used by the endpoints and by targets that do not speak the client's dialect.
+//! Reads clients' bodies, partly or fully.
 //!
 //! A forwarded request is read for its model and a few other fields. The provider handles the rest, including fields that Octet does not
 //! know.

@@ -1,4 +1,4 @@
-//! Requests for objects of an account: files and batches. Called by `http`.
+//! Requests for objects of an account: files and batches.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Servers that are started on demand, on systems that support it. Used by `target` and `gateway`.
+//! Servers that are started on demand, on systems that support it.
 
 use octet_config::Config;
 use octet_router::{Failure, FailureKind};

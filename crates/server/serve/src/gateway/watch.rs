@@ -1,4 +1,4 @@
-//! Detects changes of the configuration's files. Run by `gateway` in the background.
+//! Detects changes of the configuration's files.
 //!
 //! The files are polled instead of watched by the system: that works on every file system, and if an editor replaces the file. A file that
 //! is being written is read when it has been the same twice.

@@ -1,5 +1,5 @@
 //! Request bodies: reads them with limits on length and time and within a shared memory budget, and refuses those that claim not to be
-//! JSON. Used by all endpoints with a body.
+//! JSON.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;

@@ -1,4 +1,4 @@
-//! An answer that hooks see before the client does: it is collected, and sent as they leave it. Used by `routed`.
+//! An answer that hooks see before the client does: it is collected, and sent as they leave it.
 //!
 //! A streamed answer too: its client gets keep-alives until the hooks have answered, then all of it.
 

@@ -1,4 +1,4 @@
-//! Errors as HTTP responses, in the client's dialect. Used by all endpoints.
+//! Errors as HTTP responses, in the client's dialect.
 
 use axum::body::Body;
 use axum::extract::Path;

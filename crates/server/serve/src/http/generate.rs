@@ -1,4 +1,4 @@
-//! Text generation: routed if there is a router, else by a local model. Called by the endpoints that generate.
+//! Text generation: routed if there is a router, else by a local model.
 
 use std::sync::Arc;
 

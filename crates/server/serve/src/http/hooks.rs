@@ -1,5 +1,4 @@
-//! Hooks: another server sees each request for a model, or each answer, and may change or refuse it. Called by `call` before an endpoint
-//! reads the body, and by `checked_answer` before the client gets the answer.
+//! Hooks: another server sees each request for a model, or each answer, and may change or refuse it.
 //!
 //! A hook gets `{"request_id", "on", "path", "key", "body"}` (and the `request` of an answer), and answers `{}` to let it pass,
 //! `{"body": {...}}` to change it, or `{"refuse": "the reason"}`.

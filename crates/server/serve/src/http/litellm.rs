@@ -1,5 +1,5 @@
-//! Other paths for the same endpoints, as clients of LiteLLM's proxy and of Azure use them: without `/v1`, or with the model in the
-//! path. Also LiteLLM's own endpoints: model groups, token counts. Called by the routes for paths that they do not know.
+//! Other paths for the same endpoints, as clients of LiteLLM's proxy and of Azure use them: without `/v1`, or with the model in the path.
+//! Also LiteLLM's own endpoints: model groups, token counts.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The routes: paths and their endpoints, and the middleware around them. Used by `server`.
+//! The routes: paths and their endpoints, and the middleware around them.
 //!
 //! Middleware, outermost first: the access log line and the request id; closing connections whose requests were not read to
 //! their end; CORS; API keys; then the endpoint.

@@ -1,4 +1,4 @@
-//! Sends an answer to the client, streamed or whole, in any dialect and from any source. Called by `generate` and `routed`.
+//! Sends an answer to the client, streamed or whole, in any dialect and from any source.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Stored responses (unless `store` is false): in memory, the oldest evicted first, or in the database of keys. Used by `responses`.
+//! Stored responses (unless `store` is false): in memory, the oldest evicted first, or in the database of keys.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt::{self, Write as _};

@@ -1,4 +1,4 @@
-//! Requests answered through the router. Called by the endpoints if there is one.
+//! Requests answered through the router.
 
 use std::sync::Arc;
 

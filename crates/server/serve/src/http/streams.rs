@@ -1,5 +1,5 @@
-//! Streams that survive their connection. A client names its stream in the header `x-octet-stream`; `GET /streams/{id}` then reads it
-//! from the beginning and follows it to its end. Used by `openai` for the chat page, which can be reloaded during an answer.
+//! Streams that survive their connection. A client names its stream in the header `x-octet-stream`; `GET /streams/{id}` then reads it from
+//! the beginning and follows it to its end.
 
 use std::sync::Arc;
 

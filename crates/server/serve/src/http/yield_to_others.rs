@@ -1,4 +1,4 @@
-//! Lets all other ready tasks run. Used by `reply` while it collects what another server has sent at once.
+//! Lets all other ready tasks run.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;

@@ -1,4 +1,4 @@
-//! The served models and their loading. Used by the pipeline and by `http`.
+//! The served models and their loading.
 
 mod loaded;
 mod memory;

@@ -1,4 +1,4 @@
-//! Resolves model names. Used by the registry.
+//! Resolves model names.
 
 use std::collections::HashMap;
 

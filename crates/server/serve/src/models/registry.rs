@@ -1,4 +1,4 @@
-//! The served models: their names, and a lease for each request. Used by the pipeline for each request.
+//! The served models: their names, and a lease for each request.
 //!
 //! `octet_process::swap` decides which are loaded, in which order, and which is evicted; `host` loads and unloads them; `memory` knows which fit
 //! together. A load is its own task, so a client that disconnects does not cancel it; a model that waits to be loaded keeps its place for a while.

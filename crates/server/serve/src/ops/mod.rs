@@ -1,4 +1,4 @@
-//! Operations: metrics, access log, API keys, origin checks. Used by `http` and the pipeline.
+//! Operations: metrics, access log, API keys, origin checks.
 
 mod access;
 mod experts;

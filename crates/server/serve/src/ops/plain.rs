@@ -1,4 +1,4 @@
-//! Prometheus' older text format, from OpenMetrics: for scrapers that ask for `text/plain` only. Used by `/metrics`.
+//! Prometheus' older text format, from OpenMetrics: for scrapers that ask for `text/plain` only.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! The model of a request, once it is loaded. Used by `run`, `embed`, `rerank` and the endpoints that count tokens.
+//! The model of a request, once it is loaded.
 
 use std::sync::Arc;
 

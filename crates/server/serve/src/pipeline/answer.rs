@@ -1,4 +1,4 @@
-//! Turns the engine's events for one answer into the API's events. Used by `run`.
+//! Turns the engine's events for one answer into the API's events.
 
 use octet_api::core::{Event, FinishReason, RoutedExperts, TokenLogprob, TopLogprob};
 use octet_engine::engine::{self, Finish, TokenRoutes};

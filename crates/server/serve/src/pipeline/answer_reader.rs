@@ -1,4 +1,4 @@
-//! Parses an answer up to the texts at which its client wants it to end. Used by `answer`, by the engine, and by `octet run`.
+//! Parses an answer up to the texts at which its client wants it to end.
 //!
 //! A stop text belongs to the answer's own text. It does not count in reasoning, in calls, in the tags between them, or across these.
 

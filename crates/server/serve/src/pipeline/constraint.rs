@@ -1,4 +1,4 @@
-//! Builds the constraint that the engine enforces from a request's response format and tools. Called by `plan`.
+//! Builds the constraint that the engine enforces from a request's response format and tools.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Embeddings. Called by the endpoints for embeddings.
+//! Embeddings.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

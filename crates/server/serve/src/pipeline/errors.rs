@@ -1,4 +1,4 @@
-//! The API errors of the pipeline. Used by `run`, `embed`, `rerank` and by code that resolves model names.
+//! The API errors of the pipeline.
 
 use octet_api::core::GenerateRequest;
 use octet_api::{ApiError, ErrorKind, shortened};

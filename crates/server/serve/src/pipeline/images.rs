@@ -1,5 +1,4 @@
 //! The images of a request for a local model: their number and sizes, downloads of those that are given by address, and their pixels.
-//! Called by `run` before a prompt is rendered, and by `prompt`.
 
 use std::sync::Arc;
 

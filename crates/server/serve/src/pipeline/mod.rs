@@ -1,4 +1,4 @@
-//! From a request in neutral form to the events of its answer. Called by `http`; independent of API dialects.
+//! From a request in neutral form to the events of its answer. Independent of API dialects.
 
 mod acquire;
 mod answer;

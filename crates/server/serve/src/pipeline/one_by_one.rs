@@ -1,5 +1,5 @@
-//! Requests of several texts, which go to the engine one at a time, or to an encoder some at a time: a list of thousands does not block others. Used
-//! by `embed` and `rerank`.
+//! Requests of several texts, which go to the engine one at a time, or to an encoder some at a time: a list of thousands does not block
+//! others.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

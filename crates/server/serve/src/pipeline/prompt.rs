@@ -1,5 +1,4 @@
-//! Renders and tokenizes a conversation, and finds positions in the prompt that are worth a snapshot. Called by `plan` on a blocking
-//! thread.
+//! Renders and tokenizes a conversation, and finds positions in the prompt that are worth a snapshot.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

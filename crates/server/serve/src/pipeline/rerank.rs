@@ -1,6 +1,5 @@
 //! Reranking by an encoder that is trained to score a query and a document together, or by a model that answers "yes" or "no" whether a
-//! document meets a query (Qwen3-Reranker; Zhang et al., arXiv:2506.05176): the score is the probability of "yes" among these two. Called by
-//! the endpoints.
+//! document meets a query (Qwen3-Reranker; Zhang et al., arXiv:2506.05176): the score is the probability of "yes" among these two.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -1,5 +1,5 @@
 //! Sampling settings: what the client says, on top of what the server and the model's makers recommend; and the same again as llama.cpp's
-//! clients read it. Called by `plan` and by `http` for `/props`.
+//! clients read it.
 
 use octet_api::core::{GenerateRequest, MoreSampling, ResponseFormat};
 use octet_engine::engine::Request;

@@ -1,4 +1,4 @@
-//! Chat templates that have a syntax of calls of their own: ours, each in the form of a family. Used by tests of native calls.
+//! Chat templates that have a syntax of calls of their own: ours, each in the form of a family.
 
 /// ChatML, with tools as a list of JSON objects, and calls as `calls` writes those of `message.tool_calls`.
 pub fn template(calls: &str) -> String {

@@ -1,4 +1,4 @@
-//! A server over a tiny model with random weights, and a client that asks it. Used by all tests here.
+//! A server over a tiny model with random weights, and a client that asks it.
 #![allow(dead_code)] // each test binary takes what it needs
 
 pub mod families;

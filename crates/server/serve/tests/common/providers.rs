@@ -1,5 +1,5 @@
 //! The five kinds of providers, who say what they are told to, each in its own dialect; and what stands in the requests that they get,
-//! whatever it is written in. Used by the tests of clients that reach every kind.
+//! whatever it is written in.
 
 use serde_json::{Value, json};
 

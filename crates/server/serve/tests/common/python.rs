@@ -1,4 +1,4 @@
-//! Python with packages from the network. Used by tests of real client libraries, which need `OCTET_TEST_NETWORK` to be set.
+//! Python with packages from the network.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! A provider that answers by a script, on a real socket. Used by the tests of the router.
+//! A provider that answers by a script, on a real socket.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,5 +1,4 @@
-//! Rows of a file into their places in a group: the inverse of what `kernels::kinds` unpacks; and from one group to another. Called by
-//! `Layout::pack_group` and `Packed::copy_row`.
+//! Rows of a file into their places in a group: the inverse of what `kernels::kinds` unpacks; and from one group to another.
 
 use super::Layout;
 use crate::cpu::kind::{Kind, Planes, ROWS, SUB, SUBS, VECTOR};

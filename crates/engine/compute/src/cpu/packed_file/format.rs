@@ -1,4 +1,4 @@
-//! The format of a file of packed weights. Used by `packed_file` and `write`.
+//! The format of a file of packed weights.
 //!
 //! `header [4096] | regions, each from a multiple of 4096 | index | zeros up to a huge page`, all numbers little-endian. A region has the
 //! packed bytes of a tensor's matrices and then their rows' factors. The index has a checksum for each piece of a matrix. The header has

@@ -1,5 +1,5 @@
 //! Packed weights that stay in a file: the next start maps it instead of packing them again, or reads experts from it that are not in
-//! memory. Used by `device`.
+//! memory.
 //!
 //! | file | what |
 //! |---|---|

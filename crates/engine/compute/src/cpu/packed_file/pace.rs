@@ -1,4 +1,4 @@
-//! How fast a thread works beside the steps of loaded models: at once while none runs, else a small part of the time. Used by `packed_file`.
+//! How fast a thread works beside the steps of loaded models: at once while none runs, else a small part of the time.
 
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The thread that checks a mapped file to its end while steps already use it, and gives it huge pages. Used by `packed_file`.
+//! The thread that checks a mapped file to its end while steps already use it, and gives it huge pages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};

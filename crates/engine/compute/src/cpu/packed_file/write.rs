@@ -1,4 +1,4 @@
-//! The thread that writes a file of packed weights while the model is in use. Used by `packed_file`.
+//! The thread that writes a file of packed weights while the model is in use.
 //!
 //! It writes to a file of another name, which is complete and on the drive before it gets its own. If the program ends earlier, the next
 //! one goes on where it stopped.

@@ -1,4 +1,4 @@
-//! Experts that are read from where they are stored when a step needs them, into a fixed number of slots for each layer. Used by `moe`.
+//! Experts that are read from where they are stored when a step needs them, into a fixed number of slots for each layer.
 //!
 //! A step's experts of a layer are known once its router has run. They are computed in *rounds* of ascending numbers: while one round is
 //! computed, the next one's experts are read into slots that hold none of this step's, or such that are already computed. In decoding

@@ -1,4 +1,4 @@
-//! Threads that read experts and pack them into slots, while the team computes others. Used by `store`.
+//! Threads that read experts and pack them into slots, while the team computes others.
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;

@@ -1,4 +1,4 @@
-//! Softmax attention over a paged cache. Called by the verb `attend`.
+//! Softmax attention over a paged cache.
 //!
 //! A query's result has the same bits whether it is computed alone (decode), in a tile with others (prefill), or with its
 //! context split among threads: positions are processed in chunks of [`CHUNK`], counted from the start of the sequence.

@@ -1,4 +1,4 @@
-//! The causal depthwise convolution of recurrent layers. Called by the verbs `gdn`, `ssm` and `short_conv`.
+//! The causal depthwise convolution of recurrent layers.
 
 use super::math::silu;
 use super::simd::Simd;

@@ -1,4 +1,4 @@
-//! The recurrence of Gated DeltaNet. Called by the verb `gdn`, after the convolution and before the gated norm.
+//! The recurrence of Gated DeltaNet.
 //!
 //! With the state `S [k_dim, v_dim]` of a value head, and for each token its `q`, `k`, `v`, `beta`, `decay`:
 //!

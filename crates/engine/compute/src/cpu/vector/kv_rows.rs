@@ -1,4 +1,4 @@
-//! Keys and values of the cache as f32. Called by `attention`.
+//! Keys and values of the cache as f32.
 
 use super::rows::{Q8_0_BYTES, Q8_0_LEN};
 use super::simd::{MAX_LANES, Simd, padded};

@@ -1,4 +1,4 @@
-//! exp, sigmoid, silu and softplus of whole vectors. Used by every other file of `vector/`.
+//! exp, sigmoid, silu and softplus of whole vectors.
 
 use super::simd::Simd;
 

@@ -1,4 +1,4 @@
-//! The f32 kernels of the CPU backend: norms, rotation, attention, Gated DeltaNet, routing. Called by its verbs.
+//! The f32 kernels of the CPU backend: norms, rotation, attention, Gated DeltaNet, routing.
 //!
 //! Each kernel is written once over `simd::Simd` and compiled for every instruction set; [`VectorKernels`] picks. Kernels
 //! use one thread, allocate nothing, and give each row the same bits whatever else they are called with. They take memory

@@ -1,4 +1,4 @@
-//! Rotary position embedding, and the norm of query and key heads before it. Called by the verb `rope_store`.
+//! Rotary position embedding, and the norm of query and key heads before it.
 
 use super::rows::rms_norm_in_place;
 use super::simd::Simd;

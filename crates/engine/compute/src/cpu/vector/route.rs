@@ -1,4 +1,4 @@
-//! Which experts a token goes to. Called by the verb `moe`.
+//! Which experts a token goes to.
 
 use super::math::exp;
 use super::simd::Simd;

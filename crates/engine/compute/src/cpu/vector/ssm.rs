@@ -1,4 +1,4 @@
-//! The recurrence of a Mamba-2 head. Called by the verb `ssm`.
+//! The recurrence of a Mamba-2 head.
 
 use super::rows::dot;
 use super::simd::Simd;

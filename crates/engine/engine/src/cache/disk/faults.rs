@@ -1,4 +1,4 @@
-//! Failures of the cache's folder: reports each kind once, with what to do, and backs off before retries. Used by `disk`.
+//! Failures of the cache's folder: reports each kind once, with what to do, and backs off before retries.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;

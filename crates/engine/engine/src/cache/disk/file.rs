@@ -1,4 +1,4 @@
-//! The format of a cache file: a page or a state with a header before it and a checksum after it. Used by `io`.
+//! The format of a cache file: a page or a state with a header before it and a checksum after it.
 //!
 //! `magic [8] | key [32] | bytes u64 LE | the bytes | BLAKE3 of all that [32]`. The length is known before a file is opened, and
 //! nothing in a file is trusted: it is exactly the expected one, or it is rejected.

@@ -1,4 +1,4 @@
-//! The index of the cache's folder: a tree of pages and states by name, in order of use. Does not access files. Used by `disk`.
+//! The index of the cache's folder: a tree of pages and states by name, in order of use. Does not access files.
 //!
 //! Only leaves are evicted, least recently used first: a page is useless without those before it, and so is a state without its pages.
 //! Files of several models share one folder and one budget.

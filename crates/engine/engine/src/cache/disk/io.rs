@@ -1,5 +1,4 @@
-//! The threads that access files: one writes and deletes, one reads. The engine's thread only sends and receives, and waits for
-//! neither. Used by `disk`.
+//! The threads that access files: one writes and deletes, one reads. The engine's thread only sends and receives, and waits for neither.
 
 use std::io;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The cache's disk tier: pages and states in files, which survive a restart. Called by `cache` between steps.
+//! The cache's disk tier: pages and states in files, which survive a restart.
 //!
 //! File names are chained hashes (`key`) of the model, everything that affects its results, the salt and all tokens: a file with the
 //! right name holds what would be computed, or is damaged, which its checksum detects. Separate threads write and read. An unreadable

@@ -1,5 +1,4 @@
-//! Measures the times of steps with guesses on this machine after a model was loaded, so that no answer is slowed by it. Called by
-//! `speculation`, while the caches are empty.
+//! Measures the times of steps with guesses on this machine after a model was loaded, so that no answer is slowed by it.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Servers to be started, played by the test's own binary. Used by the tests of this crate.
+//! Servers to be started, played by the test's own binary.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! Targets that do as a test says, and configurations around them. Used by the tests of the router.
+//! Targets that do as a test says, and configurations around them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Writes a messages request for a provider. Called by the gateway.
+//! Writes a messages request for a provider.
 
 use serde_json::{Map, Value, json};
 

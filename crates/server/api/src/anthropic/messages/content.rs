@@ -1,4 +1,4 @@
-//! Messages and their blocks. Called by the request's parser.
+//! Messages and their blocks.
 
 use crate::breakpoint::cache_control;
 use crate::core::{Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall};

@@ -1,4 +1,4 @@
-//! Parses a provider's answer to a messages request, whole or streamed. Called by the gateway.
+//! Parses a provider's answer to a messages request, whole or streamed.
 //!
 //! Lenient: unknown events, blocks and fields are skipped, as the API's versioning rules ask.
 

@@ -1,4 +1,4 @@
-//! Parses a client's messages request. Called by the server and the gateway.
+//! Parses a client's messages request.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Writes a whole answer to a messages request. Called by the server and the gateway.
+//! Writes a whole answer to a messages request.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! Parses messages of a chat request. Called by the request's parser; Ollama's dialect and Responses have their own.
+//! Parses messages of a chat request. Ollama's dialect and Responses have their own.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 

@@ -1,5 +1,4 @@
-//! Signed reasoning in chats: LiteLLM's `thinking_blocks` and OpenRouter's `reasoning_details`. Used by the parser of requests, the reader
-//! of providers' answers, and the writers of answers.
+//! Signed reasoning in chats: LiteLLM's `thinking_blocks` and OpenRouter's `reasoning_details`.
 
 use serde::Serialize;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Parses a provider's answer to a chat request, whole or as a stream of chunks. Called by the gateway.
+//! Parses a provider's answer to a chat request, whole or as a stream of chunks.
 //!
 //! Lenient: unknown fields are skipped, and harmless mistakes of servers are corrected (calls without an index, or with `stop` as
 //! their finish reason).

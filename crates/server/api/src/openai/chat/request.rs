@@ -1,4 +1,4 @@
-//! Parses a client's chat request. Called by the server and the gateway.
+//! Parses a client's chat request.
 
 use super::super::fields;
 use super::super::foreign::{LENGTHS, drop_repeated};

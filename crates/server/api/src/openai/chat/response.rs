@@ -1,4 +1,4 @@
-//! Writes a whole answer to a chat request. Called by the server and the gateway.
+//! Writes a whole answer to a chat request.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! Parses tools of a chat request: functions, custom tools and the deprecated `functions`. Called by the request's parser.
+//! Parses tools of a chat request: functions, custom tools and the deprecated `functions`.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Parses a client's completion request. Called by the server and the gateway.
+//! Parses a client's completion request.
 
 use super::super::chat::stream_options;
 use super::super::foreign::{LENGTHS, drop_repeated};

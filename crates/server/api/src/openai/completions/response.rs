@@ -1,4 +1,4 @@
-//! Writes a whole answer to a completion request. Called by the server and the gateway.
+//! Writes a whole answer to a completion request.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! Writes a chat as a Responses request, for providers configured for it. Called by the gateway.
+//! Writes a chat as a Responses request, for providers configured for it.
 
 use serde_json::{Map, Value, json};
 

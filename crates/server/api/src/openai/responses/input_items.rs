@@ -1,4 +1,4 @@
-//! The input items of a stored response, in pages or by id. Called by the server, which stores responses.
+//! The input items of a stored response, in pages or by id.
 
 use serde_json::{Value, json};
 

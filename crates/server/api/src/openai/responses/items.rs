@@ -1,4 +1,4 @@
-//! Parses items of a Responses request: messages, calls, tool results, reasoning. Called by the request's parser.
+//! Parses items of a Responses request: messages, calls, tool results, reasoning.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! A provider's response, whole or as a stream of events. Called by the gateway.
+//! A provider's response, whole or as a stream of events.
 //!
 //! Lenient: unknown events, items and fields are skipped.
 

@@ -1,4 +1,4 @@
-//! Parses a client's Responses request. Called by the server and the gateway.
+//! Parses a client's Responses request.
 
 use super::super::chat::stream_options;
 use super::super::fields;

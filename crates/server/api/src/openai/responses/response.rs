@@ -1,4 +1,4 @@
-//! Writes a whole response. Called by the server and the gateway, and by the stream writer for its parts.
+//! Writes a whole response.
 
 use serde_json::{Map, Value, json};
 

@@ -1,4 +1,4 @@
-//! Responses stored for a later `previous_response_id`. Called by the server, which stores them.
+//! Responses stored for a later `previous_response_id`.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};

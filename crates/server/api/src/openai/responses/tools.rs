@@ -1,5 +1,4 @@
-//! Parses tools of a Responses request: functions, functions in namespaces, custom tools. Called by the request's parser; the answer
-//! writers restore their names.
+//! Parses tools of a Responses request: functions, functions in namespaces, custom tools. The answer writers restore their names.
 
 use super::super::custom::custom;
 use super::super::fields;

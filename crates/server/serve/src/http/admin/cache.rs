@@ -1,4 +1,4 @@
-//! `/cache/...`: reads and empties the response cache. Called by the routes.
+//! `/cache/...`: reads and empties the response cache.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Transactions on keys, users and teams: all changes of a request, or none. Used by `keys`, `users` and `teams`.
+//! Transactions on keys, users and teams: all changes of a request, or none.
 
 use std::collections::{HashMap, HashSet};
 

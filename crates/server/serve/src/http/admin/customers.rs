@@ -1,4 +1,4 @@
-//! `/customer/...` (also `/end_user/...`): end users, whom requests name as `user`, and their budgets. Called by the routes.
+//! `/customer/...` (also `/end_user/...`): end users, whom requests name as `user`, and their budgets.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `/key/...`: virtual keys. Called by the routes.
+//! `/key/...`: virtual keys.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
 //! Management of keys, users and teams, and reports of their spend, in the shapes of LiteLLM's proxy. Needs the server's own key.
-//! Called by the routes.
 //!
 //! | file | paths |
 //! |---|---|

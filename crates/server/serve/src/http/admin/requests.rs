@@ -1,4 +1,4 @@
-//! `/admin/requests`: the requests that run now, and the last ones that have ended, for the admin page. Called by the routes.
+//! `/admin/requests`: the requests that run now, and the last ones that have ended, for the admin page.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! What the configuration says of new keys, users and teams: `default_key_generate_params`, `upperbound_key_generate_params`,
-//! `default_internal_user_params`, `default_team_params`. Used by `keys`, `users` and `teams`.
+//! `default_internal_user_params`, `default_team_params`.
 
 use std::sync::Arc;
 use std::time::Duration;

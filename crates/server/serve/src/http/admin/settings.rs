@@ -1,4 +1,4 @@
-//! The fields of a request that creates or settings a key, a user or a team. Used by the endpoints of all three.
+//! The fields of a request that creates or settings a key, a user or a team.
 
 use octet_api::{ApiError, shortened};
 use octet_keys::{Budget, Draft, Error, Limits, Member, Period, Profile, Usd};

@@ -1,4 +1,4 @@
-//! Keys, users and teams in LiteLLM's JSON shapes. Used by all endpoints here.
+//! Keys, users and teams in LiteLLM's JSON shapes.
 
 use octet_api::rfc3339;
 use octet_keys::{KeyInfo, OwnerKind, Period, Store, UNNAMED};

@@ -1,4 +1,4 @@
-//! `/spend/...`, `/global/spend/report`: what keys, users, teams and tags cost. Called by the routes.
+//! `/spend/...`, `/global/spend/report`: what keys, users, teams and tags cost.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `/admin/status`: the router's state for the admin page. Called by the routes.
+//! `/admin/status`: the router's state for the admin page.
 
 use std::sync::Arc;
 

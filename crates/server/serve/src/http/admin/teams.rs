@@ -1,4 +1,4 @@
-//! `/team/...`: teams, whose limits apply to all of their keys together. Called by the routes.
+//! `/team/...`: teams, whose limits apply to all of their keys together.
 
 use std::sync::Arc;
 

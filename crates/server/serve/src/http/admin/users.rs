@@ -1,4 +1,4 @@
-//! `/user/...`: users, whose limits apply to all of their keys together. Called by the routes.
+//! `/user/...`: users, whose limits apply to all of their keys together.
 
 use std::collections::HashSet;
 use std::sync::Arc;

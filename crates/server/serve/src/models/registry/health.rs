@@ -1,5 +1,5 @@
-//! Recovery from a lost device: the model is loaded again. If that fails several times, or the device is lost again soon after, the
-//! model stays down with the reason. Used by `host`.
+//! Recovery from a lost device: the model is loaded again. If that fails several times, or the device is lost again soon after, the model
+//! stays down with the reason.
 
 use std::time::{Duration, Instant};
 

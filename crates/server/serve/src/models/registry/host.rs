@@ -1,4 +1,4 @@
-//! Loads and unloads models, and notices engines that end by themselves. Called by `octet_process::swap`.
+//! Loads and unloads models, and notices engines that end by themselves.
 
 use std::sync::{Arc, Weak};
 use std::time::Instant;

@@ -1,5 +1,5 @@
 //! Whether there is room for a model: in the machine's memory, and in that of its graphics device. Both are counted separately: a model is
-//! evicted only if it uses some of the memory that is short, and the least recently used one first. Used by `octet_process::swap`.
+//! evicted only if it uses some of the memory that is short, and the least recently used one first.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! `Simd` in 256-bit vectors with fused multiply-add and half-precision conversion. Used by `vector/mod.rs`.
+//! `Simd` in 256-bit vectors with fused multiply-add and half-precision conversion.
 
 use std::arch::x86_64::*;
 

@@ -1,4 +1,4 @@
-//! `Simd` in 512-bit vectors. Used by `vector/mod.rs`.
+//! `Simd` in 512-bit vectors.
 
 use std::arch::x86_64::*;
 

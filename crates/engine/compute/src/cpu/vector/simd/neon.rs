@@ -1,5 +1,4 @@
-//! `Simd` in pairs of 128-bit vectors of NEON, eight lanes: with 32 registers a kernel has as many vectors of eight as AVX2
-//! has. Used by `vector/mod.rs`.
+//! `Simd` in pairs of 128-bit vectors of NEON, eight lanes: with 32 registers a kernel has as many vectors of eight as AVX2 has.
 //!
 //! Every 64-bit ARM processor that this is compiled for has NEON, with fused multiply-add and half-precision conversion.
 

@@ -1,4 +1,4 @@
-//! `Simd` in plain code, eight lanes, which the compiler turns into whatever vectors the target has. Used by `vector/mod.rs`.
+//! `Simd` in plain code, eight lanes, which the compiler turns into whatever vectors the target has.
 
 use half::f16;
 
