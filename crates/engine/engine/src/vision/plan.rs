@@ -180,6 +180,7 @@ pub enum Positions {
 
 /// Patches to tokens.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a tower has one")]
 pub enum Output {
     /// The patches of a token side by side.
     Merge(Merge),
