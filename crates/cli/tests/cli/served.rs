@@ -279,7 +279,15 @@ fn an_interrupted_answer_ends_with_an_error() {
 fn a_hangup_without_a_configuration_drains() {
     let place = Place::with_model("qwen3", "q8_0");
     let log = place.path("log");
-    let mut served = Served::start(&place, || std::fs::File::create(&log).unwrap().into());
+    // Whether or not the tests themselves run with `nohup`.
+    let start = || {
+        let octet = place.command(&["serve", "model.gguf", "-t", "1", "-c", "16384"]);
+        let mut command = Command::new("env");
+        command.arg("--default-signal=HUP").arg(octet.get_program()).args(octet.get_args());
+        command.current_dir(place.dir.path()).env_clear().env("HOME", place.dir.path());
+        Served::try_command(command, free_port(), &[], std::fs::File::create(&log).unwrap().into())
+    };
+    let mut served = (0..5).find_map(|_| start()).expect("it finds a port");
     let mut stream = served.connect(&completion("\"max_tokens\": 200, \"stream\": true")).unwrap();
     stream.read_exact(&mut [0; 300]).unwrap();
     served.signal("-HUP");

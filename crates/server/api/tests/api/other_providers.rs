@@ -29,7 +29,8 @@ fn plain(events: Vec<Event>) -> Answer {
 #[test]
 fn numbers_in_calls_keep_their_digits() {
     let arguments = r#"{"id":123456789012345678901234567890,"most":1e400,"least":0.1000000000000000055}"#;
-    let all = script(Event::tool_call(0, 0, "call_1", "f", arguments));
+    let end = finished(FinishReason::ToolCalls);
+    let all = script(Event::tool_call(0, 0, "call_1", "f", arguments).into_iter().chain([end]));
     let (request, answer) = (request(), Answer::from_events(&all));
     for whole in [
         anthropic::messages::response(&request, &answer),
@@ -41,6 +42,9 @@ fn numbers_in_calls_keep_their_digits() {
     }
     let stream = write(ollama::chat::writer(&request), &all);
     assert!(stream.contains(arguments), "{stream}");
+    let back = Answer::from_events(&read(LineReader::new(), stream.as_bytes(), 7));
+    let call = back.choices[0].tool_calls().next().expect("a call");
+    assert!(format!("{call:?}").contains("123456789012345678901234567890"), "{call:?}");
 }
 
 proptest! {
