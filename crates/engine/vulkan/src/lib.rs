@@ -23,6 +23,7 @@ mod pack;
 mod picks;
 mod pipeline;
 mod ranges;
+mod reads;
 mod record;
 mod selftest;
 mod snapshots;

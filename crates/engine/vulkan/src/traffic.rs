@@ -1,11 +1,7 @@
 //! Bytes of weights, states, keys and values read by steps, counted as in the CPU backend: each once per verb, even if a kernel reads
-//! something twice. The verbs add to it; `steps` stores it with the recording.
+//! something twice. The verbs add to it (`reads`); `steps` stores it with the recording.
 
 use octet_compute::batch::Batch;
-
-use crate::backend::Weight;
-use crate::cache::{Cache, LayerStore, device_row_bytes};
-use crate::weights::row_bytes;
 
 /// The reads of a step, by what they depend on. Routed experts are counted after the step, by the chosen ones.
 #[derive(Debug, Clone, Copy, Default)]
@@ -25,27 +21,19 @@ impl Traffic {
         self.fixed += bytes;
     }
 
-    pub(crate) fn add_weights(&mut self, weights: &[&Weight]) {
-        self.fixed += weights.iter().map(|w| w.bytes()).sum::<u64>();
+    /// So many bytes for each position.
+    pub(crate) fn add_per_position(&mut self, bytes: u64) {
+        self.position += bytes;
     }
 
-    /// A verb works on the cache of this layer.
-    pub(crate) fn add_layer(&mut self, cache: &Cache, layer: usize) {
-        match &cache.layers[layer] {
-            LayerStore::Kv { heads, dims, .. } => {
-                let types = [cache.kv.keys, cache.kv.values];
-                let rows: usize =
-                    types.into_iter().zip(dims).map(|(ty, dim)| device_row_bytes(ty, *dim)).sum();
-                self.position += (heads * rows) as u64;
-            }
-            LayerStore::None => {}
-            LayerStore::State { conv_bytes, state_bytes, .. } => self.span += 2 * (conv_bytes + state_bytes),
-        }
+    /// So many bytes for each sequence.
+    pub(crate) fn add_per_sequence(&mut self, bytes: u64) {
+        self.span += bytes;
     }
 
-    /// A stage reads the matrix of `experts` of its experts.
-    pub(crate) fn add_routed(&mut self, weight: &Weight, experts: usize) {
-        self.routed += weight.bytes() * experts as u64;
+    /// So many bytes of routed experts.
+    pub(crate) fn add_of_experts(&mut self, bytes: u64) {
+        self.routed += bytes;
     }
 
     /// Bytes that were added since `before`, in a step with so many positions and sequences.
@@ -58,12 +46,5 @@ impl Traffic {
     pub(crate) fn of(self, batch: &Batch) -> u64 {
         let positions: usize = batch.spans().iter().map(|s| s.past + s.len).sum();
         self.fixed + self.position * positions as u64 + self.span * batch.spans().len() as u64
-    }
-}
-
-impl Weight {
-    /// Bytes of the matrix, or of one expert's.
-    pub(crate) fn bytes(&self) -> u64 {
-        row_bytes(self.ty, self.cols).iter().sum::<u64>() * self.rows as u64
     }
 }

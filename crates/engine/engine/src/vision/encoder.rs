@@ -8,14 +8,11 @@ use std::sync::Arc;
 use octet_compute::backend::{Act, Backend, Glu, Norm, Out, Pass, Times, Window};
 use octet_compute::batch::{Batch, PAGE_TOKENS};
 
-use super::image::Resized;
-use super::plan::{self, Tower};
+use super::plan::{self, PIECE_TOKENS, Tower};
+use super::resized::Resized;
 use crate::Error;
 use crate::models::decoder::{Block, Op, Project};
 use crate::models::derive;
-
-/// Patches of a piece: a multiple of those of a token.
-pub const PIECE_TOKENS: usize = 256;
 
 impl Tower {
     /// Bytes of activations for the largest image: keys, values, queries and states of all patches, and embeddings; those of a piece in

@@ -2,47 +2,12 @@
 
 use super::plan::{Size, Tower};
 use super::resize::resize;
+use super::resized::Resized;
 use super::{Picture, plan};
 use crate::Error;
 
 /// Maximum pixels of a side of a given image.
 pub const SIDE_MAX: usize = 16_384;
-
-/// A resized image.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Resized {
-    /// Patches of a row, and rows of them.
-    pub grid: [usize; 2],
-    /// Tokens of a row, and rows of them.
-    pub tokens: [usize; 2],
-    /// Columns and rows of tiles, which lie one below the other, and below them the whole; `[0, 0]`: only that.
-    pub tiles: [usize; 2],
-    /// Tokens of text that a prompt has within it.
-    pub between: usize,
-    /// `[height, width, 3]`
-    pub rgb: Vec<u8>,
-    /// Of its pixels and its size.
-    pub hash: [u8; 32],
-}
-
-impl Resized {
-    /// Number of tokens.
-    pub fn len(&self) -> usize {
-        self.tokens[0] * self.tokens[1]
-    }
-    /// Number of tokens that a prompt has for it.
-    pub fn prompt_len(&self) -> usize {
-        self.len() + self.between
-    }
-    /// True for no image: a resized one has a token.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-    /// Number of patches.
-    pub fn patches(&self) -> usize {
-        self.grid[0] * self.grid[1]
-    }
-}
 
 fn refused(what: String) -> Error {
     Error::Request(what)

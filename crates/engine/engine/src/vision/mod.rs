@@ -11,16 +11,19 @@ mod load;
 mod places;
 pub mod plan;
 mod resize;
+mod resized;
 mod towers;
 
 use std::sync::Arc;
 
-pub use encoder::{Encoder, PIECE_TOKENS};
-pub use image::{Resized, SIDE_MAX};
+pub use encoder::Encoder;
+pub use image::SIDE_MAX;
 pub use load::{open, open_on};
 pub(crate) use places::is_image;
 pub use places::{Place, Places, Reader};
+pub use plan::PIECE_TOKENS;
 pub use plan::Tower;
+pub use resized::Resized;
 pub use towers::{TOWERS, tower};
 
 /// A decoded image: rows of red, green and blue bytes from the top left.

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Picture;
-use super::image::Resized;
 use super::plan::{Layout, Tower};
+use super::resized::Resized;
 use crate::Error;
 use crate::tokenizer::{Prompt, Special, Tokenizer};
 

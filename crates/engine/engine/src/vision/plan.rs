@@ -3,9 +3,11 @@
 
 use octet_compute::backend::Act;
 
-use super::encoder::PIECE_TOKENS;
-use super::image::Resized;
+use super::resized::Resized;
 use crate::models::plan::{Glu, Norm, Op, Plan, Tensor};
+
+/// Patches of a piece: a multiple of those of a token.
+pub const PIECE_TOKENS: usize = 256;
 
 /// A tower, from pixels to embeddings of a text model.
 #[derive(Debug, Clone, PartialEq)]
