@@ -43,6 +43,11 @@ fn fresh(path: &Path, isa: Option<Isa>) -> Vec<u32> {
 /// Loads a model and waits until its packed weights are written.
 fn write(path: &Path, dir: &Path) -> KeptFile {
     let _engine = open(path, &with(dir, None));
+    written(dir)
+}
+
+/// Waits until packed weights are written.
+pub fn written(dir: &Path) -> KeptFile {
     let start = Instant::now();
     loop {
         match &PackedFiles::list(dir)[..] {

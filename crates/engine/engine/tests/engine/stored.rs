@@ -15,6 +15,7 @@ use octet_weights::gguf::Writer;
 use octet_weights::{Model, Value};
 
 use crate::common::drive::{answer, collect, finish, greedy, options, prompt, submit};
+use crate::packed::written;
 
 const FOX: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../models/fox/fox.gguf");
 
@@ -166,18 +167,6 @@ fn with_packed(slots: Option<usize>, dir: &Path) -> engine::Options {
     let files = PackedFiles { dir: dir.into(), least: 1, notice: Notice(|_| {}) };
     let o = with_slots(options(), slots);
     engine::Options { cpu: CpuOptions { packed_files: Some(files), ..o.cpu.clone() }, ..o }
-}
-
-/// Waits until packed weights are written.
-fn written(dir: &Path) -> KeptFile {
-    let start = Instant::now();
-    loop {
-        match &PackedFiles::list(dir)[..] {
-            [kept] if kept.is_complete => return kept.clone(),
-            other => assert!(start.elapsed() < Duration::from_secs(60), "{other:?}"),
-        }
-        std::thread::yield_now();
-    }
 }
 
 fn truncate(path: &Path) {
