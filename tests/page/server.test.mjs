@@ -101,9 +101,20 @@ on("each key has its own conversations", () => ["--api-key", "sk-ann,sk-bob", "-
     await page.waitForFunction(() => document.querySelector("#model")?.value);
   };
   const ann = await open({ ready, settings: short });
+  // Her first message is sent before her conversations have come.
+  let come;
+  const coming = new Promise(resolve => (come = resolve));
+  await ann.route("**/page-store*", async route => {
+    await coming;
+    await route.continue();
+  });
   await logIn(ann, "sk-ann");
   await send(ann, "Ann's question");
+  await ann.press("#prompt", "Enter");
+  come();
   await answered(ann);
+  await listed(ann, ["Ann's question"]);
+  assert.equal(await ann.locator("article.user").count(), 1);
   const other = await open({ ready, settings: short });
   await logIn(other, "sk-bob");
   await send(other, "Bob's question");

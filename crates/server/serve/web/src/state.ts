@@ -125,11 +125,16 @@ export async function setKey(key: string, remember: boolean) {
     current.value = null;
     messages.value = new Map();
   });
-  await loadModels();
-  if (!locked.peek()) await openStore();
+  opening = loadModels().then(() => (locked.peek() ? undefined : openStore()));
+  await opening;
 }
 
 // ---- Conversations.
+
+let opening: Promise<void> = Promise.resolve();
+
+/** The conversations of this user are there. What was begun before would be in no list: the opening shows another one. */
+export const storeOpened = () => opening;
 
 export const chats = signal<Chat[]>([]);
 export const current = signal<string | null>(null);
@@ -378,7 +383,8 @@ sync.received.push(items => {
 });
 
 export async function start() {
-  await Promise.all([loadModels(), openStore()]);
+  opening = openStore();
+  await Promise.all([loadModels(), opening]);
   // In conversations that are not open, too: the server waits for a minute.
   const left = await store.interrupted().catch(() => []);
   for (const f of opened) f(left);

@@ -73,8 +73,15 @@ function attachPasted(text: string) {
   state.announced.value = t("announce.pasted", { n: number(text.length) });
 }
 
+/** A message waits for the conversations: whoever is impatient sends it once all the same. */
+let waiting = false;
+
 /** Sends a message with what is attached. Gives whether it was sent: what was not stays in its field. */
-export function ask(text: string): boolean {
+export async function ask(text: string): Promise<boolean> {
+  if (waiting) return false;
+  waiting = true;
+  await state.storeOpened();
+  waiting = false;
   if ((!text && !files.value.length) || reading.value || isRunning()) return false;
   if (!state.model.peek()) {
     state.note.value = t(state.knowsModels.peek() ? "error.noModels" : "welcome.loading");
@@ -95,8 +102,11 @@ export function ask(text: string): boolean {
   return true;
 }
 
-function send(area: HTMLTextAreaElement) {
-  if (!ask(area.value.trim())) return;
+async function send(area: HTMLTextAreaElement) {
+  const text = area.value.trim();
+  if (!(await ask(text))) return;
+  // Another conversation's draft, or what was written while the message waited.
+  if (area.value.trim() !== text) return;
   area.value = "";
   state.setDraft("");
 }
@@ -148,7 +158,7 @@ export function Composer() {
       onSubmit={e => {
         e.preventDefault();
         if (running) stopAll();
-        else if (area.current) send(area.current);
+        else if (area.current) void send(area.current);
       }}
       onDragOver={e => {
         e.preventDefault();
@@ -191,7 +201,7 @@ export function Composer() {
           onKeyDown={e => {
             if (e.key === "Enter" && !e.shiftKey && !e.isComposing) {
               e.preventDefault();
-              send(e.currentTarget);
+              void send(e.currentTarget);
             }
             if (e.key === "ArrowUp" && !e.currentTarget.value && editLast()) e.preventDefault();
           }}

@@ -55,7 +55,7 @@ export function Welcome() {
                 onClick={() => {
                   // On a phone it would cover the answer.
                   if (panel && matchMedia("(min-width: 56rem)").matches) setPanel(panel);
-                  ask(t(`example.${key}` as Key));
+                  void ask(t(`example.${key}` as Key));
                 }}
               >
                 <strong>{t(`example.${key}.title` as Key)}</strong>
