@@ -12,8 +12,9 @@ use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use flate2::read::GzDecoder;
 use hyper::header::{
-    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
-    HeaderName, HeaderValue, IF_NONE_MATCH, REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
+    ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY,
+    CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_MATCH, REFERRER_POLICY, VARY,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{HeaderMap, StatusCode};
 use octet_api::{ApiError, ErrorKind, shortened};
@@ -22,6 +23,7 @@ use super::Dialect;
 use super::call::trace;
 use super::error::named;
 use crate::app::App;
+use crate::ops::is_trustworthy;
 
 /// Path, content type and bytes of each file, and whether these are compressed (gzip).
 type Source = (&'static str, &'static str, &'static [u8], bool);
@@ -109,8 +111,10 @@ impl File {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-        let opener = HeaderName::from_static("cross-origin-opener-policy");
-        headers.insert(opener, HeaderValue::from_static("same-origin"));
+        if is_trustworthy(asked) {
+            let opener = HeaderName::from_static("cross-origin-opener-policy");
+            headers.insert(opener, HeaderValue::from_static("same-origin"));
+        }
         response
     }
 }
@@ -130,12 +134,49 @@ pub async fn document(State(app): State<Arc<App>>, request: Request) -> Response
     response
 }
 
+/// Why there is no admin page, and what to do: for programs, and for people in English and German.
+const NO_ADMIN: &str = "there is no admin page here: it needs a router with a key of its own (octet serve --config FILE, with \
+    general_settings.master_key in the file)";
+const NO_ADMIN_EN: &str = "There is no admin page here: start the server with <code>octet serve --config FILE</code>, and set \
+    <code>general_settings.master_key</code> in that file; the page asks for this key.";
+const NO_ADMIN_DE: &str = "Hier gibt es keine Verwaltungsseite: den Server mit <code>octet serve --config DATEI</code> starten und in \
+    dieser Datei <code>general_settings.master_key</code> setzen; die Seite fragt nach diesem Schlüssel.";
+
+/// Says to a browser why there is no admin page.
+fn no_admin(asked: &HeaderMap) -> Response {
+    let language = asked.get(ACCEPT_LANGUAGE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let (language, text, back) = match language.trim_start().to_ascii_lowercase().starts_with("de") {
+        true => ("de", NO_ADMIN_DE, "Zur Chatseite"),
+        false => ("en", NO_ADMIN_EN, "To the chat page"),
+    };
+    let text = format!(
+        "<!doctype html>\n<html lang=\"{language}\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>Octet admin</title>\n\
+         <link rel=\"icon\" type=\"image/svg+xml\" href=\"./page/icon.svg\">\n\
+         <link rel=\"stylesheet\" href=\"./page/admin.css\">\n</head>\n\
+         <body>\n<main class=\"login\"><div><p>{text}</p><p><a href=\"./\">{back}</a></p></div></main>\n</body>\n</html>\n"
+    );
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(ADMIN_POLICY));
+    headers.insert(VARY, HeaderValue::from_static("accept, accept-language"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
 /// `GET /admin`: the page asks for the server's own key. Without such a key there is no page, as nothing would protect it.
 pub async fn admin(State(app): State<Arc<App>>, request: Request) -> Response {
     if app.gateway().is_none_or(|g| g.is_open()) {
-        let what = "there is no admin page here: it needs a router with a key of its own (octet serve --config FILE, with \
-                    general_settings.master_key in the file)";
-        return Dialect::OpenAi.error(&ApiError::new(ErrorKind::NotFound, what), Some(&trace(&request)));
+        let accepts =
+            |kind| request.headers().get(ACCEPT).is_some_and(|v| v.to_str().is_ok_and(|v| v.contains(kind)));
+        if accepts("text/html") {
+            return no_admin(request.headers());
+        }
+        return Dialect::OpenAi.error(&ApiError::new(ErrorKind::NotFound, NO_ADMIN), Some(&trace(&request)));
     }
     let mut response = files()[ADMIN].response(request.headers());
     response.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(ADMIN_POLICY));

@@ -58,6 +58,21 @@ pub fn foreign_host<'a>(
     sent.chain(uri.authority().map(|a| a.as_str())).find(|authority| !is_known(authority))
 }
 
+/// Whether browsers trust the address under which they asked: HTTPS, as a proxy in front of this server says, or this machine itself.
+/// Elsewhere they ignore some headers, and complain about them.
+pub fn is_trustworthy(headers: &HeaderMap) -> bool {
+    let forwarded = headers.get("x-forwarded-proto").and_then(|v| v.to_str().ok()).unwrap_or_default();
+    // Each proxy may add its own; the first is the browser's.
+    if forwarded.split(',').next().is_some_and(|proto| proto.trim().eq_ignore_ascii_case("https")) {
+        return true;
+    }
+    let Some(name) = headers.get(HOST).and_then(|v| v.to_str().ok()).and_then(host) else { return false };
+    match name.parse::<IpAddr>() {
+        Ok(address) => address.is_loopback(),
+        Err(_) => is_this_machine(name),
+    }
+}
+
 /// A host without its port and a last dot; `None` if it is none.
 fn host(authority: &str) -> Option<&str> {
     let (host, port) = match authority.strip_prefix('[') {
@@ -120,6 +135,24 @@ mod tests {
         two.append(ORIGIN, "http://127.0.0.1".parse().unwrap());
         two.append(ORIGIN, "http://evil.example.com".parse().unwrap());
         assert!(is_foreign(&two, &[], true, &[]), "each of several counts");
+    }
+
+    #[test]
+    fn this_machine_and_https_are_trusted_by_browsers() {
+        let ask = |host: &str, proto: Option<&'static str>| {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, host.parse().unwrap());
+            proto.map(|proto| headers.insert("x-forwarded-proto", HeaderValue::from_static(proto)));
+            is_trustworthy(&headers)
+        };
+        for host in ["127.0.0.1:8080", "127.8.0.1", "localhost:1", "a.localhost", "[::1]:8080"] {
+            assert!(ask(host, None), "{host}");
+        }
+        for host in ["192.168.0.2:8080", "box.lan", "localhost.example.com", "[fe80::1]", "?"] {
+            assert!(!ask(host, None) && !ask(host, Some("http")), "{host}");
+        }
+        assert!(ask("chat.example.com", Some("https")) && ask("chat.example.com", Some("HTTPS, http")));
+        assert!(!is_trustworthy(&HeaderMap::new()), "no browser");
     }
 
     #[test]

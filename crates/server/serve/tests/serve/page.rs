@@ -62,6 +62,39 @@ async fn the_page_comes_with_its_policy_and_loads_without_a_key() {
     assert_eq!(get(&f, "/page/../Cargo.toml", &[]).await.status(), 401);
 }
 
+/// Browsers ignore some headers where they do not trust the address, and complain about them.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_opener_policy_is_sent_where_browsers_heed_it() {
+    let keys = Keys::new(["secret".into()]);
+    let f = Fixture::with(Options { keys, ..Options::new(vec![roomy()]) }).await;
+    let policy = async |headers: &[(&str, &str)]| {
+        let page = get(&f, "/", headers).await;
+        assert_eq!(page.status(), 200);
+        header(&page, "cross-origin-opener-policy").to_string()
+    };
+    assert_eq!(policy(&[]).await, "same-origin", "this machine");
+    assert_eq!(policy(&[("host", "chat.lan")]).await, "");
+    assert_eq!(policy(&[("host", "chat.lan"), ("x-forwarded-proto", "https")]).await, "same-origin");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_admin_page_browsers_are_told_what_to_do() {
+    let f = Fixture::start().await;
+    let program = get(&f, "/admin", &[]).await;
+    assert_eq!((program.status().as_u16(), header(&program, "content-type")), (404, "application/json"));
+    for (language, text) in [("en-US,en", "start the server with"), ("de,en;q=0.5", "den Server mit")] {
+        let page =
+            get(&f, "/admin", &[("accept", "text/html,*/*;q=0.8"), ("accept-language", language)]).await;
+        assert_eq!(
+            (page.status().as_u16(), header(&page, "content-type")),
+            (404, "text/html; charset=utf-8")
+        );
+        assert!(header(&page, "content-security-policy").contains("default-src 'none'"));
+        let page = page.text().await.expect("text");
+        assert!(page.contains(text) && page.contains("general_settings.master_key"), "{page}");
+    }
+}
+
 /// The events of a stream, without what differs: nothing, for it is the same stream.
 async fn named(f: &Fixture, body: &serde_json::Value) -> Response {
     f.request(CHAT, body).header(NAME, STREAM).send().await.expect("an answer")
