@@ -43,7 +43,7 @@ function on(name, { at = () => url, expected = /^$/, ...options }, work) {
 const texts = (page, selector) => page.locator(selector).allInnerTexts();
 const sent = async (page, work) => JSON.parse((await Promise.all([page.waitForRequest("**/v1/chat/completions"), work()]))[0].postData());
 
-on("over a LAN, by a name and without HTTPS, messages are sent and text is copied", { at: () => lan, expected: /Cross-Origin-Opener-Policy header has been ignored/, settings: saying("Hello from the **LAN**.\n\n```sh\nls\n```") }, async page => {
+on("over a LAN, by a name and without HTTPS, messages are sent and text is copied", { at: () => lan, settings: saying("Hello from the **LAN**.\n\n```sh\nls\n```") }, async page => {
   assert.equal(await page.evaluate(() => isSecureContext), false);
   assert.equal(await page.evaluate(() => typeof crypto.randomUUID), "undefined");
   await send(page, "Hello?");
@@ -148,10 +148,28 @@ on("Mermaid and SVG are drawn in such a frame; what cannot be drawn stays code",
   await page.frameLocator('.code[data-kind="svg"] iframe').locator("#c").waitFor();
 });
 
+const WIDE = `\`\`\`mermaid\nflowchart LR\n${Array.from({ length: 14 }, (_, i) => `  n${i}[step number ${i}] --> n${i + 1}[step number ${i + 1}]`).join("\n")}\n\`\`\`\n\n\`\`\`mermaid\nflowchart TD\n${Array.from({ length: 14 }, (_, i) => `  n${i} --> n${i + 1}`).join("\n")}\n\`\`\``;
+
+on("a diagram that is too wide or too high stays readable, and is scrolled", { settings: saying(WIDE) }, async page => {
+  await send(page, "Draw it.");
+  await answered(page);
+  const scrolls = (nth, along) => eventually(
+    () => page.frameLocator(`article.assistant .md > div:nth-child(${nth}) iframe`).locator("svg").evaluate(svg => ({
+      letters: (16 * svg.getBoundingClientRect().width) / svg.viewBox.baseVal.width,
+      x: document.documentElement.scrollWidth - innerWidth,
+      y: document.documentElement.scrollHeight - innerHeight,
+    })),
+    ({ letters, ...left }) => assert.ok(letters >= 11 && left[along] > 100, JSON.stringify({ letters, left })),
+  );
+  await scrolls(1, "x");
+  await scrolls(2, "y");
+});
+
 on("a broken diagram says why, and stays code", { settings: saying("```mermaid\nflowchart LR\n  A --> --> [\n```") }, async page => {
   await send(page, "Draw it.");
   await answered(page);
-  await shows(page, ".failed-preview", /It cannot be drawn: (?!the library)./);
+  // The whole of it, with the line that points at the place.
+  await shows(page, ".failed-preview", /It cannot be drawn:\s+Parse error on line 2:[^]*\n-+\^\n[^]*got '\w+'$/);
   await page.waitForSelector(".code pre:not([hidden])");
 });
 
@@ -368,7 +386,7 @@ function provider() {
         response.writeHead(status, { "Content-Type": "application/json" });
         response.end(JSON.stringify({ error: { message, type: "x" } }));
       };
-      if (last.includes("too long")) return fail(400, "This model's maximum context length is 8192 tokens");
+      if (last.includes("too long")) return fail(400, "This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens.");
       if (last.includes("broken")) return fail(500, "segfault in kernel 7");
       response.writeHead(200, { "Content-Type": "text/event-stream" });
       const say = delta => response.write(`data: ${JSON.stringify({ id: "x", object: "chat.completion.chunk", created: 1, model: "m", choices: [{ index: 0, delta, finish_reason: null }] })}\n\n`);
@@ -402,10 +420,27 @@ async function routed() {
   return ["serve", "--config", file, "--port", "0"];
 }
 
+onOther("a message that is too long for the context says how long it is, and is shortened", () => ["serve", "--port", "0", "-c", "256"], { settings: { sampling: { max_tokens: 4 }, thinking: "off" } }, async page => {
+  const file = { name: "notes.txt", mimeType: "text/plain", buffer: Buffer.from("apple ".repeat(400)) };
+  await page.setInputFiles("#files", file);
+  await page.waitForSelector(".files li");
+  await send(page, "What is in it?");
+  await answered(page, "failed");
+  const said = await shows(page, "article .error > p", /^The message has [\d,]+ tokens, and 256 fit into the model's context\. Shorten it\. Or start the server with a larger context: -c N, for this model up to [\d,]+ tokens\.$/);
+  assert.ok(Number(/has ([\d,]+)/.exec(said)[1].replace(",", "")) > 400, said);
+  // What was written is there, and what made it long can go.
+  await page.click('article .error button:has-text("Edit the message")');
+  assert.equal(await page.inputValue(".edit textarea"), "What is in it?");
+  await page.click('.edit [aria-label="Remove notes.txt"]');
+  await page.click('.edit button:has-text("Send")');
+  await answered(page);
+  assert.equal(await page.locator("article .file").count(), 0);
+});
+
 onOther("with other servers' models: errors in the user's words, a cut answer goes on, pictures for those that see", routed, {}, async page => {
   await send(page, "This is too long.");
   await answered(page, "failed");
-  await shows(page, "article .error > p", /no longer fits into the model's context/);
+  await shows(page, "article .error > p", "The message has 9,001 tokens, and 8,192 fit into the model's context. Shorten it. Or choose a model with a larger context.");
   await page.click("article .error summary");
   await shows(page, "article .error details p", /maximum context length is 8192/);
   await page.click("#new");

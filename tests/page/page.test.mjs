@@ -372,7 +372,7 @@ on("performance and API show figures and a request that works", { settings: { sa
   await eventually(() => page.innerText('.chart[data-metric="performance.memory"] strong'), memory => assert.ok(parseFloat(memory) > 0.02 && memory.endsWith("GiB"), memory));
   // The limit is measured when the model rests.
   await page.waitForSelector('.chart[data-metric="performance.bandwidth"] .limit', { state: "attached" });
-  await shows(page, '.chart[data-metric="performance.bandwidth"]', /highest [\d.,]+ GB\/s, [\d,]+% of [\d.,]+ GB\/s/);
+  await shows(page, '.chart[data-metric="performance.bandwidth"]', /highest average [\d.,]+ GB\/s, [\d,]+% of [\d.,]+ GB\/s/);
   await page.click("#open-api");
   await shows(page, "aside .code pre", /^curl --no-buffer http:\/\/127\.0\.0\.1:\d+\/v1\/chat\/completions/);
   await page.click("aside [role=radio]:has-text('Python')");
@@ -396,7 +396,7 @@ on("the performance panel shows what was before the page was opened", {}, async 
   await page.reload();
   await page.waitForFunction(() => document.querySelector("#model")?.value);
   await page.click("#open-performance");
-  await shows(page, '.chart[data-metric="performance.generated"] .axis span:last-child', /highest 0*\.?0*[1-9]/);
+  await shows(page, '.chart[data-metric="performance.generated"] .axis span:last-child', /highest average 0*\.?0*[1-9]/);
 });
 
 on("models are unloaded and loaded", {}, async page => {

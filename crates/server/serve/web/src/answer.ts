@@ -3,11 +3,12 @@ import { signal, type Signal } from "@preact/signals";
 import { call, events, headers, ServerError, userWords } from "./api.ts";
 import { AnswerError, finish, take, type Chunk, type Running } from "./chunks.ts";
 import { beginCounting, endCounting } from "./experts.ts";
-import { t } from "./i18n.ts";
+import { number, t } from "./i18n.ts";
 import { requestBody, continuation } from "./request.ts";
 import { newId } from "./ids.ts";
 import * as state from "./state.ts";
 import * as store from "./store.ts";
+import { isTooLong, lengths } from "./toolong.ts";
 import { line } from "./tree.ts";
 import type { Message } from "./types.ts";
 import { addWords, beginWords, endWords } from "./words.ts";
@@ -17,6 +18,8 @@ interface Run {
   running: Signal<Running>;
   stop: AbortController;
   stream?: string;
+  /** The request; unknown where the answer began before the page was loaded. */
+  body?: Record<string, unknown>;
 }
 
 const all = new Map<string, Run>();
@@ -101,6 +104,38 @@ async function follow(run: Run, response: Response) {
   }
 }
 
+/** A prompt that is too long, in the user's words: how long it is, what fits, and what to do. `what` is what the server said. */
+async function tooLong(run: Run, what: string): Promise<Partial<Message>> {
+  const found = lengths(what);
+  const limit = found.limit ?? state.context.peek();
+  if (found.tokens !== undefined && found.answer !== undefined) {
+    return { error: t("error.tooLongAnswer", { n: number(found.tokens), answer: number(found.answer), limit: number(limit) }) };
+  }
+  const n = found.tokens ?? (await counted(run));
+  // Without its length, what the model could do is still worth saying.
+  if (!n || !limit || n <= limit) return { error: t("error.tooLong"), fix: "shorten" };
+  // One message, and nothing else of length beside it.
+  const isFirst = (run.body?.messages as unknown[] | undefined)?.length === 1 && !run.body?.tools;
+  const said = t(isFirst ? "error.tooLongFirst" : "error.tooLongBy", { n: number(n), limit: number(limit) });
+  const local = state.isLocal.peek();
+  const most = state.model.peek()?.meta?.n_ctx_train ?? 0;
+  const wide = local && most >= n ? ` ${t("error.tooLongWider", { most: number(most) })}` : local ? "" : ` ${t("error.tooLongOther")}`;
+  return { error: said + wide, fix: "shorten" };
+}
+
+/** Tokens of a request that was refused, if the server counts them. */
+async function counted(run: Run): Promise<number | undefined> {
+  if (!run.body || !state.isLocal.peek()) return undefined;
+  const { stream: _, stream_options: __, ...body } = run.body;
+  try {
+    const answer = await call("v1/chat/completions/input_tokens", { method: "POST", body: JSON.stringify(body), signal: run.stop.signal });
+    return ((await answer.json()) as { input_tokens: number }).input_tokens;
+  } catch {
+    // Too long even to be counted, or a server that does not count: the refusal stands without a number.
+    return undefined;
+  }
+}
+
 /** Ends a run as its stream ended. */
 async function complete(run: Run, work: () => Promise<void>) {
   try {
@@ -113,12 +148,14 @@ async function complete(run: Run, work: () => Promise<void>) {
       end(run, { state: "stopped" });
     } else if (e instanceof ServerError) {
       if (state.isRefused(e)) state.locked.value = "wrong";
-      end(run, { state: "failed", error: e.message, ...(e.detail ? { errorDetail: e.detail } : {}) });
+      const words = isTooLong(e.detail) ? await tooLong(run, e.detail) : { error: e.message };
+      end(run, { state: "failed", ...words, ...(e.detail ? { errorDetail: e.detail } : {}) });
     } else if (e instanceof AnswerError) {
       const words = userWords(0, e.message);
       // What came is worth going on with.
       const kept = Boolean(run.message.peek().text);
-      end(run, { state: kept ? "cut" : "failed", error: words ?? (kept ? t("error.cut") : e.message), ...(words || kept ? { errorDetail: e.message } : {}) });
+      const said = isTooLong(e.message) ? await tooLong(run, e.message) : { error: words ?? (kept ? t("error.cut") : e.message) };
+      end(run, { state: kept ? "cut" : "failed", ...said, ...(words || kept ? { errorDetail: e.message } : {}) });
     } else if (e instanceof SyntaxError) {
       end(run, { state: "failed", error: t("error.notJson") });
     } else if (run.stream && !run.running.peek().replayed) {
@@ -167,6 +204,7 @@ async function ask(message: Message, before: Message[], prefix: Message | null) 
     end(run, { state: "failed", error: state.said(e) });
     return;
   }
+  run.body = body;
   const counting = beginCounting();
   // Many bytes for each token, and only the panel shows them.
   if (counting && state.panel.peek() === "experts") body.return_routed_experts = true;
@@ -195,7 +233,7 @@ async function ask(message: Message, before: Message[], prefix: Message | null) 
 
 /** Goes on with an answer that was stopped or cut. */
 export async function continueAnswer(m: Message) {
-  const fresh: Message = { ...m, state: "running", error: undefined, errorDetail: undefined, finish: undefined, continued: m.text.length, stream: newId() };
+  const fresh: Message = { ...m, state: "running", error: undefined, errorDetail: undefined, fix: undefined, finish: undefined, continued: m.text.length, stream: newId() };
   await ask(fresh, line(state.plain(), m.parent), m);
 }
 

@@ -1,6 +1,7 @@
 // Calls of the server: paths are relative, so that the page works behind a proxy's path too.
 import { EventSourceParserStream } from "eventsource-parser/stream";
 import { t } from "./i18n.ts";
+import { isTooLong } from "./toolong.ts";
 
 const KEY = "octet.key";
 
@@ -38,7 +39,7 @@ function written(body: string): string {
 
 /** What went wrong, for the user; null if the server's words are the best there are. */
 export function userWords(status: number, what: string): string | null {
-  if (/context (window|length|size)|exceeds? the .*context|-token context|maximum context|too many (input )?tokens/i.test(what)) return t("error.tooLong");
+  if (isTooLong(what)) return t("error.tooLong");
   if (/budget/i.test(what) && (status === 429 || status === 402 || status === 400)) return t("error.budget");
   if (status === 401) return t("error.key");
   if (status === 403) return t("error.forbidden");
@@ -98,7 +99,7 @@ export interface ModelEntry {
   owned_by?: string;
   max_model_len?: number;
   capabilities?: { vision?: boolean; function_calling?: boolean; reasoning?: boolean } | null;
-  meta?: { n_params?: number; size?: number } | null;
+  meta?: { n_params?: number; n_ctx_train?: number; size?: number } | null;
 }
 
 export interface Props {
@@ -108,6 +109,8 @@ export interface Props {
   build_info?: string;
   backend?: string | null;
   is_sleeping?: boolean;
+  /** What the model's maker begins conversations with. */
+  system?: string | null;
 }
 
 export interface Ready {

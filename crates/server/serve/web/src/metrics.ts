@@ -53,16 +53,18 @@ async function before() {
 }
 
 let timer = 0;
-let asked = "";
+let askedFor = "";
 let modelNow = "";
 let looks = false;
 
 async function sample() {
   const begun = modelNow;
+  const asked = Date.now();
   try {
     const values = parse(await (await call("metrics")).text(), begun);
     if (begun !== modelNow) return;
-    const at = Date.now();
+    // The server answers at once; what takes long is before and behind that.
+    const at = (asked + Date.now()) / 2;
     samples.value = [...samples.peek().filter(s => s.at > at - HOUR_MS), { at, values }];
     failed.value = false;
   } catch {
@@ -71,8 +73,8 @@ async function sample() {
 }
 
 function next() {
-  if (asked !== modelNow) {
-    asked = modelNow;
+  if (askedFor !== modelNow) {
+    askedFor = modelNow;
     void before();
   }
   void sample();

@@ -3,6 +3,8 @@
 import { t } from "./i18n.ts";
 
 const HEIGHT_MAX = 720;
+/** A library's message is some lines; this is no message. */
+const WHY_CHARS_MAX = 4000;
 const frames = new Map<Window, HTMLIFrameElement>();
 
 interface FromFrame {
@@ -23,9 +25,13 @@ addEventListener("message", e => {
   } else if (said.octet === "failed") {
     const block = frame.closest(".code")!;
     hide(block);
-    const note = document.createElement("p");
-    note.className = "small dim failed-preview";
-    note.textContent = t("preview.failed", { why: String(said.why).slice(0, 300) });
+    const note = document.createElement("pre");
+    note.className = "failed-preview";
+    // Lines of their own: parsers point at a place of the line above.
+    const why = String(said.why);
+    // Else it repeats the whole text.
+    const unknown = why.startsWith("No diagram type detected");
+    note.textContent = t("preview.failed", { why: unknown ? t("preview.unknown") : `\n${why.slice(0, WHY_CHARS_MAX)}` });
     block.after(note);
   }
 });

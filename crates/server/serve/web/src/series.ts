@@ -25,13 +25,19 @@ export function share(all: Sample[], names: string[]): Point[] {
   return ratio(sums, "first", "all");
 }
 
+/** Shorter times say more of how long a sample took to come than of the server: they are joined to the next. */
+const INTERVAL_MS_MIN = 1000;
+
 /** How much a counter grows for each step of another; `null` is a second. */
 export function ratio(all: Sample[], name: string, per: string | null): Point[] {
   const out: Point[] = [];
-  for (let i = 1; i < all.length; i++) {
-    const [a, b] = [all[i - 1]!, all[i]!];
-    const grown = (b.values[name] ?? 0) - (a.values[name] ?? 0);
-    const base = per === null ? (b.at - a.at) / 1000 : (b.values[per] ?? 0) - (a.values[per] ?? 0);
+  let a = all[0];
+  for (const b of all.slice(1)) {
+    if (!a || (per === null && b.at - a.at < INTERVAL_MS_MIN)) continue;
+    const before = a;
+    a = b;
+    const grown = (b.values[name] ?? 0) - (before.values[name] ?? 0);
+    const base = per === null ? (b.at - before.at) / 1000 : (b.values[per] ?? 0) - (before.values[per] ?? 0);
     // A server that was started anew counts from 0.
     if (grown >= 0 && base > 0) out.push({ at: b.at, value: grown / base });
     else if (base === 0) out.push({ at: b.at, value: 0 });

@@ -69,6 +69,8 @@ export interface Message {
   error?: string;
   /** The server's own words, where `error` says it in the user's. */
   errorDetail?: string;
+  /** What the user can do about the error: shorten the message that was answered. */
+  fix?: "shorten";
   finish?: string;
   figures?: Figures;
   model?: string;

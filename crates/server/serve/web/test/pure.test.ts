@@ -6,8 +6,9 @@ import test from "node:test";
 import { newId } from "../src/ids.ts";
 import { readExport } from "../src/imports.ts";
 import { finish, take, type Chunk, type Running } from "../src/chunks.ts";
-import { share, type Sample } from "../src/series.ts";
+import { rate, share, type Sample } from "../src/series.ts";
 import { curl, pythonValue } from "../src/snippets.ts";
+import { isTooLong, lengths } from "../src/toolong.ts";
 import { below, children, line, path } from "../src/tree.ts";
 import type { Message } from "../src/types.ts";
 import { Words, type Routed } from "../src/words.ts";
@@ -133,6 +134,12 @@ test("shares are of what was counted between two samples", () => {
   assert.deepEqual(share([{ at: 0, values: {} }, { at: 1, values: { hits: 2 } }], ["hits", "read"]), [{ at: 1, value: 1 }]);
 });
 
+test("a rate is of at least a second: samples that come late make no peak", () => {
+  const sample = (at: number, n: number): Sample => ({ at, values: { n } });
+  const all = [sample(0, 0), sample(2000, 100), sample(2100, 190), sample(4000, 200), sample(6000, 0), sample(8000, 20)];
+  assert.deepEqual(rate(all, "n"), [{ at: 2000, value: 50 }, { at: 4000, value: 50 }, { at: 8000, value: 10 }], "a server that began anew is left out");
+});
+
 test("names are UUIDs of version 4, each another", () => {
   const all = Array.from({ length: 100 }, newId);
   assert.equal(new Set(all).size, 100);
@@ -213,4 +220,25 @@ test("what is read twice has the same names", () => {
   const [a, b] = [readExport(JSON.stringify(own)), readExport(JSON.stringify(own))];
   assert.deepEqual(a, b);
   assert.deepEqual([a.chats[0]!.id, a.messages.length, a.chats[0]!.own], [uuid(1), 1, { model: "m", sampling: { top_k: 1 } }]);
+});
+
+test("how long a prompt is and what fits is read from servers' own words", () => {
+  const cases: [string, object][] = [
+    ["the prompt has 900 tokens; this model's maximum context length is 512 tokens, and the KV cache holds 512", { limit: 512, tokens: 900 }],
+    ["the prompt has 900 tokens; this model's maximum context length is 2048 tokens, and the KV cache holds 512", { limit: 512, tokens: 900 }],
+    ["the prompt has 90 tokens and max_tokens is 700; this model's maximum context length is 512 tokens, and the KV cache holds 512", { limit: 512, tokens: 90, answer: 700 }],
+    ["a text of 90000 bytes exceeds 512 tokens; this model's maximum context length is 512 tokens, and the KV cache holds 512", { limit: 512 }],
+    ["This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens.", { limit: 8192, tokens: 9001 }],
+    ["You passed 4097 input tokens and requested 0 output tokens. However, the model's context length is only 4096 tokens", { limit: 4096, tokens: 4097 }],
+    ["The input (9000 tokens) is longer than the model's context length (4096 tokens).", { limit: 4096, tokens: 9000 }],
+    ["Requested tokens (5000) exceed context window of 4096", { limit: 4096, tokens: 5000 }],
+    ["prompt is too long: 215000 tokens > 200000 maximum", { limit: 200000, tokens: 215000 }],
+    ["This model's maximum prompt length is 131072 but the request contains 537812 tokens.", { limit: 131072, tokens: 537812 }],
+    ["the request exceeds the available context size. try increasing the context size or enable context shift", {}],
+  ];
+  for (const [said, want] of cases) {
+    assert.ok(isTooLong(said), said);
+    assert.deepEqual(lengths(said), want, said);
+  }
+  assert.ok(!isTooLong("max_tokens is too large: 50000") && !isTooLong("segfault in kernel 7"));
 });

@@ -8,6 +8,7 @@ import { dataUrl, scaled } from "../pictures.ts";
 import * as state from "../state.ts";
 import { connectAll } from "../tools.ts";
 import type { Attachment, Message, Settings } from "../types.ts";
+import { Files } from "./files.tsx";
 import { Icon } from "./icons.tsx";
 import { editLast } from "./messages.tsx";
 
@@ -179,16 +180,9 @@ export function Composer() {
         </p>
       )}
       {(files.value.length > 0 || reading.value > 0) && (
-        <ul class="files" aria-label={t("files")}>
-          {files.value.map((a, i) => (
-            <li key={i}>
-              {a.kind === "image" ? <img src={a.text} alt="" /> : null}
-              <span>{a.name} <span class="dim">{a.kind === "image" ? t("kibibytes", { n: number(Math.ceil(a.bytes / 1024)) }) : t("characters", { n: number(a.text.length) })}</span></span>
-              <button type="button" class="bare" aria-label={t("file.remove", { name: a.name })} onClick={() => (files.value = files.value.filter((_, k) => k !== i))}><Icon name="close" /></button>
-            </li>
-          ))}
+        <Files files={files.value} remove={file => (files.value = files.value.filter(other => other !== file))}>
           {reading.value > 0 && <li class="wait">{t("file.reading")}</li>}
-        </ul>
+        </Files>
       )}
       <div class="ask-box">
         <label class="hidden" for="prompt">{t("message")}</label>

@@ -9,6 +9,7 @@ import { children } from "../tree.ts";
 import type { Figures, Message } from "../types.ts";
 import { Calls } from "./calls.tsx";
 import { confirmDeletion } from "./confirm.tsx";
+import { Files } from "./files.tsx";
 import { Icon, type IconName } from "./icons.tsx";
 import { copyText, Markdown } from "./text.tsx";
 import { Welcome } from "./welcome.tsx";
@@ -69,6 +70,7 @@ function Reasoning({ m, running }: { m: Message; running: boolean }) {
 
 function Editor({ m }: { m: Message }) {
   const area = useRef<HTMLTextAreaElement>(null);
+  const files = useRef(signal(m.attachments ?? [])).current;
   useLayoutEffect(() => {
     if (!area.current) return;
     area.current.value = m.text;
@@ -76,17 +78,19 @@ function Editor({ m }: { m: Message }) {
   }, []);
   const save = () => {
     const text = area.current?.value ?? "";
-    if (!text.trim()) return;
+    const attachments = files.value;
+    if (!text.trim() && !attachments.length) return;
     editing.value = null;
     // What was stays: the edit is a further version.
-    const { attachments, parent, role, chat } = m;
-    const fresh: Message = { id: newId(), chat, parent, role, text, created: Date.now(), state: "done", ...(attachments ? { attachments } : {}), ...(m.reasoning ? { reasoning: m.reasoning } : {}) };
+    const { parent, role, chat } = m;
+    const fresh: Message = { id: newId(), chat, parent, role, text, created: Date.now(), state: "done", ...(attachments.length ? { attachments } : {}), ...(m.reasoning ? { reasoning: m.reasoning } : {}) };
     state.saveMessage(fresh);
     state.pick(fresh);
     if (role === "user") void answer(chat, fresh.id);
   };
   return (
     <div class="edit">
+      {files.value.length > 0 && <Files files={files.value} remove={file => (files.value = files.value.filter(other => other !== file))} />}
       <textarea
         ref={area}
         aria-label={t("edit.text")}
@@ -131,6 +135,7 @@ function Answer({ m, running }: { m: Message; running: boolean }) {
       {m.error && (
         <div class="error" role="alert">
           <p>{m.error}</p>
+          {m.fix === "shorten" && state.messages.value.get(m.parent ?? "")?.peek().role === "user" && <button type="button" onClick={() => (editing.value = m.parent)}><Icon name="edit" /> {t("error.shorten")}</button>}
           {m.errorDetail && <details><summary>{t("error.detail")}</summary><p>{m.errorDetail}</p></details>}
         </div>
       )}
@@ -195,20 +200,21 @@ function View({ of }: { of: Signal<Message> }) {
   const running = m.state === "running";
   if (m.role === "tool") return null;
   const isUser = m.role === "user";
+  const edits = editing.value === m.id;
   const many = state.models.value.length > 1;
   const pictures = m.attachments?.filter(a => a.kind === "image") ?? [];
   return (
     <article class={m.role} aria-busy={running} data-state={m.state}>
       <h3 class={isUser || !many || !m.model ? "hidden" : "who"}>{isUser ? t("you") : many && m.model ? m.model : t("answer")}</h3>
-      {pictures.length > 0 && <p class="pictures">{pictures.map(a => <img key={a.name} src={a.text} alt={a.name} />)}</p>}
-      {m.attachments?.filter(a => a.kind !== "image").map(a => (
+      {!edits && pictures.length > 0 && <p class="pictures">{pictures.map(a => <img key={a.name} src={a.text} alt={a.name} />)}</p>}
+      {!edits && m.attachments?.filter(a => a.kind !== "image").map(a => (
         <details class="file" key={a.name}>
           <summary>{t("file", { name: a.name, n: number(a.text.length) })}</summary>
           <pre tabIndex={0}>{a.text.slice(0, 20_000)}</pre>
         </details>
       ))}
-      {editing.value === m.id ? <Editor m={m} /> : isUser ? m.text && <div class="body">{m.text}</div> : <Answer m={m} running={running} />}
-      {editing.value !== m.id && !running && <Acts m={m} />}
+      {edits ? <Editor m={m} /> : isUser ? m.text && <div class="body">{m.text}</div> : <Answer m={m} running={running} />}
+      {!edits && !running && <Acts m={m} />}
     </article>
   );
 }

@@ -6,7 +6,8 @@ import { gauge, rate, ratio, share, type Point } from "../series.ts";
 const [W, H] = [320, 64];
 const HOUR_MS = 3_600_000;
 
-function Chart({ name, points, unit, digits = 0, limit = 0 }: { name: Key; points: Point[]; unit: string; digits?: number; limit?: number }) {
+/** `sampled`: each point is a value of its moment; else it is an average since the point before, and so is the highest. */
+function Chart({ name, points, unit, digits = 0, limit = 0, sampled = false }: { name: Key; points: Point[]; unit: string; digits?: number; limit?: number; sampled?: boolean }) {
   if (!points.length) return null;
   const [first, last] = [points[0]!, points.at(-1)!];
   const highest = Math.max(...points.map(p => p.value), 0);
@@ -16,7 +17,8 @@ function Chart({ name, points, unit, digits = 0, limit = 0 }: { name: Key; point
   const y = (p: Point) => H - 1 - (p.value / most) * (H - 4);
   const line = points.map(p => `${x(p).toFixed(1)},${y(p).toFixed(1)}`).join(" ");
   const now = `${number(last.value, digits)} ${unit}`.trim();
-  const peak = `${number(highest, digits)} ${unit}`.trim();
+  const n = `${number(highest, digits)} ${unit}`.trim();
+  const peak = limit > 0 ? t("performance.limit", { n, limit: `${number(limit, digits)} ${unit}`, share: number((100 * highest) / limit) }) : t(sampled ? "performance.peak" : "performance.peakAverage", { n });
   const level = H - 1 - (limit / most) * (H - 4);
   return (
     <figure class="chart" data-metric={name}>
@@ -25,7 +27,7 @@ function Chart({ name, points, unit, digits = 0, limit = 0 }: { name: Key; point
         <polyline points={line} />
         {limit > 0 && <line class="limit" x1={0} x2={W} y1={level} y2={level} />}
       </svg>
-      <p class="small dim axis"><span>{t("performance.ago", { n: number(Math.round(span / 60_000)) })}</span><span>{limit > 0 ? t("performance.limit", { n: peak, limit: `${number(limit, digits)} ${unit}`, share: number((100 * highest) / limit) }) : t("performance.peak", { n: peak })}</span></p>
+      <p class="small dim axis"><span>{t("performance.ago", { n: number(Math.round(span / 60_000)) })}</span><span>{peak}</span></p>
     </figure>
   );
 }
@@ -52,13 +54,13 @@ export function Performance() {
           {has("vllm:spec_decode_num_draft_tokens_total") && (
             <Chart name="performance.guesses" points={scaled(ratio(all, "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_draft_tokens_total"), 100)} unit="%" digits={1} />
           )}
-          {has("process_resident_memory_bytes") && <Chart name="performance.memory" points={scaled(gauge(all, "process_resident_memory_bytes"), 2 ** -30)} unit="GiB" digits={2} />}
-          <Chart name="performance.running" points={gauge(all, "vllm:num_requests_running")} unit="" />
-          <Chart name="performance.waiting" points={gauge(all, "vllm:num_requests_waiting")} unit="" />
-          <Chart name="performance.kv" points={scaled(gauge(all, "vllm:kv_cache_usage_perc"), 100)} unit="%" digits={1} />
+          {has("process_resident_memory_bytes") && <Chart name="performance.memory" sampled points={scaled(gauge(all, "process_resident_memory_bytes"), 2 ** -30)} unit="GiB" digits={2} />}
+          <Chart name="performance.running" sampled points={gauge(all, "vllm:num_requests_running")} unit="" />
+          <Chart name="performance.waiting" sampled points={gauge(all, "vllm:num_requests_waiting")} unit="" />
+          <Chart name="performance.kv" sampled points={scaled(gauge(all, "vllm:kv_cache_usage_perc"), 100)} unit="%" digits={1} />
           <Chart name="performance.hits" points={scaled(ratio(all, "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"), 100)} unit="%" digits={1} />
-          <Chart name="performance.snapshots" points={scaled(gauge(all, "octet:snapshot_bytes"), 2 ** -20)} unit="MiB" digits={1} />
-          {has("octet:cache_disk_bytes") && <Chart name="performance.disk" points={scaled(gauge(all, "octet:cache_disk_bytes"), 2 ** -20)} unit="MiB" digits={1} />}
+          <Chart name="performance.snapshots" sampled points={scaled(gauge(all, "octet:snapshot_bytes"), 2 ** -20)} unit="MiB" digits={1} />
+          {has("octet:cache_disk_bytes") && <Chart name="performance.disk" sampled points={scaled(gauge(all, "octet:cache_disk_bytes"), 2 ** -20)} unit="MiB" digits={1} />}
           {has("octet:expert_misses_total") && (
             <>
               <Chart name="performance.expertHits" points={scaled(share(all, EXPERTS), 100)} unit="%" digits={1} />

@@ -110,7 +110,7 @@ function System() {
       )}
       <label>
         <span class="hidden">{t("settings.system")}</span>
-        <textarea id="system" rows={4} value={s.system} onInput={e => change("system", e.currentTarget.value)} />
+        <textarea id="system" rows={4} value={s.system} placeholder={state.props.value?.system ?? ""} onInput={e => change("system", e.currentTarget.value)} />
       </label>
       <div class="row">
         <label class="grow">
