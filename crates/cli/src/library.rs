@@ -4,6 +4,7 @@ use std::io::Write;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
+use octet_api::time::rfc3339;
 use octet_compute::cpu::packed_file::KeptFile;
 use octet_config::printable;
 use octet_hub::others::{self, Broken, Other};
@@ -38,7 +39,11 @@ pub struct PullArgs {
 const LIST_EXAMPLES: &str = "\
 Examples:
   octet list
-  octet list --json | jq -r '.[].path'";
+  octet list | cut -f1                  the names alone
+  octet list --json | jq -r '.[].path'
+
+If standard output is no terminal, each model is a line of five fields with tabs between
+them: name, bytes, time, note, full name.";
 
 /// Lists the models on this machine.
 #[derive(Debug, Args)]
@@ -129,26 +134,12 @@ pub fn list(args: &ListArgs, settings: &Settings) -> anyhow::Result<()> {
         writeln!(out, "{:#}", all.collect::<Value>())?;
         return Ok(());
     }
-    let mut rows = vec![[embedded::NAME.into(), size(embedded::size()), "built in".into()]];
-    let names: Vec<String> = models.iter().map(name).collect();
-    let packed = kept.iter().map(|kept| {
-        let known = models.iter().zip(&names).find(|(m, _)| packed::is_of(kept, &m.path));
-        known.map_or_else(|| kept.model.display().to_string(), |(_, name)| name.clone())
-    });
-    let packed: Vec<String> = packed.collect();
-    for (model, name) in models.iter().zip(&names) {
-        let state = if model.complete { "" } else { ", unfinished: pull it again" };
-        rows.push([name.clone(), size(model.size), format!("{}{state}", ago(model.modified))]);
+    let rows = rows(&models, &others, &kept);
+    if console::Term::stdout().is_term() {
+        table(&mut out, &rows)?;
+    } else {
+        lines(&mut out, &rows)?;
     }
-    for m in &others {
-        let owner = if m.name.starts_with(others::OLLAMA) { "Ollama's" } else { "LM Studio's" };
-        rows.push([m.name.clone(), size(m.size), format!("{}, {owner}", ago(m.modified))]);
-    }
-    for (kept, name) in kept.iter().zip(&packed) {
-        let what = if kept.is_complete { "its packed weights" } else { "its packed weights, unfinished" };
-        rows.push([name.clone(), size(kept.bytes), what.into()]);
-    }
-    table(&mut out, &rows)?;
     for Broken { name, why } in &broken {
         note!("note: {}: {}", printable(name), printable(why));
     }
@@ -161,17 +152,82 @@ pub fn list(args: &ListArgs, settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The models as columns. On a terminal, a name that would make a line too long has a line of its own.
-fn table(out: &mut impl Write, rows: &[[String; 3]]) -> std::io::Result<()> {
+/// A line of the list.
+#[derive(Default)]
+struct Row {
+    name: String,
+    /// A longer name that means the same.
+    reference: String,
+    bytes: u64,
+    /// When it was fetched; unknown of what was not.
+    at: Option<SystemTime>,
+    /// What is special about it.
+    note: String,
+}
+
+fn rows(models: &[Installed], others: &[Other], kept: &[KeptFile]) -> Vec<Row> {
+    let inside = Row {
+        name: embedded::NAME.into(),
+        bytes: embedded::size(),
+        note: "built in".into(),
+        ..Row::default()
+    };
+    let installed = |m: &Installed| {
+        let short = m.aliases.first().unwrap_or(&m.reference);
+        let note = if m.complete { "" } else { "unfinished: pull it again" };
+        let (name, reference) = (short.clone(), m.reference.clone());
+        Row { name, reference, bytes: m.size, at: Some(m.modified), note: note.into() }
+    };
+    let other = |m: &Other| {
+        let owner = if m.name.starts_with(others::OLLAMA) { "Ollama's" } else { "LM Studio's" };
+        let name = m.name.clone();
+        Row { name, bytes: m.size, at: Some(m.modified), note: owner.into(), ..Row::default() }
+    };
+    let packed = |kept: &KeptFile| {
+        let known = models.iter().find(|m| packed::is_of(kept, &m.path)).map(installed);
+        let note = if kept.is_complete { "its packed weights" } else { "its packed weights, unfinished" };
+        let of = known.unwrap_or_else(|| Row { name: kept.model.display().to_string(), ..Row::default() });
+        Row { bytes: kept.bytes, at: None, note: note.into(), ..of }
+    };
+    let (models, others) = (models.iter().map(installed), others.iter().map(other));
+    std::iter::once(inside).chain(models).chain(others).chain(kept.iter().map(packed)).collect()
+}
+
+/// For other programs: a line for each model, without a head, with tabs between name, bytes, time (RFC 3339; empty if unknown), what is
+/// special about it, and the name in full.
+fn lines(out: &mut impl Write, rows: &[Row]) -> std::io::Result<()> {
+    for row in rows {
+        let seconds =
+            |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let at = row.at.map_or(String::new(), |at| rfc3339(seconds(at)));
+        let reference = if row.reference.is_empty() { &row.name } else { &row.reference };
+        let (name, reference) = (printable(&row.name), printable(reference));
+        writeln!(out, "{name}\t{}\t{at}\t{}\t{reference}", row.bytes, row.note)?;
+    }
+    Ok(())
+}
+
+/// The models as columns. A name that would make a line too long has a line of its own.
+fn table(out: &mut impl Write, rows: &[Row]) -> std::io::Result<()> {
+    let cells = |row: &Row| {
+        let has_other = !row.reference.is_empty() && row.reference != row.name;
+        let name = if has_other { format!("{} = {}", row.name, row.reference) } else { row.name.clone() };
+        let what: Vec<String> = row
+            .at
+            .map(ago)
+            .into_iter()
+            .chain([row.note.clone()].into_iter().filter(|n| !n.is_empty()))
+            .collect();
+        [name, size(row.bytes), what.join(", ")]
+    };
+    let rows: Vec<[String; 3]> = rows.iter().map(cells).collect();
     let widest = |column: usize, head: &str| {
         rows.iter().map(|row| row[column].chars().count()).fold(head.len(), usize::max)
     };
-    let (last, mut width) = (widest(2, "FETCHED"), widest(0, "NAME"));
-    if console::Term::stdout().is_term() {
-        width = width.min(crate::help::columns().saturating_sub(14 + last).max(14));
-    }
+    let last = widest(2, "FETCHED");
+    let width = widest(0, "NAME").min(crate::help::columns().saturating_sub(14 + last).max(14));
     writeln!(out, "{:width$}  {:>10}  FETCHED", "NAME", "SIZE")?;
-    for [name, size, what] in rows {
+    for [name, size, what] in &rows {
         if name.chars().count() > width {
             writeln!(out, "{name}")?;
         }
@@ -179,14 +235,6 @@ fn table(out: &mut impl Write, rows: &[[String; 3]]) -> std::io::Result<()> {
         writeln!(out, "{name:width$}  {size:>10}  {what}")?;
     }
     Ok(())
-}
-
-/// The shortest name of a model.
-fn name(m: &Installed) -> String {
-    match m.aliases.first() {
-        Some(short) if *short != m.reference => format!("{short} = {}", m.reference),
-        _ => m.reference.clone(),
-    }
 }
 
 fn as_json(m: &Installed, kept: &[KeptFile]) -> Value {

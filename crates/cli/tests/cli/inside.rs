@@ -52,7 +52,7 @@ fn other_commands_know_it() {
     let shown: Value = serde_json::from_str(&place.octet(&["show", "--json"]).ok().stdout).unwrap();
     assert_eq!((&shown["architecture"], &shown["mtp_layers"]), (&json!("qwen35moe"), &json!(1)));
     assert!(shown["bytes"].as_u64().unwrap() < 12_000_000);
-    assert!(place.octet(&["list"]).ok().stdout.contains("fox "));
+    assert!(place.octet(&["list"]).ok().stdout.contains("fox\t"));
     assert!(place.octet(&["pull", "fox"]).ok().stderr.contains("nothing to download"));
     place.octet(&["rm", "fox"]).fails(1, &["built in"]);
     let bench = ["bench", "-p", "16", "-n", "4", "-r", "1", "-t", "1", "--no-bandwidth", "-o", "json"];

@@ -43,7 +43,7 @@ fn packed_weights_are_listed_and_removed() {
 
     let list = place.octet(&["list"]).ok().stdout;
     let lines: Vec<&str> = list.lines().filter(|l| l.contains("packed weights")).collect();
-    assert!(lines.len() == 2 && lines.iter().any(|l| l.starts_with("hf:me/tiny-GGUF:Q8_0 ")), "{list}");
+    assert!(lines.len() == 2 && lines.iter().any(|l| l.starts_with("hf:me/tiny-GGUF:Q8_0\t")), "{list}");
     assert!(lines.iter().any(|l| l.contains("model.gguf")), "{list}");
     let json: serde_json::Value =
         serde_json::from_str(&place.octet(&["list", "--json"]).ok().stdout).unwrap();

@@ -143,7 +143,14 @@ fn an_empty_cache_says_how_to_fill_it() {
 fn models_in_the_cache_are_listed_and_removed() {
     let place = Place::with_cached_model("llama", "q8_0");
     let list = place.octet(&["list"]).ok().stdout;
-    assert!(list.starts_with("NAME") && list.contains("hf:me/tiny-GGUF:Q8_0"), "{list}");
+    // A pipe gets a line for each model, whose fields are always there.
+    let fields = |line: &str| line.split('\t').map(String::from).collect::<Vec<_>>();
+    let [fox, tiny]: [Vec<String>; 2] =
+        list.lines().map(fields).collect::<Vec<_>>().try_into().expect("two models");
+    assert_eq!((&*fox[0], &*fox[2], &*fox[3], &*fox[4]), ("fox", "", "built in", "fox"));
+    let bytes = std::fs::metadata(place.cached()).unwrap().len().to_string();
+    assert_eq!((&*tiny[0], &tiny[1], &*tiny[3]), ("hf:me/tiny-GGUF:Q8_0", &bytes, ""));
+    assert!(tiny[2].starts_with("20") && tiny[2].ends_with('Z') && tiny[4] == tiny[0], "{tiny:?}");
     let json: serde_json::Value = serde_json::from_str(&place.octet(&["ls", "--json"]).ok().stdout).unwrap();
     assert_eq!(json[0]["reference"], "hf:me/tiny-GGUF:Q8_0");
     assert_eq!(json[0]["complete"], true);

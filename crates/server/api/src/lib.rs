@@ -67,7 +67,7 @@ mod proofs;
 mod reader;
 mod rules;
 pub mod sse;
-mod time;
+pub mod time;
 pub mod tokens;
 mod unread;
 
