@@ -11,6 +11,7 @@ use octet_engine::template::{ChatInput, ChatTemplate};
 use octet_engine::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 
+use crate::maker::Opening;
 use crate::stderr::note;
 
 /// Flags for making prompts from messages.
@@ -51,6 +52,11 @@ impl ChatArgs {
         }
         chat.system = self.system.clone().or(chat.system);
         Ok(chat)
+    }
+
+    /// A template is given.
+    pub fn has_template(&self) -> bool {
+        self.chat_template.is_some()
     }
 
     /// The template from the flags, or the model's own.
@@ -116,6 +122,8 @@ pub fn read_json(path: &Path) -> anyhow::Result<Value> {
 pub struct Conversation {
     /// The system message, if there is one.
     pub system: Option<String>,
+    /// The messages that its model's maker begins it with.
+    pub opening: Vec<Value>,
     /// The other messages.
     pub messages: Vec<Value>,
     /// JSON schemas of the tools.
@@ -144,11 +152,21 @@ impl Conversation {
     pub fn input(&self, add_generation_prompt: bool) -> ChatInput {
         let system = self.system.iter().map(|text| json!({"role": "system", "content": text}));
         ChatInput {
-            messages: system.chain(self.messages.iter().cloned()).collect(),
+            messages: system.chain(self.opening.iter().chain(&self.messages).cloned()).collect(),
             tools: self.tools.clone(),
             add_generation_prompt,
             variables: self.variables.clone(),
             now_s: None,
+        }
+    }
+
+    /// Takes a model's opening in place of that of another. What the user set stays.
+    pub fn reopen(&mut self, before: &Opening, now: &Opening) {
+        if self.system == before.system {
+            self.system.clone_from(&now.system);
+        }
+        if self.opening == before.messages {
+            self.opening.clone_from(&now.messages);
         }
     }
 

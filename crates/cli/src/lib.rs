@@ -23,6 +23,7 @@ mod keys;
 mod library;
 mod llama_flags;
 mod loading;
+mod maker;
 mod memory;
 mod model;
 mod numbers;

@@ -8,7 +8,6 @@ use octet_hub::{Hub, Reference, catalog};
 use crate::embedded;
 use crate::progress::Pull;
 use crate::settings::{self, Settings};
-use crate::stderr::note;
 
 /// Minimum similarity of names to be suggested as a correction.
 const ALIKE: f64 = 0.6;
@@ -23,7 +22,7 @@ pub fn others() -> (Vec<Other>, Vec<Broken>) {
 }
 
 /// The model of another program that has this name; `None` for other names.
-fn other(name: &str) -> anyhow::Result<Option<Other>> {
+pub fn other(name: &str) -> anyhow::Result<Option<Other>> {
     if !is_other_programs(name) {
         return Ok(None);
     }
@@ -31,15 +30,6 @@ fn other(name: &str) -> anyhow::Result<Option<Other>> {
     let (all, broken) = others();
     let all: Vec<Other> = all.into_iter().filter(|m| m.name.starts_with(prefix)).collect();
     others::find(&all, &broken, name).map(Some).map_err(anyhow::Error::msg)
-}
-
-/// The system message that a model's maker gave it: Ollama keeps one with some models.
-pub fn system(name: &str) -> Option<String> {
-    let told = other(name).ok().flatten()?.system();
-    told.unwrap_or_else(|why| {
-        note!("warning: {name}: {why}");
-        None
-    })
 }
 
 /// Whether a name is that of another program's model, which is read in place.

@@ -6,16 +6,13 @@ use octet_engine::engine::Request;
 use octet_engine::sampler::{SamplerParams, SamplingDefaults};
 use octet_weights::Metadata;
 
+use crate::maker::Maker;
 use crate::numbers::{from_minus_one, from_minus_one_u32, number};
 use crate::samplers::MoreSamplerArgs;
 use crate::usage_error::Usage;
 
 /// llama.cpp's settings, for models without recommended ones. With the plain distribution, a server's usual default, small models
 /// ramble.
-fn fallback_sampling() -> SamplerParams {
-    SamplerParams::default().with(&MODERATE)
-}
-
 const MODERATE: SamplingDefaults = SamplingDefaults {
     temperature: Some(0.8),
     top_k: Some(40),
@@ -35,28 +32,17 @@ const MODERATE: SamplingDefaults = SamplingDefaults {
     order: None,
 };
 
-/// A server's default settings: the owner's, then the model's recommended ones, then those of `octet run`.
-pub fn server_defaults(metadata: &Metadata, given: SamplingDefaults) -> anyhow::Result<SamplingDefaults> {
-    if SamplingDefaults::read(metadata)? != SamplingDefaults::default() {
-        return Ok(given);
-    }
-    Ok(SamplingDefaults {
-        temperature: given.temperature.or(MODERATE.temperature),
-        top_k: given.top_k.or(MODERATE.top_k),
-        top_p: given.top_p.or(MODERATE.top_p),
-        min_p: given.min_p.or(MODERATE.min_p),
-        ..given
-    })
+/// A model's defaults: those `given` first, then its file's recommended ones. If the file recommends nothing, llama.cpp's fill the gaps.
+/// `given` are a server's flags and what the model's maker set beside the file ([`crate::maker`]).
+pub fn defaults(metadata: &Metadata, given: SamplingDefaults) -> anyhow::Result<SamplingDefaults> {
+    let says_nothing = SamplingDefaults::read(metadata)? == SamplingDefaults::default();
+    Ok(if says_nothing { given.or(&MODERATE) } else { given })
 }
 
-/// The model's recommended settings as a whole, or else llama.cpp's.
-pub fn recommended(metadata: &Metadata) -> anyhow::Result<SamplerParams> {
-    let says_nothing = SamplingDefaults::read(metadata)? == SamplingDefaults::default();
-    Ok(if says_nothing {
-        fallback_sampling()
-    } else {
-        SamplerParams::from_metadata(metadata, Default::default())?
-    })
+/// All sampling settings of an answer that sets none itself.
+pub fn recommended(metadata: &Metadata, given: SamplingDefaults) -> anyhow::Result<SamplerParams> {
+    let given = defaults(metadata, given)?;
+    Ok(SamplerParams::from_metadata(metadata, SamplerParams::default())?.with(&given))
 }
 
 /// Sampling settings of `octet run`, and the defaults of `octet serve`.
@@ -125,11 +111,11 @@ pub struct SamplingArgs {
     /// Added to the logit of the token with this id (see `octet tokenize`); -inf bans it. May be given several times.
     #[arg(long, value_name = "ID=X", value_parser = bias)]
     logit_bias: Vec<(u32, f32)>,
-    /// Maximum number of generated tokens; -1: until the context is full.
+    /// Maximum number of generated tokens; -1: until the context is full. Default: -1, or what an Ollama model sets.
     #[arg(short = 'n', long, visible_alias = "max-tokens", alias = "n-predict", value_name = "N",
-          allow_negative_numbers = true, default_value_t = -1, value_parser = from_minus_one)]
-    predict: i64,
-    /// Stop string; may be given several times.
+          allow_negative_numbers = true, value_parser = from_minus_one)]
+    predict: Option<i64>,
+    /// Stop string; may be given several times. Replaces those that an Ollama model sets.
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
 }
@@ -158,18 +144,25 @@ fn bias(text: &str) -> Result<(u32, f32), String> {
 }
 
 impl SamplingArgs {
-    /// The engine request for an answer.
-    pub fn request(&self, recommended: &SamplerParams) -> Request {
+    /// The engine request for an answer: the flags, then what the model's maker set, then `recommended`. The maker's stop texts need the
+    /// tokenizer and are not in it.
+    pub fn request(&self, recommended: &SamplerParams, maker: &Maker) -> Request {
         let sampling = SamplerParams {
             logit_bias: self.logit_bias.clone(),
             ..recommended.clone().with(&self.sampler.set())
         };
-        Request { max_tokens: limit(self.predict), sampling, stop: self.stop.clone(), ..Default::default() }
+        let max_tokens = limit(self.predict.or(maker.predict).unwrap_or(-1));
+        Request { max_tokens, sampling, stop: self.stop.clone(), ..Default::default() }
+    }
+
+    /// Texts that end an answer are given.
+    pub fn has_stop(&self) -> bool {
+        !self.stop.is_empty()
     }
 
     /// Fails if a setting is out of range for every model, before one is loaded.
     pub fn check(&self) -> Result<(), Usage> {
-        let request = self.request(&SamplerParams::default());
+        let request = self.request(&SamplerParams::default(), &Maker::default());
         request.sampling.validate(usize::MAX).map_err(|e| Usage(e.to_string()))
     }
 }
@@ -226,7 +219,11 @@ pub fn set(request: &mut Request, name: &str, value: &str) -> anyhow::Result<Opt
         "seed" if value == "random" => s.seed = None,
         "seed" => s.seed = seed(value).map_err(|e| anyhow::anyhow!("seed cannot be '{value}': {e}"))?.0,
         "num_predict" => new.max_tokens = limit(at_least_minus_one(name, value)?),
-        "stop" => new.stop = if value.is_empty() { Vec::new() } else { vec![value.to_string()] },
+        "stop" => {
+            new.stop = if value.is_empty() { Vec::new() } else { vec![value.to_string()] };
+            // Those of the model's maker.
+            new.stop_token_ids.clear();
+        }
         _ => return Ok(None),
     }
     // Ids are not set here, so any vocabulary is valid.
@@ -338,9 +335,17 @@ mod tests {
     #[test]
     fn what_the_makers_recommend_is_taken_as_a_whole() {
         let mut metadata = Metadata::new("model.gguf");
-        assert_eq!(recommended(&metadata).unwrap(), fallback_sampling());
+        let recommended = |m: &Metadata, given| recommended(m, given).unwrap();
+        let nothing = SamplingDefaults::default;
+        assert_eq!(recommended(&metadata, nothing()), SamplerParams::default().with(&MODERATE));
+        let cold = SamplingDefaults { temperature: Some(0.1), ..nothing() };
+        let cold_rest_moderate =
+            SamplerParams { temperature: 0.1, ..SamplerParams::default().with(&MODERATE) };
+        assert_eq!(recommended(&metadata, cold.clone()), cold_rest_moderate);
         metadata.insert("general.sampling.temp", octet_weights::Value::F64(0.6));
-        let of_makers = SamplerParams { temperature: 0.6, ..Default::default() };
-        assert_eq!(recommended(&metadata).unwrap(), of_makers, "nothing of ours is mixed in");
+        metadata.insert("general.sampling.top_k", octet_weights::Value::U64(20));
+        let of_makers = SamplerParams { temperature: 0.6, top_k: 20, ..Default::default() };
+        assert_eq!(recommended(&metadata, nothing()), of_makers, "nothing of ours is mixed in");
+        assert_eq!(recommended(&metadata, cold), SamplerParams { temperature: 0.1, ..of_makers });
     }
 }

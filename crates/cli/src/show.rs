@@ -4,6 +4,7 @@ use std::io::Write;
 
 use clap::Args;
 use octet_compute::cpu::CpuOptions;
+use octet_config::printable;
 use octet_engine::engine::Options;
 use octet_engine::models::Limits;
 use octet_engine::report::{Memory, Report, TypeShare};
@@ -19,6 +20,7 @@ use crate::progress::Bar;
 use crate::settings::Settings;
 use crate::stderr::note;
 use crate::units::size;
+use crate::wrap::Wrap;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -87,12 +89,16 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
     let bills = bills.collect::<anyhow::Result<Vec<_>>>()?;
     let mut out = std::io::stdout().lock();
     let vision = args.images.tower(&model)?;
+    let maker = crate::maker::of(&name);
     if args.json {
         let mut json = as_json(&report, &limits, context);
         if shape_only {
             for made_up in ["origin", "tokenizer", "sampling", "mtp_layers"] {
                 json[made_up] = Value::Null;
             }
+        }
+        if maker.text().is_some() {
+            json["modelfile"] = maker.json();
         }
         json["images"] = vision.as_ref().map_or(Value::Null, image_json);
         if !bills.is_empty() {
@@ -104,6 +110,15 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
         write!(out, "{}", if shape_only { of_shape(&text) } else { text })?;
         if let Some(line) = on_disk(&report, &limits) {
             writeln!(out, "{line}")?;
+        }
+        if let Some(set) = maker.text() {
+            // As the report's own lines.
+            let mut wrap = Wrap::indented(19);
+            let mut text = String::new();
+            format!("  {:<16} {}\n", "sets", printable(&set))
+                .chars()
+                .for_each(|c| wrap.push(c, 80, &mut text));
+            write!(out, "\nModelfile of Ollama\n{text}")?;
         }
         if let Some(vision) = &vision {
             writeln!(out, "\n{}", image_text(vision))?;

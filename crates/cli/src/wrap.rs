@@ -18,6 +18,11 @@ pub struct Wrap {
 }
 
 impl Wrap {
+    /// An empty text, whose wrapped lines have this indentation.
+    pub fn indented(indent: usize) -> Self {
+        Self { indent, ..Self::default() }
+    }
+
     /// Adds a character, on a terminal of `columns`; writes what is complete.
     pub fn push(&mut self, c: char, columns: usize, out: &mut String) {
         if c == '\n' {

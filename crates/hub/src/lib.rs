@@ -38,6 +38,7 @@ mod http;
 mod hub;
 mod huggingface;
 mod inventory;
+pub mod modelfile;
 pub mod others;
 mod pip;
 mod preview;

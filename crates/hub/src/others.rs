@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
+use crate::modelfile::{Layers, read};
 use crate::reference::is_safe;
 
 /// How deep manifests and models may lie below their folder.
@@ -15,10 +16,6 @@ const MODELS_MAX: usize = 10_000;
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
 /// The layer of a manifest that holds the weights.
 const WEIGHTS: &str = "application/vnd.ollama.image.model";
-/// The layer with the system message that it is made for, a text.
-const SYSTEM: &str = "application/vnd.ollama.image.system";
-/// Longest system message.
-const SYSTEM_BYTES_MAX: u64 = 1 << 20;
 /// The registry that Ollama leaves out of names, and the user there whose models have none.
 const REGISTRY: &str = "registry.ollama.ai/";
 const LIBRARY: &str = "library/";
@@ -41,20 +38,8 @@ pub struct Other {
     pub size: u64,
     /// When it was written.
     pub modified: SystemTime,
-    /// The file with the system message that its maker gave it (Ollama's `SYSTEM`).
-    pub system: Option<PathBuf>,
-}
-
-impl Other {
-    /// The system message that its maker gave it.
-    ///
-    /// # Errors
-    /// Why the file that holds it cannot be read.
-    pub fn system(&self) -> Result<Option<String>, String> {
-        let Some(path) = &self.system else { return Ok(None) };
-        let text = read(path, SYSTEM_BYTES_MAX);
-        text.map(Some).map_err(|why| format!("its system message {why} ({})", path.display()))
-    }
+    /// What else its maker gave it. Only Ollama keeps such.
+    pub layers: Layers,
 }
 
 /// A model that another program lists, but that cannot be used.
@@ -121,21 +106,11 @@ fn of_manifest(folder: &Path, name: &str, manifest: &Path) -> Result<Option<Othe
         }
     };
     let weights = blob(layer(WEIGHTS).ok_or("its manifest names no GGUF file")?)?;
-    let system = layer(SYSTEM).map(blob).transpose()?;
+    let beside = Layers::of(layers, blob)?;
     match file(name.to_string(), weights.clone()) {
-        Some(found) => Ok(Some(Other { system, ..found })),
+        Some(found) => Ok(Some(Other { layers: beside, ..found })),
         None => Err(format!("its file {} is missing", weights.display())),
     }
-}
-
-/// A file's text, of at most `most` bytes.
-fn read(path: &Path, most: u64) -> Result<String, String> {
-    let unread = |e: std::io::Error| format!("cannot be read: {e}");
-    let about = std::fs::metadata(path).map_err(unread)?;
-    if !about.is_file() || about.len() > most {
-        return Err(format!("is no text of at most {most} bytes"));
-    }
-    std::fs::read_to_string(path).map_err(unread)
 }
 
 /// LM Studio's models below these folders (`~/.lmstudio/models`): `user/repo/file.gguf`. Later parts of split models and projectors are
@@ -165,7 +140,7 @@ pub fn lm_studio(folders: &[PathBuf]) -> Vec<Other> {
 fn file(name: String, path: PathBuf) -> Option<Other> {
     let about = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file)?;
     let modified = about.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-    Some(Other { name, path, size: about.len(), modified, system: None })
+    Some(Other { name, path, size: about.len(), modified, layers: Layers::default() })
 }
 
 fn sorted(mut all: Vec<Other>) -> Vec<Other> {
@@ -301,14 +276,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().to_path_buf();
         let layers = format!(
-            r#"{{"layers": [{{"mediaType": "{WEIGHTS}", "digest": "sha256:aa"}}, {{"mediaType": "{SYSTEM}", "digest": "sha256:bb"}}]}}"#
+            r#"{{"layers": [{{"mediaType": "{WEIGHTS}", "digest": "sha256:aa"}}, {{"mediaType": "application/vnd.ollama.image.system", "digest": "sha256:bb"}}]}}"#
         );
         write(root.join("manifests/registry.ollama.ai/library/mario/latest"), &layers);
         write(root.join("blobs/sha256-aa"), "GGUF");
-        let mario = || find(&ollama(std::slice::from_ref(&root)).0, &[], "ollama:mario").unwrap().system();
-        assert!(mario().unwrap_err().contains("sha256-bb"));
+        let mario =
+            || find(&ollama(std::slice::from_ref(&root)).0, &[], "ollama:mario").unwrap().layers.read();
+        assert!(mario().1[0].contains("sha256-bb"));
         write(root.join("blobs/sha256-bb"), "You are Mario.");
-        assert_eq!(mario().unwrap().unwrap(), "You are Mario.");
+        assert_eq!(mario().0.system.unwrap(), "You are Mario.");
     }
 
     #[test]

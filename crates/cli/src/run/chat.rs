@@ -16,6 +16,7 @@ use super::tools::{TURNS_MAX, Toolbox};
 use crate::advice::{Place, advice};
 use crate::chat::Conversation;
 use crate::images::{dropped, part};
+use crate::maker::Opening;
 use crate::sampling;
 use crate::stderr::note;
 use crate::units::count;
@@ -36,8 +37,8 @@ pub struct Options {
 
 /// Opens a model, with a note if it is slow. The returned function loads the model and continues a conversation.
 pub type Open<'a> = dyn Fn(&str) -> anyhow::Result<Load<'a>> + 'a;
-/// Loads an opened model.
-pub type Load<'a> = Box<dyn FnOnce(Conversation) -> anyhow::Result<Session> + 'a>;
+/// Loads an opened model, and continues a conversation that began as the model before begins its own.
+pub type Load<'a> = Box<dyn FnOnce(Conversation, &Opening) -> anyhow::Result<Session> + 'a>;
 
 /// Reads and answers until the user exits.
 pub fn run(session: Session, model: String, options: &mut Options, open: &Open<'_>) -> anyhow::Result<()> {
@@ -92,6 +93,13 @@ impl Chat {
         // The end of a path is the most specific part.
         let name = Path::new(&self.model).file_name().unwrap_or_default().to_string_lossy();
         note!("{name}, {} tokens of context. /help lists the commands.", self.session.engine.context());
+        let begins = self.session.chat.opening.len();
+        if begins > 0 {
+            note!(
+                "The conversation begins with {} of the model's maker; /save shows them.",
+                count(begins, "message")
+            );
+        }
     }
 
     /// Adds a question with its images: those of `/image`, and files that are dropped into the text. False if there is only an image.
@@ -175,21 +183,24 @@ impl Chat {
                 return Ok(self);
             }
         };
-        let Session { engine, chat, system, .. } = self.session;
+        let Session { engine, chat, system, opening, .. } = self.session;
         // Two models may not fit into memory.
         drop(engine);
-        let loaded = load(chat.clone()).and_then(|session| {
-            session.check(&chat)?;
+        let loaded = load(chat.clone(), &opening).and_then(|session| {
+            session.check(&session.chat)?;
             Ok(session)
         });
         let (mut session, is_new) = match loaded {
             Ok(session) => (session, true),
             Err(e) => {
                 complain(&e, &format!("; {} stays", self.model));
-                (old(chat)?, false)
+                (old(chat, &opening)?, false)
             }
         };
-        session.system = system;
+        // What the user set stays.
+        if system != opening.system {
+            session.system = system;
+        }
         self.session = session;
         for (name, value) in &self.changed {
             // It was valid once: all models have the same limits.

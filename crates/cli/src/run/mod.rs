@@ -22,6 +22,7 @@ use octet_engine::engine::Finish;
 use crate::args::{EngineArgs, ModelArgs};
 use crate::chat::{ChatArgs, Conversation, read, standard_input};
 use crate::images::{self, ImageFlags};
+use crate::maker::{Maker, Opening};
 use crate::numbers::{count, port};
 use crate::sampling::{SamplingArgs, recommended};
 use crate::settings::Settings;
@@ -152,12 +153,14 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
     let mut tools = args.mcp.as_deref().map(|file| Toolbox::open(file, settings)).transpose()?.flatten();
     chat.tools = tools.as_ref().map(Toolbox::definitions).or(chat.tools);
     let recognised = tools.as_ref().map(Toolbox::recognised).unwrap_or_default();
-    let system = args.chat.system.clone().or_else(|| {
-        // That of a conversation in a file comes first.
-        chat.system.is_none().then(|| crate::model::system(&name)).flatten().filter(|_| !args.raw)
-    });
-    chat.system = chat.system.or_else(|| system.clone());
-    let mut session = open(args, &model, chat, system, recognised.clone(), settings)?;
+    let maker = made(args, &name);
+    // A conversation in a file is whole: it keeps its own beginning.
+    let is_new = args.messages.is_none();
+    if is_new {
+        chat.opening.clone_from(&maker.opening.messages);
+    }
+    chat.system = chat.system.or_else(|| maker.opening.system.clone());
+    let mut session = open(args, (&name, &model), &maker, chat, recognised.clone(), settings)?;
     drop(model); // the engine has its weights
     match task {
         Task::Answer { .. } => once(args, &mut session, tools.as_mut(), &interrupt),
@@ -174,9 +177,11 @@ pub fn run(args: &RunArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
             };
             let other = |name: &str| -> anyhow::Result<chat::Load<'_>> {
                 let model = crate::model::open(name, settings)?;
-                let recognised = recognised.clone();
-                let system = args.chat.system.clone();
-                Ok(Box::new(move |chat| open(args, &model, chat, system, recognised, settings)))
+                let (recognised, maker, name) = (recognised.clone(), made(args, name), name.to_string());
+                Ok(Box::new(move |mut chat, before| {
+                    chat.reopen(before, &maker.opening);
+                    open(args, (&name, &model), &maker, chat, recognised, settings)
+                }))
             };
             chat::run(session, name, &mut options, &other)?;
             Ok(ExitCode::SUCCESS)
@@ -249,15 +254,29 @@ impl Source {
     }
 }
 
+/// What the model's maker set, as far as it counts for this command.
+fn made(args: &RunArgs, name: &str) -> Maker {
+    let mut maker = crate::maker::of(name);
+    if args.raw {
+        maker.opening = Opening::default();
+    }
+    maker
+}
+
 fn open(
     args: &RunArgs,
-    model: &octet_weights::Model,
+    (name, model): (&str, &octet_weights::Model),
+    maker: &Maker,
     chat: Conversation,
-    system: Option<String>,
     tools: Vec<octet_parser::Tool>,
     settings: &Settings,
 ) -> anyhow::Result<Session> {
-    let mut engine = crate::loading::load(model, &args.engine, &args.images, settings)?;
+    let mut engine = args.engine.clone();
+    engine.ctx_size = engine.ctx_size.or(maker.context);
+    let mut engine = crate::loading::load(model, &engine, &args.images, settings)?;
+    if !args.raw && !args.chat.has_template() {
+        maker.note_template(name, &model.metadata, settings);
+    }
     // If a program reads standard error, only unexpected devices are reported.
     if args.verbose || std::io::stderr().is_terminal() || engine.backend().memory_bytes().is_some() {
         let missing = args
@@ -269,10 +288,14 @@ fn open(
         note!("{}{missing}", place(model, &mut engine));
     }
     let template = (!args.raw).then(|| args.chat.template(model, engine.tokenizer())).transpose()?;
-    let mut request = args.sampling.request(&recommended(&model.metadata)?);
+    let mut request = args.sampling.request(&recommended(&model.metadata, maker.sampling.clone())?, maker);
+    if !args.sampling.has_stop() {
+        (request.stop, request.stop_token_ids) = engine.tokenizer().part_stops(&maker.stop);
+    }
     request.sampling.logprobs = args.logprobs;
     request.continues = args.raw;
-    Ok(Session::new(engine, template, chat, system, request, tools))
+    let begins = (args.chat.system.clone().or_else(|| maker.opening.system.clone()), maker.opening.clone());
+    Ok(Session::new(engine, template, chat, begins, request, tools))
 }
 
 /// The device and the memory used on it: `model.gguf on vulkan:0 (NVIDIA GeForce RTX 3090): 19.84 GiB of its memory`.

@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 use super::print::Kind;
 use crate::chat::Conversation;
 use crate::images;
+use crate::maker::Opening;
 use crate::stderr::note;
 
 /// A model with its conversation.
@@ -25,6 +26,8 @@ pub struct Session {
     pub chat: Conversation,
     /// The system message of each new conversation.
     pub system: Option<String>,
+    /// How its model's maker begins conversations.
+    pub opening: Opening,
     pub request: Request,
     /// Tools that the model may call; empty for none.
     tools: Vec<Tool>,
@@ -128,7 +131,7 @@ impl Session {
         engine: Engine,
         template: Option<ChatTemplate>,
         chat: Conversation,
-        system: Option<String>,
+        (system, opening): (Option<String>, Opening),
         mut request: Request,
         tools: Vec<Tool>,
     ) -> Self {
@@ -136,7 +139,7 @@ impl Session {
         // Control tokens of tags are shown, so that reasoning can be recognised.
         let shown = format.shown_tags(!tools.is_empty()).into_iter();
         request.shown_tokens = shown.filter_map(|tag| engine.tokenizer().special_id(tag)).collect();
-        Self { engine, template, chat, system, request, tools, format }
+        Self { engine, template, chat, system, opening, request, tools, format }
     }
 
     /// Answers the conversation without changing it.
@@ -236,7 +239,8 @@ impl Session {
         let variables = std::mem::take(&mut self.chat.variables);
         // Those of MCP servers stay; those of a conversation that was loaded do not.
         let tools = self.chat.tools.take().filter(|_| !self.tools.is_empty());
-        self.chat = Conversation { system: self.system.clone(), variables, tools, ..Default::default() };
+        let (system, opening) = (self.system.clone(), self.opening.messages.clone());
+        self.chat = Conversation { system, opening, variables, tools, ..Default::default() };
     }
 
     /// Whether an answer ended because the context is full.

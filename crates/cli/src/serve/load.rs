@@ -22,7 +22,7 @@ use crate::device::{Among, DeviceFlags, least};
 use crate::device_memory::Split;
 use crate::images::{self, ImageFlags};
 use crate::model::{Place, locate, open};
-use crate::sampling::server_defaults;
+use crate::sampling::defaults;
 use crate::settings::Settings;
 
 /// Prompt tokens scored at once (`echo` with `logprobs`): each needs a row of logits.
@@ -158,8 +158,13 @@ impl Load {
         let free = crate::memory::available().max(self.free).filter(|_| self.check);
         // Its share of the limit, so that all models fit together; the whole limit if the share is too small.
         let share = self.memory_limit.map(|l| l / of.max(1) as u64);
-        let sampling = server_defaults(&file.metadata, self.engine.sampling.clone())?;
-        let engine = EngineOptions { sampling, ..self.engine.clone() };
+        let maker = crate::maker::of(model);
+        if self.chat_template.is_none() {
+            maker.note_template(model, &file.metadata, settings);
+        }
+        let sampling = defaults(&file.metadata, self.engine.sampling.clone().or(&maker.sampling))?;
+        let context = self.engine.context.or(maker.context);
+        let engine = EngineOptions { sampling, context, ..self.engine.clone() };
         let wanted = memory_plan::wanted(&report, &engine);
         let among = Among { of, taken: 0 };
         let bill = match self.device.place(&wanted, among, least(free, self.memory_limit), self.check)? {
@@ -194,8 +199,9 @@ impl Load {
             tool_syntax: self.tool_syntax.clone(),
             keep_alive: self.keep_alive,
             pooling: self.pooling,
-            predict: self.predict,
+            predict: self.predict.or_else(|| maker.predict.and_then(|n| u32::try_from(n).ok())),
             reasoning_budget: self.reasoning_budget,
+            defaults: maker.defaults(),
             ..ModelSpec::new(name, Arc::new(open))
         };
         Ok((spec, text))

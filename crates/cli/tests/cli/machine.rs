@@ -24,7 +24,7 @@ fn with_others() -> Place {
 fn other_programs_models_are_listed_and_read_in_place() {
     let place = with_others();
     let listed = place.octet(&["list"]).ok().stdout;
-    for name in ["ollama:tiny:8m ", "lmstudio:me/Tiny-GGUF/Tiny-Q8_0 "] {
+    for name in ["ollama:tiny:8m\t", "lmstudio:me/Tiny-GGUF/Tiny-Q8_0\t"] {
         assert!(listed.contains(name), "{listed}");
     }
     for name in
@@ -52,31 +52,140 @@ fn other_programs_models_are_listed_and_read_in_place() {
     assert!(!elsewhere.contains("ollama:"), "{elsewhere}");
 }
 
-/// Ollama's `SYSTEM` is what `--system` is.
-#[test]
-fn an_ollama_models_system_message_is_used() {
-    let place = with_others();
-    let ollama = place.path(".ollama/models");
-    let layer = |kind: &str, digest: &str| {
+/// Adds a model to Ollama's folder: `tiny`'s weights with further layers, by kind.
+fn add_ollama(place: &Place, name: &str, layers: &[(&str, &str)]) {
+    let mut all = vec![("model", "0a".to_string())];
+    for (i, (kind, text)) in layers.iter().enumerate() {
+        let digest = format!("{name}{i}");
+        place.write(&format!(".ollama/models/blobs/sha256-{digest}"), text);
+        all.push((kind, digest));
+    }
+    let layer = |(kind, digest): &(&str, String)| {
         format!(
             r#"{{"mediaType": "application/vnd.ollama.image.{kind}", "digest": "sha256:{digest}", "size": 1}}"#
         )
     };
-    let layers = [layer("model", "0a"), layer("system", "0b")].join(", ");
-    let manifests = ollama.join("manifests/registry.ollama.ai/alice/mario");
-    std::fs::create_dir_all(&manifests).unwrap();
-    std::fs::write(manifests.join("latest"), format!(r#"{{"layers": [{layers}]}}"#)).unwrap();
-    std::fs::write(ollama.join("blobs/sha256-0b"), "You are Mario.").unwrap();
+    let layers = all.iter().map(layer).collect::<Vec<_>>().join(", ");
+    let manifest = format!(".ollama/models/manifests/registry.ollama.ai/alice/{name}/latest");
+    std::fs::create_dir_all(place.path(&manifest).parent().unwrap()).unwrap();
+    place.write(&manifest, &format!(r#"{{"layers": [{layers}]}}"#));
+}
+
+const MESSAGES: &str =
+    r#"[{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "It is me."}]"#;
+
+/// Ollama's `SYSTEM` is what `--system` is, `MESSAGE` is a conversation's beginning, and `PARAMETER` what flags are.
+#[test]
+fn what_an_ollama_models_maker_set_counts() {
+    let place = with_others();
+    add_ollama(&place, "mario", &[("system", "You are Mario.")]);
+    let settings =
+        r#"{"temperature": 0, "num_predict": 8, "num_ctx": 512, "repeat_penalty": 1.3, "num_gpu": 1}"#;
+    let all = [
+        ("system", "You are Mario."),
+        ("messages", MESSAGES),
+        ("params", settings),
+        ("template", "{{ .X }}"),
+    ];
+    add_ollama(&place, "luigi", &all);
+    let run =
+        |args: &[&str]| place.octet(&[&["run"], args, &["--json", "-t", "1", "Hi there"]].concat()).ok();
     let ask = |args: &[&str]| {
-        let shared = ["--json", "--temp", "0", "-t", "1", "-c", "512", "-n", "8", "Hi there"];
-        let ran = place.octet(&[&["run"], args, &shared].concat()).ok();
-        let json: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&run(args).stdout).unwrap();
         (json["usage"]["prompt_tokens"].as_u64().unwrap(), json["content"].clone())
     };
-    let with_system = ask(&["model.gguf", "--system", "You are Mario."]);
-    assert_eq!(ask(&["ollama:alice/mario"]), with_system);
-    assert_eq!(ask(&["ollama:alice/mario", "--system", "Hm"]), ask(&["model.gguf", "--system", "Hm"]));
-    assert!(ask(&["ollama:tiny:8m"]).0 < with_system.0);
+    let plain = ["--temp", "0", "-c", "512", "-n", "8"];
+    let with_plain = |args: &[&str]| ask(&[args, &plain[..]].concat());
+    let with_system = with_plain(&["model.gguf", "--system", "You are Mario."]);
+    assert_eq!(with_plain(&["ollama:alice/mario"]), with_system);
+    assert_eq!(
+        with_plain(&["ollama:alice/mario", "--system", "Hm"]),
+        with_plain(&["model.gguf", "--system", "Hm"])
+    );
+    assert!(with_plain(&["ollama:tiny:8m"]).0 < with_system.0);
+    let chat = format!(
+        r#"[{{"role": "system", "content": "You are Mario."}}, {}]"#,
+        &MESSAGES[1..MESSAGES.len() - 1]
+    );
+    place.write("chat.json", &chat);
+    let in_full = ["model.gguf", "--messages", "chat.json", "--repeat-penalty", "1.3"];
+    assert_eq!(ask(&["ollama:alice/luigi"]), with_plain(&in_full));
+    let shown = place.octet(&["show", "ollama:alice/luigi"]).ok().stdout;
+    assert!(shown.contains("a system message of 14 characters, 2 messages to begin with,"), "{shown}");
+    // Flags come first, and a prompt without a template has no beginning.
+    let longer = run(&["ollama:alice/luigi", "-n", "9"]).stdout;
+    let longer: serde_json::Value = serde_json::from_str(&longer).unwrap();
+    assert_eq!(longer["usage"]["completion_tokens"], 9, "{longer}");
+    assert_eq!(ask(&["ollama:alice/luigi", "--raw"]).0, ask(&["model.gguf", "--raw", "-n", "1"]).0);
+    // What is not read is said, once a day.
+    let said =
+        |ran: &crate::common::Ran| ran.stderr.contains("own chat template is used, not Ollama's TEMPLATE");
+    add_ollama(&place, "peach", &[("template", "{{ .X }}"), ("params", r#"{"top_p": 7}"#), ("adapter", "")]);
+    let first = run(&["ollama:alice/peach", "-n", "1", "-c", "64"]);
+    assert!(said(&first), "{}", first.stderr);
+    for part in ["its parameter top_p 7 is left out: ", "its adapter (LoRA) is not applied"] {
+        assert!(first.stderr.contains(part), "{part}: {}", first.stderr);
+    }
+    assert!(!said(&run(&["ollama:alice/peach", "-n", "1", "-c", "64"])));
+}
+
+/// The server takes the same, as far as a request does not say otherwise, and shows it.
+#[cfg(unix)]
+#[test]
+fn what_an_ollama_models_maker_set_counts_in_the_server() {
+    let place = with_others();
+    let settings = r#"{"temperature": 0, "num_predict": 6, "num_ctx": 768, "stop": ["<|im_end|>", "User:"]}"#;
+    add_ollama(
+        &place,
+        "luigi",
+        &[("system", "You are Luigi."), ("messages", MESSAGES), ("params", settings)],
+    );
+    let served = crate::served::Served::start_plain(&place, "ollama:alice/luigi");
+    let body = |text: String| text.split_once("\r\n\r\n").unwrap().1.to_string();
+    let json = |text: String| -> serde_json::Value { serde_json::from_str(&body(text)).unwrap() };
+    let props = json(served.get("/props"));
+    let params = &props["default_generation_settings"]["params"];
+    assert_eq!(
+        (
+            &params["temperature"],
+            &params["n_predict"],
+            &params["stop"][1],
+            &props["default_generation_settings"]["n_ctx"]
+        ),
+        (&0.0.into(), &6.into(), &"User:".into(), &768.into()),
+        "{props}"
+    );
+    assert_eq!(
+        (&props["system"], &props["messages"][1]["content"]),
+        (&"You are Luigi.".into(), &"It is me.".into())
+    );
+    let shown = json(served.post("/api/show", r#"{"model": "alice/luigi"}"#));
+    let parameters = shown["parameters"].as_str().unwrap();
+    for line in ["num_predict                    6", "stop                           \"User:\""] {
+        assert!(parameters.lines().any(|l| l == line), "{parameters}");
+    }
+    assert_eq!((&shown["system"], &shown["messages"][0]["role"]), (&"You are Luigi.".into(), &"user".into()));
+    let prompt = |messages: &str| {
+        let asked = format!(r#"{{"messages": [{messages}]}}"#);
+        json(served.post("/apply-template", &asked))["prompt"].as_str().unwrap().to_string()
+    };
+    let own = prompt(r#"{"role": "user", "content": "Hi"}"#);
+    let places: Vec<usize> = ["You are Luigi.", "Who?", "It is me.", "Hi"]
+        .iter()
+        .map(|text| own.find(text).expect(text))
+        .collect();
+    assert!(places.is_sorted(), "{own}");
+    let instructed =
+        prompt(r#"{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}"#);
+    assert!(instructed.contains("Be brief.") && !instructed.contains("Luigi"), "{instructed}");
+    let asked = r#"{"messages": [{"role": "user", "content": "Hi"}]}"#;
+    let answer = json(served.post("/v1/chat/completions", asked));
+    assert!(answer["usage"]["completion_tokens"].as_u64().unwrap() <= 6, "{answer}");
+    assert_eq!(
+        json(served.post("/v1/chat/completions", asked))["choices"],
+        answer["choices"],
+        "temperature 0"
+    );
 }
 
 #[test]

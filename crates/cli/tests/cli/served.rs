@@ -27,6 +27,13 @@ impl Served {
         Self::start_with(place, model, &[], log)
     }
 
+    /// Serves a model with what its maker set: no flag but those for the machine.
+    pub fn start_plain(place: &Place, model: &str) -> Self {
+        let command = || place.command(&["serve", model, "-t", "1"]);
+        let start = || Self::try_command(command(), free_port(), &[], Stdio::null());
+        (0..5).find_map(|_| start()).expect("it finds a port")
+    }
+
     fn start_with(place: &Place, model: &str, flags: &[&str], log: impl Fn() -> Stdio) -> Self {
         // Another program may have bound the free port meanwhile: the server then ends at once.
         (0..5).find_map(|_| Self::try_start(place, model, flags, log())).expect("it finds a port")

@@ -151,6 +151,61 @@ fn commands_show_experts_statistics_and_settings() {
     assert!(window.leave().success());
 }
 
+/// The beginning that a model's maker gives a conversation changes with the model; what the user set stays.
+#[test]
+fn another_model_begins_the_conversation_its_own_way() {
+    let place = Place::with_model("qwen3", "q8_0");
+    for (name, system) in [("mario", "You are Mario."), ("luigi", "You are Luigi.")] {
+        let layers = [
+            ("model", format!("{name}-w")),
+            ("system", format!("{name}-s")),
+            ("messages", format!("{name}-m")),
+        ];
+        let layer = |(kind, digest): &(&str, String)| {
+            format!(
+                r#"{{"mediaType": "application/vnd.ollama.image.{kind}", "digest": "{digest}", "size": 1}}"#
+            )
+        };
+        let layers = layers.iter().map(layer).collect::<Vec<_>>().join(", ");
+        let root = place.path(".ollama/models");
+        let manifest = root.join(format!("manifests/registry.ollama.ai/library/{name}/latest"));
+        std::fs::create_dir_all(manifest.parent().unwrap()).unwrap();
+        std::fs::create_dir_all(root.join("blobs")).unwrap();
+        std::fs::write(manifest, format!(r#"{{"layers": [{layers}]}}"#)).unwrap();
+        std::fs::copy(place.path("model.gguf"), root.join(format!("blobs/{name}-w"))).unwrap();
+        std::fs::write(root.join(format!("blobs/{name}-s")), system).unwrap();
+        let messages = format!(
+            r#"[{{"role": "user", "content": "Who?"}}, {{"role": "assistant", "content": "{name}"}}]"#
+        );
+        std::fs::write(root.join(format!("blobs/{name}-m")), messages).unwrap();
+    }
+    let args = ["run", "ollama:mario", "-n", "3", "-c", "1024", "-t", "1"];
+    let mut window = Window::open(&place, &args, 80, &[]);
+    let saved = |window: &mut Window, name: &str| {
+        window.enter(&format!("/save {name}"));
+        let text = std::fs::read_to_string(place.path(name)).unwrap();
+        let chat: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let texts =
+            chat["messages"].as_array().unwrap().iter().map(|m| m["content"].as_str().unwrap().to_string());
+        texts.collect::<Vec<_>>()
+    };
+    window.enter("Hi there");
+    let first = saved(&mut window, "first.json");
+    assert_eq!(first[..4], ["You are Mario.", "Who?", "mario", "Hi there"]);
+    window.enter("/model ollama:luigi");
+    let second = saved(&mut window, "second.json");
+    assert_eq!(second[..3], ["You are Luigi.", "Who?", "luigi"]);
+    assert_eq!(second[3..], first[3..], "the conversation goes on");
+    window.enter("/set system Be brief.");
+    window.enter("/model ollama:mario");
+    assert_eq!(saved(&mut window, "third.json")[..3], ["Be brief.", "Who?", "mario"]);
+    window.enter("/clear");
+    assert_eq!(saved(&mut window, "fourth.json"), ["Be brief.", "Who?", "mario"]);
+    window.enter("/model model.gguf");
+    assert_eq!(saved(&mut window, "fifth.json"), ["Be brief."]);
+    assert!(window.leave().success());
+}
+
 #[test]
 fn another_model_continues_the_conversation() {
     let place = Place::with_model("qwen3", "q8_0");

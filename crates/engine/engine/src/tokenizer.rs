@@ -359,6 +359,20 @@ impl Tokenizer {
         &self.eos
     }
 
+    /// Parts texts that end an answer into texts and tokens: a control token has no text within an answer. The model's own end tokens are
+    /// left out, as they end it anyway.
+    pub fn part_stops(&self, all: &[String]) -> (Vec<String>, Vec<u32>) {
+        let (mut texts, mut ids) = (Vec::new(), Vec::new());
+        for text in all {
+            match self.special_id(text) {
+                Some(id) if self.eos.contains(&id) => {}
+                Some(id) => ids.push(id),
+                None => texts.push(text.clone()),
+            }
+        }
+        (texts, ids)
+    }
+
     /// The fill-in-the-middle tokens, if this model was trained with them.
     pub fn fim(&self) -> Option<FimTokens> {
         self.fim

@@ -129,6 +129,28 @@ impl SamplingDefaults {
             ..Self::default()
         })
     }
+
+    /// These settings, and `other`'s where these have none.
+    pub fn or(self, other: &Self) -> Self {
+        Self {
+            temperature: self.temperature.or(other.temperature),
+            top_k: self.top_k.or(other.top_k),
+            top_p: self.top_p.or(other.top_p),
+            min_p: self.min_p.or(other.min_p),
+            repetition_penalty: self.repetition_penalty.or(other.repetition_penalty),
+            penalty_last_n: self.penalty_last_n.or(other.penalty_last_n),
+            presence_penalty: self.presence_penalty.or(other.presence_penalty),
+            frequency_penalty: self.frequency_penalty.or(other.frequency_penalty),
+            seed: self.seed.or(other.seed),
+            typical_p: self.typical_p.or(other.typical_p),
+            top_n_sigma: self.top_n_sigma.or(other.top_n_sigma),
+            xtc: self.xtc.or(other.xtc),
+            dry: self.dry.or_else(|| other.dry.clone()),
+            dynamic_temperature: self.dynamic_temperature.or(other.dynamic_temperature),
+            mirostat: self.mirostat.or(other.mirostat),
+            order: self.order.or_else(|| other.order.clone()),
+        }
+    }
 }
 
 pub(super) fn setting(

@@ -23,7 +23,7 @@ pub use image::{Image, ImageSource};
 pub(crate) use image::{data_url, standard};
 pub use memory::{MemoryHandle, RequestMemory};
 pub use message::{CacheBreakpoint, Message, Part, ReasoningPart, Role, ToolCall};
-pub use model::{Abilities, Loaded, ModelInfo};
+pub use model::{Abilities, Loaded, ModelDefaults, ModelInfo};
 pub use request::{
     CacheOptions, Chat, Completion, Effort, Family, GenerateRequest, Infill, Input, KeepAlive, LineLimits,
     Prompt, PromptPart, Reasoning, Reporting, ResponseFormat, Sampling, Tool, ToolChoice, ToolOrigin,

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::core::ModelInfo;
+use crate::core::{Message, ModelInfo, Part};
 use crate::json::{self, Field, Result};
 use crate::rules::tuning;
 use crate::time::rfc3339;
@@ -93,16 +93,40 @@ pub fn show(m: &ModelInfo) -> Value {
     info.insert("general.parameter_count".into(), m.parameters.into());
     info.insert(format!("{}.context_length", m.family), m.context_length.into());
     info.insert(format!("{}.embedding_length", m.family), m.embedding_length.into());
-    json!({
+    let defaults = &m.defaults;
+    let mut out = json!({
         "license": m.license.as_deref().unwrap_or(""),
         "modelfile": "",
-        "parameters": "",
+        "parameters": parameters(&defaults.parameters),
         "template": m.template.as_deref().unwrap_or(""),
         "details": details(m),
         "model_info": info,
         "capabilities": capabilities(m),
         "modified_at": rfc3339(m.created_s),
-    })
+    });
+    if let Some(system) = &defaults.system {
+        out["system"] = system.as_str().into();
+    }
+    if !defaults.messages.is_empty() {
+        out["messages"] = defaults.messages.iter().map(message).collect();
+    }
+    out
+}
+
+/// A message of a model's beginning: role and text.
+pub fn message(m: &Message) -> Value {
+    let text: String = m.content.iter().filter_map(Part::as_text).collect();
+    json!({"role": m.role.name(), "content": text})
+}
+
+/// Settings as Ollama writes them: a line for each, and for each text of a list.
+fn parameters(all: &[(String, Value)]) -> String {
+    let line = |name: &str, value: &Value| format!("{name:<30} {value}");
+    let lines = all.iter().flat_map(|(name, value)| match value {
+        Value::Array(values) => values.iter().map(|v| line(name, v)).collect(),
+        one => vec![line(name, one)],
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// The answer to `GET /api/version`. Clients compare it with the Ollama release that has the features they need, so `version` must be

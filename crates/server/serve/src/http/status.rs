@@ -165,7 +165,18 @@ fn properties(app: &App, index: usize) -> Value {
     let info = app.models().info(index);
     let loaded = app.models().loaded(index);
     let rules = loaded.as_ref().map(|l| l.handle.rules());
-    let sampling = rules.map(|r| described(&r.sampling));
+    let defaults = &info.defaults;
+    let sampling = rules.map(|r| {
+        let mut all = described(&r.sampling);
+        let most = loaded.as_ref().and_then(|l| l.predict).map_or(json!(-1), Value::from);
+        all.extend([
+            ("stop".into(), json!(defaults.stop)),
+            ("n_predict".into(), most.clone()),
+            ("max_tokens".into(), most),
+        ]);
+        all
+    });
+    let messages = defaults.messages.iter().map(octet_api::ollama::models::message);
     let special = |id: Option<u32>| {
         let text = id.and_then(|id| loaded.as_ref()?.tokenizer().token_text(id).map(str::to_string));
         text.unwrap_or_default()
@@ -178,6 +189,9 @@ fn properties(app: &App, index: usize) -> Value {
         "default_generation_settings": {"id": 0, "n_ctx": info.context_length, "params": sampling},
         "total_slots": rules.map(|r| r.max_seqs),
         "chat_template": info.template.clone().unwrap_or_default(),
+        // What conversations begin with that do not say otherwise.
+        "system": defaults.system,
+        "messages": messages.collect::<Vec<_>>(),
         "bos_token": special(tokenizer.and_then(|t| t.bos_token())),
         "eos_token": special(tokenizer.and_then(|t| t.eos_ids().first().copied())),
         "modalities": {"vision": info.abilities.vision, "audio": false},

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use octet_api::core::Roles;
+use octet_api::core::{ModelDefaults, Roles};
 use octet_engine::scheduler::Handle;
 use octet_engine::template::{ChatTemplate, ProbeBudget};
 use octet_engine::tokenizer::{Special, TokenKind, Tokenizer};
@@ -58,6 +58,10 @@ pub struct Loaded {
     pub predict: Option<u32>,
     /// Default maximum number of reasoning tokens.
     pub reasoning_budget: Option<u32>,
+    /// What its maker set for requests that do not say otherwise.
+    pub defaults: ModelDefaults,
+    /// Texts and tokens that end an answer, for requests that name none.
+    pub stops: (Vec<String>, Vec<u32>),
     /// The token that ends reasoning.
     pub think_end: Option<u32>,
     /// The token that begins a call.
@@ -118,6 +122,8 @@ impl Loaded {
             rerank_template,
             predict: spec.predict,
             reasoning_budget: spec.reasoning_budget,
+            stops: tokenizer.part_stops(&spec.defaults.stop),
+            defaults: spec.defaults.clone(),
             tools,
             roles,
             think_end: tokenizer.special_id(&reasoning.close),

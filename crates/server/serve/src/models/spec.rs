@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use octet_api::core::{Abilities, ModelInfo};
+use octet_api::core::{Abilities, ModelDefaults, ModelInfo};
 use octet_engine::engine::{self, Engine, Pooling};
 use octet_engine::report::Report;
 use octet_engine::scheduler;
@@ -54,6 +54,8 @@ pub struct ModelSpec {
     pub reasoning_budget: Option<u32>,
     /// How long it stays loaded after its last request; `None` means forever.
     pub keep_alive: Option<Duration>,
+    /// What its maker set for requests that do not say otherwise.
+    pub defaults: ModelDefaults,
 }
 
 impl std::fmt::Debug for ModelSpec {
@@ -80,6 +82,7 @@ impl ModelSpec {
             predict: None,
             reasoning_budget: None,
             keep_alive: None,
+            defaults: ModelDefaults::default(),
         }
     }
 }
@@ -165,6 +168,7 @@ impl ModelCard {
                 },
                 template,
                 license: text("general.license")?,
+                defaults: spec.defaults.clone(),
                 loaded: None,
                 unhealthy: None,
             },

@@ -239,7 +239,7 @@ fn plan_chat(
         start: rendered.start,
         options: Options { reasoning: defaults.reasoning, parallel_tool_calls: parallel },
         is_after_reasoning: model.format.ends_reasoning(&rendered.text),
-        stops: StopStrings::new(request.stop.clone())
+        stops: StopStrings::new(stops(model, request).0.to_vec())
             .map_err(|e| ApiError::invalid("stop", e.to_string()))?,
         min_tokens: request.min_tokens.unwrap_or(0) as usize,
         tools,
@@ -286,6 +286,14 @@ fn thinking(model: &Loaded, chat: &Chat) -> Result<Option<ThinkingBudget>, ApiEr
     Ok(Some(ThinkingBudget { max_tokens: budget as usize, close, end }))
 }
 
+/// The texts and tokens that end an answer: the client's, or else those that the model's maker set.
+fn stops<'a>(model: &'a Loaded, request: &'a GenerateRequest) -> (&'a [String], &'a [u32]) {
+    match request.stop.is_empty() && request.stop_token_ids.is_empty() {
+        true => (&model.stops.0, &model.stops.1),
+        false => (&request.stop, &request.stop_token_ids),
+    }
+}
+
 fn engine_request(
     model: &Loaded,
     request: &GenerateRequest,
@@ -297,6 +305,7 @@ fn engine_request(
     // was requested.
     let room = rules.context.min(rules.capacity).saturating_sub(rendered.token_count());
     let room = if room == 0 { usize::MAX } else { room };
+    let (stops, stop_ids) = stops(model, request);
     Request {
         prompt: rendered.tokens,
         images: rendered.images,
@@ -304,8 +313,8 @@ fn engine_request(
         max_tokens: request.max_tokens.or(model.predict).map(|n| (n as usize).min(room)),
         min_tokens: request.min_tokens.unwrap_or(0) as usize,
         sampling: sampling(model, request),
-        stop: request.stop.clone(),
-        stop_token_ids: request.stop_token_ids.clone(),
+        stop: stops.to_vec(),
+        stop_token_ids: stop_ids.to_vec(),
         ignore_eos: request.ignore_eos,
         lines: LineLimits {
             indent: request.lines.indent as usize,

@@ -140,8 +140,16 @@ pub fn text(
     job.tokens(model, param, text.len(), |bounds| model.tokenizer().encode_within(text, special, bounds))
 }
 
-/// Renders and tokenizes a conversation.
+/// Renders and tokenizes a conversation, which begins as the model's maker wants it.
 pub fn chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiError> {
+    match model.defaults.begin(&chat.messages) {
+        Some(messages) => plain_chat(model, &Chat { messages, ..chat.clone() }, job),
+        None => plain_chat(model, chat, job),
+    }
+}
+
+/// Renders and tokenizes these messages alone.
+pub fn plain_chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered, ApiError> {
     let template = model.template.as_ref().map_err(|why| ApiError::invalid("messages", why.clone()))?;
     job.check_count(model, chat)?;
     for name in chat.template_kwargs.keys() {

@@ -216,7 +216,7 @@ fn tokens(
         reasoning: Reasoning { enabled: Some(false), ..Reasoning::default() },
         ..Chat::default()
     };
-    let rendered = prompt::chat(model, &chat, job)?;
+    let rendered = prompt::plain_chat(model, &chat, job)?;
     let mut tokens = rendered.tokens;
     let octet_parser::ReasoningTags { open, close } = model.format.reasoning.clone().unwrap_or_default();
     if rendered.start.in_reasoning || !rendered.text.trim_end().ends_with(&close) && model.think_end.is_some()
