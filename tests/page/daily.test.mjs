@@ -426,7 +426,7 @@ onOther("a message that is too long for the context says how long it is, and is 
   await page.waitForSelector(".files li");
   await send(page, "What is in it?");
   await answered(page, "failed");
-  const said = await shows(page, "article .error > p", /^The message has [\d,]+ tokens, and 256 fit into the model's context\. Shorten it\. Or start the server with a larger context: -c N, for this model up to [\d,]+ tokens\.$/);
+  const said = await shows(page, "article .error > p", /^The message has [\d,]+ tokens, and 256 fit into the model's context\. Shorten it\. Or start the server with a larger context: -c\sN, for this model up to [\d,]+ tokens\.$/);
   assert.ok(Number(/has ([\d,]+)/.exec(said)[1].replace(",", "")) > 400, said);
   // What was written is there, and what made it long can go.
   await page.click('article .error button:has-text("Edit the message")');

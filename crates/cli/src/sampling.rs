@@ -258,7 +258,7 @@ fn all(request: &Request) -> Vec<(&'static str, String)> {
         ("repeat_last_n", last_n),
         ("presence_penalty", s.presence_penalty.to_string()),
         ("frequency_penalty", s.frequency_penalty.to_string()),
-        ("logit_bias", biases.join(",")),
+        ("logit_bias", if biases.is_empty() { "none".into() } else { biases.join(",") }),
         ("seed", s.seed.map_or("random".into(), |n| n.to_string())),
         ("num_predict", request.max_tokens.map_or("-1".into(), |n| n.to_string())),
         ("stop", format!("{:?}", request.stop)),

@@ -14,20 +14,21 @@ use crate::sampling;
 use crate::stderr::note;
 use crate::units::{count, size};
 
-const HELP: &str = "\
-  /set                    show the settings
-  /set NAME VALUE         change one: temperature, top_p, top_k, min_p, seed, num_predict, ...
+/// Fits 80 columns. (A line break escaped in front of it would take its indentation.)
+const HELP: &str = "  /set                    show the settings
+  /set NAME VALUE         change one: temperature, top_p, seed, num_predict, ...
   /set system TEXT        the system message; without TEXT none
   /set think on|off       let the model think before it answers
   /set kwargs JSON        variables of the chat template
   /model                  the model in use
-  /model NAME             continue with another model; keeps the conversation and changed settings
-  /image FILE             an image for the next question; a dropped file is one, too
+  /model NAME             continue with another model, with changed settings
+  /image FILE             an image for the next question; or drop a file
   /regenerate             answer the last question again
   /clear                  forget the conversation; the system message stays
   /save FILE, /load FILE  save the conversation as JSON, continue a saved one
   /stats                  tokens, speed, cache and memory
-  /experts                a heat map of the experts that the last answer used; /experts all: since the start
+  /experts                a heat map of the experts of the last answer
+  /experts all            the same since the model was loaded
   /bye                    leave; Ctrl-D does too
 Several lines: begin and end them with \"\"\", or press Alt-Enter for each new one. Ctrl-C stops an answer.
 A line that begins with a space is not a command. Tab completes commands and file names.";

@@ -190,6 +190,9 @@ fn another_model_begins_the_conversation_its_own_way() {
         texts.collect::<Vec<_>>()
     };
     window.enter("Hi there");
+    let help = window.enter("/help");
+    let aligned = "\n  /set                    show the settings\n  /set NAME VALUE         change one:";
+    assert!(help.contains(aligned), "each command with its explanation on a line: {help}");
     let first = saved(&mut window, "first.json");
     assert_eq!(first[..4], ["You are Mario.", "Who?", "mario", "Hi there"]);
     window.enter("/model ollama:luigi");

@@ -8,7 +8,7 @@ use crate::models::Limits;
 /// Columns of a line, if its words allow it.
 const COLUMNS: usize = 80;
 /// Columns of the longest bar.
-const BAR_COLUMNS: usize = 12;
+const BAR_COLUMNS: usize = 8;
 /// Columns of the names at the left.
 const LABEL_COLUMNS: usize = 16;
 
@@ -175,7 +175,7 @@ impl Report {
         out.line("total", format!("{:>10}", bytes(m.total())));
         let traffic = |depth| bytes(self.traffic_per_token(depth, limits.kv));
         let deep = format!("{} after {context} tokens", traffic(context));
-        out.line("memory traffic", format!("{:>10}  per token at the start, {deep}", traffic(0)));
+        out.line("memory traffic", format!("{:>10}  per token at first, {deep}", traffic(0)));
     }
 }
 

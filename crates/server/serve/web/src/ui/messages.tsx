@@ -27,7 +27,7 @@ export function editLast() {
 /** The figures of an answer, the most interesting first. */
 export function figuresText(f: Figures): string[] {
   const out: string[] = [];
-  if (f.tokens) out.push(t("figures.tokens", { n: number(f.tokens) }));
+  if (f.tokens) out.push(f.tokens === 1 ? t("figures.token") : t("figures.tokens", { n: number(f.tokens) }));
   if (f.rate) out.push(t("figures.rate", { n: number(f.rate, f.rate < 100 ? 1 : 0) }));
   if (f.first !== undefined) out.push(t("figures.first", { time: duration(f.first) }));
   if (f.prompt) out.push(f.cached === undefined ? t("figures.prompt", { n: number(f.prompt) }) : t("figures.promptCached", { n: number(f.prompt), cached: number(f.cached) }));
@@ -170,9 +170,9 @@ function Acts({ m }: { m: Message }) {
       {!isUser && wasCut && Boolean(m.text) && <button type="button" class="bare labelled" onClick={() => void continueAnswer(m)}><Icon name="continue" /> {t("continue")}</button>}
       {!isUser && m.state === "failed" && <button type="button" class="bare labelled" onClick={() => void answer(m.chat, m.parent)}><Icon name="again" /> {t("tryAgain")}</button>}
       <Versions m={m} />
-      <Copy text={m.text} />
-      <Act name="edit" icon="edit" act={() => (editing.value = m.id)} />
-      {isUser ? <Act name="ask.again" icon="again" act={() => void answer(m.chat, m.id)} /> : <Act name="regenerate" icon="again" act={() => void answer(m.chat, m.parent)} />}
+      {(isUser || m.text) && <Copy text={m.text} />}
+      {(isUser || m.text) && <Act name="edit" icon="edit" act={() => (editing.value = m.id)} />}
+      {!isUser && m.state === "failed" ? null : isUser ? <Act name="ask.again" icon="again" act={() => void answer(m.chat, m.id)} /> : <Act name="regenerate" icon="again" act={() => void answer(m.chat, m.parent)} />}
       <Act name="delete.message" icon="delete" act={() => confirmDeletion(t("delete.messageSure"), () => void state.removeMessage(m))} />
       {!isUser && <Facts m={m} more={more} />}
     </div>
