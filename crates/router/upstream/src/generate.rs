@@ -8,6 +8,7 @@ use octet_api::anthropic::messages::{self, MessageReader};
 use octet_api::bedrock::{self, ConverseReader, InvokedReader};
 use octet_api::core::{Event, GenerateRequest, Input};
 use octet_api::dialect::{Body, StreamReader};
+use octet_api::digits;
 use octet_api::gemini::{self, ContentReader};
 use octet_api::ollama::{self, LineReader};
 use octet_api::openai::chat::{self, ChunkReader, Flavor};
@@ -220,7 +221,7 @@ fn switch_thinking(changes: &mut Changes, r: &mut GenerateRequest) {
 }
 
 pub(crate) fn to_bytes(json: Map<String, Value>) -> Bytes {
-    Value::Object(json).to_string().into()
+    digits::text(&Value::Object(json)).into()
 }
 
 fn translate(endpoint: &Endpoint, r: &GenerateRequest) -> Result<(Operation, Body), ApiError> {

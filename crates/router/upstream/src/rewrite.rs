@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 
+use octet_api::digits;
 use octet_config::Changes;
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -60,8 +61,7 @@ impl Rewrite<'_> {
 
     /// Nested fields are changed: the body is parsed completely.
     fn apply_deep(&self, body: &[u8], count: bool) -> Result<Vec<u8>, String> {
-        let mut json: Map<String, Value> =
-            serde_json::from_slice(body).map_err(|e| format!("the body is not a JSON object: {e}"))?;
+        let mut json = digits::read(body).map_err(|e| format!("the body is not a JSON object: {e}"))?;
         self.unknown.iter().for_each(|name| drop(json.shift_remove(*name)));
         if count {
             let options = json.remove(OPTIONS);
@@ -72,7 +72,7 @@ impl Rewrite<'_> {
             Some(model) => drop(json.insert("model".into(), model.into())),
             None => drop(json.shift_remove("model")),
         }
-        Ok(Value::Object(json).to_string().into_bytes())
+        Ok(digits::text(&Value::Object(json)).into_bytes())
     }
 
     /// Only the outermost fields are changed: the other bytes are copied.

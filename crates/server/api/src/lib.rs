@@ -54,6 +54,7 @@ mod breakpoint;
 mod calls;
 pub mod core;
 pub mod dialect;
+pub mod digits;
 mod error;
 mod file;
 pub mod gemini;

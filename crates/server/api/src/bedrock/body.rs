@@ -158,7 +158,7 @@ fn assistant(m: &Message, files: &mut usize) -> Vec<Value> {
     }
     blocks.extend(parts(m, files));
     for call in &m.tool_calls {
-        let input = call.arguments_object();
+        let input = call.exact_arguments();
         blocks.push(json!({"toolUse": {"toolUseId": safe_id(&call.id), "name": call.name, "input": input}}));
     }
     blocks

@@ -5,6 +5,8 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use crate::digits;
+
 /// A JSON object as text, without white space: answers may be lines.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
@@ -70,12 +72,14 @@ fn bare(json: &str) -> (String, String) {
     (bare, numberless)
 }
 
-/// The arguments of a call as an object, or a description of what they are instead.
-pub(super) fn arguments_object(text: &str) -> Result<Map<String, Value>, String> {
+/// The arguments of a call as an object, or a description of what they are instead. With `all_digits`, numbers that a [`Value`] would change
+/// are [texts with a mark](digits).
+pub(super) fn arguments_object(text: &str, all_digits: bool) -> Result<Map<String, Value>, String> {
     if text.trim().is_empty() {
         return Ok(Map::new());
     }
-    match serde_json::from_str(text) {
+    let marked = if all_digits { digits::marked(text) } else { text.into() };
+    match serde_json::from_str(&marked) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(other) => Err(format!("no JSON object but {}", crate::json::describe(&other))),
         Err(e) => Err(format!("no JSON: {e}")),

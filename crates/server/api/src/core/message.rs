@@ -170,7 +170,16 @@ impl ToolCall {
     /// The arguments as a JSON object. An empty text is an empty object, as several clients send it. Text that is not a JSON object
     /// becomes the member `arguments`: templates and providers require an object, and the model sees what it wrote.
     pub fn arguments_object(&self) -> Map<String, Value> {
-        super::arguments::arguments_object(&self.arguments).unwrap_or_else(|_| {
+        self.object(false)
+    }
+
+    /// The same for a provider's body, which [`crate::digits::text`] writes: numbers keep all their digits.
+    pub(crate) fn exact_arguments(&self) -> Map<String, Value> {
+        self.object(true)
+    }
+
+    fn object(&self, all_digits: bool) -> Map<String, Value> {
+        super::arguments::arguments_object(&self.arguments, all_digits).unwrap_or_else(|_| {
             let mut out = Map::new();
             out.insert("arguments".into(), self.arguments.as_str().into());
             out

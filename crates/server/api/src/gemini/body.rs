@@ -11,6 +11,7 @@ use crate::core::{
     Tool, ToolChoice,
 };
 use crate::dialect::Body;
+use crate::digits;
 
 /// Properties of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,7 +209,7 @@ fn tool_result(m: &Message, called: &HashMap<&str, &str>) -> Vec<Value> {
     let texts =
         m.content.iter().filter_map(|p| if let Part::Text { text, .. } = p { Some(text) } else { None });
     let text = texts.map(String::as_str).collect::<Vec<_>>().join("\n");
-    let response = match serde_json::from_str(&text) {
+    let response = match serde_json::from_str(&digits::marked(&text)) {
         Ok(Value::Object(object)) if !m.is_error => object.into(),
         _ if m.is_error => json!({"error": text}),
         _ => json!({"output": text}),
@@ -227,7 +228,7 @@ fn assistant(m: &Message, provider: Provider) -> Result<Vec<Value>, ApiError> {
     let mut out = parts(m);
     let calls = out.len();
     for call in &m.tool_calls {
-        out.push(json!({"functionCall": {"name": call.name, "args": call.arguments_object()}}));
+        out.push(json!({"functionCall": {"name": call.name, "args": call.exact_arguments()}}));
     }
     // The signature belongs to the first call, or else to the text.
     let signed = if calls < out.len() { out.get_mut(calls) } else { out.first_mut() };

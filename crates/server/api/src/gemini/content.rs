@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 
-use serde_json::Value;
-
 use super::proof;
 use crate::core::{Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall};
+use crate::digits;
 use crate::file::File;
 use crate::json::{Field, Object, Result, shortened};
 use crate::rules::{Rules, echo, tuning};
@@ -158,7 +157,7 @@ fn model(parts: Vec<Field>, calls: &mut Calls, out: &mut Vec<Message>) -> Result
             let arguments = call.read("args", Field::map)?.unwrap_or_default();
             call.finish(&[])?;
             let id = calls.begin(id, &name);
-            let arguments = Value::from(arguments).to_string();
+            let arguments = digits::text(&arguments.into());
             m.tool_calls.push(ToolCall { id, name, arguments, cache: None });
         } else {
             let part = content_part(&mut o)?;
@@ -205,14 +204,13 @@ fn result(f: Field, calls: &mut Calls) -> Result<Message> {
     m.name = Some(name);
     // These two keys mean the result, and an error.
     let only = if response.len() == 1 { response.iter().next() } else { None };
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), String::from);
     let result = match only.map(|(key, value)| (key.as_str(), value)) {
-        Some(("output" | "result", value)) => text(value),
+        Some(("output" | "result", value)) => digits::bare(value),
         Some(("error", value)) => {
             m.is_error = true;
-            text(value)
+            digits::bare(value)
         }
-        _ => Value::Object(response).to_string(),
+        _ => digits::text(&response.into()),
     };
     m.content.push(Part::text(result));
     if let Some(f) = o.take("parts") {

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 
 use crate::rules::{self, Named, Warning};
 use crate::unread::Unread;
-use crate::{ApiError, ErrorKind};
+use crate::{ApiError, ErrorKind, digits};
 
 /// The result of parsing.
 pub(crate) type Result<T> = std::result::Result<T, ApiError>;
@@ -108,7 +108,10 @@ pub(crate) fn describe(value: &Value) -> String {
         Value::Null => "null".into(),
         Value::Bool(b) => b.to_string(),
         Value::Number(n) => n.to_string(),
-        Value::String(s) => format!("the string {:?}", shortened(s)),
+        Value::String(s) => match digits::number(s) {
+            Some(number) => shortened(number).into(),
+            None => format!("the string {:?}", shortened(s)),
+        },
         Value::Array(items) if items.is_empty() => "an empty array".into(),
         Value::Array(_) => "an array".into(),
         Value::Object(_) => "an object".into(),

@@ -9,7 +9,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use serde_json::{Map, Number, Value};
 
 use super::{Path, Result, Segment};
-use crate::{ApiError, ErrorKind};
+use crate::{ApiError, ErrorKind, digits};
 
 /// The parser's position, and whether it found a duplicate key.
 #[derive(Default)]
@@ -109,7 +109,9 @@ pub(super) fn value(body: &[u8]) -> Result<Value> {
         return Err(ApiError::new(ErrorKind::InvalidRequest, what));
     }
     let mut place = Place::default();
-    let mut from = serde_json::Deserializer::from_slice(body);
+    let marked = std::str::from_utf8(body).ok().map(|text| digits::marked_in(text, digits::ARGUMENTS));
+    let bytes = marked.as_deref().map_or(body, str::as_bytes);
+    let mut from = serde_json::Deserializer::from_slice(bytes);
     let read = Seed(&mut place).deserialize(&mut from).and_then(|value| from.end().map(|()| value));
     read.map_err(|e| refused(&place, body, &e))
 }

@@ -134,7 +134,7 @@ fn message(m: &Message, called: &HashMap<&str, &str>) -> Result<Value, ApiError>
     }
     if !m.tool_calls.is_empty() {
         let call = |(i, c): (usize, &crate::core::ToolCall)| {
-            let function = json!({"index": i, "name": c.name, "arguments": c.arguments_object()});
+            let function = json!({"index": i, "name": c.name, "arguments": c.exact_arguments()});
             json!({"id": c.id, "function": function})
         };
         out["tool_calls"] = m.tool_calls.iter().enumerate().map(call).collect();

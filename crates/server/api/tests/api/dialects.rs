@@ -7,7 +7,7 @@ use octet_api::dialect::Body;
 use octet_api::ollama::{self, Call};
 use octet_api::openai::chat::{self, Flavor};
 use octet_api::openai::responses;
-use octet_api::{ApiError, bedrock, gemini};
+use octet_api::{ApiError, bedrock, digits, gemini};
 use serde_json::{Value, json};
 
 /// A client's dialect, and its request with one feature; `None` if the dialect has no such feature.
@@ -305,4 +305,29 @@ fn what_providers_have_a_place_for_arrives() {
             );
         }
     }
+}
+
+/// Arguments of earlier calls, as text or as objects, keep all digits of their numbers on the way from any client to any provider.
+#[test]
+fn numbers_in_earlier_calls_keep_their_digits() {
+    let arguments =
+        r#"{"id":123456789012345678901234567890,"most":[1e400],"least":{"at":0.1234567890123456789}}"#;
+    let quoted = Value::from(arguments).to_string();
+    for (client, parse, body_of) in CLIENTS {
+        let empty = body_of(Tools).expect("calls").to_string();
+        let body = empty
+            .replace("\"arguments\":\"{}\"", &format!("\"arguments\":{quoted}"))
+            .replace("\"arguments\":{}", &format!("\"arguments\":{arguments}"))
+            .replace("\"input\":{}", &format!("\"input\":{arguments}"))
+            .replace("\"args\":{}", &format!("\"args\":{arguments}"));
+        assert_ne!(body, empty, "{client}");
+        let request = parse(body.as_bytes()).unwrap();
+        for (to, write) in PROVIDERS {
+            let sent = digits::text(&write(&request).unwrap().json.into());
+            assert!(sent.contains(arguments) || sent.contains(&quoted), "{client} to {to}: {sent}");
+        }
+    }
+    let body = format!("{{\"input_schema\":{arguments},\"input\":{arguments}}}");
+    let object = digits::read(body.as_bytes()).unwrap();
+    assert_eq!(digits::text(&object.into()), body);
 }

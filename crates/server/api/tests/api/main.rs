@@ -5,6 +5,7 @@ mod anthropic;
 mod clients;
 mod common;
 mod dialects;
+mod digits;
 mod foreign;
 mod gemini;
 mod history;

@@ -311,7 +311,7 @@ fn assistant(m: &Message) -> Result<Vec<Value>, ApiError> {
 }
 
 fn tool_use(call: &ToolCall) -> Value {
-    let input = call.arguments_object();
+    let input = call.exact_arguments();
     let mut block = Map::new();
     block.insert("type".into(), "tool_use".into());
     block.insert("id".into(), safe_id(&call.id).into());

@@ -8,6 +8,7 @@ use crate::breakpoint::cache_control;
 use crate::core::{
     CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall, ToolOrigin, data_url,
 };
+use crate::digits;
 use crate::file::File;
 use crate::json::{Field, Object, Result, shortened};
 use crate::rules::{Rules, echo, tuning};
@@ -391,16 +392,13 @@ fn tool_call(f: Field, hosted: &mut HashSet<String>) -> Result<Option<ToolCall>>
 
 /// Arguments in a history, whatever they are: what is no text is written as JSON.
 pub(crate) fn any_arguments(f: Field) -> String {
-    match f.raw() {
-        Value::String(text) => text,
-        other => other.to_string(),
-    }
+    digits::bare(&f.raw())
 }
 
 /// Arguments of a call: a JSON object, as text or (from several clients) as an object. Other text is kept: a model wrote it.
 pub(crate) fn arguments(f: Field) -> Result<String> {
     if f.is_object() {
-        return Ok(f.raw().to_string());
+        return Ok(digits::text(&f.raw()));
     }
     if f.is_string() { f.string() } else { Err(f.expected("a JSON object as a string")) }
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::super::chat::{NOT_KEPT, arguments, content_kind, document, text_or_parts};
 use super::tools::{self, flat};
 use crate::core::{Chat, Image, ImageSource, Message, Part, ReasoningPart, Role, Tool, ToolCall, ToolOrigin};
+use crate::digits;
 use crate::json::{Field, Object, Result, shortened};
 use crate::rules::{Rules, echo, refused, tuning, tuning_but};
 
@@ -168,7 +169,7 @@ fn client_call(mut o: Object, kind: &str, out: &mut Vec<Message>) -> Result<()> 
     let (id, name) = (o.require("call_id")?.name()?, kind.trim_end_matches("_call").to_string());
     let mut fields: serde_json::Map<_, _> = o.into_fields().map(|(k, f)| (k, f.raw())).collect();
     fields.retain(|key, _| !matches!(&**key, "id" | "status"));
-    let arguments = Value::from(fields).to_string();
+    let arguments = digits::text(&fields.into());
     assistant(out, |_| true).tool_calls.push(ToolCall { id, name, arguments, cache: None });
     Ok(())
 }
