@@ -35,7 +35,7 @@ impl Scan {
         Self { at: At::Open, opened, object: 0..0, is_bare: false, is_mended: false }
     }
 
-    /// After the `{` of an object without a tag before it. It is a call only if a tag follows.
+    /// After the `{` of an object without a tag before it. It is a call only if a tag follows, or if it is all of the answer.
     pub fn bare() -> Self {
         let mut scan = Self::new(0);
         scan.step(Token::Char('{'), 1);
@@ -95,10 +95,17 @@ impl Scan {
         }
     }
 
-    /// At the end of the answer: where the call ends, if it is complete.
-    pub fn finish(&mut self) -> Option<usize> {
+    /// At the end of the answer: where the call ends, if it is complete. Without any tag the object is one if it `is_alone`, and has nothing
+    /// but a call's members.
+    pub fn finish(&mut self, held: &str, is_alone: bool) -> Option<usize> {
         self.is_mended = true;
-        (matches!(self.at, At::Close) && !self.is_bare).then_some(self.object.end)
+        let is_call = || {
+            let members: Option<HashMap<String, &RawValue>> =
+                serde_json::from_str(&held[self.object.clone()]).ok();
+            members.is_some_and(|m| m.len() == 2 && m.contains_key("name") && m.contains_key("arguments"))
+        };
+        let may_end = matches!(self.at, At::Close) && (!self.is_bare || is_alone && is_call());
+        may_end.then_some(self.object.end)
     }
 
     /// Whether a tag was missing or repeated.

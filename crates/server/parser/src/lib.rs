@@ -39,6 +39,9 @@
 //!   value never holds the next call.
 //! - Tags may come twice. Closing tags behind a call, and tags and wrappers (`<function_calls>`) right before one, are not text.
 //! - A value that is no string by its schema holds no tags.
+//! - In frames of control tokens (Kimi K3), any one token may be missing or come twice.
+//! - A call without any tag is one if it is all of the answer: a JSON object with a tool's name and its arguments and nothing else, or the
+//!   rest of the syntax as it is behind its first tag.
 //! - In channels (gpt-oss), a message may begin without its tag: behind a header, text is the message.
 //!
 //! A call that is not clear is text with all its tags.
@@ -51,6 +54,7 @@ mod coerce;
 mod derive;
 mod dumps;
 mod format;
+mod frames;
 mod harmony;
 mod hermes;
 mod integers;

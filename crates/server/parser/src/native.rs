@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::json::{Progress, Scanner};
 use crate::message::Tool;
-use crate::nested::NestedScan;
+use crate::nested::{Around, NestedScan};
 use crate::object::{NAME_BYTES_MAX, ObjectScan};
 use crate::syntax::tags;
 use crate::tagged::TaggedScan;
@@ -68,6 +68,8 @@ pub struct Scan {
     opened: usize,
     /// A tag was missing or repeated.
     is_mended: bool,
+    /// Gemma's arguments are between round brackets.
+    is_round: bool,
 }
 
 impl Scan {
@@ -89,6 +91,7 @@ impl Scan {
             // The trigger may begin again within itself: `>>>` at the second character of `>>>>`.
             opened: trigger.chars().next().map_or(0, char::len_utf8),
             is_mended: later,
+            is_round: false,
         };
         scan.enter(0);
         // The trigger is text of the syntax, or begins an object.
@@ -119,6 +122,7 @@ impl Scan {
             is_joined: false,
             came: None,
             opened: 0,
+            is_round: false,
             ..self
         })
     }
@@ -136,19 +140,38 @@ impl Scan {
             Some(Part::Json) => At::Json(None),
             Some(Part::Object(keys)) => At::Object(ObjectScan::new(keys)),
             Some(Part::Tagged(tagged)) => {
-                let behind = match self.parts().get(self.part + 1) {
-                    Some(Part::Text(text)) => text.as_str(),
-                    _ => "",
-                };
+                let behind = self.text_behind();
                 let again = self.plan.later().unwrap_or(&self.plan.trigger);
                 // What ends the answer may follow the section's end.
                 let close = tags(&self.plan.close).next().unwrap_or(&self.plan.close);
                 At::Tagged(TaggedScan::new(tagged, behind, again, close))
             }
-            Some(Part::Nested(nested)) => At::Nested(NestedScan::new(nested)),
-            Some(Part::Written { gemma }) => At::Written(written::Scan::new(*gemma)),
+            Some(Part::Nested(nested)) => At::Nested(NestedScan::new(nested, self.around())),
+            Some(Part::Written { gemma }) => At::Written(written::Scan::new(*gemma, self.is_round)),
             Some(Part::Text(_)) | None => At::Text(0),
         };
+    }
+
+    /// The text behind the current part.
+    fn text_behind(&self) -> &str {
+        match self.parts().get(self.part + 1) {
+            Some(Part::Text(text)) => text,
+            _ => "",
+        }
+    }
+
+    /// The texts around a call of nested tags.
+    fn around(&self) -> Around {
+        let again = match self.plan.next.first() {
+            Some(Part::Text(text)) => text.as_str(),
+            _ => "",
+        };
+        // What ends the answer may follow the section's end.
+        let close = self.plan.close.as_str();
+        let is_mark = |tag: &&str| Some(*tag) == self.plan.mark.as_deref();
+        let end = tags(close).find(|tag| !is_mark(tag));
+        let end = end.map_or(close.len(), |tag| tag.as_ptr() as usize - close.as_ptr() as usize + tag.len());
+        Around { behind: self.text_behind().into(), again: again.into(), close: close[..end].into() }
     }
 
     /// Continues after a part that ended at byte `end`.
@@ -199,7 +222,7 @@ impl Scan {
                     progress => progress,
                 },
                 At::Json(None) if c != '{' => match self.begins_twice(None, c) {
-                    Progress::Bad if self.begin_name_again("", c) => Progress::More,
+                    Progress::Bad if self.begin_name_again("", c, end) => Progress::More,
                     progress => progress,
                 },
                 At::Object(scan) if !scan.has_begun() && c != '{' && !c.is_whitespace() => {
@@ -220,7 +243,7 @@ impl Scan {
                 // A partial tag belongs to the next part.
                 let came = tag.strip_suffix(c).unwrap_or_default().to_string();
                 let is_whole = self.may_end();
-                if !is_whole && (self.begin_name_again(&came, c) || self.begin_tag_again(&came, c)) {
+                if !is_whole && (self.begin_name_again(&came, c, end) || self.begin_tag_again(&came, c)) {
                     return Step::More;
                 }
                 self.pass(begun);
@@ -238,9 +261,13 @@ impl Scan {
                 }
                 continue;
             }
-            if let At::Tagged(scan) = &self.at
-                && let Some(end) = scan.cut_at().filter(|_| progress == Progress::Done)
-            {
+            let cut_at = match &self.at {
+                _ if progress != Progress::Done => None,
+                At::Tagged(scan) => scan.cut_at(),
+                At::Nested(scan) => scan.cut_at(),
+                _ => None,
+            };
+            if let Some(end) = cut_at {
                 self.is_mended = true;
                 self.pass(end.start);
                 return Step::Done { end: end.end };
@@ -262,6 +289,15 @@ impl Scan {
     fn text(&mut self, n: usize, c: char) -> Progress {
         let parts = if self.is_first { &self.plan.first } else { &self.plan.next };
         let Some(Part::Text(text)) = parts.get(self.part) else { return Progress::Bad };
+        let c = match (c, parts.get(self.part + 1)) {
+            // Gemma sometimes writes Python's brackets.
+            ('(', Some(Part::Written { gemma: true })) if text[n..] == *"{" => {
+                (self.is_round, self.is_mended) = (true, true);
+                '{'
+            }
+            (')', _) if self.is_round && n == 0 => '}',
+            _ => c,
+        };
         if text[n..].starts_with(c) {
             let n = n + c.len_utf8();
             if n == text.len() {
@@ -334,7 +370,12 @@ impl Scan {
 
     /// Whether a tag was missing or repeated.
     pub fn is_mended(&self) -> bool {
-        self.is_mended || matches!(&self.given, Some((At::Tagged(scan), _)) if scan.is_mended())
+        let of_arguments = match &self.given {
+            Some((At::Tagged(scan), _)) => scan.is_mended(),
+            Some((At::Nested(scan), _)) => scan.is_mended(),
+            _ => false,
+        };
+        self.is_mended || of_arguments
     }
 
     /// A character after `held`, in or after a name or an id.
@@ -361,16 +402,29 @@ impl Scan {
             return Some(Step::More);
         }
         came.push(c);
+        let mark = self.plan.mark.as_deref().unwrap_or_default();
+        if let Some(rest) = came.strip_prefix(mark).filter(|rest| !mark.is_empty() && !rest.is_empty())
+            && mark.starts_with(rest)
+        {
+            (*came, self.is_mended) = (rest.to_string(), true); // twice
+            return Some(Step::More);
+        }
         let (first, close) = (self.plan.next.first().filter(|_| self.may_come), self.plan.close.as_str());
         let next = match first {
             Some(Part::Text(text)) => text.as_str(),
             _ => "",
         };
-        let step = if !close.is_empty() && close == came {
+        // A mark before a tag may be missing.
+        let (bare_close, bare_next) = match came.starts_with('<') {
+            true => (without_mark(close, mark), without_mark(next, mark)),
+            false => (close, next),
+        };
+        let step = if !close.is_empty() && bare_close == came {
             Step::Skip { end }
-        } else if !next.is_empty() && next == came {
+        } else if !next.is_empty() && bare_next == came {
+            self.is_mended |= bare_next != next;
             self.pass(end)
-        } else if close.starts_with(came.as_str()) || next.starts_with(came.as_str()) {
+        } else if bare_close.starts_with(came.as_str()) || bare_next.starts_with(came.as_str()) {
             Step::More
         } else {
             let begins = match first {
@@ -408,6 +462,11 @@ impl Scan {
                 Some(held.len())
             }
             At::Nested(scan) if scan.may_end() => self.end_with(held.len()),
+            At::Nested(scan) => {
+                let end = scan.finish()?;
+                self.end_with(end)?;
+                Some(held.len())
+            }
             _ => None,
         }
     }
@@ -453,9 +512,14 @@ impl Scan {
 }
 
 /// Where the white space-free text `came` begins with which `held` ends.
-fn start_of(held: &str, came: &str) -> usize {
+pub fn start_of(held: &str, came: &str) -> usize {
     let mut chars = held.char_indices().rev().filter(|(_, c)| !c.is_whitespace());
     came.chars().filter_map(|_| chars.next()).last().map_or(held.len(), |(at, _)| at)
+}
+
+/// A text without the mark before its first tag.
+fn without_mark<'a>(text: &'a str, mark: &str) -> &'a str {
+    text.strip_prefix(mark).unwrap_or(text)
 }
 
 /// Characters of names and ids.

@@ -2,16 +2,21 @@
 //!
 //! Each tag follows a mark, which is a token in most models, so text without it is never a tag. A closing tag ends the innermost open one
 //! of its name; what was opened in between is text. Whether a value is text, a list or an object is decided by the tool's schema.
+//!
+//! Marks and tags may be forgotten or repeated. Between arguments, where no text is, a tag needs no mark. A call that ends within a value
+//! has ended if the next one, or the end of the section, follows: then [`tree`] looks for the end of that value.
+
+mod tree;
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use serde_json::Value;
 
-use crate::coerce;
 use crate::json::Progress;
+use crate::native::start_of;
 use crate::syntax::Nested;
-use crate::types::Types;
+use tree::{Element, Tree};
 
 /// Maximum length of a tag's name in bytes.
 const KEY_BYTES_MAX: usize = 4096;
@@ -20,8 +25,8 @@ const DEPTH_MAX: usize = 64;
 
 #[derive(Debug)]
 enum At {
-    /// Before an argument, or the end: the text so far, without white space.
-    Open(String),
+    /// Before an argument, or the end: the text so far, without white space, and where a key in it begins.
+    Open { came: String, key: usize },
     /// In a value.
     Text,
     /// After a mark in a value.
@@ -34,12 +39,28 @@ enum At {
     Close { from: usize },
 }
 
-/// A tag that was opened: the ranges of its name and its value.
+impl At {
+    fn open() -> Self {
+        Self::Open { came: String::new(), key: 0 }
+    }
+}
+
+/// The texts around a call, without white space.
+#[derive(Debug, Default)]
+pub struct Around {
+    /// Behind the arguments.
+    pub behind: String,
+    /// Before the next call.
+    pub again: String,
+    /// The end of the section.
+    pub close: String,
+}
+
+/// The end of a call within a value: what is behind the arguments, and the text since then, without white space.
 #[derive(Debug)]
-struct Element {
-    key: Range<usize>,
-    value: Range<usize>,
-    is_closed: bool,
+struct Ended {
+    behind: Range<usize>,
+    came: String,
 }
 
 /// The scanner.
@@ -48,6 +69,7 @@ pub struct NestedScan {
     tags: Nested,
     /// The mark and `<`.
     open: String,
+    ends: Around,
     at: At,
     /// In the order of their opening tags.
     elements: Vec<Element>,
@@ -55,46 +77,71 @@ pub struct NestedScan {
     around: Vec<usize>,
     /// Opening tags that are text because of their depth, by name: as many closing tags are text, too.
     too_deep: HashMap<String, usize>,
+    /// Up to here no opening tag without its mark is looked for.
+    searched: usize,
+    ended: Option<Ended>,
+    /// What is behind the arguments, if the call ended within a value or without its own end.
+    cut_at: Option<Range<usize>>,
+    is_mended: bool,
 }
 
 impl NestedScan {
-    pub fn new(tags: &Nested) -> Self {
+    pub fn new(tags: &Nested, ends: Around) -> Self {
         let open = format!("{}<", tags.mark);
         Self {
             tags: tags.clone(),
             open,
-            at: At::Open(String::new()),
+            ends,
+            at: At::open(),
             elements: Vec::new(),
             around: Vec::new(),
             too_deep: HashMap::new(),
+            searched: 0,
+            ended: None,
+            cut_at: None,
+            is_mended: false,
         }
     }
 
     /// The text of a tag that is not an argument's, without white space.
     pub fn came(&self) -> &str {
-        if let At::Open(came) = &self.at { came } else { "" }
+        if let At::Open { came, .. } = &self.at { came } else { "" }
     }
 
     /// Whether an argument is complete and nothing else has begun.
     pub fn may_end(&self) -> bool {
-        matches!(self.at, At::Open(_)) && !self.elements.is_empty()
+        matches!(self.at, At::Open { .. }) && !self.elements.is_empty()
+    }
+
+    /// Whether a tag or a mark was missing or repeated.
+    pub fn is_mended(&self) -> bool {
+        self.is_mended
+    }
+
+    /// The range of the text behind the arguments, if they had no regular end.
+    pub fn cut_at(&self) -> Option<Range<usize>> {
+        self.cut_at.clone()
+    }
+
+    /// At the end of the answer in a value: where the arguments end, if what is behind them has come.
+    pub fn finish(&mut self) -> Option<usize> {
+        let ended = self.ended.take()?;
+        (self.is_mended, self.cut_at) = (true, Some(ended.behind.clone()));
+        Some(ended.behind.start)
     }
 
     /// Processes the character at the end of the held text.
     pub fn step(&mut self, c: char, held: &str) -> Progress {
         let (begun, end) = (held.len() - c.len_utf8(), held.len());
+        if !c.is_whitespace() && self.is_over(c) {
+            return Progress::Done;
+        }
         self.at = match &mut self.at {
-            At::Open(_) if c.is_whitespace() => return Progress::More,
-            At::Open(came) => {
-                came.push(c);
-                if self.open.starts_with(came.as_str()) {
-                    return Progress::More;
-                }
-                if came.strip_suffix(c) != Some(&self.open) || matches!(c, '/' | '<' | '>') {
-                    return Progress::Before;
-                }
-                At::Key { from: begun }
-            }
+            At::Open { .. } if c.is_whitespace() => return Progress::More,
+            At::Open { .. } => match self.before_argument(c, held) {
+                Some(progress) => return progress,
+                None => return self.step(c, held),
+            },
             At::Text if held.ends_with(&self.tags.mark) => At::Mark,
             At::Mark if c == '<' => At::Angle,
             At::Angle if c == '/' => At::Close { from: end },
@@ -112,13 +159,119 @@ impl NestedScan {
         Progress::More
     }
 
+    /// A character before an argument, or the end; `None` if it is of a key.
+    fn before_argument(&mut self, c: char, held: &str) -> Option<Progress> {
+        let At::Open { came, key } = &mut self.at else { return None };
+        let (mut came, mut key) = (std::mem::take(came), *key);
+        came.push(c);
+        let progress = self.before_tag(c, held, &mut came, &mut key);
+        self.at = match progress {
+            Some(_) => At::Open { came, key },
+            None if self.around.is_empty() => At::Key { from: key },
+            None => At::Text,
+        };
+        progress
+    }
+
+    /// The same, with the character at the end of what `came`.
+    fn before_tag(&mut self, c: char, held: &str, came: &mut String, key: &mut usize) -> Option<Progress> {
+        let mark = self.tags.mark.as_str();
+        if let Some(rest) = came.strip_prefix(mark).filter(|rest| !rest.is_empty() && mark.starts_with(rest))
+        {
+            (*came, self.is_mended) = (rest.to_string(), true); // twice
+            return Some(Progress::More);
+        }
+        let tag = came.strip_prefix(mark).unwrap_or(came);
+        if mark.starts_with(came.as_str()) || tag == "<" {
+            return Some(Progress::More);
+        }
+        if tag.starts_with("</") {
+            let close = self.last_close(held).unwrap_or_default();
+            if tag == close {
+                came.clear(); // twice
+                self.is_mended = true;
+            } else if !close.starts_with(tag) {
+                return Some(Progress::Before);
+            }
+            return Some(Progress::More);
+        }
+        let again = self.ends.again.strip_prefix(mark).unwrap_or(&self.ends.again);
+        if tag == again && !self.elements.is_empty() {
+            let start = start_of(held, came);
+            (self.is_mended, self.cut_at) = (true, Some(start..start));
+            return Some(Progress::Done);
+        }
+        let begun = held.len() - c.len_utf8();
+        if came.len() == mark.len() + c.len_utf8() && came.starts_with(mark) && c != '<' {
+            return self.value_without_tag(start_of(held, came), held);
+        }
+        let is_first = tag.len() == "<".len() + c.len_utf8();
+        if tag == again || !tag.starts_with('<') || is_first && matches!(c, '<' | '>') {
+            return Some(Progress::Before);
+        }
+        if is_first {
+            *key = begun;
+        }
+        if again.starts_with(tag) {
+            return Some(Progress::More);
+        }
+        if held[*key..begun].contains(['<', '>', '\n']) {
+            return Some(Progress::Bad);
+        }
+        self.is_mended |= !came.starts_with(mark);
+        None
+    }
+
+    /// A value begins behind the mark at byte `start`, without its opening tag: its closing tag names it.
+    fn value_without_tag(&mut self, start: usize, held: &str) -> Option<Progress> {
+        let value = start + self.tags.mark.len();
+        let element =
+            Element { start, key: start..start, value: value..value, after: value, is_closed: false };
+        self.around.push(self.elements.len());
+        self.elements.push(element);
+        (self.is_mended, self.searched) = (true, held.len());
+        None
+    }
+
+    /// The closing tag of the last argument, without its mark.
+    fn last_close(&self, held: &str) -> Option<String> {
+        let last = self.elements.iter().filter(|e| e.is_closed).max_by_key(|e| e.after)?;
+        let key = held[last.key.clone()].split_whitespace();
+        Some(format!("</{}>", key.collect::<String>()))
+    }
+
+    /// Whether the call has ended within a value, and the next one or the section's end has come with the character `c`.
+    fn is_over(&mut self, c: char) -> bool {
+        let Some(ended) = &mut self.ended else { return false };
+        ended.came.push(c);
+        let mut begins = false;
+        for text in [&self.ends.again, &self.ends.close] {
+            let bare = text.strip_prefix(self.tags.mark.as_str()).unwrap_or(text);
+            if [text.as_str(), bare].contains(&ended.came.as_str()) {
+                (self.cut_at, self.is_mended) = (Some(ended.behind.clone()), true);
+                return true;
+            }
+            begins |= text.starts_with(&ended.came) || bare.starts_with(&ended.came);
+        }
+        if !begins {
+            self.ended = None;
+        }
+        false
+    }
+
     fn opened(&mut self, key: Range<usize>, end: usize, held: &str) -> At {
         if self.around.len() < DEPTH_MAX {
             self.around.push(self.elements.len());
-            self.elements.push(Element { key, value: end..end, is_closed: false });
+            let tag = "<".len();
+            let start = match held[..key.start].ends_with(&self.open) {
+                true => key.start - self.open.len(),
+                false => key.start - tag,
+            };
+            self.elements.push(Element { start, key, value: end..end, after: end, is_closed: false });
         } else {
             *self.too_deep.entry(held[key].to_string()).or_default() += 1;
         }
+        self.searched = end;
         At::Text
     }
 
@@ -131,87 +284,40 @@ impl NestedScan {
         let is_of = |i: &usize| held[self.elements[*i].key.clone()] == held[name.clone()];
         if let Some(depth) = self.around.iter().rposition(is_of) {
             let element = &mut self.elements[self.around[depth]];
-            (element.value.end, element.is_closed) = (end, true);
+            element.close(held, &self.tags.mark, end, held.len());
             self.around.truncate(depth);
             self.too_deep.clear();
+            self.ended = None;
+        } else if format!("{}/{}>", self.open, &held[name.clone()]) == self.ends.behind {
+            self.ended = Some(Ended { behind: end..held.len(), came: String::new() });
+        } else if let Some(i) = self.around.last().copied().filter(|i| self.elements[*i].key.is_empty()) {
+            let element = &mut self.elements[i];
+            element.key = name;
+            element.close(held, &self.tags.mark, end, held.len());
+            self.around.pop();
+        } else {
+            self.open_without_mark(&held[name], end, held);
         }
-        if self.around.is_empty() { At::Open(String::new()) } else { At::Text }
+        self.searched = held.len();
+        if self.around.is_empty() { At::open() } else { At::Text }
+    }
+
+    /// A closing tag at byte `end` closes one whose mark was forgotten, if no tag is between them.
+    fn open_without_mark(&mut self, name: &str, end: usize, held: &str) {
+        let Some(text) = held.get(self.searched..end) else { return };
+        let tag = format!("<{name}>");
+        let Some(start) = text.find(&tag).map(|at| self.searched + at) else { return };
+        let value = start + tag.len()..end;
+        let key = start + 1..start + 1 + name.len();
+        let mut element = Element { start, key, value, after: end, is_closed: false };
+        element.close(held, &self.tags.mark, end, held.len());
+        self.elements.push(element);
+        self.is_mended = true;
     }
 
     /// The arguments as a JSON object, for a tool with this parameter schema; `None` if a value that is no string holds tags instead.
     pub fn object(&self, held: &str, schema: &Value) -> Option<String> {
-        let arguments = self.children(0, held.len());
-        self.members(&arguments, held, (schema, Some(schema)))
+        let end = self.cut_at.as_ref().map_or(held.len(), |cut| cut.start);
+        Tree::new(self.elements.clone(), held, &self.tags, (schema, end)).object()
     }
-
-    /// The complete elements from `first` that begin before byte `end`, without those in them.
-    fn children(&self, first: usize, end: usize) -> Vec<usize> {
-        let mut out: Vec<usize> = Vec::new();
-        for (i, element) in self.elements.iter().enumerate().skip(first) {
-            if element.value.start > end {
-                break;
-            }
-            if element.is_closed && out.last().is_none_or(|l| self.elements[*l].value.end < element.key.start)
-            {
-                out.push(i);
-            }
-        }
-        out
-    }
-
-    /// Whether a value has text besides these elements.
-    fn has_text(&self, inner: &[usize], value: Range<usize>, held: &str) -> bool {
-        let mut from = value.start;
-        for element in inner.iter().map(|i| &self.elements[*i]) {
-            if has_text(&held[from..element.key.start - self.open.len()]) {
-                return true;
-            }
-            from = element.value.end + self.open.len() + "/>".len() + element.key.len();
-        }
-        has_text(&held[from..value.end])
-    }
-
-    fn members(&self, all: &[usize], held: &str, (root, schema): (&Value, Option<&Value>)) -> Option<String> {
-        let mut members: Vec<(&str, String)> = Vec::new();
-        for &i in all {
-            let key = &held[self.elements[i].key.clone()];
-            let of = schema.and_then(|s| coerce::property(root, s, key));
-            members.retain(|(k, _)| *k != key);
-            members.push((key, self.value(i, held, (root, of))?));
-        }
-        let members: Vec<String> =
-            members.iter().map(|(k, v)| format!("{}: {v}", coerce::string(k))).collect();
-        Some(format!("{{{}}}", members.join(", ")))
-    }
-
-    /// The value of an element as JSON, by its schema.
-    fn value(&self, i: usize, held: &str, (root, schema): (&Value, Option<&Value>)) -> Option<String> {
-        let value = self.elements[i].value.clone();
-        let text = &held[value.clone()];
-        let types = coerce::types(root, schema);
-        let inner = self.children(i + 1, value.end);
-        if inner.is_empty() || self.has_text(&inner, value.clone(), held) {
-            return match text.trim() {
-                "" if !types.has(Types::STRING) && types.has(Types::ARRAY) => Some("[]".into()),
-                "" if !types.has(Types::STRING) && types.has(Types::OBJECT) => Some("{}".into()),
-                _ => coerce::value_without_tags(root, schema, text, &|_| true),
-            };
-        }
-        let is_item = |i: &usize| held[self.elements[*i].key.clone()] == self.tags.item;
-        if types.has(Types::ARRAY) && inner.iter().all(is_item) {
-            let of = schema.and_then(|s| coerce::items(root, s));
-            let items: Option<Vec<String>> = inner.iter().map(|i| self.value(*i, held, (root, of))).collect();
-            return Some(format!("[{}]", items?.join(", ")));
-        }
-        if types.has(Types::OBJECT) {
-            self.members(&inner, held, (root, schema))
-        } else {
-            coerce::value_without_tags(root, schema, text, &|_| true)
-        }
-    }
-}
-
-/// Whether a text is more than white space and tags.
-fn has_text(text: &str) -> bool {
-    !coerce::without_tags(text, &|_| true).trim().is_empty()
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use crate::changes::{Change, Changes};
 use crate::format::{Format, ReasoningFormat, ToolSyntax};
+use crate::frames::Frames;
 use crate::integers::Integers;
 use crate::message::{Delta, Message, Tool};
 use crate::tags::{Found, Tag, Tags, Token};
@@ -102,6 +103,8 @@ pub struct Parser {
     plan: Option<Arc<native::Plan>>,
     /// The parser of messages in channels.
     harmony: Option<harmony::Reader>,
+    /// Restores the control tokens of answers in frames.
+    frames: Option<Frames>,
     /// The current message is a call's arguments.
     in_harmony_call: bool,
     /// It has arguments.
@@ -146,6 +149,8 @@ pub struct Parser {
     marks: Marks,
     /// Such a tag, and the white space after it: it is markup if a call follows.
     mark: String,
+    /// It began like a call: if it is text, so are the tags that close it.
+    mark_began_call: bool,
     /// Writes the current call's arguments.
     integers: Integers,
     changes: Changes,
@@ -182,11 +187,13 @@ impl Parser {
         let mut parser = Self {
             marks: Marks::of(&format),
             mark: String::new(),
+            mark_began_call: false,
             integers: Integers::default(),
             changes: Changes::default(),
             format,
             plan,
             harmony,
+            frames: None,
             in_harmony_call: false,
             has_arguments: false,
             tools,
@@ -217,6 +224,8 @@ impl Parser {
         if start.in_reasoning {
             parser.enter(Zone::Reasoning);
         }
+        let opening = parser.format.text.as_ref().map(|tags| tags.open.as_str());
+        parser.frames = opening.and_then(|open| Frames::new(open, start.in_reasoning, start.header));
         let header = parser.format.text.as_ref().and_then(|t| t.open.get(..start.header)).map(str::to_string);
         for c in header.unwrap_or_default().chars() {
             parser.prompted += 1;
@@ -258,11 +267,31 @@ impl Parser {
             self.harmony = Some(reader);
             return self.emit_ready(emit);
         }
+        match self.frames.take() {
+            None => self.chars(text),
+            Some(mut frames) => {
+                let mut restored = String::new();
+                text.chars().for_each(|c| frames.step(c, &mut restored));
+                self.restored(&frames, &restored);
+                self.frames = Some(frames);
+            }
+        }
+        self.emit_ready(emit);
+    }
+
+    fn chars(&mut self, text: &str) {
         for c in text.chars() {
             self.char(c);
             self.read_again();
         }
-        self.emit_ready(emit);
+    }
+
+    /// Processes what an answer in frames is so far.
+    fn restored(&mut self, frames: &Frames, restored: &str) {
+        if frames.is_mended() {
+            self.changes.add(Change::Mended);
+        }
+        self.chars(restored);
     }
 
     /// Ends the answer: emits the rest.
@@ -285,6 +314,11 @@ impl Parser {
             self.end_message();
             self.emit_ready(emit);
             return self.changes;
+        }
+        if let Some(mut frames) = self.frames.take() {
+            let mut rest = String::new();
+            frames.finish(&mut rest);
+            self.restored(&frames, &rest);
         }
         loop {
             if !self.part.is_empty() {

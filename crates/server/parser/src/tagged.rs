@@ -56,6 +56,8 @@ pub struct TaggedScan {
     is_mended: bool,
     /// The text that begins another call is in the value.
     holds_call: bool,
+    /// A closing tag of no argument has come.
+    is_closed: bool,
 }
 
 impl TaggedScan {
@@ -75,6 +77,7 @@ impl TaggedScan {
             key_in_name: false,
             is_mended: false,
             holds_call: false,
+            is_closed: false,
         }
     }
 
@@ -133,7 +136,7 @@ impl TaggedScan {
 
     /// Whether a value is complete and nothing else has begun.
     pub fn may_end(&self) -> bool {
-        matches!(self.at, At::Open(_)) && !self.parameters.is_empty()
+        matches!(self.at, At::Open(_)) && (self.is_closed || !self.parameters.is_empty())
     }
 
     /// Processes the character at the end of the held text.
@@ -143,15 +146,16 @@ impl TaggedScan {
             At::Open(_) | At::Middle { .. } if c.is_whitespace() => {}
             At::Open(came) => {
                 came.push(c);
-                let is_close =
-                    self.tags.close.trim().starts_with(came.as_str()) && !self.parameters.is_empty();
+                let is_close = self.tags.close.trim().starts_with(came.as_str());
                 if !self.open.starts_with(came.as_str()) && !is_close {
                     return self.without_open(c, end);
                 }
                 if *came == self.open {
                     self.at = At::Key { from: end, is_bare: false };
                 } else if came == self.tags.close.trim() {
-                    came.clear(); // twice
+                    came.clear(); // twice, or of no argument
+                    self.is_closed = true;
+                    self.is_mended = true;
                 }
             }
             At::Middle { key, from, came } => {

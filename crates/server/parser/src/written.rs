@@ -1,4 +1,7 @@
 //! Arguments in Python's or Gemma's syntax: finds their end, and converts them to JSON.
+//!
+//! Gemma's marks around a text may come twice, or also stand for quotation marks within it; the first may be missing. Keys may also end
+//! with `=`. Where a text could end in several places, nothing is read.
 
 use std::collections::HashMap;
 
@@ -6,6 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::json::Progress;
+use crate::syntax::tags;
 
 /// Gemma's quotation mark.
 const QUOTE: &str = "<|\"|>";
@@ -26,11 +30,53 @@ pub struct Scan {
     depth: usize,
     /// The last characters, for Gemma's quotation marks.
     last: String,
+    /// The last character outside of texts, but white space.
+    before: char,
+    /// The current text may be a key.
+    may_be_key: bool,
+    /// The call is between round brackets, as in Python, though its syntax has others.
+    is_round: bool,
 }
 
 impl Scan {
-    pub fn new(gemma: bool) -> Self {
-        Self { gemma, quote: None, escaped: false, ended: None, depth: 0, last: String::new() }
+    /// `is_round` if Gemma's arguments are between round brackets.
+    pub fn new(gemma: bool, is_round: bool) -> Self {
+        Self {
+            gemma,
+            quote: None,
+            escaped: false,
+            ended: None,
+            depth: 0,
+            last: String::new(),
+            before: ',',
+            may_be_key: false,
+            is_round,
+        }
+    }
+
+    /// One of Gemma's marks. Behind a bare value it ends a text whose first mark is missing.
+    fn mark(&mut self) {
+        self.last.clear();
+        if self.quote.is_some() || !self.is_before_value() {
+            (self.quote, self.ended) = (None, Some('<'));
+        } else {
+            self.quote = Some('<');
+            self.may_be_key = matches!(self.before, ',' | '{' | '(');
+        }
+    }
+
+    /// Whether a key or a value may begin here.
+    fn is_before_value(&self) -> bool {
+        matches!(self.before, ',' | ':' | '=' | '[' | '{' | '(')
+    }
+
+    /// Whether a character ends the text before it, which this quotation mark may have ended.
+    fn is_end(&self, quote: char, c: char) -> bool {
+        match (quote, c) {
+            ('<', ':' | '=') => self.may_be_key,
+            ('<', ')') => self.is_round,
+            _ => ENDS.contains(&c),
+        }
     }
 
     pub fn step(&mut self, c: char) -> Progress {
@@ -43,8 +89,7 @@ impl Scan {
                 }
             }
             if self.last == QUOTE && self.quote.is_none_or(|quote| quote == '<') {
-                self.last.clear();
-                self.quote = if self.quote.is_some() { None } else { Some('<') };
+                self.mark();
                 return Progress::More;
             }
             if self.quote == Some('<') || self.quote.is_none() && self.last.len() > 1 {
@@ -62,19 +107,22 @@ impl Scan {
         }
         if let Some(quote) = self.ended.filter(|_| !c.is_whitespace()) {
             self.ended = None;
-            if !ENDS.contains(&c) {
+            if !self.is_end(quote, c) {
                 self.quote = Some(quote); // an apostrophe within a text
-                self.escaped = c == '\\';
+                self.escaped = c == '\\' && quote != '<';
                 return Progress::More;
             }
         }
         match c {
-            '\'' | '"' => self.quote = Some(c),
-            '`' if self.gemma => self.quote = Some(c),
+            '\'' | '"' if !self.gemma || self.is_before_value() => self.quote = Some(c),
+            '`' if self.gemma && self.is_before_value() => self.quote = Some(c),
             '(' | '[' | '{' => self.depth += 1,
             ')' | ']' | '}' if self.depth == 0 => return Progress::Before,
             ')' | ']' | '}' => self.depth -= 1,
             _ => {}
+        }
+        if !c.is_whitespace() && self.last.is_empty() {
+            self.before = c;
         }
         if self.depth > DEPTH_MAX { Progress::Bad } else { Progress::More }
     }
@@ -154,31 +202,34 @@ impl Reader<'_> {
             }
             let is_call = end.is_none() && !self.gemma;
             self.space();
+            let signs: &[char] = match is_call {
+                true => &['='],
+                false if self.gemma => &[':', '='],
+                false => &[':'],
+            };
             let key = if self.is_quoted() {
-                self.text()?
+                self.text(Place::Key)?
             } else {
-                let sign = if is_call { '=' } else { ':' };
-                let at = self.rest.find(sign)?;
+                let at = self.rest.find(signs)?;
                 let key = self.rest[..at].trim().to_string();
                 self.rest = &self.rest[at..];
                 key
             };
-            if !self.accept(if is_call { "=" } else { ":" }) {
-                return None;
-            }
-            let value = self.value(depth + 1)?;
+            self.space();
+            self.rest = self.rest.strip_prefix(signs)?;
+            let value = self.value(depth + 1, Place::Member)?;
             out.put(key, value);
         }
     }
 
     /// A value as JSON. Numbers stay as written.
-    fn value(&mut self, depth: usize) -> Option<String> {
+    fn value(&mut self, depth: usize, place: Place) -> Option<String> {
         if depth > DEPTH_MAX {
             return None;
         }
         self.space();
         if self.is_quoted() {
-            return self.text().map(|text| Value::from(text).to_string());
+            return self.text(place).map(|text| Value::from(text).to_string());
         }
         if self.accept("{") {
             return self.members(Some("}"), depth);
@@ -195,7 +246,7 @@ impl Reader<'_> {
                 if self.accept("]") {
                     return Some(format!("[{}]", items.join(",")));
                 }
-                items.push(self.value(depth + 1)?);
+                items.push(self.value(depth + 1, Place::Item)?);
             }
         }
         let at = self.rest.find([',', ']', '}']).unwrap_or(self.rest.len());
@@ -207,10 +258,33 @@ impl Reader<'_> {
             number if number.starts_with(|c: char| c == '-' || c.is_ascii_digit()) => {
                 serde_json::from_str::<&RawValue>(number).ok()?.get()
             }
+            _ if self.gemma => return self.unopened_text(place).map(|text| Value::from(text).to_string()),
             _ => return None,
         };
         self.rest = &self.rest[at..];
         Some(value.into())
+    }
+
+    /// A text whose first mark is missing.
+    fn unopened_text(&mut self, place: Place) -> Option<String> {
+        let (text, rest) = self.rest.split_once(QUOTE)?;
+        let is_text = !text.trim_end().ends_with([':', '=', ',', '[', '{', '(']) && ends(rest, place);
+        self.rest = rest;
+        Some(text.to_string()).filter(|text| is_text && !has_token(text))
+    }
+
+    /// A text between Gemma's marks.
+    fn marked_text(&mut self, place: Place) -> Option<String> {
+        let text = self.rest.strip_prefix(QUOTE)?;
+        let mut from = 0;
+        loop {
+            let at = from + text[from..].find(QUOTE)?;
+            from = at + QUOTE.len();
+            if ends(&text[from..], place) {
+                self.rest = &text[from..];
+                return inner_text(&text[..at]);
+            }
+        }
     }
 
     /// Whether a text comes: Gemma has quotation marks of its own, and sometimes writes those of other languages.
@@ -220,11 +294,9 @@ impl Reader<'_> {
             || self.gemma && self.rest.starts_with('`')
     }
 
-    fn text(&mut self) -> Option<String> {
-        if let Some(rest) = self.rest.strip_prefix(QUOTE) {
-            let (text, rest) = rest.split_once(QUOTE)?;
-            self.rest = rest;
-            return Some(text.into());
+    fn text(&mut self, place: Place) -> Option<String> {
+        if self.rest.starts_with(QUOTE) {
+            return self.marked_text(place);
         }
         let quote = self.rest.chars().next()?;
         let mut out = String::new();
@@ -261,6 +333,61 @@ impl Reader<'_> {
     }
 }
 
+/// Where a text is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Key,
+    /// The value of a key.
+    Member,
+    /// In a list.
+    Item,
+}
+
+/// Whether one of Gemma's marks, followed by `rest`, ends its text.
+fn ends(rest: &str, place: Place) -> bool {
+    let rest = rest.trim_start();
+    let next = rest.chars().next();
+    match (place, next) {
+        (Place::Key, _) => matches!(next, Some(':' | '=')),
+        (Place::Member, Some(',')) => {
+            let next = rest[1..].trim_start();
+            let sign = next.find([':', '=', ',', '[', ']', '{', '}']).map(|at| &next[at..]);
+            next.is_empty() || next.starts_with([']', '}']) || sign.is_some_and(|s| s.starts_with([':', '=']))
+        }
+        (Place::Member | Place::Item, _) => matches!(next, None | Some(',' | ']' | '}')),
+    }
+}
+
+/// What is between the first and the last of Gemma's marks. Others are repeated ones, or the text's own quotation marks; `None` if one may
+/// begin another value.
+fn inner_text(text: &str) -> Option<String> {
+    let mut inner = text;
+    if let Some((before, rest)) = inner.split_once(QUOTE)
+        && before.trim().is_empty()
+    {
+        inner = rest;
+    }
+    if let Some((rest, behind)) = inner.rsplit_once(QUOTE)
+        && behind.trim().is_empty()
+        && !rest.contains(QUOTE)
+    {
+        inner = rest;
+    }
+    let begins_value = |before: &str| before.trim_end().ends_with([',', ':', '=', '[', '{']);
+    let last = inner.rfind(QUOTE).unwrap_or(0);
+    if inner[..last].split(QUOTE).any(begins_value)
+        || inner.contains(QUOTE) && has_token(&inner.replace(QUOTE, ""))
+    {
+        return None;
+    }
+    Some(inner.replace(QUOTE, "\""))
+}
+
+/// Whether a text has one of Gemma's tags.
+fn has_token(text: &str) -> bool {
+    tags(text).any(|tag| tag.contains('|'))
+}
+
 /// Whether a quotation mark followed by `rest` ends its string.
 fn ends_text(rest: &str) -> bool {
     rest.trim_start().chars().next().is_none_or(|c| ENDS.contains(&c))
@@ -269,7 +396,7 @@ fn ends_text(rest: &str) -> bool {
 /// A value in Python's syntax as JSON; `None` if invalid.
 pub fn python_value(text: &str) -> Option<String> {
     let mut reader = Reader { rest: text, gemma: false };
-    let value = reader.value(0)?;
+    let value = reader.value(0, Place::Item)?;
     reader.rest.trim().is_empty().then_some(value)
 }
 

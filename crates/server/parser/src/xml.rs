@@ -30,6 +30,13 @@ enum At {
     Parameters,
     /// There, after a `<tool_call>` out of place.
     Opened,
+    /// There, in a text that begins like `<function ` or `<parameter `: without the `=` before the name. It begins at `from`, and may be
+    /// text of the value that ended at `value_end`.
+    Spaced {
+        from: usize,
+        value_end: Option<usize>,
+        is_function: bool,
+    },
     /// In a parameter's name. With `value_end` it may still be text of the value before.
     Key {
         from: usize,
@@ -142,6 +149,20 @@ impl Scan {
                 self.name = end..end;
                 At::Name
             }
+            (At::Open, Token::Char('<')) => At::Spaced { from, value_end: None, is_function: true },
+            (At::Parameters, Token::Char('<')) if !self.bare => {
+                At::Spaced { from, value_end: None, is_function: false }
+            }
+            (At::AfterValue { value_end }, Token::Char('<')) => {
+                At::Spaced { from, value_end: Some(value_end), is_function: false }
+            }
+            (At::Spaced { from: begun, value_end, is_function }, token) => {
+                match self.spaced((begun, value_end, is_function), token, end) {
+                    Some(at) => at,
+                    None if is_function => return failed,
+                    None => return self.not_spaced((begun, value_end), token, from..end),
+                }
+            }
             (At::Name, Token::Char(c)) if is_name(c) => At::Name,
             (At::Name, Token::Char('>')) => {
                 self.name.end = from;
@@ -185,6 +206,46 @@ impl Scan {
             },
         };
         Step::More
+    }
+
+    /// The state after another character of a tag without its `=`; `None` if it is none.
+    fn spaced(
+        &mut self,
+        (from, value_end, is_function): (usize, Option<usize>, bool),
+        token: Token,
+        end: usize,
+    ) -> Option<At> {
+        let word = if is_function { "<function " } else { "<parameter " };
+        let Token::Char(c) = token else { return None };
+        let matched = end - c.len_utf8() - from;
+        if !word[matched..].starts_with(c) {
+            return None;
+        }
+        if matched + c.len_utf8() < word.len() {
+            return Some(At::Spaced { from, value_end, is_function });
+        }
+        self.is_mended = true;
+        if is_function {
+            self.name = end..end;
+            return Some(At::Name);
+        }
+        Some(At::Key { from: end, value_end })
+    }
+
+    /// What looked like such a tag is text of a value: of the one before, or of one without a tag before it.
+    fn not_spaced(
+        &mut self,
+        (begun, value_end): (usize, Option<usize>),
+        token: Token,
+        at: Range<usize>,
+    ) -> Step {
+        if value_end.is_none() {
+            (self.key, self.value_from) = (0..0, begun);
+            (self.depth, self.calls) = (0, 0);
+            self.is_mended = true;
+        }
+        self.at = At::Value;
+        self.step(token, at)
     }
 
     /// The state after a token in or after a value, or the result.
@@ -340,7 +401,7 @@ impl Scan {
 
     /// The function's name, once it is complete.
     pub fn name<'a>(&self, held: &'a str) -> &'a str {
-        &held[self.name.clone()]
+        attribute(&held[self.name.clone()])
     }
 
     /// The arguments of a complete call as a JSON object; `None` if a value that is no string holds tags instead. Of parameters with one
@@ -369,10 +430,11 @@ impl Scan {
 
     /// Keys and values, without the syntax's newlines. A value is cut where a parameter begins if the end before it was forgotten.
     fn values<'a>(&self, held: &'a str, schema: &'a Value) -> Vec<(&'a str, &'a str)> {
-        let mut given: HashSet<&str> = self.parameters.iter().map(|(key, _)| &held[key.clone()]).collect();
+        let name = |key: &Range<usize>| attribute(&held[key.clone()]);
+        let mut given: HashSet<&str> = self.parameters.iter().map(|(key, _)| name(key)).collect();
         let mut values = Vec::new();
         for (key, range) in &self.parameters {
-            let (mut key, value) = (&held[key.clone()], &held[range.clone()]);
+            let (mut key, value) = (name(key), &held[range.clone()]);
             let closed = held[range.end..].starts_with(Tag::ParameterClose.text());
             // Parameters after a `<function=` belong to that function.
             let own = &value[..value.find(Tag::FunctionOpen.text()).unwrap_or(value.len())];
@@ -446,6 +508,11 @@ fn bare_value<'a>(key: &str, value: &'a str, closed: bool) -> &'a str {
         Some((value, last)) if !closed && (last.starts_with("</parameter") || is_end_of(key, last)) => value,
         _ => value,
     }
+}
+
+/// A name that was written like an attribute: `name="..."`.
+fn attribute(name: &str) -> &str {
+    name.strip_prefix("name=\"").and_then(|name| name.strip_suffix('"')).unwrap_or(name)
 }
 
 /// Whether a character may be part of a name in a tag.

@@ -87,12 +87,19 @@ impl Scan {
         let rest = &text[tag.end..];
         let came = format!("{begun}{c}");
         if !rest.is_empty() {
-            let is_last = rest == came;
-            if !rest.starts_with(&came) {
+            // The mark before a tag that is missing may be that of the next one.
+            let mark = self.plan.mark.as_deref().filter(|mark| text[..tag.start].ends_with(mark));
+            let behind_mark = mark.and_then(|mark| rest.strip_prefix(mark));
+            // Two tags beside each other are lost together: they are control tokens.
+            let second = tags(rest).next().filter(|tag| rest.starts_with(tag));
+            let behind_second = second.map(|tag| &rest[tag.len()..]).filter(|rest| !rest.is_empty());
+            let rests = [Some(rest), behind_mark, behind_second];
+            let Some(rest) = rests.into_iter().flatten().find(|rest| rest.starts_with(&came)) else {
                 return Progress::Bad;
-            }
+            };
+            let (is_last, matched) = (rest == came, text.len() - rest.len() + came.len());
             self.is_mended = true;
-            self.at = At::Text(tag.end + came.len());
+            self.at = At::Text(matched);
             return if is_last { Progress::Done } else { Progress::More };
         }
         let is_alone = begun.is_empty();
@@ -145,18 +152,24 @@ impl Scan {
         Some(matched)
     }
 
-    /// Whether the tag with the name came twice: `came` and `c` begin it again. Then the name is read again.
-    pub(super) fn begin_name_again(&mut self, came: &str, c: char) -> bool {
+    /// Whether the tag with the name came twice: `came` and `c` begin it again, or are all of it. Then the name is read again, from byte `end`.
+    pub(super) fn begin_name_again(&mut self, came: &str, c: char, end: usize) -> bool {
         let parts = self.parts();
         let Some(name) = parts.iter().position(|p| matches!(p, Part::Name)) else { return false };
         let Some(Part::Text(text)) = name.checked_sub(1).and_then(|at| parts.get(at)) else { return false };
         let from = places(text).last().map_or(0, |tag| tag.end);
         let again = &text[from..];
         let came = format!("{came}{c}");
-        if !again.starts_with('<') || !again.starts_with(&came) || again.len() == came.len() {
+        if !again.starts_with('<') || !again.starts_with(&came) {
             return false;
         }
+        let is_whole = again.len() == came.len();
         self.is_mended = true;
+        if is_whole {
+            self.part = name;
+            self.enter(end);
+            return true;
+        }
         self.part = name - 1;
         self.at = At::Text(from + came.len());
         true

@@ -15,6 +15,8 @@ pub struct Plan {
     pub(super) later: Option<String>,
     /// The end of the section, without white space.
     pub(super) close: String,
+    /// The mark before each tag, if arguments are in nested tags.
+    pub(super) mark: Option<String>,
     /// How calls begin whose first tags were forgotten: those tags; the text behind them, without white space; and the first character
     /// behind the name, which follows, or `None` if an object follows that has it.
     pub heads: Vec<(String, String, Option<char>)>,
@@ -96,6 +98,10 @@ impl Plan {
             first: parts(&syntax.open, syntax),
             next: syntax.separator.as_deref().map_or_else(Vec::new, |s| parts(s, syntax)),
             close: close.collect(),
+            mark: syntax.call.iter().find_map(|p| match p {
+                Piece::Arguments(Arguments::Nested(nested)) => Some(nested.mark.clone()),
+                _ => None,
+            }),
             heads: heads(syntax),
             tags: syntax.tags().into_iter().map(str::to_string).collect(),
         }

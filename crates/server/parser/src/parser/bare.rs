@@ -1,7 +1,8 @@
 //! Calls of derived syntaxes whose first tag was forgotten.
 //!
 //! What follows that tag, and a tool's name, may begin a call: at the beginning of a line, or behind a call. It is one as soon as a tag of
-//! the syntax has come: then it is parsed again with the tag before it. If none comes it is text.
+//! the syntax has come: then it is parsed again with the tag before it. If none comes it is text, unless it is all of the answer and looks
+//! complete.
 
 use super::{Call, Parser, Zone};
 use crate::changes::Change;
@@ -63,6 +64,11 @@ pub enum Found {
 }
 
 impl Scan {
+    /// The text that is missing before all of an answer that may be a call without any tag.
+    pub fn whole(&self, held: &str) -> Option<String> {
+        self.missing.clone().filter(|_| held.trim_end().ends_with(['}', ']', ')']))
+    }
+
     /// Processes the character at the end of the held text.
     pub fn step(&mut self, heads: &Heads, c: char, held: &str) -> Found {
         if self.missing.is_none() && !c.is_whitespace() {

@@ -1,6 +1,6 @@
 //! The part of the parser that scans calls, from the first tag to emitting them.
 
-use super::{Call, Parser, Ready, Streamed, Tool, Zone, tag_text};
+use super::{Call, Parser, Ready, Streamed, Tool, Zone, bare, tag_text};
 use crate::changes::Change;
 use crate::format::{ReasoningFormat, ToolSyntax};
 use crate::integers::Integers;
@@ -111,7 +111,7 @@ impl Parser {
             Step::Text { end } => match self.streamed {
                 Streamed::Nothing => {
                     let is_close = matches!(token, Token::Tag(Tag::CallClose | Tag::FunctionClose));
-                    if is_close && self.drop_tags() || self.is_left_over(token) {
+                    if is_close && self.drop_tags() || self.is_left_over(token) || self.holds_tags(token) {
                         return;
                     }
                     self.give_up(end);
@@ -160,7 +160,7 @@ impl Parser {
             self.mark.clear();
             self.changes.add(Change::TagBesideCall);
         }
-        (self.made_up, self.is_unread) = (0, false);
+        (self.made_up, self.is_unread, self.mark_began_call) = (0, false, false);
         self.integers = Integers::of(self.tools.iter().position(|t| t.name == name));
         self.ready.push(Ready::Call { index: self.calls, name });
     }
@@ -226,16 +226,23 @@ impl Parser {
 
     /// The answer ended within a call.
     pub(super) fn end_call(&mut self) {
+        // All of the answer is in it.
+        let is_alone = self.calls == 0 && !self.content && self.mark.is_empty();
         let (end, nested) = match &mut self.call {
             Some(Call::Xml(scan)) => (scan.finish(), scan.may_end_otherwise()),
-            Some(Call::Hermes(scan)) => (scan.finish(), false),
+            Some(Call::Hermes(scan)) => (scan.finish(&self.held, is_alone), false),
             // The unclosed end of a section is dropped.
             Some(Call::Native(scan)) if scan.is_between() => return self.skip_section(self.held.len()),
             Some(Call::Native(_)) if self.streamed != Streamed::Nothing => {
                 return self.end_of_call(self.held.len());
             }
             Some(Call::Native(scan)) => (scan.finish(&self.held), false),
-            Some(Call::Untagged(_)) => return self.give_up(self.held.len()),
+            Some(Call::Untagged(scan)) => {
+                return match scan.whole(&self.held).filter(|_| is_alone) {
+                    Some(missing) => self.untagged(bare::Found::Call(missing)),
+                    None => self.give_up(self.held.len()),
+                };
+            }
             None => return,
         };
         match end {

@@ -21,7 +21,12 @@ pub struct Marks {
     closing: Vec<String>,
     /// Those of reasoning, and within calls.
     others: Vec<String>,
+    /// What is before a key in the tag that opens an argument, and what may be behind it.
+    keyed: Option<(String, Vec<String>)>,
 }
+
+/// Maximum length of a tag with a key.
+const KEYED_BYTES_MAX: usize = 128;
 
 /// Whether a text is such a tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +66,45 @@ impl Marks {
             others.extend(syntax.tags().into_iter().filter(|t| *t != syntax.trigger()).map(str::to_string));
         }
         others.retain(|tag| !closing.contains(tag));
-        Self { closing, others }
+        Self { closing, others, keyed: keyed(&format.tools) }
+    }
+
+    /// Whether a text is the tag that opens an argument.
+    fn keyed(&self, text: &str) -> Mark {
+        let Some((open, closes)) = self.keyed.as_ref().filter(|_| text.len() < KEYED_BYTES_MAX) else {
+            return Mark::None;
+        };
+        let Some(key) = text.strip_prefix(open.as_str()) else {
+            return if open.starts_with(text) { Mark::Part } else { Mark::None };
+        };
+        let end = key.find(|c: char| !(c.is_alphanumeric() || "_-.".contains(c))).unwrap_or(key.len());
+        closes.iter().fold(Mark::None, |mark, close| {
+            mark.or(|| match close.strip_prefix(&key[end..]) {
+                Some("") if end > 0 => Mark::Whole,
+                Some(_) => Mark::Part,
+                None => Mark::None,
+            })
+        })
+    }
+}
+
+/// What is before a key in the tag that opens an argument, and what may be behind it, if that is one tag.
+fn keyed(tools: &ToolSyntax) -> Option<(String, Vec<String>)> {
+    match tools {
+        ToolSyntax::Qwen3Coder => Some((Tag::ParameterOpen.text().into(), vec![">".into()])),
+        ToolSyntax::Native(syntax) => syntax.call.iter().find_map(|piece| match piece {
+            Piece::Arguments(Arguments::Tagged(t)) => {
+                let open = t.open.trim();
+                let mut closes: Vec<String> =
+                    t.others.iter().map(|(_, text)| text).chain([&t.text]).map(|t| t.trim().into()).collect();
+                closes.dedup();
+                let is_one = |close: &String| close.ends_with('>') && close.matches('>').count() == 1;
+                let are_tags = open.starts_with('<') && !open.contains('>') && closes.iter().all(is_one);
+                are_tags.then(|| (open.into(), closes))
+            }
+            _ => None,
+        }),
+        ToolSyntax::None | ToolSyntax::Hermes | ToolSyntax::Harmony => None,
     }
 }
 
@@ -137,6 +180,7 @@ impl Parser {
         let may_close = (behind || may_wrap) && !self.is_unread;
         let closing = if may_close { one_of(&self.marks.closing) } else { Mark::None };
         let mark = closing.or(|| if may_wrap { one_of(&self.marks.others) } else { Mark::None });
+        let mark = mark.or(|| if may_wrap { self.marks.keyed(part) } else { Mark::None });
         mark.or(|| match wrapper(part) {
             (mark, false) if may_wrap => mark,
             (mark, true) if behind && !self.is_unread => mark,
@@ -169,6 +213,7 @@ impl Parser {
     /// No call follows the mark.
     pub(super) fn mark_is_text(&mut self) {
         let mark = std::mem::take(&mut self.mark);
+        self.is_unread |= std::mem::take(&mut self.mark_began_call);
         mark.chars().for_each(|c| self.text(c));
     }
 
@@ -192,6 +237,36 @@ impl Parser {
         };
         self.call = None;
         self.again.push((self.held.split_off(length), 0));
+        self.mark.push_str(&std::mem::take(&mut self.held));
+        true
+    }
+
+    /// Holds the tags with which a call began as marks, if another tag follows that does not fit: a call may follow them. False if more than
+    /// tags have come.
+    pub(super) fn holds_tags(&mut self, last: Token) -> bool {
+        let whole = match last {
+            Token::Tag(tag) => self.held.len() - tag.text().len(),
+            Token::Char(_) => self.held.rfind(['<', '[', ']']).unwrap_or(0),
+        };
+        let begun = &self.held[..whole];
+        // Not those with a name: such a call is text.
+        let trigger = self.plan.as_ref().map_or(Tag::CallOpen.text(), |plan| plan.trigger());
+        let known = |tag: &&str| {
+            let mut all = self.marks.closing.iter().chain(&self.marks.others);
+            *tag == trigger || all.any(|mark| mark == tag)
+        };
+        let length: usize = tags(begun).filter(known).map(str::len).sum();
+        let bare: usize = begun.chars().filter(|c| !c.is_whitespace()).map(char::len_utf8).sum();
+        let may_wrap = self.zone == Zone::Content
+            && self.format.text.is_none()
+            && self.takes_calls()
+            && (!self.started || self.gap.ends_with('\n'));
+        if !may_wrap || length == 0 || length != bare || self.made_up > 0 || self.quoted {
+            return false;
+        }
+        self.call = None;
+        self.mark_began_call = true;
+        self.again.push((self.held.split_off(whole), 0));
         self.mark.push_str(&std::mem::take(&mut self.held));
         true
     }

@@ -3,6 +3,7 @@
 mod answers;
 mod channels;
 mod headers;
+mod late_reports;
 mod nested;
 mod reports;
 mod support;

@@ -120,7 +120,7 @@ fn what_is_no_tag_is_text() {
         ("@<free>@<a>1@</a>@<b>x@</b>@</free>", Some(json!({"free": {"a": 1, "b": "x"}}))),
         ("@<free>@<item>1@</item>@</free>", Some(json!({"free": [1]}))),
         ("@<free>[1, 2]@</free>", Some(json!({"free": [1, 2]}))),
-        ("@<city>Rome", None),
+        ("@<city>Rome", Some(json!({"city": "Rome"}))),
         ("@<ci\nty>Rome@</city>", None),
         ("@<city>Rome@</city>and", None),
     ] {

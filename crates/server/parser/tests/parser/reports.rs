@@ -6,7 +6,7 @@ use octet_parser::{
 };
 
 /// The message that an answer is, however it is cut.
-fn read(new: &dyn Fn() -> Parser, text: &str) -> Message {
+pub(crate) fn read(new: &dyn Fn() -> Parser, text: &str) -> Message {
     let whole = feed(new(), [text]);
     for pieces in cuts(text) {
         assert_eq!(feed(new(), pieces.iter().copied()), whole, "{pieces:?}");
@@ -14,7 +14,7 @@ fn read(new: &dyn Fn() -> Parser, text: &str) -> Message {
     whole
 }
 
-fn calls(message: &Message) -> Vec<(&str, &str)> {
+pub(crate) fn calls(message: &Message) -> Vec<(&str, &str)> {
     message.tool_calls.iter().map(|c| (c.name.as_str(), c.arguments.as_str())).collect()
 }
 
@@ -91,12 +91,17 @@ fn arguments_of_code_are_as_written() {
     );
 }
 
-fn text(text: &str) -> Piece {
+pub(crate) fn text(text: &str) -> Piece {
     Piece::Text(text.into())
 }
 
 /// A parser of a syntax derived from a template.
-fn native(open: &str, call: Vec<Piece>, separator: &str, close: &str) -> impl Fn() -> Parser + use<> {
+pub(crate) fn native(
+    open: &str,
+    call: Vec<Piece>,
+    separator: &str,
+    close: &str,
+) -> impl Fn() -> Parser + use<> {
     let syntax = CallSyntax {
         open: vec![text(open)],
         call,
@@ -108,22 +113,22 @@ fn native(open: &str, call: Vec<Piece>, separator: &str, close: &str) -> impl Fn
     move || Parser::new(format.clone(), Start::default(), tools(), Options::default())
 }
 
-fn tagged(open: &str, middle: &str, close: &str) -> Piece {
+pub(crate) fn tagged(open: &str, middle: &str, close: &str) -> Piece {
     let (open, middle, close) = (open.to_string(), middle.to_string(), close.to_string());
     Piece::Arguments(Arguments::Tagged(Tagged { open, text: middle, others: Vec::new(), close }))
 }
 
-fn glm() -> impl Fn() -> Parser + use<> {
+pub(crate) fn glm() -> impl Fn() -> Parser + use<> {
     let arguments = tagged("<arg_key>", "</arg_key><arg_value>", "</arg_value>");
     native("<tool_call>", vec![Piece::Name, arguments, text("</tool_call>")], "<tool_call>", "")
 }
 
-fn gemma() -> impl Fn() -> Parser + use<> {
+pub(crate) fn gemma() -> impl Fn() -> Parser + use<> {
     let call = vec![Piece::Name, text("{"), Piece::Arguments(Arguments::Gemma), text("}<tool_call|>")];
     native("<|tool_call>call:", call, "<|tool_call>call:", "")
 }
 
-fn kimi() -> impl Fn() -> Parser + use<> {
+pub(crate) fn kimi() -> impl Fn() -> Parser + use<> {
     let call = vec![
         Piece::Name,
         text(":"),
@@ -147,10 +152,10 @@ fn deepseek() -> impl Fn() -> Parser + use<> {
     )
 }
 
-const ROME: (&str, &str) = ("get_weather", "{\"city\": \"Rome\"}");
+pub(crate) const ROME: (&str, &str) = ("get_weather", "{\"city\": \"Rome\"}");
 
 /// What an answer is: its calls and its text.
-fn is(new: &dyn Fn() -> Parser, answer: &str, want: &[(&str, &str)], content: &str) {
+pub(crate) fn is(new: &dyn Fn() -> Parser, answer: &str, want: &[(&str, &str)], content: &str) {
     let message = read(new, answer);
     assert_eq!((calls(&message).as_slice(), message.content.as_str()), (want, content), "{answer}");
 }
