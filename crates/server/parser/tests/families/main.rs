@@ -4,8 +4,9 @@
 mod mutations;
 mod renderer;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
+use std::sync::{Arc, LazyLock};
 
 use octet_parser::{
     Changes, Derived, Format, History, Ids, Message, Options, Parser, Start, TextBesideCalls, Tool,
@@ -54,6 +55,9 @@ fn functions(tools: &[Value]) -> String {
     Value::from_iter(tools.iter().map(|t| t["function"].clone())).to_string()
 }
 
+/// The tools of all requests.
+static TOOLS: LazyLock<Arc<[Tool]>> = LazyLock::new(|| tools().into());
+
 fn tools() -> Vec<Tool> {
     let tool = |name: &str, properties: Value| Tool {
         name: name.into(),
@@ -90,7 +94,7 @@ fn parse(format: &Format, start: Start, pieces: &[&str]) -> Message {
 /// The message, and what was changed of it.
 fn parse_changed(format: &Format, start: Start, pieces: &[&str]) -> (Message, Changes) {
     let mut message = Message::default();
-    let mut parser = Parser::new(format.clone(), start, tools(), Options::default());
+    let mut parser = Parser::new(format.clone(), start, TOOLS.clone(), Options::default());
     pieces.iter().for_each(|piece| parser.push(piece, &mut |delta| message.add(delta)));
     let changes = parser.finish_scoped(false, &mut |delta, _| message.add(delta));
     (message, changes)
@@ -233,7 +237,7 @@ fn reasons(
             let mut parser = Parser::new(
                 format.clone(),
                 Start { in_reasoning, ..Start::default() },
-                tools(),
+                TOOLS.clone(),
                 Options::default(),
             );
             [&text[start..cut], &text[cut..]].iter().for_each(|t| parser.push(t, &mut |d| message.add(d)));
@@ -248,12 +252,23 @@ fn reasons(
     Some(Ok(()))
 }
 
+/// The headers and ends of messages, in families that have some; the prompt may have begun the first header.
+fn headers(format: &Format, start: Start) -> Vec<String> {
+    let Some(text) = &format.text else { return Vec::new() };
+    let begun = text.open[start.header..].to_string();
+    let thought = format.reasoning.iter().flat_map(|r| [r.open.clone(), r.close.clone()]);
+    let all = [text.open.clone(), begun, text.close.clone(), text.end.clone()].into_iter().chain(thought);
+    all.map(|header| header.trim().to_string()).filter(|header| !header.is_empty()).collect()
+}
+
 #[test]
 fn calls_of_real_templates_parse_to_themselves() {
     let Some((renderer, templates)) = renderer::templates() else { return };
     let (mut native, mut generic, mut reasoning, mut bad) = (0, 0, 0, Vec::new());
     let mut table: BTreeMap<String, String> = BTreeMap::new();
     let mut changed = mutations::Mutations::default();
+    // Many families write calls alike.
+    let mut seen = HashSet::new();
     for path in templates {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         let source = std::fs::read_to_string(&path).unwrap();
@@ -307,13 +322,16 @@ fn calls_of_real_templates_parse_to_themselves() {
                 // Muse Glimmer's template leaves out what is said before calls.
                 Some((_, text)) if !text.contains(said) && n > 0 => {}
                 Some((start, text)) => {
+                    if !seen.insert(format!("{format:?} {start:?} {text}")) {
+                        continue;
+                    }
                     if let Err(why) = round_trip(&format, (start, &text), (said, n)) {
                         bad.push(format!("{name}, {n}: {why}"));
                     }
                     let want: Vec<(String, Value)> =
                         calls()[..n].iter().map(|(f, a)| (f.to_string(), a.clone())).collect();
                     let read = |pieces: &[&str]| parse_changed(&format, start, pieces);
-                    changed.check((&name, format.text.is_some()), &text, &want, &read);
+                    changed.check((&name, &headers(&format, start)), &text, &want, &read);
                 }
                 None => bad.push(format!("{name}, {n}: is not rendered")),
             }

@@ -1,6 +1,6 @@
 //! Renderings of calls with one tag deleted, doubled or moved: no call is made up, and nothing of a call that is read is text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use octet_parser::{Changes, Message, tags};
 use serde_json::Value;
@@ -20,8 +20,8 @@ const VALUES: [&str; 2] = ["Zürich", "b c"];
 /// Names and keys of the calls.
 const NAMES: [&str; 6] = ["get_weather", "find", "city", "days", "paths", "deep"];
 
-/// Maximum number of renderings with a tag that moved: some have thousands.
-const MOVED_MAX: usize = 60;
+/// Maximum number of texts with a tag that moved, of one rendering: those of calls with many tags have more, of which these are spread evenly.
+const MOVED_MAX: usize = 200;
 
 /// The tags of a rendering: those of the syntax, and others in angle brackets. The values of the calls have `<b>`.
 fn all_tags(text: &str) -> Vec<(usize, &str)> {
@@ -39,7 +39,7 @@ fn all_tags(text: &str) -> Vec<(usize, &str)> {
     all
 }
 
-/// Renderings with one tag changed, and how.
+/// Renderings with one tag changed, and how: it is deleted, doubled, or moved to any other tag's beginning or the end.
 fn mutants(text: &str) -> Vec<(&'static str, String)> {
     let all = all_tags(text);
     let (mut out, mut all_moved) = (Vec::new(), Vec::new());
@@ -48,18 +48,18 @@ fn mutants(text: &str) -> Vec<(&'static str, String)> {
         out.push(("deleted", format!("{before}{behind}")));
         out.push(("doubled", format!("{before}{tag}{tag}{behind}")));
         out.push(("doubled on a line", format!("{before}{tag}\n{tag}{behind}")));
-        for &(to, other) in all.iter().filter(|(to, _)| *to != at) {
+        let places = all.iter().flat_map(|(to, other)| [*to, to + other.len()]);
+        for to in places.filter(|to| *to < at || *to > at + tag.len()) {
             let moved = match to < at {
                 true => format!("{}{tag}{}{behind}", &text[..to], &text[to..at]),
-                false => {
-                    let end = to + other.len();
-                    format!("{before}{}{tag}{}", &text[at + tag.len()..end], &text[end..])
-                }
+                false => format!("{before}{}{tag}{}", &text[at + tag.len()..to], &text[to..]),
             };
             all_moved.push(("moved", moved));
         }
     }
-    let step = all_moved.len() / MOVED_MAX + 1;
+    let mut seen = HashSet::from([text.to_string()]);
+    all_moved.retain(|(_, moved)| seen.insert(moved.clone()));
+    let step = all_moved.len().div_ceil(MOVED_MAX).max(1);
     out.extend(all_moved.into_iter().step_by(step));
     out
 }
@@ -89,13 +89,14 @@ fn bare(text: &str) -> String {
     bare.trim().to_string()
 }
 
-/// Whether the same is read of a rendering in pieces.
+/// Whether the same is read of a rendering in pieces of these sizes.
 fn cuts_do_not_matter(
     text: &str,
     whole: &Message,
+    sizes: &[usize],
     read: &dyn Fn(&[&str]) -> (Message, Changes),
 ) -> Result<(), String> {
-    for size in [1, 7] {
+    for &size in sizes {
         let mut pieces = Vec::new();
         let mut rest = text;
         while !rest.is_empty() {
@@ -111,32 +112,96 @@ fn cuts_do_not_matter(
     Ok(())
 }
 
+/// What a text says besides the headers and ends of messages.
+fn plain(text: &str, headers: &[String]) -> String {
+    let bare = headers.iter().fold(text.to_string(), |text, header| text.replace(header.as_str(), ""));
+    bare.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// What of a call is text, though not all of it: what is wrong, where that is so. `left` calls were not read.
+fn half_call(
+    (mutant, left): (&str, usize),
+    message: &Message,
+    (content, headers): (&str, &[String]),
+    read: &dyn Fn(&[&str]) -> (Message, Changes),
+) -> Result<(), String> {
+    let plain = |text: &str| plain(text, headers);
+    let said = message.content.trim();
+    match (left, message.tool_calls.len()) {
+        (0, _) if plain(said) != plain(content) => Err(format!("content {said:?}")),
+        (0, _) => Ok(()),
+        // A call that cannot be read is text as a whole.
+        (_, 0) if plain(said) != plain(mutant) => Err(format!("half a call: {said:?}")),
+        (_, 0) => Ok(()),
+        _ => {
+            let rest = mutant.replacen(said, "", 1);
+            let (again, changes) = read(&[&rest]);
+            let left_out = changes.messages().any(|m| m.contains("next to a tool call"));
+            match !mutant.contains(said) || left_out || plain(&again.content) != plain(content) {
+                true => Err(format!("half a call: {said:?}, and of the rest {:?}", again.content)),
+                false => Ok(()),
+            }
+        }
+    }
+}
+
+/// What is wrong with the answer if a tag moved, which may take arguments out of their call, and leave tags beside it: it says something
+/// twice, a call that is none is text in part, or a name or a value of a whole call `is_read` is text.
+fn divided(
+    (mutant, is_read): (&str, bool),
+    message: &Message,
+    (all, headers): (&str, &[String]),
+) -> Result<(), String> {
+    let twice = |value: &&&str| all.matches(**value).count() > mutant.matches(**value).count();
+    if let Some(value) = VALUES.iter().find(twice) {
+        return Err(format!("{value} comes twice: {message:?}"));
+    }
+    let said = plain(&message.content, headers);
+    let words = all_tags(&said).iter().fold(said.clone(), |text, (_, tag)| text.replace(*tag, ""));
+    let known = || VALUES.iter().chain(&NAMES).filter(|word| mutant.contains(**word));
+    if is_read && known().any(|word| words.contains(*word)) {
+        return Err(format!("half a call: {said:?}"));
+    }
+    if message.tool_calls.is_empty() {
+        // With a header, tags of messages are none of the text.
+        let is_whole = match headers.is_empty() {
+            true => said == plain(mutant, headers),
+            false => known().all(|word| said.contains(*word)),
+        };
+        return if is_whole { Ok(()) } else { Err(format!("half a call: {said:?}")) };
+    }
+    Ok(())
+}
+
 impl Mutations {
-    /// Checks all mutants of a rendering of the calls `want`.
+    /// Checks all mutants of a rendering of the calls `want`, in a family whose text has these headers.
     pub fn check(
         &mut self,
-        (family, has_header): (&str, bool),
+        (family, headers): (&str, &[String]),
         text: &str,
         want: &[(String, Value)],
         read: &dyn Fn(&[&str]) -> (Message, Changes),
     ) {
-        // Without the token that ends the answer.
+        // Without the token that ends the answer, which is no text.
         let content = read(&[text]).0.content;
-        let text = text.trim_end().strip_suffix(content.trim()).unwrap_or(text);
+        let end = if headers.is_empty() { content.trim() } else { "" };
+        let text = text.trim_end().strip_suffix(end).unwrap_or(text);
         let text = text.trim_end().strip_suffix("[e~[").unwrap_or(text); // MiniMax' end
         let content = read(&[text]).0.content;
-        for (kind, mutant) in mutants(text) {
+        for (i, (kind, mutant)) in mutants(text).into_iter().enumerate() {
             let (message, _) = read(&[&mutant]);
-            if let Err(why) = cuts_do_not_matter(&mutant, &message, read) {
+            let is_moved = kind == "moved";
+            let sizes: &[usize] = if is_moved { &[[1, 7][i % 2]] } else { &[1, 7] };
+            if let Err(why) = cuts_do_not_matter(&mutant, &message, sizes, read) {
                 self.bad.push(format!("{family} {kind}: {mutant:?}\n   {why}"));
             }
             let mut left = want.to_vec();
-            let mut made_up = Vec::new();
+            let (mut made_up, mut is_whole) = (Vec::new(), true);
             for call in &message.tool_calls {
                 let arguments = serde_json::from_str(&call.arguments).unwrap_or(Value::Null);
                 let call = (call.name.clone(), arguments);
                 // A tag that moved may take arguments out of their call, or into another.
-                let is_moved = kind == "moved";
+                is_whole &= want.iter().any(|c| c.0 == call.0 && is_same(&c.1, &call.1));
                 let is_same = |c: &(String, Value)| c.0 == call.0 && (is_moved || is_same(&c.1, &call.1));
                 match left.iter().position(is_same) {
                     Some(at) => drop(left.remove(at)),
@@ -156,24 +221,16 @@ impl Mutations {
             for value in VALUES.iter().filter(|value| mutant.contains(*value) && !all.contains(*value)) {
                 bad(format!("lost {value}: {message:?}"));
             }
-            if has_header || kind == "moved" {
-                continue;
+            let checked = match is_moved {
+                _ if want.is_empty() => Ok(()),
+                true => divided((&mutant, is_whole && left.is_empty()), &message, (&all, headers)),
+                false => half_call((&mutant, left.len()), &message, (&content, headers), read),
+            };
+            if let Err(why) = checked {
+                bad(why);
             }
-            let said = message.content.trim();
-            match (left.len(), message.tool_calls.len()) {
-                (0, _) if said != content.trim() => bad(format!("content {said:?}")),
-                (0, _) => {}
-                // A call that cannot be read is text as a whole.
-                (_, 0) if said != mutant.trim() => bad(format!("half a call: {said:?}")),
-                (_, 0) => {}
-                _ => {
-                    let rest = mutant.replacen(said, "", 1);
-                    let (again, changes) = read(&[&rest]);
-                    let left_out = changes.messages().any(|m| m.contains("next to a tool call"));
-                    if !mutant.contains(said) || left_out || again.content.trim() != content.trim() {
-                        bad(format!("half a call: {said:?}, and of the rest {:?}", again.content));
-                    }
-                }
+            if is_moved {
+                continue;
             }
             let is_clear = all_tags(text).iter().all(|(_, tag)| {
                 let named = NAMES.iter().any(|name| tag.contains(name));
@@ -198,9 +255,7 @@ impl Mutations {
         println!("{} bad", self.bad.len());
         assert!(self.tried.len() > 8, "renderings have tags");
         assert!(self.bad.is_empty(), "{}", self.bad.join("\n"));
-        // MiniMax M3's values are between tags of any name.
-        let most = self.unread.iter().filter(|(family, _)| !family.starts_with("MiniMax-M3"));
-        let lost: Vec<_> = most.filter(|(_, (clear, unread))| unread * 4 > *clear).collect();
+        let lost: Vec<_> = self.unread.iter().filter(|(_, (clear, unread))| unread * 4 > *clear).collect();
         assert!(lost.is_empty(), "calls that are clear are not read: {lost:?}");
     }
 }
