@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::json::{Progress, Scanner};
 use crate::message::Tool;
-use crate::nested::{Around, NestedScan};
+use crate::nested::{Around, NestedScan, start_of};
 use crate::object::{NAME_BYTES_MAX, ObjectScan};
 use crate::syntax::tags;
 use crate::tagged::TaggedScan;
@@ -509,12 +509,6 @@ impl Scan {
         };
         Some((tool.name.clone(), arguments))
     }
-}
-
-/// Where the white space-free text `came` begins with which `held` ends.
-pub fn start_of(held: &str, came: &str) -> usize {
-    let mut chars = held.char_indices().rev().filter(|(_, c)| !c.is_whitespace());
-    came.chars().filter_map(|_| chars.next()).last().map_or(held.len(), |(at, _)| at)
 }
 
 /// A text without the mark before its first tag.

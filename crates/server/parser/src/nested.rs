@@ -14,7 +14,6 @@ use std::ops::Range;
 use serde_json::Value;
 
 use crate::json::Progress;
-use crate::native::start_of;
 use crate::syntax::Nested;
 use tree::{Element, Tree};
 
@@ -320,4 +319,10 @@ impl NestedScan {
         let end = self.cut_at.as_ref().map_or(held.len(), |cut| cut.start);
         Tree::new(self.elements.clone(), held, &self.tags, (schema, end)).object()
     }
+}
+
+/// Where the white space-free text `came` begins with which `held` ends.
+pub fn start_of(held: &str, came: &str) -> usize {
+    let mut chars = held.char_indices().rev().filter(|(_, c)| !c.is_whitespace());
+    came.chars().filter_map(|_| chars.next()).last().map_or(held.len(), |(at, _)| at)
 }

@@ -157,16 +157,20 @@ fn divided(
         return Err(format!("{value} comes twice: {message:?}"));
     }
     let said = plain(&message.content, headers);
-    let words = all_tags(&said).iter().fold(said.clone(), |text, (_, tag)| text.replace(*tag, ""));
-    let known = || VALUES.iter().chain(&NAMES).filter(|word| mutant.contains(**word));
-    if is_read && known().any(|word| words.contains(*word)) {
+    let without_tags = |text: &str| {
+        let bare = all_tags(text).iter().fold(text.to_string(), |text, (_, tag)| text.replace(*tag, ""));
+        plain(&bare, headers)
+    };
+    let words = without_tags(&said);
+    let known: Vec<&&str> = VALUES.iter().chain(&NAMES).filter(|word| mutant.contains(**word)).collect();
+    if is_read && known.iter().any(|word| words.contains(**word)) {
         return Err(format!("half a call: {said:?}"));
     }
     if message.tool_calls.is_empty() {
-        // With a header, tags of messages are none of the text.
+        // Tags of reasoning and of messages are none of the text.
         let is_whole = match headers.is_empty() {
-            true => said == plain(mutant, headers),
-            false => known().all(|word| said.contains(*word)),
+            true => words == without_tags(mutant),
+            false => known.iter().all(|word| said.contains(**word)),
         };
         return if is_whole { Ok(()) } else { Err(format!("half a call: {said:?}")) };
     }
