@@ -83,6 +83,11 @@ impl<'a> GateUp<'a> {
         }
     }
 
+    /// The projections.
+    pub fn parts(&self) -> impl Iterator<Item = &'a Packed> + use<'a> {
+        self.gate.into_iter().chain([self.up])
+    }
+
     /// Rows of the result.
     pub fn width(&self) -> usize {
         self.up.layout().rows()

@@ -2,6 +2,8 @@
 //! step, and each token's experts are summed in ascending order, the shared one last. Experts that are not all in memory are computed in
 //! rounds, see `store`.
 
+use std::ops::Range;
+
 use super::activations::{ActView, Activations};
 use super::choice;
 use super::device::Cpu;
@@ -10,6 +12,7 @@ use super::kernels::Kernels;
 use super::kind::{Form, ROWS};
 use super::linear::{self, Input, Output, Source, add_bias, form, longest_run, multiply, multiply_groups};
 use super::memory::Weight;
+use super::pack::Packed;
 use super::routes::Routes;
 use super::scratch::Scratch;
 use super::store::{Experts, Round, Store};
@@ -74,9 +77,9 @@ pub(super) fn moe(
     };
     match store {
         None => {
-            step.check(team, s.routes.used());
             let used = Chosen { ids: s.routes.used(), slots: s.routes.used() };
             step.compute(team, &mut hidden, used, used, [true, true]);
+            step.set_checked(used.ids);
         }
         Some((store, layer)) => step.compute_stored(team, &mut hidden, store, layer, &mut s.rounds),
     }
@@ -186,21 +189,22 @@ impl<'a> Step<'a> {
         routes.group(n);
     }
 
-    /// Compares the experts `used` with their checksums, if they lie in a file and that was not done.
-    fn check(&self, team: &mut Team, used: &[u32]) {
-        let e = &self.m.experts;
-        let parts = [e.gate.as_ref(), Some(&e.up), Some(&e.down)];
-        let parts = parts.map(|w| w.and_then(|w| w.packed.checks()));
-        if parts.iter().flatten().all(|part| used.iter().all(|&e| part.is_checked(e as usize))) {
-            return;
-        }
-        team.run(|w| {
-            for i in w.items(3 * used.len()) {
-                if let Some(part) = parts[i % 3] {
-                    part.check(used[i / 3] as usize);
-                }
+    /// Compares groups of rows with their checksums, unless that was done with their whole expert. Right after they were multiplied, they
+    /// are in this thread's cache: so memory is read once. If they are wrong, the step fails at its end.
+    fn check<'p>(&self, parts: impl IntoIterator<Item = &'p Packed>, expert: u32, groups: Range<usize>) {
+        for part in parts {
+            if let Some(checks) = part.checks().filter(|checks| !checks.is_checked(expert as usize)) {
+                let base = expert as usize * part.layout().groups();
+                checks.check_groups(base + groups.start..base + groups.end);
             }
-        });
+        }
+    }
+
+    /// All groups of the experts `used` were compared.
+    fn set_checked(&self, used: &[u32]) {
+        let e = &self.m.experts;
+        let checks = e.gate.iter().chain([&e.up, &e.down]).filter_map(|w| w.packed.checks());
+        checks.for_each(|checks| used.iter().for_each(|&expert| checks.set_checked(expert as usize)));
     }
 
     /// Computes the experts `all`, of which `late` have no hidden rows yet, and adds their outputs. With the `[first, last]` ones of a step,
@@ -296,9 +300,10 @@ impl<'a> Step<'a> {
                 let (pair, range, groups) = (pair(i), routes.of(experts.ids[i]), group..group + end - at);
                 let (inner, tokens) = (pair.width(), &routes.token[range.clone()]);
                 let weights = m.router.weighs_input.then(|| &routes.weight[range.clone()]);
-                pair.rows(kernels, vector, groups, first(end), view, tokens, weights, own, |i, g, y| {
+                pair.rows(kernels, vector, groups.clone(), first(end), view, tokens, weights, own, |i, g, y| {
                     put(&self.rows, range.start + i, inner, g, y);
                 });
+                self.check(pair.parts(), experts.ids[i], groups);
                 at = end;
             }
             if let (Some(s), true) = (&shared, at < run.end) {
@@ -355,11 +360,9 @@ impl<'a> Step<'a> {
                 let range = routes.of(expert);
                 let base = slot as usize * all;
                 let bias = down.bias.as_deref().map(|b| &b[expert as usize * hidden..]);
-                let (groups, p) = (
-                    base + groups.start..base + groups.end,
-                    &assignments[range.start - from..range.end - from],
-                );
-                multiply_groups(kernels, &down.packed, groups, next, view, p, own, |g, p, tile| {
+                let p = &assignments[range.start - from..range.end - from];
+                let of_expert = base + groups.start..base + groups.end;
+                multiply_groups(kernels, &down.packed, of_expert, next, view, p, own, |g, p, tile| {
                     add_bias(bias, g - base, tile);
                     for (&p, y) in p.iter().zip(tile.chunks_exact(ROWS)) {
                         let p = from + p as usize;
@@ -368,6 +371,7 @@ impl<'a> Step<'a> {
                         add(g - base, y, token as usize, weight);
                     }
                 });
+                self.check([&down.packed], expert, groups.clone());
             }
             let Some(shared) = shared else { continue };
             // SAFETY: written in the region before.

@@ -2,6 +2,7 @@
 
 mod rows;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use octet_weights::{GgmlType, Matrix};
@@ -139,6 +140,10 @@ pub struct Packed {
 pub(super) trait Checks: Send + Sync {
     /// Compares one, unless that was done.
     fn check(&self, matrix: usize);
+    /// Compares some groups of rows, counted over all matrices.
+    fn check_groups(&self, groups: Range<usize>);
+    /// All groups of this one were compared.
+    fn set_checked(&self, matrix: usize);
     /// Whether one was compared.
     fn is_checked(&self, matrix: usize) -> bool;
     /// Whether all were compared.

@@ -69,7 +69,7 @@ impl KeptExperts {
 
     fn try_read(&self, expert: usize, out: &mut [u8], room: &mut Vec<u8>) -> Result<(), Error> {
         let (region, path) = (&self.region, self.file.path.display());
-        let pieces = region.pieces_of_matrix();
+        let groups = region.layout.groups();
         let at = region.at + expert * region.matrix_bytes();
         let piece = self.file.whole.part(at..at + region.matrix_bytes());
         let piece = piece.ok_or_else(|| Error(format!("{path}: it has no expert {expert}")))?;
@@ -77,10 +77,10 @@ impl KeptExperts {
         // Afterwards only a write to the file can change it, which `Piece` notices.
         if !self.checked[expert].load(Acquire) {
             let is_right = |i: usize| {
-                let range = region.piece(i);
+                let range = region.group(i);
                 xxh3_64(&out[range.start - at..range.end - at]) == region.sums[i]
             };
-            if !(expert * pieces..(expert + 1) * pieces).all(is_right) {
+            if !(expert * groups..(expert + 1) * groups).all(is_right) {
                 return Err(Error(format!("{path}: packed weights are damaged")));
             }
             self.checked[expert].store(true, Release);

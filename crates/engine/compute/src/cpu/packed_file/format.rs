@@ -1,7 +1,7 @@
 //! The format of a file of packed weights.
 //!
 //! `header [4096] | regions, each from a multiple of 4096 | index | zeros up to a huge page`, all numbers little-endian. A region has the
-//! packed bytes of a tensor's matrices and then their rows' factors. The index has a checksum for each piece of a matrix. The header has
+//! packed bytes of a tensor's matrices and then their rows' factors. The index has a checksum for each group of rows. The header has
 //! checksums of itself and of the index, and the time that the file was given when it was complete: whoever writes to it later changes
 //! that. Nothing in a file is trusted.
 
@@ -21,13 +21,13 @@ use crate::cpu::map::HUGE_BYTES;
 use crate::cpu::pack::Layout;
 
 /// A file that is complete, and one that is being written.
-pub const MAGIC: [u64; 2] = [u64::from_le_bytes(*b"octpack\x01"), u64::from_le_bytes(*b"octpart\x01")];
+pub const MAGIC: [u64; 2] = [u64::from_le_bytes(*b"octpack\x02"), u64::from_le_bytes(*b"octpart\x02")];
 /// Bytes of the header, and what regions begin at multiples of.
 pub const BLOCK: usize = 4096;
-/// Each piece of a matrix of at most so many bytes has a checksum.
-pub const PIECE: usize = 1 << 20;
-/// An index is smaller: a model has some thousand tensors.
-const INDEX_MAX: u64 = 256 << 20;
+/// An index is smaller: a group has at least some hundred bytes, and nearly always some ten thousand.
+const INDEX_MAX: u64 = 1 << 30;
+/// What is done at once beside steps.
+const TURN_BYTES: usize = 1 << 20;
 /// A path in a header is shorter.
 const PATH_MAX: usize = BLOCK - 128;
 
@@ -40,7 +40,7 @@ pub struct Region {
     /// Factors of rows: see `Packed::set_scales`.
     pub scales: usize,
     pub at: usize,
-    /// Checksums of the pieces of each matrix, and one of the factors, if there are some.
+    /// Checksums of the groups of all matrices, and one of the factors, if there are some.
     pub sums: Vec<u64>,
 }
 
@@ -48,9 +48,6 @@ impl Region {
     /// Bytes of one matrix.
     pub fn matrix_bytes(&self) -> usize {
         self.layout.matrix_bytes()
-    }
-    pub fn pieces_of_matrix(&self) -> usize {
-        self.matrix_bytes().div_ceil(PIECE)
     }
     /// Where its matrices are.
     pub fn matrices(&self) -> Range<usize> {
@@ -61,15 +58,18 @@ impl Region {
         let at = self.matrices().end;
         at..at + 4 * self.scales
     }
-    /// Where piece `i` of a matrix is, counted over all matrices.
-    pub fn piece(&self, i: usize) -> Range<usize> {
-        let (matrix, piece) = (i / self.pieces_of_matrix(), i % self.pieces_of_matrix());
-        let from = self.at + matrix * self.matrix_bytes();
-        from + piece * PIECE..from + self.matrix_bytes().min((piece + 1) * PIECE)
+    /// Where a group of rows is, counted over all matrices.
+    pub fn group(&self, i: usize) -> Range<usize> {
+        let bytes = self.layout.group_bytes();
+        self.at + i * bytes..self.at + (i + 1) * bytes
     }
-    /// Pieces of all matrices.
-    pub fn pieces(&self) -> usize {
-        self.count * self.pieces_of_matrix()
+    /// Groups of all matrices.
+    pub fn groups(&self) -> usize {
+        self.count * self.layout.groups()
+    }
+    /// Groups that are compared, or written, at once: a millisecond or so of work.
+    pub fn turn(&self) -> usize {
+        (TURN_BYTES / self.layout.group_bytes().max(1)).max(1)
     }
 }
 
@@ -211,7 +211,7 @@ fn parse_index(bytes: &[u8], end: usize) -> Option<HashMap<String, Region>> {
         if last > end || matrix == 0 || !at.is_multiple_of(BLOCK) || scales != 0 && scales != padded {
             return None;
         }
-        let sums = count.checked_mul(matrix.div_ceil(PIECE))?.checked_add(usize::from(scales > 0))?;
+        let sums = count.checked_mul(layout.groups())?.checked_add(usize::from(scales > 0))?;
         let sums =
             r.take(sums.checked_mul(8)?)?.as_chunks().0.iter().map(|s| u64::from_le_bytes(*s)).collect();
         all.insert(name.clone(), Region { name, layout, count, scales, at, sums });
@@ -276,7 +276,7 @@ mod tests {
         let layout = Layout::new(GgmlType::Q4_K, 70, 512).expect("a layout");
         let mut region =
             Region { name: "a".into(), layout, count: 3, scales: 0, at: BLOCK, sums: Vec::new() };
-        region.sums = (0..region.pieces() as u64).collect();
+        region.sums = (0..region.groups() as u64).collect();
         let end = region.factors().end;
         let bytes = index(&[region.clone(), Region { name: "b".into(), ..region.clone() }]);
         let read = parse_index(&bytes, end).expect("an index");

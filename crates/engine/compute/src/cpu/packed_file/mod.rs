@@ -21,6 +21,7 @@ mod write;
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
@@ -127,21 +128,16 @@ impl InFile {
         Self { map: map.clone(), left: AtomicUsize::new(region.count), checked, region }
     }
 
-    fn is_piece_right(&self, i: usize) -> bool {
-        xxh3_64(self.map.bytes(self.region.piece(i))) == self.region.sums[i]
+    fn is_group_right(&self, i: usize) -> bool {
+        xxh3_64(self.map.bytes(self.region.group(i))) == self.region.sums[i]
     }
 
-    fn set_checked(&self, matrix: usize) {
-        if !self.checked[matrix].swap(true, AcqRel) {
-            self.left.fetch_sub(1, AcqRel);
-        }
-    }
-
-    /// Compares a matrix with its checksums, unless that was done. Before each piece, `go_on` may wait, or end it by `false`; then it is
+    /// Compares a matrix with its checksums, unless that was done. Before each turn, `go_on` may wait, or end it by `false`; then it is
     /// false, too.
     fn check_if(&self, matrix: usize, go_on: &mut dyn FnMut() -> bool) -> bool {
-        let pieces = self.region.pieces_of_matrix();
-        for i in matrix * pieces..(matrix + 1) * pieces {
+        let (groups, turn) = (self.region.layout.groups(), self.region.turn());
+        let all = matrix * groups..(matrix + 1) * groups;
+        for from in all.clone().step_by(turn) {
             // A step may have done it meanwhile.
             if self.is_checked(matrix) {
                 return true;
@@ -149,9 +145,7 @@ impl InFile {
             if !go_on() {
                 return false;
             }
-            if !self.is_piece_right(i) {
-                self.map.lose();
-            }
+            self.check_groups(from..all.end.min(from + turn));
         }
         self.set_checked(matrix);
         true
@@ -168,6 +162,16 @@ impl InFile {
 impl Checks for InFile {
     fn check(&self, matrix: usize) {
         self.check_if(matrix, &mut || true);
+    }
+    fn check_groups(&self, mut groups: Range<usize>) {
+        if !groups.all(|i| self.is_group_right(i)) {
+            self.map.lose();
+        }
+    }
+    fn set_checked(&self, matrix: usize) {
+        if !self.checked[matrix].swap(true, AcqRel) {
+            self.left.fetch_sub(1, AcqRel);
+        }
     }
     fn is_checked(&self, matrix: usize) -> bool {
         self.checked[matrix].load(Acquire)
@@ -336,8 +340,8 @@ impl PackedFile {
         let wrong = AtomicBool::new(false);
         if !later {
             team.run(|w| {
-                for i in w.items(found.region.pieces()) {
-                    if !found.is_piece_right(i) {
+                for mut groups in w.chunks(found.region.groups(), found.region.turn()) {
+                    if !groups.all(|i| found.is_group_right(i)) {
                         wrong.store(true, Relaxed);
                     }
                 }

@@ -54,19 +54,19 @@ mod tests {
     use octet_weights::GgmlType;
     use xxhash_rust::xxh3::xxh3_64;
 
-    use super::super::format::{BLOCK, PIECE, Region};
+    use super::super::format::{BLOCK, Region};
     use super::*;
     use crate::cpu::Arbiter;
     use crate::cpu::pack::{Checks, Layout};
 
-    /// A file with three matrices of more than a piece each, with a wrong byte at `wrong`.
+    /// A file with three matrices of more than a turn each, with a wrong byte at `wrong`.
     fn file(wrong: Option<usize>) -> (Arc<FileMap>, Arc<InFile>) {
         let layout = Layout::new(GgmlType::Q8_0, 640, 2048).expect("a layout");
         let mut region =
             Region { name: "a".into(), layout, count: 3, scales: 0, at: BLOCK, sums: Vec::new() };
-        assert!(region.pieces_of_matrix() > 1 && !region.matrix_bytes().is_multiple_of(PIECE));
+        assert!(region.turn() > 1 && !layout.groups().is_multiple_of(region.turn()));
         let mut bytes: Vec<u8> = (0..region.matrices().end).map(|i| (i * 31 % 251) as u8).collect();
-        region.sums = (0..region.pieces()).map(|i| xxh3_64(&bytes[region.piece(i)])).collect();
+        region.sums = (0..region.groups()).map(|i| xxh3_64(&bytes[region.group(i)])).collect();
         if let Some(at) = wrong {
             bytes[at] ^= 1;
         }
@@ -85,7 +85,8 @@ mod tests {
         let last = right.region.matrices().end - 1;
         run(&map, vec![right.clone()], &mut Pace::new(&arbiter), &go);
         assert!(right.is_done() && !map.is_lost());
-        for at in [BLOCK, BLOCK + PIECE, last / 2, last] {
+        let second = right.region.group(right.region.turn()).start;
+        for at in [BLOCK, second, last / 2, last] {
             let (map, wrong) = file(Some(at));
             run(&map, vec![wrong.clone()], &mut Pace::new(&arbiter), &go);
             assert!(map.is_lost(), "byte {at}");

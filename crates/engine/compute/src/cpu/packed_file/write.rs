@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::format::{self, BLOCK, Header, PIECE, Region};
+use super::format::{self, BLOCK, Header, Region};
 use super::pace::Pace;
 use super::{COMPLETE, Found, KeptExperts, Later, PART, PackedFiles, Part, Source};
 use crate::backend::{FileId, StoredExperts};
@@ -211,14 +211,13 @@ fn write_packed(packed: &Packed, region: &mut Region, out: &mut Sink) -> io::Res
             checks.check(matrix);
         }
     }
-    for i in 0..region.pieces() {
-        let range = region.piece(i);
-        let piece = &packed.bytes()[range.start - region.at..range.end - region.at];
-        if !out.pace.turn(out.stop) {
+    for i in 0..region.groups() {
+        if i % region.turn() == 0 && !out.pace.turn(out.stop) {
             return Ok(false);
         }
-        region.sums.push(xxh3_64(piece));
-        out.put(piece)?;
+        let group = packed.group(i);
+        region.sums.push(xxh3_64(group));
+        out.put(group)?;
     }
     let factors: Vec<u8> = packed.all_scales().iter().flat_map(|s| s.to_le_bytes()).collect();
     if !factors.is_empty() {
@@ -239,10 +238,8 @@ fn write_experts(experts: &dyn StoredExperts, region: &mut Region, out: &mut Sin
         let at = experts.read(expert, &mut room).map_err(io::Error::other)?;
         let matrix = room.get(at).filter(|m| m.len() == layout.rows() * layout.row_bytes());
         layout.pack_matrix(matrix.ok_or(io::ErrorKind::UnexpectedEof)?, &mut packed);
-        for piece in packed.chunks(PIECE) {
-            region.sums.push(xxh3_64(piece));
-            out.put(piece)?;
-        }
+        region.sums.extend(packed.chunks_exact(layout.group_bytes()).map(xxh3_64));
+        out.put(&packed)?;
     }
     Ok(true)
 }
