@@ -72,15 +72,18 @@ fn is_text(first: &str) -> bool {
     first.trim().contains(char::is_whitespace) && !named && !std::path::Path::new(first).exists()
 }
 
+/// Tokens of a step if the user gives no number.
+pub const STEP_TOKENS: usize = 512;
+
 /// How to load a model for generation.
 #[derive(Debug, Clone, Args)]
 pub struct EngineArgs {
     /// Context size in tokens; 0 is the model's own. Default: the model's own, but at most 16384.
     #[arg(short, long, visible_alias = "max-model-len", value_name = "N", value_parser = count, help_heading = "Memory")]
     pub ctx_size: Option<usize>,
-    /// Maximum number of prompt tokens processed at once. Also -ub.
-    #[arg(long, value_name = "N", default_value = "512", value_parser = positive, help_heading = "Memory")]
-    ubatch_size: usize,
+    /// Maximum number of prompt tokens processed at once. Default: 512, and up to 2048 if experts stay on disk. Also -ub.
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Memory")]
+    ubatch_size: Option<usize>,
     /// Same as --ubatch-size; the smaller value applies.
     #[arg(short, long, value_name = "N", value_parser = positive, help_heading = "Memory")]
     batch_size: Option<usize>,
@@ -123,10 +126,15 @@ impl EngineArgs {
             speculation: octet_engine::engine::speculation::Options::off(),
             context: self.ctx_size,
             kv: self.kv.kv(),
-            batch_tokens: self.batch_size.map_or(self.ubatch_size, |b| b.min(self.ubatch_size)),
+            batch_tokens: self.ubatch_size.into_iter().chain(self.batch_size).min().unwrap_or(STEP_TOKENS),
             cpu: self.kernels.options(self.threads),
             ..Options::default()
         }
+    }
+
+    /// Whether the user leaves the number of a step's tokens open.
+    pub fn steps_may_grow(&self) -> bool {
+        self.ubatch_size.is_none() && self.batch_size.is_none()
     }
 }
 

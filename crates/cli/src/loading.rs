@@ -74,7 +74,7 @@ fn check(model: &octet_weights::Model, args: &EngineArgs, variants: &mut [Option
             }
             *options = placed.options;
         } else if is_alone {
-            crate::memory::shrink(&report, options, least(free, limit))?;
+            crate::memory::shrink(&report, options, least(free, limit), args.steps_may_grow())?;
         }
     }
     // Devices check their own memory.

@@ -33,12 +33,51 @@ pub fn needed(report: &Report, options: &Options) -> anyhow::Result<Memory> {
     Ok(Memory { weights: memory.weights + tower, activations: memory.activations + work, ..memory })
 }
 
-/// Least number of a prompt's tokens that are computed at once if experts are on disk: each expert is then read once for all of them.
-pub const PROMPT_TOKENS: usize = 2048;
+/// Numbers of a prompt's tokens that are computed at once if experts are on disk, and the user gives none: each expert is then read once for
+/// all of them. With more, other requests would wait long for the end of a step.
+const PROMPT_TOKENS: [usize; 2] = [2048, 1024];
+
+/// A model with a part of its experts on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OnDisk {
+    /// Experts of each layer that stay in memory.
+    pub slots: usize,
+    /// Maximum number of tokens of a step.
+    pub step_tokens: usize,
+}
+
+impl OnDisk {
+    /// What fits into `room`; `None` if all does, or nothing. `needs` is the memory with steps of so many tokens. Steps have more than `least`
+    /// tokens, if they may and that takes at most an eighth of the experts from memory.
+    pub fn within(
+        report: &Report,
+        room: u64,
+        least: usize,
+        may_grow: bool,
+        needs: impl Fn(usize) -> anyhow::Result<Memory>,
+    ) -> anyhow::Result<Option<Self>> {
+        let with = |step_tokens| -> anyhow::Result<Option<Self>> {
+            let slots = report.expert_slots(needs(step_tokens)?, room);
+            Ok(slots.map(|slots| Self { slots, step_tokens }))
+        };
+        let Some(few) = with(least)? else { return Ok(None) };
+        for tokens in PROMPT_TOKENS.into_iter().filter(|&n| may_grow && n > least) {
+            if let Some(many) = with(tokens)?.filter(|many| 8 * many.slots >= 7 * few.slots) {
+                return Ok(Some(many));
+            }
+        }
+        Ok(Some(few))
+    }
+}
 
 /// Makes a model fit into `room` bytes, if it can be: without the block for multi-token prediction if that was not requested by name, then with a
-/// part of its experts on disk.
-pub fn shrink(report: &Report, options: &mut Options, room: Option<u64>) -> anyhow::Result<()> {
+/// part of its experts on disk, and with larger steps if they `may_grow`.
+pub fn shrink(
+    report: &Report,
+    options: &mut Options,
+    room: Option<u64>,
+    may_grow: bool,
+) -> anyhow::Result<()> {
     let Some(room) = room.filter(|_| options.cpu.expert_slots.is_none()) else { return Ok(()) };
     if needed(report, options)?.total() <= room {
         return Ok(());
@@ -47,14 +86,11 @@ pub fn shrink(report: &Report, options: &mut Options, room: Option<u64>) -> anyh
     if less.speculation.mode == Mode::Auto && report.config.mtp_layers > 0 {
         less.speculation.mode = Mode::Lookup;
     }
-    let memory = needed(report, &less)?;
-    if memory.total() > room && !less.cpu.exact {
-        let few = less.batch_tokens;
-        less.batch_tokens = few.max(PROMPT_TOKENS);
-        less.cpu.expert_slots = report.expert_slots(needed(report, &less)?, room);
-        if less.cpu.expert_slots.is_none() {
-            less.batch_tokens = few;
-            less.cpu.expert_slots = report.expert_slots(memory, room);
+    if needed(report, &less)?.total() > room && !less.cpu.exact {
+        let needs = |batch_tokens| needed(report, &Options { batch_tokens, ..less.clone() });
+        if let Some(on_disk) = OnDisk::within(report, room, less.batch_tokens, may_grow, needs)? {
+            less.batch_tokens = on_disk.step_tokens;
+            less.cpu.expert_slots = Some(on_disk.slots);
         }
     }
     if needed(report, &less)?.total() <= room {

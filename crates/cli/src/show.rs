@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use clap::Args;
+use octet_compute::batch::PAGE_TOKENS;
 use octet_compute::cpu::CpuOptions;
 use octet_config::printable;
 use octet_engine::engine::Options;
@@ -15,6 +16,7 @@ use serde_json::{Value, json};
 use crate::args::{KvArgs, ModelArgs};
 use crate::device::{DeviceName, described};
 use crate::device_memory::{Placement, Room, Split, Wanted, bill, shortage, table_copy, with_spare};
+use crate::memory::OnDisk;
 use crate::numbers::count;
 use crate::progress::Bar;
 use crate::settings::Settings;
@@ -135,8 +137,13 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
 
 /// What stays on disk if the model is larger than this machine's memory.
 fn on_disk(report: &Report, limits: &Limits) -> Option<String> {
-    let (all, room) = (report.memory(limits, false), crate::memory::available()?);
-    let slots = report.expert_slots(all, room)?;
+    let room = crate::memory::available()?;
+    let needs = |step_tokens: usize| {
+        let batch_tokens = step_tokens.min(limits.pages * PAGE_TOKENS);
+        Ok(report.memory(&Limits { batch_tokens, ..limits.clone() }, false))
+    };
+    // As `octet run` does.
+    let slots = OnDisk::within(report, room, limits.batch_tokens, true, needs).ok()??.slots;
     let cpu = CpuOptions { expert_slots: Some(slots), ..CpuOptions::default() };
     let (bytes, experts) = (size(report.stored_bytes(&cpu)), report.config.moe?.experts);
     let free = size(room);

@@ -111,7 +111,7 @@ pub fn run(work: &Work, model: &octet_weights::Model) -> anyhow::Result<()> {
     };
     if !work.memory.no_memory_check {
         let report = Report::new(model)?;
-        crate::memory::shrink(&report, &mut options, crate::memory::available())?;
+        crate::memory::shrink(&report, &mut options, crate::memory::available(), true)?;
         let bill = crate::memory::needed(&report, &options)?;
         crate::memory::check(&report, &[bill], context, "shorter prompts, or a smaller -n")?;
     }

@@ -16,8 +16,9 @@ use octet_engine::models::{self, Device, Limits};
 use octet_engine::report::Report;
 use octet_synth::Shape;
 
-use crate::args::{KernelArgs, KvArgs, MemoryArgs, ModelArgs};
+use crate::args::{KernelArgs, KvArgs, MemoryArgs, ModelArgs, STEP_TOKENS};
 use crate::device::DeviceName;
+use crate::memory::OnDisk;
 use crate::numbers::{count, positive};
 use crate::progress::Bar;
 use crate::settings::Settings;
@@ -145,8 +146,8 @@ pub struct BenchArgs {
     threads: Vec<usize>,
     #[command(flatten)]
     kernels: KernelArgs,
-    /// Maximum number of prompt tokens processed at once. Also -ub.
-    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "512", value_parser = positive, help_heading = "Memory")]
+    /// Maximum number of prompt tokens processed at once. Default: 512, and up to 2048 if experts stay on disk. Also -ub.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = positive, help_heading = "Memory")]
     ubatch_size: Vec<usize>,
     #[command(flatten)]
     kv: KvArgs,
@@ -295,19 +296,14 @@ fn measure_all(args: &BenchArgs, model: &octet_weights::Model, tests: &[Test]) -
     let report = Report::new(model)?;
     let name = report.name.clone().unwrap_or_else(|| report.origin.clone());
     let mut subject = Subject { name, report, prefetch: None };
-    let threads: Vec<Option<usize>> = match &args.threads[..] {
-        [] => vec![None],
-        some => some.iter().copied().map(Some).collect(),
-    };
+    let threads = or_none(&args.threads);
+    let ubatch_sizes = or_none(&args.ubatch_size);
     let mut printer = format::Printer::new(args.output);
     let mut rows = Vec::new();
     let mut out = std::io::stdout().lock();
-    let limits: Vec<Option<u64>> = match &args.memory_limit[..] {
-        [] => vec![None],
-        some => some.iter().copied().map(Some).collect(),
-    };
+    let limits = or_none(&args.memory_limit);
     for (&device, &limit) in args.device.iter().flat_map(|d| limits.iter().map(move |l| (d, l))) {
-        for (&threads, &ubatch) in threads.iter().flat_map(|t| args.ubatch_size.iter().map(move |u| (t, u))) {
+        for (&threads, &ubatch) in threads.iter().flat_map(|t| ubatch_sizes.iter().map(move |u| (t, u))) {
             let mut new =
                 measure(args, model, &mut subject, tests, device, Processor { threads, ubatch, limit })?;
             printer.rows(&mut out, &subject, &new)?;
@@ -320,6 +316,11 @@ fn measure_all(args: &BenchArgs, model: &octet_weights::Model, tests: &[Test]) -
     }
     out.flush()?;
     Ok(())
+}
+
+/// A setting's values, or `None` if the user leaves it open.
+fn or_none<T: Copy>(values: &[T]) -> Vec<Option<T>> {
+    if values.is_empty() { vec![None] } else { values.iter().copied().map(Some).collect() }
 }
 
 fn tests(args: &BenchArgs) -> Vec<Test> {
@@ -339,7 +340,8 @@ fn tests(args: &BenchArgs) -> Vec<Test> {
 /// Settings of a row.
 struct Processor {
     threads: Option<usize>,
-    ubatch: usize,
+    /// `None`: as in use.
+    ubatch: Option<usize>,
     /// Bytes of memory.
     limit: Option<u64>,
 }
@@ -355,22 +357,33 @@ fn measure(
 ) -> anyhow::Result<Vec<Row>> {
     let context = tests.iter().map(Test::context).max().unwrap_or(1);
     let kv = args.kv.kv();
-    let mut limits = Limits { batch_tokens: ubatch.min(context), kv, ..Limits::single(context) };
-    tests.iter().for_each(|t| t.make_room(&mut limits));
+    let limits_with = |ubatch: usize| {
+        let mut limits = Limits { batch_tokens: ubatch.min(context), kv, ..Limits::single(context) };
+        tests.iter().for_each(|t| t.make_room(&mut limits));
+        limits
+    };
+    let may_grow = ubatch.is_none();
+    let mut ubatch = ubatch.unwrap_or(STEP_TOKENS);
+    let mut limits = limits_with(ubatch);
     let is_checked = !args.memory.no_memory_check;
     let device = device.device(args.gpu_memory, &subject.report, &limits, args.kernels.exact, is_checked)?;
     let mut options = args.kernels.options(threads);
     if device.is_none() {
         let free = crate::memory::available().filter(|_| is_checked);
-        let all = subject.report.memory(&limits, options.exact);
-        let room = free.into_iter().chain(limit).min();
-        options.expert_slots =
-            room.filter(|_| !options.exact).and_then(|r| subject.report.expert_slots(all, r));
+        let report = &subject.report;
+        let needs = |ubatch| Ok(report.memory(&limits_with(ubatch), options.exact));
+        if let Some(room) = free.into_iter().chain(limit).min().filter(|_| !options.exact)
+            && let Some(on_disk) = OnDisk::within(report, room, ubatch, may_grow, needs)?
+        {
+            options.expert_slots = Some(on_disk.slots);
+            ubatch = on_disk.step_tokens;
+            limits = limits_with(ubatch);
+        }
         // As in use, if they were kept; a measurement writes none.
         options.packed_files = crate::packed::files().filter(|_| options.expert_slots.is_some());
         options.packed_files.iter_mut().for_each(|files| files.least = u64::MAX);
-        let bill = subject.report.with_slots(all, options.expert_slots);
-        crate::memory::check_within(free, limit, &subject.report, &[bill], context, "smaller -p, -n or -d")?;
+        let bill = report.with_slots(report.memory(&limits, options.exact), options.expert_slots);
+        crate::memory::check_within(free, limit, report, &[bill], context, "smaller -p, -n or -d")?;
     }
     let Loaded { mut model, backend, bandwidth } =
         load(args, model, subject, device.as_ref(), limits, &options)?;

@@ -46,6 +46,8 @@ pub struct Load {
     reasoning_budget: Option<u32>,
     check: bool,
     memory_limit: Option<u64>,
+    /// The user leaves the number of a step's tokens open.
+    steps_may_grow: bool,
     /// The machine's free memory before any model was loaded. Models share it: one is unloaded to make room for another.
     free: Option<u64>,
 }
@@ -77,6 +79,7 @@ impl Load {
             reasoning_budget: s.reasoning_budget(),
             check: !args.engine.memory.no_memory_check,
             memory_limit: args.engine.limit.memory_limit,
+            steps_may_grow: args.engine.steps_may_grow(),
             free: crate::memory::available(),
         })
     }
@@ -96,8 +99,9 @@ impl Load {
         }
         e.speculation.draft_max = entry.draft_max.unwrap_or(e.speculation.draft_max);
         e.context = entry.ctx_size.or(e.context);
-        let batches = [entry.ubatch_size, entry.batch_size].into_iter().flatten();
-        e.batch_tokens = batches.min().unwrap_or(e.batch_tokens);
+        let step = [entry.ubatch_size, entry.batch_size].into_iter().flatten().min();
+        e.batch_tokens = step.unwrap_or(e.batch_tokens);
+        self.steps_may_grow &= step.is_none();
         let kv = |key: &str, name: &Option<String>| -> anyhow::Result<Option<KvType>> {
             name.as_ref().map(|name| Ok(choice::<KvArg>(key, name)?.into())).transpose()
         };
@@ -170,10 +174,11 @@ impl Load {
         let bill = match self.device.place(&wanted, among, least(free, self.memory_limit), self.check)? {
             Some(placement) => MemoryPlan::on_device(&report, placement),
             None => {
-                let bill = MemoryPlan::new(&report, &engine, least(free, share))?;
+                let plan = |room| MemoryPlan::new(&report, &engine, room, self.steps_may_grow);
+                let bill = plan(least(free, share))?;
                 let bill = match bill.fits(&report) && bill.options.cpu.expert_slots.is_none() {
                     true => bill,
-                    false => MemoryPlan::new(&report, &engine, least(free, self.memory_limit))?,
+                    false => plan(least(free, self.memory_limit))?,
                 };
                 bill.check(&report, free)?;
                 let stored = crate::memory::stored(&file, &report, &bill.options.cpu);

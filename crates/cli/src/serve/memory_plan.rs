@@ -7,7 +7,7 @@ use octet_engine::models::Limits;
 use octet_engine::report::{Memory, Report};
 
 use crate::device_memory::{Placement, Split, Wanted, bill, table_copy};
-use crate::memory::PROMPT_TOKENS;
+use crate::memory::OnDisk;
 use crate::units::{count, parameters, size};
 
 /// Sizes to try in turn if the user sets none: contexts in the KV cache, and bytes of snapshots. Finally snapshots get what one or more
@@ -38,8 +38,14 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// Completes `options`. `room` is the memory for it; `None` disables the check.
-    pub fn new(report: &Report, options: &Options, room: Option<u64>) -> anyhow::Result<Self> {
+    /// Completes `options`. `room` is the memory for it; `None` disables the check. If experts stay on disk, steps have more tokens if they
+    /// `may_grow`.
+    pub fn new(
+        report: &Report,
+        options: &Options,
+        room: Option<u64>,
+        may_grow: bool,
+    ) -> anyhow::Result<Self> {
         let options = &options.for_config(&report.config);
         report.check_kv(options.kv)?;
         let made_for = report.config.context_length;
@@ -72,19 +78,20 @@ impl MemoryPlan {
         if options.speculation.mode == Mode::Auto && least.limits.mtp && room.is_some_and(|room| total > room)
         {
             let speculation = speculation::Options { mode: Mode::Lookup, ..options.speculation.clone() };
-            return Self::new(report, &Options { speculation, ..options.clone() }, room);
+            return Self::new(report, &Options { speculation, ..options.clone() }, room, may_grow);
         }
         // Experts that do not fit stay on disk; caches are then as small as they can be.
         if let Some(room) = room.filter(|_| options.cpu.expert_slots.is_none() && !options.cpu.exact) {
-            for tokens in [options.batch_tokens.max(PROMPT_TOKENS), options.batch_tokens] {
-                let options = Options { batch_tokens: tokens, ..least.options.clone() };
+            let with = |batch_tokens| -> anyhow::Result<Self> {
+                let options = Options { batch_tokens, ..least.options.clone() };
                 let limits = options.limits(made_for, report.snapshot_bytes(options.kv))?;
-                let mut plan =
-                    Self { options, limits, shrunk: Some(room), stored: None, on_device: None, ..least };
-                if let Some(slots) = report.expert_slots(plan.memory(report), room) {
-                    plan.options.cpu.expert_slots = Some(slots);
-                    return Ok(plan);
-                }
+                Ok(Self { options, limits, shrunk: Some(room), stored: None, on_device: None, ..least })
+            };
+            let needs = |tokens| Ok(with(tokens)?.memory(report));
+            if let Some(on_disk) = OnDisk::within(report, room, options.batch_tokens, may_grow, needs)? {
+                let mut plan = with(on_disk.step_tokens)?;
+                plan.options.cpu.expert_slots = Some(on_disk.slots);
+                return Ok(plan);
             }
         }
         let slot = report.snapshot_bytes(options.kv);
@@ -256,7 +263,7 @@ mod tests {
     fn what_the_user_leaves_open_is_sized_to_the_memory() {
         let report = Report::new(&tiny("qwen35moe", Mix::Q4KM).unwrap()).unwrap();
         let options = Options { context: Some(1000), max_seqs: 8, ..Options::default() };
-        let bill = |free| MemoryPlan::new(&report, &options, free).unwrap();
+        let bill = |free| MemoryPlan::new(&report, &options, free, true).unwrap();
         let (roomy, tight) = (bill(None), bill(Some(0)));
         assert_eq!(roomy.options.kv_tokens, Some(4000));
         // Not 2 GiB of states that nothing could refer to.
@@ -274,7 +281,7 @@ mod tests {
         assert!(!text.contains("trained for"), "{text}");
         let made_for = report.config.context_length;
         let long = Options { context: Some(made_for + 1), ..options.clone() };
-        let text = MemoryPlan::new(&report, &long, None).unwrap().text("tiny", &report);
+        let text = MemoryPlan::new(&report, &long, None, true).unwrap().text("tiny", &report);
         assert!(text.contains(&format!("trained for {made_for} tokens")), "{text}");
         // The remaining memory is for snapshots, and a second context.
         let least = tight.total(&report);
@@ -290,7 +297,7 @@ mod tests {
         assert_eq!(some.options.kv_tokens, Some(4000));
         assert!(some.total(&report) <= room && some.limits.snapshots > 10);
         let own = Options { kv_tokens: Some(2000), snapshot_memory: Some(1), ..options.clone() };
-        let own = MemoryPlan::new(&report, &own, Some(0)).unwrap().options;
+        let own = MemoryPlan::new(&report, &own, Some(0), true).unwrap().options;
         assert_eq!((own.kv_tokens, own.snapshot_memory), (Some(2000), Some(1)));
     }
 }

@@ -300,9 +300,19 @@ impl<'a> Step<'a> {
                 let (pair, range, groups) = (pair(i), routes.of(experts.ids[i]), group..group + end - at);
                 let (inner, tokens) = (pair.width(), &routes.token[range.clone()]);
                 let weights = m.router.weighs_input.then(|| &routes.weight[range.clone()]);
-                pair.rows(kernels, vector, groups.clone(), first(end), view, tokens, weights, own, |i, g, y| {
-                    put(&self.rows, range.start + i, inner, g, y);
-                });
+                pair.rows(
+                    kernels,
+                    vector,
+                    groups.clone(),
+                    first(end),
+                    view,
+                    tokens,
+                    weights,
+                    own,
+                    |i, g, y| {
+                        put(&self.rows, range.start + i, inner, g, y);
+                    },
+                );
                 self.check(pair.parts(), experts.ids[i], groups);
                 at = end;
             }
