@@ -41,13 +41,13 @@ impl OpenFile {
 /// One projection of all experts of a layer.
 pub(in crate::cpu) struct KeptExperts {
     file: Arc<OpenFile>,
-    region: Region,
+    region: Arc<Region>,
     /// Which were compared with their checksums.
     checked: Box<[AtomicBool]>,
 }
 
 impl KeptExperts {
-    pub(super) fn new(file: &Arc<OpenFile>, region: &Region) -> Self {
+    pub(super) fn new(file: &Arc<OpenFile>, region: &Arc<Region>) -> Self {
         let checked = (0..region.count).map(|_| AtomicBool::new(false)).collect();
         Self { file: file.clone(), region: region.clone(), checked }
     }

@@ -184,7 +184,7 @@ impl Checks for InFile {
 /// A complete file of the model: mapped, or read as experts are needed.
 enum Found {
     Mapped { map: Arc<FileMap>, regions: HashMap<String, Arc<InFile>> },
-    Read { file: Arc<OpenFile>, regions: HashMap<String, Region> },
+    Read { file: Arc<OpenFile>, regions: HashMap<String, Arc<Region>> },
 }
 
 impl Found {
@@ -199,6 +199,7 @@ impl Found {
         let path = options.path(id, COMPLETE);
         let (file, _, regions) = Self::open(&path, id)?;
         let stamp = Stamp::new(path.canonicalize().ok()?, &file.metadata().ok()?).ok()?;
+        let regions = regions.into_iter().map(|(name, r)| (name, Arc::new(r))).collect();
         Some(Self::Read { file: Arc::new(OpenFile::new(path, &stamp, options.notice)?), regions })
     }
 
@@ -219,7 +220,7 @@ impl Found {
     fn region(&self, name: &str) -> Option<&Region> {
         match self {
             Self::Mapped { regions, .. } => regions.get(name).map(|file| &file.region),
-            Self::Read { regions, .. } => regions.get(name),
+            Self::Read { regions, .. } => regions.get(name).map(Arc::as_ref),
         }
     }
 
@@ -371,11 +372,11 @@ impl PackedFile {
     pub fn experts(file: &mut Option<Self>, stack: &StoredProjection, layout: Layout) -> Later {
         let (later, experts, count) = (Later::default(), stack.source.clone(), stack.source.count());
         let Some(this) = file else { return later };
-        if let Some(found @ Found::Read { file, .. }) = &this.found {
-            let region = found.fitting(&stack.name, &layout, count);
-            if let Some(region) = region.filter(|r| r.scales == 0) {
-                let _ = later.set(KeptExperts::new(file, region)); // it is new
-            }
+        if let Some(found @ Found::Read { file, regions }) = &this.found
+            && found.fitting(&stack.name, &layout, count).is_some_and(|r| r.scales == 0)
+            && let Some(region) = regions.get(&stack.name)
+        {
+            let _ = later.set(KeptExperts::new(file, region)); // it is new
         }
         let source = Source::Model { experts, later: later.clone() };
         this.push(Part { name: stack.name.clone(), layout, count, source });

@@ -127,7 +127,7 @@ pub struct Stats {
     pub accepted_at: [u64; POSITIONS],
 }
 
-/// The costs of guesses on this machine, measured when the model was loaded, and updated since.
+/// The costs of guesses on this machine: of a drafting model measured when it was loaded, and updated since; of steps alone as they run.
 #[derive(Debug, Clone, Default)]
 pub struct Costs {
     /// Times of steps by their number of tokens.
@@ -286,13 +286,14 @@ impl Speculation {
         })
     }
 
-    /// Measures the costs of guesses before anything runs, so that no answer is slowed by it. Drops a drafter that cannot pay. Takes a few
-    /// steps of the model.
+    /// Measures the costs of guesses that a model drafts before anything runs, so that no answer is slowed by it. Drops a drafter that cannot
+    /// pay. Takes a few steps of the model. Other guesses cost only their place in a step, and each step is timed: the first answer need not
+    /// wait for measurements.
     pub fn measure(&mut self, model: &mut dyn Model) -> Result<(), Error> {
-        if self.most == 0 || self.control.is_blind() {
+        let Self { drafters, control, .. } = self;
+        if control.is_blind() || !drafters.iter().any(|d| d.drafts()) {
             return Ok(());
         }
-        let Self { drafters, control, .. } = self;
         measure::steps(model, self.most, control)?;
         drafters.iter_mut().try_for_each(|d| d.measure(model, control))?;
         measure::reset(model);
