@@ -2,6 +2,9 @@
 //! step, and each token's experts are summed in ascending order, the shared one last. Experts that are not all in memory are computed in
 //! rounds, see `store`.
 
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
 
 use super::activations::{ActView, Activations};

@@ -181,6 +181,12 @@ impl Packed {
         self.checks.as_deref().filter(|c| !c.is_done())
     }
 
+    /// Has its matrices compared by `checks`, as if they were in a file.
+    #[cfg(test)]
+    pub(super) fn set_checks(&mut self, checks: Arc<dyn Checks>) {
+        self.checks = Some(checks);
+    }
+
     /// Packs one matrix, on this thread only.
     pub fn pack(m: &Matrix) -> Result<Self, Error> {
         let layout = Layout::new(m.ty, m.rows, m.cols)?;
