@@ -14,6 +14,9 @@ pub fn available() -> Option<u64> {
     octet_machine::memory().map(|room| room.bytes)
 }
 
+/// Of that memory, what a server leaves to itself: it takes some between the plan of a model and its load.
+pub const SERVER_BYTES: u64 = 64 << 20;
+
 /// What bounds it, in brackets, if it is not the machine's memory.
 pub fn bound() -> String {
     match octet_machine::memory() {
@@ -48,7 +51,7 @@ pub struct OnDisk {
 
 impl OnDisk {
     /// What fits into `room`; `None` if all does, or nothing. `needs` is the memory with steps of so many tokens. Steps have more than `least`
-    /// tokens, if they may and that takes at most an eighth of the experts from memory.
+    /// tokens, if they may and that takes at most a quarter of the experts from memory.
     pub fn within(
         report: &Report,
         room: u64,
@@ -62,7 +65,7 @@ impl OnDisk {
         };
         let Some(few) = with(least)? else { return Ok(None) };
         for tokens in PROMPT_TOKENS.into_iter().filter(|&n| may_grow && n > least) {
-            if let Some(many) = with(tokens)?.filter(|many| 8 * many.slots >= 7 * few.slots) {
+            if let Some(many) = with(tokens)?.filter(|many| 4 * many.slots >= 3 * few.slots) {
                 return Ok(Some(many));
             }
         }

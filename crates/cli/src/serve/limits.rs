@@ -4,6 +4,7 @@
 use octet_machine::Bound;
 use octet_serve::Options;
 
+use crate::memory::SERVER_BYTES;
 use crate::units::size;
 
 /// Files that the server itself may have open: models, caches, databases, the log, servers that it started.
@@ -46,7 +47,8 @@ fn shrink(options: &mut Options, limit: u64) -> Option<String> {
 /// What bounds the memory, if it is not the machine's.
 fn memory() -> Option<String> {
     let room = octet_machine::memory().filter(|room| room.bound != Bound::Machine)?;
-    Some(format!("memory: {} are free, by {}", size(room.bytes), room.bound))
+    let (free, own) = (size(room.bytes), size(SERVER_BYTES));
+    Some(format!("memory: {free} are free, by {}; the server leaves {own} of them to itself", room.bound))
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use crate::chat::TEXT_BYTES_MAX;
 use crate::device::{Among, DeviceFlags, least};
 use crate::device_memory::Split;
 use crate::images::{self, ImageFlags};
+use crate::memory::SERVER_BYTES;
 use crate::model::{Place, locate, open};
 use crate::sampling::defaults;
 use crate::settings::Settings;
@@ -174,11 +175,12 @@ impl Load {
         let bill = match self.device.place(&wanted, among, least(free, self.memory_limit), self.check)? {
             Some(placement) => MemoryPlan::on_device(&report, placement),
             None => {
-                let plan = |room| MemoryPlan::new(&report, &engine, room, self.steps_may_grow);
-                let bill = plan(least(free, share))?;
+                let left = free.map(|bytes| bytes.saturating_sub(SERVER_BYTES));
+                let plan = |limit| MemoryPlan::new(&report, &engine, least(left, limit), self.steps_may_grow);
+                let bill = plan(share)?;
                 let bill = match bill.fits(&report) && bill.options.cpu.expert_slots.is_none() {
                     true => bill,
-                    false => plan(least(free, self.memory_limit))?,
+                    false => plan(self.memory_limit)?,
                 };
                 bill.check(&report, free)?;
                 let stored = crate::memory::stored(&file, &report, &bill.options.cpu);

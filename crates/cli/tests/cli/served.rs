@@ -46,6 +46,13 @@ impl Served {
         (0..5).find_map(|_| start()).expect("it finds a port")
     }
 
+    /// Serves a model by a command of one's own.
+    #[cfg(target_os = "linux")]
+    pub fn start_command(command: impl Fn() -> Command) -> Self {
+        let start = || Self::try_command(command(), free_port(), &[], Stdio::null());
+        (0..5).find_map(|_| start()).expect("it finds a port, and loads the model")
+    }
+
     /// `None` if it ended.
     fn try_start(place: &Place, model: &str, flags: &[&str], log: Stdio) -> Option<Self> {
         let command = place.command(&["serve", model, "-t", "1", "-c", "16384"]);
