@@ -47,6 +47,7 @@ impl Served {
     }
 
     /// Serves a model by a command of one's own.
+    #[cfg(target_os = "linux")]
     pub fn start_command(command: impl Fn() -> Command) -> Self {
         let start = || Self::try_command(command(), free_port(), &[], Stdio::null());
         (0..5).find_map(|_| start()).expect("it finds a port, and loads the model")
