@@ -117,8 +117,8 @@ impl Maker {
                 let n = usize::try_from(integer(value)?).ok().filter(|n| *n > 0);
                 self.context = Some(n.ok_or("expected a number of tokens")?);
             }
-            // Below -1 is without an end, too.
-            "num_predict" => self.predict = Some(integer(value)?.max(-1)),
+            // Ollama takes 0 and all below it as without an end.
+            "num_predict" => self.predict = Some(integer(value)?).filter(|n| *n > 0).or(Some(-1)),
             "mirostat" => drop(mirostat_version(value)?),
             "mirostat_tau" | "mirostat_eta" => drop(float(value)?),
             _ if OF_OLLAMA.contains(&name) => return Ok(false),
