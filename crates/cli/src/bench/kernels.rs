@@ -15,7 +15,7 @@ use crate::progress::Bar;
 use crate::units::count;
 
 /// Types of published models.
-const TYPES: [GgmlType; 13] = [
+const TYPES: [GgmlType; 15] = [
     GgmlType::Q4_K,
     GgmlType::Q5_K,
     GgmlType::Q6_K,
@@ -25,6 +25,8 @@ const TYPES: [GgmlType; 13] = [
     GgmlType::MXFP4,
     GgmlType::NVFP4,
     GgmlType::I4_Z,
+    GgmlType::I8_M,
+    GgmlType::NF4,
     GgmlType::F8_128,
     GgmlType::F8_E4M3,
     GgmlType::BF16,

@@ -77,19 +77,27 @@ pub enum Kind {
     NVFP4,
     /// Four bits with a zero point.
     I4_Z,
+    /// Bytes under a scale and a minimum in f32.
+    I8_Z,
+    /// The same.
+    I8_M,
     /// 8-bit floats.
     F8_E4M3,
     /// The same with a scale of each 128 columns.
     F8_128,
     /// The same with a scale of each 32 columns.
     F8_32,
+    /// Indices into the table of NF4, under a magnitude of each 64 columns.
+    NF4,
+    /// The same with the table of FP4.
+    FP4,
     /// Rows in the file's layout, dequantised by the scalar code at each use: correct, not fast.
     Raw,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 26] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -108,9 +116,13 @@ impl Kind {
         Self::MXFP4,
         Self::NVFP4,
         Self::I4_Z,
+        Self::I8_Z,
+        Self::I8_M,
         Self::F8_E4M3,
         Self::F8_128,
         Self::F8_32,
+        Self::NF4,
+        Self::FP4,
         Self::Raw,
     ];
 
@@ -138,6 +150,10 @@ impl Kind {
             GgmlType::F8_E4M3 => Self::F8_E4M3,
             GgmlType::F8_128 => Self::F8_128,
             GgmlType::F8_32 => Self::F8_32,
+            GgmlType::I8_Z => Self::I8_Z,
+            GgmlType::I8_M => Self::I8_M,
+            GgmlType::NF4 => Self::NF4,
+            GgmlType::FP4 => Self::FP4,
             _ => Self::Raw,
         }
     }
@@ -156,6 +172,7 @@ impl Kind {
         match self {
             Self::F8_128 => Some(128),
             Self::F8_32 => Some(32),
+            Self::NF4 | Self::FP4 => Some(64),
             _ => None,
         }
     }
@@ -165,7 +182,7 @@ impl Kind {
         // Vectors of quads and of high bits, bytes of scales of each row and block, f16 of each row in the head.
         let (quads, high, scale, head) = match self {
             Self::F32 | Self::F16 | Self::BF16 | Self::Raw => return None,
-            Self::F8_E4M3 | Self::F8_128 | Self::F8_32 => return None,
+            Self::F8_E4M3 | Self::F8_128 | Self::F8_32 | Self::NF4 | Self::FP4 => return None,
             Self::Q4_0 | Self::IQ4_NL => (4, 0, 16, 0),
             Self::Q4_1 => (4, 0, 32, 0),
             Self::Q5_0 => (4, 1, 16, 0),
@@ -174,6 +191,7 @@ impl Kind {
             Self::MXFP4 => (4, 0, 8, 0),
             Self::NVFP4 => (4, 0, 16, 0),
             Self::I4_Z => (4, 0, 24, 0),
+            Self::I8_Z | Self::I8_M => (8, 0, 64, 0),
             Self::Q2_K => (2, 0, 16, 2),
             Self::Q3_K => (2, 1, 12, 1),
             Self::Q4_K => (4, 0, 12, 2),
@@ -203,7 +221,8 @@ pub(super) struct Planes {
     ///   `[sub-block % 2][row]`, bits `2 * (sub-block / 2)..`;
     /// - 1 (MXFP4): the exponent;
     /// - 2 (NVFP4): `[half][row]` of E4M3, without a sign;
-    /// - 3 (I4_Z): f16 `d` of all rows, then the zero points of all.
+    /// - 3 (I4_Z): f16 `d` of all rows, then the zero points of all;
+    /// - 8 (I8_Z, I8_M): f32 `d` of all rows, then what is added to `d` times the signed quant.
     pub scale: usize,
     pub head: usize,
 }

@@ -14,6 +14,7 @@ pub mod iq3;
 pub mod iq4;
 pub mod iq_grids;
 pub mod legacy;
+pub mod levels;
 pub mod mxfp4;
 pub mod nvfp4;
 pub mod q1;
@@ -102,6 +103,10 @@ ggml_types! {
     F8_128  = 0x1_0001, 128, 132;
     F8_32   = 0x1_0002,  32, 36;
     I4_Z    = 0x1_0003,  32, 19;
+    I8_Z    = 0x1_0004,  32, 40;
+    I8_M    = 0x1_0005,  32, 40;
+    NF4     = 0x1_0006,  64, 36;
+    FP4     = 0x1_0007,  64, 36;
     // Of ik_llama.cpp, without the scale that a row has in the file (`ik_rows`).
     IQ4_KS  = 0x1_0090, 256, 136;
     IQ2_KS  = 0x1_0091, 256, 70;
@@ -181,6 +186,10 @@ impl GgmlType {
             Self::F8_128 => decode(data, out, fp8::dequantize::<{ fp8::BYTES_128 }, 128>),
             Self::F8_32 => decode(data, out, fp8::dequantize::<{ fp8::BYTES_32 }, 32>),
             Self::I4_Z => decode(data, out, zero_point::dequantize),
+            Self::I8_Z => decode(data, out, zero_point::dequantize_i8_z),
+            Self::I8_M => decode(data, out, zero_point::dequantize_i8_m),
+            Self::NF4 => decode(data, out, |block, out| levels::dequantize(&levels::NF4, block, out)),
+            Self::FP4 => decode(data, out, |block, out| levels::dequantize(&levels::FP4, block, out)),
             Self::Q6_0 => decode(data, out, ik::dequantize_q6_0),
             Self::IQ2_K => decode(data, out, ik::dequantize_2),
             Self::IQ3_K => decode(data, out, ik::dequantize_3),
@@ -238,9 +247,8 @@ pub fn quantize(ty: GgmlType, x: &[f32], out: &mut [u8]) -> Result<(), NoQuantiz
         T::IQ1_S | T::IQ1_M | T::IQ2_XXS | T::IQ2_XS | T::IQ2_S | T::IQ3_XXS | T::IQ3_S => {
             return Err(NoQuantizer(ty));
         }
-        T::NVFP4 | T::Q1_0 | T::Q2_0 | T::F8_E4M3 | T::F8_128 | T::F8_32 | T::I4_Z => {
-            return Err(NoQuantizer(ty));
-        }
+        T::NVFP4 | T::Q1_0 | T::Q2_0 | T::F8_E4M3 | T::F8_128 | T::F8_32 => return Err(NoQuantizer(ty)),
+        T::I4_Z | T::I8_Z | T::I8_M | T::NF4 | T::FP4 => return Err(NoQuantizer(ty)),
         T::Q6_0 | T::IQ2_K | T::IQ3_K | T::IQ4_K | T::IQ5_K | T::IQ6_K => return Err(NoQuantizer(ty)),
         T::IQ2_KS | T::IQ3_KS | T::IQ4_KS | T::IQ5_KS | T::IQ4_KSS | T::IQ2_KL => {
             return Err(NoQuantizer(ty));

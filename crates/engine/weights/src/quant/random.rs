@@ -6,8 +6,8 @@
 use half::f16;
 
 use super::{
-    GgmlType, field, float, fp8, ik, iq1, iq2, iq3, iq4, legacy, mxfp4, nvfp4, q1, q2_k, q3_k, q4_k, q5_k,
-    q6_k, tq, write_f16, zero_point,
+    GgmlType, field, float, fp8, ik, iq1, iq2, iq3, iq4, legacy, levels, mxfp4, nvfp4, q1, q2_k, q3_k, q4_k,
+    q5_k, q6_k, tq, write_f16, zero_point,
 };
 
 /// Fills `out` with whole blocks of `ty` whose values are random, of zero mean and standard deviation `scale`.
@@ -69,6 +69,10 @@ pub fn random_blocks(ty: GgmlType, rng_state: &mut u64, scale: f32, out: &mut [u
             d(4.637).put_d(b, zero_point::D);
             b[zero_point::Z] = 7 + (b[zero_point::Z] & 1);
         }),
+        T::I8_Z => i8_under(state, out, d(73.90), |_, which| 127.0 + (which & 1) as f32),
+        T::I8_M => i8_under(state, out, d(73.90), |d, _| -127.5 * d),
+        T::NF4 => under_f32(state, out, d(0.5172)),
+        T::FP4 => under_f32(state, out, d(0.4868)),
         T::Q6_0 => only_d::<{ ik::BYTES_Q6_0 }>(state, out, ik::D, d(18.48).either_sign()),
         T::IQ2_K => only_d::<{ ik::BYTES_2 }>(state, out, ik::D, d(4.637 * 18.30).either_sign()),
         T::IQ3_K => only_d::<{ ik::BYTES_3 }>(state, out, ik::D, d(18.47 * 33.98)),
@@ -219,6 +223,26 @@ impl Scales {
         let which = self.put_d(block, d_at);
         write_f16(block, m_at, self.m[which]);
     }
+}
+
+/// Bytes under scales of few bits, with which sums and products of them are exact.
+fn i8_under(state: &mut u64, out: &mut [u8], scales: Scales, second: impl Fn(f32, usize) -> f32) {
+    use zero_point::{BYTES_8, D_8, M_8};
+    patch::<BYTES_8>(state, out, |b| {
+        let which = usize::from(b[D_8] & 15);
+        let d = scales.d[which].to_f32();
+        b[D_8..D_8 + 4].copy_from_slice(&d.to_le_bytes());
+        b[M_8..M_8 + 4].copy_from_slice(&second(d, which).to_le_bytes());
+    });
+}
+
+/// Levels under a magnitude, of either sign: NF4's have a mean.
+fn under_f32(state: &mut u64, out: &mut [u8], scales: Scales) {
+    patch::<{ levels::BYTES }>(state, out, |b| {
+        let d = scales.d[usize::from(b[levels::D] & 15)].to_f32();
+        let d = if b[levels::D] & 16 == 0 { d } else { -d };
+        b[levels::D..levels::D + 4].copy_from_slice(&d.to_le_bytes());
+    });
 }
 
 fn only_d<const BYTES: usize>(state: &mut u64, out: &mut [u8], at: usize, scales: Scales) {

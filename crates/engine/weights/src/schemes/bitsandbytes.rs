@@ -11,6 +11,7 @@ use super::ints::{Groups, Ints, Quants, Scales, Zeros};
 use super::quantised::Read;
 use super::{Bad, Opened, Settings};
 use crate::GgmlType;
+use crate::quant::levels;
 
 const STATES: [&str; 2] = ["weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4"];
 
@@ -22,6 +23,9 @@ struct State {
     nested_blocksize: Option<usize>,
     nested_offset: Option<f32>,
 }
+
+/// A part with odd contents, and what is odd.
+type Odd = (usize, String);
 
 struct Table {
     cols: usize,
@@ -84,12 +88,24 @@ fn read(g: &Group, label: &'static str, part: &Part) -> Result<Opened, Bad> {
         }
     };
     let reader = Table { cols, map, block: state.blocksize, nested };
-    Ok(Opened { ty: GgmlType::F32, shape: state.shape, parts, reader: Box::new(reader) })
+    Ok(Opened { ty: reader.ty(), shape: state.shape, parts, reader: Box::new(reader) })
 }
 
 impl Table {
-    fn maximum(&self, absmax: &[u8], block: usize) -> f32 {
-        match &self.nested {
+    /// The type that holds its values: with the usual tables, and blocks that do not reach over the end of a row.
+    fn ty(&self) -> GgmlType {
+        let whole_blocks = [self.cols, self.block].iter().all(|n| n.is_multiple_of(levels::LEN));
+        match self.map[..] {
+            _ if !whole_blocks => GgmlType::F32,
+            ref map if *map == levels::NF4 => GgmlType::NF4,
+            ref map if *map == levels::FP4 => GgmlType::FP4,
+            _ => GgmlType::F32,
+        }
+    }
+
+    /// The maximum of a block.
+    fn maximum(&self, absmax: &[u8], block: usize) -> Result<f32, Odd> {
+        let maximum = match &self.nested {
             None => {
                 let mut one = [0.0];
                 Floats::F32.read(absmax, block, &mut one);
@@ -98,23 +114,34 @@ impl Table {
             Some((values, outer, size, offset)) => {
                 values[usize::from(absmax[block])] * outer[block / size] + offset
             }
+        };
+        match maximum.is_finite() {
+            true => Ok(maximum),
+            false => Err((1, format!("holds a maximum of {maximum}; expected finite numbers"))),
         }
     }
 }
 
 impl Read for Table {
-    fn rows(&self, parts: &[&[u8]], rows: Range<usize>, out: &mut [u8]) -> Result<(), (usize, String)> {
+    fn rows(&self, parts: &[&[u8]], rows: Range<usize>, out: &mut [u8]) -> Result<(), Odd> {
         let first = rows.start * self.cols;
+        if self.ty() != GgmlType::F32 {
+            let bytes = &parts[0][first / 2..];
+            for (i, out) in out.chunks_exact_mut(levels::BYTES).enumerate() {
+                let maximum = self.maximum(parts[1], (first + levels::LEN * i) / self.block)?;
+                out[..levels::QS].copy_from_slice(&maximum.to_le_bytes());
+                let two = &bytes[levels::LEN / 2 * i..];
+                out[levels::QS..].iter_mut().zip(two).for_each(|(out, q)| *out = q.rotate_left(4));
+            }
+            return Ok(());
+        }
         let mut of = usize::MAX;
         let mut maximum = 0.0;
         for (i, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
             let at = first + i;
             if at / self.block != of {
                 of = at / self.block;
-                maximum = self.maximum(parts[1], of);
-                if !maximum.is_finite() {
-                    return Err((1, format!("holds a maximum of {maximum}; expected finite numbers")));
-                }
+                maximum = self.maximum(parts[1], of)?;
             }
             let q = parts[0][at / 2] >> (4 * (1 - at % 2)) & 15;
             *out = (self.map[usize::from(q)] * maximum).to_le_bytes();

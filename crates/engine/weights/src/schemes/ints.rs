@@ -102,18 +102,21 @@ impl Ints {
                 Groups::Size(size) => size.is_multiple_of(32) || size >= self.cols,
                 Groups::Index(_) => false,
             };
-        let fits = self.scales.floats.is_half() && self.scales.divisor == 1.0;
-        if !whole_blocks || !(fits || self.is_scaled_by_row()) {
+        if !whole_blocks {
             return GgmlType::F32;
         }
+        let fits = self.scales.floats.is_half() && self.scales.divisor == 1.0;
         match (&self.zeros, self.bits) {
+            (Zeros::Minimum(_), _) if !fits => GgmlType::I8_M,
+            _ if !fits && !self.is_scaled_by_row() => GgmlType::I8_Z,
             (Zeros::Middle, 0..=4) => GgmlType::Q4_0,
             (Zeros::Middle, 5) => GgmlType::Q5_0,
             (Zeros::Middle, _) => GgmlType::Q8_0,
             (Zeros::Minimum(Floats::F16 | Floats::Bf16), 0..=4) => GgmlType::Q4_1,
             (Zeros::Minimum(Floats::F16 | Floats::Bf16), 5) => GgmlType::Q5_1,
             (Zeros::Columns { .. } | Zeros::Awq | Zeros::Packed | Zeros::Bytes, 0..=4) => GgmlType::I4_Z,
-            _ => GgmlType::F32,
+            (Zeros::Minimum(_), _) => GgmlType::I8_M,
+            _ => GgmlType::I8_Z,
         }
     }
 
@@ -264,6 +267,11 @@ impl Ints {
             q.as_chunks::<32>().0.iter().zip(out.chunks_exact_mut(ty.block_bytes())).enumerate()
         {
             let g = self.group(32 * i);
+            if matches!(ty, GgmlType::I8_Z | GgmlType::I8_M) {
+                let zero = || zeros.map_or(self.middle(), |z| z[g]) as f32;
+                Block { q, out }.bytes_under(scales[g], minimums.map_or_else(zero, |m| m[g]));
+                continue;
+            }
             let d = match self.is_scaled_by_row() {
                 true => f16::ONE,
                 false => half_of(scales[g]).map_err(|what| (1, what))?,
@@ -298,7 +306,8 @@ impl Read for Ints {
     }
 
     fn scales(&self, parts: &[&[u8]]) -> Result<Option<Vec<f64>>, Bad> {
-        if self.ty() == GgmlType::F32 || !self.is_scaled_by_row() {
+        let has_own = matches!(self.ty(), GgmlType::F32 | GgmlType::I8_Z | GgmlType::I8_M);
+        if has_own || !self.is_scaled_by_row() {
             return Ok(None);
         }
         Ok(Some(self.scales_of(parts[1], &(0..self.rows))?.into_iter().map(f64::from).collect()))
@@ -332,6 +341,12 @@ impl Block<'_> {
         for (out, &q) in self.out[legacy::QS_0..].iter_mut().zip(self.q) {
             *out = (i32::from(q) - middle) as i8 as u8;
         }
+    }
+    /// Bytes as they are, under a scale and a zero point or a minimum.
+    fn bytes_under(self, d: f32, m: f32) {
+        self.out[zero_point::D_8..][..4].copy_from_slice(&d.to_le_bytes());
+        self.out[zero_point::M_8..][..4].copy_from_slice(&m.to_le_bytes());
+        self.out[zero_point::QS_8..].copy_from_slice(self.q);
     }
     fn zero_point(self, z: i32) {
         self.out[zero_point::Z] = z as u8;

@@ -434,15 +434,43 @@ fn mlx(r: &mut Random, bits: usize, group: usize) -> Sample {
     sample(format!("MLX affine, {bits} bits, groups of {group}"), config, "m.weight", tensors, values)
 }
 
+/// The tables that bitsandbytes 0.49 writes as `quant_map`: the normalised lists of its `get_4bit_type`.
+fn nf4_levels() -> Vec<f32> {
+    let above = [
+        0.0,
+        0.07958029955625534,
+        0.16093020141124725,
+        0.24611230194568634,
+        0.33791524171829224,
+        0.44070982933044434,
+        0.5626170039176941,
+        0.7229568362236023,
+        1.0,
+    ];
+    let below = [
+        -1.0,
+        -0.6961928009986877,
+        -0.5250730514526367,
+        -0.39491748809814453,
+        -0.28444138169288635,
+        -0.18477343022823334,
+        -0.09105003625154495,
+    ];
+    below.into_iter().chain(above).collect()
+}
+
+fn fp4_levels() -> Vec<f32> {
+    let above = [0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0];
+    above.into_iter().chain(above.map(|v| -v)).map(|v: f32| v / 12.0).collect()
+}
+
 /// bitsandbytes in 4 bits, with maxima as they are or nested.
-fn table(r: &mut Random, nested: bool) -> Sample {
-    const COLS: usize = 96;
-    let q = r.ints(ROWS * COLS, 16);
-    let map: Vec<f32> = (0..16).map(|i| i as f32 / 7.5 - 1.0).collect();
-    let blocks = ROWS * COLS / 64;
+fn table(r: &mut Random, kind: &str, map: Vec<f32>, cols: usize, nested: bool) -> Sample {
+    let q = r.ints(ROWS * cols, 16);
+    let blocks = ROWS * cols / 64;
     let two: Vec<u8> = q.chunks(2).map(|two| (two[0] << 4 | two[1]) as u8).collect();
     let state =
-        json!({"shape": [ROWS, COLS], "blocksize": 64, "nested_blocksize": 16, "nested_offset": 0.25})
+        json!({"shape": [ROWS, cols], "blocksize": 64, "nested_blocksize": 16, "nested_offset": 0.25})
             .to_string();
     let maxima: Vec<u8> = (0..blocks).map(|_| r.below(256) as u8).collect();
     let outer = r.scales(blocks.div_ceil(16));
@@ -451,10 +479,11 @@ fn table(r: &mut Random, nested: bool) -> Sample {
         true => (0..blocks).map(|b| values_of[maxima[b] as usize] * outer[b / 16] + 0.25).collect(),
         false => r.scales(blocks),
     };
+    let state_name = format!("m.weight.quant_state.bitsandbytes__{}", kind.to_lowercase());
     let mut tensors = vec![
         stored("m.weight", Dtype::U8, &[two.len(), 1], two),
         stored("m.weight.quant_map", Dtype::F32, &[16], f32s(&map)),
-        stored("m.weight.quant_state.bitsandbytes__nf4", Dtype::U8, &[state.len()], state.into_bytes()),
+        stored(&state_name, Dtype::U8, &[state.len()], state.into_bytes()),
     ];
     if nested {
         tensors.push(stored("m.weight.absmax", Dtype::U8, &[blocks], maxima));
@@ -465,7 +494,7 @@ fn table(r: &mut Random, nested: bool) -> Sample {
     }
     let values = (0..q.len()).map(|i| map[q[i] as usize] * absmax[i / 64]).collect();
     sample(
-        format!("bitsandbytes 4 bit, nested: {nested}"),
+        format!("bitsandbytes {kind}, {cols} columns, nested: {nested}"),
         json!({"quant_method": "bitsandbytes"}),
         "m.weight",
         tensors,
@@ -492,8 +521,11 @@ pub fn all() -> Vec<Sample> {
         fp8_tiles(r, 96, 352, 1, Dtype::F8_E8M0),
         fp8_tiles(r, 160, 128, 2, Dtype::F32),
         fp8_tiles(r, 24, 40, 1, Dtype::F32),
-        table(r, false),
-        table(r, true),
+        table(r, "NF4", nf4_levels(), 96, false),
+        table(r, "NF4", nf4_levels(), 128, false),
+        table(r, "NF4", nf4_levels(), 128, true),
+        table(r, "NF4", (0..16).map(|i| i as f32 / 7.5 - 1.0).collect(), 64, true),
+        table(r, "FP4", fp4_levels(), 64, false),
     ];
     for bits in 2..=8 {
         all.push(packed(r, bits, 160, 32, true));

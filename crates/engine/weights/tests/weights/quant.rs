@@ -230,8 +230,9 @@ fn dequantisers_have_ggmls_digests() {
         let raw = splitmix(u64::from(ty.id()), 8192 / ty.block_len() * ty.block_bytes());
         assert_eq!(fnv(bits(&dequantized(ty, &raw))), digest, "{ty}");
     }
-    let others = [T::F32, T::NVFP4, T::Q1_0, T::Q2_0, T::F8_E4M3, T::F8_128, T::F8_32, T::I4_Z];
-    assert_eq!(DEQUANTIZED.len() + others.len() + IK.len(), T::ALL.len(), "those have tests of their own");
+    let others = [T::F32, T::NVFP4, T::Q1_0, T::Q2_0, T::F8_E4M3, T::F8_128, T::F8_32].len()
+        + [T::I4_Z, T::I8_Z, T::I8_M, T::NF4, T::FP4].len();
+    assert_eq!(DEQUANTIZED.len() + others + IK.len(), T::ALL.len(), "those have tests of their own");
 }
 
 #[test]
@@ -291,7 +292,8 @@ fn error_bounds(ty: T) -> Option<(f32, f32)> {
         T::TQ1_0 | T::TQ2_0 => (0.5, 0.8),
         T::MXFP4 => (0.25, 0.125),
         T::IQ1_S | T::IQ1_M | T::IQ2_XXS | T::IQ2_XS | T::IQ2_S | T::IQ3_XXS | T::IQ3_S => return None,
-        T::NVFP4 | T::Q1_0 | T::Q2_0 | T::F8_E4M3 | T::F8_128 | T::F8_32 | T::I4_Z => return None,
+        T::NVFP4 | T::Q1_0 | T::Q2_0 | T::F8_E4M3 | T::F8_128 | T::F8_32 => return None,
+        T::I4_Z | T::I8_Z | T::I8_M | T::NF4 | T::FP4 => return None,
         ty if IK.contains(&ty) => return None,
         ty => panic!("{ty} has no bound"),
     })

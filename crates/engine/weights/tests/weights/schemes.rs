@@ -36,7 +36,12 @@ fn types_are_compact() {
         ("ModelOpt nvfp4", GgmlType::NVFP4),
         ("gpt-oss", GgmlType::MXFP4),
         ("MLX affine, 4 bits", GgmlType::Q4_1),
+        ("MLX affine, 6 bits", GgmlType::I8_M),
+        ("MLX affine, 8 bits", GgmlType::I8_M),
         ("int-quantized", GgmlType::Q8_0),
+        ("bitsandbytes NF4, 128 columns, nested: false", GgmlType::NF4),
+        ("bitsandbytes NF4, 128 columns, nested: true", GgmlType::NF4),
+        ("bitsandbytes FP4, 64 columns", GgmlType::FP4),
         ("bitsandbytes int8", GgmlType::Q8_0),
     ] {
         let all = samples::all();

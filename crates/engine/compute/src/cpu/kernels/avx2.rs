@@ -106,6 +106,25 @@ impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn levels(table: &[f32; 16], p: *const u8) -> [__m256; 2] {
+        // SAFETY: see above. Permutations look at three bits of an index, the blend at the highest bit of a number.
+        unsafe {
+            let (low, high) = (_mm256_loadu_ps(table.as_ptr()), _mm256_loadu_ps(table.as_ptr().add(8)));
+            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+            let chosen = |index, half| {
+                _mm256_blendv_ps(
+                    _mm256_permutevar8x32_ps(low, index),
+                    _mm256_permutevar8x32_ps(high, index),
+                    _mm256_castsi256_ps(half),
+                )
+            };
+            [
+                chosen(bytes, _mm256_slli_epi32::<28>(bytes)),
+                chosen(_mm256_srli_epi32::<4>(bytes), _mm256_slli_epi32::<24>(bytes)),
+            ]
+        }
+    }
+    #[inline(always)]
     unsafe fn store(p: *mut f32, v: __m256) {
         // SAFETY: see above.
         unsafe { _mm256_storeu_ps(p, v) }

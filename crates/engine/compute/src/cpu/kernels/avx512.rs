@@ -127,6 +127,19 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn levels(table: &[f32; 16], p: *const u8) -> [Self::Floats; 2] {
+        // SAFETY: see above. Permutations look at four bits of an index.
+        unsafe {
+            let table = _mm512_loadu_ps(table.as_ptr());
+            let rows = |p: *const u8| _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
+            let bytes = [rows(p), rows(p.add(16))];
+            [
+                bytes.map(|b| _mm512_permutexvar_ps(b, table)),
+                bytes.map(|b| _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(b), table)),
+            ]
+        }
+    }
+    #[inline(always)]
     unsafe fn store(p: *mut f32, v: Self::Floats) {
         // SAFETY: see above.
         unsafe {

@@ -44,6 +44,7 @@ impl Lanes for AvxVnni {
         fn f16s(p: *const u8) -> __m256;
         fn bf16s(p: *const u8) -> __m256;
         fn e4m3s(p: *const u8) -> __m256;
+        fn levels(table: &[f32; 16], p: *const u8) -> [__m256; 2];
         fn store(p: *mut f32, v: __m256);
         fn splat(x: f32) -> __m256;
         fn mul(a: __m256, b: __m256) -> __m256;

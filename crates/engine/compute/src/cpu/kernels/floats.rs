@@ -1,9 +1,11 @@
-//! The kernel of float kinds and of `Raw`: one group of rows times a list of tokens, in f32. Called through
+//! The kernel of kinds that are computed in f32, and of `Raw`: one group of rows times a list of tokens, in f32. Called through
 //! `Kernels::group`. Each (row, token) is one chain of multiply-adds in the order of the columns, whatever the tile.
 //!
 //! Sums of `T` tokens and `V` vectors of rows stay in registers while columns go by. `V` covers a group.
 
 #![allow(clippy::needless_range_loop)] // several arrays are walked by one index
+
+use octet_weights::quant::levels;
 
 use super::call::Call;
 use super::lanes::Lanes;
@@ -15,6 +17,8 @@ const STRETCH: usize = 64;
 const TOKENS: usize = 64;
 /// Columns of `Raw` that are dequantised at a time: a block of every type.
 const RAW_STRETCH: usize = 256;
+/// Columns of the largest block under one scale.
+const MOST_COLS: usize = 128;
 
 /// A float type.
 pub(super) trait Float {
@@ -22,6 +26,8 @@ pub(super) trait Float {
     const BYTES: usize;
     /// What loaded values are multiplied with: a power of two, with which the activation is multiplied instead.
     const UNIT: f32 = 1.0;
+    /// Whether they are read from memory, and so are prefetched.
+    const STREAMED: bool = true;
     /// Loads one column of `S::ROWS` rows.
     ///
     /// # Safety
@@ -45,6 +51,18 @@ macro_rules! float {
 float!(F32, 4, floats);
 float!(F16, 2, f16s);
 float!(Bf16, 2, bf16s);
+
+/// Columns that were converted: they are in the cache.
+struct Converted;
+impl Float for Converted {
+    const BYTES: usize = 4;
+    const STREAMED: bool = false;
+    #[inline(always)]
+    unsafe fn load<S: Lanes>(p: *const u8) -> S::Floats {
+        // SAFETY: the caller's.
+        unsafe { S::floats(p.cast()) }
+    }
+}
 
 /// 8-bit floats: an F16 holds each of them as a 256th.
 pub(super) struct E4m3;
@@ -77,7 +95,7 @@ pub(super) unsafe fn group<S: Lanes, F: Float, const V: usize, const T: usize>(c
             while c < cols {
                 let n = STRETCH.min(cols - c);
                 convert::<S, F>(call.group.add(c * ROWS * F::BYTES), n, stretch.0.as_mut_ptr());
-                columns::<S, F32, V, T>(call, tokens, stretch.0.as_ptr().cast(), c, n, out);
+                columns::<S, Converted, V, T>(call, tokens, stretch.0.as_ptr().cast(), c, n, out);
                 c += n;
             }
             out = out.add(tokens.len() * ROWS);
@@ -99,29 +117,91 @@ unsafe fn convert<S: Lanes, F: Float>(weights: *const u8, n: usize, out: *mut f3
     }
 }
 
-/// 8-bit floats under scales: the products of each `COLS` columns are summed, and then multiplied with their scale.
+/// A block of columns under one scale of each row: of all rows the scales, then the columns.
+pub(super) trait Block {
+    /// Columns.
+    const COLS: usize;
+    /// Bytes of a row's columns.
+    const BYTES: usize;
+    /// The type of columns that are multiplied as they are where there are few tokens.
+    type Float: Float;
+    /// Whether there is such a type.
+    const DIRECT: bool;
+    /// The columns of all rows as f32, without the scales. `distance`: of the prefetch.
+    ///
+    /// # Safety
+    /// As for [`Lanes`].
+    unsafe fn convert<S: Lanes>(weights: *const u8, distance: usize, out: *mut f32);
+}
+
+/// 8-bit floats.
+pub(super) struct F8<const COLS: usize>;
+impl<const COLS: usize> Block for F8<COLS> {
+    const COLS: usize = COLS;
+    const BYTES: usize = COLS;
+    type Float = E4m3;
+    const DIRECT: bool = true;
+    #[inline(always)]
+    unsafe fn convert<S: Lanes>(weights: *const u8, _distance: usize, out: *mut f32) {
+        // SAFETY: the caller's.
+        unsafe { convert::<S, E4m3>(weights, COLS, out) }
+    }
+}
+
+macro_rules! levels {
+    ($name:ident, $table:expr) => {
+        /// Indices into a table: a byte holds those of two columns, the first one in its low nibble.
+        pub(super) struct $name;
+        impl Block for $name {
+            const COLS: usize = levels::LEN;
+            const BYTES: usize = levels::LEN / 2;
+            type Float = F32;
+            const DIRECT: bool = false;
+            #[inline(always)]
+            unsafe fn convert<S: Lanes>(weights: *const u8, distance: usize, out: *mut f32) {
+                for i in (0..Self::BYTES * ROWS).step_by(S::ROWS) {
+                    let (pair, r) = (i / ROWS, i % ROWS);
+                    // SAFETY: the caller's; prefetching takes any address.
+                    unsafe {
+                        if i % 64 == 0 {
+                            S::prefetch(weights.wrapping_add(distance + i));
+                        }
+                        let [first, second] = S::levels($table, weights.add(i));
+                        S::store(out.add(2 * pair * ROWS + r), first);
+                        S::store(out.add((2 * pair + 1) * ROWS + r), second);
+                    }
+                }
+            }
+        }
+    };
+}
+levels!(Nf4, &levels::NF4);
+levels!(Fp4, &levels::FP4);
+
+/// Columns under scales: the products of each block of them are summed, and then multiplied with their scale.
 ///
 /// # Safety
-/// `Call`'s contract, for a kind with so many columns under a scale; `S` is available.
+/// `Call`'s contract, for a kind of such blocks; `S` is available.
 #[inline(always)]
-pub(super) unsafe fn scaled<S: Lanes, const COLS: usize, const V: usize, const T: usize>(call: &Call<'_>) {
+pub(super) unsafe fn scaled<S: Lanes, B: Block, const V: usize, const T: usize>(call: &Call<'_>) {
+    const { assert!(B::COLS <= MOST_COLS, "room for a block") };
     let mut part = Stretch([0.0; TOKENS * ROWS]);
-    let mut stretch = Stretch([0.0; 128 * ROWS]);
+    let mut stretch = Stretch([0.0; MOST_COLS * ROWS]);
     let mut out = call.out;
-    // SAFETY: `out` holds `ROWS` sums of each token, the group blocks of `COLS` columns and the scales in front of each.
+    // SAFETY: `out` holds `ROWS` sums of each token, the group blocks of columns and the scales in front of each.
     unsafe {
         call.out.write_bytes(0, call.tokens.len() * ROWS);
         for tokens in call.tokens.chunks(TOKENS) {
             let mut p = call.group;
-            for c in (0..call.layout.cols()).step_by(COLS) {
+            for c in (0..call.layout.cols()).step_by(B::COLS) {
                 let (scales, weights) = (p.cast::<f32>(), p.add(4 * ROWS));
                 let sums = part.0.as_mut_ptr();
                 sums.write_bytes(0, tokens.len() * ROWS);
-                if tokens.len() <= T {
-                    columns::<S, E4m3, V, T>(call, tokens, weights, c, COLS, sums);
+                if B::DIRECT && tokens.len() <= T {
+                    columns::<S, B::Float, V, T>(call, tokens, weights, c, B::COLS, sums);
                 } else {
-                    convert::<S, E4m3>(weights, COLS, stretch.0.as_mut_ptr());
-                    columns::<S, F32, V, T>(call, tokens, stretch.0.as_ptr().cast(), c, COLS, sums);
+                    B::convert::<S>(weights, call.prefetch_distance(weights), stretch.0.as_mut_ptr());
+                    columns::<S, Converted, V, T>(call, tokens, stretch.0.as_ptr().cast(), c, B::COLS, sums);
                 }
                 for i in (0..tokens.len() * ROWS).step_by(S::ROWS) {
                     let sum = S::mul_add(
@@ -131,7 +211,7 @@ pub(super) unsafe fn scaled<S: Lanes, const COLS: usize, const V: usize, const T
                     );
                     S::store(out.add(i), sum);
                 }
-                p = p.add((COLS + 4) * ROWS);
+                p = p.add((B::BYTES + 4) * ROWS);
             }
             out = out.add(tokens.len() * ROWS);
         }
@@ -167,7 +247,7 @@ pub(super) unsafe fn raw<S: Lanes, const V: usize, const T: usize>(call: &Call<'
                     column[r] = v;
                 }
             }
-            columns::<S, F32, V, T>(call, call.tokens, stretch.0.as_ptr().cast(), c, n, call.out);
+            columns::<S, Converted, V, T>(call, call.tokens, stretch.0.as_ptr().cast(), c, n, call.out);
             c += n;
         }
     }
@@ -225,7 +305,7 @@ unsafe fn tile<S: Lanes, F: Float, const V: usize, const T: usize>(
             let distance = call.prefetch_distance(p);
             for c in c..c + FLOAT_STEP {
                 // With more tokens arithmetic is the limit, and prefetches would take load slots.
-                if T == 1 && (F::BYTES > 1 || c % 2 == 0) {
+                if F::STREAMED && T == 1 && (F::BYTES > 1 || c % 2 == 0) {
                     for line in 0..(ROWS * F::BYTES).div_ceil(64) {
                         S::prefetch(p.wrapping_add(distance).wrapping_add(64 * line));
                     }

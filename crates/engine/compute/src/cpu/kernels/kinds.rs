@@ -110,6 +110,8 @@ kind!(Q6K, Q6_K, bits 6, offset 32, halves true, quads six_bits::<S, _>, scales 
 kind!(Iq4Nl, IQ4_NL, bits 8, quads iq4_levels::<S, _>, scales legacy_d::<S>);
 kind!(Iq4Xs, IQ4_XS, bits 8, quads iq4_levels::<S, _>, scales iq4_xs_scales::<S>);
 kind!(I4Z, I4_Z, bits 4, min true, quads nibbles::<S, _>, scales zero_points::<S>);
+kind!(I8Z, I8_Z, bits 8, min true, quads bytes::<S, _>, scales f32_d_m::<S>);
+kind!(I8M, I8_M, bits 8, min true, quads bytes::<S, _>, scales f32_d_m::<S>);
 kind!(Nvfp4, NVFP4, bits 5, offset 16, halves true, quads mxfp4_levels::<S, _>, scales nvfp4_scales::<S>);
 kind!(Mxfp4, MXFP4, bits 5, offset 16, quads mxfp4_levels::<S, _>, scales mxfp4_scales::<S>);
 
@@ -278,6 +280,18 @@ unsafe fn legacy_d_m<S: Lanes>(scale: *const u8, _head: *const u8, n: usize, out
         unsafe {
             f16s::<S>(scale.add(4 * ROWS * i), out.scale[i].as_mut_ptr().cast());
             f16s::<S>(scale.add(4 * ROWS * i + 2 * ROWS), out.min[i].as_mut_ptr().cast());
+        }
+    }
+}
+
+/// The same in f32.
+#[inline(always)]
+unsafe fn f32_d_m<S: Lanes>(scale: *const u8, _head: *const u8, n: usize, out: &mut Scales) {
+    for i in 0..n {
+        // SAFETY: see above.
+        unsafe {
+            out.scale[i] = scale.add(8 * ROWS * i).cast::<Row>().read_unaligned();
+            out.min[i] = scale.add(8 * ROWS * i + 4 * ROWS).cast::<Row>().read_unaligned();
         }
     }
 }

@@ -75,6 +75,8 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn bf16s(p: *const u8) -> Self::Floats;
     /// Loads E4M3, one byte a row, as a 256th of its value; what would be NaN becomes a number.
     unsafe fn e4m3s(p: *const u8) -> Self::Floats;
+    /// `table[b & 15]` and `table[b >> 4]` of one byte a row.
+    unsafe fn levels(table: &[f32; 16], p: *const u8) -> [Self::Floats; 2];
     /// Stores f32.
     unsafe fn store(p: *mut f32, v: Self::Floats);
     /// The same number in each row.

@@ -73,8 +73,10 @@ macro_rules! entry_points {
                     Kind::F16 => kernel!(floats::group::<$lanes, floats::F16, $v, $t>),
                     Kind::BF16 => kernel!(floats::group::<$lanes, floats::Bf16, $v, $t>),
                     Kind::F8_E4M3 => kernel!(floats::group::<$lanes, floats::E4m3, $v, $t>),
-                    Kind::F8_128 => kernel!(floats::scaled::<$lanes, 128, $v, $t>),
-                    Kind::F8_32 => kernel!(floats::scaled::<$lanes, 32, $v, $t>),
+                    Kind::F8_128 => kernel!(floats::scaled::<$lanes, floats::F8<128>, $v, $t>),
+                    Kind::F8_32 => kernel!(floats::scaled::<$lanes, floats::F8<32>, $v, $t>),
+                    Kind::NF4 => kernel!(floats::scaled::<$lanes, floats::Nf4, $v, $t>),
+                    Kind::FP4 => kernel!(floats::scaled::<$lanes, floats::Fp4, $v, $t>),
                     Kind::Raw => kernel!(floats::raw::<$lanes, $v, $t>),
                     Kind::Q4_0 => kernel!(ints::group::<$lanes, kinds::Q4_0>),
                     Kind::Q4_1 => kernel!(ints::group::<$lanes, kinds::Q4_1>),
@@ -90,6 +92,8 @@ macro_rules! entry_points {
                     Kind::IQ4_XS => kernel!(ints::group::<$lanes, kinds::Iq4Xs>),
                     Kind::NVFP4 => kernel!(ints::group::<$lanes, kinds::Nvfp4>),
                     Kind::I4_Z => kernel!(ints::group::<$lanes, kinds::I4Z>),
+                    Kind::I8_Z => kernel!(ints::group::<$lanes, kinds::I8Z>),
+                    Kind::I8_M => kernel!(ints::group::<$lanes, kinds::I8M>),
                     Kind::MXFP4 => kernel!(ints::group::<$lanes, kinds::Mxfp4>),
                 }
             }

@@ -147,6 +147,24 @@ impl<const I8MM: bool> Lanes for Neon<I8MM> {
         }
     }
     #[inline(always)]
+    unsafe fn levels(table: &[f32; 16], p: *const u8) -> [Self::Floats; 2] {
+        // SAFETY: see above. Bytes are looked up: four times the index and what follows.
+        unsafe {
+            let part = |i: usize| vld1q_u8(table.as_ptr().add(4 * i).cast());
+            let table = uint8x16x4_t(part(0), part(1), part(2), part(3));
+            let bytes = vld1_u8(p);
+            let chosen = |index: uint16x4_t| {
+                let first = vmulq_n_u32(vmovl_u16(index), 0x0404_0404);
+                let all = vaddq_u32(first, vdupq_n_u32(0x0302_0100));
+                vreinterpretq_f32_u8(vqtbl4q_u8(table, vreinterpretq_u8_u32(all)))
+            };
+            [vand_u8(bytes, vdup_n_u8(15)), vshr_n_u8::<4>(bytes)].map(|nibbles| {
+                let wide = vmovl_u8(nibbles);
+                [chosen(vget_low_u16(wide)), chosen(vget_high_u16(wide))]
+            })
+        }
+    }
+    #[inline(always)]
     unsafe fn store(p: *mut f32, v: Self::Floats) {
         // SAFETY: see above.
         unsafe {

@@ -88,6 +88,12 @@ impl Lanes for Portable {
         q.map(|q| f16_to_f32(u16::from(q & 0x80) << 8 | u16::from(q & 0x7f) << 7))
     }
     #[inline(always)]
+    unsafe fn levels(table: &[f32; 16], p: *const u8) -> [Self::Floats; 2] {
+        // SAFETY: see above.
+        let q = unsafe { p.cast::<[u8; ROWS]>().read_unaligned() };
+        [q.map(|q| table[usize::from(q & 15)]), q.map(|q| table[usize::from(q >> 4)])]
+    }
+    #[inline(always)]
     unsafe fn store(p: *mut f32, v: Self::Floats) {
         // SAFETY: see above.
         unsafe { p.cast::<Self::Floats>().write_unaligned(v) }

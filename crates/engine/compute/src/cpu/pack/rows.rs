@@ -1,5 +1,7 @@
 //! Rows of a file into their places in a group: the inverse of what `kernels::kinds` unpacks; and from one group to another.
 
+use octet_weights::quant::zero_point;
+
 use super::Layout;
 use crate::cpu::kind::{Kind, Planes, ROWS, SUB, SUBS, VECTOR};
 
@@ -10,7 +12,7 @@ pub(super) fn pack(kind: Kind, rows: &[&[u8]], group: &mut [u8]) {
         Kind::F16 | Kind::BF16 => floats::<2>(rows, group),
         Kind::F8_E4M3 => floats::<1>(rows, group),
         Kind::F8_128 => scaled::<128>(rows, group),
-        Kind::F8_32 => scaled::<32>(rows, group),
+        Kind::F8_32 | Kind::NF4 | Kind::FP4 => scaled::<32>(rows, group),
         Kind::Raw => rows
             .iter()
             .enumerate()
@@ -23,6 +25,8 @@ pub(super) fn pack(kind: Kind, rows: &[&[u8]], group: &mut [u8]) {
         Kind::Q8_0 => small::<34>(Kind::Q8_0, rows, group, q8_0),
         Kind::MXFP4 => small::<17>(Kind::MXFP4, rows, group, mxfp4),
         Kind::I4_Z => small::<19>(Kind::I4_Z, rows, group, i4_z),
+        Kind::I8_Z => small::<40>(Kind::I8_Z, rows, group, i8_z),
+        Kind::I8_M => small::<40>(Kind::I8_M, rows, group, i8_m),
         Kind::NVFP4 => nvfp4(rows, group),
         Kind::Q4_K => large::<144>(Kind::Q4_K, rows, group, q4_k),
         Kind::Q5_K => large::<176>(Kind::Q5_K, rows, group, q5_k),
@@ -47,8 +51,8 @@ pub(super) fn copy(layout: &Layout, from: &[u8], a: usize, to: &mut [u8], b: usi
             }
             Kind::F32 => lane::<4>(from, a, to, b),
             Kind::F8_E4M3 => lane::<1>(from, a, to, b),
-            Kind::F8_128 | Kind::F8_32 => {
-                let block = (layout.ty.block_len() + 4) * ROWS;
+            Kind::F8_128 | Kind::F8_32 | Kind::NF4 | Kind::FP4 => {
+                let block = block * ROWS;
                 for (from, to) in from.chunks(block).zip(to.chunks_mut(block)) {
                     let (scales, values) = to.split_at_mut((4 * ROWS).min(from.len()));
                     lane::<4>(&from[..scales.len()], a, scales, b);
@@ -60,6 +64,7 @@ pub(super) fn copy(layout: &Layout, from: &[u8], a: usize, to: &mut [u8], b: usi
     };
     let scales: Lane = match layout.kind {
         Kind::Q4_0 | Kind::IQ4_NL | Kind::Q4_1 | Kind::Q5_0 | Kind::Q5_1 | Kind::Q8_0 => lane::<2>,
+        Kind::I8_Z | Kind::I8_M => lane::<4>,
         Kind::I4_Z => |from, a, to, b| {
             for (from, to) in from.chunks(3 * ROWS).zip(to.chunks_mut(3 * ROWS)) {
                 let (d, z) = to.split_at_mut(2 * ROWS);
@@ -147,7 +152,7 @@ fn floats<const BYTES: usize>(rows: &[&[u8]], group: &mut [u8]) {
     }
 }
 
-/// 8-bit floats under a scale of each `COLS` columns: of all rows the scales, then `[column][row]`.
+/// Bytes of columns under a scale of each `COLS` of them: of all rows the scales, then `[byte][row]`.
 fn scaled<const COLS: usize>(rows: &[&[u8]], group: &mut [u8]) {
     let block = COLS + 4;
     for (i, out) in group.chunks_exact_mut(block * ROWS).enumerate() {
@@ -338,6 +343,27 @@ fn i4_z(s: &[u8; 19], i: usize, b: &mut Block) {
     b.f16_scale(i, 0, &s[..2]);
     let at = b.planes.scale_at() + i * b.planes.scale + 2 * ROWS + b.r;
     b.out[at] = s[2];
+}
+
+#[inline(always)]
+fn i8_z(s: &[u8; 40], i: usize, b: &mut Block) {
+    let [d, z] = zero_point::scales_8(s);
+    i8_under(s, i, d, (128.0 - z) * d, b);
+}
+
+#[inline(always)]
+fn i8_m(s: &[u8; 40], i: usize, b: &mut Block) {
+    let [d, m] = zero_point::scales_8(s);
+    i8_under(s, i, d, 128.0 * d + m, b);
+}
+
+/// Bytes as signed ones, which are smaller by 128.
+#[inline(always)]
+fn i8_under(s: &[u8; 40], i: usize, d: f32, min: f32, b: &mut Block) {
+    b.words(b.planes.sub_at(b.n, i), words(&s[zero_point::QS_8..]).map(|w| w ^ 0x8080_8080));
+    let at = b.planes.scale_at() + i * b.planes.scale + 4 * b.r;
+    b.out[at..at + 4].copy_from_slice(&d.to_le_bytes());
+    b.out[at + 4 * ROWS..][..4].copy_from_slice(&min.to_le_bytes());
 }
 
 /// 32 bits, one for each quant, to the lowest bits of 32 bytes.
