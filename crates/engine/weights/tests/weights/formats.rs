@@ -52,13 +52,8 @@ fn values_are_those_of_the_makers_libraries_to_the_bit() {
 #[test]
 fn nothing_is_widened() {
     let Some(root) = octet_testkit::shared("formats") else { return };
-    // Act-order and tables of floats have no compact type; two bits become four.
-    let wide = [
-        "auto-round/int2-g32",
-        "bitsandbytes/nf4-double",
-        "compressed-tensors/w4a16-g64-actorder",
-        "gptq/int4-g64-actorder",
-    ];
+    // Act-order has no compact type; two bits become four.
+    let wide = ["auto-round/int2-g32", "compressed-tensors/w4a16-g64-actorder", "gptq/int4-g64-actorder"];
     for dir in checkpoints(&root) {
         if wide.iter().any(|w| dir.ends_with(w)) {
             continue;
