@@ -91,6 +91,11 @@ impl Maker {
             }
         }
         out.sampling.mirostat = mirostat(&file.parameters);
+        if let Err(why) = SamplerParams::default().with(&out.sampling).validate(usize::MAX) {
+            wrong.push(format!("its mirostat is left out: {why}"));
+            out.sampling.mirostat = None;
+            out.parameters.retain(|(name, _)| !name.starts_with("mirostat"));
+        }
         out
     }
 
@@ -261,6 +266,16 @@ mod tests {
             !maker.parameters.iter().any(|(name, _)| name == "num_gpu"),
             "Octet chooses the devices itself"
         );
+    }
+
+    #[test]
+    fn a_wrong_mirostat_leaves_the_others() {
+        for wrong_tau in [json!(-1), json!("nan")] {
+            let (maker, wrong) = read(json!({"mirostat": 2, "mirostat_tau": wrong_tau, "top_k": 3}));
+            assert_eq!(maker.sampling, SamplingDefaults { top_k: Some(3), ..SamplingDefaults::default() });
+            assert!(wrong.len() == 1 && wrong[0].contains("mirostat"), "{wrong:?}");
+            assert!(maker.parameters.iter().all(|(name, _)| name == "top_k"));
+        }
     }
 
     #[test]

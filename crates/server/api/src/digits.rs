@@ -10,10 +10,10 @@ use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// Before the digits. It begins with a code point that is no character, and JSON that has it anywhere stays as it is.
+/// Before the digits. It begins with a code point that is no character; in JSON that has it anywhere, nothing is marked.
 const MARK: &str = "\u{fdef}number:";
 /// The first code point of the mark, also escaped.
-const MARKS: [&str; 3] = ["\u{fdef}", "\\ufdef", "\\uFDEF"];
+const MARKS: [&str; 2] = ["\u{fdef}", "\\ufdef"];
 /// A number of fewer bytes, without an exponent, keeps its digits in any case.
 const BYTES_MIN: usize = 16;
 
@@ -64,7 +64,8 @@ fn mark<'a>(json: &'a str, keys: Option<&[&str]>) -> Cow<'a, str> {
             _ => {}
         }
     }
-    if found.is_empty() || MARKS.iter().any(|mark| json.contains(mark)) {
+    let is_taken = |json: &str| MARKS.iter().any(|mark| json.contains(mark));
+    if found.is_empty() || is_taken(json) || is_taken(&json.to_ascii_lowercase()) {
         return json.into();
     }
     let (mut out, mut copied) = (String::with_capacity(json.len() + found.len() * 16), 0);
@@ -123,6 +124,21 @@ fn decimal(number: &str) -> Option<(bool, String, i64)> {
 /// The digits of a number, if a text stands for one.
 pub(crate) fn number(text: &str) -> Option<&str> {
     text.strip_prefix(MARK).filter(|number| is_number(number))
+}
+
+/// Makes marked numbers the numbers that a `Value` has for them, the nearest ones: for what is no call's argument.
+pub(crate) fn plain(value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            if let Some(number) = number(text) {
+                let nearest: f64 = number.parse().unwrap_or_default();
+                *value = nearest.clamp(f64::MIN, f64::MAX).into();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(plain),
+        Value::Object(members) => members.values_mut().for_each(plain),
+        _ => {}
+    }
 }
 
 /// A text, or any other value as JSON with all digits.

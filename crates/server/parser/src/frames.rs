@@ -134,7 +134,7 @@ impl Frames {
     pub fn finish(&mut self, out: &mut String) {
         let is_whole = |name: &str| name == MESSAGE || Frame::ALL.iter().any(|frame| frame.name() == name);
         if matches!(&self.at, At::Name { is_open: false, name } if is_whole(name)) && self.part.is_empty() {
-            self.end_name(out);
+            self.end_name(true, out);
         }
         self.flush(out);
         out.push_str(&std::mem::take(&mut self.part));
@@ -171,6 +171,12 @@ impl Frames {
                     if name.starts_with(c) { tail.push(c) } else { out.push(c) }
                 }
             }
+            // Nothing is looked at again: there may be many. No name has white space.
+            At::Between(text)
+                if c.is_whitespace() && (text.is_empty() || text.ends_with(char::is_whitespace)) =>
+            {
+                text.push(c);
+            }
             At::Between(text) => {
                 text.push(c);
                 let name = text.trim_start().to_string();
@@ -187,7 +193,7 @@ impl Frames {
                 // Behind a whole name its last token is missing, or several are.
                 let behind = if *is_open { Frame::opened_by(begun) } else { None };
                 if behind.is_some() && begun != tools {
-                    self.end_name(out);
+                    self.end_name(true, out);
                     return self.plain(c, out);
                 }
                 name.push(c);
@@ -198,7 +204,7 @@ impl Frames {
                 let within = name.trim_start().strip_prefix(tools).filter(|_| *is_open).map(str::to_string);
                 if let Some(within) = within.filter(|w| *w == CALL) {
                     *name = tools.into();
-                    self.end_name(out);
+                    self.end_name(true, out);
                     self.is_mended = true;
                     self.at = At::Name { is_open: true, name: within };
                 }
@@ -225,7 +231,7 @@ impl Frames {
                 if token == SEP && tail == name {
                     self.is_mended = true;
                     tail.clear();
-                    self.close(name, out);
+                    self.close(name, SEP, out);
                 } else if token == SEP && !*has_begun {
                     self.is_mended = true; // twice
                     lead.clear();
@@ -249,7 +255,7 @@ impl Frames {
                 }
             }
             At::Name { .. } => {
-                self.end_name(out);
+                self.end_name(token == SEP, out);
                 if token != SEP {
                     self.is_mended = true;
                     self.token(token, out);
@@ -261,7 +267,7 @@ impl Frames {
                 if !name.is_empty() {
                     let is_open = self.around.is_empty() && Frame::opened_by(&name).is_some();
                     self.at = At::Name { is_open, name };
-                    self.end_name(out);
+                    self.end_name(token == SEP, out);
                     if token != SEP {
                         self.token(token, out);
                     }
@@ -275,24 +281,25 @@ impl Frames {
         }
     }
 
-    /// A name is complete, and with it the tag.
-    fn end_name(&mut self, out: &mut String) {
+    /// A name is complete, and with it the tag; `has_end`: so it was written. An unknown one comes out as it was.
+    fn end_name(&mut self, has_end: bool, out: &mut String) {
+        let end = if has_end { SEP } else { "" };
         let At::Name { is_open, name } = &self.at else { return };
         let (is_open, name) = (*is_open, name.trim_start().to_string());
         if !is_open {
-            return self.close(&name, out);
+            return self.close(&name, end, out);
         }
         let Some(frame) = Frame::opened_by(&name) else {
             self.flush(out);
-            return out.push_str(SEP);
+            return out.push_str(end);
         };
         self.around.push(frame);
         out.push_str(&format!("{OPEN}{name}{SEP}"));
         self.at = if frame.has_text() { At::text() } else { At::between() };
     }
 
-    /// Closes the frame of this name and those in it; or several, if the tokens between their names are missing.
-    fn close(&mut self, name: &str, out: &mut String) {
+    /// Closes the frame of this name and those in it; or several, if the tokens between their names are missing. `end`: of an unknown name.
+    fn close(&mut self, name: &str, end: &str, out: &mut String) {
         let mut rest = name;
         while !rest.is_empty() {
             let depth = self.around.iter().rposition(|frame| rest.starts_with(frame.name()));
@@ -304,7 +311,7 @@ impl Frames {
                     Some(frame) => frame.name(),
                     None => {
                         self.at = At::Off;
-                        return out.push_str(&format!("{CLOSE}{rest}{SEP}"));
+                        return out.push_str(&format!("{CLOSE}{rest}{end}"));
                     }
                 },
             };

@@ -1,7 +1,7 @@
 //! Scans calls in a syntax derived from a template.
 //!
-//! White space in the syntax's own text may be missing or added. Tags may be forgotten or repeated, as far as the call is still clear. All decisions are made by character, so splits of the answer do not
-//! matter, and each character is processed once.
+//! White space in the syntax's own text may be missing or added. Tags may be forgotten or repeated, as far as the call is still clear. All
+//! decisions are made by character, so splits of the answer do not matter, and each character is processed once.
 
 mod mend;
 mod plan;
@@ -380,8 +380,13 @@ impl Scan {
 
     /// A character after `held`, in or after a name or an id.
     fn word(&mut self, c: char, held: &str) -> Progress {
+        // Not all that is held, for each character of it: there may be much white space before a name.
+        let has_begun = held[self.from..].chars().next_back().is_some_and(|c| !c.is_whitespace());
+        if !has_begun && c.is_whitespace() {
+            return Progress::More;
+        }
         let word = held[self.from..].trim_start();
-        if is_word(c) || word.is_empty() && c.is_whitespace() {
+        if is_word(c) {
             return Progress::More;
         }
         if word.is_empty() {

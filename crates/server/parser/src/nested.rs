@@ -202,7 +202,10 @@ impl NestedScan {
         }
         let begun = held.len() - c.len_utf8();
         if came.len() == mark.len() + c.len_utf8() && came.starts_with(mark) && c != '<' {
-            return self.value_without_tag(start_of(held, came), held);
+            // White space may lie within the mark: the value begins behind its last character.
+            let last = mark.chars().next_back().map_or(0, char::len_utf8);
+            let value = start_of(held, &came[mark.len() - last..]) + last;
+            return self.value_without_tag(start_of(held, came)..value, held);
         }
         let is_first = tag.len() == "<".len() + c.len_utf8();
         if tag == again || !tag.starts_with('<') || is_first && matches!(c, '<' | '>') {
@@ -221,9 +224,12 @@ impl NestedScan {
         None
     }
 
-    /// A value begins behind the mark at byte `start`, without its opening tag: its closing tag names it.
-    fn value_without_tag(&mut self, start: usize, held: &str) -> Option<Progress> {
-        let value = start + self.tags.mark.len();
+    /// A value begins behind a mark, without its opening tag: its closing tag names it.
+    fn value_without_tag(
+        &mut self,
+        Range { start, end: value }: Range<usize>,
+        held: &str,
+    ) -> Option<Progress> {
         let element =
             Element { start, key: start..start, value: value..value, after: value, is_closed: false };
         self.around.push(self.elements.len());

@@ -269,6 +269,8 @@ impl Reader<'_> {
     fn unopened_text(&mut self, place: Place) -> Option<String> {
         let (text, rest) = self.rest.split_once(QUOTE)?;
         let is_text = !text.trim_end().ends_with([':', '=', ',', '[', '{', '(']) && ends(rest, place);
+        // It could end before each of them, too.
+        let is_text = is_text && !text.match_indices(',').any(|(at, _)| ends(&text[at..], place));
         self.rest = rest;
         Some(text.to_string()).filter(|text| is_text && !has_token(text))
     }

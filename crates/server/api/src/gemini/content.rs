@@ -154,7 +154,7 @@ fn model(parts: Vec<Field>, calls: &mut Calls, out: &mut Vec<Message>) -> Result
             let mut call = opened(f)?;
             let id = call.read("id", Field::name)?;
             let name = call.require("name")?.name()?;
-            let arguments = call.read("args", Field::map)?.unwrap_or_default();
+            let arguments = call.read("args", Field::exact_map)?.unwrap_or_default();
             call.finish(&[])?;
             let id = calls.begin(id, &name);
             let arguments = digits::text(&arguments.into());
@@ -198,7 +198,7 @@ fn result(f: Field, calls: &mut Calls) -> Result<Message> {
     let mut o = opened(f)?;
     let id = o.read("id", Field::name)?;
     let name = o.require("name")?.name()?;
-    let response = o.read("response", Field::map)?.unwrap_or_default();
+    let response = o.read("response", Field::exact_map)?.unwrap_or_default();
     let mut m = Message::empty(Role::Tool);
     m.tool_call_id = Some(calls.answered(id, &name));
     m.name = Some(name);

@@ -277,7 +277,8 @@ impl Object {
     }
 
     /// Applies the rules to the remaining fields. Returns those that only tune, unknown ones included.
-    pub(crate) fn finish(self, tables: &[&[Named]]) -> Result<Map<String, Value>> {
+    pub(crate) fn finish(mut self, tables: &[&[Named]]) -> Result<Map<String, Value>> {
+        self.map.values_mut().for_each(digits::plain);
         rules::apply(&self.path, self.map, tables)
     }
 
@@ -333,7 +334,13 @@ impl Field {
     }
 
     /// The raw value.
-    pub(crate) fn raw(self) -> Value {
+    pub(crate) fn raw(mut self) -> Value {
+        digits::plain(&mut self.value);
+        self.value
+    }
+
+    /// The value of a call's arguments or of a result, with all [`digits`].
+    pub(crate) fn exact(self) -> Value {
         self.value
     }
 
@@ -348,7 +355,7 @@ impl Field {
 
     pub(crate) fn string(self) -> Result<String> {
         match self.value {
-            Value::String(s) => Ok(s),
+            Value::String(s) if digits::number(&s).is_none() => Ok(s),
             _ => Err(self.expected("a string")),
         }
     }
@@ -420,7 +427,13 @@ impl Field {
     }
 
     /// An object with arbitrary content.
-    pub(crate) fn map(self) -> Result<Map<String, Value>> {
+    pub(crate) fn map(mut self) -> Result<Map<String, Value>> {
+        digits::plain(&mut self.value);
+        self.exact_map()
+    }
+
+    /// The same of a call's arguments or of a result, with all [`digits`].
+    pub(crate) fn exact_map(self) -> Result<Map<String, Value>> {
         match self.value {
             Value::Object(map) => Ok(map),
             _ => Err(self.expected("an object")),
@@ -468,7 +481,7 @@ impl Field {
     }
 
     pub(crate) fn is_string(&self) -> bool {
-        self.value.is_string()
+        self.as_str().is_some()
     }
 
     pub(crate) fn is_array(&self) -> bool {
@@ -480,7 +493,7 @@ impl Field {
     }
 
     pub(crate) fn as_str(&self) -> Option<&str> {
-        self.value.as_str()
+        self.value.as_str().filter(|text| digits::number(text).is_none())
     }
 }
 

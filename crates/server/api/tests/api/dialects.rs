@@ -327,6 +327,22 @@ fn numbers_in_earlier_calls_keep_their_digits() {
             assert!(sent.contains(arguments) || sent.contains(&quoted), "{client} to {to}: {sent}");
         }
     }
+    // Nothing else has the mark of such a number.
+    for body in [r#"{"model":"m","input":123456789012345678901}"#, r#"{"model":"m","input":[1e400]}"#] {
+        assert!(responses::parse(body.as_bytes()).is_err(), "{body}");
+    }
+    let output = r#"{"type":"local_shell_call_output","call_id":"c","output":{"x":0.10000000000000001}}"#;
+    let call = r#"{"type":"local_shell_call","call_id":"c","action":{"type":"exec","command":["ls"]}}"#;
+    let request =
+        responses::parse(format!(r#"{{"model":"m","input":[{call},{output}]}}"#).as_bytes()).unwrap();
+    let sent = digits::text(&chat::body(&request, "m", Flavor::OpenAi).unwrap().json.into());
+    assert!(sent.contains(r#"{\"x\":0.10000000000000001}"#), "{sent}");
+    let schema =
+        r#"{"type":"object","properties":{"input":{"type":"number","maximum":0.10000000000000001}}}"#;
+    let tool = format!(r#"{{"type":"function","function":{{"name":"f","parameters":{schema}}}}}"#);
+    let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"x"}}],"tools":[{tool}]}}"#);
+    let request = chat::parse(body.as_bytes()).unwrap();
+    assert_eq!(request.chat().unwrap().tools[0].parameters["properties"]["input"]["maximum"], 0.1);
     let body = format!("{{\"input_schema\":{arguments},\"input\":{arguments}}}");
     let object = digits::read(body.as_bytes()).unwrap();
     assert_eq!(digits::text(&object.into()), body);

@@ -245,7 +245,7 @@ impl Parser {
     /// tags have come.
     pub(super) fn holds_tags(&mut self, last: Token) -> bool {
         let whole = match last {
-            Token::Tag(tag) => self.held.len() - tag.text().len(),
+            Token::Tag(tag) => self.held.len() - super::tag_text(&self.format, tag).len(),
             Token::Char(_) => self.held.rfind(['<', '[', ']']).unwrap_or(0),
         };
         let begun = &self.held[..whole];

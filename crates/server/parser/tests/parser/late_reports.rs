@@ -202,6 +202,17 @@ fn frames() -> Format {
     Format { reasoning: Some(reasoning), tools: calls.into(), text: Some(tags) }
 }
 
+/// What is no frame comes out as it was written.
+#[test]
+fn unknown_frames_are_text() {
+    for text in
+        ["<|open|>foo<|open|>", "<|close|>foo<|open|>", "<|open|>foo<|sep|>bar", "<|close|>foo<|sep|>"]
+    {
+        let parser = Parser::new(frames(), Start::default(), tools(), Options::default());
+        assert_eq!(feed(parser, [text]).content, text);
+    }
+}
+
 /// Any one of Kimi K3's tokens may be missing or come twice. oh-my-pi #8495: two between sections were lost.
 #[test]
 fn tokens_of_frames_may_be_missing_or_repeated() {

@@ -194,7 +194,47 @@ fn values() -> impl Strategy<Value = Value> {
         })
 }
 
+/// The beginning of a call, and then parts of tags in any order, with white space of any width within them.
+fn damaged() -> impl Strategy<Value = String> {
+    let parts = [
+        "@",
+        "]<]mini",
+        "max[>[",
+        "<",
+        ">",
+        "</",
+        "city",
+        "<city>",
+        "</city>",
+        "</invoke>",
+        "</tool_call>",
+        "<invoke name=\"f\">",
+    ];
+    let spaces = ["\u{a0}", "\u{2003}", " ", "\n", "x", "é", "\u{1f600}"];
+    let part = prop::sample::select([&parts[..], &spaces, &parts].concat());
+    prop::collection::vec(part, 0..16)
+        .prop_map(|parts| format!("@<tool_call>\n@<invoke name=\"f\">{}", parts.concat()).replace('@', MARK))
+}
+
+/// White space within a mark is none of a value's.
+#[test]
+fn a_mark_with_white_space_in_it_is_one() {
+    for space in ["\u{a0}", " ", "\u{2003}\n"] {
+        let message = read(&call(&format!("]<]minimax[>{space}[x@</city>")));
+        let calls: Vec<&str> = message.tool_calls.iter().map(|c| c.arguments.as_str()).collect();
+        assert_eq!(calls, [r#"{"city": "x"}"#], "{space:?}");
+    }
+}
+
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn damaged_calls_do_not_depend_on_chunks(text in damaged()) {
+        let whole = feed(parser(), [text.as_str()]);
+        prop_assert_eq!(feed(parser(), text.split_inclusive(|_| true)), whole);
+    }
+
     #[test]
     fn written_calls_are_read(first in values(), second in values()) {
         let members = |v: &Value| -> Map<String, Value> { v.as_object().unwrap().clone() };

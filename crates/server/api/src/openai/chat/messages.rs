@@ -392,13 +392,13 @@ fn tool_call(f: Field, hosted: &mut HashSet<String>) -> Result<Option<ToolCall>>
 
 /// Arguments in a history, whatever they are: what is no text is written as JSON.
 pub(crate) fn any_arguments(f: Field) -> String {
-    digits::bare(&f.raw())
+    digits::bare(&f.exact())
 }
 
 /// Arguments of a call: a JSON object, as text or (from several clients) as an object. Other text is kept: a model wrote it.
 pub(crate) fn arguments(f: Field) -> Result<String> {
     if f.is_object() {
-        return Ok(digits::text(&f.raw()));
+        return Ok(digits::text(&f.exact()));
     }
     if f.is_string() { f.string() } else { Err(f.expected("a JSON object as a string")) }
 }

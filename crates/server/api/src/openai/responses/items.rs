@@ -167,7 +167,7 @@ fn call(
 /// A call of a tool that OpenAI defines and the client runs (`local_shell_call`): its fields are the arguments.
 fn client_call(mut o: Object, kind: &str, out: &mut Vec<Message>) -> Result<()> {
     let (id, name) = (o.require("call_id")?.name()?, kind.trim_end_matches("_call").to_string());
-    let mut fields: serde_json::Map<_, _> = o.into_fields().map(|(k, f)| (k, f.raw())).collect();
+    let mut fields: serde_json::Map<_, _> = o.into_fields().map(|(k, f)| (k, f.exact())).collect();
     fields.retain(|key, _| !matches!(&**key, "id" | "status"));
     let arguments = digits::text(&fields.into());
     assistant(out, |_| true).tool_calls.push(ToolCall { id, name, arguments, cache: None });
@@ -180,7 +180,7 @@ fn client_output(o: &mut Object, out: &mut Vec<Message>) -> Result<()> {
     let id = o.take_any(&["call_id", "id"])?;
     m.tool_call_id = id.map(Field::name).transpose()?;
     if let Some(f) = o.take("output") {
-        m.content = if f.is_string() { content(f)? } else { vec![Part::text(f.raw().to_string())] };
+        m.content = if f.is_string() { content(f)? } else { vec![Part::text(digits::bare(&f.exact()))] };
     }
     out.push(m);
     Ok(())

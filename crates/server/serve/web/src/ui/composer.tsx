@@ -81,8 +81,11 @@ let waiting = false;
 export async function ask(text: string): Promise<boolean> {
   if (waiting) return false;
   waiting = true;
-  await state.storeOpened();
-  waiting = false;
+  try {
+    await state.storeOpened();
+  } finally {
+    waiting = false;
+  }
   if ((!text && !files.value.length) || reading.value || isRunning()) return false;
   if (!state.model.peek()) {
     state.note.value = t(state.knowsModels.peek() ? "error.noModels" : "welcome.loading");
