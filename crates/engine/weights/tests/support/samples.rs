@@ -436,7 +436,7 @@ fn mlx(r: &mut Random, bits: usize, group: usize) -> Sample {
 
 /// The tables that bitsandbytes 0.49 writes as `quant_map`: the normalised lists of its `get_4bit_type`.
 fn nf4_levels() -> Vec<f32> {
-    let above = [
+    let above: [f64; 9] = [
         0.0,
         0.07958029955625534,
         0.16093020141124725,
@@ -456,7 +456,7 @@ fn nf4_levels() -> Vec<f32> {
         -0.18477343022823334,
         -0.09105003625154495,
     ];
-    below.into_iter().chain(above).collect()
+    below.into_iter().chain(above).map(|v| v as f32).collect()
 }
 
 fn fp4_levels() -> Vec<f32> {
