@@ -333,12 +333,14 @@ fn code_that_would_do_harm_does_none() {
         ("answer = [0]\nwhile True: answer = answer * 2", "MemoryError"),
         ("answer = 42\nimport sys\nwhile True: sys.stdout.write('x' * 65536)", "prints more than"),
         ("answer = 42\nimport sys\nwhile True: sys.stderr.write('x' * 65536)", "prints more than"),
-        ("answer = 42\nwhile True: pass", "signal"),
+        // By its processor time, or on a busy machine by the clock.
+        ("answer = 42\nwhile True: pass", "signal|does not end within"),
         ("answer = 42\nimport os\nos.abort()", "signal"),
     ] {
         let run = judged(&place, code);
         let reason = run["reason"].as_str().unwrap_or_else(|| panic!("{code}: {run:#}"));
-        assert!(run["passed"] == false && reason.contains(why), "{code}: {reason}");
+        let is_said = why.split('|').any(|why| reason.contains(why));
+        assert!(run["passed"] == false && is_said, "{code}: {reason}");
     }
     assert_eq!(std::fs::read_to_string(kept).unwrap(), "as it was");
     assert!(!place.path("new").exists());
