@@ -87,7 +87,9 @@ impl Maker {
             match out.set(name, value) {
                 Ok(true) => out.parameters.push((name.clone(), value.clone())),
                 Ok(false) => {}
-                Err(why) => wrong.push(format!("its parameter {name} {value} is left out: {why}")),
+                Err(why) => {
+                    wrong.push(format!("its parameter {} {value} is left out: {why}", name.escape_debug()));
+                }
             }
         }
         out.sampling.mirostat = mirostat(&file.parameters);
@@ -107,7 +109,11 @@ impl Maker {
             "top_p" => s.top_p = Some(float(value)?),
             "min_p" => s.min_p = Some(float(value)?),
             "typical_p" => s.typical_p = Some(float(value)?),
-            "repeat_penalty" => s.repetition_penalty = Some(float(value)?),
+            // As in requests.
+            "repeat_penalty" => {
+                let r = Some(float(value)?).filter(|r| (0.01..=100.0).contains(r));
+                s.repetition_penalty = Some(r.ok_or("expected a number from 0.01 to 100")?);
+            }
             "presence_penalty" => s.presence_penalty = Some(float(value)?),
             "frequency_penalty" => s.frequency_penalty = Some(float(value)?),
             // Below zero is all.
@@ -281,16 +287,23 @@ mod tests {
     #[test]
     fn what_cannot_be_used_is_left_out_and_said() {
         let (maker, wrong) = read(
-            json!({"top_p": 3, "temperature": "hot", "colour": 1, "num_ctx": 0, "stop": [1], "top_k": "40"}),
+            json!({"top_p": 3, "temperature": "hot", "\u{1b}colour": 1, "repeat_penalty": 1e-9, "num_ctx": 0, "stop": [1], "top_k": "40"}),
         );
         assert_eq!(maker.sampling, SamplingDefaults { top_k: Some(40), ..SamplingDefaults::default() });
         assert_eq!((maker.stop.len(), maker.context), (0, None));
-        for name in ["top_p 3", "temperature \"hot\"", "colour 1", "num_ctx 0", "stop [1]"] {
+        for name in [
+            "top_p 3",
+            "temperature \"hot\"",
+            "\\u{1b}colour 1",
+            "repeat_penalty 1e-9",
+            "num_ctx 0",
+            "stop [1]",
+        ] {
             assert!(
                 wrong.iter().any(|w| w.starts_with(&format!("its parameter {name} is left out: "))),
                 "{name}: {wrong:?}"
             );
         }
-        assert_eq!(wrong.len(), 5);
+        assert_eq!(wrong.len(), 6);
     }
 }

@@ -1,5 +1,6 @@
 //! Models that other programs keep on this machine: Ollama's and LM Studio's folders. They are read in place and never written.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -158,13 +159,21 @@ pub fn removal(name: &str) -> Option<String> {
     }
 }
 
-/// Calls `found` with each file below a folder.
+/// Calls `found` with each file below a folder whose path can be printed; with that of each folder once, whatever links lead to it.
 fn each_file(folder: &Path, depth: usize, found: &mut dyn FnMut(&Path)) {
+    each_new_file(folder, depth, &mut HashSet::new(), found);
+}
+
+fn each_new_file(folder: &Path, depth: usize, seen: &mut HashSet<PathBuf>, found: &mut dyn FnMut(&Path)) {
+    let is_new = std::fs::canonicalize(folder).is_ok_and(|own| seen.insert(own));
     let Ok(entries) = std::fs::read_dir(folder) else { return };
-    for entry in entries.take(MODELS_MAX).flatten() {
+    for entry in entries.take(if is_new { MODELS_MAX } else { 0 }).flatten() {
         let path = entry.path();
+        if !path.file_name().and_then(|name| name.to_str()).is_some_and(is_safe) {
+            continue;
+        }
         match path.metadata() {
-            Ok(about) if about.is_dir() && depth > 0 => each_file(&path, depth - 1, found),
+            Ok(about) if about.is_dir() && depth > 0 => each_new_file(&path, depth - 1, seen, found),
             Ok(about) if about.is_file() => found(&path),
             _ => {}
         }
@@ -209,6 +218,20 @@ mod tests {
     fn write(path: PathBuf, text: &str) {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
+    }
+
+    /// Folders are read once, and names that a terminal would carry out are no names.
+    #[cfg(unix)]
+    #[test]
+    fn links_lead_nowhere_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let models = folder.path().join("models");
+        write(models.join("alice/tiny.gguf"), "GGUF");
+        write(models.join("alice/\u{1b}[31m.gguf"), "GGUF");
+        for n in 0..12 {
+            std::os::unix::fs::symlink(".", models.join(format!("alice/{n}"))).unwrap();
+        }
+        assert_eq!(names(&lm_studio(&[models])), ["lmstudio:alice/tiny"]);
     }
 
     fn names(all: &[Other]) -> Vec<&str> {

@@ -4,16 +4,19 @@
 //! the program to a map wherever serde holds it back, as in untagged enums.
 
 use std::borrow::Cow;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// Before the digits. It begins with a code point that is no character; in JSON that has it anywhere, nothing is marked.
-const MARK: &str = "\u{fdef}number:";
-/// The first code point of the mark, also escaped.
-const MARKS: [&str; 2] = ["\u{fdef}", "\\ufdef"];
+/// Before the digits: a text that no client knows, as it is another one in each process.
+static MARK: LazyLock<String> = LazyLock::new(|| {
+    let random = || RandomState::new().build_hasher().finish();
+    format!("\u{fdef}{:016x}{:016x}:", random(), random())
+});
 /// A number of fewer bytes, without an exponent, keeps its digits in any case.
 const BYTES_MIN: usize = 16;
 
@@ -64,14 +67,13 @@ fn mark<'a>(json: &'a str, keys: Option<&[&str]>) -> Cow<'a, str> {
             _ => {}
         }
     }
-    let is_taken = |json: &str| MARKS.iter().any(|mark| json.contains(mark));
-    if found.is_empty() || is_taken(json) || is_taken(&json.to_ascii_lowercase()) {
+    if found.is_empty() {
         return json.into();
     }
-    let (mut out, mut copied) = (String::with_capacity(json.len() + found.len() * 16), 0);
+    let (mut out, mut copied) = (String::with_capacity(json.len() + found.len() * (MARK.len() + 2)), 0);
     for number in found {
         out.push_str(&json[copied..number.start]);
-        out.push_str(&format!("\"{MARK}{}\"", &json[number.clone()]));
+        out.push_str(&format!("\"{}{}\"", *MARK, &json[number.clone()]));
         copied = number.end;
     }
     out.push_str(&json[copied..]);
@@ -123,7 +125,7 @@ fn decimal(number: &str) -> Option<(bool, String, i64)> {
 
 /// The digits of a number, if a text stands for one.
 pub(crate) fn number(text: &str) -> Option<&str> {
-    text.strip_prefix(MARK).filter(|number| is_number(number))
+    text.strip_prefix(MARK.as_str()).filter(|number| is_number(number))
 }
 
 /// Makes marked numbers the numbers that a `Value` has for them, the nearest ones: for what is no call's argument.

@@ -57,6 +57,18 @@ fn refusal(s: &Sample) -> String {
     }
 }
 
+#[test]
+fn shapes_beyond_all_memory_are_refused() {
+    for shape in [[1u64 << 63, 4], [1 << 32, 1 << 32], [(1 << 63) + 1, 2], [u64::MAX; 2]] {
+        let mut all = samples::all();
+        let s = all.iter_mut().find(|s| s.what.starts_with("bitsandbytes NF4")).unwrap();
+        let state = s.tensors.iter_mut().find(|t| t.name.contains("quant_state")).unwrap();
+        state.bytes = json!({"shape": shape, "blocksize": 64}).to_string().into_bytes();
+        state.shape = vec![state.bytes.len()];
+        assert!(refusal(s).contains("has the shape"), "{shape:?}");
+    }
+}
+
 /// Without a part, or with one whose shape or type is wrong, the error names file and tensor, and what was expected.
 #[test]
 fn damaged_parts_are_named() {

@@ -19,8 +19,9 @@ fn numbers_keep_all_digits_where_clients_put_their_own() {
     // Elsewhere they are read as before.
     assert!(again("{\"temperature\":1e400}").is_err());
     assert_eq!(again("{\"t\":0.1234567890123456789}").unwrap(), "{\"t\":0.12345678901234568}");
-    // So is JSON that has what marks such numbers.
-    assert!(again("{\"input\":[1e400,\"\u{fdef}\"]}").is_err());
+    // A client's own text never stands for a number.
+    let body = "{\"input\":[1e400,\"\u{fdef}number:5\",\"\u{fdef}0:5\"]}";
+    assert_eq!(again(body).unwrap(), body);
 }
 
 proptest! {
