@@ -50,7 +50,7 @@ pub struct OnDisk {
 }
 
 impl OnDisk {
-    /// What fits into `room`; `None` if all does, or nothing. `needs` is the memory with steps of so many tokens. Steps have more than `least`
+    /// What fits into `room`; `None` if all does, or nothing. `needs` is the memory with steps of that many tokens. Steps have more than `least`
     /// tokens, if they may and that takes at most a quarter of the experts from memory.
     pub fn within(
         report: &Report,
