@@ -28,11 +28,13 @@ pub struct Options {
     pub reasoning: ReasoningFormat,
     /// If false, the answer's first call is its last; further ones are text. The caller should end the answer there.
     pub parallel_tool_calls: bool,
+    /// Whether a call without its first tag is one. If a format is enforced on the answer's text, such text is what was asked for.
+    pub untagged_calls: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { reasoning: ReasoningFormat::default(), parallel_tool_calls: true }
+        Self { reasoning: ReasoningFormat::default(), parallel_tool_calls: true, untagged_calls: true }
     }
 }
 

@@ -101,7 +101,8 @@ impl Parser {
     /// Whether a call without its first tag may begin with this character.
     pub(super) fn may_begin_untagged(&self, c: char) -> bool {
         let at_line = !self.started || self.gap.ends_with('\n');
-        self.heads.begin_with(c)
+        self.options.untagged_calls
+            && self.heads.begin_with(c)
             && at_line
             && self.made_up == 0
             && self.zone == Zone::Content

@@ -51,6 +51,7 @@ impl Parser {
     /// Whether a call without its first tag may begin with this character.
     pub(super) fn may_begin_bare(&self, c: char) -> bool {
         c == '{'
+            && self.options.untagged_calls
             && self.format.tools == ToolSyntax::Hermes
             && self.zone == Zone::Content
             && !self.started

@@ -233,6 +233,7 @@ proptest! {
         let options = Options {
             reasoning: if split { ReasoningFormat::Deepseek } else { ReasoningFormat::None },
             parallel_tool_calls: parallel,
+            ..Options::default()
         };
         let new = || parser(syntax.clone(), in_reasoning, options);
         let want = feed(new(), [text.as_str()]);

@@ -324,7 +324,7 @@ proptest! {
     ) {
         let family = [marks, recipients, sections][which]();
         let reasoning = if split { ReasoningFormat::Deepseek } else { ReasoningFormat::None };
-        let new = || family.parser(Options { reasoning, parallel_tool_calls });
+        let new = || family.parser(Options { reasoning, parallel_tool_calls, ..Options::default() });
         let want = feed(new(), [text.as_str()]);
         let mut at: Vec<usize> = at.iter().map(|i| i.index(text.len() + 1)).filter(|i| text.is_char_boundary(*i)).collect();
         at.extend([0, text.len()]);

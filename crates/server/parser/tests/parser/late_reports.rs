@@ -290,3 +290,13 @@ fn a_whole_answer_may_be_a_call() {
         is(&new, text, &[], text);
     }
 }
+
+/// A format that is enforced on the text may look like a call: without a tag it is text.
+#[test]
+fn text_in_an_enforced_format_is_no_call() {
+    let options = Options { untagged_calls: false, ..Options::default() };
+    let rome = "{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\"}}";
+    let new = || parser(ToolSyntax::Hermes, false, options);
+    is(&new, rome, &[], rome);
+    is(&new, &format!("<tool_call>\n{rome}\n</tool_call>"), &[ROME], "");
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use octet_api::core::{Applied, Chat, GenerateRequest, Input, ToolChoice};
+use octet_api::core::{Applied, Chat, GenerateRequest, Input, ResponseFormat, ToolChoice};
 use octet_api::{ApiError, ErrorKind};
 use octet_engine::detokenizer::ControlTokens;
 use octet_engine::engine::{LineLimits, Pooling, Request, ThinkingBudget};
@@ -237,7 +237,11 @@ fn plan_chat(
     let reader = Reader {
         format: model.format.clone(),
         start: rendered.start,
-        options: Options { reasoning: defaults.reasoning, parallel_tool_calls: parallel },
+        options: Options {
+            reasoning: defaults.reasoning,
+            parallel_tool_calls: parallel,
+            untagged_calls: matches!(request.response_format, ResponseFormat::Text),
+        },
         is_after_reasoning: model.format.ends_reasoning(&rendered.text),
         stops: StopStrings::new(stops(model, request).0.to_vec())
             .map_err(|e| ApiError::invalid("stop", e.to_string()))?,
