@@ -6,7 +6,7 @@ use crate::{Error, GdnShape, Mix, MoeShape, Shape, known};
 pub const TINY_ARCHITECTURES: &[&str] =
     &["qwen35moe", "qwen35", "qwen3moe", "qwen3", "qwen2", "qwen2moe", "olmoe", "llama", "mixtral"];
 
-/// A model of one to three million random weights, the same every time. Its rows are multiples of 256, so every mix
+/// A model of one to eleven million random weights, the same every time. Its rows are multiples of 256, so every mix
 /// fits.
 ///
 /// `qwen35moe` and `qwen35` have four layers, the last of them full attention, and a multi-token-prediction block;
