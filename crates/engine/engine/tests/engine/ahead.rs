@@ -15,7 +15,7 @@ use octet_engine::engine::speculation::{self, Mode};
 use octet_engine::engine::{self, DiskOptions, Engine, Finish, Pooling, Request, Step, ThinkingBudget};
 use octet_engine::models::Device;
 use octet_engine::sampler::SamplerParams;
-use octet_synth::{Mix, synthetic, tiny_shape};
+use octet_synth::{Mix, MoeShape, synthetic, tiny_shape};
 use octet_vulkan::faults::{Fault, Faults};
 use octet_vulkan::{Vulkan, VulkanOptions};
 
@@ -40,8 +40,9 @@ fn open(
         }
         Ok(device)
     });
-    // a layer of each kind: hundreds of steps a test, in software
-    let shape = tiny_shape(architecture).and_then(|s| s.with_layers(2)).expect("a known shape");
+    // a layer of each kind, and few experts: hundreds of steps a test, in software
+    let mut shape = tiny_shape(architecture).and_then(|s| s.with_layers(2)).expect("a known shape");
+    shape.moe = shape.moe.map(|moe| MoeShape { experts: 4, top_k: 1, ..moe });
     let file = synthetic(&shape, Mix::Q4KM, None, 0).expect("a tiny model");
     Engine::open(&file, &engine::Options { device: Some(device), ..options }, &mut |_, _| {})
         .expect("it opens")
