@@ -47,7 +47,7 @@ impl Backend for Cpu {
     }
     fn begin_load(&mut self, id: &FileId) {
         let maps = self.expert_slots.is_none();
-        self.packed_file = self.packed_files.as_ref().map(|files| PackedFile::open(files, id, maps));
+        self.packed_file = self.packed_files.as_ref().and_then(|files| PackedFile::open(files, id, maps));
     }
     fn kept_weight(
         &mut self,
@@ -71,7 +71,7 @@ impl Backend for Cpu {
         self.packed_file.as_mut().map_or(Ok(()), |file| file.loaded(&self.arbiter))
     }
     fn discard_kept(&mut self) -> bool {
-        self.packed_file.take_if(|file| file.is_damaged()).is_some()
+        self.packed_file.as_mut().is_some_and(PackedFile::discard)
     }
     fn name_next(&mut self, name: &str) {
         if let Some(watch) = &mut self.watch {

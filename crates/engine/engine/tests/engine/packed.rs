@@ -130,6 +130,9 @@ fn a_damaged_file_changes_no_answer() {
         let whole = vec![7; length as usize];
         std::fs::write(&file.path, whole).expect("written");
         assert_eq!(tokens(&mut open(&path, &with(kept.path(), None))), want, "{length} bytes");
+        // It is no file of packed weights.
+        assert_eq!(std::fs::read(&file.path).expect("it stays"), vec![7; length as usize]);
+        std::fs::remove_file(&file.path).expect("removed");
     }
 }
 

@@ -9,6 +9,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::Notice;
 use super::format::Region;
+use super::place::{self, Role};
 use crate::backend::Error;
 
 /// Experts that are in the file, or will be when it is written.
@@ -23,17 +24,21 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    /// The file that `stamp` describes, if it can be opened.
-    pub fn new(path: PathBuf, stamp: &Stamp, notice: Notice) -> Option<Self> {
-        let whole = Piece::of_file(&path.display().to_string(), stamp).ok()?;
-        Some(Self { path, whole, notice, is_lost: AtomicBool::new(false) })
+    /// The file that `stamp` describes.
+    pub fn new(path: PathBuf, stamp: &Stamp, notice: Notice) -> Result<Self, octet_weights::Error> {
+        let whole = Piece::of_file(&path.display().to_string(), stamp)?;
+        Ok(Self { path, whole, notice, is_lost: AtomicBool::new(false) })
     }
 
     /// It is used no more, and the next load writes another one.
     fn lose(&self, why: &Error) {
         if !self.is_lost.swap(true, AcqRel) {
-            let _ = std::fs::remove_file(&self.path); // it may be gone
-            (self.notice.0)(&format!("{why}; experts are read from the model's own file from now on"));
+            let what = match place::remove(&self.path, Role::Complete) {
+                Ok(true) => "; it is removed".to_string(),
+                Ok(false) => String::new(), // it is gone, or something else is there now
+                Err(e) => format!("; it cannot be removed: {e}"),
+            };
+            (self.notice.0)(&format!("{why}{what}; experts are read from the model's own file from now on"));
         }
     }
 }

@@ -9,7 +9,6 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
-use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use octet_weights::{GgmlType, Matrix};
@@ -22,6 +21,8 @@ use crate::cpu::pack::Layout;
 
 /// A file that is complete, and one that is being written.
 pub const MAGIC: [u64; 2] = [u64::from_le_bytes(*b"octpack\x02"), u64::from_le_bytes(*b"octpart\x02")];
+/// What these, and those of other versions, begin with.
+pub const IS_OURS: [&[u8]; 2] = [b"octpack", b"octpart"];
 /// Bytes of the header, and what regions begin at multiples of.
 pub const BLOCK: usize = 4096;
 /// An index is smaller: a group has at least some hundred bytes, and nearly always some ten thousand.
@@ -236,11 +237,6 @@ impl<'a> Reader<'a> {
     fn u64(&mut self) -> Option<u64> {
         Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
     }
-}
-
-/// The header of the file at `path`, if it is a file of packed weights.
-pub fn header_of(path: &Path) -> Option<Header> {
-    Header::read(&mut File::open(path).ok()?).ok()?
 }
 
 #[cfg(test)]

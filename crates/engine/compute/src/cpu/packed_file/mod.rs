@@ -4,6 +4,7 @@
 //! | file | what |
 //! |---|---|
 //! | `format` | what is in a file |
+//! | `place` | what is at a file's path |
 //! | `write` | the thread that writes one |
 //! | `settle` | the thread that checks one while it is in use |
 //! | `direct` | experts that are read from one when they are needed |
@@ -16,6 +17,7 @@
 mod direct;
 mod format;
 mod pace;
+mod place;
 mod settle;
 mod write;
 
@@ -40,6 +42,7 @@ use direct::OpenFile;
 pub(super) use direct::{KeptExperts, Later};
 use format::{Header, Region};
 use pace::Pace;
+use place::Role;
 
 /// How file names end.
 const COMPLETE: &str = "packed";
@@ -90,7 +93,8 @@ impl PackedFiles {
             if ending != COMPLETE && ending != PART {
                 return None;
             }
-            let model = format::header_of(&path)?.path.into();
+            let role = if ending == PART { Role::Part } else { Role::Complete };
+            let model = place::header_of(&path, role)?.path.into();
             let bytes = entry.metadata().ok()?.len();
             Some(KeptFile { is_complete: ending == COMPLETE, path, model, bytes })
         });
@@ -187,34 +191,69 @@ enum Found {
     Read { file: Arc<OpenFile>, regions: HashMap<String, Arc<Region>> },
 }
 
+/// Why there is no complete file to use.
+enum Unused {
+    /// There is none of this model.
+    Missing,
+    /// It is of no use, and is replaced.
+    Damaged(String),
+    /// It stays as it is, and none is written.
+    Kept(String),
+}
+
+impl Unused {
+    fn damaged(what: &str) -> Self {
+        Self::Damaged(what.into())
+    }
+    fn kept(e: impl std::fmt::Display) -> Self {
+        Self::Kept(e.to_string())
+    }
+}
+
 impl Found {
-    fn map(options: &PackedFiles, id: &FileId) -> Option<Self> {
+    fn map(options: &PackedFiles, id: &FileId) -> Result<Self, Unused> {
         let (file, header, regions) = Self::open(&options.path(id, COMPLETE), id)?;
-        let map = Arc::new(FileMap::new(&file, usize::try_from(header.bytes).ok()?).ok()?);
+        let bytes = usize::try_from(header.bytes).map_err(Unused::kept)?;
+        let map = Arc::new(FileMap::new(&file, bytes).map_err(Unused::kept)?);
         let regions = regions.into_iter().map(|(name, r)| (name, Arc::new(InFile::new(&map, r)))).collect();
-        Some(Self::Mapped { map, regions })
+        Ok(Self::Mapped { map, regions })
     }
 
-    fn read(options: &PackedFiles, id: &FileId) -> Option<Self> {
+    fn read(options: &PackedFiles, id: &FileId) -> Result<Self, Unused> {
         let path = options.path(id, COMPLETE);
         let (file, _, regions) = Self::open(&path, id)?;
-        let stamp = Stamp::new(path.canonicalize().ok()?, &file.metadata().ok()?).ok()?;
+        let meta = file.metadata().map_err(Unused::kept)?;
+        let stamp = path.canonicalize().and_then(|path| Stamp::new(path, &meta)).map_err(Unused::kept)?;
         let regions = regions.into_iter().map(|(name, r)| (name, Arc::new(r))).collect();
-        Some(Self::Read { file: Arc::new(OpenFile::new(path, &stamp, options.notice)?), regions })
+        let file = OpenFile::new(path, &stamp, options.notice).map_err(Unused::kept)?;
+        Ok(Self::Read { file: Arc::new(file), regions })
     }
 
     /// The file at `path`, if it is whole and of this model.
-    fn open(path: &Path, id: &FileId) -> Option<(File, Header, HashMap<String, Region>)> {
-        let mut file = File::open(path).ok()?;
-        let header = Header::read(&mut file).ok()??;
-        let meta = file.metadata().ok()?;
-        let is_same = header.is_complete && header.key == format::key(id);
-        // Whoever has changed it, has changed its time.
-        if !is_same || meta.len() != header.bytes || meta.modified().ok()? != header.time() {
-            return None;
+    fn open(path: &Path, id: &FileId) -> Result<(File, Header, HashMap<String, Region>), Unused> {
+        let (mut file, header) = match place::look(path, Role::Complete) {
+            place::Found::Nothing => return Err(Unused::Missing),
+            place::Found::Other(what) => return Err(Unused::Kept(place::stays(&what))),
+            place::Found::Ours(file, header) => (file, header.map_err(Unused::damaged)?),
+        };
+        if !header.is_complete {
+            return Err(Unused::damaged("it is not complete"));
         }
-        let regions = format::read_index(&mut file, &header).ok()??;
-        Some((file, header, regions))
+        if header.key != format::key(id) {
+            return Err(Unused::Missing); // the model has changed
+        }
+        let meta = file.metadata().map_err(Unused::kept)?;
+        if meta.len() != header.bytes {
+            let what = format!("it has {} bytes, and had {} when it was written", meta.len(), header.bytes);
+            return Err(Unused::Damaged(what));
+        }
+        if meta.modified().map_err(Unused::kept)? != header.time() {
+            return Err(Unused::damaged("it was changed after it was written"));
+        }
+        match format::read_index(&mut file, &header).map_err(Unused::kept)? {
+            Some(regions) => Ok((file, header, regions)),
+            None => Err(Unused::damaged("its index is damaged")),
+        }
     }
 
     fn region(&self, name: &str) -> Option<&Region> {
@@ -302,10 +341,27 @@ impl Drop for Work {
 }
 
 impl PackedFile {
-    /// Opens the file of a model, if there is one: `maps` it, or reads experts from it, as not all are in memory.
-    pub fn open(options: &PackedFiles, id: &FileId, maps: bool) -> Self {
+    /// Opens the file of a model, if there is one: `maps` it, or reads experts from it, as not all are in memory. `None` if something
+    /// else is at its path, or it cannot be read: then none is written.
+    pub fn open(options: &PackedFiles, id: &FileId, maps: bool) -> Option<Self> {
         let found = if maps { Found::map(options, id) } else { Found::read(options, id) };
-        Self {
+        let say = |why: &str| {
+            let path = options.path(id, COMPLETE);
+            (options.notice.0)(&format!("packed weights are not used: {}: {why}", path.display()));
+        };
+        let found = match found {
+            Ok(found) => Some(found),
+            Err(Unused::Missing) => None,
+            Err(Unused::Damaged(why)) => {
+                say(&format!("{why}; all is packed anew"));
+                None
+            }
+            Err(Unused::Kept(why)) => {
+                say(&format!("{why}; none are kept for the next start"));
+                return None;
+            }
+        };
+        Some(Self {
             options: options.clone(),
             id: id.clone(),
             found,
@@ -314,7 +370,7 @@ impl PackedFile {
             parts: Vec::new(),
             missing: 0,
             work: None,
-        }
+        })
     }
 
     /// The packed matrices called `name`, if the file has them in this shape. Checks them now, or `later`, when they are used. If it has
@@ -428,9 +484,14 @@ impl PackedFile {
         Ok(())
     }
 
-    /// Whether the file was found to be damaged, and so removed.
-    pub fn is_damaged(&self) -> bool {
-        self.is_damaged
+    /// Whether the file was found to be damaged, and so removed: then all is packed anew, and another one written.
+    pub fn discard(&mut self) -> bool {
+        if !std::mem::take(&mut self.is_damaged) {
+            return false;
+        }
+        (self.found, self.next, self.missing) = (None, None, 0);
+        self.parts.clear();
+        true
     }
 
     /// Why steps fail, if the file was damaged while it was in use.
@@ -443,7 +504,13 @@ impl PackedFile {
     fn damage(&mut self) -> Error {
         let path = self.options.path(&self.id, COMPLETE);
         if !std::mem::replace(&mut self.is_damaged, true) {
-            let _ = std::fs::remove_file(&path); // it may be gone, and the next one replaces it
+            let what = match place::remove(&path, Role::Complete) {
+                Ok(true) => "; the file is removed, and the next load packs all anew".to_string(),
+                Ok(false) => String::new(), // it is gone, or something else is there now
+                Err(e) => format!("; the file cannot be removed: {e}"),
+            };
+            let path = path.display();
+            (self.options.notice.0)(&format!("{path}: packed weights are damaged or truncated{what}"));
         }
         Error(format!(
             "{}: packed weights were damaged or truncated while they were in use; load the model again",

@@ -13,6 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::format::{self, BLOCK, Header, Region};
 use super::pace::Pace;
+use super::place::{self, Role};
 use super::{COMPLETE, Found, KeptExperts, Later, PART, PackedFiles, Part, Source};
 use crate::backend::{FileId, StoredExperts};
 use crate::cpu::huge::HugeVec;
@@ -34,6 +35,10 @@ pub(super) struct Job {
     is_direct: bool,
     /// Where the index begins.
     end: usize,
+}
+
+fn not_kept(path: &Path, why: impl std::fmt::Display) -> String {
+    format!("packed weights are not kept: {}: {why}", path.display())
 }
 
 /// Free bytes of the file system at `dir`; `None` if unknown.
@@ -74,10 +79,13 @@ impl Job {
     /// Whether there is room for the file, and the last program has not begun it. Otherwise why not.
     pub fn is_worth_it(&self) -> Result<bool, String> {
         let part = self.path(PART);
-        let begun = format::header_of(&part).is_some_and(|h| h.key == format::key(&self.id));
+        let begun = match place::look(&part, Role::Part) {
+            place::Found::Ours(_, header) => header.is_ok_and(|h| h.key == format::key(&self.id)),
+            place::Found::Nothing => false,
+            place::Found::Other(what) => return Err(not_kept(&part, place::stays(&what))),
+        };
         let dir = &self.options.dir;
-        std::fs::create_dir_all(dir)
-            .map_err(|e| format!("packed weights are not kept: {}: {e}", dir.display()))?;
+        std::fs::create_dir_all(dir).map_err(|e| not_kept(dir, e))?;
         remove_orphans(dir);
         let needed = self.end as u64;
         match free_bytes(dir) {
@@ -110,13 +118,17 @@ impl Job {
         let part = self.path(PART);
         let (options, id) = (self.options.clone(), self.id.clone());
         let experts = self.write(&part, pace, stop).map_err(|e| {
-            let _ = std::fs::remove_file(&part); // of no use
-            format!("packed weights are not kept: {}: {e}", part.display())
+            let left = match place::remove(&part, Role::Part) {
+                Err(e) => format!("; it cannot be removed: {e}"),
+                Ok(_) => String::new(), // of no use, or not ours
+            };
+            not_kept(&part, e) + &left
         })?;
         // From now on experts are read from there.
-        if let Some(Found::Read { file, regions }) =
-            Found::read(&options, &id).filter(|_| !experts.is_empty())
-        {
+        if experts.is_empty() {
+            return Ok(());
+        }
+        if let Ok(Found::Read { file, regions }) = Found::read(&options, &id) {
             for (name, later) in experts {
                 if let Some(region) = regions.get(&name) {
                     let _ = later.set(KeptExperts::new(&file, region)); // it was empty, or is the same
@@ -128,11 +140,7 @@ impl Job {
 
     /// Returns the experts that are now in the file; none if the program ends, or another process writes it.
     fn write(mut self, part: &Path, pace: &mut Pace, stop: &AtomicBool) -> io::Result<Vec<(String, Later)>> {
-        let mut open = OpenOptions::new();
-        open.read(true).write(true).create(true).truncate(false);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut open, 0o600);
-        let mut file = open.open(part)?;
+        let mut file = place::open_part(part)?;
         match file.try_lock() {
             Ok(()) => {}
             // Another process writes it.
@@ -154,7 +162,7 @@ impl Job {
         if done == 0 {
             file.set_len(0)?;
         }
-        let direct = if self.is_direct { open_direct(part) } else { None };
+        let direct = if self.is_direct { open_direct(&file, part) } else { None };
         let buffer = HugeVec::zeroed(WRITE_BYTES)?;
         let keeps = !self.is_direct;
         let mut out =
@@ -194,7 +202,14 @@ impl Job {
         file.set_permissions(permissions)?;
         file.set_modified(header.time())?;
         file.sync_all()?;
-        std::fs::rename(part, self.path(COMPLETE))?;
+        let complete = self.path(COMPLETE);
+        if let place::Found::Other(what) = place::look(&complete, Role::Complete) {
+            return Err(io::Error::other(format!("{}: {}", complete.display(), place::stays(&what))));
+        }
+        if !place::is_at(&file, part)? {
+            return Err(io::Error::other("another file was put in its place"));
+        }
+        std::fs::rename(part, complete)?;
         let all = self.regions.into_iter().zip(self.sources);
         let experts = all.filter_map(|(region, source)| match source {
             Source::Model { later, .. } => Some((region.name, later)),
@@ -246,13 +261,16 @@ fn write_experts(experts: &dyn StoredExperts, region: &mut Region, out: &mut Sin
 
 /// Opens a file again so that writes go past the system's page cache; `None` where that is not supported.
 #[cfg(target_os = "linux")]
-fn open_direct(path: &Path) -> Option<File> {
+fn open_direct(file: &File, path: &Path) -> Option<File> {
     use std::os::unix::fs::OpenOptionsExt;
-    OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path).ok()
+    let flags = libc::O_DIRECT | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let direct = OpenOptions::new().write(true).custom_flags(flags).open(path).ok()?;
+    let is_same = [file, &direct].iter().all(|f| place::is_at(f, path).unwrap_or(false));
+    is_same.then_some(direct)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn open_direct(_: &Path) -> Option<File> {
+fn open_direct(_: &File, _: &Path) -> Option<File> {
     None
 }
 
