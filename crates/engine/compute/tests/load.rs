@@ -1,4 +1,5 @@
-//! Loading weights: what others have put at the paths of packed weights stays as it is, and damaged files are replaced with a word.
+//! Loading weights: what others have put at the paths of packed weights stays as it is, damaged files are replaced with a word, and tables are
+//! copied whole.
 #![cfg(target_os = "linux")]
 
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
@@ -180,5 +181,20 @@ fn a_damaged_file_is_replaced_with_a_word() {
         assert!(lines.len() == 1 && lines[0].contains(why), "byte {at}: {lines:?}");
         drop(cpu);
         assert!(load(dir.path()).expect("it loads").1, "byte {at}");
+    }
+}
+
+#[test]
+fn an_embedding_table_is_copied_whole() {
+    let ty = GgmlType::Q8_0;
+    for (threads, rows) in [(1, 1), (1, 20_001), (3, 20_001), (3, 7710)] {
+        let mut cpu = Cpu::new(&CpuOptions { threads: Some(threads), pin: false, ..CpuOptions::default() })
+            .expect("a team");
+        let bytes = rows * 256 / ty.block_len() * ty.block_bytes();
+        let data: Vec<u8> = (0..bytes).map(|i| (i * 31 % 251) as u8).collect();
+        let table = Matrix::new(ty, rows, 256, data.into());
+        let copy = cpu.embedding(&table).expect("memory");
+        assert!(copy.data == table.data && (copy.rows, copy.cols) == (rows, 256), "{threads} {rows}");
+        assert!(!table.data.as_ptr_range().contains(&copy.data.as_ptr()), "it is the same memory");
     }
 }

@@ -114,7 +114,7 @@ impl Backend for Cpu {
     }
     fn embedding(&mut self, m: &Matrix) -> Result<Matrix, Error> {
         // Rows are read as long as the model is loaded, and the file may be truncated meanwhile.
-        m.in_memory().map_err(|e| Error(format!("no memory for {} bytes of embeddings: {e}", m.data.len())))
+        self.copy(m).map_err(|e| Error(format!("no memory for {} bytes of embeddings: {e}", m.data.len())))
     }
     fn cache(&mut self, shape: &CacheShape, step: StepShape) -> Result<Cache, Error> {
         shape.check()?;

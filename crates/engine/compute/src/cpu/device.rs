@@ -2,13 +2,16 @@
 
 use std::time::Instant;
 
+use bytes::Bytes;
 use octet_weights::{GgmlType, Matrix};
 
 use super::arbiter::{Arbiter, Permit};
 use super::bandwidth::{self, Probe};
+use super::huge::HugeVec;
 use super::isa::Isa;
 use super::kernels::Kernels;
 use super::kind::ROWS;
+use super::map::HUGE_BYTES;
 use super::memory::Weight;
 use super::pack::{Layout, Packed};
 use super::packed_file::{PackedFile, PackedFiles};
@@ -191,6 +194,19 @@ impl Cpu {
         let Some(file) = &mut self.packed_file else { return Ok(None) };
         let packed = file.take(&mut self.team, name, ty, shape, later)?;
         Ok(packed.map(|packed| self.weight_of(packed, bias)))
+    }
+
+    /// The same matrix in memory of its own, copied by all threads: one alone would take longer than a start from packed weights.
+    pub(super) fn copy(&mut self, m: &Matrix) -> std::io::Result<Matrix> {
+        let mut copy = HugeVec::zeroed(m.data.len())?;
+        let shards = Shards::new(&mut copy[..]);
+        self.team.run(|w| {
+            for part in w.chunks(m.data.len(), HUGE_BYTES) {
+                // SAFETY: chunks do not overlap.
+                unsafe { shards.part(part.start, part.len()) }.copy_from_slice(&m.data[part]);
+            }
+        });
+        Ok(Matrix { data: Bytes::from_owner(copy), ..m.clone() })
     }
 
     /// Packs matrices of one shape into one allocation, on all threads.

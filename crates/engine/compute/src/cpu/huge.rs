@@ -91,6 +91,12 @@ impl DerefMut for HugeVec {
     }
 }
 
+impl AsRef<[u8]> for HugeVec {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
