@@ -262,7 +262,7 @@ impl Session {
         let images = self.take_images(&mut input)?;
         let surround = |prompt: &mut Prompt| {
             if let Some(reader) = &self.engine.rules().images {
-                reader.surround(prompt);
+                reader.surround(prompt, &images);
             }
         };
         let mut prompt = template.render(&input)?;

@@ -25,7 +25,7 @@ use crate::edit;
 use crate::endpoint::{Endpoint, MAX_TOKENS, Operation};
 use crate::events::Events;
 use crate::failure::{Failure, FailureKind};
-use crate::image_urls::{has_image_urls, image_url_refused};
+use crate::image_urls::{has_image_urls, image_url_refused, video_refused};
 use crate::overlay::clear;
 
 impl Client {
@@ -86,10 +86,13 @@ impl Client {
         request: &Arc<GenerateRequest>,
     ) -> Result<Arc<GenerateRequest>, Failure> {
         let provider = endpoint.provider();
+        let refused = |e| Failure { status: None, ..Failure::reported(e, None) };
+        if let Some(e) = video_refused(request) {
+            return Err(refused(e));
+        }
         if provider.takes_image_urls() || !has_image_urls(request) {
             return Ok(Arc::clone(request));
         }
-        let refused = |e| Failure { status: None, ..Failure::reported(e, None) };
         let Some(images) = self.images() else {
             // Where the dialect has no form for them, they may be left out.
             let drops = provider == Provider::Bedrock && endpoint.settings().remote.changes.drop_params;

@@ -127,6 +127,16 @@ pub fn image_url_refused(request: &GenerateRequest, who: &str) -> Option<ApiErro
     Some(ApiError::invalid(image.at.clone(), what))
 }
 
+/// The error for the first frame of a video: providers' dialects have no common form for these.
+pub(crate) fn video_refused(request: &GenerateRequest) -> Option<ApiError> {
+    let image = request.images().find(|image| image.frame.is_some())?;
+    let what = format!(
+        "'{}' is a frame of a video, which only models of this server read: send frames as images",
+        image.at
+    );
+    Some(ApiError::invalid(image.at.clone(), what))
+}
+
 fn refused(image: &Image, why: &str) -> ApiError {
     let what = format!("the image at '{}' cannot be downloaded: {why}", image.at);
     ApiError::invalid(image.at.clone(), what)
@@ -243,7 +253,7 @@ async fn read(response: Response<Incoming>) -> Result<ImageSource, String> {
     let is_pdf = bytes.starts_with(b"%PDF-");
     let media_type = is_pdf.then(|| "application/pdf".to_string());
     let source = ImageSource::Base64 { media_type, data: STANDARD.encode(&bytes).into() };
-    let read = Image { source, detail: None, at: String::new() };
+    let read = Image { source, detail: None, at: String::new(), frame: None };
     // The type is found in the bytes: other content of a server is not sent on.
     match read.media_type() {
         Some(_) => Ok(read.source),

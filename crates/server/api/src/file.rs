@@ -43,6 +43,10 @@ impl File<'_> {
             None => match contents(STANDARD.decode(&*data).map_err(|_| f.expected("base64"))?) {
                 Contents::Text(text) => return Ok(Part::Text { text: self.head + &text, cache: self.cache }),
                 Contents::Pdf => PDF,
+                Contents::Unknown if kind.is_some_and(|kind| kind.starts_with("video/")) => {
+                    let refusal = f.error("is a video, which is not decoded here: send its frames as images");
+                    return Ok(Part::text(f.unread().found(self.at, "a video", refusal)));
+                }
                 Contents::Unknown => {
                     let refusal = f.error("is neither text nor a PDF: send the file's text");
                     return Ok(Part::text(f.unread().found(self.at, "a file", refusal)));
@@ -50,7 +54,7 @@ impl File<'_> {
             },
         };
         let source = ImageSource::Base64 { media_type: Some(media_type.into()), data: data.into() };
-        Ok(Part::Image { image: Image { source, detail: None, at: self.at }, cache: self.cache })
+        Ok(Part::Image { image: Image { source, detail: None, at: self.at, frame: None }, cache: self.cache })
     }
 }
 

@@ -19,7 +19,7 @@ impl Tower {
     /// addition.
     pub fn work_bytes(&self) -> u64 {
         let (tokens, patches) = (self.tokens_max(), self.rows_max());
-        let piece = self.patch_len().max(self.hidden()) + 4 * self.hidden() + 2 * self.inner() + self.out;
+        let piece = self.patch_len_max().max(self.hidden()) + 4 * self.hidden() + 2 * self.inner() + self.out;
         let pooled = if matches!(self.output, plan::Output::Pool(_)) { self.hidden() } else { 0 };
         let values = patches * (4 * self.hidden() + pooled) + tokens * self.width() + PIECE_TOKENS * piece;
         4 * values as u64
@@ -101,6 +101,8 @@ pub(super) struct Bounds {
 /// A tower's weights.
 pub(super) struct Weights<B: Backend> {
     pub patch: B::Weight,
+    /// The same for frames of a video, if these are read.
+    pub frames: Option<B::Weight>,
     /// Of a patch's values, of its projection, and of that with its position.
     pub norms: [Option<Norm<B>>; 3],
     /// The further state of each tile, with its position.
@@ -209,7 +211,7 @@ impl<B: Backend> Loaded<B> {
         let (rows, merged) = (tower.piece_rows(), tower.merged());
         let mut buf = |width: usize| be.buf(rows * width);
         let scratch = Scratch {
-            x: buf(tower.patch_len().max(tower.hidden()))?,
+            x: buf(tower.patch_len_max().max(tower.hidden()))?,
             k: buf(w.kv[0])?,
             v: buf(w.kv[1])?,
             attended: buf(w.out)?,
@@ -254,7 +256,8 @@ impl<B: Backend> Loaded<B> {
 
     /// Patches to states.
     fn embed(&mut self, image: &Resized, piece: &mut Piece<B>) -> Result<(), Error> {
-        let (len, hidden, n) = (self.tower.patch_len(), self.tower.hidden(), piece.patches);
+        let (hidden, n) = (self.tower.hidden(), piece.patches);
+        let len = self.tower.patch_len() * image.frames;
         let mut pixels = vec![0.0; n * len];
         let mut positions = vec![0.0; n * hidden];
         let rows = pixels.chunks_exact_mut(len).zip(positions.chunks_exact_mut(hidden));
@@ -265,13 +268,14 @@ impl<B: Backend> Loaded<B> {
         let (pixels, positions) = (self.be.vector(&pixels)?, self.be.vector(&positions)?);
         let (w, s, h) = (&self.weights, &mut self.scratch, &mut piece.h);
         let class = w.class.as_ref().filter(|_| piece.len > n);
+        let project = w.frames.as_ref().filter(|_| image.frames > 1).unwrap_or(&w.patch);
         Ok(self.be.step(Pass::Other, &piece.batch, |be| {
             let [of_values, of_patches, of_both] = &w.norms;
             match of_values {
-                None => be.linear(n, &pixels, &w.patch, Out::Write(h)),
+                None => be.linear(n, &pixels, project, Out::Write(h)),
                 Some(norm) => {
                     be.norm(n, Some(&pixels), norm, Out::Write(&mut s.x));
-                    be.linear(n, &s.x, &w.patch, Out::Write(h));
+                    be.linear(n, &s.x, project, Out::Write(h));
                 }
             }
             if let Some(norm) = of_patches {

@@ -74,6 +74,24 @@ impl Size {
     }
 }
 
+impl Picture {
+    /// Checks its size.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let &Self { width, height, ref rgb } = self;
+        if width == 0 || height == 0 || width > SIDE_MAX || height > SIDE_MAX {
+            let what =
+                format!("an image of {width} x {height} pixels; sides of 1 to {SIDE_MAX} are accepted");
+            return Err(refused(what));
+        }
+        if rgb.len() != 3 * width * height {
+            let what =
+                format!("an image of {width} x {height} pixels has {} bytes, not three a pixel", rgb.len());
+            return Err(refused(what));
+        }
+        Ok(())
+    }
+}
+
 impl Tower {
     /// Tokens of a row and rows of tokens of an image of this width and height.
     pub fn tokens(&self, size: [usize; 2]) -> Result<[usize; 2], Error> {
@@ -85,17 +103,8 @@ impl Tower {
     /// # Errors
     /// If it has no pixels or too many, is too narrow, or would have more tokens than the tower's most.
     pub fn resize(&self, picture: &Picture) -> Result<Resized, Error> {
+        picture.check()?;
         let &Picture { width, height, ref rgb } = picture;
-        if width == 0 || height == 0 || width > SIDE_MAX || height > SIDE_MAX {
-            let what =
-                format!("an image of {width} x {height} pixels; sides of 1 to {SIDE_MAX} are accepted");
-            return Err(refused(what));
-        }
-        if rgb.len() != 3 * width * height {
-            let what =
-                format!("an image of {width} x {height} pixels has {} bytes, not three a pixel", rgb.len());
-            return Err(refused(what));
-        }
         let size = self.size.of([width, height], self.side(), self.patch)?;
         let (grid, tokens) = (size.map(|x| x / self.patch), size.map(|x| x / self.side()));
         let most = self.tokens_max();
@@ -119,7 +128,7 @@ impl Tower {
             hash.update(&(*x as u64).to_le_bytes());
         });
         let hash = hash.update(&rgb).finalize().into();
-        Ok(Resized { grid, tokens, tiles, between: 0, rgb, hash })
+        Ok(Resized { grid, tokens, tiles, between: 0, frames: 1, moment: None, rgb, hash })
     }
 
     /// The tiles of an image and the whole, one below the other, and columns and rows of tiles; see [`Size::Tiles`]. It is resized in steps,
@@ -190,19 +199,27 @@ impl Tower {
         [tx * self.merge + inside % self.merge, ty * self.merge + inside / self.merge]
     }
 
-    /// Values of a patch.
+    /// Values of a patch of one frame.
     pub fn patch_len(&self) -> usize {
         3 * self.patch * self.patch
     }
 
-    /// Writes the values of patch `i`, `[3, patch, patch]`, or `[patch, patch, 3]` where the projection reads them so, normalised.
+    /// Writes the values of patch `i`, `[frames, 3, patch, patch]`, or `[patch, patch, 3]` where the projection reads them so, normalised.
     pub fn patch(&self, image: &Resized, i: usize, out: &mut [f32]) {
+        let frame = image.rgb.len() / image.frames;
+        for (rgb, out) in image.rgb.chunks_exact(frame).zip(out.chunks_exact_mut(self.patch_len())) {
+            self.patch_of(rgb, image, i, out);
+        }
+    }
+
+    /// The same of one frame.
+    fn patch_of(&self, rgb: &[u8], image: &Resized, i: usize, out: &mut [f32]) {
         let ([x, y], side) = (self.place(image, i), self.patch);
         let stride = 3 * image.grid[0] * side;
         let [mean, std] = self.normal.map(|n| n.map(|v| 255.0 * v));
         if self.embed.channels_last {
             for (row, out) in out.chunks_exact_mut(3 * side).enumerate() {
-                let values = &image.rgb[(y * side + row) * stride + 3 * x * side..];
+                let values = &rgb[(y * side + row) * stride + 3 * x * side..];
                 for (i, (out, v)) in out.iter_mut().zip(values).enumerate() {
                     *out = (f32::from(*v) - mean[i % 3]) / std[i % 3];
                 }
@@ -212,7 +229,7 @@ impl Tower {
         for (row, out) in out.chunks_exact_mut(side).enumerate() {
             let (c, row) = (row / side, row % side);
             let from = (y * side + row) * stride + 3 * x * side + c;
-            let values = image.rgb[from..].iter().step_by(3);
+            let values = rgb[from..].iter().step_by(3);
             out.iter_mut().zip(values).for_each(|(out, v)| *out = (f32::from(*v) - mean[c]) / std[c]);
         }
     }

@@ -277,6 +277,13 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// Whether the projection of patches `name` has weights for a second frame of a video.
+    pub fn has_frames(&self, name: &str) -> bool {
+        let shape = self.model.info(&format!("{name}.weight")).map(|t| &t.shape[..]);
+        let is_whole = matches!(shape, Some([rows, 2, _, _]) if *rows == 3 * self.hidden);
+        is_whole || self.has(&format!("{name}.weight.1"))
+    }
+
     /// The projection of patches.
     pub fn patch_embed(&self) -> PatchEmbed {
         let name = "v.patch_embd".to_string();

@@ -6,7 +6,7 @@ use octet_compute::cpu::{Arbiter, Cpu, CpuOptions};
 use octet_weights::{GgmlType, Matrix, Model};
 
 use super::encoder::{Bounds, Encoder, Loaded, Merge, Middle, Output, Pool, Weights};
-use super::plan::{self, Positions, Tower};
+use super::plan::{self, FRAMES, Positions, Tower};
 use crate::Error;
 use crate::models::derive;
 use crate::models::loader::Loader;
@@ -39,13 +39,16 @@ pub fn open_on<B: Backend>(mut be: B, model: &Model, tower: Tower) -> Result<Box
         return Err(octet_compute::Error(what).into());
     }
     let embed = patch_embed(model, &tower)?;
+    let of_frames = tower.video.is_some().then(|| frames_embed(model, &tower)).transpose()?;
     let mut silent = |_, _| {};
     let mut l = Loader::new(model, &mut be, &tower.blocks, &mut silent);
     let bias = match tower.embed.bias {
         true => Some(values(&mut l, &format!("{}.bias", tower.embed.name), &[tower.hidden()])?),
         false => None,
     };
-    let patch = l.pack(&format!("{}.weight", tower.embed.name), &embed, bias.as_deref())?;
+    let name = format!("{}.weight", tower.embed.name);
+    let patch = l.pack(&name, &embed, bias.as_deref())?;
+    let frames = of_frames.map(|w| l.pack(&name, &w, bias.as_deref())).transpose()?;
     let blocks = l.blocks(&tower.blocks.blocks)?;
     let bounds = match tower.bounded {
         true => tower.blocks.blocks.iter().map(|b| bounds(model, &mut l, b)).collect::<Result<_, _>>()?,
@@ -105,7 +108,7 @@ pub fn open_on<B: Backend>(mut be: B, model: &Model, tower: Tower) -> Result<Box
     Ok(Box::new(Loaded::new(
         be,
         tower,
-        Weights { patch, norms, class, blocks, bounds, scales, output, deep, table },
+        Weights { patch, frames, norms, class, blocks, bounds, scales, output, deep, table },
         cache,
         model.size_bytes(),
     )?))
@@ -140,6 +143,29 @@ fn patch_embed(model: &Model, tower: &Tower) -> Result<Matrix, Error> {
         }
     }
     Ok(floats(hidden, len, &values))
+}
+
+/// The projection of two frames in f32, `[hidden, 2 * 3 * patch * patch]`.
+fn frames_embed(model: &Model, tower: &Tower) -> Result<Matrix, Error> {
+    let (name, hidden, side) = (format!("{}.weight", tower.embed.name), tower.hidden(), tower.patch);
+    let (len, area) = (tower.patch_len(), side * side);
+    let mut values = vec![0.0; hidden * FRAMES * len];
+    if let Some([rows, FRAMES, _, _]) = model.info(&name).map(|t| &t.shape[..]) {
+        let all = model.tensor(&name, &[*rows, FRAMES, side, side])?.to_f32();
+        for (i, plane) in all.chunks_exact(area).enumerate() {
+            // [hidden, 3, frames] to [hidden, frames, 3]
+            let (row, channel, frame) = (i / FRAMES / 3, i / FRAMES % 3, i % FRAMES);
+            values[((row * FRAMES + frame) * 3 + channel) * area..][..area].copy_from_slice(plane);
+        }
+    } else {
+        for (frame, name) in [name.clone(), format!("{name}.1")].iter().enumerate() {
+            let all = model.tensor(name, &[hidden, 3, side, side])?.to_f32();
+            for (row, all) in all.chunks_exact(len).enumerate() {
+                values[(row * FRAMES + frame) * len..][..len].copy_from_slice(all);
+            }
+        }
+    }
+    Ok(floats(hidden, FRAMES * len, &values))
 }
 
 fn floats(rows: usize, cols: usize, values: &[f32]) -> Matrix {

@@ -1,7 +1,7 @@
 //! Images: a tower turns each into embeddings, which take the place of tokens in a prompt.
 //!
 //! `plan` describes a tower as data; `towers/` reads such plans from a projector's metadata (llama.cpp's `mmproj` files, or the vision part of
-//! a checkpoint, which `octet_weights` brings into the same form). `resize` and `image` prepare pixels as transformers' processors do,
+//! a checkpoint, which `octet_weights` brings into the same form). `resize`, `image` and `video` prepare pixels as transformers' processors do,
 //! `encoder` runs a tower in pieces, and `places` knows where images lie in a prompt. `engine::images` puts it together.
 
 mod encoder;
@@ -13,6 +13,7 @@ pub mod plan;
 mod resize;
 mod resized;
 mod towers;
+mod video;
 
 use std::sync::Arc;
 
@@ -23,8 +24,9 @@ pub(crate) use places::is_image;
 pub use places::{Place, Places, Reader};
 pub use plan::PIECE_TOKENS;
 pub use plan::Tower;
-pub use resized::Resized;
+pub use resized::{Moment, Resized};
 pub use towers::{TOWERS, tower};
+pub use video::Clip;
 
 /// A decoded image: rows of red, green and blue bytes from the top left.
 #[derive(Debug, Clone, PartialEq, Eq)]

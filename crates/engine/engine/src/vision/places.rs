@@ -1,12 +1,14 @@
 //! Where images lie in a prompt: a mark for each becomes as many tokens as it has, whose ids are made from the image's hash. So the prefix
 //! cache tells images apart, and finds the same one again, by comparing tokens.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::Picture;
 use super::plan::{Layout, Tower};
 use super::resized::Resized;
+use super::video::Clip;
 use crate::Error;
 use crate::tokenizer::{Prompt, Special, Tokenizer};
 
@@ -25,6 +27,8 @@ pub struct Reader {
     pub tower: Tower,
     /// The token that stands for an image.
     pub token: u32,
+    /// The token that stands for two frames of a video, if the model reads these.
+    pub video: Option<u32>,
     /// What the model reads as the id of an image's tokens.
     filler: u32,
     /// Texts within images.
@@ -115,15 +119,17 @@ impl Reader {
             ))
         })?;
         let texts = Texts::new(&tower, tokenizer)?;
-        Ok(Self { tower, token, filler: filler.unwrap_or(token), texts, key, batch_tokens })
+        let video = tower.video.and_then(|video| tokenizer.special_id(video.token));
+        Ok(Self { tower, token, video, filler: filler.unwrap_or(token), texts, key, batch_tokens })
     }
 
     /// The tokens of a prompt with all those of its images, to count and show them.
     pub fn spread(&self, prompt: &[u32], images: &[Arc<Resized>]) -> Vec<u32> {
+        let marks = self.marks(images);
         let mut images = images.iter();
         let mut tokens = Vec::with_capacity(prompt.len());
         for &id in prompt {
-            match (id == self.token).then(|| images.next()).flatten() {
+            match marks.contains(&Some(id)).then(|| images.next()).flatten() {
                 None => tokens.push(id),
                 Some(image) => {
                     for Run { before, tokens: run, after } in self.texts.runs(image) {
@@ -135,29 +141,36 @@ impl Reader {
         tokens
     }
 
-    /// Changes a rendered chat template to what the tower's models read: what surrounds each image is part of the text. Marks within texts of
-    /// messages stay as they are.
-    pub fn surround(&self, rendered: &mut Prompt) {
+    /// The tokens in whose places these images come.
+    fn marks(&self, images: &[Arc<Resized>]) -> [Option<u32>; 2] {
+        // Elsewhere that of videos is a token as others.
+        let has_videos = images.iter().any(|image| image.moment.is_some());
+        [Some(self.token), self.video.filter(|_| has_videos)]
+    }
+
+    /// Changes a rendered chat template to what the tower's models read: what surrounds each image is part of the text, and so are the
+    /// times of videos' frames. Marks within texts of messages stay as they are.
+    pub fn surround(&self, rendered: &mut Prompt, images: &[Arc<Resized>]) {
         let rules = self.tower.prompt;
-        if rules.mark == rules.text || !rendered.text.contains(rules.mark) {
-            return;
+        if rules.mark != rules.text {
+            replace(rendered, rules.mark, || Some(rules.text.into()));
         }
-        let Prompt { text, barriers } = std::mem::take(rendered);
-        let mut barriers = barriers.into_iter().peekable();
-        let mut from = 0;
-        for (at, mark) in text.match_indices(rules.mark) {
-            while let Some(barrier) = barriers.next_if(|b| *b <= at) {
-                rendered.barriers.push(rendered.text.len() + barrier - from);
-            }
-            rendered.text.push_str(&text[from..at]);
-            from = at;
-            if barriers.peek().is_none_or(|b| *b >= at + mark.len()) {
-                rendered.text.push_str(rules.text);
-                from = at + mark.len();
-            }
-        }
-        rendered.barriers.extend(barriers.map(|b| rendered.text.len() + b - from));
-        rendered.text.push_str(&text[from..]);
+        let Some(video) = self.tower.video else { return };
+        let mut moments = images.iter().filter_map(|image| image.moment).peekable();
+        replace(rendered, video.mark, || {
+            let first = moments.next()?;
+            let mut times_s = vec![first.at_s];
+            times_s.extend(std::iter::from_fn(|| moments.next_if(|m| !m.is_first)).map(|m| m.at_s));
+            Some(video.text(times_s.into_iter()).into())
+        });
+    }
+
+    /// A video of so many frames of this width and height.
+    ///
+    /// # Errors
+    /// If the model reads no videos, there are too few frames, or they are too narrow.
+    pub fn clip(&self, frames: usize, size: [usize; 2]) -> Result<Clip<'_>, Error> {
+        Clip::new(&self.tower, frames, size)
     }
 
     /// An image at the size that the tower reads.
@@ -181,10 +194,11 @@ impl Reader {
         checkpoints: &mut [usize],
         images: &[Arc<Resized>],
     ) -> Result<Places, Error> {
-        let marks = prompt.iter().filter(|id| **id == self.token).count();
-        if marks != images.len() {
+        let marks = self.marks(images);
+        let count = prompt.iter().filter(|id| marks.contains(&Some(**id))).count();
+        if count != images.len() {
             return Err(Error::Request(format!(
-                "the prompt has {marks} places for images, and {} images come with it",
+                "the prompt has {count} places for images, and {} images come with it",
                 images.len()
             )));
         }
@@ -197,10 +211,14 @@ impl Reader {
         let mut ahead = 0;
         for &id in prompt.iter() {
             moved.push(tokens.len());
-            let Some(image) = (id == self.token).then(|| images.next()).flatten() else {
+            let Some(image) = marks.contains(&Some(id)).then(|| images.next()).flatten() else {
                 tokens.push(id);
                 continue;
             };
+            if (id == self.token) == image.moment.is_some() {
+                let what = "the prompt has its images and its videos in another order than they come";
+                return Err(Error::Request(what.into()));
+            }
             if self.tower.prompt.together && image.len() > self.batch_tokens {
                 return Err(Error::Request(format!(
                     "an image takes {} tokens, which are computed in one step; at most {} are (--batch-size)",
@@ -233,6 +251,32 @@ impl Reader {
         *prompt = tokens;
         Ok(places)
     }
+}
+
+/// Replaces each `mark` of a rendered template by what `by` returns, as long as it does. What only looks like one, in the text of a message, has
+/// a barrier within it.
+fn replace(rendered: &mut Prompt, mark: &str, mut by: impl FnMut() -> Option<Cow<'static, str>>) {
+    if !rendered.text.contains(mark) {
+        return;
+    }
+    let Prompt { text, barriers } = std::mem::take(rendered);
+    let mut barriers = barriers.into_iter().peekable();
+    let mut from = 0;
+    for (at, _) in text.match_indices(mark) {
+        while let Some(barrier) = barriers.next_if(|b| *b <= at) {
+            rendered.barriers.push(rendered.text.len() + barrier - from);
+        }
+        rendered.text.push_str(&text[from..at]);
+        from = at;
+        if barriers.peek().is_none_or(|b| *b >= at + mark.len())
+            && let Some(text) = by()
+        {
+            rendered.text.push_str(&text);
+            from = at + mark.len();
+        }
+    }
+    rendered.barriers.extend(barriers.map(|b| rendered.text.len() + b - from));
+    rendered.text.push_str(&text[from..]);
 }
 
 impl Texts {

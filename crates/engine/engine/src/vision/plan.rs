@@ -9,6 +9,9 @@ use crate::models::plan::{Glu, Norm, Op, Plan, Tensor};
 /// Patches of a piece: a multiple of those of a token.
 pub const PIECE_TOKENS: usize = 256;
 
+/// Frames of a video that are read as one image.
+pub const FRAMES: usize = 2;
+
 /// A tower, from pixels to embeddings of a text model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tower {
@@ -30,6 +33,8 @@ pub struct Tower {
     pub filter: Filter,
     /// Mean and standard deviation of each channel, of values from 0 to 1.
     pub normal: [[f32; 3]; 2],
+    /// How frames of a video are read, if they are.
+    pub video: Option<Video>,
     /// The projection of patches `[hidden, 3, patch, patch]`, and for further frames; a still image has equal ones.
     pub embed: PatchEmbed,
     /// What is added to the patches.
@@ -239,6 +244,21 @@ pub enum Layout {
     Tiles,
 }
 
+/// How a tower reads the frames of a video: two of them are like an image, whose patches have the pixels of both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Video {
+    /// Minimum number of pixels of all frames together.
+    pub min: usize,
+    /// Maximum number of pixels of all frames together.
+    pub max: usize,
+    /// What chat templates write for a video.
+    pub mark: &'static str,
+    /// What is read for each pair of frames in its place, after a text that says when it is.
+    pub text: &'static str,
+    /// Each of its tokens.
+    pub token: &'static str,
+}
+
 /// What a prompt has for an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prompt {
@@ -297,6 +317,10 @@ impl Tower {
     /// States of a piece, at most.
     pub fn piece_rows(&self) -> usize {
         PIECE_TOKENS + usize::from(self.class.is_some())
+    }
+    /// Values of a patch that is projected, at most: of both frames, if videos are read.
+    pub fn patch_len_max(&self) -> usize {
+        self.patch_len() * if self.video.is_some() { FRAMES } else { 1 }
     }
     /// Width of the states between a merger's projections.
     pub fn merged(&self) -> usize {

@@ -1,7 +1,7 @@
 //! An image as a tower reads it.
 
 /// A resized image.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Resized {
     /// Patches of a row, and rows of them.
     pub grid: [usize; 2],
@@ -11,10 +11,23 @@ pub struct Resized {
     pub tiles: [usize; 2],
     /// Tokens of text that a prompt has within it.
     pub between: usize,
-    /// `[height, width, 3]`
+    /// 1, or the frames of a video that are read together.
+    pub frames: usize,
+    /// Where they lie in the video.
+    pub moment: Option<Moment>,
+    /// `[frames, height, width, 3]`
     pub rgb: Vec<u8>,
     /// Of its pixels and its size.
     pub hash: [u8; 32],
+}
+
+/// A place in a video.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Moment {
+    /// The video begins with it.
+    pub is_first: bool,
+    /// Seconds from its beginning.
+    pub at_s: f64,
 }
 
 impl Resized {

@@ -46,6 +46,7 @@ mod tokenizer_golden;
 mod tokenizer_packages;
 mod towers;
 mod truncated;
+mod video;
 mod vision;
 mod windows;
 mod zoo;

@@ -70,8 +70,12 @@ async fn rules_look_at_the_request() {
     cases.push((header.clone(), "s", Some("asked")));
     header.headers[0].1 = "no".into();
     cases.push((header, "f", None));
-    let image =
-        Image { source: ImageSource::Url("http://x/y.png".into()), detail: None, at: "messages[0]".into() };
+    let image = Image {
+        source: ImageSource::Url("http://x/y.png".into()),
+        detail: None,
+        at: "messages[0]".into(),
+        frame: None,
+    };
     let mut picture = user("See");
     picture.content.push(Part::Image { image, cache: None });
     cases.push((plain(vec![picture]), "s", Some("seen")));

@@ -20,6 +20,18 @@ pub struct Image {
     pub detail: Option<String>,
     /// Its path in the client's request: `messages[3].content[0]`.
     pub at: String,
+    /// Its place in a video, whose frames follow each other in a message. `None` for an image.
+    #[serde(default)]
+    pub frame: Option<Frame>,
+}
+
+/// A place in a video.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Frame {
+    /// How many frames are before it.
+    pub number: usize,
+    /// Seconds from the video's beginning.
+    pub at_s: f64,
 }
 
 /// The source of an image's bytes.
@@ -58,6 +70,11 @@ impl Image {
     /// Whether it is a document instead of an image.
     pub fn is_document(&self) -> bool {
         matches!(&self.source, ImageSource::Base64 { media_type: Some(kind), .. } if !kind.starts_with("image/"))
+    }
+
+    /// Whether it says that it is an encoded video.
+    pub(super) fn is_video(&self) -> bool {
+        matches!(&self.source, ImageSource::Base64 { media_type: Some(kind), .. } if kind.starts_with("video/"))
     }
 
     /// Its media type: detected from its first bytes, as providers refuse images whose type is not the declared one; else the declared
@@ -124,6 +141,14 @@ impl ImageSource {
         Self::of_base64(&f, media_type, data)
     }
 
+    /// A JPEG in base64 that is a part of a field's text.
+    ///
+    /// # Errors
+    /// Other text.
+    pub(crate) fn jpeg(f: &Field, data: &str) -> Result<Self> {
+        Self::of_base64(f, Some("image/jpeg"), data)
+    }
+
     fn of_base64(f: &Field, media_type: Option<&str>, data: &str) -> Result<Self> {
         let data = standard(data).ok_or_else(|| f.expected("base64"))?;
         let media_type =
@@ -173,7 +198,7 @@ mod tests {
 
     fn image(data: &str, media_type: Option<&str>) -> Image {
         let source = ImageSource::Base64 { media_type: media_type.map(Into::into), data: data.into() };
-        Image { source, detail: None, at: "messages[0].content[1]".into() }
+        Image { source, detail: None, at: "messages[0].content[1]".into(), frame: None }
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(crate) use arguments::RawObject;
 pub use embed::{EmbedRequest, Embeddings, VectorEncoding};
 pub use event::{Applied, Event, FinishReason, RoutedExperts, Timings, TokenLogprob, TopLogprob, Usage};
 pub use generic_tools::WriteJson;
-pub use image::{Image, ImageSource};
+pub use image::{Frame, Image, ImageSource};
 pub(crate) use image::{data_url, standard};
 pub use memory::{MemoryHandle, RequestMemory};
 pub use message::{CacheBreakpoint, Message, Part, ReasoningPart, Role, ToolCall};

@@ -22,6 +22,8 @@ pub struct Roles {
     pub begins_with_user: bool,
     /// The model sees images: its template has a form for `{"type": "image"}`.
     pub images: bool,
+    /// It reads lists of frames as videos, too: its template has a form for `{"type": "video"}`.
+    pub videos: bool,
 }
 
 /// Where a template accepts instructions.
@@ -43,6 +45,7 @@ impl Default for Roles {
             answers_results: false,
             begins_with_user: false,
             images: false,
+            videos: false,
         }
     }
 }
@@ -52,7 +55,8 @@ impl Default for Roles {
 pub struct TemplateChat {
     /// `{"role", "content", ...}` each; arguments of calls are mappings.
     pub messages: Vec<Value>,
-    /// The images of the messages, in order: each is a `{"type": "image"}` in a list of content.
+    /// The images of the messages, in order: each is a `{"type": "image"}` in a list of content, and all frames of a video are one
+    /// `{"type": "video"}`.
     pub images: Vec<Image>,
     /// `{"type": "function", "function": {"name", "description", "parameters"}}` each; `None` for none.
     pub tools: Option<Vec<Value>>,
@@ -100,8 +104,8 @@ impl Chat {
     ///   it there. It comes before the template's end of the result. Lines of results that begin with such a mark begin with `&lt;`
     ///   instead of `<`, so that results cannot contain what looks like the user's words.
     ///
-    /// Several texts of a message are a list of `{"type": "text", "text": ...}`, with `{"type": "image"}` for each image. If the model
-    /// reads text only, an image is replaced by a text that says that it is not shown, as are documents always.
+    /// Several texts of a message are a list of `{"type": "text", "text": ...}`, with `{"type": "image"}` for each image and `{"type": "video"}` for
+    /// each video. If the model reads text only, an image is replaced by a text that says that it is not shown, as are documents always.
     ///
     /// # Errors
     /// An image in the current user message that is not shown: the answer would ignore it.
@@ -235,21 +239,45 @@ fn pieces<'a>(
     is_asked: bool,
     warnings: &mut Vec<Warning>,
 ) -> Result<Vec<Piece<'a>>, ApiError> {
-    let piece = |part: &'a Part| match part {
-        Part::Text { text, .. } => Ok(Piece::Text(Cow::Borrowed(text.as_str()))),
-        Part::Image { image, .. } if roles.images && !image.is_document() => Ok(Piece::Image(image)),
-        Part::Image { image, .. } => {
-            let what = if image.is_document() { "a document" } else { "an image" };
-            let reads = if roles.images { "text and images" } else { "text" };
-            let why = format!("is {what}, and this model reads {reads} only");
-            if is_asked {
-                return Err(ApiError::invalid(image.at.clone(), format!("'{}' {why}; send text", image.at)));
+    let mut out = Vec::with_capacity(message.content.len());
+    for part in &message.content {
+        let image = match part {
+            Part::Text { text, .. } => {
+                out.push(Piece::Text(Cow::Borrowed(text.as_str())));
+                continue;
             }
-            rules::warn(warnings, Warning::new(image.at.clone(), format_args!("{why}: it is left out")));
-            Ok(Piece::from(format!("[Here was {what}. This model reads {reads} only.]")))
+            Part::Image { image, .. } => image,
+        };
+        let what = match image.frame {
+            _ if image.is_video() => "a video",
+            _ if image.is_document() => "a document",
+            None if roles.images => "",
+            Some(_) if roles.images && roles.videos => "",
+            None => "an image",
+            Some(_) => "a video",
+        };
+        if what.is_empty() {
+            out.push(Piece::Image(image));
+            continue;
         }
-    };
-    message.content.iter().map(piece).collect()
+        let reads = match (roles.images, roles.videos) {
+            (true, true) => "text, images and videos",
+            (true, false) => "text and images",
+            (false, _) => "text",
+        };
+        let frame = if image.frame.is_some() { "a frame of " } else { "" };
+        let why = format!("is {frame}{what}, and this model reads {reads} only");
+        if is_asked {
+            let instead = if what == "a video" && roles.images { "its frames as images" } else { "text" };
+            return Err(ApiError::invalid(image.at.clone(), format!("'{}' {why}; send {instead}", image.at)));
+        }
+        // A video is named once.
+        if image.frame.is_none_or(|frame| frame.number == 0) {
+            rules::warn(warnings, Warning::new(image.at.clone(), format_args!("{why}: it is left out")));
+            out.push(Piece::from(format!("[Here was {what}. This model reads {reads} only.]")));
+        }
+    }
+    Ok(out)
 }
 
 /// Joins adjacent texts; images stay where they are.
@@ -324,13 +352,16 @@ impl<'a> Turn<'a> {
 
     fn to_json(&self) -> Value {
         let piece = |piece: &Piece<'_>| match piece {
-            Piece::Text(text) => json!({"type": "text", "text": text}),
-            Piece::Image(_) => json!({"type": "image"}),
+            Piece::Text(text) => Some(json!({"type": "text", "text": text})),
+            Piece::Image(image) => match image.frame {
+                None => Some(json!({"type": "image"})),
+                Some(frame) => (frame.number == 0).then(|| json!({"type": "video"})),
+            },
         };
         let content = match self.content.as_slice() {
             [] => Value::from(""),
             [Piece::Text(one)] => Value::from(one.as_ref()),
-            many => many.iter().map(piece).collect(),
+            many => many.iter().filter_map(piece).collect(),
         };
         let mut out = json!({"role": self.role.name(), "content": content});
         let Some(message) = self.message else { return out };

@@ -238,11 +238,11 @@ fn content_part(o: &mut Object) -> Result<Option<Part>> {
         if let Some(kind) = data.take("mimeType")
             && let Some(what) = kind.as_str().and_then(other_medium)
         {
-            return Ok(Some(Part::text(o.unread(what, kind.unsupported("; pictures are")))));
+            return Ok(Some(Part::text(o.unread(what, kind.unsupported(instead(what, "; pictures are"))))));
         }
         let source = ImageSource::Url(uri.name()?);
         data.finish(&[&[("displayName", echo())]])?;
-        return Ok(Some(Part::Image { image: Image { source, detail: None, at }, cache: None }));
+        return Ok(Some(Part::Image { image: Image { source, detail: None, at, frame: None }, cache: None }));
     }
     Ok(None)
 }
@@ -253,6 +253,11 @@ fn other_medium(media_type: &str) -> Option<&'static str> {
     known.into_iter().find(|(family, _)| media_type.starts_with(family)).map(|(_, what)| what)
 }
 
+/// What to send instead of what [`other_medium`] names.
+fn instead<'a>(what: &str, other: &'a str) -> &'a str {
+    if what == "a video" { ": videos are not decoded here; send its frames as pictures" } else { other }
+}
+
 fn inline(part: &Object, f: Field, at: String) -> Result<Part> {
     let mut o = opened(f)?;
     let kind = o.require("mimeType")?;
@@ -261,9 +266,9 @@ fn inline(part: &Object, f: Field, at: String) -> Result<Part> {
     let text = data.as_str().ok_or_else(|| data.expected("a string"))?;
     let name = o.read("displayName", Field::string)?.filter(|name| !name.is_empty());
     o.finish(&[])?;
-    let refusal = || kind.unsupported("; texts, pictures and documents are");
     if let Some(what) = other_medium(media_type) {
-        return Ok(Part::text(part.unread(what, refusal())));
+        let refusal = kind.unsupported(instead(what, "; texts, pictures and documents are"));
+        return Ok(Part::text(part.unread(what, refusal)));
     }
     let head = name.map(|name| format!("{name}\n")).unwrap_or_default();
     File { media_type: Some(media_type), data: text, head, at, cache: None }.part(&data)

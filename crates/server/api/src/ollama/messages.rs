@@ -76,7 +76,7 @@ pub(super) fn images(o: &mut Object) -> Result<Vec<Part>> {
         // Some clients send data URLs.
         let is_url = f.as_str().is_some_and(|data| data.starts_with("data:"));
         let source = if is_url { ImageSource::url(f)? } else { ImageSource::base64(&f, None)? };
-        Ok(Part::Image { image: Image { source, detail: None, at }, cache: None })
+        Ok(Part::Image { image: Image { source, detail: None, at, frame: None }, cache: None })
     })
 }
 

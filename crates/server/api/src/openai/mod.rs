@@ -17,6 +17,7 @@ pub mod responses;
 mod samplers;
 pub use samplers::{sampler_letter, sampler_name};
 mod usage;
+mod video;
 
 /// `system_fingerprint`: this server and its version.
 pub(crate) const FINGERPRINT: &str = concat!("octet-", env!("CARGO_PKG_VERSION"));

@@ -67,7 +67,7 @@ fn object(mut o: Object) -> Result<Prompt> {
     };
     let image = |f: Field| {
         let at = f.path();
-        Ok(Image { source: ImageSource::base64(&f, None)?, detail: None, at })
+        Ok(Image { source: ImageSource::base64(&f, None)?, detail: None, at, frame: None })
     };
     let images = o.read("multimodal_data", |f| at_most(f, PARTS_MAX)?.list(image))?.unwrap_or_default();
     o.finish(&[])?;

@@ -20,3 +20,4 @@ mod openai_responses;
 mod openai_upstream_responses;
 mod other_providers;
 mod tokens;
+mod videos;

@@ -13,7 +13,7 @@ use octet_parser::{Format, ToolSyntax};
 use octet_weights::Metadata;
 use serde_json::{Map, Value};
 
-use super::roles::roles;
+use super::roles::{roles, shows_video};
 use super::spec::{BoxError, ModelSpec};
 use super::tool_prefixes::ToolPrefixes;
 use super::tools::Tools;
@@ -115,7 +115,12 @@ impl Loaded {
         };
         let mut roles =
             template.as_ref().map_or_else(|_| Roles::default(), |t| roles(t, &spec.template_kwargs, &budget));
-        roles.images = handle.rules().images.is_some();
+        let reader = handle.rules().images.as_ref();
+        roles.images = reader.is_some();
+        let video = reader.filter(|reader| reader.video.is_some()).and_then(|reader| reader.tower.video);
+        roles.videos = video.zip(template.as_ref().ok()).is_some_and(|(video, template)| {
+            shows_video(template, &spec.template_kwargs, &budget, video.mark)
+        });
         warn_of_missed(&spec.name, &budget);
         let reasoning = format.reasoning.clone().unwrap_or_default();
         Ok(Self {

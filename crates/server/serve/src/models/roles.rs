@@ -42,7 +42,20 @@ pub fn roles(template: &ChatTemplate, variables: &Map<String, Value>, budget: &P
             template.probe(&input(messages, variables), budget, WHAT).is_some()
         }),
         images: false,
+        videos: false,
     }
+}
+
+/// Whether the template writes `mark` for a video.
+pub fn shows_video(
+    template: &ChatTemplate,
+    variables: &Map<String, Value>,
+    budget: &ProbeBudget,
+    mark: &str,
+) -> bool {
+    let message = json!({"role": "user", "content": [{"type": "video"}, {"type": "text", "text": "text"}]});
+    let prompt = template.probe(&input(vec![message], variables), budget, WHAT);
+    prompt.is_some_and(|prompt| prompt.text.contains(mark))
 }
 
 /// True if the template renders these conversations only with an empty user message before the others, after the instructions.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use octet_api::core::{GenerateRequest, Image};
+use octet_api::core::{Frame, GenerateRequest, Image};
 use octet_api::{ApiError, ErrorKind};
 use octet_engine::vision::{Picture, Resized};
 use octet_images::Limits;
@@ -38,14 +38,16 @@ pub async fn fetched(
     Ok(Arc::new(with))
 }
 
-/// The images of a prompt at the size that the model reads, which together have at most `tokens_max` tokens. Called on a blocking thread.
+/// The images of a prompt at the size that the model reads, which together have at most `tokens_max` tokens; of videos pairs of frames. Called on
+/// a blocking thread.
 ///
 /// # Errors
 /// What is no image, or too large; images for a model that sees none.
 pub fn read(model: &Loaded, images: &[Image], tokens_max: usize) -> Result<Vec<Arc<Resized>>, ApiError> {
     let mut read = Vec::with_capacity(images.len());
     let mut tokens = 0;
-    for image in images {
+    let mut clip = None;
+    for (i, image) in images.iter().enumerate() {
         let at = &image.at;
         let refused = |what: String| ApiError::invalid(at.clone(), what);
         let Some(reader) = &model.handle.rules().images else {
@@ -55,7 +57,22 @@ pub fn read(model: &Loaded, images: &[Image], tokens_max: usize) -> Result<Vec<A
         let picture = decoded.map_err(|e| refused(format!("the image '{at}' {e}")))?;
         let octet_images::Picture { width, height, rgb } = picture;
         let picture = Picture { width: width as usize, height: height as usize, rgb };
-        let resized = reader.resize(&picture).map_err(|e| refused(format!("'{at}': {e}")))?;
+        let failed = |e| refused(format!("'{at}': {e}"));
+        let resized = match image.frame {
+            None => reader.resize(&picture).map_err(failed)?,
+            Some(Frame { number, at_s }) => {
+                if number == 0 {
+                    let size = [picture.width, picture.height];
+                    clip = Some(reader.clip(frames(&images[i..]), size).map_err(failed)?);
+                }
+                let Some(clip) = &mut clip else {
+                    return Err(refused(format!("'{at}' is a frame of a video that has no first one")));
+                };
+                // The second one of a pair completes it.
+                let Some(pair) = clip.read(&picture, at_s).map_err(failed)? else { continue };
+                Arc::new(pair)
+            }
+        };
         tokens += resized.prompt_len();
         if tokens > tokens_max {
             let what =
@@ -68,6 +85,12 @@ pub fn read(model: &Loaded, images: &[Image], tokens_max: usize) -> Result<Vec<A
         read.push(resized);
     }
     Ok(read)
+}
+
+/// How many frames the video has that begins here.
+fn frames(images: &[Image]) -> usize {
+    let mut rest = images.iter().skip(1).map(|image| image.frame);
+    1 + rest.by_ref().take_while(|frame| frame.is_some_and(|f| f.number > 0)).count()
 }
 
 /// The tokens of a prompt with all those of its images, to count and show them.

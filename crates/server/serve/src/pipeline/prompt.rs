@@ -182,7 +182,7 @@ pub fn plain_chat(model: &Loaded, chat: &Chat, job: Job<'_>) -> Result<Rendered,
     }
     let images = images::read(model, &from.images, job.tokens_max(model))?;
     if let Some(reader) = model.handle.rules().images.as_ref().filter(|_| !images.is_empty()) {
-        reader.surround(&mut prompt);
+        reader.surround(&mut prompt, &images);
     }
     let tokens = job.tokens(model, "messages", prompt.text.len(), |bounds| {
         tokenizer.encode_prompt_within(&prompt, bounds)

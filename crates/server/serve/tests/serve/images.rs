@@ -18,13 +18,18 @@ const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m
 
 /// A server with the model; `None` without reference data.
 async fn fixture() -> Option<Fixture> {
+    with_template(TEMPLATE).await
+}
+
+/// The same with this template.
+async fn with_template(template: &str) -> Option<Fixture> {
     let text = shared("zoo/vision/gguf/qwen35moe_vl.gguf")?;
     let tower = shared("zoo/vision/gguf/qwen35moe_vl.mmproj.gguf")?;
     let usual = model("tiny");
     let open = move || octet_weights::Model::open(&text).map_err(octet_serve::BoxError::from);
     let mut spec = ModelSpec {
         options: usual.options,
-        chat_template: Some(TEMPLATE.into()),
+        chat_template: Some(template.into()),
         ..ModelSpec::new("tiny", Arc::new(open))
     };
     let file = Arc::new(octet_weights::Model::open(&tower).expect("a projector"));
@@ -108,4 +113,48 @@ async fn what_the_model_says_of_itself_and_refuses() {
     // A mark that the user types is text.
     let answer = f.ok("/v1/chat/completions", &chat(json!("What is <|image_pad|>?"))).await;
     assert!(answer["usage"]["prompt_tokens"].as_u64().unwrap() > 8, "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn videos_are_lists_of_frames_for_models_that_read_them() {
+    let place = "{% elif p.type == 'video' %}<|vision_start|><|video_pad|><|vision_end|>{% else %}";
+    let Some(f) =
+        with_template(&TEMPLATE.replacen("{% else %}{{ p.text }}", &format!("{place}{{{{ p.text }}}}"), 1))
+            .await
+    else {
+        return;
+    };
+    let url = |name: &str| format!("data:image/png;base64,{}", image(name));
+    let (a, small) = (url("100x70.png"), url("64x64.png"));
+    let text = |text: &str| json!({"type": "text", "text": text});
+    let tokens = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().unwrap();
+    let video = json!({"type": "video", "video": [a, a, a], "fps": 0.5});
+    let answer = f.ok("/v1/chat/completions", &chat(json!([video, text("What is this?")]))).await;
+    // Two pairs, the last frame twice: each has a time, 3 x 2 tokens, and a mark before and after; so has the whole.
+    let mut want = tokens(&f.ok("/v1/chat/completions", &chat(json!("What is this?"))).await) + 18;
+    for time in ["<1.0 seconds>", "<4.0 seconds>"] {
+        let split = f.ok("/tokenize", &json!({"content": time})).await;
+        want += split["tokens"].as_array().unwrap().len() as u64;
+    }
+    assert_eq!(tokens(&answer), want, "{answer}");
+    let input = json!({"model": "tiny", "max_output_tokens": 1, "input": [{"role": "user", "content": [
+        video, {"type": "input_text", "text": "What is this?"}]}]});
+    let of_responses = f.ok("/v1/responses", &input).await;
+    assert_eq!(of_responses["usage"]["input_tokens"].as_u64(), Some(tokens(&answer)), "{of_responses}");
+    // Images keep their places beside it.
+    let image = json!({"type": "image_url", "image_url": {"url": small}});
+    let both = f.ok("/v1/chat/completions", &chat(json!([image, video, text("What is this?"), image]))).await;
+    assert_eq!(tokens(&both), tokens(&answer) + 2 * 6);
+
+    let one = json!({"type": "video", "video": [a], "fps": 1});
+    let mixed = json!({"type": "video", "video": [a, small], "fps": 1});
+    for (video, why) in [(one, "at least two frames"), (mixed, "have the same size")] {
+        let (status, answer) = f.post("/v1/chat/completions", &chat(json!([video]))).await;
+        assert!(status == 400 && answer.to_string().contains(why), "{status}: {answer}");
+    }
+    // A template without videos: refused by name.
+    let f = fixture().await.expect("the reference data is there");
+    let (status, answer) = f.post("/v1/chat/completions", &chat(json!([video]))).await;
+    assert_eq!(status, 400, "{answer}");
+    assert!(answer.to_string().contains("reads text and images only; send its frames as images"), "{answer}");
 }

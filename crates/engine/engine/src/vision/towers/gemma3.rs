@@ -26,6 +26,7 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
         size: Size::Square(image),
         filter: Filter::Bilinear,
         normal: k.normal()?,
+        video: None,
         embed: k.patch_embed(),
         positions: Positions::Fixed { table },
         bounded: false,

@@ -50,6 +50,7 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
         filter: Filter::Bicubic,
         // The model itself brings values from 0 to 1 to -1 to 1.
         normal: [[0.5; 3]; 2],
+        video: None,
         embed: k.patch_embed(),
         positions: Positions::Axes {
             table: Tensor { shape: vec![2, count, k.hidden], ..Tensor::vector(table, 0) },

@@ -33,6 +33,7 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
         size: Size::Largest(tokens),
         filter: Filter::Bicubic,
         normal: k.normal()?,
+        video: None,
         embed: PatchEmbed { norms, ..k.patch_embed() },
         positions: Positions::Axes { table: Tensor { shape, ..Tensor::vector(table, 0) }, count, pairs },
         bounded: false,

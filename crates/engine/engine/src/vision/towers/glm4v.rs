@@ -45,6 +45,7 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
         size,
         filter: qwen3::FILTER,
         normal: k.normal()?,
+        video: None,
         embed: PatchEmbed {
             norms: [None, Some(k.rms_norm("v.norm_embd", k.hidden)), None],
             ..k.patch_embed()

@@ -33,6 +33,7 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
         size: Size::Tiles { side, longest },
         filter: Filter::Lanczos,
         normal: k.normal()?,
+        video: None,
         embed: k.patch_embed(),
         positions: Positions::Fixed { table },
         bounded: false,

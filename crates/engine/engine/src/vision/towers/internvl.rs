@@ -36,6 +36,7 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
         size: Size::Grid { side, least, most },
         filter: Filter::Bicubic,
         normal: k.normal()?,
+        video: None,
         embed: k.patch_embed(),
         positions: Positions::Fixed {
             table: Tensor::matrix("v.position_embd.weight", 1 + (side / k.patch).pow(2), k.hidden),

@@ -38,6 +38,7 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
         size: Size::Within(k.size("image_size", 1 << 14)?),
         filter: Filter::Bicubic,
         normal: k.normal()?,
+        video: None,
         embed: PatchEmbed { norms: [None, Some(k.rms_norm("v.pre_ln", k.hidden)), None], ..k.patch_embed() },
         positions: Positions::None,
         bounded: false,

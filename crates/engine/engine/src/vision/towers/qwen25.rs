@@ -38,6 +38,7 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
         size: qwen3::size(k, merge, PIXELS)?,
         filter: qwen3::FILTER,
         normal: k.normal()?,
+        video: None,
         embed: k.patch_embed(),
         positions: Positions::None,
         bounded: false,

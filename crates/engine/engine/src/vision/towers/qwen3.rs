@@ -6,10 +6,13 @@ use octet_compute::backend::Act;
 use crate::Error;
 use crate::models::plan::*;
 use crate::vision::keys::Keys;
-use crate::vision::plan::{Filter, Layout, Merge, Output, Positions, Prompt, Size, Tower};
+use crate::vision::plan::{Filter, Layout, Merge, Output, Positions, Prompt, Size, Tower, Video};
 
 /// Pixels of an image, if the file does not say.
 const PIXELS: [usize; 2] = [65_536, 16_777_216];
+
+/// Pixels of all frames of a video, as released models' `video_preprocessor_config.json` has them.
+const VIDEO_PIXELS: [usize; 2] = [4096, 25_165_824];
 
 /// How images are resized.
 pub const FILTER: Filter = Filter::Bicubic;
@@ -77,6 +80,14 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
         size: size(k, merge, PIXELS)?,
         filter: FILTER,
         normal: k.normal()?,
+        video: k.has_frames("v.patch_embd").then_some(Video {
+            min: VIDEO_PIXELS[0],
+            max: VIDEO_PIXELS[1],
+            // What templates write around it stays, as in transformers since 5.10; before, it was left out.
+            mark: "<|video_pad|>",
+            text: "<|vision_start|><|video_pad|><|vision_end|>",
+            token: "<|video_pad|>",
+        }),
         embed: k.patch_embed(),
         positions: Positions::Stretched {
             table: Tensor { shape: vec![rows, k.hidden], ..Tensor::vector(table, 0) },

@@ -264,7 +264,7 @@ impl Block {
             }
             Some("url") => {
                 let source = ImageSource::Url(source.require("url")?.name()?);
-                out.push(Part::Image { image: Image { source, detail: None, at }, cache });
+                out.push(Part::Image { image: Image { source, detail: None, at, frame: None }, cache });
             }
             Some(_) => {
                 let refusal = kind.unsupported("; text, content, base64 and url are");
@@ -297,7 +297,7 @@ impl Block {
         source.finish(&[])?;
         let cache = cache_control(&mut self.o)?;
         self.o.finish(&[BLOCK])?;
-        Ok(Part::Image { image: Image { source: from, detail: None, at }, cache })
+        Ok(Part::Image { image: Image { source: from, detail: None, at, frame: None }, cache })
     }
 
     fn tool_result(mut self) -> Result<Message> {

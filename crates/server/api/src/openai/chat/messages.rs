@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use serde_json::Value;
 
+use super::super::video;
 use crate::breakpoint::cache_control;
 use crate::core::{
     CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall, ToolOrigin, data_url,
@@ -274,7 +275,7 @@ fn answered(f: Field, beside: &mut Answered) -> Result<Vec<Part>> {
                     shortened(kind)
                 ));
             }
-            _ => out.push(part(f)?),
+            _ => out.extend(one_or_frames(f, part)?),
         }
     }
     Ok(out)
@@ -292,7 +293,7 @@ fn asked(f: Field, at: usize) -> Result<(Vec<Message>, Vec<Part>)> {
             results.push(tool_result(f.object()?)?);
             unread.place(at + results.len() - 1);
         } else {
-            others.push(part(f)?);
+            others.extend(one_or_frames(f, part)?);
         }
     }
     Ok((results, others))
@@ -415,7 +416,13 @@ pub(crate) fn text_or_parts(f: Field, part: fn(Field) -> Result<Part>) -> Result
     if !f.is_array() {
         return Err(f.expected("a string or an array of parts"));
     }
-    f.list(part)
+    let parts = f.list(|f| one_or_frames(f, part))?;
+    Ok(parts.into_iter().flatten().collect())
+}
+
+/// A part, or the frames of a video.
+fn one_or_frames(f: Field, part: fn(Field) -> Result<Part>) -> Result<Vec<Part>> {
+    if video::is_one(&f) { video::parts(f) } else { Ok(vec![part(f)?]) }
 }
 
 fn part(f: Field) -> Result<Part> {
@@ -446,7 +453,7 @@ fn part(f: Field) -> Result<Part> {
                 (source, detail)
             };
             let detail = detail.or(o.read("detail", Field::string)?);
-            Part::Image { image: Image { source, detail, at }, cache: None }
+            Part::Image { image: Image { source, detail, at, frame: None }, cache: None }
         }
         Some("file") => {
             let mut file = o.require("file")?.object()?;
@@ -481,7 +488,6 @@ fn part(f: Field) -> Result<Part> {
 pub(crate) fn content_kind(name: &str) -> &'static str {
     match name {
         "audio" | "audio_url" | "input_audio" => "audio",
-        "video" | "video_url" | "input_video" => "a video",
         "document" | "document_url" | "file" | "file_url" | "input_file" => "a document",
         "image" | "image_file" | "input_image" => "an image",
         _ => "content of another kind",
@@ -500,7 +506,7 @@ fn anthropic_image(o: &mut Object, at: String, kind: &Field) -> Result<Part> {
         _ => return Ok(Part::text(o.unread("an image", kind.unsupported("; send 'image_url'")))),
     };
     source.finish(&[])?;
-    Ok(Part::Image { image: Image { source: from, detail: None, at }, cache: None })
+    Ok(Part::Image { image: Image { source: from, detail: None, at, frame: None }, cache: None })
 }
 
 /// Why an id of a file is refused.
@@ -530,7 +536,7 @@ pub(crate) fn document(o: &mut Object, at: String) -> Result<Part> {
         }
         None => {
             let source = ImageSource::Url(f.name()?);
-            Ok(Part::Image { image: Image { source, detail: None, at }, cache: None })
+            Ok(Part::Image { image: Image { source, detail: None, at, frame: None }, cache: None })
         }
     }
 }

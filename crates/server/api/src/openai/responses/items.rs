@@ -239,7 +239,7 @@ fn part(f: Field) -> Result<Part> {
         Some("input_image") => {
             let source = ImageSource::url(o.require("image_url")?)?;
             let detail = o.read("detail", Field::string)?;
-            Part::Image { image: Image { source, detail, at }, cache: None }
+            Part::Image { image: Image { source, detail, at, frame: None }, cache: None }
         }
         Some("input_file") => document(&mut o, at)?,
         Some(other) => {

@@ -1,0 +1,145 @@
+//! Frames of a video, as transformers' processor of Qwen3-VL reads them: all of one size, two together in the place of an image, each pair
+//! after a text that says when it is.
+
+use super::Picture;
+use super::plan::{FRAMES, Size, Tower, Video};
+use super::resize::resize;
+use super::resized::{Moment, Resized};
+use crate::Error;
+
+fn refused(what: String) -> Error {
+    Error::Request(what)
+}
+
+/// A video whose frames are read one after the other.
+#[derive(Debug)]
+pub struct Clip<'a> {
+    tower: &'a Tower,
+    /// Frames in all, and those that were read.
+    frames: usize,
+    read: usize,
+    /// Width and height of a frame as it is given, and as it is read.
+    from: [usize; 2],
+    to: [usize; 2],
+    /// The frames of a pair so far `[frames, height, width, 3]`, and when its first one is.
+    rgb: Vec<u8>,
+    begin_s: f64,
+}
+
+impl<'a> Clip<'a> {
+    /// A video of so many frames of this width and height.
+    ///
+    /// # Errors
+    /// If the tower reads no videos, there are too few frames, or they are too narrow.
+    pub fn new(tower: &'a Tower, frames: usize, from: [usize; 2]) -> Result<Self, Error> {
+        let Some(video) = &tower.video else {
+            let what = "is a frame of a video, and this model reads no videos; send frames as images";
+            return Err(refused(what.into()));
+        };
+        if frames < FRAMES {
+            return Err(refused("a video has at least two frames; send a single one as an image".into()));
+        }
+        let mut video = *video;
+        // No frame has more tokens than an image may have.
+        if let Size::Rounded { max, .. } = tower.size {
+            video.max = video.max.min(frames * max);
+        }
+        let to = video.size(frames, from, tower.side())?;
+        let (tokens, most) = (to[0] / tower.side() * (to[1] / tower.side()), tower.tokens_max());
+        if tokens > most {
+            let [width, height] = from;
+            return Err(refused(format!(
+                "frames of {width} x {height} pixels would take {tokens} tokens each; at most {most} are set"
+            )));
+        }
+        Ok(Self { tower, frames, read: 0, from, to, rgb: Vec::new(), begin_s: 0.0 })
+    }
+
+    /// Width and height of a frame as the tower reads it, in pixels.
+    pub fn size(&self) -> [usize; 2] {
+        self.to
+    }
+
+    /// Reads the next frame, which is so many seconds after the video's beginning. The pair that it completes, if it does; the last frame of
+    /// an odd number is taken twice.
+    ///
+    /// # Errors
+    /// If its size is another than that of the first.
+    pub fn read(&mut self, picture: &Picture, at_s: f64) -> Result<Option<Resized>, Error> {
+        picture.check()?;
+        let (size, [width, height]) = ([picture.width, picture.height], self.from);
+        if size != self.from {
+            return Err(refused(format!(
+                "a frame of {} x {} pixels follows one of {width} x {height}; the frames of a video have the same size",
+                size[0], size[1]
+            )));
+        }
+        let frame = resize(self.tower.filter, &picture.rgb, self.from, self.to);
+        let is_first = self.rgb.is_empty();
+        self.read += 1;
+        self.rgb.extend_from_slice(&frame);
+        if is_first {
+            self.begin_s = at_s;
+            if self.read < self.frames {
+                return Ok(None);
+            }
+            self.rgb.extend_from_slice(&frame);
+        }
+        let rgb = std::mem::take(&mut self.rgb);
+        let mut hash = blake3::Hasher::new();
+        hash.update(b"frames");
+        self.to.iter().for_each(|x| {
+            hash.update(&(*x as u64).to_le_bytes());
+        });
+        Ok(Some(Resized {
+            grid: self.to.map(|x| x / self.tower.patch),
+            tokens: self.to.map(|x| x / self.tower.side()),
+            tiles: [0, 0],
+            between: 0,
+            frames: FRAMES,
+            moment: Some(Moment { is_first: self.read <= FRAMES, at_s: (self.begin_s + at_s) / 2.0 }),
+            hash: hash.update(&rgb).finalize().into(),
+            rgb,
+        }))
+    }
+}
+
+impl Video {
+    /// The size in pixels of so many frames of this width and height; `side` is that of a token.
+    fn size(&self, frames: usize, [width, height]: [usize; 2], side: usize) -> Result<[usize; 2], Error> {
+        let (small, s) = (width.min(height), side as f64);
+        if small == 0 {
+            return Err(refused(format!("a frame of {width} x {height} pixels has none")));
+        }
+        let mut size = [width, height];
+        if small < side {
+            let scale = (s / height as f64).max(s / width as f64);
+            size = size.map(|x| (x as f64 * scale) as usize);
+        }
+        if size[0].max(size[1]) > 200 * size[0].min(size[1]) {
+            return Err(refused(format!(
+                "a frame of {width} x {height} pixels is too narrow: its sides may differ by a factor of 200"
+            )));
+        }
+        let given = frames as f64 * size[0] as f64 * size[1] as f64;
+        // Ties to even, as in Python: five frames count as four.
+        let even = (frames as f64 / FRAMES as f64).round_ties_even() * FRAMES as f64;
+        let [w, h] = size.map(|x| x as f64);
+        let rounded = [w, h].map(|x| (x / s).round_ties_even() * s);
+        let all = even * rounded[0] * rounded[1];
+        Ok(if all > self.max as f64 {
+            let by = (given / self.max as f64).sqrt();
+            [w, h].map(|x| ((x / by / s).floor() * s).max(s) as usize)
+        } else if all < self.min as f64 {
+            let by = (self.min as f64 / given).sqrt();
+            [w, h].map(|x| ((x * by / s).ceil() * s) as usize)
+        } else {
+            rounded.map(|x| x as usize)
+        })
+    }
+
+    /// What a prompt has for a video whose pairs of frames are at these times, in the place of [`Video::mark`].
+    pub(super) fn text(&self, times_s: impl Iterator<Item = f64>) -> String {
+        times_s.map(|at_s| format!("<{at_s:.1} seconds>{}", self.text)).collect()
+    }
+}
