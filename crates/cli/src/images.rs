@@ -116,6 +116,13 @@ impl ImageFlags {
         None
     }
 
+    /// The tower of a published model that is not on this machine, by its short name, from what is known of its shape.
+    pub fn known(&self, name: &str) -> Option<Options> {
+        let short = name.split(':').take(2).collect::<Vec<_>>().join(":");
+        let file = octet_synth::projector(&short).ok().flatten().filter(|_| !self.no_mmproj)?;
+        Some(self.options(file))
+    }
+
     fn options(&self, file: octet_weights::Model) -> Options {
         Options {
             min_tokens: self.image_min_tokens,

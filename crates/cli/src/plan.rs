@@ -5,6 +5,7 @@
 //! by bandwidth.
 
 use std::io::Write;
+use std::sync::Arc;
 
 use clap::Args;
 use octet_compute::backend::KvTypes;
@@ -148,8 +149,10 @@ struct Fit {
     weights: u64,
     /// The size is in proportion to other published files.
     is_estimate: bool,
-    /// Total memory with this context.
+    /// Total memory with this context, with what reads images.
     bytes: u64,
+    /// Of that, for images.
+    image_bytes: Option<u64>,
     context: usize,
     bytes_per_token: u64,
     on_card: bool,
@@ -173,6 +176,9 @@ struct Published {
     quants: Quants,
     /// In each mix of [`MIXES`], or in [`OWN_MIX`].
     reports: Vec<Report>,
+    /// Bytes of the projector beside it, of what that computes for the largest image and of kept embeddings, if it reads images. They are in
+    /// the machine's memory, also where a card computes the text.
+    image_bytes: Option<u64>,
 }
 
 /// A model in one quantisation: the report of a mix, scaled.
@@ -182,6 +188,8 @@ struct Variant<'a> {
     report: &'a Report,
     /// How large its weights are against the report's.
     share: f64,
+    /// As in [`Published`].
+    image_bytes: Option<u64>,
 }
 
 impl Published {
@@ -197,7 +205,13 @@ impl Published {
                 Size::Mix(mix) => (mix, 1.0),
                 Size::Share(share) => (WHOLE, share),
             };
-            Variant { name: self.name, quant, report: &self.reports[mix], share }
+            Variant {
+                name: self.name,
+                quant,
+                report: &self.reports[mix],
+                share,
+                image_bytes: self.image_bytes,
+            }
         };
         quants.iter().filter(published).map(of_model)
     }
@@ -219,6 +233,11 @@ impl Variant<'_> {
         memory.total() - memory.weights + self.scaled(memory.weights)
     }
 
+    /// The same with what reads images.
+    fn with_images(&self, context: usize, kv: KvTypes) -> u64 {
+        self.memory(context, kv) + self.image_bytes.unwrap_or(0)
+    }
+
     fn bytes_per_token(&self) -> u64 {
         self.scaled(self.report.bytes_per_token)
     }
@@ -230,7 +249,7 @@ impl Variant<'_> {
         let experts = self.scaled(r.expert_bytes());
         let rest = r.with_slots(all, Some(0)).total() - (all.weights - r.expert_bytes())
             + self.scaled(all.weights - r.expert_bytes());
-        let left = machine.ram.checked_sub(rest)?;
+        let left = machine.ram.checked_sub(rest + self.image_bytes.unwrap_or(0))?;
         let slots = (u128::from(left) * moe.experts as u128 / u128::from(experts.max(1))) as usize;
         if slots < moe.top_k || slots >= moe.experts {
             return None;
@@ -280,7 +299,7 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<()> {
                     Some(0) => smallest.report.config.context_length,
                     Some(tokens) => tokens,
                 };
-                too_large.push((model.name, smallest.quant, smallest.memory(context, kv)));
+                too_large.push((model.name, smallest.quant, smallest.with_images(context, kv)));
             }
             _ if args.all || args.json => fits.extend(found),
             _ => fits.extend(best(found)),
@@ -343,10 +362,18 @@ fn published() -> anyhow::Result<Vec<Published>> {
         for mix in &mixes[1..] {
             reports.push(report(mix)?);
         }
-        all.push(Published { name: entry.name, quants, reports });
+        all.push(Published { name: entry.name, quants, reports, image_bytes: image_bytes(entry.name)? });
     }
     all.sort_by_key(|model| model.reports[0].parameters);
     Ok(all)
+}
+
+/// As in [`Published`].
+fn image_bytes(name: &str) -> anyhow::Result<Option<u64>> {
+    let Some(file) = octet_synth::projector(name)? else { return Ok(None) };
+    let options = octet_engine::vision::Options::new(Arc::new(file));
+    options.tower()?;
+    Ok(Some(options.file.size_bytes() + options.work_bytes()))
 }
 
 fn limits(context: usize, kv: KvTypes) -> Limits {
@@ -362,10 +389,11 @@ fn fit(v: &Variant<'_>, context: Option<usize>, kv: KvTypes, machine: &Machine) 
         Some(n) => (n <= made_for && v.memory(n, kv) <= memory).then_some(n),
         None => contexts(made_for).find(|&n| v.memory(n, kv) <= memory),
     };
+    let for_images = v.image_bytes.unwrap_or(0);
     let on_card = machine.card.and_then(|(memory, rate)| Some((largest(memory)?, rate)));
     let (context, rate) = match on_card {
         Some(found) => found,
-        None => (largest(machine.ram)?, Some(machine.bandwidth)),
+        None => (largest(machine.ram.saturating_sub(for_images))?, Some(machine.bandwidth)),
     };
     let at = |depth: usize, rate: f64| SHARE * rate / v.traffic(depth, kv) as f64;
     Some(Fit {
@@ -375,7 +403,8 @@ fn fit(v: &Variant<'_>, context: Option<usize>, kv: KvTypes, machine: &Machine) 
         active_parameters: r.active_parameters,
         weights: v.scaled(r.bytes),
         is_estimate: v.share != 1.0,
-        bytes: v.memory(context, kv),
+        bytes: v.with_images(context, kv),
+        image_bytes: v.image_bytes,
         context,
         bytes_per_token: v.bytes_per_token(),
         on_card: on_card.is_some(),
@@ -458,7 +487,12 @@ fn table(out: &mut dyn Write, machine: &Machine, fits: &[Fit]) -> std::io::Resul
             (true, true) => "  card",
             (true, false) => "  cpu",
         };
-        writeln!(out, "{command:<width$} {:>10} {:>8} {speed:>11}{on}", size(f.bytes), f.context)?;
+        let mark = if f.image_bytes.is_some() { '*' } else { ' ' };
+        writeln!(out, "{command:<width$} {:>10}{mark}{:>8} {speed:>11}{on}", size(f.bytes), f.context)?;
+    }
+    if fits.iter().any(|f| f.image_bytes.is_some()) {
+        writeln!(out, "\n* Reads images. The memory includes its projector in F16, what that computes for")?;
+        writeln!(out, "  the largest image, and kept embeddings. `--no-mmproj` leaves them out.")?;
     }
     if fits.is_empty() {
         writeln!(out, "no model with a short name fits")?;
@@ -486,6 +520,7 @@ fn as_json(
             "weight_bytes": f.weights,
             "weight_bytes_estimated": f.is_estimate,
             "bytes": f.bytes,
+            "image_bytes": f.image_bytes,
             "context": f.context,
             "bytes_per_token": f.bytes_per_token,
             "device": if f.on_card { "card" } else { "cpu" },

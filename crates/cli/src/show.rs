@@ -90,7 +90,11 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
     let bills = named.map(|device| Bill::new(*device, args.gpu_memory, &report, &limits, &options));
     let bills = bills.collect::<anyhow::Result<Vec<_>>>()?;
     let mut out = std::io::stdout().lock();
-    let vision = args.images.tower(&model)?;
+    let mut vision = args.images.tower(&model)?;
+    if vision.is_none() && shape_only {
+        vision = args.images.known(&name);
+    }
+    let with_images = vision.as_ref().map(|v| with_images(report.memory(&limits, false).total(), v));
     let maker = crate::maker::of(&name);
     if args.json {
         let mut json = as_json(&report, &limits, context);
@@ -103,6 +107,9 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
             json["modelfile"] = maker.json();
         }
         json["images"] = vision.as_ref().map_or(Value::Null, image_json);
+        if let Some(total) = with_images {
+            json["images"]["total_with_model"] = total.into();
+        }
         if !bills.is_empty() {
             json["devices"] = bills.iter().map(Bill::json).collect();
         }
@@ -124,6 +131,9 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
         }
         if let Some(vision) = &vision {
             writeln!(out, "\n{}", image_text(vision))?;
+            if let Some(total) = with_images {
+                writeln!(out, "  memory of the model with it: {}", size(total))?;
+            }
         }
         if !bills.is_empty() {
             writeln!(out)?;
@@ -304,6 +314,11 @@ fn image_text(vision: &vision::Options) -> String {
     let tokens = IMAGE_SIZES.iter().filter_map(|size| Some((size, tower.tokens(*size).ok()?)));
     let tokens = tokens.map(|([w, h], t)| format!("{} for {w} x {h}", t[0] * t[1])).collect::<Vec<_>>();
     format!("{}\n  tokens of an image: {}", crate::images::describe(vision), tokens.join(", "))
+}
+
+/// Memory of a model, which takes `total` bytes alone, with its tower.
+fn with_images(total: u64, vision: &vision::Options) -> u64 {
+    total + vision.file.size_bytes() + vision.work_bytes()
 }
 
 fn image_json(vision: &vision::Options) -> Value {

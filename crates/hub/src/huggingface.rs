@@ -71,7 +71,10 @@ pub(crate) fn preview(
 ) -> Result<Option<Preview>, Error> {
     let (commit, files) = listing(fetcher, reference, progress)?;
     let chosen = choose(&files, &reference.select).map_err(|what| Error::choice(&reference.repo, what))?;
-    let Chosen::Gguf(names) = chosen else { return Ok(None) };
+    let Chosen::Gguf(mut names) = chosen else { return Ok(None) };
+    // Beside the model, where readers look for it.
+    let beside = names.first().and_then(|model| projector(&files, model));
+    names.extend(beside);
     let urls =
         names.iter().map(|name| address(fetcher, &format!("{}/resolve/{commit}/{name}", reference.repo)));
     let urls = urls.collect::<Result<Vec<Url>, Error>>()?;

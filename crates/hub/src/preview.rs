@@ -22,7 +22,7 @@ const HEADER_BYTES_MAX: u64 = 512 << 20;
 /// Longest string, and most elements of an array: more is damage.
 const COUNT_MAX: u64 = 1 << 32;
 
-/// A model's headers, in files that are deleted when this is dropped.
+/// The headers of a model, and of the projector that lies beside it, in files that are deleted when this is dropped.
 pub struct Preview {
     _folder: TempDir,
     first: PathBuf,
@@ -46,7 +46,7 @@ pub(crate) struct Remote<'a> {
     pub token: Option<&'a Secret>,
 }
 
-/// Fetches the headers of all parts of a model.
+/// Fetches the headers of these files, all parts of a model and its projector.
 pub(crate) fn fetch(
     fetcher: &Fetcher,
     remotes: &[Remote<'_>],

@@ -84,6 +84,7 @@ fn show_names_the_projector() {
     let json: Value =
         serde_json::from_str(&place.octet(&["show", "model.gguf", "--json"]).ok().stdout).unwrap();
     assert_eq!(json["images"]["projector"], "qwen3vl_merger");
+    assert!(json["images"]["total_with_model"].as_u64() > json["memory"]["total"].as_u64(), "{json}");
     let without = place.octet(&["show", "model.gguf", "--no-mmproj"]).ok().stdout;
     assert!(!without.contains("mmproj"), "{without}");
 }

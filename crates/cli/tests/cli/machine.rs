@@ -201,6 +201,17 @@ fn a_model_of_a_known_shape_is_described_offline() {
     let json = place.octet(&["show", "qwen3.6:35b-a3b", "--json"]).ok().stdout;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert!(json["tokenizer"].is_null() && json["layers"] == 40, "{json}");
+    // With the projector of its repository.
+    assert_eq!(json["images"]["projector"], "qwen3vl_merger");
+    let [all, alone, tower, work] = [
+        &json["images"]["total_with_model"],
+        &json["memory"]["total"],
+        &json["images"]["bytes"],
+        &json["images"]["work_bytes"],
+    ]
+    .map(|n| n.as_u64().unwrap());
+    assert!(all == alone + tower + work && tower > 800 << 20, "{json}");
+    assert!(shown.contains("memory of the model with it: "), "{shown}");
 }
 
 /// Answers requests with 401, as a server with keys does.

@@ -27,6 +27,15 @@ fn weights_are_as_large_as_published_files() {
         let found = find(&plan, model, quant).expect("it fits")["weight_bytes"].as_f64().expect("a number");
         assert!((found / bytes - 1.0).abs() < 0.01, "{model} {quant}: {found} {bytes}");
     }
+    // Projectors, less what is computed and kept: files of the hub in F16.
+    for (model, bytes) in [("gemma4:26b-a4b", 1_193_058_432.0), ("qwen3.5:4b", 672_000_000.0)] {
+        let file = octet_synth::projector(model).expect("it is known").expect("it has one");
+        let found = file.size_bytes() as f64;
+        assert!((found / bytes - 1.0).abs() < 0.002, "{model}: {found} {bytes}");
+        let all = find(&plan, model, "Q4_K_M").expect("it fits")["image_bytes"].as_f64().expect("a number");
+        assert!(all > found + f64::from(256 << 20), "{model}: {all}");
+    }
+    assert_eq!(find(&plan, "qwen3:8b", "Q4_K_M").expect("it fits")["image_bytes"], Value::Null);
     // The others are estimates, and in the order of their bits.
     let of_model = |model: &str| -> Vec<f64> {
         let all = plan["models"].as_array().expect("a list").iter().filter(|m| m["model"] == model);
@@ -82,6 +91,13 @@ fn the_table_has_one_line_for_each_model() {
     let ran = Place::new().octet(&["plan", "--ram", "24GiB", "--bandwidth", "60"]).ok();
     let lines: Vec<&str> = ran.stdout.lines().filter(|l| l.starts_with("octet run qwen3:8b:")).collect();
     assert!(lines.len() == 1, "{}", ran.stdout);
+    let reads = |model: &str| {
+        let line =
+            ran.stdout.lines().find(|l| l.starts_with(&format!("octet run {model}:"))).expect("a line");
+        line.contains("GiB*")
+    };
+    assert!(reads("qwen3.5:9b") && !reads("qwen3:8b"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("* Reads images."), "{}", ran.stdout);
     assert!(ran.stdout.contains("Too large, even in their smallest quantisation:"), "{}", ran.stdout);
     assert!(ran.stdout.lines().all(|l| l.chars().count() <= 80), "{}", ran.stdout);
     Place::new().octet(&["plan", "--ram", "much"]).fails(2, &["GiB"]);

@@ -500,13 +500,21 @@ fn long_gguf(len: usize) -> Vec<u8> {
 #[test]
 fn a_preview_reads_the_header_alone() {
     let len = 20 << 20;
-    let f = fake(vec![("m-Q4_K_M.gguf", long_gguf(len)), ("m-Q8_0.gguf", gguf(100, 1))], vec![], |_| None);
+    let files = vec![
+        ("m-Q4_K_M.gguf", long_gguf(len)),
+        ("m-Q8_0.gguf", gguf(100, 1)),
+        ("mmproj-F16.gguf", long_gguf(len / 2)),
+    ];
+    let f = fake(files, vec![], |_| None);
     let dir = tempfile::tempdir().unwrap();
     let hub = hub(dir.path(), &f.hub);
     let preview =
         hub.preview(&Reference::parse("hf:user/repo:Q4_K_M").unwrap(), &Silent).unwrap().expect("a GGUF");
-    assert_eq!(preview.size, len as u64);
-    assert!(preview.fetched < preview.size / 2, "{} bytes", preview.fetched);
+    assert_eq!(preview.size, (len + len / 2) as u64);
+    assert!(preview.fetched < preview.size * 2 / 3, "{} bytes", preview.fetched);
+    // Its projector lies beside it.
+    let beside = std::fs::metadata(preview.path().with_file_name("mmproj-F16.gguf")).unwrap();
+    assert_eq!(beside.len(), (len / 2) as u64);
     let about = std::fs::metadata(preview.path()).unwrap();
     assert_eq!(about.len(), len as u64);
     let path = preview.path().to_path_buf();
