@@ -13,6 +13,9 @@ pub enum Error {
     /// The file is valid, but its architecture is not supported.
     #[error("{file}: architecture '{name}' is not supported; known architectures: {known}")]
     UnknownArchitecture { file: String, name: String, known: String },
+    /// Who loads the model no longer needs it.
+    #[error("loading the model was given up")]
+    LoadGivenUp,
     /// More tokens than the context.
     #[error("the prompt has {}; this model's maximum context length is {}", count_tokens(*tokens), count_tokens(*context))]
     ContextFull { tokens: usize, context: usize },

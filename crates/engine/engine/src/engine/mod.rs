@@ -8,6 +8,7 @@
 
 mod admit;
 mod ahead;
+pub mod beside;
 mod choice;
 mod event;
 mod finish;
@@ -197,14 +198,13 @@ impl Engine {
         options: &Options,
         progress: Progress<'_>,
     ) -> Result<Self, Error> {
-        // Checks that can fail at once come first.
-        let tokenizer = Tokenizer::from_metadata(&file.metadata)?;
         let options = &options.for_config(&Config::read(file)?);
-        let limits = options.limits_for(file)?;
         let contents = options.disk.as_ref().map(|disk| Contents::new(file, &disk.dir));
         let (load, hash) = (file.size_bytes(), contents.as_ref().map_or(0, Contents::bytes));
-        let mut loaded = |done: u64, _: u64| progress(done, load + hash);
-        let model = options.device().load(file, limits, &mut loaded)?;
+        let (tokenizer, model) = beside::tokenizer(&file.metadata, |goes_on| {
+            let mut loaded = |done: u64, _: u64| progress(done, load + hash);
+            options.device().load_while(file, options.limits_for(file)?, &mut loaded, goes_on)
+        })?;
         let mut hashed = |done: u64| progress(load + done, load + hash);
         let mut engine = Self::assemble(file, options, tokenizer, model, contents, &mut hashed)?;
         engine.speculation.measure(&mut *engine.model)?;

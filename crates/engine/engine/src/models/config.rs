@@ -134,3 +134,8 @@ fn moe(plan: &Plan) -> Option<MoeConfig> {
         _ => None,
     })
 }
+
+/// The context that a model was trained for.
+pub fn context_length(model: &octet_weights::Model) -> Result<usize, Error> {
+    Ok(Config::read(model)?.context_length)
+}

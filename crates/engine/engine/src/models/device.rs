@@ -6,12 +6,13 @@ use octet_compute::backend::Backend;
 use octet_compute::cpu::{Arbiter, Cpu, CpuOptions};
 use octet_compute::inspect::Inspect;
 
-use super::loader::Progress;
-use super::{Limits, Model, load};
+use super::loader::{GoesOn, Progress};
+use super::{Limits, Model, load_while};
 use crate::Error;
 
-type Open =
-    dyn Fn(&octet_weights::Model, Limits, Progress<'_>) -> Result<Box<dyn Model>, Error> + Send + Sync;
+type Open = dyn Fn(&octet_weights::Model, Limits, Progress<'_>, GoesOn<'_>) -> Result<Box<dyn Model>, Error>
+    + Send
+    + Sync;
 
 /// Loads models onto a device.
 #[derive(Clone)]
@@ -27,10 +28,12 @@ impl Device {
         name: &str,
         open: impl Fn() -> Result<B, octet_compute::Error> + Send + Sync + 'static,
     ) -> Self {
-        let open = Arc::new(move |file: &octet_weights::Model, limits: Limits, progress: Progress<'_>| {
-            load(file, open()?, limits, progress)
-        });
-        Self { name: name.into(), open, runs_ahead: B::RUNS_AHEAD }
+        let load =
+            move |file: &octet_weights::Model,
+                  limits: Limits,
+                  progress: Progress<'_>,
+                  goes_on: GoesOn<'_>| { load_while(file, open()?, limits, progress, goes_on) };
+        Self { name: name.into(), open: Arc::new(load), runs_ahead: B::RUNS_AHEAD }
     }
 
     /// The processor. Models with the same arbiter compute one at a time.
@@ -58,7 +61,21 @@ impl Device {
         limits: Limits,
         progress: Progress<'_>,
     ) -> Result<Box<dyn Model>, Error> {
-        (self.open)(file, limits, progress)
+        self.load_while(file, limits, progress, &|| true)
+    }
+
+    /// The same, as long as it is to go on.
+    ///
+    /// # Errors
+    /// The same, and [`Error::LoadGivenUp`].
+    pub fn load_while(
+        &self,
+        file: &octet_weights::Model,
+        limits: Limits,
+        progress: Progress<'_>,
+        goes_on: GoesOn<'_>,
+    ) -> Result<Box<dyn Model>, Error> {
+        (self.open)(file, limits, progress, goes_on)
     }
 }
 
@@ -72,4 +89,14 @@ impl std::fmt::Debug for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.name)
     }
+}
+
+/// Loads a model into `be`. Fails if the file has tensors that are not used here: the model would run, with wrong results.
+pub fn load<B: Backend + Inspect>(
+    model: &octet_weights::Model,
+    be: B,
+    limits: Limits,
+    progress: Progress<'_>,
+) -> Result<Box<dyn Model>, Error> {
+    load_while(model, be, limits, progress, &|| true)
 }

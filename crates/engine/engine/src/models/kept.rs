@@ -5,7 +5,7 @@ use octet_weights::{Mapped, Model};
 
 use super::Limits;
 use super::decoder::Decoder;
-use super::loader::{Loader, Progress};
+use super::loader::{GoesOn, Loader, Progress};
 use super::plan::Plan;
 use crate::Error;
 
@@ -22,13 +22,14 @@ pub(super) fn load<B: Backend>(
     plan: &Plan,
     limits: &Limits,
     progress: Progress<'_>,
+    goes_on: GoesOn<'_>,
 ) -> Result<Decoder<B>, Error> {
     if let Some(id) = id(model) {
         be.begin_load(&id);
     }
     let mtp = limits.mtp.then_some(limits.draft_vocab);
     let mut loaded = |be: &mut B| {
-        let decoder = Loader::new(model, be, plan, &mut *progress).decoder(mtp);
+        let decoder = Loader::new(model, be, plan, &mut *progress).while_it(goes_on).decoder(mtp);
         // First: what was missing may be an error of its own.
         model.check_files()?;
         let decoder = decoder?;

@@ -18,6 +18,9 @@ const MARKS: [i64; 2] = [3, 4];
 /// Called while a model loads, with the bytes loaded so far and in total.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
+/// Asked while a model loads, about once for each of its layers: false ends that.
+pub type GoesOn<'a> = &'a (dyn Fn() -> bool + Sync);
+
 /// A model being loaded into backend `B`.
 pub struct Loader<'a, B: Backend> {
     /// The open model.
@@ -28,6 +31,7 @@ pub struct Loader<'a, B: Backend> {
     pub(super) plan: &'a Plan,
     caches: Caches,
     progress: Progress<'a>,
+    goes_on: GoesOn<'a>,
     loaded: u64,
     used: HashSet<String>,
     /// While the block for multi-token prediction is loaded.
@@ -43,10 +47,16 @@ impl<'a, B: Backend> Loader<'a, B> {
             plan,
             caches: Caches::new(plan),
             progress,
+            goes_on: &|| true,
             loaded: 0,
             used: HashSet::new(),
             in_mtp: false,
         }
+    }
+
+    /// Asks whether to go on.
+    pub fn while_it(self, goes_on: GoesOn<'a>) -> Self {
+        Self { goes_on, ..self }
     }
 
     /// Loads the whole model; including the multi-token-prediction block if the file has one and `mtp` is set.
@@ -157,6 +167,9 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     fn block(&mut self, b: &plan::Block) -> Result<Block<B>, Error> {
+        if !(self.goes_on)() {
+            return Err(Error::LoadGivenUp);
+        }
         let branch = |s: &mut Self, branch: &plan::Branch| {
             Ok::<_, Error>(Branch {
                 pre: s.opt_norm(branch.pre.as_ref())?,

@@ -21,7 +21,8 @@ pub(crate) mod stored;
 pub(crate) mod unread;
 
 pub use architectures::{ARCHITECTURES, Architecture, MISSING};
-pub use device::Device;
+pub use config::context_length;
+pub use device::{Device, load};
 pub use mtp::{DraftVocab, Guess, Rows};
 
 use std::sync::Arc;
@@ -35,7 +36,7 @@ use octet_compute::{Batch, ExpertCounts};
 use crate::Error;
 use config::Config;
 use decoder::{Decoder, Scratch};
-use loader::Progress;
+use loader::{GoesOn, Progress};
 
 /// Sizes of a model's caches and buffers, and what to load.
 #[derive(Debug, Clone)]
@@ -209,17 +210,13 @@ pub trait Model: Send {
     fn load_page(&mut self, group: PageGroup, page: usize, data: &[u8]);
 }
 
-/// The context that a model was trained for.
-pub fn context_length(model: &octet_weights::Model) -> Result<usize, Error> {
-    Ok(Config::read(model)?.context_length)
-}
-
-/// Loads a model into `be`. Fails if the file has tensors that are not used here: the model would run, with wrong results.
-pub fn load<B: Backend + Inspect>(
+/// As [`load`], as long as it is to go on: else [`Error::LoadGivenUp`].
+pub fn load_while<B: Backend + Inspect>(
     model: &octet_weights::Model,
     mut be: B,
     limits: Limits,
     progress: Progress<'_>,
+    goes_on: GoesOn<'_>,
 ) -> Result<Box<dyn Model>, Error> {
     let config = Config::read(model)?;
     // Checked before gigabytes are packed.
@@ -232,7 +229,7 @@ pub fn load<B: Backend + Inspect>(
         let what = format!("{}: {part} are not supported on this device; use --device cpu", model.origin);
         return Err(octet_compute::Error(what).into());
     }
-    let decoder = kept::load(model, &mut be, &config.plan, &limits, progress)?;
+    let decoder = kept::load(model, &mut be, &config.plan, &limits, progress, goes_on)?;
     let windowed = derive::windowed_pages(&config.plan, &limits);
     let shape = derive::cache_shape(decoder.caches.clone(), &limits, windowed);
     let step = derive::step_shape(&config.plan, limits.batch_tokens, limits.batch_outputs);

@@ -2,6 +2,7 @@
 
 mod ahead;
 mod architectures;
+mod beside;
 mod cache;
 mod common;
 mod detokenizer;
