@@ -106,6 +106,9 @@ impl ImageFetcher {
         for (image, source) in request.images_mut().filter(by_url).zip(sources) {
             let late = || Err(format!("it did not arrive within {} seconds", TIMEOUT.as_secs()));
             image.source = source.unwrap_or_else(late).map_err(|why| refused(image, &why))?;
+            if image.frame.is_some() && image.is_document() {
+                return Err(refused(image, "it is no image, as frames of a video are"));
+            }
         }
         Ok(())
     }
@@ -127,11 +130,11 @@ pub fn image_url_refused(request: &GenerateRequest, who: &str) -> Option<ApiErro
     Some(ApiError::invalid(image.at.clone(), what))
 }
 
-/// The error for the first frame of a video: providers' dialects have no common form for these.
+/// The error for the first frame of a video in a request that is translated: other dialects have no form for these.
 pub(crate) fn video_refused(request: &GenerateRequest) -> Option<ApiError> {
     let image = request.images().find(|image| image.frame.is_some())?;
     let what = format!(
-        "'{}' is a frame of a video, which only models of this server read: send frames as images",
+        "'{}' is a frame of a video, for which the API of this model's provider has no form: send frames as images",
         image.at
     );
     Some(ApiError::invalid(image.at.clone(), what))

@@ -28,7 +28,7 @@ pub struct Options {
     pub reasoning: ReasoningFormat,
     /// If false, the answer's first call is its last; further ones are text. The caller should end the answer there.
     pub parallel_tool_calls: bool,
-    /// Whether a call without its first tag is one. If a format is enforced on the answer's text, such text is what was asked for.
+    /// Whether a call without its first tag is one. Where a format is asked for the answer's text, it is that text.
     pub untagged_calls: bool,
 }
 

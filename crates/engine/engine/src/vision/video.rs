@@ -42,7 +42,7 @@ impl<'a> Clip<'a> {
         let mut video = *video;
         // No frame has more tokens than an image may have.
         if let Size::Rounded { max, .. } = tower.size {
-            video.max = video.max.min(frames * max);
+            video.max = video.max.min(frames.min(even(frames)) * max);
         }
         let to = video.size(frames, from, tower.side())?;
         let (tokens, most) = (to[0] / tower.side() * (to[1] / tower.side()), tower.tokens_max());
@@ -104,6 +104,11 @@ impl<'a> Clip<'a> {
     }
 }
 
+/// As how many frames so many count. Ties to even, as in Python: five are four.
+fn even(frames: usize) -> usize {
+    (frames as f64 / FRAMES as f64).round_ties_even() as usize * FRAMES
+}
+
 impl Video {
     /// The size in pixels of so many frames of this width and height; `side` is that of a token.
     fn size(&self, frames: usize, [width, height]: [usize; 2], side: usize) -> Result<[usize; 2], Error> {
@@ -122,11 +127,9 @@ impl Video {
             )));
         }
         let given = frames as f64 * size[0] as f64 * size[1] as f64;
-        // Ties to even, as in Python: five frames count as four.
-        let even = (frames as f64 / FRAMES as f64).round_ties_even() * FRAMES as f64;
         let [w, h] = size.map(|x| x as f64);
         let rounded = [w, h].map(|x| (x / s).round_ties_even() * s);
-        let all = even * rounded[0] * rounded[1];
+        let all = even(frames) as f64 * rounded[0] * rounded[1];
         Ok(if all > self.max as f64 {
             let by = (given / self.max as f64).sqrt();
             [w, h].map(|x| ((x / by / s).floor() * s).max(s) as usize)

@@ -167,6 +167,10 @@ fn videos_that_cannot_be_read_are_refused() {
         let e = reader.clip(frames, size).expect_err("it is refused").to_string();
         assert!(e.contains(why), "{e}");
     };
+    // Larger ones are reduced, also of an odd number.
+    for frames in 2..40 {
+        reader.clip(frames, [2560, 1920]).expect("a usable video");
+    }
     refused(1, [64, 64], "at least two frames");
     refused(2, [32, 9000], "too narrow");
     refused(2, [64, 0], "has none");

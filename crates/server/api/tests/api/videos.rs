@@ -64,10 +64,31 @@ fn lists_of_frames_have_times() {
             (json!({"fps": 0}), "above 0"),
             (json!({"fps": "fast"}), "fps"),
             (json!({"video": [png(), 7]}), "video[1]"),
+            (json!({"video": []}), "has no frames"),
+            (json!({"video": vec![png(); 257]}), "has 257 frames; at most 256 are read"),
+            (json!({"fps": 1e-310}), "puts a frame behind 1000000 seconds"),
+            (json!({"video": [png(), "data:application/pdf;base64,JVBERi0x"]}), "video[1]' must be an image"),
+            (
+                json!({"video": [{"url": "data:video/mp4;base64,AAAA"}, png()]}),
+                "video[0].url' must be an image",
+            ),
         ] {
             let e = parse(&with(more.clone())).unwrap_err();
             assert!(e.message.contains(why), "{more}: {e}");
         }
+    }
+    // What is stored of a request is the same video.
+    let r = responses(&with(json!({"times": [1, 1.5, 60]}))).unwrap();
+    let content = openai::responses::body(&r, "m").unwrap().json["input"][0]["content"].clone();
+    let video = json!({"type": "video", "video": [png(), png(), png()], "times": [1.0, 1.5, 60.0]});
+    assert_eq!(content, json!([{"type": "input_text", "text": "A"}, video]));
+    assert_eq!(frames(&responses(&video).unwrap()), frames(&r));
+    // Breakpoints of both forms are behind the last frame.
+    for name in ["prompt_cache_breakpoint", "cache_control"] {
+        let r = chat(&with(json!({"fps": 1, name: {"ttl": "1h"}}))).unwrap();
+        let content = &r.chat().unwrap().messages[0].content;
+        let cached = content.iter().map(|p| matches!(p, Part::Image { cache: Some(_), .. }));
+        assert!(cached.eq([false, false, false, true, false]), "{name}: {content:?}");
     }
     // vLLM's form: JPEG images, separated by commas.
     let url = format!("data:video/jpeg;base64,{JPEG},{JPEG}");
@@ -119,8 +140,17 @@ fn encoded_videos_are_refused_with_what_to_send_instead() {
         json!({"type": "video_url", "video_url": "https://x/a.mp4"}),
         json!({"type": "video", "video": "https://x/a.mp4"}),
         json!({"type": "input_video", "video_url": mp4}),
-        json!({"type": "video", "video": []}),
+        // LangChain's forms, and others without a list.
+        json!({"type": "video", "base64": "AAAA", "mime_type": "video/mp4"}),
+        json!({"type": "video", "file_id": "file-1"}),
+        json!({"type": "video", "video": {"file_id": "file-1"}}),
+        json!({"type": "input_video", "input_video": {"data": "AAAA"}}),
     ] {
+        // Where it is not asked about, a text stands in its place.
+        let earlier = json!([{"role": "user", "content": [part]}, {"role": "assistant", "content": "A"}, {"role": "user", "content": "B"}]);
+        let r =
+            openai::chat::parse(json!({"model": "m", "messages": earlier}).to_string().as_bytes()).unwrap();
+        assert_eq!((r.images().count(), r.warnings.len()), (0, 1), "{part}: {:?}", r.warnings);
         for parse in [chat, responses] {
             let e = parse(&part).unwrap_err();
             assert!(

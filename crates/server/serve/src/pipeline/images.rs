@@ -11,6 +11,9 @@ use octet_upstream::{has_image_urls, image_url_refused};
 use crate::inference::Inference;
 use crate::models::{Lease, Loaded};
 
+/// Pixels of all frames of a video: small as a model reads them, they would take minutes to decode.
+const VIDEO_PIXELS_MAX: usize = 1 << 30;
+
 /// The request with its images. A model that sees none refuses them itself.
 ///
 /// # Errors
@@ -62,8 +65,15 @@ pub fn read(model: &Loaded, images: &[Image], tokens_max: usize) -> Result<Vec<A
             None => reader.resize(&picture).map_err(failed)?,
             Some(Frame { number, at_s }) => {
                 if number == 0 {
-                    let size = [picture.width, picture.height];
-                    clip = Some(reader.clip(frames(&images[i..]), size).map_err(failed)?);
+                    let (count, size) = (frames(&images[i..]), [picture.width, picture.height]);
+                    if size[0].saturating_mul(size[1]).saturating_mul(count) > VIDEO_PIXELS_MAX {
+                        let [width, height] = size;
+                        return Err(refused(format!(
+                            "'{at}' is the first of {count} frames of {width} x {height} pixels; all together may have \
+                             {VIDEO_PIXELS_MAX}: send smaller ones"
+                        )));
+                    }
+                    clip = Some(reader.clip(count, size).map_err(failed)?);
                 }
                 let Some(clip) = &mut clip else {
                     return Err(refused(format!("'{at}' is a frame of a video that has no first one")));

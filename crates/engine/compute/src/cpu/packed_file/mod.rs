@@ -505,7 +505,7 @@ impl PackedFile {
         let path = self.options.path(&self.id, COMPLETE);
         if !std::mem::replace(&mut self.is_damaged, true) {
             let what = match place::remove(&path, Role::Complete) {
-                Ok(true) => "; the file is removed, and the next load packs all anew".to_string(),
+                Ok(true) => "; the file is removed, and all is packed anew".to_string(),
                 Ok(false) => String::new(), // it is gone, or something else is there now
                 Err(e) => format!("; the file cannot be removed: {e}"),
             };

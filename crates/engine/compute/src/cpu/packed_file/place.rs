@@ -34,8 +34,9 @@ pub fn look(path: &Path, role: Role) -> Found {
     match meta {
         Err(e) if e.kind() == ErrorKind::NotFound => {
             return match path.symlink_metadata() {
+                Ok(_) => Found::Other("a link to nothing".into()),
                 Err(e) if e.kind() == ErrorKind::NotFound => Found::Nothing,
-                _ => Found::Other("a link to nothing".into()),
+                Err(e) => cannot_be_read(&e),
             };
         }
         Err(e) => return cannot_be_read(&e),

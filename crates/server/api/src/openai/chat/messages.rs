@@ -467,21 +467,25 @@ fn part(f: Field) -> Result<Part> {
         }
         None => return Err(kind.expected("a string")),
     };
-    if let Some(f) = o.take("prompt_cache_breakpoint") {
+    if let Some(breakpoint) = breakpoint(&mut o)? {
+        let (Part::Text { cache, .. } | Part::Image { cache, .. }) = &mut part;
+        *cache = Some(breakpoint);
+    }
+    o.finish(&[PART])?;
+    Ok(part)
+}
+
+/// The breakpoint of a part, in OpenAI's form, or in Anthropic's, as clients of Claude send it through routers.
+pub(in crate::openai) fn breakpoint(o: &mut Object) -> Result<Option<CacheBreakpoint>> {
+    let own = o.read("prompt_cache_breakpoint", |f| {
         let mut b = f.object()?;
         b.only("mode", &["explicit".into()], "a breakpoint is explicit")?;
         let ttl = b.read("ttl", Field::string)?;
         b.finish(&[])?;
-        let (Part::Text { cache, .. } | Part::Image { cache, .. }) = &mut part;
-        *cache = Some(CacheBreakpoint { ttl, openai_form: true });
-    }
-    // Anthropic's form, as clients of Claude send it through routers.
-    if let Some(breakpoint) = cache_control(&mut o)? {
-        let (Part::Text { cache, .. } | Part::Image { cache, .. }) = &mut part;
-        cache.get_or_insert(breakpoint);
-    }
-    o.finish(&[PART])?;
-    Ok(part)
+        Ok(CacheBreakpoint { ttl, openai_form: true })
+    })?;
+    let anthropics = cache_control(o)?;
+    Ok(own.or(anthropics))
 }
 
 /// What a part of a type that is not supported contains.

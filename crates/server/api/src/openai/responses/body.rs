@@ -163,7 +163,7 @@ pub(super) fn item(m: &Message, item: Item) -> Value {
     match item {
         Item::Reasoning => reasoning_item("", m.reasoning_text().as_deref(), "completed"),
         Item::Message => {
-            let content: Value = m.content.iter().map(|p| part(p, m.role == Role::Assistant)).collect();
+            let content = content(&m.content, m.role == Role::Assistant);
             json!({"type": "message", "role": m.role.name(), "content": content})
         }
         Item::Call(n) => {
@@ -182,8 +182,31 @@ pub(super) fn item(m: &Message, item: Item) -> Value {
 fn output(parts: &[Part]) -> Value {
     match parts.iter().map(Part::as_text).collect::<Option<String>>() {
         Some(text) => text.into(),
-        None => parts.iter().map(|p| part(p, false)).collect(),
+        None => content(parts, false),
     }
+}
+
+/// Parts of a message. The frames of a video are one.
+fn content(parts: &[Part], is_assistants: bool) -> Value {
+    let mut out: Vec<Value> = Vec::with_capacity(parts.len());
+    for p in parts {
+        let Some((image, frame)) = p.as_image().and_then(|image| Some((image, image.frame?))) else {
+            out.push(part(p, is_assistants));
+            continue;
+        };
+        if frame.number == 0 || out.last().is_none_or(|last| last["type"] != "video") {
+            out.push(json!({"type": "video", "video": [], "times": []}));
+        }
+        let lists = out.last_mut().and_then(Value::as_object_mut).into_iter().flatten();
+        for (name, list) in lists {
+            match (name.as_str(), list.as_array_mut()) {
+                ("video", Some(urls)) => urls.push(image.url().into()),
+                ("times", Some(times_s)) => times_s.push(frame.at_s.into()),
+                _ => {}
+            }
+        }
+    }
+    out.into()
 }
 
 fn part(p: &Part, is_assistants: bool) -> Value {
