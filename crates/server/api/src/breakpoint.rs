@@ -1,4 +1,4 @@
-//! Anthropic's `cache_control`, which clients of several dialects send.
+//! Breakpoints of the prompt cache. Clients of several dialects send Anthropic's `cache_control`.
 
 use crate::core::CacheBreakpoint;
 use crate::json::{Field, Object, Result};
@@ -13,4 +13,17 @@ pub(crate) fn cache_control(o: &mut Object) -> Result<Option<CacheBreakpoint>> {
         o.finish(&[&[("type", echo()), ("scope", echo())]])?;
         Ok(CacheBreakpoint { ttl, openai_form: false })
     })
+}
+
+/// The breakpoint of a part, in OpenAI's form, or in Anthropic's, as clients of Claude send it through routers.
+pub(crate) fn breakpoint(o: &mut Object) -> Result<Option<CacheBreakpoint>> {
+    let own = o.read("prompt_cache_breakpoint", |f| {
+        let mut b = f.object()?;
+        b.only("mode", &["explicit".into()], "a breakpoint is explicit")?;
+        let ttl = b.read("ttl", Field::string)?;
+        b.finish(&[])?;
+        Ok(CacheBreakpoint { ttl, openai_form: true })
+    })?;
+    let anthropics = cache_control(o)?;
+    Ok(own.or(anthropics))
 }

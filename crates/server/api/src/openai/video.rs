@@ -1,7 +1,7 @@
 //! Videos in messages: lists of frames, in the forms of Qwen's and vLLM's APIs. They become images with a place in a video. A video that is
 //! encoded is refused by name.
 
-use super::chat::breakpoint;
+use crate::breakpoint::breakpoint;
 use crate::core::{Frame, Image, ImageSource, Part, data_url};
 use crate::json::{Field, Object, Result};
 use crate::rules::{Rules, echo};

@@ -5,10 +5,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use serde_json::Value;
 
 use super::super::video;
-use crate::breakpoint::cache_control;
-use crate::core::{
-    CacheBreakpoint, Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall, ToolOrigin, data_url,
-};
+use crate::breakpoint::{breakpoint, cache_control};
+use crate::core::{Image, ImageSource, Message, Part, ReasoningPart, Role, ToolCall, ToolOrigin, data_url};
 use crate::digits;
 use crate::file::File;
 use crate::json::{Field, Object, Result, shortened};
@@ -473,19 +471,6 @@ fn part(f: Field) -> Result<Part> {
     }
     o.finish(&[PART])?;
     Ok(part)
-}
-
-/// The breakpoint of a part, in OpenAI's form, or in Anthropic's, as clients of Claude send it through routers.
-pub(in crate::openai) fn breakpoint(o: &mut Object) -> Result<Option<CacheBreakpoint>> {
-    let own = o.read("prompt_cache_breakpoint", |f| {
-        let mut b = f.object()?;
-        b.only("mode", &["explicit".into()], "a breakpoint is explicit")?;
-        let ttl = b.read("ttl", Field::string)?;
-        b.finish(&[])?;
-        Ok(CacheBreakpoint { ttl, openai_form: true })
-    })?;
-    let anthropics = cache_control(o)?;
-    Ok(own.or(anthropics))
 }
 
 /// What a part of a type that is not supported contains.

@@ -12,7 +12,6 @@ mod tools;
 
 pub(super) use body::effort;
 pub use body::{Flavor, body};
-pub(super) use messages::breakpoint;
 pub(crate) use messages::{NOT_KEPT, any_arguments, arguments, content_kind, document, text_or_parts};
 pub use reader::{ChunkReader, events};
 pub use request::parse;
