@@ -28,6 +28,7 @@ fuzz_target!(|data: &[u8]| {
     let options = Options {
         reasoning: if whole { ReasoningFormat::None } else { ReasoningFormat::Deepseek },
         parallel_tool_calls: switches & 32 == 0,
+        untagged_calls: switches & 128 == 0,
     };
     let parameters = json!({"properties": {
         "s": {"type": "string"}, "i": {"type": ["integer", "null"]}, "o": {"$ref": "#/$defs/o"},
