@@ -10,6 +10,28 @@ use octet_serve::{ModelSpec, Options};
 const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
                       {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
+/// A text in the format that was asked for may look like a call without tags.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_format_in_the_form_of_a_call_is_text() {
+    let spec = ModelSpec { chat_template: Some(CHATML.into()), ..model("tiny") };
+    let f = Fixture::with(Options::new(vec![spec])).await;
+    let mut base = chat("Light!");
+    base.as_object_mut().unwrap().shift_remove("chat_template_kwargs");
+    let wanted = r#"{"name": "set_light", "arguments": {"room": "hall", "on": true}}"#;
+    let mut asked = with(
+        &base,
+        json!({"tools": [tool()], "structured_outputs": {"choice": [wanted]}, "max_tokens": 300, "logit_bias": {}}),
+    );
+    // a call is the alternative, and this model means nothing by what it chooses
+    for begun in ["<", "<tool_call>"] {
+        let tokens = f.ok("/tokenize", &json!({"content": begun})).await["tokens"].clone();
+        asked["logit_bias"][tokens[0].to_string()] = json!(-100);
+    }
+    let choice = f.ok("/v1/chat/completions", &asked).await["choices"][0].clone();
+    assert_eq!(choice["message"]["content"], wanted, "{choice}");
+    assert!(choice["message"]["tool_calls"].is_null() && choice["finish_reason"] == "stop", "{choice}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn templates_without_tools_get_a_generic_form() {
     let spec = ModelSpec { chat_template: Some(CHATML.into()), ..model("tiny") };

@@ -212,25 +212,6 @@ async fn response_formats_are_enforced() {
     }
 }
 
-/// A text in the format that was asked for may look like a call without tags.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_format_in_the_form_of_a_call_is_text() {
-    let f = Fixture::start().await;
-    let wanted = r#"{"name": "set_light", "arguments": {"room": "hall", "on": true}}"#;
-    let mut asked = with(
-        &chat("Light!"),
-        json!({"tools": [tool()], "structured_outputs": {"choice": [wanted]}, "max_tokens": 300, "logit_bias": {}}),
-    );
-    // a call is the alternative, and this model means nothing by what it chooses
-    for begun in ["<", "<tool_call>"] {
-        let tokens = f.ok("/tokenize", &json!({"content": begun})).await["tokens"].clone();
-        asked["logit_bias"][tokens[0].to_string()] = json!(-100);
-    }
-    let choice = f.ok("/v1/chat/completions", &asked).await["choices"][0].clone();
-    assert_eq!(choice["message"]["content"], wanted, "{choice}");
-    assert!(choice["message"]["tool_calls"].is_null() && choice["finish_reason"] == "stop", "{choice}");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn required_tools_are_called() {
     let f = Fixture::start().await;

@@ -188,25 +188,21 @@ fn output(parts: &[Part]) -> Value {
 
 /// Parts of a message. The frames of a video are one.
 fn content(parts: &[Part], is_assistants: bool) -> Value {
-    let mut out: Vec<Value> = Vec::with_capacity(parts.len());
-    for p in parts {
-        let Some((image, frame)) = p.as_image().and_then(|image| Some((image, image.frame?))) else {
-            out.push(part(p, is_assistants));
-            continue;
-        };
-        if frame.number == 0 || out.last().is_none_or(|last| last["type"] != "video") {
-            out.push(json!({"type": "video", "video": [], "times": []}));
+    let frame = |p: &Part| p.as_image().and_then(|image| Some((image.url(), image.frame?)));
+    let goes_on = |_: &Part, next: &Part| frame_number(next).is_some_and(|number| number > 0);
+    let video_or_part = |run: &[Part]| match run.iter().map(frame).collect::<Option<Vec<_>>>() {
+        Some(frames) => {
+            let (urls, times_s): (Vec<_>, Vec<_>) = frames.into_iter().map(|(url, f)| (url, f.at_s)).unzip();
+            json!({"type": "video", "video": urls, "times": times_s})
         }
-        let lists = out.last_mut().and_then(Value::as_object_mut).into_iter().flatten();
-        for (name, list) in lists {
-            match (name.as_str(), list.as_array_mut()) {
-                ("video", Some(urls)) => urls.push(image.url().into()),
-                ("times", Some(times_s)) => times_s.push(frame.at_s.into()),
-                _ => {}
-            }
-        }
-    }
-    out.into()
+        None => part(&run[0], is_assistants),
+    };
+    parts.chunk_by(goes_on).map(video_or_part).collect()
+}
+
+/// How many frames of its video are before this one, if it is one.
+fn frame_number(p: &Part) -> Option<usize> {
+    Some(p.as_image()?.frame?.number)
 }
 
 fn part(p: &Part, is_assistants: bool) -> Value {
