@@ -3,6 +3,10 @@
 
     python3 -m venv litellm && litellm/bin/pip install 'litellm[proxy]==1.*'
     benches/gateway.py --tool ../shared/tools/gateway_bench.py --litellm litellm/bin/litellm --nginx nginx > table.md
+    benches/gateway.py --redis redis-server > table.md
+
+With --redis, `octet` stands there twice more: with limits of the deployment that it counts itself, and with the same limits counted in
+a Redis server, which runs beside the mock.
 
 nginx only passes bytes on: what it adds is what one more process in between costs on this machine, whatever it does.
 
@@ -27,7 +31,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KEY = "sk-bench"
-MOCK, GATEWAY = 9100, 4000
+MOCK, GATEWAY, REDIS = 9100, 4000, 9101
 KINDS = ["json", "sse0", "sse5"]
 CONCURRENCY = [1, 16, 64]
 CONFIG = """model_list:
@@ -36,6 +40,8 @@ CONFIG = """model_list:
 litellm_settings: {{request_timeout: 600, num_retries: 0}}
 general_settings: {{master_key: {key}}}
 """
+LIMITED = CONFIG.replace('/v1"}}', '/v1", rpm: 1000000000, tpm: 100000000000, max_parallel_requests: 100000}}')
+SHARED = LIMITED + 'router_settings: {{redis_url: "redis://127.0.0.1:{redis}/0"}}\n'
 NGINX = """daemon off; master_process off; pid {folder}/nginx.pid; error_log stderr;
 events {{ worker_connections 1024; }}
 http {{
@@ -58,6 +64,7 @@ def parse():
     p.add_argument("--python", default=sys.executable, help="that runs the tool: with uvloop its clients take less time")
     p.add_argument("--litellm", type=pathlib.Path, help="without it that one is not measured")
     p.add_argument("--nginx", help="that program, 1.20 or later, as one more gateway")
+    p.add_argument("--redis", help="a Redis or Valkey server: Octet with limits is measured without and with it, too")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--seconds", type=float, default=3, help="length of a window")
     p.add_argument("--requests", type=int, default=100_000, help="over which memory is watched")
@@ -88,8 +95,9 @@ class Gateway:
 
     def __init__(self, args, name, folder):
         config = folder / "config.yaml"
-        config.write_text(CONFIG.format(mock=MOCK, key=KEY))
-        if name == "octet":
+        text = {"octet, limits": LIMITED, "octet, limits in Redis": SHARED}.get(name, CONFIG)
+        config.write_text(text.format(mock=MOCK, key=KEY, redis=REDIS))
+        if name.startswith("octet"):
             command, env = [args.octet, "serve", "--config", config, "--port", GATEWAY], {}
         elif name == "nginx":
             config.write_text(NGINX.format(folder=folder, mock=MOCK, port=GATEWAY))
@@ -169,12 +177,13 @@ def flat(args, folder):
 
 def main():
     args = parse()
-    names = ["octet"] + ["litellm"] * bool(args.litellm) + ["nginx"] * bool(args.nginx)
+    names = ["octet"] + ["octet, limits", "octet, limits in Redis"] * bool(args.redis) + ["litellm"] * bool(args.litellm) + ["nginx"] * bool(args.nginx)
     cells = {name: {} for name in names}
     memory = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         mock = on_core(0, [args.python, args.tool, "upstream", "--port", MOCK])
+        redis = on_core(0, [args.redis, "--port", REDIS, "--bind", "127.0.0.1", "--save", ""], stdout=subprocess.DEVNULL) if args.redis else None
         try:
             for r in range(args.rounds):
                 for name in names if r % 2 == 0 else names[::-1]:
@@ -190,8 +199,9 @@ def main():
                         kept["added"] += cell["added"]
             samples = flat(args, folder)
         finally:
-            mock.terminate()
-            mock.wait(5)
+            for process in filter(None, [mock, redis]):
+                process.terminate()
+                process.wait(5)
     version = lambda command: subprocess.check_output(command, text=True).strip().splitlines()[-1]
     print(f"{args.rounds} rounds, windows of {args.seconds:g} s, {processor()}, {os.cpu_count()} cores ({sleep_of_processors()}), {version([args.octet, '--version'])}"
           + (f", {version([args.litellm, '--version'])}" if args.litellm else "") + ". Milliseconds: median over the rounds (least-largest).\n")
