@@ -9,10 +9,11 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use octet_compute::backend::{Backend, Error, FileId};
+use octet_compute::backend::{Backend, Error, FileId, Pass};
+use octet_compute::batch::Batch;
 use octet_compute::cpu::packed_file::{KeptFile, Notice, PackedFiles};
 use octet_compute::cpu::{Cpu, CpuOptions};
-use octet_weights::{GgmlType, Matrix, quant};
+use octet_weights::{GgmlType, Matrix, Piece, Stamp, quant};
 
 /// Longer than any load takes here.
 const LONG: Duration = Duration::from_secs(20);
@@ -35,6 +36,11 @@ fn forget(path: &Path) {
 
 /// Loads a model of one matrix. Says whether it was kept.
 fn load(dir: &Path) -> Result<(Cpu, bool), Error> {
+    load_with(dir, &mut |_| {})
+}
+
+/// The same, and what else is loaded.
+fn load_with(dir: &Path, more: &mut dyn FnMut(&mut Cpu)) -> Result<(Cpu, bool), Error> {
     let notice = Notice(|line| SAID.lock().expect("messages").push(line.into()));
     let files = PackedFiles { dir: dir.into(), least: 1, notice };
     let options =
@@ -46,7 +52,8 @@ fn load(dir: &Path) -> Result<(Cpu, bool), Error> {
     let matrix = Matrix::new(ty, SHAPE[0], SHAPE[1], data.into());
     // Packed weights of models that are gone are removed: this one is there.
     cpu.begin_load(&FileId { key: [3; 32], path: std::env::current_exe().expect("a program") });
-    let all = |cpu: &mut Cpu| {
+    let mut all = |cpu: &mut Cpu| {
+        more(cpu);
         let kept = cpu.kept_weight("a", ty, SHAPE, None)?.is_some();
         if !kept {
             cpu.weight(&matrix, None)?;
@@ -197,4 +204,74 @@ fn an_embedding_table_is_copied_whole() {
         assert!(copy.data == table.data && (copy.rows, copy.cols) == (rows, 256), "{threads} {rows}");
         assert!(!table.data.as_ptr_range().contains(&copy.data.as_ptr()), "it is the same memory");
     }
+}
+
+/// Whether bytes are in memory of their own.
+fn is_copied(bytes: &[u8]) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("the mappings");
+    let number = |hex: &str| usize::from_str_radix(hex, 16).expect("an address");
+    let own = |line: &&str| {
+        let (first, end) =
+            line.split_once(' ').and_then(|(range, _)| range.split_once('-')).expect("a mapping");
+        number(first) < bytes.as_ptr_range().end as usize && bytes.as_ptr() as usize <= number(end) - 1
+    };
+    maps.lines().filter(own).all(|line| !line.contains('/'))
+}
+
+#[test]
+fn a_table_is_read_in_the_models_file_until_it_is_copied() {
+    let (ty, rows) = (GgmlType::Q8_0, 30_000);
+    let len = rows * 256 / ty.block_len() * ty.block_bytes();
+    let (start, end) = (4096 + 32, 4096 + 32 + len);
+    let whole: Vec<u8> = (0..end.next_multiple_of(2 << 20) + 5).map(|i| (i * 31 % 251) as u8).collect();
+    let table = Matrix::new(ty, rows, 256, whole[start..end].to_vec().into());
+    let model = tempfile::NamedTempFile::new().expect("a file");
+    let dir = tempfile::tempdir().expect("a folder");
+    let piece = || {
+        let stamp = Stamp::of(model.path()).expect("a file");
+        Piece::of_file("the model", &stamp).expect("it opens").part(start..end)
+    };
+    let step = |cpu: &mut Cpu| cpu.step(Pass::Other, &Batch::default(), |_| {});
+    let mut found = None;
+    let mut take = |cpu: &mut Cpu| found = cpu.embedding_in_file(&table, &piece);
+    std::fs::write(model.path(), &whole).expect("written");
+    drop(load_with(dir.path(), &mut take).expect("it loads"));
+    assert!(found.is_none(), "all is packed");
+    written(dir.path());
+
+    for change in [None, Some("bytes"), Some("truncated")] {
+        std::fs::write(model.path(), &whole).expect("written");
+        let mut found = None;
+        let (mut cpu, is_kept) = load_with(dir.path(), &mut |cpu| {
+            found = cpu.embedding_in_file(&table, &piece);
+            let found = found.as_ref().expect("a table");
+            assert!(found.data == table.data && !is_copied(&found.data) && found.rows == rows, "{change:?}");
+            let file = std::fs::File::options().write(true).open(model.path()).expect("the file");
+            match change {
+                Some("bytes") => file.write_all_at(b"!", end as u64 - 9).expect("written"),
+                Some(_) => file.set_len(start as u64 + 10).expect("truncated"),
+                None => {}
+            }
+        })
+        .expect("it loads");
+        assert!(is_kept);
+        let since = Instant::now();
+        let said = loop {
+            let said = step(&mut cpu).err().map(|e| e.to_string());
+            if said.is_some() || change.is_none() && is_copied(&found.as_ref().expect("a table").data) {
+                break said;
+            }
+            assert!(since.elapsed() < LONG, "{change:?}");
+        };
+        if change.is_some() {
+            assert!(said.is_some_and(|s| s.contains("the model") && s.contains("load")), "{change:?}");
+            continue;
+        }
+        std::fs::write(model.path(), b"another model").expect("written");
+        assert!(step(&mut cpu).is_ok() && found.expect("a table").data == table.data);
+    }
+    // Without a whole huge page behind it, it is loaded as ever.
+    std::fs::write(model.path(), &whole[..end]).expect("written");
+    load_with(dir.path(), &mut |cpu| assert!(cpu.embedding_in_file(&table, &piece).is_none()))
+        .expect("it loads");
 }

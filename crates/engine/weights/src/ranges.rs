@@ -134,6 +134,17 @@ impl Piece {
         Self { file, range }
     }
 
+    /// The file, and where it lies there: for a backend that maps it.
+    pub fn place(&self) -> (&File, Range<u64>) {
+        (&self.file.file, self.range.clone())
+    }
+
+    /// # Errors
+    /// If the file was changed since the model was opened.
+    pub fn check(&self) -> Result<(), Error> {
+        self.file.check()
+    }
+
     /// All bytes of the file that `stamp` describes, which messages call `name`.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ mod part;
 mod recurrent;
 mod stored;
 
-use octet_weights::{GgmlType, Matrix};
+use octet_weights::{GgmlType, Matrix, Piece};
 
 pub use attention::*;
 pub use cache::*;
@@ -162,6 +162,15 @@ pub trait Backend: Send + Sized + 'static {
     }
     /// Loads an embedding table.
     fn embedding(&mut self, m: &Matrix) -> Result<Self::Embedding, Error>;
+    /// The same table where `place` says that it lies in the model's file, if that saves time: its rows are read there until it was copied,
+    /// beside the first steps. `None`: it is to be loaded.
+    fn embedding_in_file(
+        &mut self,
+        _m: &Matrix,
+        _place: &dyn Fn() -> Option<Piece>,
+    ) -> Option<Self::Embedding> {
+        None
+    }
     /// An empty cache, and room for steps of up to `step`. Called last, when all weights are loaded.
     fn cache(&mut self, shape: &CacheShape, step: StepShape) -> Result<Self::Cache, Error>;
 

@@ -1,6 +1,6 @@
 //! The verbs on a CPU: parallel regions of the team.
 
-use octet_weights::{GgmlType, Matrix};
+use octet_weights::{GgmlType, Matrix, Piece};
 
 use super::device::Cpu;
 use super::huge::HugeVec;
@@ -9,12 +9,9 @@ use super::memory::{Buf, Cache, LayerStore, Weight};
 use super::packed_file::PackedFile;
 use super::profile::Verb;
 use super::scratch::Scratch;
-use super::store::Store;
-use super::team::Shards;
 use super::{attend, choice, delta, glu, linear, moe, recurrent};
-use crate::ExpertCounts;
-use crate::backend::*;
-use crate::batch::Batch;
+use super::{store::Store, team::Shards};
+use crate::{ExpertCounts, backend::*, batch::Batch};
 
 /// Steps of more tokens use nearly all experts, and a layer reads its own in time.
 const FORESEEN_TOKENS: usize = 4;
@@ -113,8 +110,11 @@ impl Backend for Cpu {
         s.router = logits;
     }
     fn embedding(&mut self, m: &Matrix) -> Result<Matrix, Error> {
-        // Rows are read as long as the model is loaded, and the file may be truncated meanwhile.
         self.copy(m).map_err(|e| Error(format!("no memory for {} bytes of embeddings: {e}", m.data.len())))
+    }
+    fn embedding_in_file(&mut self, m: &Matrix, place: &dyn Fn() -> Option<Piece>) -> Option<Matrix> {
+        let data = self.packed_file.as_mut()?.borrow_table(m.data.len(), place)?;
+        Some(Matrix { data, ..m.clone() })
     }
     fn cache(&mut self, shape: &CacheShape, step: StepShape) -> Result<Cache, Error> {
         shape.check()?;

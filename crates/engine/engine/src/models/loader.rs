@@ -531,8 +531,17 @@ impl<'a, B: Backend> Loader<'a, B> {
     pub(crate) fn table(&mut self, t: &Tensor) -> Result<(B::Embedding, Matrix), Error> {
         let name = format!("{}.weight", t.name);
         let table = self.model.tensor(&name, &t.shape)?.matrix();
-        let embedding = self.be.embedding(&table);
-        let embedding = self.named(&name, embedding)?;
+        let model = self.model;
+        // As it is in the file, or not at all.
+        let place =
+            || model.unread(&name, &t.shape).ok().flatten().filter(|u| u.ty == table.ty).map(|u| u.bytes);
+        let embedding = match self.be.embedding_in_file(&table, &place) {
+            Some(embedding) => embedding,
+            None => {
+                let embedding = self.be.embedding(&table);
+                self.named(&name, embedding)?
+            }
+        };
         self.done(&name);
         Ok((embedding, table))
     }

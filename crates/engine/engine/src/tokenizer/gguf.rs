@@ -1,7 +1,6 @@
 //! A tokenizer from GGUF's `tokenizer.ggml.*` keys.
 
-use std::collections::HashSet;
-
+use ahash::AHashSet;
 use octet_weights::{Error, Metadata, Value};
 use tokenizers::normalizers::{NormalizerWrapper, Replace};
 
@@ -149,9 +148,9 @@ fn normal(vocab: &Vocab) -> Vec<&str> {
 /// The tokens that take part in merges: added ones only if a merge needs them.
 fn merged_tokens(vocab: &Vocab, merges: &[(String, String)], unknown: Option<u32>) -> Vec<(String, u32)> {
     let normal = |id: u32| matches!(vocab.kind(id), TokenKind::Normal | TokenKind::Byte);
-    let added: HashSet<&str> =
+    let added: AHashSet<&str> =
         vocab.ids().filter(|&id| !normal(id)).filter_map(|id| vocab.text(id)).collect();
-    let (mut needed, mut joined) = (HashSet::new(), String::new());
+    let (mut needed, mut joined) = (AHashSet::new(), String::new());
     for (a, b) in merges {
         joined.clear();
         joined.push_str(a);

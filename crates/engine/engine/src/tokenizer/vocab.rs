@@ -58,6 +58,20 @@ impl Arena {
         self.data.extend_from_slice(bytes);
         self.ends.push(self.data.len());
     }
+    /// The bytes of a byte-level token; of one with a character that is not in the alphabet, the text itself.
+    fn push_unspelled(&mut self, text: &str) {
+        let start = self.data.len();
+        for c in text.chars() {
+            match unspell_char(c) {
+                Some(b) => self.data.push(b),
+                None => {
+                    self.data.truncate(start);
+                    return self.push(text.as_bytes());
+                }
+            }
+        }
+        self.ends.push(self.data.len());
+    }
     fn get(&self, i: usize) -> Option<&[u8]> {
         let end = *self.ends.get(i)?;
         let start = if i == 0 { 0 } else { self.ends[i - 1] };
@@ -86,10 +100,7 @@ impl Vocab {
         self.texts.push(text.as_bytes());
         match (kind, self.spelling) {
             (TokenKind::Unused, _) => self.bytes.push(b""),
-            (TokenKind::Normal, Spelling::ByteLevel) => match unspell(text) {
-                Some(b) => self.bytes.push(&b),
-                None => self.bytes.push(text.as_bytes()),
-            },
+            (TokenKind::Normal, Spelling::ByteLevel) => self.bytes.push_unspelled(text),
             (TokenKind::Normal | TokenKind::UserDefined, Spelling::SentencePiece) => {
                 self.bytes.push(text.replace('▁', " ").as_bytes());
             }
@@ -151,11 +162,6 @@ fn unspell_char(c: char) -> Option<u8> {
         0x143 => Some(0xad),
         _ => None,
     }
-}
-
-/// The bytes of a byte-level token; `None` if a character is not in the alphabet.
-fn unspell(text: &str) -> Option<Vec<u8>> {
-    text.chars().map(unspell_char).collect()
 }
 
 /// The byte of `<0x0A>`.

@@ -7,6 +7,7 @@
 //! | `place` | what is at a file's path |
 //! | `write` | the thread that writes one |
 //! | `settle` | the thread that checks one while it is in use |
+//! | `table` | an embedding table in the model's own file |
 //! | `direct` | experts that are read from one when they are needed |
 //! | `pace` | how fast these threads work while steps run |
 //!
@@ -19,6 +20,7 @@ mod format;
 mod pace;
 mod place;
 mod settle;
+mod table;
 mod write;
 
 use std::collections::HashMap;
@@ -29,6 +31,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::thread::JoinHandle;
 
+use bytes::Bytes;
+use octet_weights::Piece;
 use octet_weights::{GgmlType, Stamp};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -43,6 +47,7 @@ pub(super) use direct::{KeptExperts, Later};
 use format::{Header, Region};
 use pace::Pace;
 use place::Role;
+use table::{Rows, Table};
 
 /// How file names end.
 const COMPLETE: &str = "packed";
@@ -305,6 +310,8 @@ pub(super) struct PackedFile {
     /// What was loaded, and how many bytes of that are not in the file.
     parts: Vec<Part>,
     missing: u64,
+    /// Embedding tables that are read in the model's own file until they are copied.
+    tables: Vec<Arc<Table>>,
     work: Option<Work>,
 }
 
@@ -369,6 +376,7 @@ impl PackedFile {
             next: None,
             parts: Vec::new(),
             missing: 0,
+            tables: Vec::new(),
             work: None,
         })
     }
@@ -476,9 +484,9 @@ impl PackedFile {
         }
         if let Some(Found::Mapped { map, regions }) = &mut self.found {
             let all: Vec<Arc<InFile>> = std::mem::take(regions).into_values().collect();
-            let map = map.clone();
+            let (map, tables) = (map.clone(), self.tables.clone());
             self.work = Work::start("octet-pack-check", arbiter, move |pace, stop| {
-                settle::run(&map, all, pace, stop);
+                settle::run(&map, all, &tables, pace, stop);
             });
         }
         Ok(())
@@ -491,11 +499,24 @@ impl PackedFile {
         }
         (self.found, self.next, self.missing) = (None, None, 0);
         self.parts.clear();
+        self.tables.clear();
         true
+    }
+
+    /// The rows of an embedding table of so many bytes, in the model's own file: copied beside the first steps, as that takes longer than
+    /// all else at a start. `None` if all is packed anyway, or it cannot be mapped.
+    pub fn borrow_table(&mut self, bytes: usize, place: &dyn Fn() -> Option<Piece>) -> Option<Bytes> {
+        let Some(Found::Mapped { .. }) = self.found else { return None };
+        let table = Arc::new(Table::new(place()?).filter(|t| t.as_ref().len() == bytes)?);
+        self.tables.push(table.clone());
+        Some(Bytes::from_owner(Rows(table)))
     }
 
     /// Why steps fail, if the file was damaged while it was in use.
     pub fn failure(&mut self) -> Option<Error> {
+        if let Some(why) = self.tables.iter().find_map(|t| t.failure()) {
+            return Some(why);
+        }
         let is_lost = self.found.as_ref().is_some_and(Found::is_lost);
         is_lost.then(|| self.damage())
     }

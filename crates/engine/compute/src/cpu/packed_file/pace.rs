@@ -9,6 +9,8 @@ use crate::cpu::Arbiter;
 const QUIET: Duration = Duration::from_millis(100);
 /// While steps run, a thread rests so many times as long as its last piece of work took. With two cores it takes 1% of their time.
 const REST: u32 = 48;
+/// A model that was just loaded soon has its first step: so long its thread waits for it, as the rest of the start needs all processors.
+const FIRST: Duration = Duration::from_secs(2);
 /// The longest rest, so that the work ends in any case, and the longest time until it is seen that steps have paused.
 const REST_MAX: Duration = Duration::from_secs(1);
 const NAP: Duration = Duration::from_millis(10);
@@ -28,6 +30,19 @@ pub(super) struct Pace {
 }
 
 impl Pace {
+    /// Waits for the first step after a load, if it comes soon; false if the thread is to `stop`.
+    pub fn after_first(&mut self, stop: &AtomicBool) -> bool {
+        let mut left = FIRST;
+        while !stop.load(Acquire) {
+            if left.is_zero() || self.arbiter.activity().0 != self.steps {
+                return true;
+            }
+            (self.nap)(NAP);
+            left = left.saturating_sub(NAP);
+        }
+        false
+    }
+
     /// For the calling thread. Until the next step it does not wait: there may be much time before the first one of a model.
     pub fn new(arbiter: &Arbiter) -> Self {
         let (arbiter, quiet, nap) = (arbiter.clone(), QUIET, std::thread::sleep);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 
 use super::InFile;
 use super::pace::Pace;
+use super::table::Table;
 use crate::cpu::map::{FileMap, HUGE_BYTES};
 
 /// Read ahead, or copied, at once.
@@ -14,8 +15,23 @@ const HUGE_SHARE: f64 = 0.9;
 /// Steps are slower until all is copied, by more than what the copy takes from them: it rests less.
 const COPY_REST: u32 = 4;
 
-/// Checks all matrices in the order of the file. If the system has mapped it in small pages, copies it to huge ones then.
-pub(super) fn run(map: &FileMap, mut all: Vec<Arc<InFile>>, pace: &mut Pace, stop: &AtomicBool) {
+/// Copies embedding tables; checks all matrices in the order of the file. If the system has mapped it in small pages, copies it to huge
+/// ones then.
+pub(super) fn run(
+    map: &FileMap,
+    mut all: Vec<Arc<InFile>>,
+    tables: &[Arc<Table>],
+    pace: &mut Pace,
+    stop: &AtomicBool,
+) {
+    if !pace.after_first(stop) {
+        return;
+    }
+    let rest = std::mem::replace(&mut pace.rest, COPY_REST);
+    if !tables.iter().all(|table| table.settle(pace, stop)) {
+        return;
+    }
+    pace.rest = rest;
     all.sort_by_key(|f| f.region.at);
     let mut ahead = 0;
     for file in &all {
@@ -83,17 +99,17 @@ mod tests {
         let _permit = arbiter.acquire();
         let (map, right) = file(None);
         let last = right.region.matrices().end - 1;
-        run(&map, vec![right.clone()], &mut Pace::new(&arbiter), &go);
+        run(&map, vec![right.clone()], &[], &mut Pace::new(&arbiter), &go);
         assert!(right.is_done() && !map.is_lost());
         let second = right.region.group(right.region.turn()).start;
         for at in [BLOCK, second, last / 2, last] {
             let (map, wrong) = file(Some(at));
-            run(&map, vec![wrong.clone()], &mut Pace::new(&arbiter), &go);
+            run(&map, vec![wrong.clone()], &[], &mut Pace::new(&arbiter), &go);
             assert!(map.is_lost(), "byte {at}");
         }
         // One that is told to stop has checked nothing: steps still do.
         let (map, left) = file(Some(last));
-        run(&map, vec![left.clone()], &mut Pace::new(&arbiter), &AtomicBool::new(true));
+        run(&map, vec![left.clone()], &[], &mut Pace::new(&arbiter), &AtomicBool::new(true));
         assert!(!left.is_done() && !map.is_lost() && !left.is_checked(2));
         left.check(2);
         assert!(map.is_lost() && left.is_checked(2));
