@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use tokenizers::models::ModelWrapper;
-use tokenizers::models::bpe::BPE;
+use tokenizers::models::bpe::{self, BPE};
 use tokenizers::models::unigram::Unigram;
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::{Model as _, Token};
@@ -76,7 +76,12 @@ impl BpeSpec {
         if let Some(s) = suffix {
             builder = builder.end_of_word_suffix(s);
         }
-        let model = builder.build().map_err(|e| format!("a merge does not fit the vocabulary: {e}"))?;
+        let model = builder.build().map_err(|e| match e.downcast_ref() {
+            Some(bpe::Error::MergeTokenOutOfVocabulary(t)) => {
+                format!("a merge needs '{t}', which is not in the vocabulary")
+            }
+            _ => e.to_string(),
+        })?;
         let model = ModelWrapper::BPE(model);
         Ok(Words { model, cache: WordCache::new(), missing, byte_level: self.byte_level, joins })
     }
@@ -93,7 +98,9 @@ fn check_merges(
     for (i, (a, b)) in merges.iter().enumerate() {
         let tail = b.strip_prefix(prefix).ok_or_else(|| format!("merge {i}, '{a} {b}', lacks the prefix"))?;
         if a.len() + tail.len() > longest {
-            return Err(format!("merge {i}, '{a} {b}', needs '{a}{tail}', which is not in the vocabulary"));
+            let joined = format!("{a}{tail}");
+            let missing = [a, b].into_iter().find(|t| !vocab.contains_key(*t)).unwrap_or(&joined);
+            return Err(format!("merge {i}, '{a} {b}', needs '{missing}', which is not in the vocabulary"));
         }
     }
     Ok(())
