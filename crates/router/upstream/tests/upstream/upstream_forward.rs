@@ -58,6 +58,17 @@ async fn a_complete_answer_is_forwarded_byte_for_byte() {
 }
 
 #[tokio::test]
+async fn frames_of_a_video_are_forwarded_in_the_providers_own_dialect() {
+    let body = |model: &str| {
+        let video = json!({"type": "video", "video": ["data:image/png;base64,iVBORw0KGgo=", "https://a/b.png"], "fps": 2});
+        json!({"model": model, "messages": [{"role": "user", "content": [video]}]}).to_string()
+    };
+    let steps = vec![send(answer("200 OK", "application/json", r#"{"choices":[]}"#))];
+    let (.., seen) = pass(Provider::OpenAiCompatible, Dialect::OpenAiChat, &body("ours"), false, steps).await;
+    assert_eq!(String::from_utf8(seen.body).unwrap(), body("their-model"));
+}
+
+#[tokio::test]
 async fn an_invalid_count_does_not_fail_an_answer() {
     let chat = |rest: &str| format!("{{\"choices\":[]{rest}}}");
     let cases = [

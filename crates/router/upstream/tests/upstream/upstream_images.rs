@@ -120,6 +120,42 @@ async fn addresses_are_sent_on_downloaded_or_refused() {
     assert_eq!(files.seen().len(), 2, "nothing was connected to");
 }
 
+/// A question about a video with frames at these addresses.
+fn about_frames(urls: &[&str]) -> GenerateRequest {
+    let video = json!({"type": "video", "video": urls, "fps": 1});
+    let body = json!({"model": "ours", "messages": [{"role": "user", "content": [video]}]});
+    chat::parse(body.to_string().as_bytes()).unwrap()
+}
+
+#[tokio::test]
+async fn frames_of_a_video_are_refused_where_a_request_is_translated() {
+    let url = data_url();
+    let request = about_frames(&[&url, &url]);
+    for provider in [Provider::OpenAi, Provider::Anthropic, Provider::Gemini, Provider::Ollama] {
+        let why = sent(provider, &request, Some(local())).await.unwrap_err();
+        assert!(
+            why.contains("'messages[0].content[0].video[0]' is a frame of a video")
+                && why.contains("has no form: send frames as images"),
+            "{provider:?}: {why}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_frame_that_is_no_image_is_not_passed_on() {
+    let image = Server::start(vec![file("image/png", PNG)]).await;
+    let document = Server::start(vec![file("application/pdf", b"%PDF-1.7")]).await;
+    let mut request = about_frames(&[&image.base, &image.base]);
+    local().download(&mut request).await.unwrap();
+    assert!(request.images().all(|frame| matches!(frame.source, ImageSource::Base64 { .. })));
+    // As an image it is taken for a document.
+    local().download(&mut about(&document.base)).await.unwrap();
+    let mut request = about_frames(&[&image.base, &document.base]);
+    let error = local().download(&mut request).await.unwrap_err();
+    assert_eq!(error.param.as_deref(), Some("messages[0].content[0].video[1]"));
+    assert!(error.message.contains("it is no image, as frames of a video are"), "{error}");
+}
+
 async fn download(fetcher: &ImageFetcher, url: &str) -> Result<ImageSource, ApiError> {
     let mut request = about(url);
     fetcher.download(&mut request).await?;

@@ -152,6 +152,14 @@ async fn videos_are_lists_of_frames_for_models_that_read_them() {
         let (status, answer) = f.post("/v1/chat/completions", &chat(json!([video]))).await;
         assert!(status == 400 && answer.to_string().contains(why), "{status}: {answer}");
     }
+    // Of all frames together, before they are decoded: a GIF of one dot on a large canvas.
+    let dot = b"GIF89a\x34\x08\xd0\x07\x80\0\0\xff\xff\xff\0\0\0,\0\0\0\0\x01\0\x01\0\0\x02\x02D\x01\0;";
+    let large = format!("data:image/gif;base64,{}", BASE64.encode(dot));
+    let many = json!({"type": "video", "video": vec![large; 256], "fps": 1});
+    let (status, answer) = f.post("/v1/chat/completions", &chat(json!([many]))).await;
+    assert_eq!(status, 400, "{answer}");
+    let why = "is the first of 256 frames of 2100 x 2000 pixels; all together may have 1073741824";
+    assert!(answer.to_string().contains(why), "{answer}");
     // A template without videos: refused by name.
     let f = fixture().await.expect("the reference data is there");
     let (status, answer) = f.post("/v1/chat/completions", &chat(json!([video]))).await;
