@@ -95,8 +95,8 @@ pub fn expert_slots(report: &Report, limits: &Limits, room: u64) -> Result<Optio
 pub struct Split {
     /// Bytes of the device's own memory.
     pub device: u64,
-    /// Bytes of the machine's memory: the embedding table, snapshots, logits, and all experts if the device has slots for some. Without [`table_copy`],
-    /// which a model does without.
+    /// Bytes of the machine's memory: the embedding table, snapshots, logits, what reads images, and all experts if the device has slots for some.
+    /// Without [`table_copy`], which a model does without.
     pub machine: u64,
 }
 
@@ -242,9 +242,10 @@ impl Wanted<'_> {
 
     fn split(&self, p: &Placement) -> Split {
         let own = Split::new(self.report, &p.limits, p.slots, self.options.cpu.exact);
+        let images = self.options.vision.as_ref().map_or(0, crate::images::bytes_beside);
         Split {
             device: own.device.saturating_add(p.draft.device),
-            machine: own.machine.saturating_add(p.draft.machine),
+            machine: own.machine.saturating_add(p.draft.machine).saturating_add(images),
         }
     }
 

@@ -50,6 +50,11 @@ impl ImageFlags {
         }
     }
 
+    /// Whether no flag names a tower: it is found beside the model.
+    pub fn is_found(&self) -> bool {
+        self.mmproj.is_none()
+    }
+
     /// Leaves out a tower that was found, if the model runs on a device that does not take its images.
     ///
     /// # Errors
@@ -57,8 +62,7 @@ impl ImageFlags {
     pub fn keep_on_processor(&self, options: &mut octet_engine::engine::Options) -> anyhow::Result<()> {
         let (Some(device), Some(vision)) = (&options.device, &options.vision) else { return Ok(()) };
         let (device, file) = (device.name().to_string(), vision.file.origin.clone());
-        let together = vision.tower().map_or(true, |tower| tower.prompt.together);
-        if device == "cpu" || !together {
+        if device == "cpu" || on_device(vision) {
             return Ok(());
         }
         anyhow::ensure!(
@@ -130,6 +134,16 @@ impl ImageFlags {
             ..Options::new(Arc::new(file))
         }
     }
+}
+
+/// Whether a tower is loaded for a model on a graphics device. It runs on the processor.
+pub fn on_device(vision: &Options) -> bool {
+    vision.tower().is_ok_and(|tower| !tower.prompt.together)
+}
+
+/// Bytes of the machine's memory for the images of a model on a graphics device.
+pub fn bytes_beside(vision: &Options) -> u64 {
+    if on_device(vision) { vision.file.size_bytes() + vision.work_bytes() } else { 0 }
 }
 
 /// The file that `--mmproj` names.
@@ -250,6 +264,25 @@ mod tests {
         assert_eq!((files.len(), text.as_str()), (1, "What is here? none.png"));
         let (files, text) = dropped("  no  image here.png ");
         assert_eq!((files.len(), text.as_str()), (0, "  no  image here.png "));
+    }
+
+    #[test]
+    fn towers_beside_a_device_take_memory_of_the_machine() {
+        use crate::device_memory::Wanted;
+        let model = octet_synth::tiny("llama", "q8_0".parse().unwrap()).unwrap();
+        let report = octet_engine::report::Report::new(&model).unwrap();
+        let machine = |vision: Option<Options>| {
+            let options = octet_engine::engine::Options { vision, ..Default::default() };
+            let wanted = Wanted { report: &report, options: &options, contexts: &[1], snapshots: None };
+            wanted.unchecked().unwrap().split.machine
+        };
+        let known = |name: &str| ImageFlags::default().known(name).unwrap();
+        let (qwen, alone) = (known("qwen3.5:4b"), machine(None));
+        let bytes = qwen.file.size_bytes() + qwen.work_bytes();
+        assert!(bytes > 600 << 20);
+        assert_eq!(machine(Some(qwen)), alone + bytes);
+        // It is not loaded there.
+        assert_eq!(machine(Some(known("gemma3:4b"))), alone);
     }
 
     #[test]

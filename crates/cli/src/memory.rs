@@ -31,9 +31,13 @@ pub fn needed(report: &Report, options: &Options) -> anyhow::Result<Memory> {
     let limits = options.limits(made_for, report.snapshot_bytes(options.kv))?;
     let memory = report.with_slots(report.memory(&limits, options.cpu.exact), options.cpu.expert_slots);
     let memory = memory.with_draft(options.draft_memory(made_for)?);
-    let [tower, work] =
-        options.vision.as_ref().map_or([0; 2], |vision| [vision.file.size_bytes(), vision.work_bytes()]);
-    Ok(Memory { weights: memory.weights + tower, activations: memory.activations + work, ..memory })
+    Ok(with_images(memory, options.vision.as_ref()))
+}
+
+/// The memory of a model on the processor with the tower that reads its images, if there is one.
+pub fn with_images(memory: Memory, vision: Option<&octet_engine::vision::Options>) -> Memory {
+    let [tower, work] = vision.map_or([0; 2], |vision| [vision.file.size_bytes(), vision.work_bytes()]);
+    Memory { weights: memory.weights + tower, activations: memory.activations + work, ..memory }
 }
 
 /// Numbers of a prompt's tokens that are computed at once if experts are on disk, and the user gives none: each expert is then read once for

@@ -354,15 +354,18 @@ fn published() -> anyhow::Result<Vec<Published>> {
             _ => Quants::Usual,
         };
         let mixes = if quants == Quants::Own { &OWN_MIX[..] } else { &MIXES };
-        let first = report(mixes[0])?;
-        if all.iter().any(|other| other.reports[0].bytes == first.bytes) {
+        let (first, image_bytes) = (report(mixes[0])?, image_bytes(entry.name)?);
+        let is_same = |other: &Published| {
+            other.reports[0].bytes == first.bytes && other.image_bytes.is_some() == image_bytes.is_some()
+        };
+        if all.iter().any(is_same) {
             continue;
         }
         let mut reports = vec![first];
         for mix in &mixes[1..] {
             reports.push(report(mix)?);
         }
-        all.push(Published { name: entry.name, quants, reports, image_bytes: image_bytes(entry.name)? });
+        all.push(Published { name: entry.name, quants, reports, image_bytes });
     }
     all.sort_by_key(|model| model.reports[0].parameters);
     Ok(all)

@@ -1,6 +1,7 @@
 //! `octet show`: a model's layers and parameters, the bytes read per token, the memory it needs.
 
 use std::io::Write;
+use std::sync::Arc;
 
 use clap::Args;
 use octet_compute::batch::PAGE_TOKENS;
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 use crate::args::{KvArgs, ModelArgs};
 use crate::device::{DeviceName, described};
 use crate::device_memory::{Placement, Room, Split, Wanted, bill, shortage, table_copy, with_spare};
-use crate::memory::OnDisk;
+use crate::memory::{OnDisk, with_images};
 use crate::numbers::count;
 use crate::progress::Bar;
 use crate::settings::Settings;
@@ -61,8 +62,11 @@ const CONTEXT: usize = 8192;
 
 pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
     let name = args.model.name(settings)?;
-    let Opened { model, shape_only, preview: _preview } = opened(&name, settings)?;
+    let Opened { model, shape_only, preview } = opened(&name, settings)?;
     let mut report = Report::new(&model)?;
+    if preview.is_some() {
+        report.origin = base(&report.origin);
+    }
     if shape_only {
         // What the made-up model has instead of the real one's.
         report.name = Some(name.clone());
@@ -85,16 +89,22 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
         ..Limits::single(context)
     };
     report.check_kv(limits.kv)?;
-    let options = Options { context: args.ctx_size, kv: limits.kv, ..Options::default() };
-    let named = args.device.iter().filter(|device| **device != DeviceName::Auto);
-    let bills = named.map(|device| Bill::new(*device, args.gpu_memory, &report, &limits, &options));
-    let bills = bills.collect::<anyhow::Result<Vec<_>>>()?;
-    let mut out = std::io::stdout().lock();
     let mut vision = args.images.tower(&model)?;
     if vision.is_none() && shape_only {
         vision = args.images.known(&name);
     }
-    let with_images = vision.as_ref().map(|v| with_images(report.memory(&limits, false).total(), v));
+    // The header of a projector that was found lies in the same temporary folder.
+    let of_preview = vision.as_mut().filter(|_| preview.is_some() && args.images.is_found());
+    if let Some(file) = of_preview.and_then(|vision| Arc::get_mut(&mut vision.file)) {
+        file.origin = base(&file.origin);
+    }
+    let options =
+        Options { context: args.ctx_size, kv: limits.kv, vision: vision.clone(), ..Options::default() };
+    let named = args.device.iter().filter(|device| **device != DeviceName::Auto);
+    let bills = named.map(|device| Bill::new(*device, args.gpu_memory, &report, &limits, &options));
+    let bills = bills.collect::<anyhow::Result<Vec<_>>>()?;
+    let mut out = std::io::stdout().lock();
+    let with_it = with_images(report.memory(&limits, false), vision.as_ref()).total();
     let maker = crate::maker::of(&name);
     if args.json {
         let mut json = as_json(&report, &limits, context);
@@ -107,8 +117,8 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
             json["modelfile"] = maker.json();
         }
         json["images"] = vision.as_ref().map_or(Value::Null, image_json);
-        if let Some(total) = with_images {
-            json["images"]["total_with_model"] = total.into();
+        if vision.is_some() {
+            json["images"]["total_with_model"] = with_it.into();
         }
         if !bills.is_empty() {
             json["devices"] = bills.iter().map(Bill::json).collect();
@@ -117,7 +127,7 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
     } else {
         let text = report.text(&limits);
         write!(out, "{}", if shape_only { of_shape(&text) } else { text })?;
-        if let Some(line) = on_disk(&report, &limits) {
+        if let Some(line) = on_disk(&report, &limits, vision.as_ref()) {
             writeln!(out, "{line}")?;
         }
         if let Some(set) = maker.text() {
@@ -131,9 +141,7 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
         }
         if let Some(vision) = &vision {
             writeln!(out, "\n{}", image_text(vision))?;
-            if let Some(total) = with_images {
-                writeln!(out, "  memory of the model with it: {}", size(total))?;
-            }
+            writeln!(out, "  memory of the model with it: {}", size(with_it))?;
         }
         if !bills.is_empty() {
             writeln!(out)?;
@@ -146,11 +154,11 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
 }
 
 /// What stays on disk if the model is larger than this machine's memory.
-fn on_disk(report: &Report, limits: &Limits) -> Option<String> {
+fn on_disk(report: &Report, limits: &Limits, vision: Option<&vision::Options>) -> Option<String> {
     let room = crate::memory::available()?;
     let needs = |step_tokens: usize| {
         let batch_tokens = step_tokens.min(limits.pages * PAGE_TOKENS);
-        Ok(report.memory(&Limits { batch_tokens, ..limits.clone() }, false))
+        Ok(with_images(report.memory(&Limits { batch_tokens, ..limits.clone() }, false), vision))
     };
     // As `octet run` does.
     let slots = OnDisk::within(report, room, limits.batch_tokens, true, needs).ok()??.slots;
@@ -316,9 +324,10 @@ fn image_text(vision: &vision::Options) -> String {
     format!("{}\n  tokens of an image: {}", crate::images::describe(vision), tokens.join(", "))
 }
 
-/// Memory of a model, which takes `total` bytes alone, with its tower.
-fn with_images(total: u64, vision: &vision::Options) -> u64 {
-    total + vision.file.size_bytes() + vision.work_bytes()
+/// The name of a file that is shown.
+fn base(path: &str) -> String {
+    let name = std::path::Path::new(path).file_name();
+    name.map_or_else(|| path.to_string(), |name| name.to_string_lossy().into_owned())
 }
 
 fn image_json(vision: &vision::Options) -> Value {
@@ -350,8 +359,10 @@ struct Bill {
     device: DeviceName,
     /// The device's name.
     what: String,
-    /// With the context that the memory is counted for.
+    /// With the context that the memory is counted for, without images.
     memory: Memory,
+    /// Bytes of the machine's memory for images, if the model has a tower; 0 where it is not loaded.
+    images: Option<u64>,
     free: Option<u64>,
     /// Bytes of the machine's memory for steps that are submitted ahead, if that is free then.
     ahead: u64,
@@ -368,26 +379,35 @@ impl Bill {
         options: &Options,
     ) -> anyhow::Result<Self> {
         let machine = crate::memory::available();
+        let vision = options.vision.as_ref();
         let DeviceName::Vulkan(index) = device else {
             let (what, memory) = ("the processor".to_string(), report.memory(limits, false));
-            return Ok(Self { device, what, memory, free: machine, ahead: 0, placed: None });
+            let images = vision.map(|vision| vision.file.size_bytes() + vision.work_bytes());
+            return Ok(Self { device, what, memory, images, free: machine, ahead: 0, placed: None });
         };
         let (what, free) = described(index, gpu_memory)?;
         let room = Room { device: free, machine };
         let placed = Wanted { report, options, contexts: &[1], snapshots: None }.place(room)?;
         let placed = placed.map_err(|least| shortage(&device.to_string(), least, room, gpu_memory));
         let (memory, ahead) = (bill(report, &with_spare(limits.clone()), false), table_copy(report));
-        Ok(Self { device, what, memory, free, ahead, placed: Some(placed) })
+        let images = vision.map(crate::images::bytes_beside);
+        Ok(Self { device, what, memory, images, free, ahead, placed: Some(placed) })
+    }
+
+    /// Bytes of the device itself.
+    fn total(&self) -> u64 {
+        let images = if self.placed.is_none() { self.images.unwrap_or(0) } else { 0 };
+        self.memory.total() + images
     }
 
     fn text(&self) -> String {
         let m = &self.memory;
         let fits = self.free.map_or(String::new(), |free| {
-            let verdict = if m.total() <= free { "fits" } else { "does not fit" };
+            let verdict = if self.total() <= free { "fits" } else { "does not fit" };
             format!("; {} free: it {verdict}", size(free))
         });
         let mut out = format!(
-            "{} ({})\n  {} of weights, {} of KV cache, {} of states, {} of activations, {} for speculation\n  {} in total{fits}\n",
+            "{} ({})\n  {} of weights, {} of KV cache, {} of states, {} of activations, {} for speculation{}\n  {} in total{fits}\n",
             self.device,
             self.what,
             size(m.weights),
@@ -395,7 +415,10 @@ impl Bill {
             size(m.states),
             size(m.activations),
             size(m.speculation),
-            size(m.total()),
+            self.images
+                .filter(|_| self.placed.is_none())
+                .map_or_else(String::new, |n| format!(", {} for images", size(n))),
+            size(self.total()),
         );
         match &self.placed {
             None => {}
@@ -407,6 +430,11 @@ impl Bill {
                     size(p.split.device),
                     size(p.split.machine)
                 );
+                match self.images {
+                    None => {}
+                    Some(0) => out += "  images are not supported there: their projector is not loaded\n",
+                    Some(n) => out += &format!("  of that host memory {} are for images\n", size(n)),
+                }
                 if self.ahead > 0 {
                     let ahead = size(self.ahead);
                     out += &format!("  {ahead} of additional host memory for steps ahead, if available\n");
@@ -420,7 +448,7 @@ impl Bill {
     fn json(&self) -> Value {
         let m = &self.memory;
         let placed = self.placed.as_ref().and_then(|p| p.as_ref().ok());
-        let split = placed.map_or(Split { device: 0, machine: m.total() }, |p| p.split);
+        let split = placed.map_or(Split { device: 0, machine: self.total() }, |p| p.split);
         json!({
             "name": self.device.to_string(),
             "free_bytes": self.free,
@@ -429,9 +457,10 @@ impl Bill {
             "states": m.states,
             "activations": m.activations,
             "speculation": m.speculation,
-            "total": m.total(),
+            "images": self.images,
+            "total": self.total(),
             // as `octet run` loads it
-            "fits": self.placed.as_ref().map_or_else(|| self.free.is_none_or(|free| m.total() <= free), Result::is_ok),
+            "fits": self.placed.as_ref().map_or_else(|| self.free.is_none_or(|free| self.total() <= free), Result::is_ok),
             "context": placed.map(|p| p.options.context),
             "device_bytes": split.device,
             "machine_bytes": split.machine,

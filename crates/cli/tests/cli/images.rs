@@ -85,6 +85,16 @@ fn show_names_the_projector() {
         serde_json::from_str(&place.octet(&["show", "model.gguf", "--json"]).ok().stdout).unwrap();
     assert_eq!(json["images"]["projector"], "qwen3vl_merger");
     assert!(json["images"]["total_with_model"].as_u64() > json["memory"]["total"].as_u64(), "{json}");
+    // The memory on a device includes it.
+    let shown = place.octet(&["show", "model.gguf", "--device", "cpu"]).ok().stdout;
+    assert!(shown.contains(" for images\n"), "{shown}");
+    let json: Value =
+        serde_json::from_str(&place.octet(&["show", "model.gguf", "--device", "cpu", "--json"]).ok().stdout)
+            .unwrap();
+    let device = &json["devices"][0];
+    assert_eq!(device["total"], json["images"]["total_with_model"], "{json}");
+    let bytes = |name: &str| json["images"][name].as_u64().expect("a number");
+    assert_eq!(device["images"].as_u64(), Some(bytes("bytes") + bytes("work_bytes")), "{json}");
     let without = place.octet(&["show", "model.gguf", "--no-mmproj"]).ok().stdout;
     assert!(!without.contains("mmproj"), "{without}");
 }

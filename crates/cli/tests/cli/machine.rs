@@ -214,6 +214,31 @@ fn a_model_of_a_known_shape_is_described_offline() {
     assert!(shown.contains("memory of the model with it: "), "{shown}");
 }
 
+/// Its header is read from where it is, and the file for that is temporary.
+#[test]
+fn a_model_that_is_not_here_is_shown_by_its_own_name() {
+    let place = Place::with_model("llama", "q8_0");
+    let file = std::fs::read(place.path("model.gguf")).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/tiny-Q8_0.gguf", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map(Result::unwrap) {
+            let mut head = [0; 4096];
+            let _ = stream.read(&mut head);
+            let answer =
+                format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", file.len());
+            let _ = stream.write_all(answer.as_bytes()).and_then(|()| stream.write_all(&file));
+        }
+    });
+    let online = [("HF_HUB_OFFLINE", "0")];
+    let shown = place.octet_with(&["show", &url], "", &online).ok().stdout;
+    let line = shown.lines().find(|line| line.starts_with("  file ")).expect("a file");
+    assert_eq!(line.split_whitespace().last(), Some("tiny-Q8_0.gguf"), "{shown}");
+    let json = place.octet_with(&["show", &url, "--json"], "", &online).ok().stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["origin"], "tiny-Q8_0.gguf");
+}
+
 /// Answers requests with 401, as a server with keys does.
 #[test]
 fn ps_says_how_a_key_is_given() {

@@ -21,6 +21,8 @@ fn weights_are_as_large_as_published_files() {
         ("qwen3:8b", "Q4_K_M", 5_027_783_488.0),
         ("qwen3:8b", "Q8_0", 8_709_518_624.0),
         ("qwen3:30b-a3b", "Q4_K_M", 18_556_685_792.0),
+        ("gemma4:e2b", "Q4_K_M", 3_106_930_688.0),
+        ("gemma4:e4b", "Q4_K_M", 4_977_169_568.0),
         ("gpt-oss:20b", "MXFP4", 12_109_566_560.0),
         ("gpt-oss:120b", "MXFP4", 63_387_346_208.0),
     ] {
@@ -34,6 +36,21 @@ fn weights_are_as_large_as_published_files() {
         assert!((found / bytes - 1.0).abs() < 0.002, "{model}: {found} {bytes}");
         let all = find(&plan, model, "Q4_K_M").expect("it fits")["image_bytes"].as_f64().expect("a number");
         assert!(all > found + f64::from(256 << 20), "{model}: {all}");
+    }
+    // Parameters of whole checkpoints, in billions; of the others their cards say what their encoders have.
+    for (model, text, billions) in [
+        ("qwen3-vl:8b", 1.0, 8.767..8.768),
+        ("qwen3-vl:30b-a3b", 1.0, 31.070..31.071),
+        ("ministral3:8b", 0.0, 0.40..0.45),
+        ("gemma4:e4b", 0.0, 0.15..0.18),
+    ] {
+        let found = find(&plan, model, "Q4_K_M").expect("it fits");
+        let number = |name: &str| found[name].as_f64().expect("a number");
+        let file = octet_synth::projector(model).expect("it is known").expect("it has one");
+        let values: usize = file.tensors().iter().map(|t| t.shape.iter().product::<usize>()).sum();
+        let all = (text * number("parameters") + values as f64) / 1e9;
+        assert!(billions.contains(&all), "{model}: {all}");
+        assert!(number("image_bytes") > file.size_bytes() as f64 + f64::from(256 << 20), "{found}");
     }
     assert_eq!(find(&plan, "qwen3:8b", "Q4_K_M").expect("it fits")["image_bytes"], Value::Null);
     // The others are estimates, and in the order of their bits.

@@ -47,6 +47,11 @@ const NAMES: &[Entry] = &[
     (&["qwen3-8b"],          || qwen3(4096, 36, (32, 8), Ffn::Dense(12288))),
     (&["qwen3-4b"],          || tied(qwen3(2560, 36, (32, 8), Ffn::Dense(9728)))),
     (&["qwen3-0.6b"],        || tied(qwen3(1024, 28, (16, 8), Ffn::Dense(3072)))),
+    (&["qwen3-vl-30b-a3b"],  || qwen3_vl("qwen3vlmoe", Shape { intermediate: 6144, ..qwen3(2048, 48, (32, 4), experts(128, 8, 768, 0)) })),
+    (&["qwen3-vl-8b"],       || qwen3_vl("qwen3vl", qwen3(4096, 36, (32, 8), Ffn::Dense(12288)))),
+    (&["ministral3-3b"],     || tied(ministral3(3072, 26, 9216))),
+    (&["ministral3-8b"],     || ministral3(4096, 34, 14336)),
+    (&["ministral3-14b"],    || ministral3(5120, 40, 16384)),
     (&["qwen2.5-7b"],        qwen2_5_7b),
     (&["llama-3.1-8b"],      || llama3(4096, 32, 128, 14336, LLAMA_3_1_FACTOR)),
     (&["llama-3.2-3b", "llama3.2-3b"], || tied(Shape { heads: 24, ..llama3(3072, 28, 128, 8192, LLAMA_3_2_FACTOR) })),
@@ -58,6 +63,8 @@ const NAMES: &[Entry] = &[
     (&["gpt-oss-120b"],      || listed("gpt-oss", listing::gpt_oss(128), 2880, 36, 201_088)),
     (&["gemma4-26b-a4b"],    || gemma4(30, Gemma { hidden: 2816, heads: 16, kv_heads: [8, 2], head_dims: [256, 512], inner: 2112, experts: Some((128, 704)) })),
     (&["gemma4-31b"],        || gemma4(60, Gemma { hidden: 5376, heads: 32, kv_heads: [16, 4], head_dims: [256, 512], inner: 21504, experts: None })),
+    (&["gemma4-e2b"],        || gemma4_small(35, 15, 12288, 5, Gemma { hidden: 1536, heads: 8, kv_heads: [1; 2], head_dims: [256, 512], inner: 6144, experts: None })),
+    (&["gemma4-e4b"],        || gemma4_small(42, 24, 10240, 6, Gemma { hidden: 2560, heads: 8, kv_heads: [2; 2], head_dims: [256, 512], inner: 10240, experts: None })),
     (&["gemma3-4b"],         || gemma3(34, 2560, (8, 4), 256, 10240)),
     (&["gemma3-12b"],        || gemma3(48, 3840, (16, 8), 256, 15360)),
     (&["gemma3-27b"],        || gemma3(62, 5376, (32, 16), 128, 21504)),
@@ -128,6 +135,11 @@ fn gemma4(layers: usize, g: Gemma) -> Shape {
     tied(listed("gemma4", listing::gemma4(&g), g.hidden, layers, 262_144))
 }
 
+/// With `own` layers that have keys and values; the others' feed-forward blocks are `inner` wide.
+fn gemma4_small(layers: usize, own: usize, inner: usize, every: usize, g: Gemma) -> Shape {
+    tied(listed("gemma4", listing::gemma4_small(&g, own, inner, every), g.hidden, layers, 262_144))
+}
+
 fn gemma3(layers: usize, hidden: usize, (heads, kv): (usize, usize), head_dim: usize, inner: usize) -> Shape {
     let g = Gemma { hidden, heads, kv_heads: [kv; 2], head_dims: [head_dim; 2], inner, experts: None };
     tied(listed("gemma3", listing::gemma3(&g), hidden, layers, 262_144))
@@ -154,6 +166,21 @@ fn qwen3(hidden: usize, layers: usize, heads: (usize, usize), ffn: Ffn) -> Shape
         real_vocab: 151_669,
         context: 40_960,
         ..plain(architecture, hidden, layers, heads, ffn)
+    }
+}
+
+/// Qwen3's text models with longer contexts.
+fn qwen3_vl(architecture: &'static str, shape: Shape) -> Shape {
+    Shape { architecture, context: 262_144, rope_theta: 5e6, ..shape }
+}
+
+fn ministral3(hidden: usize, layers: usize, intermediate: usize) -> Shape {
+    Shape {
+        vocab: 131_072,
+        real_vocab: 131_072,
+        context: 262_144,
+        eps: 1e-5,
+        ..plain("mistral3", hidden, layers, (32, 8), Ffn::Dense(intermediate))
     }
 }
 
@@ -229,6 +256,8 @@ mod tests {
             ("qwen3-0.6b", 596_049_920),
             ("qwen3-4b", 4_022_468_096),
             ("qwen3-8b", 8_190_735_360),
+            ("qwen3-vl-8b", 8_190_735_360),
+            ("qwen3-vl-30b-a3b", 30_532_122_624),
             ("qwen2.5-7b", 7_615_616_512),
             ("smollm2-135m", 134_515_008),
             ("mixtral-8x7b", 46_702_792_704),
@@ -246,6 +275,9 @@ mod tests {
             ("qwen3.5-397b-a17b", 396.0e9, 397.5e9),
             ("qwen3.6-27b", 26.8e9, 27.2e9),
             ("qwen3.5-9b", 8.9e9, 9.1e9),
+            ("ministral3-3b", 3.4e9, 3.5e9),
+            ("ministral3-8b", 8.4e9, 8.5e9),
+            ("ministral3-14b", 13.5e9, 13.6e9),
             ("qwen3.5-4b", 4.1e9, 4.3e9),
             ("qwen3.5-2b", 1.8e9, 1.95e9),
             ("qwen3.5-0.8b", 0.74e9, 0.82e9),

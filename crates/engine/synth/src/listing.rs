@@ -16,6 +16,8 @@ pub struct Listing {
     tensors: Vec<(Of, &'static str, Vec<usize>)>,
     /// Divisors of rotary frequencies, and how many of them turn.
     pub(crate) divisors: Option<(usize, usize)>,
+    /// Width of the further input that each layer has for each token; 0: none.
+    pub(crate) per_layer: usize,
     /// The rule by which its tokenizer cuts texts.
     pub(crate) pre: &'static str,
 }
@@ -30,6 +32,10 @@ enum Key {
     /// One for each layer: of most, and of the second kind.
     Ints(usize, usize),
     Flags(bool, bool),
+    /// One for each layer: of those at the front, and of the others.
+    LeadingInts(usize, usize),
+    /// The number of layers behind those at the front.
+    Behind,
 }
 
 /// Which layers have a tensor.
@@ -41,16 +47,18 @@ enum Of {
     Second,
     Leading,
     AfterLeading,
+    LeadingFirst,
+    LeadingSecond,
 }
 
-use Key::{Flag, Flags, Float, Int, Ints, Text};
-use Of::{AfterLeading, All, First, Leading, Second};
+use Key::{Behind, Flag, Flags, Float, Int, Ints, LeadingInts, Text};
+use Of::{AfterLeading, All, First, Leading, LeadingFirst, LeadingSecond, Second};
 
 /// gpt-oss: 20b has 24 layers of 32 experts and uses 3.6 of 20.9 billion parameters a token, 120b 36 of 128 and 5.1 of 116.8. Windows in every
 /// second layer.
 #[rustfmt::skip] // a table
 pub(crate) fn gpt_oss(experts: usize) -> Listing {
-    Listing { every: 2, last: false, leading: 0, divisors: None, pre: "gpt-4o",
+    Listing { every: 2, last: false, leading: 0, divisors: None, per_layer: 0, pre: "gpt-4o",
         keys: vec![
             ("context_length", Int(131_072)), ("feed_forward_length", Int(2880)), ("expert_feed_forward_length", Int(2880)),
             ("attention.head_count", Int(64)), ("attention.head_count_kv", Int(8)),
@@ -91,7 +99,7 @@ pub(crate) struct Gemma {
 #[rustfmt::skip] // a table
 pub(crate) fn gemma3(g: &Gemma) -> Listing {
     let (h, [kv, _], [d, _]) = (g.hidden, g.kv_heads, g.head_dims);
-    Listing { every: 6, last: false, leading: 0, divisors: None, pre: "qwen2",
+    Listing { every: 6, last: false, leading: 0, divisors: None, per_layer: 0, pre: "qwen2",
         keys: vec![
             ("context_length", Int(131_072)), ("feed_forward_length", Int(g.inner)),
             ("attention.head_count", Int(g.heads)), ("attention.head_count_kv", Int(kv)),
@@ -149,14 +157,55 @@ pub(crate) fn gemma4(g: &Gemma) -> Listing {
         ]);
     }
     // A quarter of the pairs turn.
-    Listing { every: 6, last: false, leading: 0, divisors: Some((d_all / 2, d_all / 8)), pre: "qwen2", keys, tensors }
+    Listing { every: 6, last: false, leading: 0, divisors: Some((d_all / 2, d_all / 8)), per_layer: 0, pre: "qwen2", keys, tensors }
+}
+
+/// Gemma 4 E2B and E4B: layers behind the first `own` use keys and values of earlier ones, and have feed-forward blocks of another width; each layer
+/// has an input of its own.
+#[rustfmt::skip] // a table
+pub(crate) fn gemma4_small(g: &Gemma, own: usize, inner: usize, every: usize) -> Listing {
+    const WIDTH: usize = 256;
+    let (h, kv, [d, d_all]) = (g.hidden, g.kv_heads[0], g.head_dims);
+    let (q, q_all) = (g.heads * d, g.heads * d_all);
+    let keys = vec![
+        ("context_length", Int(131_072)), ("feed_forward_length", LeadingInts(g.inner, inner)),
+        ("attention.head_count", Int(g.heads)), ("attention.head_count_kv", Int(kv)),
+        ("attention.key_length", Int(d_all)), ("attention.value_length", Int(d_all)),
+        ("attention.key_length_swa", Int(d)), ("attention.value_length_swa", Int(d)),
+        ("attention.sliding_window", Int(512)), ("attention.sliding_window_pattern", Flags(true, false)),
+        ("attention.shared_kv_layers", Behind), ("attention.layer_norm_rms_epsilon", Float(1e-6)),
+        ("rope.freq_base", Float(1e6)), ("rope.freq_base_swa", Float(1e4)),
+        ("rope.dimension_count", Int(d_all)), ("rope.dimension_count_swa", Int(d)),
+        ("final_logit_softcapping", Float(30.0)), ("embedding_length_per_layer_input", Int(WIDTH)),
+    ];
+    let mut tensors = vec![
+        (All, "attn_norm.weight", vec![h]),
+        (First, "attn_q.weight", vec![q, h]), (Second, "attn_q.weight", vec![q_all, h]),
+        (First, "attn_output.weight", vec![h, q]), (Second, "attn_output.weight", vec![h, q_all]),
+        (First, "attn_q_norm.weight", vec![d]), (Second, "attn_q_norm.weight", vec![d_all]),
+        (All, "post_attention_norm.weight", vec![h]), (All, "ffn_norm.weight", vec![h]), (All, "post_ffw_norm.weight", vec![h]),
+        (All, "inp_gate.weight", vec![WIDTH, h]), (All, "proj.weight", vec![h, WIDTH]), (All, "post_norm.weight", vec![h]),
+        (All, "layer_output_scale.weight", vec![1]),
+    ];
+    for (of, d) in [(LeadingFirst, d), (LeadingSecond, d_all)] {
+        tensors.extend([
+            (of, "attn_k.weight", vec![kv * d, h]), (of, "attn_v.weight", vec![kv * d, h]), (of, "attn_k_norm.weight", vec![d]),
+        ]);
+    }
+    for (of, n) in [(Leading, g.inner), (AfterLeading, inner)] {
+        tensors.extend([
+            (of, "ffn_gate.weight", vec![n, h]), (of, "ffn_up.weight", vec![n, h]), (of, "ffn_down.weight", vec![h, n]),
+        ]);
+    }
+    let divisors = Some((d_all / 2, d_all / 8));
+    Listing { every, last: false, leading: own, divisors, per_layer: WIDTH, pre: "qwen2", keys, tensors }
 }
 
 /// GLM-4.7-Flash: 3 of 30 billion parameters a token; latent attention.
 #[rustfmt::skip] // a table
 pub(crate) fn glm_4_7_flash() -> Listing {
     Listing {
-        every: usize::MAX, last: false, leading: 1, divisors: None, pre: "glm4",
+        every: usize::MAX, last: false, leading: 1, divisors: None, per_layer: 0, pre: "glm4",
         keys: vec![
             ("context_length", Int(202_752)), ("feed_forward_length", Int(10_240)), ("expert_feed_forward_length", Int(1536)),
             ("vocab_size", Int(154_880)), ("leading_dense_block_count", Int(1)),
@@ -192,7 +241,7 @@ pub(crate) fn glm_4_7_flash() -> Listing {
 #[rustfmt::skip] // a table
 pub(crate) fn qwen3_next() -> Listing {
     Listing {
-        every: 4, last: false, leading: 0, divisors: None, pre: "qwen2",
+        every: 4, last: false, leading: 0, divisors: None, per_layer: 0, pre: "qwen2",
         keys: vec![
             ("context_length", Int(262_144)), ("feed_forward_length", Int(5120)),
             ("expert_feed_forward_length", Int(512)), ("expert_shared_feed_forward_length", Int(512)),
@@ -225,7 +274,7 @@ pub(crate) fn qwen3_next() -> Listing {
 #[rustfmt::skip] // a table
 pub(crate) fn kimi_linear() -> Listing {
     Listing {
-        every: 4, last: true, leading: 1, divisors: None, pre: "kimi-k2",
+        every: 4, last: true, leading: 1, divisors: None, per_layer: 0, pre: "kimi-k2",
         keys: vec![
             ("context_length", Int(1_048_576)), ("feed_forward_length", Int(9216)), ("expert_feed_forward_length", Int(1024)),
             ("vocab_size", Int(163_840)), ("leading_dense_block_count", Int(1)),
@@ -276,6 +325,8 @@ impl Listing {
             Second => self.is_second(i, layers),
             Leading => i < self.leading,
             AfterLeading => i >= self.leading,
+            LeadingFirst => i < self.leading && !self.is_second(i, layers),
+            LeadingSecond => i < self.leading && self.is_second(i, layers),
         }
     }
 
@@ -299,6 +350,10 @@ impl Listing {
                 Ints(a, b) => {
                     Value::Ints((0..layers).map(|i| if second(i) { b } else { a } as i64).collect())
                 }
+                LeadingInts(a, b) => {
+                    Value::Ints((0..layers).map(|i| if i < self.leading { a } else { b } as i64).collect())
+                }
+                Behind => number(layers.saturating_sub(self.leading)),
                 Flags(a, b) => {
                     Value::Array((0..layers).map(|i| Value::Bool(if second(i) { b } else { a })).collect())
                 }

@@ -83,6 +83,9 @@ fn dimensions(m: &mut Metadata, s: &Shape) {
         put("full_attention_interval", number(g.interval));
         put("rope.dimension_sections", Value::Ints(rope_sections(s.rope_dims)));
     }
+    if arch.starts_with("qwen3vl") {
+        put("rope.dimension_sections", Value::Ints(vec![24, 20, 20, 0]));
+    }
     if s.mtp {
         put("nextn_predict_layers", number(1));
         if s.gdn.is_some() {
@@ -105,7 +108,7 @@ fn tokenizer(m: &mut Metadata, s: &Shape) {
     // Llama 3's rule here.
     let (pre, specials) = match s.architecture {
         "qwen35" | "qwen35moe" => ("qwen35", 33),
-        "qwen3" | "qwen3moe" => ("qwen2", 26),
+        "qwen3" | "qwen3moe" | "qwen3vl" | "qwen3vlmoe" => ("qwen2", 26),
         "qwen2" | "qwen2moe" => ("qwen2", 22),
         _ if s.listing.is_some() => (s.listing.as_ref().map_or("", |l| l.pre), 26),
         _ if s.name.starts_with("smollm") => ("smollm", 26),

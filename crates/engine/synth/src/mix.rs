@@ -80,6 +80,8 @@ impl Mix {
     fn target_type(self, p: &Place) -> T {
         let is_down = p.stem.starts_with("ffn_down");
         match self {
+            // No file has it smaller.
+            _ if p.stem == "per_layer_model_proj" && self != Self::Of(T::F32) => T::BF16,
             Self::Of(t @ (T::F32 | T::F16 | T::BF16 | T::Q8_0)) => t,
             Self::Mxfp4Moe if p.stem.ends_with("_exps") => T::MXFP4,
             Self::Mxfp4Moe => T::Q8_0,
@@ -91,7 +93,7 @@ impl Mix {
             },
             Self::Of(t) => t,
             Self::Q4KM => match p.stem {
-                "attn_qkv" => T::Q5_K,
+                "attn_qkv" | "per_layer_token_embd" => T::Q5_K,
                 // models of eight experts have little else, so the mix spends more on what they have
                 "attn_k" | "attn_v" if p.experts == 8 => T::Q8_0,
                 "attn_output" if p.experts == 8 => T::Q5_K,

@@ -219,6 +219,16 @@ fn listed(listing: &Listing, shape: &Shape, mix: Mix) -> Vec<Planned> {
     let table = if shape.tied { 3.0 / (hidden as f32).sqrt() } else { 1.0 };
     let stem = if shape.tied { "output" } else { "token_embd" };
     add("token_embd.weight".into(), stem, 0, &[shape.vocab, hidden], Some(table));
+    if listing.per_layer > 0 {
+        let width = shape.layers * listing.per_layer;
+        for (stem, dims) in [
+            ("per_layer_token_embd", &[shape.vocab, width][..]),
+            ("per_layer_model_proj", &[width, hidden][..]),
+            ("per_layer_proj_norm", &[listing.per_layer][..]),
+        ] {
+            add(format!("{stem}.weight"), stem, 0, dims, None);
+        }
+    }
     for i in 0..shape.layers {
         for (name, dims) in listing.tensors(i, shape.layers) {
             add(format!("blk.{i}.{name}"), name, i, dims, None);
@@ -241,6 +251,7 @@ fn is_float(stem: &str, dims: &[usize]) -> bool {
     dims.len() == 1
         || stem.starts_with("ffn_gate_inp")
         || stem.starts_with("ssm_conv1d")
+        || stem == "inp_gate"
         || stem.ends_with(".bias")
 }
 
@@ -317,6 +328,8 @@ mod tests {
             ("gemma3-12b", 11.7e9, 11.8e9),
             ("gemma3-27b", 26.9e9, 27.1e9),
             ("gemma4-31b", 30.6e9, 30.8e9),
+            ("gemma4-e2b", 4.6e9, 4.7e9),
+            ("gemma4-e4b", 7.4e9, 7.6e9),
             ("gemma4-26b-a4b", 25.1e9, 25.3e9),
             ("glm-4.7-flash", 29.5e9, 30.2e9),
             ("qwen3-next-80b-a3b", 79.5e9, 79.8e9),

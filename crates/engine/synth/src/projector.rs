@@ -16,6 +16,8 @@ struct Tower {
     layers: usize,
     heads: usize,
     inner: usize,
+    /// Blocks whose results are added to the text's first layers.
+    deep: &'static [usize],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -23,12 +25,15 @@ enum Kind {
     Qwen3,
     Gemma3,
     Gemma4,
+    /// Of the smaller models: projections are bounded, and tokens are not scaled.
+    Gemma4Small,
+    Pixtral,
 }
 
 /// SigLIP so400m's sizes, which larger models have.
-const LARGE: Tower = Tower { kind: Kind::Qwen3, hidden: 1152, layers: 27, heads: 16, inner: 4304 };
-const MIDDLE: Tower = Tower { kind: Kind::Qwen3, hidden: 1024, layers: 24, heads: 16, inner: 4096 };
-const SMALL: Tower = Tower { kind: Kind::Qwen3, hidden: 768, layers: 12, heads: 12, inner: 3072 };
+const LARGE: Tower = Tower { kind: Kind::Qwen3, hidden: 1152, layers: 27, heads: 16, inner: 4304, deep: &[] };
+const MIDDLE: Tower = Tower { hidden: 1024, layers: 24, inner: 4096, ..LARGE };
+const SMALL: Tower = Tower { hidden: 768, layers: 12, heads: 12, inner: 3072, ..LARGE };
 
 /// The tower of a published model, by the names of [`known`].
 fn tower(name: &str) -> Option<Tower> {
@@ -37,6 +42,9 @@ fn tower(name: &str) -> Option<Tower> {
         "qwen3.5-0.8b" => SMALL,
         "qwen3.5-2b" | "qwen3.5-4b" => MIDDLE,
         name if name.starts_with("qwen3.5-") || name.starts_with("qwen3.6-") => LARGE,
+        "qwen3-vl-8b" | "qwen3-vl-30b-a3b" => Tower { deep: &[8, 16, 24], ..LARGE },
+        "ministral3-3b" | "ministral3-8b" | "ministral3-14b" => Tower { kind: Kind::Pixtral, ..MIDDLE },
+        "gemma4-e2b" | "gemma4-e4b" => Tower { kind: Kind::Gemma4Small, layers: 16, ..SMALL },
         "gemma3-4b" | "gemma3-12b" | "gemma3-27b" => Tower { kind: Kind::Gemma3, ..LARGE },
         "gemma4-26b-a4b" | "gemma4-31b" => Tower { kind: Kind::Gemma4, ..LARGE },
         _ => return None,
@@ -62,12 +70,15 @@ fn metadata(origin: &str, t: Tower, out: usize) -> Metadata {
     m.insert("general.architecture", text("clip"));
     m.insert("general.type", text("mmproj"));
     m.insert("clip.has_vision_encoder", Value::Bool(true));
-    let mut put = |key: &str, value| m.insert(&format!("clip.vision.{key}"), value);
+    let mut put = |key: &str, value| {
+        m.insert(&format!("clip.vision.{key}"), value);
+    };
     let number = |n: usize| Value::U64(n as u64);
     let (kind, patch, side) = match t.kind {
         Kind::Qwen3 => ("qwen3vl_merger", 16, 768),
         Kind::Gemma3 => ("gemma3", 14, 896),
-        Kind::Gemma4 => ("gemma4v", 16, 224),
+        Kind::Gemma4 | Kind::Gemma4Small => ("gemma4v", 16, 224),
+        Kind::Pixtral => ("pixtral", 14, 1540),
     };
     put("projector_type", text(kind));
     put("embedding_length", number(t.hidden));
@@ -80,13 +91,17 @@ fn metadata(origin: &str, t: Tower, out: usize) -> Metadata {
     put("projection_dim", number(out));
     put("image_mean", Value::Floats(vec![0.5; 3]));
     put("image_std", Value::Floats(vec![0.5; 3]));
-    if t.kind == Kind::Qwen3 {
-        put("spatial_merge_size", number(2));
+    match t.kind {
+        Kind::Qwen3 | Kind::Pixtral => put("spatial_merge_size", number(2)),
+        Kind::Gemma4 | Kind::Gemma4Small => put("projector.scale_factor", number(3)),
+        Kind::Gemma3 => {}
     }
-    if t.kind == Kind::Gemma4 {
-        put("projector.scale_factor", number(3));
+    if !t.deep.is_empty() {
+        let deep = (0..t.layers).map(|i| Value::Bool(t.deep.contains(&i))).collect();
+        put("is_deepstack_layers", Value::Array(deep));
     }
-    m.insert("clip.use_gelu", Value::Bool(true));
+    let act = if t.kind == Kind::Pixtral { "clip.use_silu" } else { "clip.use_gelu" };
+    m.insert(act, Value::Bool(true));
     m
 }
 
@@ -130,7 +145,8 @@ impl File {
             match self.tower.kind {
                 Kind::Qwen3 => self.qwen_block(&block),
                 Kind::Gemma3 => self.siglip_block(&block),
-                Kind::Gemma4 => self.gemma4_block(&block),
+                Kind::Gemma4 | Kind::Gemma4Small => self.gemma4_block(&block),
+                Kind::Pixtral => self.pixtral_block(&block),
             }
         }
         let (h, out) = (self.tower.hidden, self.out);
@@ -143,6 +159,12 @@ impl File {
                 self.layer_norm("v.post_ln", h);
                 self.linear("mm.0", 4 * h, 4 * h);
                 self.linear("mm.2", out, 4 * h);
+                for i in self.tower.deep {
+                    let name = |n: &str| format!("v.deepstack.{i}.{n}");
+                    self.layer_norm(&name("norm"), 4 * h);
+                    self.linear(&name("fc1"), 4 * h, 4 * h);
+                    self.linear(&name("fc2"), out, 4 * h);
+                }
             }
             Kind::Gemma3 => {
                 self.push("v.patch_embd.weight", GgmlType::F32, &[h, 3, 14, 14]);
@@ -152,12 +174,23 @@ impl File {
                 self.vector("mm.soft_emb_norm.weight", h);
                 self.matrix("mm.input_projection", &[h, out]);
             }
-            Kind::Gemma4 => {
+            kind @ (Kind::Gemma4 | Kind::Gemma4Small) => {
                 self.matrix("v.patch_embd", &[h, 3, 16, 16]);
                 self.push("v.position_embd.weight", GgmlType::F32, &[2, 10_240, h]);
-                self.vector("v.std_bias", h);
-                self.vector("v.std_scale", h);
+                if kind == Kind::Gemma4 {
+                    self.vector("v.std_bias", h);
+                    self.vector("v.std_scale", h);
+                }
                 self.matrix("mm.input_projection", &[out, h]);
+            }
+            Kind::Pixtral => {
+                self.matrix("v.patch_embd", &[h, 3, 14, 14]);
+                self.vector("v.pre_ln.weight", h);
+                self.vector("v.token_embd.img_break", out);
+                self.vector("mm.input_norm.weight", h);
+                self.matrix("mm.patch_merger", &[h, 4 * h]);
+                self.matrix("mm.1", &[out, h]);
+                self.matrix("mm.2", &[out, out]);
             }
         }
     }
@@ -183,6 +216,20 @@ impl File {
         self.linear(&format!("{block}.ffn_down"), h, inner);
     }
 
+    fn pixtral_block(&mut self, block: &str) {
+        let Tower { hidden: h, inner, .. } = self.tower;
+        for name in ["ln1", "ln2"] {
+            self.vector(&format!("{block}.{name}.weight"), h);
+        }
+        for name in ["attn_q", "attn_k", "attn_v", "attn_out"] {
+            self.matrix(&format!("{block}.{name}"), &[h, h]);
+        }
+        for name in ["ffn_gate", "ffn_up"] {
+            self.matrix(&format!("{block}.{name}"), &[inner, h]);
+        }
+        self.matrix(&format!("{block}.ffn_down"), &[h, inner]);
+    }
+
     fn gemma4_block(&mut self, block: &str) {
         let Tower { hidden: h, inner, heads, .. } = self.tower;
         for name in ["ln1", "attn_post_norm", "ln2", "ffn_post_norm"] {
@@ -197,5 +244,13 @@ impl File {
         self.matrix(&format!("{block}.ffn_gate"), &[inner, h]);
         self.matrix(&format!("{block}.ffn_up"), &[inner, h]);
         self.matrix(&format!("{block}.ffn_down"), &[h, inner]);
+        if self.tower.kind != Kind::Gemma4Small {
+            return;
+        }
+        for name in ["attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ffn_down"] {
+            for end in ["input_min", "input_max", "output_min", "output_max"] {
+                self.vector(&format!("{block}.{name}.{end}"), 1);
+            }
+        }
     }
 }
