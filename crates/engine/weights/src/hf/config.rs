@@ -14,7 +14,7 @@ use super::rope::{rope_scaling, sections};
 use crate::{Error, Metadata, Value};
 
 /// Values of `model_type` of models with a tower, whose text model may be of several families and has a type of its own.
-const WRAPPERS: &[&str] = &["internvl", "llava"];
+const WRAPPERS: &[&str] = &["internvl", "llava", "glm46v"];
 
 /// Fields of the text model: nested below `text_config` in multimodal checkpoints, else the whole file.
 pub(super) fn text_fields<'a>(root: &Fields<'a>) -> Result<Fields<'a>, Error> {

@@ -86,7 +86,8 @@ const FAMILIES: &[Family] = &[
         act: GELU,
         ..family(&["gemma4", "gemma4_text", "gemma4_unified"], "gemma4")
     },
-    Family { second_norm: SANDWICH, ..family(&["glm4_moe"], "glm4moe") },
+    Family { second_norm: SANDWICH, ..family(&["glm4_moe", "glm4v_moe", "glm4v_moe_text"], "glm4moe") },
+    Family { adjacent: true, ..family(&["glm4v", "glm4v_text"], "glm4") },
     Family {
         adjacent: true,
         ..family(&["glm4_moe_lite", "deepseek_v2", "deepseek_v3", "kimi_k2"], "deepseek2")

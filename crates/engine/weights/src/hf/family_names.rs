@@ -28,6 +28,8 @@ const PARTS: &[(&str, &str)] = &[
     ("post_feedforward_layernorm_1", "post_ffw_norm_1"),
     ("pre_feedforward_layernorm_2", "pre_ffw_norm_2"),
     ("post_feedforward_layernorm_2", "post_ffw_norm_2"),
+    ("post_self_attn_layernorm", "post_attention_norm"),
+    ("post_mlp_layernorm", "post_ffw_norm"),
     ("post_per_layer_input_norm", "post_norm"),
     ("per_layer_input_gate", "inp_gate"),
     ("per_layer_projection", "proj"),
