@@ -193,7 +193,7 @@ fn by_quant<'a>(models: &'a [Gguf], quant: &str) -> Vec<&'a Gguf> {
 }
 
 /// Files of a model directory besides the weights. All except `config.json` are optional.
-const DIRECTORY_FILES: [&str; 25] = [
+const DIRECTORY_FILES: [&str; 27] = [
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -207,6 +207,8 @@ const DIRECTORY_FILES: [&str; 25] = [
     "chat_template.jinja",
     "chat_template.json",
     "preprocessor_config.json",
+    "video_preprocessor_config.json",
+    "processor_config.json",
     // How an embedding model pools, and what is behind that.
     "modules.json",
     "1_Pooling/config.json",
@@ -324,9 +326,12 @@ mod tests {
             "2_Dense/model.safetensors",
             "2_Dense/pytorch_model.bin",
             "modules.json",
+            "preprocessor_config.json",
+            "processor_config.json",
             "tekken.json",
             "tiktoken.model",
             "tokenizer.json",
+            "video_preprocessor_config.json",
         ]);
         assert_eq!(
             choose(&files, &Select::Default).unwrap(),
@@ -334,6 +339,9 @@ mod tests {
                 "tokenizer.json",
                 "tekken.json",
                 "tiktoken.model",
+                "preprocessor_config.json",
+                "video_preprocessor_config.json",
+                "processor_config.json",
                 "modules.json",
                 "2_Dense/config.json",
                 "2_Dense/model.safetensors",

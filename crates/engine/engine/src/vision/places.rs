@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Picture;
-use super::plan::{Layout, Tower};
+use super::plan::{Layout, Times, Tower};
 use super::resized::Resized;
 use super::video::Clip;
 use crate::Error;
@@ -73,8 +73,11 @@ pub struct Place {
     pub tokens: Range<usize>,
     /// Names its embeddings.
     pub key: [u8; 32],
-    /// The coordinate that its first token has.
+    /// The first coordinate of its tokens, and that of their first row and column.
+    time: usize,
     turn: usize,
+    /// The coordinates of what follows.
+    next: usize,
 }
 
 impl Place {
@@ -165,12 +168,12 @@ impl Reader {
         });
     }
 
-    /// A video of so many frames of this width and height.
+    /// A video of frames of this width and height, which are so many seconds after its beginning, in order.
     ///
     /// # Errors
     /// If the model reads no videos, there are too few frames, or they are too narrow.
-    pub fn clip(&self, frames: usize, size: [usize; 2]) -> Result<Clip<'_>, Error> {
-        Clip::new(&self.tower, frames, size)
+    pub fn clip<'a>(&'a self, times_s: &'a [f64], size: [usize; 2]) -> Result<Clip<'a>, Error> {
+        Clip::new(&self.tower, times_s, size)
     }
 
     /// An image at the size that the tower reads.
@@ -207,8 +210,7 @@ impl Reader {
             Places { all: Vec::new(), turns: rules.turns, together: rules.together, filler: self.filler };
         let mut images = images.iter();
         let (mut tokens, mut moved, mut extra) = (Vec::with_capacity(prompt.len()), Vec::new(), 0);
-        // What positions are ahead of coordinates.
-        let mut ahead = 0;
+        let mut turns = Turns::default();
         for &id in prompt.iter() {
             moved.push(tokens.len());
             let Some(image) = marks.contains(&Some(id)).then(|| images.next()).flatten() else {
@@ -226,30 +228,71 @@ impl Reader {
                     self.batch_tokens
                 )));
             }
-            let mut hash = blake3::Hasher::new();
-            let mut name = hash.update(&self.key).update(&image.hash).finalize_xof();
-            let mut key = [0; 32];
-            name.fill(&mut key);
-            let start = tokens.len();
-            let mut bytes = vec![0; 4 * image.len()];
-            name.fill(&mut bytes);
-            let ids: Vec<u32> =
-                bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b) | IMAGE).collect();
-            let turn = start - ahead;
-            let longest = image.tokens[0].max(image.tokens[1]);
-            ahead += if rules.turns { image.len() - longest } else { 0 };
+            let (start, (key, ids)) = (tokens.len(), self.name(image));
+            let (time, turn) = turns.of(image, start, self.in_turned_video(image));
             for Run { before, tokens: run, after } in self.texts.runs(image) {
                 tokens.extend(before);
                 let start = tokens.len();
                 tokens.extend(ids[run.clone()].iter().copied().chain(after));
-                places.all.push(Place { start, image: Arc::clone(image), tokens: run, key, turn });
+                let (image, next) = (Arc::clone(image), turns.next);
+                places.all.push(Place { start, image, tokens: run, key, time, turn, next });
             }
+            turns.end = tokens.len();
             extra += tokens.len() - start - 1;
         }
         moved.push(prompt.len() + extra);
         checkpoints.iter_mut().for_each(|c| *c = moved.get(*c).copied().unwrap_or(*c + extra));
         *prompt = tokens;
         Ok(places)
+    }
+
+    /// Whether an image is a pair of frames of a video whose tokens have its time, and not the first.
+    fn in_turned_video(&self, image: &Resized) -> bool {
+        let is_turned = self.tower.video.is_some_and(|video| video.times != Times::Written);
+        is_turned && image.moment.is_some_and(|moment| !moment.is_first)
+    }
+
+    /// What names the embeddings of an image, and the ids of its tokens.
+    fn name(&self, image: &Resized) -> ([u8; 32], Vec<u32>) {
+        let mut hash = blake3::Hasher::new();
+        let mut name = hash.update(&self.key).update(&image.hash).finalize_xof();
+        let mut key = [0; 32];
+        name.fill(&mut key);
+        // The same frames at another time have other coordinates.
+        if self.in_turned_video(image)
+            && let Some(moment) = image.moment
+        {
+            name = hash.update(&moment.turn.to_le_bytes()).finalize_xof();
+        }
+        let mut bytes = vec![0; 4 * image.len()];
+        name.fill(&mut bytes);
+        (key, bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b) | IMAGE).collect())
+    }
+}
+
+/// Coordinates within a prompt.
+#[derive(Default)]
+struct Turns {
+    /// The position behind the last image, and its coordinates.
+    end: usize,
+    next: usize,
+    /// Those of the last image's first row and column.
+    turn: usize,
+}
+
+impl Turns {
+    /// The first coordinate of the tokens of an image at position `start`, and that of their first row and column. Further pairs of a video
+    /// (`goes_on`) have the rows and columns of the first.
+    fn of(&mut self, image: &Resized, start: usize, goes_on: bool) -> (usize, usize) {
+        if !goes_on {
+            self.turn = self.next + start - self.end;
+            self.next = self.turn;
+        }
+        let later = if goes_on { image.moment.map_or(0, |moment| moment.turn as usize) } else { 0 };
+        let size = image.tokens[0].max(image.tokens[1]).max(later + 1);
+        // After a video, all three go on from the largest, as in transformers before 5.3, where models were trained.
+        self.next = self.next.max(self.turn + size);
+        (self.turn + later, self.turn)
     }
 }
 
@@ -377,11 +420,10 @@ impl Places {
         let Some(place) = before.checked_sub(1).map(|i| &self.all[i]).filter(|_| self.turns) else {
             return [position as u32; 3];
         };
-        let [columns, rows] = place.image.tokens;
         if position < place.range().end {
-            let at = position - place.start;
-            return [0, at / columns, at % columns].map(|x| (place.turn + x) as u32);
+            let (at, columns) = (position - place.start, place.image.tokens[0]);
+            return [place.time, place.turn + at / columns, place.turn + at % columns].map(|x| x as u32);
         }
-        [(place.turn + columns.max(rows) + position - place.range().end) as u32; 3]
+        [(place.next + position - place.range().end) as u32; 3]
     }
 }

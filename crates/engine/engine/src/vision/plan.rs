@@ -245,18 +245,34 @@ pub enum Layout {
 }
 
 /// How a tower reads the frames of a video: two of them are like an image, whose patches have the pixels of both.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Video {
-    /// Minimum number of pixels of all frames together.
+    /// Minimum number of pixels.
     pub min: usize,
-    /// Maximum number of pixels of all frames together.
+    /// Maximum number of pixels.
     pub max: usize,
+    /// These are of all frames together, instead of each.
+    pub together: bool,
+    /// How the model reads when a pair of frames is.
+    pub times: Times,
     /// What chat templates write for a video.
     pub mark: &'static str,
-    /// What is read for each pair of frames in its place, after a text that says when it is.
+    /// What is read for each pair of frames in its place.
     pub text: &'static str,
     /// Each of its tokens.
     pub token: &'static str,
+}
+
+/// How a model reads when the frames of a video are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Times {
+    /// A text before each pair says it.
+    Written,
+    /// By the first coordinate of its tokens, which grows by so many a second.
+    Turned {
+        /// Coordinates.
+        per_second: f64,
+    },
 }
 
 /// What a prompt has for an image.

@@ -26,8 +26,10 @@ pub struct Resized {
 pub struct Moment {
     /// The video begins with it.
     pub is_first: bool,
-    /// Seconds from its beginning.
+    /// Seconds from its beginning, the mean of a pair of frames.
     pub at_s: f64,
+    /// What the first coordinate of its tokens is ahead of the video's; 0 where times are written.
+    pub turn: u32,
 }
 
 impl Resized {

@@ -1,8 +1,8 @@
-//! Frames of a video, as transformers' processor of Qwen3-VL reads them: all of one size, two together in the place of an image, each pair
-//! after a text that says when it is.
+//! Frames of a video, as transformers' processors of Qwen3-VL and Qwen2.5-VL read them: all of one size, two together in the place of an image.
+//! A text before each pair says when it is, or its tokens' first coordinate.
 
 use super::Picture;
-use super::plan::{FRAMES, Size, Tower, Video};
+use super::plan::{FRAMES, Size, Times, Tower, Video};
 use super::resize::resize;
 use super::resized::{Moment, Resized};
 use crate::Error;
@@ -15,36 +15,37 @@ fn refused(what: String) -> Error {
 #[derive(Debug)]
 pub struct Clip<'a> {
     tower: &'a Tower,
-    /// Frames in all, and those that were read.
-    frames: usize,
+    video: Video,
+    /// When each frame is, in seconds, and how many were read.
+    times_s: &'a [f64],
     read: usize,
     /// Width and height of a frame as it is given, and as it is read.
     from: [usize; 2],
     to: [usize; 2],
-    /// The frames of a pair so far `[frames, height, width, 3]`, and when its first one is.
+    /// The frames of a pair so far `[frames, height, width, 3]`.
     rgb: Vec<u8>,
-    begin_s: f64,
 }
 
 impl<'a> Clip<'a> {
-    /// A video of so many frames of this width and height.
+    /// A video of frames of this width and height, which are so many seconds after its beginning, in order.
     ///
     /// # Errors
     /// If the tower reads no videos, there are too few frames, or they are too narrow.
-    pub fn new(tower: &'a Tower, frames: usize, from: [usize; 2]) -> Result<Self, Error> {
-        let Some(video) = &tower.video else {
+    pub fn new(tower: &'a Tower, times_s: &'a [f64], from: [usize; 2]) -> Result<Self, Error> {
+        let (Some(video), frames) = (tower.video, times_s.len()) else {
             let what = "is a frame of a video, and this model reads no videos; send frames as images";
             return Err(refused(what.into()));
         };
         if frames < FRAMES {
             return Err(refused("a video has at least two frames; send a single one as an image".into()));
         }
-        let mut video = *video;
+        let mut limited = video;
         // No frame has more tokens than an image may have.
         if let Size::Rounded { max, .. } = tower.size {
-            video.max = video.max.min(frames.min(even(frames)) * max);
+            let counted = if video.together { frames.min(even(frames)) } else { 1 };
+            limited.max = video.max.min(counted * max);
         }
-        let to = video.size(frames, from, tower.side())?;
+        let to = limited.size(frames, from, tower)?;
         let (tokens, most) = (to[0] / tower.side() * (to[1] / tower.side()), tower.tokens_max());
         if tokens > most {
             let [width, height] = from;
@@ -52,7 +53,7 @@ impl<'a> Clip<'a> {
                 "frames of {width} x {height} pixels would take {tokens} tokens each; at most {most} are set"
             )));
         }
-        Ok(Self { tower, frames, read: 0, from, to, rgb: Vec::new(), begin_s: 0.0 })
+        Ok(Self { tower, video, times_s, read: 0, from, to, rgb: Vec::new() })
     }
 
     /// Width and height of a frame as the tower reads it, in pixels.
@@ -60,13 +61,15 @@ impl<'a> Clip<'a> {
         self.to
     }
 
-    /// Reads the next frame, which is so many seconds after the video's beginning. The pair that it completes, if it does; the last frame of
-    /// an odd number is taken twice.
+    /// Reads the next frame. The pair that it completes, if it does; the last frame of an odd number is taken twice.
     ///
     /// # Errors
-    /// If its size is another than that of the first.
-    pub fn read(&mut self, picture: &Picture, at_s: f64) -> Result<Option<Resized>, Error> {
+    /// If its size is another than that of the first, or the video has no further one.
+    pub fn read(&mut self, picture: &Picture) -> Result<Option<Resized>, Error> {
         picture.check()?;
+        let Some(&at_s) = self.times_s.get(self.read) else {
+            return Err(refused(format!("the video has {} frames, and a further one follows", self.read)));
+        };
         let (size, [width, height]) = ([picture.width, picture.height], self.from);
         if size != self.from {
             return Err(refused(format!(
@@ -79,12 +82,12 @@ impl<'a> Clip<'a> {
         self.read += 1;
         self.rgb.extend_from_slice(&frame);
         if is_first {
-            self.begin_s = at_s;
-            if self.read < self.frames {
+            if self.read < self.times_s.len() {
                 return Ok(None);
             }
             self.rgb.extend_from_slice(&frame);
         }
+        let pair = (self.read - 1) / FRAMES;
         let rgb = std::mem::take(&mut self.rgb);
         let mut hash = blake3::Hasher::new();
         hash.update(b"frames");
@@ -97,10 +100,28 @@ impl<'a> Clip<'a> {
             tiles: [0, 0],
             between: 0,
             frames: FRAMES,
-            moment: Some(Moment { is_first: self.read <= FRAMES, at_s: (self.begin_s + at_s) / 2.0 }),
+            moment: Some(Moment {
+                is_first: pair == 0,
+                at_s: (self.times_s[FRAMES * pair] + at_s) / 2.0,
+                turn: self.turn(pair),
+            }),
             hash: hash.update(&rgb).finalize().into(),
             rgb,
         }))
+    }
+
+    /// What the first coordinate of a pair's tokens is ahead of the video's. Where all frames are equally far from each other it is transformers',
+    /// which computes it in f32 from their rate.
+    fn turn(&self, pair: usize) -> u32 {
+        let Times::Turned { per_second } = self.video.times else { return 0 };
+        let [first, .., last] = self.times_s else { return 0 };
+        let step_s = (last - first) / (self.times_s.len() - 1) as f64;
+        let is_even = |(i, at_s): (usize, &f64)| (at_s - first - i as f64 * step_s).abs() <= 1e-6;
+        if self.times_s.iter().enumerate().all(is_even) {
+            let of_pair = per_second as f32 * (FRAMES as f64 * step_s) as f32;
+            return (pair as f32 * of_pair) as u32;
+        }
+        ((self.times_s[FRAMES * pair] - first) * per_second) as u32
     }
 }
 
@@ -110,11 +131,16 @@ fn even(frames: usize) -> usize {
 }
 
 impl Video {
-    /// The size in pixels of so many frames of this width and height; `side` is that of a token.
-    fn size(&self, frames: usize, [width, height]: [usize; 2], side: usize) -> Result<[usize; 2], Error> {
+    /// The size in pixels of so many frames of this width and height.
+    fn size(&self, frames: usize, [width, height]: [usize; 2], tower: &Tower) -> Result<[usize; 2], Error> {
+        let side = tower.side();
         let (small, s) = (width.min(height), side as f64);
         if small == 0 {
             return Err(refused(format!("a frame of {width} x {height} pixels has none")));
+        }
+        if !self.together {
+            let (min, max) = (self.min.min(self.max), self.max);
+            return Size::Rounded { min, max, grows: false }.of([width, height], side, tower.patch);
         }
         let mut size = [width, height];
         if small < side {
@@ -143,6 +169,10 @@ impl Video {
 
     /// What a prompt has for a video whose pairs of frames are at these times, in the place of [`Video::mark`].
     pub(super) fn text(&self, times_s: impl Iterator<Item = f64>) -> String {
-        times_s.map(|at_s| format!("<{at_s:.1} seconds>{}", self.text)).collect()
+        let pair = |at_s: f64| match self.times {
+            Times::Written => format!("<{at_s:.1} seconds>{}", self.text),
+            Times::Turned { .. } => self.text.into(),
+        };
+        times_s.map(pair).collect()
     }
 }

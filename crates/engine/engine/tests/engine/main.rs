@@ -25,6 +25,7 @@ mod moe_golden;
 #[cfg(target_os = "linux")]
 mod packed;
 mod picks;
+mod processors;
 mod refused;
 mod report;
 mod rope;

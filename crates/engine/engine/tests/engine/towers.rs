@@ -49,11 +49,11 @@ fn check_file(name: &str, file: octet_weights::Model) {
         let want = |key: &str| golden.f32(&format!("{i}.{key}")).expect("numbers");
         let image = Arc::new(tower.resize(&picture(size)).expect("a usable image"));
         let embeds = want("embeds");
-        assert_eq!(image.len(), embeds.len() / tower.out, "{name}: tokens of picture {i}");
+        assert_eq!(image.len(), embeds.len() / tower.width(), "{name}: tokens of picture {i}");
         // Our patches in their order.
         let mut order: Vec<usize> = (0..image.patches()).collect();
         // transformers keeps the patches of a token together here, as we do.
-        if tower.window.is_none() && tower.kind != "glm4v" {
+        if tower.window.is_none() && !["glm4v", "qwen3vl_merger"].contains(&tower.kind) {
             order.sort_by_key(|i| {
                 let [x, y] = tower.place(&image, *i);
                 [y, x]
@@ -110,11 +110,19 @@ fn tokenizer(names: &[(usize, &str)]) -> Option<Tokenizer> {
     Some(Tokenizer::from_metadata(&metadata).expect("a tokenizer"))
 }
 
-/// Compares the logits of the last tokens of a prompt with both pictures.
+/// Compares the logits of the last tokens of a prompt with both pictures, of the checkpoint and of a text model in GGUF beside it.
 fn check_whole(name: &str, names: &[(usize, &str)]) {
     let folder = folder(name);
+    check_text(name, names, &folder);
+    let converted = folder.join("text.gguf");
+    if converted.exists() {
+        check_text(name, names, &converted);
+    }
+}
+
+fn check_text(name: &str, names: &[(usize, &str)], text: &Path) {
+    let folder = folder(name);
     let file = Arc::new(octet_weights::hf::open_tower(&folder).expect("it opens").expect("it has a tower"));
-    let text = Some(folder.join("text.gguf")).filter(|p| p.exists()).unwrap_or(folder.clone());
     let text = octet_weights::Model::open(text).expect("it opens");
     let golden = Golden::at(&folder.join("golden.safetensors"));
     let tower = Options::new(Arc::clone(&file)).tower().expect("a known tower");
@@ -167,6 +175,11 @@ fn qwen2_5_vl() {
 }
 
 #[test]
+fn qwen3_vl() {
+    check("qwen3_vl");
+}
+
+#[test]
 fn smolvlm() {
     check("smolvlm");
     check_projector("smolvlm");
@@ -198,6 +211,12 @@ fn glm4v() {
     check("glm4v");
     check_projector("glm4v");
     check_whole("glm4v", &[(420, "<|image|>")]);
+}
+
+#[test]
+fn glm4v_with_experts() {
+    check("glm4v_moe");
+    check_whole("glm4v_moe", &[(420, "<|image|>")]);
 }
 
 #[test]

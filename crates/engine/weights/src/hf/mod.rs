@@ -14,6 +14,7 @@ mod family_config;
 mod family_names;
 mod json;
 mod names;
+mod processor;
 mod rope;
 mod sentencepiece;
 mod sidecars;

@@ -4,7 +4,7 @@
 use super::dir::Dir;
 use super::json::Fields;
 use super::tower_kinds::{KINDS, Kind};
-use super::{CONFIG, config, plain, read_headers, settings, shape, sidecars};
+use super::{CONFIG, config, plain, processor, read_headers, settings, shape, sidecars};
 use crate::schemes::{self, Content, Logical};
 use crate::source::{Convert, Files, Place};
 use crate::{Error, Metadata, Model, TensorInfo, Value};
@@ -27,7 +27,7 @@ pub(super) fn open(dir: &Dir) -> Result<Option<Model>, Error> {
     };
     let mut metadata = Metadata::new(&config_path);
     let deep = translate(kind, &root, &vision, &mut metadata)?;
-    processor(kind, dir, &mut metadata)?;
+    processor::read(kind, dir, &vision, &mut metadata)?;
     let (files, entries) = read_headers(dir)?;
     let is_tower = |name: &str| kind.own(name).is_some();
     let logical = schemes::collect(&files, entries, &settings(dir, &config_path, &config)?, is_tower)?;
@@ -122,33 +122,6 @@ fn deepstack(vision: &Fields, put: &mut dyn FnMut(&str, Value)) -> Result<Deep, 
     let flags = (0..layers.min(1024)).map(|i| Value::Bool(deep.contains(&i))).collect();
     put("is_deepstack_layers", Value::Array(flags));
     Ok(deep)
-}
-
-/// What the processor's file says of sizes and pixels.
-fn processor(kind: &Kind, dir: &Dir, metadata: &mut Metadata) -> Result<(), Error> {
-    let (path, own) = sidecars::json_file(dir, "preprocessor_config.json")?;
-    let (all_path, all) = sidecars::json_file(dir, "processor_config.json")?;
-    let (own, all) = (Fields::new(&path, &own), Fields::new(&all_path, &all));
-    let fields = all.opt_object("image_processor")?.unwrap_or(own);
-    let mut put = |key: &str, value: Value| metadata.insert(&format!("clip.vision.{key}"), value);
-    let size = fields.opt_object("size")?;
-    for (key, field, old) in kind.limits {
-        let new = size.as_ref().map_or(Ok(None), |s| s.opt_u32(field))?;
-        if let Some(n) = if new.is_some() { new } else { fields.opt_u32(old)? } {
-            put(key, Value::U64((n / kind.frames).into()));
-        }
-    }
-    for (field, default) in [("image_mean", kind.normal[0]), ("image_std", kind.normal[1])] {
-        let values = match fields.opt_array(field)? {
-            None => default.to_vec(),
-            Some(values) => values
-                .iter()
-                .map(|v| v.as_f64().ok_or_else(|| fields.bad(field, "is not an array of numbers")))
-                .collect::<Result<_, _>>()?,
-        };
-        put(field, Value::Floats(values));
-    }
-    Ok(())
 }
 
 impl Kind {

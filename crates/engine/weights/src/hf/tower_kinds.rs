@@ -7,6 +7,9 @@ use crate::{Error, Value};
 /// Adds metadata that are no plain copies of fields. Gets the whole configuration and the tower's.
 type Further = fn(&Fields, &Fields, &mut dyn FnMut(&str, Value)) -> Result<(), Error>;
 
+/// Metadata, a field of a processor's `size`, and an older one of the processor, which goes first.
+pub(super) type Limit = (&'static str, &'static str, &'static str);
+
 /// A kind of tower.
 pub(super) struct Kind {
     /// Values of `model_type`, or of `vision_config.model_type`.
@@ -29,10 +32,14 @@ pub(super) struct Kind {
     pub eps: (&'static str, f64),
     /// The field of the activation, and those that are supported, the default first.
     pub act: (&'static str, &'static [&'static str]),
-    /// Metadata, fields of the processor's `size`, and older fields of the processor.
-    pub limits: &'static [(&'static str, &'static str, &'static str)],
+    /// Limits on an image, the lower one first.
+    pub limits: &'static [Limit],
     /// Those limits count the pixels of so many frames.
     pub frames: u32,
+    /// Limits on a video, the lower one first; empty: it reads none.
+    pub video_limits: &'static [Limit],
+    /// Fields of processors that must be as a field of `vision_config`, and its default.
+    pub patches: &'static [(&'static str, &'static str, u32)],
     /// Mean and deviation of pixels, if the processor does not say.
     pub normal: [[f64; 3]; 2],
     /// Other metadata.
@@ -107,6 +114,12 @@ const QWEN3: Kind = Kind {
         ("image_max_pixels", "longest_edge", "max_pixels"),
     ],
     frames: 1,
+    video_limits: &[("video_min_pixels", "shortest_edge", ""), ("video_max_pixels", "longest_edge", "")],
+    patches: &[
+        ("patch_size", "patch_size", 16),
+        ("merge_size", "spatial_merge_size", 2),
+        ("temporal_patch_size", "temporal_patch_size", 2),
+    ],
     normal: HALVES,
     further: NO_FURTHER,
 };
@@ -131,8 +144,14 @@ const QWEN25: Kind = Kind {
         ("merger.mlp.2", "mm.2"),
     ],
     act: ("hidden_act", &["silu"]),
+    video_limits: &[
+        ("video_min_pixels", "shortest_edge", "min_pixels"),
+        ("video_max_pixels", "longest_edge", "max_pixels"),
+    ],
     normal: CLIP,
     further: |_, vision, put| {
+        let per_second = vision.opt_f64("tokens_per_second")?.unwrap_or(4.0);
+        put("tokens_per_second", Value::F64(per_second));
         put("window_size", Value::U64(vision.opt_u32("window_size")?.unwrap_or(112).into()));
         let whole = vision.opt_array("fullatt_block_indexes")?.unwrap_or_default();
         let whole: Option<Vec<i64>> = whole.iter().map(|v| v.as_i64()).collect();
@@ -166,6 +185,8 @@ const GEMMA3: Kind = Kind {
     act: ("hidden_act", &[TANH]),
     limits: &[],
     frames: 1,
+    video_limits: &[],
+    patches: &[],
     normal: HALVES,
     further: |root, vision, put| {
         // Patches of a side of a token.
@@ -215,6 +236,8 @@ const GEMMA4: Kind = Kind {
     act: ("hidden_activation", &[TANH]),
     limits: &[("image_tokens", "", "max_soft_tokens")],
     frames: 1,
+    video_limits: &[],
+    patches: &[],
     normal: HALVES,
     further: |_, _, put| {
         put("patch_order", Value::Str("channels last".into()));
@@ -256,6 +279,8 @@ const PIXTRAL: Kind = Kind {
     act: ("hidden_act", &["gelu", "silu"]),
     limits: &[("image_size", "longest_edge", "")],
     frames: 1,
+    video_limits: &[],
+    patches: &[],
     normal: CLIP,
     further: |root, _, put| {
         let merge = root.opt_u32("spatial_merge_size")?.unwrap_or(2);
@@ -348,6 +373,8 @@ const INTERNVL: Kind = Kind {
     act: ("hidden_act", &["gelu"]),
     limits: &[("preproc_min_tiles", "", "min_patches"), ("preproc_max_tiles", "", "max_patches")],
     frames: 1,
+    video_limits: &[],
+    patches: &[],
     normal: CLIP,
     further: |root, _, put| {
         let ratio = root.opt_f64("downsample_ratio")?.unwrap_or(0.5);
@@ -382,6 +409,7 @@ const GLM4V: Kind = Kind {
     eps: ("rms_norm_eps", 1e-5),
     act: ("hidden_act", &["silu"]),
     frames: 2,
+    video_limits: &[],
     normal: CLIP,
     ..QWEN3
 };

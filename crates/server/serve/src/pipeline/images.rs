@@ -49,6 +49,7 @@ pub async fn fetched(
 pub fn read(model: &Loaded, images: &[Image], tokens_max: usize) -> Result<Vec<Arc<Resized>>, ApiError> {
     let mut read = Vec::with_capacity(images.len());
     let mut tokens = 0;
+    let times_s: Vec<f64> = images.iter().map(|i| i.frame.map_or(0.0, |frame| frame.at_s)).collect();
     let mut clip = None;
     for (i, image) in images.iter().enumerate() {
         let at = &image.at;
@@ -63,7 +64,7 @@ pub fn read(model: &Loaded, images: &[Image], tokens_max: usize) -> Result<Vec<A
         let failed = |e| refused(format!("'{at}': {e}"));
         let resized = match image.frame {
             None => reader.resize(&picture).map_err(failed)?,
-            Some(Frame { number, at_s }) => {
+            Some(Frame { number, .. }) => {
                 if number == 0 {
                     let (count, size) = (frames(&images[i..]), [picture.width, picture.height]);
                     if size[0].saturating_mul(size[1]).saturating_mul(count) > VIDEO_PIXELS_MAX {
@@ -73,13 +74,13 @@ pub fn read(model: &Loaded, images: &[Image], tokens_max: usize) -> Result<Vec<A
                              {VIDEO_PIXELS_MAX}: send smaller ones"
                         )));
                     }
-                    clip = Some(reader.clip(count, size).map_err(failed)?);
+                    clip = Some(reader.clip(&times_s[i..i + count], size).map_err(failed)?);
                 }
                 let Some(clip) = &mut clip else {
                     return Err(refused(format!("'{at}' is a frame of a video that has no first one")));
                 };
                 // The second one of a pair completes it.
-                let Some(pair) = clip.read(&picture, at_s).map_err(failed)? else { continue };
+                let Some(pair) = clip.read(&picture).map_err(failed)? else { continue };
                 Arc::new(pair)
             }
         };

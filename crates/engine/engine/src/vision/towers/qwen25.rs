@@ -8,12 +8,14 @@ use super::qwen3;
 use crate::Error;
 use crate::models::plan::*;
 use crate::vision::keys::Keys;
-use crate::vision::plan::{Merge, Output, Positions, Tower};
+use crate::vision::plan::{Merge, Output, Positions, Times, Tower, Video};
 
-/// Pixels of an image, if the file does not say.
+/// Pixels of an image and of each frame of a video, if the file does not say.
 const PIXELS: [usize; 2] = [3136, 12_845_056];
 /// Pixels of a window's side, if the file does not say.
 const WINDOW: usize = 112;
+/// Coordinates of a second of a video, if the file does not say: those of all released models, which llama.cpp's projectors leave out.
+const PER_SECOND: f64 = 2.0;
 
 pub fn plan(k: &Keys) -> Result<Tower, Error> {
     let merge = k.opt_size("spatial_merge_size", 8)?.unwrap_or(2);
@@ -28,6 +30,15 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
         blocks.push(Block::new(i, norm("ln2"), Op::Glu(k.glu(i, Act::Silu))));
     }
     let wide = merge * merge * k.hidden;
+    let video = Video {
+        min: PIXELS[0],
+        max: PIXELS[1],
+        together: false,
+        times: Times::Turned { per_second: per_second(k)? },
+        mark: qwen3::VIDEO_MARK,
+        text: qwen3::VIDEO_MARK,
+        token: qwen3::VIDEO_MARK,
+    };
     Ok(Tower {
         kind: "qwen2.5vl_merger",
         blocks: k.blocks(vec![k.rope(10_000.0, [1, 2], false)], blocks),
@@ -38,7 +49,7 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
         size: qwen3::size(k, merge, PIXELS)?,
         filter: qwen3::FILTER,
         normal: k.normal()?,
-        video: None,
+        video: qwen3::video(k, merge, video)?,
         embed: k.patch_embed(),
         positions: Positions::None,
         bounded: false,
@@ -61,6 +72,16 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
         out: k.out,
         prompt: qwen3::PROMPT,
     })
+}
+
+/// By how much the first coordinate of a video's tokens grows in a second.
+fn per_second(k: &Keys) -> Result<f64, Error> {
+    let key = "tokens_per_second";
+    match k.get(key) {
+        None => Ok(PER_SECOND),
+        Some(Value::F64(n)) if (0.0..=1000.0).contains(n) => Ok(*n),
+        Some(_) => Err(k.bad(key, "is not a number from 0 to 1000".into())),
+    }
 }
 
 /// Whether block `i` attends to the whole image.

@@ -6,13 +6,31 @@ use octet_compute::backend::Act;
 use crate::Error;
 use crate::models::plan::*;
 use crate::vision::keys::Keys;
-use crate::vision::plan::{Filter, Layout, Merge, Output, Positions, Prompt, Size, Tower, Video};
+use crate::vision::plan::{Filter, Layout, Merge, Output, Positions, Prompt, Size, Times, Tower, Video};
 
 /// Pixels of an image, if the file does not say.
 const PIXELS: [usize; 2] = [65_536, 16_777_216];
 
-/// Pixels of all frames of a video, as released models' `video_preprocessor_config.json` has them.
+/// Pixels of all frames of a video, if the file does not say: as in released models' `video_preprocessor_config.json`.
 const VIDEO_PIXELS: [usize; 2] = [4096, 25_165_824];
+
+/// Maximum number of pixels that a file can state.
+const PIXELS_MAX: usize = 1 << 30;
+
+/// How videos are read.
+const VIDEO: Video = Video {
+    min: VIDEO_PIXELS[0],
+    max: VIDEO_PIXELS[1],
+    together: true,
+    times: Times::Written,
+    mark: VIDEO_MARK,
+    // What templates write around it stays, as in transformers since 5.10; before, it was left out.
+    text: "<|vision_start|><|video_pad|><|vision_end|>",
+    token: VIDEO_MARK,
+};
+
+/// What stands for a video, and each of its tokens.
+pub const VIDEO_MARK: &str = "<|video_pad|>";
 
 /// How images are resized.
 pub const FILTER: Filter = Filter::Bicubic;
@@ -30,13 +48,24 @@ pub const PROMPT: Prompt = Prompt {
 
 /// The size of an image; `pixels` are limits if the file does not say.
 pub fn size(k: &Keys, merge: usize, pixels: [usize; 2]) -> Result<Size, Error> {
-    let limit = |key, default| Ok::<_, Error>(k.opt_size(key, 1 << 30)?.unwrap_or(default));
-    let (min, max) = (limit("image_min_pixels", pixels[0])?, limit("image_max_pixels", pixels[1])?);
-    let side = k.patch * merge;
-    if min > max || max < side * side {
-        return Err(k.bad("image_max_pixels", format!("is {max}, with at least {min} pixels")));
-    }
+    let [min, max] = pixels_of(k, ["image_min_pixels", "image_max_pixels"], merge, pixels)?;
     Ok(Size::Rounded { min, max, grows: false })
+}
+
+/// Limits on the pixels of videos; `video` has those that hold if the file does not say.
+pub fn video(k: &Keys, merge: usize, video: Video) -> Result<Option<Video>, Error> {
+    let [min, max] = pixels_of(k, ["video_min_pixels", "video_max_pixels"], merge, [video.min, video.max])?;
+    Ok(k.has_frames("v.patch_embd").then_some(Video { min, max, ..video }))
+}
+
+/// The least and the most pixels, at least those of a token.
+fn pixels_of(k: &Keys, keys: [&str; 2], merge: usize, pixels: [usize; 2]) -> Result<[usize; 2], Error> {
+    let limit = |i: usize| Ok::<_, Error>(k.opt_size(keys[i], PIXELS_MAX)?.unwrap_or(pixels[i]));
+    let (min, max, side) = (limit(0)?, limit(1)?, k.patch * merge);
+    if min > max || max < side * side {
+        return Err(k.bad(keys[1], format!("is {max}, with at least {min} pixels")));
+    }
+    Ok([min, max])
 }
 
 pub fn plan(k: &Keys) -> Result<Tower, Error> {
@@ -80,14 +109,7 @@ pub fn plan(k: &Keys) -> Result<Tower, Error> {
         size: size(k, merge, PIXELS)?,
         filter: FILTER,
         normal: k.normal()?,
-        video: k.has_frames("v.patch_embd").then_some(Video {
-            min: VIDEO_PIXELS[0],
-            max: VIDEO_PIXELS[1],
-            // What templates write around it stays, as in transformers since 5.10; before, it was left out.
-            mark: "<|video_pad|>",
-            text: "<|vision_start|><|video_pad|><|vision_end|>",
-            token: "<|video_pad|>",
-        }),
+        video: video(k, merge, VIDEO)?,
         embed: k.patch_embed(),
         positions: Positions::Stretched {
             table: Tensor { shape: vec![rows, k.hidden], ..Tensor::vector(table, 0) },
