@@ -213,7 +213,7 @@ fn is_copied(bytes: &[u8]) -> bool {
     let own = |line: &&str| {
         let (first, end) =
             line.split_once(' ').and_then(|(range, _)| range.split_once('-')).expect("a mapping");
-        number(first) < bytes.as_ptr_range().end as usize && bytes.as_ptr() as usize <= number(end) - 1
+        number(first) < bytes.as_ptr_range().end as usize && (bytes.as_ptr() as usize) < number(end)
     };
     maps.lines().filter(own).all(|line| !line.contains('/'))
 }
