@@ -115,6 +115,12 @@ fn refuse(text: &Fields, family: &Family) -> Result<(), Error> {
     if let Some(clip) = text.opt_f64("clip_qkv")? {
         return Err(text.bad("clip_qkv", format!("is {clip}; only null is supported")));
     }
+    // GGUF has no key for it.
+    let jitter = text.opt_f64("router_jitter_noise")?.filter(|_| family.gguf == "phimoe");
+    if let Some(jitter) = jitter.filter(|j| *j != 0.01) {
+        let what = format!("is {jitter}; only 0.01 is supported, as it decides how experts are weighed");
+        return Err(text.bad("router_jitter_noise", what));
+    }
     // DeepSeek V2's groups are chosen by their best expert, later ones by their two best.
     let groups = text.opt_u32("n_group")?.unwrap_or(1);
     if groups > 1 && text.opt_str("topk_method")? == Some("group_limited_greedy") {
@@ -285,7 +291,8 @@ fn rotation(text: &Fields, head_dim: u32, keys: &mut Keys) -> Result<(), Error> 
     if let Some(theta) = local {
         keys.put("rope.freq_base_swa", Value::F64(theta));
     }
-    let kind = p.map_or(Ok(None), |p| p.opt_str("rope_type"))?;
+    // Older configurations have the second name.
+    let kind = p.map_or(Ok(None), |p| first(&["rope_type", "type"], |f| p.opt_str(f)))?;
     let factor = number("partial_rotary_factor")?.unwrap_or(1.0);
     match text.opt_u32("rotary_dim")? {
         Some(dims) => keys.put_u32("rope.dimension_count", dims),
@@ -300,7 +307,7 @@ fn rotation(text: &Fields, head_dim: u32, keys: &mut Keys) -> Result<(), Error> 
         None => {}
     }
     match (kind, p) {
-        (Some("longrope"), Some(p)) => longrope(text, p, keys)?,
+        (Some("longrope" | "su"), Some(p)) => longrope(text, p, keys)?,
         (Some("proportional") | None, _) | (_, None) => {}
         (_, Some(p)) => rope_scaling(p, keys)?,
     }
@@ -335,7 +342,10 @@ fn longrope(text: &Fields, p: &Fields, keys: &mut Keys) -> Result<(), Error> {
     let factor = if scale <= 1.0 { 1.0 } else { (1.0 + scale.ln() / f64::from(original).ln()).sqrt() };
     keys.put("rope.scaling.type", Value::Str("longrope".into()));
     keys.put_u32("rope.scaling.original_context_length", original);
-    keys.put("rope.scaling.attn_factor", Value::F64(p.opt_f64("attention_factor")?.unwrap_or(factor)));
+    // Phi-3.5-MoE states a factor for each list.
+    let of_list = p.opt_f64(if scale > 1.0 { "long_mscale" } else { "short_mscale" })?;
+    let stated = p.opt_f64("attention_factor")?.or(of_list);
+    keys.put("rope.scaling.attn_factor", Value::F64(stated.unwrap_or(factor)));
     Ok(())
 }
 

@@ -22,6 +22,8 @@ const TOP: &[(&str, &str)] = &[
 const PARTS: &[(&str, &str)] = &[
     ("input_layernorm", "attn_norm"),
     ("operator_norm", "attn_norm"),
+    ("attention_layernorm", "attn_norm"),
+    ("feedforward_layernorm", "ffn_norm"),
     ("ffn_norm", "ffn_norm"),
     ("pre_feedforward_layernorm", "ffn_norm"),
     ("post_feedforward_layernorm", "post_ffw_norm"),
@@ -118,10 +120,15 @@ const WHOLE: &[(&str, &str, Convert, bool)] = &[
     ("mlp.experts.gate_up_proj", "ffn_gate_up_exps.weight", Convert::None, false),
     ("mlp.experts.down_proj", "ffn_down_exps.weight", Convert::None, false),
     ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias", Convert::None, false),
+    ("mlp.e_score_correction_bias", "exp_probs_b.bias", Convert::None, false),
     ("block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias", Convert::None, false),
     ("block_sparse_moe.gate.e_score_correction_bias", "exp_probs_b.bias", Convert::None, false),
     ("feed_forward.expert_bias", "exp_probs_b.bias", Convert::None, false),
     ("self_attn.sinks", "attn_sinks.weight", Convert::None, false),
+    ("mlp.act_fn.alpha_p", "xielu.alpha_p", Convert::None, false),
+    ("mlp.act_fn.alpha_n", "xielu.alpha_n", Convert::None, false),
+    ("mlp.act_fn.beta", "xielu.beta", Convert::None, false),
+    ("mlp.act_fn.eps", "xielu.eps", Convert::None, false),
     ("conv.conv.weight", "shortconv.conv.weight", Convert::None, true),
     ("mamba.A_log", "ssm_a", Convert::NegExp, false),
     ("mamba.D", "ssm_d", Convert::None, false),
@@ -173,15 +180,16 @@ pub(super) fn target(family: &Family, layout: &Layout, hf: &str) -> Target {
     if is_projection(hf) {
         return plain(hf.into());
     }
-    if rest == "lm_head.weight" {
-        return plain("output.weight".into());
+    if let Some(end) = rest.strip_prefix("lm_head.").filter(|end| matches!(*end, "weight" | "bias")) {
+        return plain(format!("output.{end}"));
     }
     let Some(layer) = rest.strip_prefix("layers.") else {
-        let name = rest.strip_suffix(".weight").and_then(|stem| lookup(TOP, stem));
-        return match name {
-            Some(name) if name.contains("norm") => norm(format!("{name}.weight")),
-            Some(name) => plain(format!("{name}.weight")),
-            None => Target::Unknown,
+        let Some((stem, end)) = rest.rsplit_once('.') else { return Target::Unknown };
+        return match (lookup(TOP, stem), end) {
+            (Some(name), "weight") if name.contains("norm") => norm(format!("{name}.weight")),
+            (Some(name), "weight") => plain(format!("{name}.weight")),
+            (Some(name), "bias") if name.contains("norm") => plain(format!("{name}.bias")),
+            _ => Target::Unknown,
         };
     };
     let Some((i, rest)) = numbered(layer) else { return Target::Unknown };

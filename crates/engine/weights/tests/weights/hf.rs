@@ -181,6 +181,14 @@ fn configs_that_are_refused() {
             json!({"model_type": "deepseek_v2", "topk_method": "group_limited_greedy", "n_group": 8}),
             "field 'topk_method' is 'group_limited_greedy' with 8 groups",
         ),
+        (
+            json!({"model_type": "granite", "rope_scaling": {"type": "dynamic", "factor": 2}}),
+            "field 'rope_scaling.type' is 'dynamic'",
+        ),
+        (
+            json!({"model_type": "phimoe", "router_jitter_noise": 0.1}),
+            "field 'router_jitter_noise' is 0.1; only 0.01",
+        ),
         (json!({"partial_rotary_factor": 0.1}), "field 'partial_rotary_factor' is 0.1, which rotates 0 of 2"),
         (json!({"partial_rotary_factor": 4}), "field 'partial_rotary_factor' is 4"),
         (
