@@ -108,6 +108,9 @@ fn activate(act: Act, x: f32) -> f32 {
         Act::GeluErf => gelu(x),
         Act::Relu2 => x.max(0.0).powi(2),
         Act::ClampedSwiglu { alpha, limit } => x.min(limit) * sigmoid(alpha * x.min(limit)),
+        Act::CappedSilu { limit } => silu(x).min(limit),
+        Act::Xielu { positive, .. } if x > 0.0 => positive * x * x + 0.5 * x,
+        Act::Xielu { negative, .. } => negative * (x.exp_m1() - x) + 0.5 * x,
     }
 }
 
@@ -115,6 +118,7 @@ fn activate(act: Act, x: f32) -> f32 {
 fn multiplier(act: Act, up: f32) -> f32 {
     match act {
         Act::ClampedSwiglu { limit, .. } => up.clamp(-limit, limit) + 1.0,
+        Act::CappedSilu { limit } => up.clamp(-limit, limit),
         _ => up,
     }
 }
@@ -504,11 +508,13 @@ impl Backend for Reference {
         [at, stride]: [usize; 2],
     ) {
         for (t, x) in x.chunks_exact_mut(width).take(n).enumerate() {
-            for (x, &y) in x.iter_mut().zip(&y[t * stride + at..]) {
+            let y = &y[t * stride + at..];
+            for (c, x) in x.iter_mut().enumerate() {
                 *x = match times {
-                    Times::Itself => *x * y,
-                    Times::Sigmoid => *x * sigmoid(y),
-                    Times::Activated(act) => activate(act, *x) * multiplier(act, y),
+                    Times::Itself => *x * y[c],
+                    Times::Gated(gate) => *x * experts::gated(gate, y[c]),
+                    Times::GatedByOne(gate) => *x * experts::gated(gate, y[0]),
+                    Times::Activated(act) => activate(act, *x) * multiplier(act, y[c]),
                 };
             }
         }

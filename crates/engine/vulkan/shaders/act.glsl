@@ -1,6 +1,6 @@
 // Activations of feed-forward blocks, by the numbers of `verbs/act.rs`. Who includes this declares the push constants `alpha` and `limit`.
 layout(constant_id = 3) const uint ACT = 0u;
-const uint SILU = 0u, GELU = 1u, GELU_ERF = 2u, RELU2 = 3u, CLAMPED = 4u;
+const uint SILU = 0u, GELU = 1u, GELU_ERF = 2u, RELU2 = 3u, CLAMPED = 4u, CAPPED = 5u, XIELU = 6u;
 
 // `x (1 + erf(x / sqrt(2))) / 2` by Abramowitz and Stegun's formula 7.1.26 (absolute error 1.5e-7).
 float gelu_erf(float x) {
@@ -28,13 +28,19 @@ float activate(float x) {
         precise float y = g * sigmoid(p.alpha * g);
         return y;
     }
+    if (ACT == XIELU) {
+        float above = max(x, 0.0), below = min(x, 0.0);
+        precise float y = p.alpha * (above * above) + (p.limit * ((exp(below) - 1.0) - below) + 0.5 * x);
+        return y;
+    }
     precise float y = x * sigmoid(x);
-    return y;
+    return ACT == CAPPED ? min(y, p.limit) : y;
 }
 
 // The activated gate times `up`.
 float activated_times(float gate, float up) {
-    precise float u = ACT == CLAMPED ? clamp(up, -p.limit, p.limit) + 1.0 : up;
+    float bounded = ACT == CLAMPED || ACT == CAPPED ? clamp(up, -p.limit, p.limit) : up;
+    precise float u = ACT == CLAMPED ? bounded + 1.0 : bounded;
     precise float y = activate(gate) * u;
     return y;
 }

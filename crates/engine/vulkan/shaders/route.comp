@@ -3,7 +3,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
 layout(local_size_x = 64) in;
-layout(constant_id = 0) const uint SCORE = 0u;  // 0: route.glsl; 1: softmax over all experts; 2: sigmoid of each
+layout(constant_id = 0) const uint SCORE = 0u;  // 0: route.glsl; 1: softmax over all experts; 2: sigmoid of each; 3: SparseMixer
 layout(constant_id = 1) const uint FACTORS = 0u;  // bit 0: biases of the choice, bit 1: a factor of each expert
 
 layout(binding = 0, std430) readonly buffer Logits { float logits[]; };
@@ -112,6 +112,36 @@ void route_by_scores(uint t) {
     store_gate(t);
 }
 
+// Logits that share a weight of SparseMixer.
+const float REACH = 0.02;
+
+// The largest logits. A weight is a softmax over those near to its logit, without the ones that were chosen before.
+void route_sparsely(uint t) {
+    uint me = gl_LocalInvocationID.x, from = t * p.experts;
+    for (uint e = me; e < p.experts; e += 64u) { key[e] = order_of(LOGIT(from + e)); }
+    barrier();
+    pick_largest();
+    if (me == 0u) {
+        for (uint k = 0u; k < p.top_k; k++) {
+            float most = LOGIT(from + ids[k]);
+            precise float sum = 0.0;
+            for (uint e = 0u; e < p.experts; e++) {
+                float other = LOGIT(from + e);
+                bool is_near = !((most - other) / max(abs(other), most) > REACH);
+                for (uint j = 0u; j < k; j++) { is_near = is_near && ids[j] != e; }
+                if (is_near) { sum = sum + exp(other - most); }
+            }
+            precise float weight = p.scale / sum;
+            if ((FACTORS & 2u) != 0u) { weight = weight * per_expert[ids[k]]; }
+            picked[k] = weight;
+        }
+        store_choice(t);
+    }
+    barrier();
+    store_gate(t);
+}
+
 void main() {
-    if (SCORE == 0u) { route(gl_WorkGroupID.x); } else { route_by_scores(gl_WorkGroupID.x); }
+    uint t = gl_WorkGroupID.x;
+    if (SCORE == 0u) { route(t); } else if (SCORE == 3u) { route_sparsely(t); } else { route_by_scores(t); }
 }

@@ -20,6 +20,18 @@ pub enum Act {
         /// Bound of gate and up.
         limit: f32,
     },
+    /// Step 3.5: `min(x * sigmoid(x), limit)`, and the other projection is bounded by `-limit` and `limit`.
+    CappedSilu {
+        /// The bound.
+        limit: f32,
+    },
+    /// Apertus (xIELU, arXiv 2411.13010): `positive x^2 + x / 2` where `x > 0`, else `negative (e^x - 1 - x) + x / 2`.
+    Xielu {
+        /// Factor of the square.
+        positive: f32,
+        /// Factor of the exponential.
+        negative: f32,
+    },
 }
 
 /// A feed-forward block: `down . (act(gate . x) * (up . x))`, or without a gate `down . act(up . x)`. Its projections may have biases.
@@ -34,13 +46,24 @@ pub struct Glu<W> {
     pub act: Act,
 }
 
+/// A function of what a gate's projection gives.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Gate {
+    /// `1 / (1 + e^-y)`
+    Sigmoid,
+    /// `ln(1 + e^y)`
+    Softplus,
+}
+
 /// A product of two rows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Times {
     /// `x * y`
     Itself,
-    /// `x * sigmoid(y)`
-    Sigmoid,
+    /// `x * gate(y)`
+    Gated(Gate),
+    /// `x * gate(y[0])`: a row of `y` is one value.
+    GatedByOne(Gate),
     /// `act(x) * y`, as in a feed-forward block.
     Activated(Act),
 }
@@ -52,7 +75,14 @@ pub enum Score {
     Softmax,
     /// `sigmoid` of each.
     Sigmoid,
+    /// SparseMixer-v2 (arXiv 2409.12136), as in evaluation: the largest logit is chosen, and then the largest of the others. Its weight
+    /// is `e^l / sum(e^m)` over those not chosen before whose logit `m` is near to `l`: `(l - m) / max(|m|, l)` is at most
+    /// [`SPARSE_MIXER_REACH`]. Biases of the choice, groups and the division by the sum are not for it.
+    SparseMixer,
 }
+
+/// How near logits are that share a weight of [`Score::SparseMixer`]: twice the jitter that Phi-3.5-MoE was trained with.
+pub const SPARSE_MIXER_REACH: f32 = 0.02;
 
 /// Chooses the experts of a token and their weights.
 pub struct Router<B: Backend> {

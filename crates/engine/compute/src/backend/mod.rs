@@ -386,7 +386,8 @@ pub trait Backend: Send + Sized + 'static {
         out: &mut Self::Buf,
     );
 
-    /// `x[t] = x[t] times y[t]` with rows of `width` values. Row `t` of `y` begins at `t * stride + at`, where `[at, stride] = place`.
+    /// `x[t] = x[t] times y[t]` with rows of `width` values. Row `t` of `y` begins at `t * stride + at`, where `[at, stride] = place`; it has
+    /// `width` values, or one.
     fn multiply(
         &mut self,
         n: usize,

@@ -5,6 +5,7 @@
 #[allow(missing_docs)]
 pub enum Part {
     Encoder,
+    Positions,
     Windows,
     SoftCaps,
     Sinks,
@@ -39,6 +40,7 @@ pub enum Part {
 impl std::fmt::Display for Part {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
+            Self::Positions => "embeddings of positions",
             Self::Windows => "sliding windows",
             Self::SoftCaps => "soft-capped scores",
             Self::Sinks => "attention sinks",

@@ -425,12 +425,7 @@ impl Backend for Cpu {
             for t in w.items(n) {
                 // SAFETY: each token is one thread's.
                 let row = unsafe { x.part(t * width, width) };
-                let y = &y[t * stride + at..][..width];
-                match times {
-                    Times::Itself => row.iter_mut().zip(y).for_each(|(x, y)| *x *= y),
-                    Times::Sigmoid => vector.sigmoid_mul(row, y),
-                    Times::Activated(act) => vector.act_mul(act, row, y),
-                }
+                glu::multiply_row(vector, times, row, &y[t * stride + at..]);
             }
         });
     }

@@ -2,7 +2,7 @@
 
 use super::device::Cpu;
 use super::vector::VectorKernels;
-use crate::backend::{MAX_EXPERTS, Router, Score};
+use crate::backend::{MAX_EXPERTS, Router, SPARSE_MIXER_REACH, Score};
 
 /// Chooses a token's experts from the router's `logits`, which are scratch afterwards, the best first; and their weights. `room` has space for
 /// two values an expert.
@@ -14,13 +14,17 @@ pub(super) fn choose(
     chosen: &mut [u32],
     weights: &mut [f32],
 ) {
-    if r.score == Score::Softmax && r.choice_bias.is_none() && r.groups.is_none() {
-        vector.route(logits, chosen, weights, r.normalise);
-    } else {
-        choose_by_score(r, logits, room, chosen, weights);
-        let sum: f32 = weights.iter().sum();
-        if r.normalise {
-            weights.iter_mut().for_each(|w| *w /= sum);
+    match r.score {
+        Score::SparseMixer => mix_sparsely(logits, chosen, weights),
+        Score::Softmax if r.choice_bias.is_none() && r.groups.is_none() => {
+            vector.route(logits, chosen, weights, r.normalise);
+        }
+        Score::Softmax | Score::Sigmoid => {
+            choose_by_score(r, logits, room, chosen, weights);
+            let sum: f32 = weights.iter().sum();
+            if r.normalise {
+                weights.iter_mut().for_each(|w| *w /= sum);
+            }
         }
     }
     if r.scale != 1.0 {
@@ -28,6 +32,24 @@ pub(super) fn choose(
     }
     if let Some(factors) = &r.per_expert {
         weights.iter_mut().zip(chosen).for_each(|(w, e)| *w *= factors[*e as usize]);
+    }
+}
+
+/// See [`Score::SparseMixer`]; also in plain code. A chosen expert's logit becomes minus infinity.
+fn mix_sparsely(logits: &mut [f32], chosen: &mut [u32], weights: &mut [f32]) {
+    for (index, weight) in chosen.iter_mut().zip(weights.iter_mut()) {
+        // If weights are broken and all is NaN, any expert that is left will do.
+        let mut best = 0;
+        for (i, x) in logits.iter().enumerate() {
+            if *x > logits[best] || logits[best] == f32::NEG_INFINITY && *x != f32::NEG_INFINITY {
+                best = i;
+            }
+        }
+        let most = logits[best];
+        let is_far = |x: f32| (most - x) / x.abs().max(most) > SPARSE_MIXER_REACH;
+        let sum: f32 = logits.iter().filter(|x| !is_far(**x)).map(|x| (x - most).exp()).sum();
+        (*index, *weight) = (best as u32, 1.0 / sum);
+        logits[best] = f32::NEG_INFINITY;
     }
 }
 
@@ -40,7 +62,7 @@ fn choose_by_score(
     weights: &mut [f32],
 ) {
     match r.score {
-        Score::Softmax => softmax(scores),
+        Score::Softmax | Score::SparseMixer => softmax(scores),
         Score::Sigmoid => scores.iter_mut().for_each(|x| *x = 1.0 / (1.0 + (-*x).exp())),
     }
     let choice = &mut room[..scores.len()];

@@ -12,7 +12,7 @@ use super::pack::Packed;
 use super::scratch::{Scratch, TOKEN_BLOCK};
 use super::team::{Shards, Team};
 use super::vector::VectorKernels;
-use crate::backend::{Act, Glu, Norm, Out};
+use crate::backend::{Act, Gate, Glu, Norm, Out, Times};
 
 /// A dense block.
 pub(super) fn glu(
@@ -193,6 +193,24 @@ impl<'a> GateUp<'a> {
             let next = if index + 1 < end { Some((of, index + 1)) } else { next };
             kernels.group(of, index, next, acts, tokens, tile);
         }
+    }
+}
+
+/// `row = row times y`, where `y` has at least as many values as are needed.
+pub(super) fn multiply_row(vector: &VectorKernels, times: Times, row: &mut [f32], y: &[f32]) {
+    let len = row.len();
+    match times {
+        Times::Itself => row.iter_mut().zip(&y[..len]).for_each(|(x, y)| *x *= y),
+        Times::Gated(Gate::Sigmoid) => vector.sigmoid_mul(row, &y[..len]),
+        Times::Gated(Gate::Softplus) => vector.softplus_mul(row, &y[..len]),
+        Times::GatedByOne(gate) => {
+            let factor = match gate {
+                Gate::Sigmoid => 1.0 / (1.0 + (-y[0]).exp()),
+                Gate::Softplus => y[0].max(0.0) + (-y[0].abs()).exp().ln_1p(),
+            };
+            row.iter_mut().for_each(|x| *x *= factor);
+        }
+        Times::Activated(act) => vector.act_mul(act, row, &y[..len]),
     }
 }
 

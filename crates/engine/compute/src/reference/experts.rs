@@ -1,7 +1,15 @@
 //! Feed-forward blocks and mixtures of them.
 
-use super::{Dense, Reference, activate, add, dot, multiplier, normed, sigmoid};
+use super::{Dense, Reference, activate, add, dot, multiplier, normed, sigmoid, softplus};
 use crate::backend::*;
+
+/// A value of a gate.
+pub(super) fn gated(gate: Gate, y: f32) -> f32 {
+    match gate {
+        Gate::Sigmoid => sigmoid(y),
+        Gate::Softplus => softplus(y),
+    }
+}
 
 /// A feed-forward block of expert `e`, whose gate and up projections are multiplied by `weight`.
 pub(super) fn glu(g: &Glu<Dense>, e: usize, x: &[f32], weight: f32) -> Vec<f32> {
@@ -19,6 +27,34 @@ pub(super) fn glu(g: &Glu<Dense>, e: usize, x: &[f32], weight: f32) -> Vec<f32> 
 /// Expert indices, the best first, and their weights.
 fn route(r: &Router<Reference>, x: &[f32]) -> (Vec<usize>, Vec<f32>) {
     let logits = r.weight.apply(x);
+    let (order, mut weights) = match r.score {
+        Score::SparseMixer => mix_sparsely(&logits, r.top_k),
+        _ => choose_by_scores(r, &logits),
+    };
+    for (w, &e) in weights.iter_mut().zip(&order) {
+        *w *= r.scale * r.per_expert.as_ref().map_or(1.0, |f| f[e]);
+    }
+    (order, weights)
+}
+
+/// See [`Score::SparseMixer`].
+fn mix_sparsely(logits: &[f32], top_k: usize) -> (Vec<usize>, Vec<f32>) {
+    let mut left: Vec<usize> = (0..logits.len()).collect();
+    left.sort_by(|&i, &j| logits[j].total_cmp(&logits[i])); // stable: the lower index first on a tie
+    let mut weights = Vec::new();
+    for k in 0..top_k {
+        let most = logits[left[k]];
+        let near = left[k..].iter().map(|&e| logits[e]).filter(|m| {
+            let distance = (most - m) / m.abs().max(most);
+            distance.is_nan() || distance <= SPARSE_MIXER_REACH
+        });
+        weights.push(1.0 / near.map(|m| (m - most).exp()).sum::<f32>());
+    }
+    left.truncate(top_k);
+    (left, weights)
+}
+
+fn choose_by_scores(r: &Router<Reference>, logits: &[f32]) -> (Vec<usize>, Vec<f32>) {
     let softmax = |of: &[f32]| -> Vec<f32> {
         let max = of.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let p: Vec<f32> = of.iter().map(|l| (l - max).exp()).collect();
@@ -26,8 +62,8 @@ fn route(r: &Router<Reference>, x: &[f32]) -> (Vec<usize>, Vec<f32>) {
         p.iter().map(|p| p / sum).collect()
     };
     let scores: Vec<f32> = match r.score {
-        Score::Softmax => softmax(&logits),
         Score::Sigmoid => logits.iter().map(|l| sigmoid(*l)).collect(),
+        _ => softmax(logits),
     };
     let bias = |e: usize| r.choice_bias.as_ref().map_or(0.0, |b| b[e]);
     let mut choice: Vec<f32> = scores.iter().enumerate().map(|(e, s)| s + bias(e)).collect();
@@ -52,9 +88,6 @@ fn route(r: &Router<Reference>, x: &[f32]) -> (Vec<usize>, Vec<f32>) {
     if r.normalise {
         let sum: f32 = weights.iter().sum();
         weights.iter_mut().for_each(|w| *w /= sum);
-    }
-    for (w, &e) in weights.iter_mut().zip(&order) {
-        *w *= r.scale * r.per_expert.as_ref().map_or(1.0, |f| f[e]);
     }
     (order, weights)
 }

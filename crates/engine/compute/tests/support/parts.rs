@@ -24,7 +24,7 @@ pub struct Choices {
     pub gated: bool,
     pub biased: bool,
     pub centred: bool,
-    pub sigmoid: bool,
+    pub score: Score,
     pub choice_bias: bool,
     pub groups: bool,
     pub weighs_input: bool,
@@ -54,18 +54,21 @@ pub fn choices() -> impl Strategy<Value = Choices> {
         Act::GeluErf,
         Act::Relu2,
         Act::ClampedSwiglu { alpha: 1.702, limit: 1.0 },
+        Act::CappedSilu { limit: 0.25 },
+        Act::Xielu { positive: 0.7, negative: 1.3 },
     ]);
+    let scores = prop::sample::select(vec![Score::Softmax, Score::Sigmoid, Score::SparseMixer]);
     let sizes = (1..4usize, 1..3usize, 2..5usize);
     let add = prop::option::of(prop::sample::select(vec![1.0f32, 0.22]));
-    (0..1000u64, acts, prop::array::uniform9(any::<bool>()), sizes, add).prop_map(
-        |(seed, act, f, (heads, ssm_groups, taps), add)| Choices {
+    (0..1000u64, acts, scores, prop::array::uniform9(any::<bool>()), sizes, add).prop_map(
+        |(seed, act, score, f, (heads, ssm_groups, taps), add)| Choices {
             seed,
             ty: GgmlType::F32,
             act,
             gated: f[0] || matches!(act, Act::ClampedSwiglu { .. }),
             biased: f[1],
             centred: f[2],
-            sigmoid: f[3],
+            score,
             choice_bias: f[4],
             groups: f[5],
             weighs_input: f[6],
@@ -117,10 +120,10 @@ pub fn parts<B: Backend>(mut be: B, c: &Choices) -> Parts<B> {
     };
     let router = Router {
         input: c.own_input.then(|| Norm::rms(vector(&mut be, r.near_one(HIDDEN)), HIDDEN, 1e-6)),
-        score: if c.sigmoid { Score::Sigmoid } else { Score::Softmax },
+        score: c.score,
         choice_bias: c.choice_bias.then(|| vector(&mut be, r.vec(EXPERTS))),
         groups: c.groups.then_some([4, 2]),
-        scale: if c.sigmoid { 2.5 } else { 1.0 },
+        scale: if c.score == Score::Softmax { 1.0 } else { 2.5 },
         per_expert: c.own_input.then(|| vector(&mut be, r.near_one(EXPERTS))),
         weighs_input: c.weighs_input,
         ..Router::softmax(weight(&mut be, r, GgmlType::F32, EXPERTS, HIDDEN), EXPERTS, 3, !c.weighs_input)
@@ -224,6 +227,10 @@ impl<B: Backend> Parts<B> {
         be.multiply(n, HIDDEN, Times::Activated(c.act), &mut conv, &x, [0, HIDDEN]);
         be.clamp(n * HIDDEN, [-0.2, 0.3], &mut conv);
         be.multiply(n, HIDDEN, Times::Itself, &mut conv, &x, [0, HIDDEN]);
+        for gate in [Gate::Sigmoid, Gate::Softplus] {
+            be.multiply(n, HIDDEN, Times::Gated(gate), &mut conv, &x, [0, HIDDEN]);
+            be.multiply(4 * n, HIDDEN / 4, Times::GatedByOne(gate), &mut conv, &x, [3, HIDDEN / 4]);
+        }
         let all: Vec<u32> = (0..n as u32).collect();
         be.place(&all, HIDDEN, &x, [0, HIDDEN], Out::Add(&mut logits, 0.25));
         be.norm(n, Some(&x), &self.norm, Out::Add(&mut logits, 0.5));

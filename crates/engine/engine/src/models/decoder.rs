@@ -32,7 +32,7 @@ pub enum Op<B: Backend> {
     Attention {
         spec: Attention<B>,
         project: Project<B>,
-        gate: Option<B::Weight>,
+        gate: Option<(B::Weight, Times)>,
         out: B::Weight,
         cache: usize,
     },
@@ -324,7 +324,7 @@ impl<B: Backend> Project<B> {
         cache: &mut B::Cache,
         batch: &Batch,
         pre: Option<&Norm<B>>,
-        (spec, gate): (&Attention<B>, Option<&B::Weight>),
+        (spec, gate): (&Attention<B>, Option<&(B::Weight, Times)>),
         at: usize,
     ) -> Projected {
         let n = batch.len();
@@ -357,10 +357,13 @@ impl<B: Backend> Project<B> {
                 Projected::Gate
             }
         };
-        if let Some(gate) = gate {
-            let width = spec.heads * spec.v_dim;
+        if let Some((gate, times)) = gate {
             be.project(n, &s.h, pre, [gate], [&mut s.z]);
-            be.multiply(n, width, Times::Sigmoid, &mut s.mixer_out, &s.z, [0, width]);
+            let (rows, width, stride) = match times {
+                Times::GatedByOne(_) => (n * spec.heads, spec.v_dim, 1),
+                _ => (n, spec.heads * spec.v_dim, spec.heads * spec.v_dim),
+            };
+            be.multiply(rows, width, *times, &mut s.mixer_out, &s.z, [0, stride]);
         }
         projected
     }

@@ -317,6 +317,7 @@ pub fn parts(plan: &Plan) -> BTreeSet<Part> {
         needs(Part::PostNorm, b.norm.is_some() || b.branches.iter().any(|r| r.pre.is_none()));
     }
     needs(Part::Encoder, plan.pool.is_some());
+    needs(Part::Positions, plan.embed.positions.is_some());
     needs(Part::LayerNorm, norm(&plan.head.norm));
     needs(Part::Scales, plan.embed.scale != 1.0 || plan.head.scale != 1.0 || plan.head.softcap.is_some());
     needs(Part::PostNorm, plan.embed.norm.is_some());

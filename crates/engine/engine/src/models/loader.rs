@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use octet_compute::backend::{self as verbs, Backend, SharedExpert};
+use octet_compute::backend::{self as verbs, Backend, SharedExpert, Times};
 use octet_weights::{GgmlType, Matrix, Model};
 
 use super::decoder::{Block, Branch, Decoder, DraftHead, Mtp, Op, Project};
@@ -237,7 +237,11 @@ impl<'a, B: Backend> Loader<'a, B> {
         let rope = a.rope.map(|r| self.rope(&self.plan.ropes[r], at)).transpose()?;
         Ok(Op::Attention {
             project,
-            gate: a.gate.as_ref().map(|g| self.matrix(g)).transpose()?,
+            gate: match &a.gate {
+                Some((m, gate)) if m.shape[0] == a.heads => Some((self.matrix(m)?, Times::GatedByOne(*gate))),
+                Some((m, gate)) => Some((self.matrix(m)?, Times::Gated(*gate))),
+                None => None,
+            },
             out: self.matrix(&a.out)?,
             cache: match a.keeps {
                 Keeps::Own => layer,

@@ -412,8 +412,8 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
 
     fn can_follow(&mut self, rows: usize) -> bool {
         // A step that follows another one finds its tokens' rows of one table only.
-        let is_possible = self.decoder.picks && self.decoder.per_layer.is_none();
-        is_possible && self.be.can_follow(&mut self.decoder.embedding, rows)
+        let one_table = self.decoder.per_layer.is_none() && self.decoder.added.is_empty();
+        self.decoder.picks && one_table && self.be.can_follow(&mut self.decoder.embedding, rows)
     }
 
     fn step_ahead(&mut self, batch: &Batch, next: Option<&Batch>) -> Result<Ahead, Error> {

@@ -3,7 +3,7 @@
 //! [`super::decoder::Decoder`]. Loading, the refusal of unused tensors, memory reports, cache
 //! shapes and scratch memory are derived from it.
 
-use octet_compute::backend::{Act, Axes, HeadOrder, RopePairing, Score, Window};
+use octet_compute::backend::{Act, Axes, Gate, HeadOrder, RopePairing, Score, Window};
 
 /// A tensor of a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -371,8 +371,8 @@ pub struct Attention {
     pub sinks: Option<Tensor>,
     /// The query projection has a gate after each head.
     pub gated: bool,
-    /// A gate of the output with a projection of its own `[heads * v_dim, hidden]`.
-    pub gate: Option<Tensor>,
+    /// A gate of the output with a projection of its own: `[heads * v_dim, hidden]`, or of whole heads `[heads, hidden]`.
+    pub gate: Option<(Tensor, Gate)>,
     pub norms: [Option<Norm>; 3],
     pub norm_last: bool,
     /// Index in [`Plan::ropes`].

@@ -29,6 +29,8 @@ pub struct RopeRules {
     pub rounds: bool,
     /// LongRoPE's tables may be used ([`longrope`]).
     pub long: bool,
+    /// The file's factor of sines and cosines for YaRN is the whole one, and not relative to that which follows from the scaling.
+    pub whole_factor: bool,
     /// What the file's multiplier of YaRN's logarithm is multiplied by (DeepSeek's converters store a tenth).
     pub log_unit: f32,
 }
@@ -41,6 +43,7 @@ pub const ROPE: RopeRules = RopeRules {
     divided: true,
     rounds: true,
     long: false,
+    whole_factor: false,
     log_unit: 1.0,
 };
 
@@ -239,6 +242,10 @@ fn yarn(k: &Keys, theta: f64, factor: f32, rules: RopeRules, rope: &mut RopeTabl
     // dimensions scales attention instead (`log_scale`), and divides this factor; DeepSeek's models have the same multiplier in both.
     let stated = positive("rope.scaling.attn_factor", 1.0)? * positive("rope.scaling.yarn_attn_factor", 1.0)?;
     let own = 1.0 + 0.1 * factor.ln();
+    if rules.whole_factor && k.peek("rope.scaling.yarn_attn_factor").is_some() {
+        rope.scale = stated;
+        return Ok(());
+    }
     rope.scale = stated
         * match log_scale(k, rules.log_unit)? {
             None => own,

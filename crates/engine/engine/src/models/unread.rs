@@ -35,6 +35,8 @@ const NEUTRAL: &[(&str, &[f64], &str)] = &[
     ("expert_group_count", &[0.0, 1.0], "groups of experts"),
     ("expert_gating_func", &[0.0, 1.0], "a router other than softmax"),
     ("expert_weights_scale", &[0.0, 1.0], "a scale of experts"),
+    ("swiglu_clamp_exp", &[0.0], "bounded activations of experts"),
+    ("swiglu_clamp_shexp", &[0.0], "bounded activations"),
     ("embedding_length_per_layer_input", &[0.0], "embeddings of each layer"),
 ];
 

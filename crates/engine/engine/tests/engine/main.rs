@@ -4,6 +4,7 @@ mod ahead;
 mod architectures;
 mod beside;
 mod cache;
+mod checkpoints;
 mod common;
 mod detokenizer;
 mod device_loss;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use octet_compute::Error;
-use octet_compute::backend::{Act, Times};
+use octet_compute::backend::{Act, Gate, Times};
 
 use crate::backend::{Buf, Vulkan};
 use crate::kernel::Kernel;
@@ -22,6 +22,8 @@ pub(crate) fn act_of(act: Act) -> (u32, [u32; 2]) {
         Act::GeluErf => (2, [0; 2]),
         Act::Relu2 => (3, [0; 2]),
         Act::ClampedSwiglu { alpha, limit } => (4, [alpha.to_bits(), limit.to_bits()]),
+        Act::CappedSilu { limit } => (5, [0, limit.to_bits()]),
+        Act::Xielu { positive, negative } => (6, [positive.to_bits(), negative.to_bits()]),
     }
 }
 
@@ -34,8 +36,10 @@ enum Map {
     Scale(f32),
     /// `y *= x`
     Multiply,
-    /// `y *= sigmoid(x)`
-    Sigmoid,
+    /// `y *= gate(x)`
+    Gated(Gate),
+    /// The same by the first value of a row.
+    GatedByOne(Gate),
     /// `y = act(y) * x`
     Activated(Act),
     /// `y = cap(scale * y)`
@@ -61,12 +65,15 @@ impl Vulkan {
         let (mode, act, scale, numbers) = match map {
             Map::Add(scale) => (0, 0, scale, [0; 2]),
             Map::Scale(scale) => (1, 0, scale, [0; 2]),
-            Map::Sigmoid => (2, 0, 1.0, [0; 2]),
+            Map::Gated(Gate::Sigmoid) => (2, 0, 1.0, [0; 2]),
+            Map::Gated(Gate::Softplus) => (9, 0, 1.0, [0; 2]),
             Map::Activated(act) => (3, act_of(act).0, 1.0, act_of(act).1),
             Map::Cap(scale, cap) => (4, 0, scale, [0, cap.to_bits()]),
             Map::Copy => (5, 0, 1.0, [0; 2]),
             Map::Clamp(bounds) => (6, 0, 1.0, bounds.map(f32::to_bits)),
             Map::Multiply => (7, 0, 1.0, [0; 2]),
+            Map::GatedByOne(Gate::Sigmoid) => (8, 0, 1.0, [0; 2]),
+            Map::GatedByOne(Gate::Softplus) => (10, 0, 1.0, [0; 2]),
         };
         let [len, width, x_at, x_stride, y_at, y_stride] =
             [len, width.max(1), x_rows[0], x_rows[1], y_rows[0], y_rows[1]].map(|n| n as u32);
@@ -123,7 +130,8 @@ impl Vulkan {
     ) -> Result<(), Error> {
         let map = match times {
             Times::Itself => Map::Multiply,
-            Times::Sigmoid => Map::Sigmoid,
+            Times::Gated(gate) => Map::Gated(gate),
+            Times::GatedByOne(gate) => Map::GatedByOne(gate),
             Times::Activated(act) => Map::Activated(act),
         };
         self.prepared = None;

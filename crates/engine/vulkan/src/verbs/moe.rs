@@ -158,6 +158,7 @@ impl Vulkan {
                 _ if !by_scores => 0,
                 Score::Softmax => 1,
                 Score::Sigmoid => 2,
+                Score::SparseMixer => 3,
             };
             let factors = factors.map(|f| f.unwrap_or_else(|| dummy.clone()));
             return Ok(Some(Dispatch {

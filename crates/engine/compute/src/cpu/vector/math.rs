@@ -87,6 +87,16 @@ pub(crate) fn relu2<S: Simd>(s: S, x: S::V) -> S::V {
     s.mul(x, x)
 }
 
+/// xIELU, see [`crate::backend::Act::Xielu`]: the part of the other sign is exactly 0.
+#[inline(always)]
+pub(crate) fn xielu<S: Simd>(s: S, x: S::V, positive: S::V, negative: S::V) -> S::V {
+    let zero = s.splat(0.0);
+    let (above, below) = (s.max(x, zero), s.min(x, zero));
+    let curve = s.sub(s.sub(exp(s, below), s.splat(1.0)), below);
+    let half = s.mul(s.splat(0.5), x);
+    s.fma(positive, s.mul(above, above), s.fma(negative, curve, half))
+}
+
 /// `ln(1 + e^x)` as `max(x, 0) + ln(1 + u)` with `u = e^-|x|`, and `ln(1 + u) = 2 atanh(t)` with `t = u / (2 + u)`,
 /// `t^2 <= 1/9`; the polynomial of `2 atanh(t) / t` in `t^2` has a relative error of 8e-9.
 #[inline(always)]

@@ -136,6 +136,8 @@ kernels! {
         fn act(act: Act, x: &mut [f32]) = rows::act;
         /// `x[i] *= sigmoid(gate[i])`
         fn sigmoid_mul(x: &mut [f32], gate: &[f32]) = rows::sigmoid_mul;
+        /// `x[i] *= ln(1 + e^gate[i])`
+        fn softplus_mul(x: &mut [f32], gate: &[f32]) = rows::softplus_mul;
         /// `x[i] = cap * tanh(scale * x[i] / cap)`, or without a cap `x[i] *= scale`.
         fn scale_and_cap(x: &mut [f32], scale: f32, cap: Option<f32>) = rows::scale_and_cap;
         /// `out[i] = (x[i] - mean(x)) * w[i] / sqrt(variance(x) + eps) + bias[i]`

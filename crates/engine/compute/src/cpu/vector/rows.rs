@@ -2,7 +2,7 @@
 
 use octet_weights::GgmlType;
 
-use super::math::{exp, gelu, gelu_erf, relu2, sigmoid, silu, softplus, tanh};
+use super::math::{exp, gelu, gelu_erf, relu2, sigmoid, silu, softplus, tanh, xielu};
 use super::simd::Simd;
 use crate::backend::Act;
 
@@ -48,6 +48,16 @@ pub(super) fn act_mul<S: Simd>(s: S, act: Act, gate: &mut [f32], up: &[f32]) {
                 s.mul(s.mul(g, sigmoid(s, s.mul(alpha, g))), s.add(u, s.splat(1.0)))
             });
         }
+        Act::CappedSilu { limit } => {
+            let (most, least) = (s.splat(limit), s.splat(-limit));
+            zip_in_place!(s, gate, up, |g, u| {
+                s.mul(s.min(silu(s, g), most), s.max(s.min(u, most), least))
+            });
+        }
+        Act::Xielu { positive, negative } => {
+            let (positive, negative) = (s.splat(positive), s.splat(negative));
+            zip_in_place!(s, gate, up, |g, u| s.mul(xielu(s, g, positive, negative), u));
+        }
     }
 }
 
@@ -77,6 +87,10 @@ pub(super) fn act<S: Simd>(s: S, act: Act, x: &mut [f32]) {
             let x = s.min(x, s.splat(limit));
             s.mul(x, sigmoid(s, s.mul(s.splat(alpha), x)))
         }),
+        Act::CappedSilu { limit } => each!(|x| s.min(silu(s, x), s.splat(limit))),
+        Act::Xielu { positive, negative } => {
+            each!(|x| xielu(s, x, s.splat(positive), s.splat(negative)));
+        }
     }
 }
 
@@ -84,6 +98,12 @@ pub(super) fn act<S: Simd>(s: S, act: Act, x: &mut [f32]) {
 #[inline(always)]
 pub(super) fn sigmoid_mul<S: Simd>(s: S, x: &mut [f32], gate: &[f32]) {
     zip_in_place!(s, x, gate, |x, g| s.mul(x, sigmoid(s, g)));
+}
+
+/// `x[i] *= ln(1 + e^gate[i])`
+#[inline(always)]
+pub(super) fn softplus_mul<S: Simd>(s: S, x: &mut [f32], gate: &[f32]) {
+    zip_in_place!(s, x, gate, |x, g| s.mul(x, softplus(s, g)));
 }
 
 /// `x[i] = cap * tanh(scale * x[i] / cap)`, or without a cap `x[i] *= scale`.

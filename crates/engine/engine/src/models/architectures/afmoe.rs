@@ -1,6 +1,6 @@
 //! AFMoE (Trinity): attention's output has a gate, windows in three of four layers and no rotation in the others, four norms a layer.
 
-use octet_compute::backend::{Act, RopePairing, Window};
+use octet_compute::backend::{Act, Gate, RopePairing, Window};
 
 use super::llama::{self, Windows};
 use crate::Error;
@@ -15,7 +15,8 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
     for i in 0..k.layers {
         let norm = |n: &str| k.layer_norm(i, n);
         let mut a = k.attention(i, [heads[i], kv_heads[i]], dims)?;
-        a.gate = Some(Tensor::matrix(format!("blk.{i}.attn_gate"), heads[i] * dims[1], k.hidden));
+        let gate = Tensor::matrix(format!("blk.{i}.attn_gate"), heads[i] * dims[1], k.hidden);
+        a.gate = Some((gate, Gate::Sigmoid));
         (a.window, a.rope) = match windows.as_ref().filter(|w| w.slides[i]) {
             Some(w) => (Window::Last(w.size), Some(0)),
             None => (Window::All, None),

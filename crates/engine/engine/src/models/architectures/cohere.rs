@@ -1,10 +1,10 @@
-//! Command R and Aya; Command R7B and A, which have windows: attention and feed-forward side by side on one LayerNorm.
+//! Command R and Aya; Command R7B and A, which have windows, and later ones, which have experts: attention and feed-forward side by side on one norm.
 
 use octet_compute::backend::{Act, RopePairing, Window};
 
-use super::llama::Windows;
+use super::llama::{self, Windows};
 use crate::Error;
-use crate::models::keys::Keys;
+use crate::models::keys::*;
 use crate::models::plan::*;
 
 pub fn plan(k: &Keys) -> Result<Plan, Error> {
@@ -29,4 +29,46 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
     plan.head.norm = k.centred(plan.head.norm);
     plan.head.scale = k.factor("logit_scale", 1.0)?;
     Ok(plan)
+}
+
+/// With experts: the block's result is the mean of the routed ones' and the shared one's. Of the layers without windows only those without
+/// experts rotate.
+pub fn moe(k: &Keys) -> Result<Plan, Error> {
+    let (heads, kv_heads, dims) = (k.heads()?, k.kv_heads()?, k.head_dims()?);
+    let windows = Windows::read(k)?.filter(|_| k.peek("attention.sliding_window_pattern").is_some());
+    let windows = windows.ok_or_else(|| k.bad("attention.sliding_window_pattern", "is missing".into()))?;
+    let experts = k.experts()?.ok_or_else(|| k.bad("expert_count", "is missing".into()))?;
+    let dense = k.leading_dense()?;
+    // The file has the epsilon of its kind of norm.
+    let is_rms = k.opt_f32("attention.layer_norm_rms_epsilon")?.is_some_and(|e| e != 0.0);
+    let norm = |n: Norm| if is_rms { n } else { k.centred(n) };
+    let mut blocks = Vec::new();
+    for i in 0..k.layers {
+        let mut a = k.attention(i, [heads[i], kv_heads[i]], dims)?;
+        a.norms = [None, None, None];
+        (a.window, a.rope) = match windows.slides[i] {
+            true => (Window::Last(windows.size), Some(0)),
+            false => (Window::All, (i < dense).then_some(0)),
+        };
+        let mut block = Block::new(i, norm(k.layer_norm(i, "attn_norm")), Op::Attention(Box::new(a)));
+        let op = match i < dense {
+            true => Op::Glu(k.glu(i, "", k.inner(i)?, Act::Silu)),
+            false => Op::Moe(Box::new(mean(k, llama::moe(k, i, experts, SIGMOID)?))),
+        };
+        block.branches.extend(Block::new(i, norm(k.layer_norm(i, "attn_norm")), op).branches);
+        blocks.push(block);
+    }
+    let mut plan = k.plan(vec![k.rope(dims[0], RopePairing::Adjacent)?], blocks);
+    plan.head.norm = norm(plan.head.norm);
+    plan.head.scale = k.factor("logit_scale", 1.0)?;
+    Ok(plan)
+}
+
+/// The mean of routed experts and the shared one, if there is one: a gate of zeros is a half.
+fn mean(k: &Keys, mut moe: Moe) -> Moe {
+    if let Some((gate, _)) = &mut moe.shared {
+        *gate = Some(Tensor::vector("", k.hidden).change(Change::Constant(0.0)));
+        moe.router.scale *= 0.5;
+    }
+    moe
 }

@@ -1,4 +1,5 @@
-//! GPT-NeoX (Pythia) and Phi-2: LayerNorm and GELU without a gate, attention and feed-forward mostly side by side. StableLM: LayerNorm with SwiGLU.
+//! GPT-NeoX (Pythia), Phi-2 and Falcon: LayerNorm and GELU without a gate, attention and feed-forward mostly side by side. StableLM:
+//! LayerNorm with SwiGLU.
 
 use octet_compute::backend::{Act, RopePairing};
 
@@ -17,6 +18,18 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
 /// Side by side on one norm.
 pub fn phi2(k: &Keys) -> Result<Plan, Error> {
     decoder(k, Act::Gelu, |_, _| Ok(("attn_norm", true)))
+}
+
+/// Side by side on one norm; in the larger models attention has its own.
+pub fn falcon(k: &Keys) -> Result<Plan, Error> {
+    let mut plan = decoder(k, Act::GeluErf, |_, _| Ok(("attn_norm", true)))?;
+    for block in &mut plan.blocks {
+        let own = format!("blk.{}.attn_norm_2", block.layer);
+        if k.has(&format!("{own}.weight")) {
+            block.branches[0].pre = Some(k.centred(k.norm(&own, k.hidden)));
+        }
+    }
+    Ok(plan)
 }
 
 /// The largest model has one norm for both, and side by side.

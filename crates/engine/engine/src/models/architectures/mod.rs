@@ -1,20 +1,24 @@
 //! The architectures: a file each, which reads a model's metadata into a [`Plan`]. To add one, see ARCHITECTURE.md.
 
 mod afmoe;
+mod apertus;
 mod bert;
 mod cohere;
 mod deci;
 mod deepseek2;
 mod encoder;
+mod exaone_moe;
 mod falcon_h1;
 mod gemma;
 mod gemma4;
 mod glm4;
+mod gpt2;
 mod gpt_oss;
 mod gptneox;
 mod granite;
 mod hunyuan;
 mod kimi_linear;
+mod laguna;
 mod lfm2;
 mod llama;
 mod llama4;
@@ -27,6 +31,7 @@ mod phi3;
 mod qwen35;
 mod smollm3;
 mod starcoder2;
+mod step35;
 
 use super::keys::Keys;
 use super::plan::Plan;
@@ -83,6 +88,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     row("internlm2", "InternLM 2, 2.5", llama::plan),
     row("exaone", "EXAONE 3, 3.5, Deep", llama::halves),
     row("arcee", "AFM 4.5B", llama::arcee),
+    row("apertus", "Apertus 8B, 70B", apertus::plan),
     row("deci", "Llama-Nemotron Super 49B, Ultra 253B", deci::plan),
     row("mistral3", "Ministral 3, Devstral Small 2", llama::mistral3),
     row("mellum", "Mellum 2 12B-A2.5B", llama::mellum),
@@ -103,9 +109,11 @@ pub static ARCHITECTURES: &[Architecture] = &[
     row("gemma2", "Gemma 2", gemma::gemma2),
     row("gemma3", "Gemma 3", gemma::gemma3),
     row("gemma4", "Gemma 4 26B-A4B, 31B, 12B, E4B, E2B", gemma4::plan),
+    row("olmo", "OLMo 1", olmo2::olmo),
     row("smollm3", "SmolLM3", smollm3::plan),
     row("olmo2", "OLMo 2 and 3", olmo2::plan),
     row("exaone4", "EXAONE 4", olmo2::exaone4),
+    row("exaone-moe", "K-EXAONE 236B-A23B", exaone_moe::plan),
     row("muse-glimmer", "Muse Glimmer 30B, text only", muse_glimmer::plan),
     row("granite", "Granite 3 and 4, dense", granite::plan),
     row("minicpm", "MiniCPM 1, 2, 4", granite::minicpm),
@@ -115,20 +123,28 @@ pub static ARCHITECTURES: &[Architecture] = &[
     row("lfm2", "LFM2, LFM2.5", lfm2::plan),
     row("lfm2moe", "LFM2 8B-A1B, 24B-A2B", lfm2::plan),
     row("phi3", "Phi-3, 3.5, 4, 4-mini", phi3::plan),
+    row("phimoe", "Phi-3.5-MoE", phi3::moe),
     row("nemotron_h", "Nemotron-H, Nemotron 3 Nano 4B", nemotron_h::plan),
     row("nemotron_h_moe", "Nemotron 3 Nano 30B-A3B, Super 120B", nemotron_h::plan),
     row("falcon-h1", "Falcon-H1", falcon_h1::plan),
     row("command-r", "Command R, Aya", cohere::plan),
     row("cohere2", "Command R7B, Command A", cohere::plan),
+    row("cohere2moe", "Command with experts (30B-A3B)", cohere::moe),
     row("llama4", "Llama 4 Scout, Maverick, text only", llama4::plan),
     row("mimo2", "MiMo-V2-Flash", mimo2::plan),
+    row("laguna", "Laguna XS, S, M", laguna::plan),
+    row("step35", "Step 3.5 Flash", step35::plan),
     row("glm4", "GLM-4-0414, GLM-4.1V", glm4::plan),
     row("chatglm", "GLM-4 9B, ChatGLM 3, GLM-Edge", glm4::chatglm),
     row("starcoder2", "StarCoder2", starcoder2::plan),
     row("nemotron", "Nemotron 4, Minitron", starcoder2::nemotron),
+    row("jais2", "Jais 2", starcoder2::nemotron),
     row("stablelm", "StableLM 2, StableLM Zephyr", gptneox::stablelm),
     row("phi2", "Phi-1, 1.5, 2", gptneox::phi2),
     row("gptneox", "Pythia, GPT-NeoX", gptneox::plan),
+    row("falcon", "Falcon 7B, 11B, 40B", gptneox::falcon),
+    row("gpt2", "GPT-2", gpt2::plan),
+    row("starcoder", "StarCoder, SantaCoder", gpt2::plan),
     row(
         "bert",
         "Encoders: bge, bge-m3 and its rerankers, mxbai, arctic-embed, e5, all-MiniLM, cross-encoders",

@@ -1,6 +1,6 @@
 //! Muse Glimmer: attention's output has a gate, windows in three of four layers and no rotation in the others, four norms a layer.
 
-use octet_compute::backend::{Act, RopePairing, Window};
+use octet_compute::backend::{Act, Gate, RopePairing, Window};
 
 use super::llama::Windows;
 use crate::Error;
@@ -26,7 +26,8 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
             };
             a.norms = [Some(constant(factor)), Some(constant(1.0)), None];
         }
-        a.gate = Some(Tensor::matrix(format!("blk.{i}.attn_gate"), heads[i] * dims[1], k.hidden));
+        let gate = Tensor::matrix(format!("blk.{i}.attn_gate"), heads[i] * dims[1], k.hidden);
+        a.gate = Some((gate, Gate::Sigmoid));
         (a.window, a.rope) = match windows.as_ref().filter(|w| w.slides[i]) {
             Some(w) => (Window::Last(w.size), Some(0)),
             None => (Window::All, None),

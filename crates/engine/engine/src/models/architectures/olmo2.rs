@@ -1,12 +1,21 @@
-//! OLMo 2 and 3, EXAONE 4: norms only after attention and feed-forward.
+//! OLMo 2 and 3, EXAONE 4: norms only after attention and feed-forward. OLMo 1: norms without weights.
 
 use octet_compute::backend::{Act, RopePairing, Window};
 
-use super::llama::Windows;
+use super::llama::{self, Windows};
 use crate::Error;
 use crate::models::keys::Keys;
 use crate::models::plan::*;
 use crate::models::rope::{self, WINDOWED};
+
+/// OLMo 1: Llama with LayerNorm.
+pub fn olmo(k: &Keys) -> Result<Plan, Error> {
+    let norm = || Norm { centred: true, ..k.plain_norm(k.hidden) };
+    let mut plan = llama::plan(k)?;
+    plan.blocks.iter_mut().flat_map(|b| &mut b.branches).for_each(|r| r.pre = Some(norm()));
+    plan.head.norm = norm();
+    Ok(plan)
+}
 
 /// OLMo 2; OLMo 3, whose layers have windows but for each fourth.
 pub fn plan(k: &Keys) -> Result<Plan, Error> {

@@ -1,4 +1,4 @@
-//! StarCoder2: LayerNorm, GELU without a gate, biases everywhere. Nemotron 4 and Minitron, with another activation.
+//! StarCoder2: LayerNorm, GELU without a gate, biases everywhere. Nemotron 4, Minitron and Jais 2, with another activation.
 
 use octet_compute::backend::{Act, RopePairing, Window};
 
@@ -7,7 +7,7 @@ use crate::Error;
 use crate::models::keys::Keys;
 use crate::models::plan::*;
 
-/// Nemotron 4, Minitron.
+/// Nemotron 4, Minitron, Jais 2.
 pub fn nemotron(k: &Keys) -> Result<Plan, Error> {
     let mut plan = plan(k)?;
     plan.glus_mut().for_each(|g| g.act = Act::Relu2);

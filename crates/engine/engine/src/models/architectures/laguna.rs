@@ -1,0 +1,53 @@
+//! Laguna: the gates of attention's heads are not bounded (softplus). XS and S have windows in three of four layers, with a rotation and query
+//! heads of their own; M has none, and a gate for each value.
+
+use octet_compute::backend::{Act, Gate, RopePairing, Window};
+use octet_weights::Value;
+
+use super::llama;
+use crate::Error;
+use crate::models::keys::*;
+use crate::models::plan::*;
+use crate::models::rope::{self, ROPE, RopeRules, WINDOWED};
+
+pub fn plan(k: &Keys) -> Result<Plan, Error> {
+    let (heads, kv_heads, dims) = (k.heads()?, k.kv_heads()?, k.head_dims()?);
+    let (window, slides) = (k.window()?, slides(k)?);
+    let experts = k.experts()?.ok_or_else(|| k.bad("expert_count", "is missing".into()))?;
+    let dense = k.leading_dense()?;
+    let mut blocks = Vec::new();
+    for i in 0..k.layers {
+        let mut a = k.attention(i, [heads[i], kv_heads[i]], dims)?;
+        let name = format!("blk.{i}.attn_gate");
+        // One value for a head, or one for each of its dimensions.
+        let rows = if k.rows(&name)? == heads[i] { heads[i] } else { heads[i] * dims[1] };
+        a.gate = Some((Tensor::matrix(name, rows, k.hidden), Gate::Softplus));
+        if let Some(size) = window.filter(|_| slides[i]) {
+            (a.window, a.rope) = (Window::Last(size), Some(1));
+        }
+        blocks.push(Block::new(i, k.layer_norm(i, "attn_norm"), Op::Attention(Box::new(a))));
+        let op = match i < dense {
+            true => Op::Glu(k.glu(i, "", k.inner(i)?, Act::Silu)),
+            false => Op::Moe(Box::new(llama::moe(k, i, experts, SIGMOID)?)),
+        };
+        blocks.push(Block::new(i, k.layer_norm(i, "ffn_norm"), op));
+    }
+    let pairing = k.pairing(RopePairing::Half)?;
+    let full = rope::table(k, k.rope_dims("rope.dimension_count", dims[0])?, pairing, YARN)?;
+    let windowed = rope::table(k, k.rope_dims("rope.dimension_count_swa", dims[0])?, pairing, WINDOWED)?;
+    Ok(k.plan(vec![full, windowed], blocks))
+}
+
+/// Its converter stores YaRN's factor of sines and cosines as the configuration states it. llama.cpp (b11549) does not read it.
+const YARN: RopeRules = RopeRules { whole_factor: true, ..ROPE };
+
+/// Which layers have a window: all but each fourth, from the first on, unless the file says otherwise.
+fn slides(k: &Keys) -> Result<Vec<bool>, Error> {
+    let key = "attention.sliding_window_pattern";
+    let period = match k.get(key) {
+        None => 4,
+        Some(Value::U64(n)) => usize::try_from(*n).unwrap_or(0),
+        Some(_) => return Ok(k.pattern(key)?.unwrap_or_default()),
+    };
+    Ok((0..k.layers).map(|i| period == 0 || !i.is_multiple_of(period)).collect())
+}
