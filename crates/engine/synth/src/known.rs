@@ -72,6 +72,9 @@ const NAMES: &[Entry] = &[
                              || listed("deepseek2", listing::glm_4_7_flash(), 2048, 47, 154_880)),
     (&["qwen3-next-80b-a3b", "qwen3-coder-next", "qwen3-coder-next-80b-a3b"],
                              || listed("qwen3next", listing::qwen3_next(), 2048, 48, 151_936)),
+    (&["laguna-xs", "laguna-xs-2.1"], || listed("laguna", listing::laguna_xs(), 2048, 40, 100_352)),
+    (&["phi-3.5-moe"],       || listed("phimoe", listing::phi_3_5_moe(), 4096, 32, 32_064)),
+    (&["step-3.5-flash"],    || listed("step35", listing::step_3_5_flash(), 4096, 45, 128_896)),
     (&["kimi-linear-48b-a3b"], || listed("kimi-linear", listing::kimi_linear(), 2304, 27, 163_840)),
 ];
 

@@ -311,6 +311,106 @@ pub(crate) fn kimi_linear() -> Listing {
     }
 }
 
+/// Phi-3.5-MoE: 6.6 of 41.9 billion parameters a token.
+#[rustfmt::skip] // a table
+pub(crate) fn phi_3_5_moe() -> Listing {
+    Listing {
+        every: usize::MAX, last: false, leading: 0, divisors: None, per_layer: 0, pre: "llama-bpe",
+        keys: vec![
+            ("context_length", Int(131_072)), ("feed_forward_length", Int(6400)),
+            ("attention.head_count", Int(32)), ("attention.head_count_kv", Int(8)),
+            ("attention.layer_norm_rms_epsilon", Float(1e-5)),
+            ("rope.dimension_count", Int(128)), ("rope.freq_base", Float(1e4)),
+            ("expert_count", Int(16)), ("expert_used_count", Int(2)),
+        ],
+        tensors: vec![
+            (All, "attn_norm.weight", vec![4096]), (All, "attn_norm.bias", vec![4096]),
+            (All, "attn_q.weight", vec![4096, 4096]), (All, "attn_q.bias", vec![4096]),
+            (All, "attn_k.weight", vec![1024, 4096]), (All, "attn_k.bias", vec![1024]),
+            (All, "attn_v.weight", vec![1024, 4096]), (All, "attn_v.bias", vec![1024]),
+            (All, "attn_output.weight", vec![4096, 4096]), (All, "attn_output.bias", vec![4096]),
+            (All, "ffn_norm.weight", vec![4096]), (All, "ffn_norm.bias", vec![4096]),
+            (All, "ffn_gate_inp.weight", vec![16, 4096]),
+            (All, "ffn_gate_exps.weight", vec![16, 6400, 4096]), (All, "ffn_up_exps.weight", vec![16, 6400, 4096]),
+            (All, "ffn_down_exps.weight", vec![16, 4096, 6400]),
+        ],
+    }
+}
+
+/// Laguna XS 2.1: 3 of 33 billion parameters a token. The layers without windows, a quarter, are fewer heads wide; in the published model
+/// they are the first ones of four, and here the last ones.
+#[rustfmt::skip] // a table
+pub(crate) fn laguna_xs() -> Listing {
+    Listing {
+        every: 4, last: false, leading: 1, divisors: None, per_layer: 0, pre: "laguna",
+        keys: vec![
+            ("context_length", Int(262_144)), ("feed_forward_length", Int(8192)), ("expert_feed_forward_length", Int(512)),
+            ("expert_shared_feed_forward_length", Int(512)), ("leading_dense_block_count", Int(1)),
+            ("attention.head_count", Ints(64, 48)), ("attention.head_count_kv", Int(8)),
+            ("attention.key_length", Int(128)), ("attention.value_length", Int(128)),
+            ("attention.sliding_window", Int(512)), ("attention.sliding_window_pattern", Flags(true, false)),
+            ("attention.layer_norm_rms_epsilon", Float(1e-6)),
+            ("rope.dimension_count", Int(64)), ("rope.dimension_count_swa", Int(128)),
+            ("rope.freq_base", Float(5e5)), ("rope.freq_base_swa", Float(1e4)),
+            ("rope.scaling.type", Text("yarn")), ("rope.scaling.factor", Float(32.0)),
+            ("rope.scaling.original_context_length", Int(8192)),
+            ("expert_count", Int(256)), ("expert_used_count", Int(8)), ("expert_weights_scale", Float(2.5)),
+            ("expert_weights_norm", Flag(true)), ("expert_gating_func", Int(2)),
+        ],
+        tensors: vec![
+            (All, "attn_norm.weight", vec![2048]),
+            (First, "attn_q.weight", vec![8192, 2048]), (Second, "attn_q.weight", vec![6144, 2048]),
+            (All, "attn_k.weight", vec![1024, 2048]), (All, "attn_v.weight", vec![1024, 2048]),
+            (First, "attn_output.weight", vec![2048, 8192]), (Second, "attn_output.weight", vec![2048, 6144]),
+            (All, "attn_q_norm.weight", vec![128]), (All, "attn_k_norm.weight", vec![128]),
+            (First, "attn_gate.weight", vec![64, 2048]), (Second, "attn_gate.weight", vec![48, 2048]),
+            (All, "ffn_norm.weight", vec![2048]),
+            (Leading, "ffn_gate.weight", vec![8192, 2048]), (Leading, "ffn_up.weight", vec![8192, 2048]),
+            (Leading, "ffn_down.weight", vec![2048, 8192]),
+            (AfterLeading, "ffn_gate_inp.weight", vec![256, 2048]), (AfterLeading, "exp_probs_b.bias", vec![256]),
+            (AfterLeading, "ffn_gate_exps.weight", vec![256, 512, 2048]), (AfterLeading, "ffn_up_exps.weight", vec![256, 512, 2048]),
+            (AfterLeading, "ffn_down_exps.weight", vec![256, 2048, 512]),
+            (AfterLeading, "ffn_gate_shexp.weight", vec![512, 2048]), (AfterLeading, "ffn_up_shexp.weight", vec![512, 2048]),
+            (AfterLeading, "ffn_down_shexp.weight", vec![2048, 512]),
+        ],
+    }
+}
+
+/// Step-3.5-Flash: 11 of 197 billion parameters a token. Layers as in [`laguna_xs`].
+#[rustfmt::skip] // a table
+pub(crate) fn step_3_5_flash() -> Listing {
+    Listing {
+        every: 4, last: true, leading: 3, divisors: None, per_layer: 0, pre: "deepseek-v3",
+        keys: vec![
+            ("context_length", Int(262_144)), ("feed_forward_length", Int(11_264)), ("expert_feed_forward_length", Int(1280)),
+            ("expert_shared_feed_forward_length", Int(1280)), ("leading_dense_block_count", Int(3)),
+            ("attention.head_count", Ints(96, 64)), ("attention.head_count_kv", Ints(8, 8)),
+            ("attention.key_length", Int(128)), ("attention.value_length", Int(128)),
+            ("attention.sliding_window", Int(512)), ("attention.sliding_window_pattern", Flags(true, false)),
+            ("attention.layer_norm_rms_epsilon", Float(1e-5)),
+            ("rope.dimension_count", Int(128)), ("rope.freq_base", Float(5e6)), ("rope.freq_base_swa", Float(1e4)),
+            ("expert_count", Int(288)), ("expert_used_count", Int(8)), ("expert_weights_scale", Float(3.0)),
+            ("expert_weights_norm", Flag(true)), ("expert_gating_func", Int(2)),
+        ],
+        tensors: vec![
+            (All, "attn_norm.weight", vec![4096]),
+            (First, "attn_q.weight", vec![12_288, 4096]), (Second, "attn_q.weight", vec![8192, 4096]),
+            (All, "attn_k.weight", vec![1024, 4096]), (All, "attn_v.weight", vec![1024, 4096]),
+            (First, "attn_output.weight", vec![4096, 12_288]), (Second, "attn_output.weight", vec![4096, 8192]),
+            (All, "attn_q_norm.weight", vec![128]), (All, "attn_k_norm.weight", vec![128]),
+            (First, "attn_gate.weight", vec![96, 4096]), (Second, "attn_gate.weight", vec![64, 4096]),
+            (All, "ffn_norm.weight", vec![4096]),
+            (Leading, "ffn_gate.weight", vec![11_264, 4096]), (Leading, "ffn_up.weight", vec![11_264, 4096]),
+            (Leading, "ffn_down.weight", vec![4096, 11_264]),
+            (AfterLeading, "ffn_gate_inp.weight", vec![288, 4096]), (AfterLeading, "exp_probs_b.bias", vec![288]),
+            (AfterLeading, "ffn_gate_exps.weight", vec![288, 1280, 4096]), (AfterLeading, "ffn_up_exps.weight", vec![288, 1280, 4096]),
+            (AfterLeading, "ffn_down_exps.weight", vec![288, 4096, 1280]),
+            (AfterLeading, "ffn_gate_shexp.weight", vec![1280, 4096]), (AfterLeading, "ffn_up_shexp.weight", vec![1280, 4096]),
+            (AfterLeading, "ffn_down_shexp.weight", vec![4096, 1280]),
+        ],
+    }
+}
+
 impl Listing {
     /// Whether layer `i` of `layers` is of the second kind. Few layers have both kinds all the same.
     fn is_second(&self, i: usize, layers: usize) -> bool {

@@ -334,6 +334,9 @@ mod tests {
             ("glm-4.7-flash", 29.5e9, 30.2e9),
             ("qwen3-next-80b-a3b", 79.5e9, 79.8e9),
             ("kimi-linear-48b-a3b", 49.115e9, 49.125e9),
+            ("laguna-xs-2.1", 33.2e9, 33.6e9),
+            ("phi-3.5-moe", 41.8e9, 41.95e9),
+            ("step-3.5-flash", 196.5e9, 197.5e9),
         ] {
             let all = plan(&known::shape(name).unwrap(), Mix::Of(GgmlType::BF16));
             let n: usize = all.iter().map(|p| p.info.len()).sum();
