@@ -52,7 +52,7 @@ impl RangeFile {
                 return Ok(direct);
             }
         }
-        let opened = plain(File::open(&stamp.path).map_err(io)?, false);
+        let opened = plain(open_plain(&stamp.path).map_err(io)?, false);
         opened.check()?;
         Ok(opened)
     }
@@ -208,11 +208,19 @@ impl Piece {
     }
 }
 
+/// Opens a file. If a pipe is there by now, this does not wait for a writer.
+fn open_plain(path: &Path) -> std::io::Result<File> {
+    let mut options = File::options();
+    #[cfg(target_os = "linux")]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+    options.read(true).open(path)
+}
+
 /// Opens a file so that reads bypass the page cache; `None` where that is not supported.
 #[cfg(target_os = "linux")]
 fn open_direct(path: &Path) -> Option<File> {
     use rustix::fs::{Mode, OFlags};
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECT;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::DIRECT;
     rustix::fs::open(path, flags, Mode::empty()).ok().map(File::from)
 }
 
@@ -237,6 +245,19 @@ mod tests {
 
     fn open(path: &Path) -> Arc<RangeFile> {
         Arc::new(RangeFile::open("x", &Stamp::of(path).unwrap()).unwrap())
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_pipe_in_its_place_is_an_error_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        std::fs::write(&path, b"a model").unwrap();
+        let stamp = Stamp::of(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let said = RangeFile::open("x", &stamp).err().map(|e| e.to_string());
+        assert!(said.is_some_and(|s| s.starts_with("x: ")));
     }
 
     #[test]
