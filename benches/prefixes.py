@@ -5,7 +5,7 @@
     benches/prefixes.py --octet target/release/octet --sglang sglang/bin/python --rounds 2 > table.md
     benches/prefixes.py --octet target/release/octet --sglang sglang/bin/python --model models/fox/fox.gguf --rounds 3 > table.md
 
-Replicas are simulated, or with --model they are four `octet serve` of that model, with two threads and a cache of 12,000 tokens each: their
+Replicas are simulated, or with --model they are four `octet serve` of that model, with two threads and a cache of 40,000 tokens each: their
 own metrics say what was found.
 
 A simulated replica has a cache of 400,000 tokens that drops what was not used for longest. It computes 8,000 tokens of prompts a second for each of at
@@ -19,8 +19,11 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import pathlib
 import random
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -47,7 +50,7 @@ class Load:
 
 
 SIMULATED = Load(8, 3.0, 200, (2000, 12000), (50, 1500), (200, 2000), (5, 25), 300)
-SERVED = Load(4, 1.0, 40, (60, 300), (10, 50), (10, 50), (3, 9), 8)
+SERVED = Load(4, 3.0, 40, (60, 300), (10, 50), (10, 50), (3, 9), 8)
 FIRST_PORT, ROUTER_PORT = 7500, 7490
 STRATEGIES = {"octet, prefix-affinity": "prefix-affinity", "octet, least-busy": "least-busy"}
 SGLANG = "sglang-router, cache_aware"
@@ -139,11 +142,25 @@ def text(rng, tokens):
     return "".join(rng.choice("abcdefghijklmnopqrstuvwxyz") + str(rng.randrange(10, 99)) + " " for _ in range(tokens))
 
 
-async def conversation(name, instructions, load, scale, waits):
+class Known:
+    """What one cache without a limit would have found."""
+
+    def __init__(self):
+        self.seen, self.hits, self.blocks = set(), 0, 0
+
+    def ask(self, messages):
+        chain = blocks("".join(m["content"] for m in messages).encode())
+        self.hits += sum(block in self.seen for block in chain)
+        self.blocks += len(chain)
+        self.seen.update(chain)
+
+
+async def conversation(name, instructions, load, scale, waits, known):
     rng = random.Random(name)
     system = rng.choices(instructions, [1 / (i + 1) for i in range(len(instructions))])[0]
     messages = [{"role": "system", "content": system}, {"role": "user", "content": text(rng, rng.randint(*load.first))}]
     for _ in range(rng.randint(*load.turns)):
+        known.ask(messages)
         began = time.monotonic()
         await ask(messages, load.answer)
         waits.append((time.monotonic() - began) / scale)
@@ -161,9 +178,13 @@ def command(args, load, router, folder):
     return [args.octet, "serve", "--config", config, "--port", str(ROUTER_PORT)]
 
 
+def is_taken(port):
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0
+
+
 async def ready(name, process, try_it):
     for _ in range(600):
-        # Then another program would answer at this port.
         if process.poll() is not None:
             raise RuntimeError(f"{name} has ended with {process.returncode}")
         try:
@@ -199,7 +220,7 @@ async def simulated(args, load):
 async def served(args, load):
     """The same in tokens, of real ones."""
     ports = range(FIRST_PORT, FIRST_PORT + load.replicas)
-    flags = ["--threads", "2", "--kv-tokens", "12000", "-c", "4096"]
+    flags = ["--threads", "2", "--kv-tokens", "40000", "-c", "4096"]
     command = lambda port: [args.octet, "serve", args.model, "--served-model-name", "m", "--port", port, *flags]
     processes = [subprocess.Popen(list(map(str, command(port))), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for port in ports]
 
@@ -225,23 +246,28 @@ async def served(args, load):
 async def measure(args, load, router, seed, instructions):
     async with (served if args.model else simulated)(args, load) as counts:
         with tempfile.TemporaryDirectory() as folder:
-            process = subprocess.Popen(list(map(str, command(args, load, router, folder))), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            # Another program would answer instead.
+            if is_taken(ROUTER_PORT):
+                sys.exit(f"a program listens at {ROUTER_PORT}")
+            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            process = subprocess.Popen(list(map(str, command(args, load, router, folder))), start_new_session=True, **quiet)
             try:
                 await ready("the router", process, lambda: ask([{"role": "user", "content": "Hi"}], 1))
                 before = await counts()
-                rng, waits, tasks = random.Random(seed), [], []
+                rng, waits, tasks, known = random.Random(seed), [], [], Known()
                 for i in range(args.conversations):
                     await asyncio.sleep(args.scale * rng.expovariate(load.conversations_per_s))
-                    tasks.append(asyncio.create_task(conversation(f"{seed}-{i}", instructions, load, args.scale, waits)))
+                    tasks.append(asyncio.create_task(conversation(f"{seed}-{i}", instructions, load, args.scale, waits, known)))
                 await asyncio.gather(*tasks)
                 after = await counts()
             finally:
-                process.terminate()
+                os.killpg(process.pid, signal.SIGTERM)  # sglang-router is started by another one
                 process.wait()
     requests, hits, total = ([a[k] - b[k] for a, b in zip(after, before)] for k in range(3))
     waits.sort()
+    print(f"{router}, round {seed}: requests of each replica {[int(n) for n in requests]}", file=sys.stderr, flush=True)
     print(
-        f"| {router} | {seed} | {100 * sum(hits) / sum(total):.1f}% | {max(requests) * load.replicas / sum(requests):.2f} | {waits[len(waits) // 2]:.1f} | {waits[len(waits) * 99 // 100]:.1f} |",
+        f"| {router} | {seed} | {100 * sum(hits) / sum(total):.1f}% | {100 * known.hits / known.blocks:.1f}% | {max(requests) * load.replicas / sum(requests):.2f} | {waits[len(waits) // 2]:.1f} | {waits[len(waits) * 99 // 100]:.1f} |",
         flush=True,
     )
 
@@ -257,7 +283,7 @@ def main():
     args = p.parse_args()
     load = SERVED if args.model else SIMULATED
     instructions = [text(random.Random(f"instructions {i}"), random.Random(i).randint(*load.instruction)) for i in range(load.instructions)]
-    print("| router | round | tokens found cached | most requests of a replica, of the mean | s, median | s, p99 |\n|---|---:|---:|---:|---:|---:|")
+    print("| router | round | tokens found cached | were sent before | most requests of a replica, of the mean | s, median | s, p99 |\n|---|---:|---:|---:|---:|---:|---:|")
     for seed in range(1, args.rounds + 1):
         for router in [*STRATEGIES, *([SGLANG] if args.sglang else [])]:
             asyncio.run(measure(args, load, router, seed, instructions))
