@@ -37,18 +37,15 @@ pub(super) fn choose(
 
 /// See [`Score::SparseMixer`]; also in plain code. A chosen expert's logit becomes minus infinity.
 fn mix_sparsely(logits: &mut [f32], chosen: &mut [u32], weights: &mut [f32]) {
-    for (index, weight) in chosen.iter_mut().zip(weights.iter_mut()) {
-        // If weights are broken and all is NaN, any expert that is left will do.
-        let mut best = 0;
-        for (i, x) in logits.iter().enumerate() {
-            if *x > logits[best] || logits[best] == f32::NEG_INFINITY && *x != f32::NEG_INFINITY {
-                best = i;
-            }
-        }
+    for n in 0..chosen.len() {
+        // If weights are broken and all is NaN or minus infinity, any expert that is left will do.
+        let is_left = |i: &usize| !chosen[..n].contains(&(*i as u32));
+        let best = (0..logits.len()).filter(is_left).reduce(|a, b| if logits[b] > logits[a] { b } else { a });
+        let best = best.unwrap_or_default();
         let most = logits[best];
         let is_far = |x: f32| (most - x) / x.abs().max(most) > SPARSE_MIXER_REACH;
         let sum: f32 = logits.iter().filter(|x| !is_far(**x)).map(|x| (x - most).exp()).sum();
-        (*index, *weight) = (best as u32, 1.0 / sum);
+        (chosen[n], weights[n]) = (best as u32, 1.0 / sum);
         logits[best] = f32::NEG_INFINITY;
     }
 }

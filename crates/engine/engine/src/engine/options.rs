@@ -95,10 +95,15 @@ impl Options {
     }
 
     /// These settings for a model: an encoder computes several texts as a whole in each step, remembers nothing of them, and keeps the keys and
-    /// values of one layer only, so these are exact. Does nothing for other models, or a second time.
+    /// values of one layer only, so these are exact. Other models whose positions are learned have no longer context than these. Does nothing
+    /// for all others, or a second time.
     pub fn for_config(&self, config: &Config) -> Self {
         let mut options = self.clone();
         if config.encoder().is_none() {
+            if config.has_context_max() {
+                let context = self.context_for(config.context_length).min(config.context_length);
+                options.context = Some(context);
+            }
             return options;
         }
         let mut context = self.context_for(config.context_length);

@@ -63,8 +63,10 @@ impl<'a> Keys<'a> {
         })?;
         k.hidden = k.size("embedding_length", MAX_DIM)?;
         k.vocab = k.table_rows("token_embd.weight")?;
+        // Files with both have 0 for the one that does not apply.
         let eps = match k.opt_f32("attention.layer_norm_rms_epsilon")? {
             None => k.opt_f32("attention.layer_norm_epsilon")?,
+            Some(0.0) => k.opt_f32("attention.layer_norm_epsilon")?.or(Some(0.0)),
             eps => eps,
         };
         k.eps = eps

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use octet_engine::engine;
+use octet_engine::models::config::Config;
 use octet_testkit::{Golden, max_abs_diff, shared};
 use octet_weights::gguf::{self, Writer};
 use octet_weights::{GgmlType, Metadata, Model, TensorInfo, Value, hf};
@@ -138,6 +140,49 @@ fn refuse_what_they_do_not_compute() {
         let e = try_load(&file(&case), On::Reference, limits()).err().expect(key);
         assert!(e.contains(key) && e.contains(what), "{name}: {e}");
     }
+}
+
+/// A case of this name, changed.
+fn changed(name: &str, change: impl FnOnce(&mut Json)) -> Json {
+    let mut case = cases().into_iter().find(|c| c["name"] == name).expect(name);
+    change(&mut case);
+    case
+}
+
+#[test]
+fn read_other_forms_of_the_same_settings() {
+    // Another converter's divisors: those of the pairs that turn, and ones.
+    let half = changed("step35", |case| {
+        let all = case["values"]["rope_freqs.weight"].as_array_mut().expect("divisors");
+        let len = all.len();
+        *all = all.iter().step_by(2).cloned().collect();
+        all.resize(len, json!(1.0));
+    });
+    // A file has both kinds of epsilon, of which one is 0.
+    let epsilon = changed("cohere2moe", |case| {
+        case["keys"]["attention.layer_norm_rms_epsilon"] = json!(0.0);
+    });
+    // Layers 0 and 3 see all.
+    let period = changed("cohere2moe", |case| {
+        case["keys"]["attention.sliding_window_pattern"] = json!(3);
+    });
+    for (what, case) in [("divisors", half), ("epsilon", epsilon), ("period", period)] {
+        let mut run = Run::new(try_load(&file(&case), On::Reference, limits()).expect(what));
+        let worst = difference(&case, &run.feed(&prompt()));
+        assert!(worst <= TOLERANCE, "{what}: {worst}");
+    }
+}
+
+#[test]
+fn learned_positions_bound_the_context() {
+    let context = |name: &str, context| {
+        let config = Config::read(&file(&changed(name, |_| {}))).expect(name);
+        engine::Options { context, ..engine::Options::default() }.for_config(&config).context
+    };
+    for name in ["gpt2", "starcoder"] {
+        assert_eq!([None, Some(0), Some(64), Some(20)].map(|c| context(name, c)), [48, 48, 48, 20].map(Some));
+    }
+    assert_eq!(context("falcon", Some(1000)), Some(1000));
 }
 
 /// Names in a checkpoint of Kimi Linear, and in a GGUF file, of a layer.

@@ -467,20 +467,23 @@ impl PackedFile {
         }
         if self.missing >= self.options.least {
             let (job, notice) = (write::Job::new(&self.options, &self.id, parts), self.options.notice.0);
-            match job.is_worth_it() {
+            let is_worth_it = job.is_worth_it();
+            match &is_worth_it {
                 Ok(true) => notice(&job.message()),
                 Ok(false) => {}
-                Err(why) => {
-                    notice(&why);
-                    return Ok(());
-                }
+                Err(why) => notice(why),
             }
-            self.work = Work::start("octet-pack-write", arbiter, move |pace, stop| {
-                if let Err(why) = job.run(pace, stop) {
-                    notice(&why);
-                }
-            });
-            return Ok(());
+            if is_worth_it.is_ok() {
+                let tables = self.tables.clone();
+                self.work = Work::start("octet-pack-write", arbiter, move |pace, stop| {
+                    if table::settle(&tables, pace, stop)
+                        && let Err(why) = job.run(pace, stop)
+                    {
+                        notice(&why);
+                    }
+                });
+                return self.settle_without_thread(arbiter);
+            }
         }
         if let Some(Found::Mapped { map, regions }) = &mut self.found {
             let all: Vec<Arc<InFile>> = std::mem::take(regions).into_values().collect();
@@ -489,7 +492,15 @@ impl PackedFile {
                 settle::run(&map, all, &tables, pace, stop);
             });
         }
-        Ok(())
+        self.settle_without_thread(arbiter)
+    }
+
+    /// Copies embedding tables now if the system had no thread left.
+    fn settle_without_thread(&self, arbiter: &Arbiter) -> Result<(), Error> {
+        if self.work.is_none() {
+            table::settle(&self.tables, &mut Pace::new(arbiter), &AtomicBool::new(false));
+        }
+        self.tables.iter().find_map(|t| t.failure()).map_or(Ok(()), Err)
     }
 
     /// Whether the file was found to be damaged, and so removed: then all is packed anew, and another one written.

@@ -9,6 +9,8 @@ use crate::cpu::Arbiter;
 const QUIET: Duration = Duration::from_millis(100);
 /// While steps run, a thread rests so many times as long as its last piece of work took. With two cores it takes 1% of their time.
 const REST: u32 = 48;
+/// The same for a copy to memory: steps are slower until all is copied, by more than what the copy takes from them.
+pub(super) const COPY_REST: u32 = 4;
 /// A model that was just loaded soon has its first step: so long its thread waits for it, as the rest of the start needs all processors.
 const FIRST: Duration = Duration::from_secs(2);
 /// The longest rest, so that the work ends in any case, and the longest time until it is seen that steps have paused.
@@ -34,7 +36,8 @@ impl Pace {
     pub fn after_first(&mut self, stop: &AtomicBool) -> bool {
         let mut left = FIRST;
         while !stop.load(Acquire) {
-            if left.is_zero() || self.arbiter.activity().0 != self.steps {
+            let (steps, runs) = self.arbiter.activity();
+            if left.is_zero() || runs || steps != self.steps {
                 return true;
             }
             (self.nap)(NAP);
@@ -114,6 +117,22 @@ mod tests {
         while own_time() - start < Duration::from_micros(300) {
             std::hint::spin_loop();
         }
+    }
+
+    #[test]
+    fn a_thread_waits_for_the_first_step_but_not_without_end() {
+        let (arbiter, go, stop) = (Arbiter::default(), AtomicBool::new(false), AtomicBool::new(true));
+        let naps = || NAPS.with(|all| all.replace(Duration::ZERO));
+        assert!(pace(&arbiter).after_first(&go));
+        assert_eq!(naps(), FIRST, "no step comes");
+        assert!(!pace(&arbiter).after_first(&stop));
+        let mut waits = pace(&arbiter);
+        drop(arbiter.acquire());
+        assert!(waits.after_first(&go), "there was one");
+        let permit = arbiter.acquire();
+        assert!(pace(&arbiter).after_first(&go), "one runs");
+        drop(permit);
+        assert_eq!(naps(), Duration::ZERO);
     }
 
     #[test]

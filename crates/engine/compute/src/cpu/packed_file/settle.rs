@@ -4,16 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
 use super::InFile;
-use super::pace::Pace;
-use super::table::Table;
+use super::pace::{COPY_REST, Pace};
+use super::table::{self, Table};
 use crate::cpu::map::{FileMap, HUGE_BYTES};
 
 /// Read ahead, or copied, at once.
 const CHUNK: usize = 32 * HUGE_BYTES;
 /// With a smaller share of huge pages, steps are measurably slower.
 const HUGE_SHARE: f64 = 0.9;
-/// Steps are slower until all is copied, by more than what the copy takes from them: it rests less.
-const COPY_REST: u32 = 4;
 
 /// Copies embedding tables; checks all matrices in the order of the file. If the system has mapped it in small pages, copies it to huge
 /// ones then.
@@ -24,14 +22,9 @@ pub(super) fn run(
     pace: &mut Pace,
     stop: &AtomicBool,
 ) {
-    if !pace.after_first(stop) {
+    if !pace.after_first(stop) || !table::settle(tables, pace, stop) {
         return;
     }
-    let rest = std::mem::replace(&mut pace.rest, COPY_REST);
-    if !tables.iter().all(|table| table.settle(pace, stop)) {
-        return;
-    }
-    pace.rest = rest;
     all.sort_by_key(|f| f.region.at);
     let mut ahead = 0;
     for file in &all {

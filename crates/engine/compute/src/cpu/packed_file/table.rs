@@ -2,11 +2,11 @@
 //! its rows: until it is copied, beside the first steps, they are read where they are.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::*};
 
 use octet_weights::Piece;
 
-use super::pace::Pace;
+use super::pace::{COPY_REST, Pace};
 use crate::backend::Error;
 use crate::cpu::map::{FileMap, HUGE_BYTES};
 
@@ -19,10 +19,20 @@ pub(super) struct Table {
     /// The file up to a huge page behind the table.
     map: FileMap,
     range: std::ops::Range<usize>,
+    /// There was no memory for a copy: it is compared with the file as it was before each step.
+    is_uncopied: AtomicBool,
 }
 
 /// Its rows, as long as somebody needs them.
 pub(super) struct Rows(pub Arc<Table>);
+
+/// Copies tables to memory; false if the thread is to `stop`. Steps wait for the file's pages until then: this rests less than other work.
+pub(super) fn settle(tables: &[Arc<Table>], pace: &mut Pace, stop: &AtomicBool) -> bool {
+    let rest = std::mem::replace(&mut pace.rest, COPY_REST);
+    let goes_on = tables.iter().all(|table| table.settle(pace, stop));
+    pace.rest = rest;
+    goes_on
+}
 
 impl Table {
     /// `None` if the file ends right behind the table, or cannot be mapped.
@@ -34,7 +44,7 @@ impl Table {
             return None;
         }
         let map = FileMap::new(file, len).ok()?;
-        Some(Self { map, range, place })
+        Some(Self { map, range, place, is_uncopied: AtomicBool::new(false) })
     }
 
     /// Copies it to memory; false if the thread is to `stop`. If the file was changed before that, steps fail.
@@ -48,6 +58,7 @@ impl Table {
             };
             // Without memory for a copy, the rest is read where it is.
             if self.map.copy(at..(at + CHUNK).min(end), &mut turn).is_err() {
+                self.is_uncopied.store(goes_on, Release);
                 return goes_on;
             }
         }
@@ -59,7 +70,7 @@ impl Table {
 
     /// Why steps fail, if a row was not what it was when the model was opened.
     pub fn failure(&self) -> Option<Error> {
-        if !self.map.is_lost() {
+        if !self.map.is_lost() && !(self.is_uncopied.load(Acquire) && self.place.check().is_err()) {
             return None;
         }
         let what = "the model's file was changed right after it was opened, while embeddings were read from it; load the model again";

@@ -35,8 +35,9 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
 /// experts rotate.
 pub fn moe(k: &Keys) -> Result<Plan, Error> {
     let (heads, kv_heads, dims) = (k.heads()?, k.kv_heads()?, k.head_dims()?);
-    let windows = Windows::read(k)?.filter(|_| k.peek("attention.sliding_window_pattern").is_some());
-    let windows = windows.ok_or_else(|| k.bad("attention.sliding_window_pattern", "is missing".into()))?;
+    let size = k.window()?.filter(|_| k.peek("attention.sliding_window_pattern").is_some());
+    let size = size.ok_or_else(|| k.bad("attention.sliding_window_pattern", "is missing".into()))?;
+    let windows = Windows { size, slides: llama::all_but_first_of_each(k, 0)? };
     let experts = k.experts()?.ok_or_else(|| k.bad("expert_count", "is missing".into()))?;
     let dense = k.leading_dense()?;
     // The file has the epsilon of its kind of norm.

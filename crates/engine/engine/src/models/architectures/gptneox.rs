@@ -6,6 +6,7 @@ use octet_compute::backend::{Act, RopePairing};
 use crate::Error;
 use crate::models::keys::Keys;
 use crate::models::plan::*;
+use crate::models::rope::{self, ROPE, RopeRules};
 
 /// The norm before the feed-forward block of layer `i`, and whether that block is beside attention.
 type Second = fn(&Keys, usize) -> Result<(&'static str, bool), Error>;
@@ -23,6 +24,11 @@ pub fn phi2(k: &Keys) -> Result<Plan, Error> {
 /// Side by side on one norm; in the larger models attention has its own.
 pub fn falcon(k: &Keys) -> Result<Plan, Error> {
     let mut plan = decoder(k, Act::GeluErf, |_, _| Ok(("attn_norm", true)))?;
+    // Converters leave the base out. Falcon 2 11B has another one than the models before it.
+    if k.peek(ROPE.base).is_none() && (k.layers, k.hidden) == (60, 4096) {
+        let dims = plan.ropes[0].dims;
+        plan.ropes = vec![rope::table(k, dims, RopePairing::Half, RopeRules { default: 500_042.0, ..ROPE })?];
+    }
     for block in &mut plan.blocks {
         let own = format!("blk.{}.attn_norm_2", block.layer);
         if k.has(&format!("{own}.weight")) {

@@ -2,7 +2,6 @@
 //! heads of their own; M has none, and a gate for each value.
 
 use octet_compute::backend::{Act, Gate, RopePairing, Window};
-use octet_weights::Value;
 
 use super::llama;
 use crate::Error;
@@ -12,7 +11,7 @@ use crate::models::rope::{self, ROPE, RopeRules, WINDOWED};
 
 pub fn plan(k: &Keys) -> Result<Plan, Error> {
     let (heads, kv_heads, dims) = (k.heads()?, k.kv_heads()?, k.head_dims()?);
-    let (window, slides) = (k.window()?, slides(k)?);
+    let (window, slides) = (k.window()?, llama::all_but_first_of_each(k, 4)?);
     let experts = k.experts()?.ok_or_else(|| k.bad("expert_count", "is missing".into()))?;
     let dense = k.leading_dense()?;
     let mut blocks = Vec::new();
@@ -40,14 +39,3 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
 
 /// Its converter stores YaRN's factor of sines and cosines as the configuration states it. llama.cpp (b11549) does not read it.
 const YARN: RopeRules = RopeRules { whole_factor: true, ..ROPE };
-
-/// Which layers have a window: all but each fourth, from the first on, unless the file says otherwise.
-fn slides(k: &Keys) -> Result<Vec<bool>, Error> {
-    let key = "attention.sliding_window_pattern";
-    let period = match k.get(key) {
-        None => 4,
-        Some(Value::U64(n)) => usize::try_from(*n).unwrap_or(0),
-        Some(_) => return Ok(k.pattern(key)?.unwrap_or_default()),
-    };
-    Ok((0..k.layers).map(|i| period == 0 || !i.is_multiple_of(period)).collect())
-}

@@ -22,6 +22,10 @@ pub fn moe(k: &Keys) -> Result<Plan, Error> {
     }
     let feed_forward = |i: usize| -> Result<Op, Error> {
         let mut moe = k.moe(i, experts, Act::Silu, SOFTMAX)?;
+        if moe.router.groups.is_some() || moe.router.score != Score::Softmax {
+            let what = "or groups of experts: only this model's own choice of experts is supported";
+            return Err(k.bad("expert_gating_func", what.into()));
+        }
         (moe.router.score, moe.router.normalise) = (Score::SparseMixer, false);
         Ok(Op::Moe(Box::new(moe)))
     };

@@ -76,9 +76,11 @@ fn ropes(k: &Keys, head_dim: usize) -> Result<Vec<RopeTable>, Error> {
     let divisors = "rope_freqs.weight";
     if k.has(divisors) {
         // Converters compute them for the pairs of whole heads. Pair `j` of half a head turns as pair `2 j` of a whole one; llama.cpp
-        // divides by the first ones instead, so its keys of far positions differ from the model's.
+        // divides by the first ones instead, so its keys of far positions differ from the model's. Another converter writes those of half a
+        // head, and ones behind them: of whole heads the last ones are divided.
         let all = k.model.tensor(divisors, &[stated / 2])?.to_f32();
-        half.inv_freq.iter_mut().zip(all.iter().step_by(2)).for_each(|(f, d)| *f /= d);
+        let step = if all[stated / 4..].iter().all(|d| *d == 1.0) { 1 } else { 2 };
+        half.inv_freq.iter_mut().zip(all.iter().step_by(step)).for_each(|(f, d)| *f /= d);
         if half.inv_freq.iter().any(|f| !f.is_finite()) {
             return Err(k.bad(ROPE.base, format!("and '{divisors}' give frequencies that are not finite")));
         }
