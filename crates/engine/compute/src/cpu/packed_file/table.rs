@@ -70,7 +70,8 @@ impl Table {
 
     /// Why steps fail, if a row was not what it was when the model was opened.
     pub fn failure(&self) -> Option<Error> {
-        if !self.map.is_lost() && !(self.is_uncopied.load(Acquire) && self.place.check().is_err()) {
+        let is_changed = self.is_uncopied.load(Acquire) && self.place.check().is_err();
+        if !is_changed && !self.map.is_lost() {
             return None;
         }
         let what = "the model's file was changed right after it was opened, while embeddings were read from it; load the model again";
