@@ -196,7 +196,8 @@ impl Cpu {
         Ok(packed.map(|packed| self.weight_of(packed, bias)))
     }
 
-    /// The same matrix in memory of its own, copied by all threads: one alone would take longer than a start from packed weights.
+    /// The same matrix in memory of its own, as its file may be truncated while the model is loaded. Copied by all threads: one alone would
+    /// take longer than a start from packed weights.
     pub(super) fn copy(&mut self, m: &Matrix) -> std::io::Result<Matrix> {
         let mut copy = HugeVec::zeroed(m.data.len())?;
         let shards = Shards::new(&mut copy[..]);

@@ -19,6 +19,7 @@ pub mod rope;
 mod stacks;
 pub(crate) mod stored;
 pub(crate) mod unread;
+pub mod windows;
 
 pub use architectures::{ARCHITECTURES, Architecture, MISSING};
 pub use config::context_length;

@@ -32,8 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
-use octet_weights::Piece;
-use octet_weights::{GgmlType, Stamp};
+use octet_weights::{GgmlType, Piece, Stamp};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::arbiter::Arbiter;

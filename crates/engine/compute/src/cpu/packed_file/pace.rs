@@ -32,6 +32,13 @@ pub(super) struct Pace {
 }
 
 impl Pace {
+    /// For the calling thread. Until the next step it does not wait: there may be much time before the first one of a model.
+    pub fn new(arbiter: &Arbiter) -> Self {
+        let (arbiter, quiet, nap) = (arbiter.clone(), QUIET, std::thread::sleep);
+        let (steps, _) = arbiter.activity();
+        Self { arbiter, quiet, nap, rest: REST, steps, since: None, began: own_time() }
+    }
+
     /// Waits for the first step after a load, if it comes soon; false if the thread is to `stop`.
     pub fn after_first(&mut self, stop: &AtomicBool) -> bool {
         let mut left = FIRST;
@@ -44,13 +51,6 @@ impl Pace {
             left = left.saturating_sub(NAP);
         }
         false
-    }
-
-    /// For the calling thread. Until the next step it does not wait: there may be much time before the first one of a model.
-    pub fn new(arbiter: &Arbiter) -> Self {
-        let (arbiter, quiet, nap) = (arbiter.clone(), QUIET, std::thread::sleep);
-        let (steps, _) = arbiter.activity();
-        Self { arbiter, quiet, nap, rest: REST, steps, since: None, began: own_time() }
     }
 
     /// Waits until the next piece of work may be done; false if the thread is to `stop`.

@@ -2,10 +2,11 @@
 
 use octet_compute::backend::{Act, RopePairing, Window};
 
-use super::llama::{self, Windows};
+use super::llama;
 use crate::Error;
 use crate::models::keys::*;
 use crate::models::plan::*;
+use crate::models::windows::{self, Windows};
 
 pub fn plan(k: &Keys) -> Result<Plan, Error> {
     let (heads, kv_heads, dims) = (k.heads()?, k.kv_heads()?, k.head_dims()?);
@@ -37,7 +38,7 @@ pub fn moe(k: &Keys) -> Result<Plan, Error> {
     let (heads, kv_heads, dims) = (k.heads()?, k.kv_heads()?, k.head_dims()?);
     let size = k.window()?.filter(|_| k.peek("attention.sliding_window_pattern").is_some());
     let size = size.ok_or_else(|| k.bad("attention.sliding_window_pattern", "is missing".into()))?;
-    let windows = Windows { size, slides: llama::all_but_first_of_each(k, 0)? };
+    let windows = Windows { size, slides: windows::all_but_first_of_each(k, 0)? };
     let experts = k.experts()?.ok_or_else(|| k.bad("expert_count", "is missing".into()))?;
     let dense = k.leading_dense()?;
     // The file has the epsilon of its kind of norm.

@@ -2,10 +2,11 @@
 
 use octet_compute::backend::{Act, RopePairing, Window};
 
-use super::llama::{self, Windows};
+use super::llama;
 use crate::Error;
 use crate::models::keys::*;
 use crate::models::plan::*;
+use crate::models::windows::Windows;
 
 pub fn plan(k: &Keys) -> Result<Plan, Error> {
     let (heads, kv_heads, dims) = (k.heads()?, k.kv_heads()?, k.head_dims()?);

@@ -3,11 +3,12 @@
 use octet_compute::backend::{Act, RopePairing, Window};
 
 use super::encoder;
-use super::llama::{self, Windows};
+use super::llama;
 use crate::Error;
 use crate::models::keys::Keys;
 use crate::models::plan::*;
 use crate::models::rope::{self, ROPE, RopeRules, WINDOWED};
+use crate::models::windows::Windows;
 
 /// Gemma 1: Llama's layers with gated GELU.
 pub fn gemma(k: &Keys) -> Result<Plan, Error> {

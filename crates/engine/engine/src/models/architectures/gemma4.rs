@@ -3,11 +3,11 @@
 
 use octet_compute::backend::{Act, RopePairing, Window};
 
-use super::llama::Windows;
 use crate::Error;
 use crate::models::keys::*;
 use crate::models::plan::*;
 use crate::models::rope::{self, ROPE, RopeRules, WINDOWED};
+use crate::models::windows::Windows;
 
 pub fn plan(k: &Keys) -> Result<Plan, Error> {
     let kinds = Kinds::read(k)?;

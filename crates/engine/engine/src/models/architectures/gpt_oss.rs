@@ -2,11 +2,11 @@
 
 use octet_compute::backend::{Act, RopePairing, Window};
 
-use super::llama::Windows;
 use crate::Error;
 use crate::models::keys::*;
 use crate::models::plan::*;
 use crate::models::rope::{self, ROPE, RopeRules};
+use crate::models::windows::Windows;
 
 const ACT: Act = Act::ClampedSwiglu { alpha: 1.702, limit: 7.0 };
 

@@ -8,10 +8,11 @@ use crate::Error;
 use crate::models::keys::*;
 use crate::models::plan::*;
 use crate::models::rope::{self, ROPE, RopeRules, WINDOWED};
+use crate::models::windows;
 
 pub fn plan(k: &Keys) -> Result<Plan, Error> {
     let (heads, kv_heads, dims) = (k.heads()?, k.kv_heads()?, k.head_dims()?);
-    let (window, slides) = (k.window()?, llama::all_but_first_of_each(k, 4)?);
+    let (window, slides) = (k.window()?, windows::all_but_first_of_each(k, 4)?);
     let experts = k.experts()?.ok_or_else(|| k.bad("expert_count", "is missing".into()))?;
     let dense = k.leading_dense()?;
     let mut blocks = Vec::new();

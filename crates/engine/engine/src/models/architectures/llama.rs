@@ -2,12 +2,12 @@
 //! ERNIE 4.5, Mistral 3, Mellum 2, MiniMax M2, GLM-4.5, dots.llm1, Hunyuan 3, Ling 1 and 2, DeepSeek 1, InternLM 2, EXAONE 3, AFM.
 
 use octet_compute::backend::{Act, RopePairing, Window};
-use octet_weights::Value;
 
 use crate::Error;
 use crate::models::keys::*;
 use crate::models::plan::*;
 use crate::models::rope::{self, WINDOWED};
+use crate::models::windows::Windows;
 
 /// The choices.
 #[derive(Clone, Copy)]
@@ -178,37 +178,4 @@ pub fn position_scale(k: &Keys) -> Result<Option<[f32; 3]>, Error> {
     let scale = k.opt_f32("attention.temperature_scale")?.filter(|a| *a != 0.0);
     let length = k.opt_f32("attention.temperature_length")?.filter(|n| *n > 0.0);
     scale.map(|a| Ok([a, length.map_or_else(|| rope::original_context(k), Ok)?, 0.0])).transpose()
-}
-
-/// Which layers have a window, where a number `n` as the pattern means all but layers 0, `n`, `2 n`, ...; by default `period`.
-pub fn all_but_first_of_each(k: &Keys, period: usize) -> Result<Vec<bool>, Error> {
-    let key = "attention.sliding_window_pattern";
-    let period = match k.get(key) {
-        None => period,
-        Some(Value::U64(n)) => usize::try_from(*n).unwrap_or(0),
-        Some(_) => return Ok(k.pattern(key)?.unwrap_or_default()),
-    };
-    Ok((0..k.layers).map(|i| period == 0 || !i.is_multiple_of(period)).collect())
-}
-
-/// Which layers have a window, and its size.
-pub struct Windows {
-    /// Positions of a window.
-    pub size: usize,
-    /// Whether each layer has it.
-    pub slides: Vec<bool>,
-}
-
-impl Windows {
-    /// As the file says: all layers, unless it has a pattern. `None` without a window.
-    pub fn read(k: &Keys) -> Result<Option<Self>, Error> {
-        Self::with_default(k, 0)
-    }
-
-    /// The same where all but each `period`-th layer have one by default; 0: all.
-    pub fn with_default(k: &Keys, period: usize) -> Result<Option<Self>, Error> {
-        let pattern = k.pattern("attention.sliding_window_pattern")?;
-        let Some(size) = k.window()? else { return Ok(None) };
-        Ok(Some(Self { size, slides: pattern.unwrap_or_else(|| k.all_but_each(period)) }))
-    }
 }

@@ -2,10 +2,10 @@
 
 use octet_compute::backend::{Act, RopePairing, Window};
 
-use super::llama::Windows;
 use crate::Error;
 use crate::models::keys::*;
 use crate::models::plan::*;
+use crate::models::windows::Windows;
 
 /// Chunks and steps of the position scale, which files do not state.
 const CHUNK: usize = 8192;

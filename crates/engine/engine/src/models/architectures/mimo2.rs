@@ -2,11 +2,11 @@
 
 use octet_compute::backend::{Act, RopePairing, Window};
 
-use super::llama::Windows;
 use crate::Error;
 use crate::models::keys::*;
 use crate::models::plan::*;
 use crate::models::rope::{self, ROPE, WINDOWED};
+use crate::models::windows::Windows;
 
 pub fn plan(k: &Keys) -> Result<Plan, Error> {
     let (heads, kv_heads, dims) = (k.heads()?, k.kv_heads()?, k.head_dims()?);

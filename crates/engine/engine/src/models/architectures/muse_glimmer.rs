@@ -2,10 +2,10 @@
 
 use octet_compute::backend::{Act, Gate, RopePairing, Window};
 
-use super::llama::Windows;
 use crate::Error;
 use crate::models::keys::Keys;
 use crate::models::plan::*;
+use crate::models::windows::Windows;
 
 /// Epsilon of the norms after a block.
 const POST_EPS: f32 = 1e-8;

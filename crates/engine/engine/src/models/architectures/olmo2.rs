@@ -2,11 +2,12 @@
 
 use octet_compute::backend::{Act, RopePairing, Window};
 
-use super::llama::{self, Windows};
+use super::llama;
 use crate::Error;
 use crate::models::keys::Keys;
 use crate::models::plan::*;
 use crate::models::rope::{self, WINDOWED};
+use crate::models::windows::Windows;
 
 /// OLMo 1: Llama with LayerNorm.
 pub fn olmo(k: &Keys) -> Result<Plan, Error> {

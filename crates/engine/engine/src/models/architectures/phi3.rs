@@ -2,11 +2,12 @@
 
 use octet_compute::backend::{Act, RopePairing, Score, Window};
 
-use super::{glm4::fused, llama::Windows};
+use super::glm4::fused;
 use crate::Error;
 use crate::models::keys::{CONTEXT_MAX, Keys, SOFTMAX};
 use crate::models::plan::*;
 use crate::models::rope::{self, ROPE, RopeRules};
+use crate::models::windows::Windows;
 
 pub fn plan(k: &Keys) -> Result<Plan, Error> {
     decoder(k, |norm| norm, |i| Ok(Op::Glu(fused(k, i, k.inner(i)?))))

@@ -2,10 +2,10 @@
 
 use octet_compute::backend::{Act, RopePairing, Window};
 
-use super::llama::Windows;
 use crate::Error;
 use crate::models::keys::Keys;
 use crate::models::plan::*;
+use crate::models::windows::Windows;
 
 /// Nemotron 4, Minitron, Jais 2.
 pub fn nemotron(k: &Keys) -> Result<Plan, Error> {

@@ -4,11 +4,11 @@
 use octet_compute::backend::{Act, Gate, RopePairing, Window};
 use octet_weights::Value;
 
-use super::llama::Windows;
 use crate::Error;
 use crate::models::keys::*;
 use crate::models::plan::*;
 use crate::models::rope::{self, ROPE, RopeRules, WINDOWED};
+use crate::models::windows::Windows;
 
 pub fn plan(k: &Keys) -> Result<Plan, Error> {
     let (heads, kv_heads, dims) = (k.heads()?, k.kv_heads()?, k.head_dims()?);
