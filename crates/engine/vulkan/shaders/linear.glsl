@@ -63,6 +63,24 @@ void project() {
                 acc[t] = next;
             }
         }
+    } else if (NARROW) {
+        // words of neighbouring columns, which have one scale
+        uint bits = narrow_bits(), each = 32u / bits, words = (p.cols + each - 1u) / each;
+        uint group = narrow_group(p.cols), groups = (p.cols + group - 1u) / group;
+        for (uint i = lane; i < words; i += 8u) {
+            uint word = high_at(w_row * words + i), c = i * each, end = min(c + each, p.cols);
+            float scale = uintBitsToFloat(scale_at(w_row * groups + c / group));
+            for (; c < end; c++) {
+                precise float w = narrow_value(word & ((1u << bits) - 1u)) * scale;
+                word >>= bits;
+                [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
+                    uint at = source[t] * p.x_stride + c;
+                    precise float term = w * uintBitsToFloat(x[at >> 2][at & 3u]);
+                    precise float next = acc[t] + term;
+                    acc[t] = next;
+                }
+            }
+        }
     } else {
         uint blocks = p.cols >> 5, steps = (blocks + 7u) >> 3;
         for (uint step = 0u; step < steps; step++) {

@@ -91,8 +91,8 @@ void main() {
                 w.q[0] = lo.x; w.q[1] = lo.y; w.q[2] = lo.z; w.q[3] = lo.w;
                 w.q[4] = hi.x; w.q[5] = hi.y; w.q[6] = hi.z; w.q[7] = hi.w;
                 w.d0 = w_d0[ROWS * c + r];
-                w.d1 = TYPE == Q6_K || TYPE == Q3_K ? w_d1[ROWS * c + r] : w.d0;
-                w.m = TYPE == Q4_K || TYPE == Q5_K || TYPE == I8 ? w_m[ROWS * c + r] : 0.0;
+                w.d1 = HALVES ? w_d1[ROWS * c + r] : w.d0;
+                w.m = MINIMUM ? w_m[ROWS * c + r] : 0.0;
                 [[unroll]] for (uint j = 0u; j < EACH; j++) {
                     uint t = own_token + 16u * j;
                     vec2 d = x_d[TOKENS * c + t];

@@ -3,9 +3,14 @@
 // `(row * steps + step) * 8 + lane`, so that the 8 lanes of a row read 128 bytes side by side.
 
 const uint F32 = 0u, F16 = 1u, BF16 = 2u, Q8_0 = 3u, I8 = 4u, Q4_K = 5u, Q5_K = 6u, Q6_K = 7u;
-const uint Q3_K = 8u, IQ4 = 9u, MXFP4 = 10u, Q4_0 = 11u;
+const uint Q3_K = 8u, IQ4 = 9u, MXFP4 = 10u, Q4_0 = 11u, NVFP4 = 12u, I4_Z = 13u;
+const uint F8 = 14u, F8_128 = 15u, F8_32 = 16u, NF4 = 17u, FP4 = 18u, Q1_0 = 19u, Q2_0 = 20u;
 
 layout(constant_id = 0) const uint TYPE = 3u;
+// Float types of less than 16 bits.
+const bool NARROW = TYPE >= F8;
+// Quantised types with a scale of each half of a block; with a minimum.
+const bool HALVES = TYPE == Q6_K || TYPE == Q3_K || TYPE == NVFP4, MINIMUM = TYPE == Q4_K || TYPE == Q5_K || TYPE == I8 || TYPE == I4_Z;
 layout(constant_id = 2) const uint EXPERTS = 0u;  // 1: tiles of experts; 2: the same, and some experts lie in the host's memory
 
 layout(binding = 0, std430) readonly buffer Quants { uvec4 quants[]; };
@@ -62,6 +67,13 @@ uint levels(uint indices) {
     return bytes;
 }
 
+// An 8-bit float in E4M3. What is no number there, 0x7F, goes on as 480: only NVFP4's scales have it.
+float e4m3(uint byte) {
+    uint e = (byte >> 3) & 15u, m = byte & 7u;
+    float size = e == 0u ? float(m) * (1.0 / 512.0) : uintBitsToFloat(((e + 120u) << 23) | (m << 20));
+    return (byte & 128u) == 0u ? size : -size;
+}
+
 struct Block {
     uint q[8];  // 32 signed bytes, in the order of the columns
     float d0, d1, m;  // scales of the two halves, and the minimum (subtracted)
@@ -98,8 +110,25 @@ Block load_block(uint at, uint row, uint block, uint blocks) {
         b.q[w] = n[w] & 0x0f0f0f0fu;
         b.q[4u + w] = (n[w] >> 4) & 0x0f0f0f0fu;
     }
+    if (TYPE == I4_Z) {
+        // of a row: an f16 of each block, a byte of each, the row's factor
+        uint scales_ = (blocks + 1u) >> 1, zeros = (blocks + 3u) >> 2, base = row * (scales_ + zeros + 1u);
+        uint zero = (scale_at(base + scales_ + (block >> 2)) >> (8u * (block & 3u))) & 255u;
+        b.d0 = half_at(scale_at(base + (block >> 1)), (block & 1u) == 1u) * uintBitsToFloat(scale_at(base + scales_ + zeros));
+        b.d1 = b.d0;
+        b.m = b.d0 * float(zero);
+        return b;
+    }
     if (TYPE >= IQ4) {
         [[unroll]] for (uint w = 0u; w < 8u; w++) { b.q[w] = levels(b.q[w]); }
+        if (TYPE == NVFP4) {
+            // of a row: two bytes of each block, the row's factor
+            uint base = row * ((blocks >> 1) + 1u), pair = scale_at(base + (block >> 1)) >> (16u * (block & 1u));
+            float factor = 0.5 * uintBitsToFloat(scale_at(base + (blocks >> 1)));  // the levels are twice the values
+            b.d0 = e4m3(pair & 255u) * factor;
+            b.d1 = e4m3((pair >> 8) & 255u) * factor;
+            return b;
+        }
         b.d0 = uintBitsToFloat(scale_at(row * blocks + block));
         b.d1 = b.d0;
         return b;
@@ -137,13 +166,13 @@ float block_term(Block b, uvec4 x0, uvec4 x1, float dx, float sum) {
     int lo = dot4(b.q[0], x0.x) + dot4(b.q[1], x0.y) + dot4(b.q[2], x0.z) + dot4(b.q[3], x0.w);
     int hi = dot4(b.q[4], x1.x) + dot4(b.q[5], x1.y) + dot4(b.q[6], x1.z) + dot4(b.q[7], x1.w);
     precise float term;
-    if (TYPE == Q6_K || TYPE == Q3_K) {
+    if (HALVES) {
         precise float a = (b.d0 * dx) * float(lo);
         term = a + (b.d1 * dx) * float(hi);
     } else {
         term = (b.d0 * dx) * float(lo + hi);
     }
-    if (TYPE == Q4_K || TYPE == Q5_K || TYPE == I8) {
+    if (MINIMUM) {
         precise float minimum = (b.m * dx) * sum;
         term = term - minimum;
     }
@@ -156,4 +185,22 @@ float float_weight(uint row, uint col, uint cols) {
     uint stride = (cols + 1u) >> 1, word = scale_at(row * stride + (col >> 1));
     if (TYPE == F16) { return half_at(word, (col & 1u) == 1u); }
     return uintBitsToFloat((col & 1u) == 1u ? (word & 0xffff0000u) : (word << 16));
+}
+
+// bitsandbytes' tables.
+const float NF4_LEVELS[16] = float[](-1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.091050036, 0.0,
+    0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0);
+const float FP4_SIZES[8] = float[](0.0, 0.0052083335, 0.6666667, 1.0, 0.33333334, 0.5, 0.16666667, 0.25);
+
+// Bits of a narrow float; columns under one scale.
+uint narrow_bits() { return TYPE == Q1_0 ? 1u : TYPE == Q2_0 ? 2u : TYPE >= NF4 ? 4u : 8u; }
+uint narrow_group(uint cols) { return TYPE == F8 ? cols : TYPE == F8_32 ? 32u : TYPE == F8_128 || TYPE == Q1_0 ? 128u : 64u; }
+
+// A narrow float without its scale.
+float narrow_value(uint q) {
+    if (TYPE == Q1_0) { return q == 0u ? -1.0 : 1.0; }
+    if (TYPE == Q2_0) { return float(q) - 1.0; }
+    if (TYPE == NF4) { return NF4_LEVELS[q]; }
+    if (TYPE == FP4) { return q < 8u ? FP4_SIZES[q] : -FP4_SIZES[q & 7u]; }
+    return e4m3(q);
 }

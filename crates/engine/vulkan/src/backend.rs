@@ -221,7 +221,7 @@ impl Vulkan {
     /// Everything that its results depend on to the last bit: the kernels and the driver that compiles them.
     pub fn numerics(&self) -> String {
         let exact = if self.exact { ", f32" } else { "" };
-        format!("vulkan 3, {}, {}{exact}", self.device.info.name, self.device.info.driver)
+        format!("vulkan 4, {}, {}{exact}", self.device.info.name, self.device.info.driver)
     }
 
     /// Bytes of the device's memory in use.
@@ -248,9 +248,12 @@ impl Vulkan {
     pub(crate) fn pack(&mut self, all: &[Matrix], bias: Option<&[f32]>) -> Result<Weight, Error> {
         let first = all.first().ok_or_else(|| Error("a stack of experts is empty".into()))?;
         let (rows, cols) = (first.rows, first.cols);
+        let has_factors = all.iter().any(|m| m.scales.is_some());
         let ty = match DeviceType::of(first.ty) {
-            // Factors beside the blocks have no place on a device.
-            _ if self.exact || all.iter().any(|m| m.scales.is_some()) => DeviceType::F32,
+            _ if self.exact => DeviceType::F32,
+            // An f16 scale would lose bits of the factor beside it.
+            DeviceType::Q8_0 if has_factors => DeviceType::I8,
+            ty if has_factors && !ty.takes_factors() => DeviceType::F32,
             // Two scales share a word. Each expert, and each row that may be copied, starts with a whole word.
             DeviceType::Q8_0 if all.len() > 1 && !(rows * (cols / 32)).is_multiple_of(2) => DeviceType::I8,
             DeviceType::Q8_0 if all.len() == 1 && !(cols / 32).is_multiple_of(2) => DeviceType::I8,

@@ -2,7 +2,9 @@
 
 use octet_weights::Matrix;
 
-use crate::weights::{DeviceType, LANES, Scale, f16_bits, row_bytes, unpack, word};
+use crate::weights::{
+    DeviceType, LANES, Scale, f16_bits, narrow_block, narrow_bytes, row_bytes, unpack, word,
+};
 
 /// Rows of a piece of work: an even number, since two scales of `Q8_0` may share a word.
 const ROWS: usize = 64;
@@ -14,9 +16,9 @@ const WORDS_MIN: usize = 1 << 16;
 pub(crate) struct Planes {
     /// Quants: 4 words a block of 32, 8 for types of a byte.
     pub(crate) quants: Vec<u32>,
-    /// High bits: a word a block (`Q5_K`), or two (`Q6_K`).
+    /// High bits: a word a block (`Q5_K`), or two (`Q6_K`). Of narrow float types the values.
     pub(crate) high: Vec<u32>,
-    /// Scales; for float types the values.
+    /// Scales; for wide float types the values.
     pub(crate) scales: Vec<u32>,
 }
 
@@ -80,7 +82,33 @@ impl Work<'_> {
         match ty {
             DeviceType::F32 => self.pack_f32(),
             DeviceType::F16 | DeviceType::Bf16 => self.pack_halves(),
+            _ if ty.narrow(self.matrix.cols).is_some() => self.pack_narrow(),
             _ => self.pack_blocks(ty),
+        }
+    }
+
+    /// An f32 times the factor of row `r` of these.
+    fn times_factor(&self, r: usize, x: f32) -> u32 {
+        let factor = self.matrix.scales.as_ref().map(|scales| scales[self.first + r]);
+        factor.map_or(x, |factor| (f64::from(x) * factor) as f32).to_bits()
+    }
+
+    fn pack_narrow(&mut self) {
+        let (values, scales) = (self.high.len() / self.rows, self.scales.len() / self.rows);
+        for r in 0..self.rows {
+            let row = self.matrix.row(self.first + r);
+            let bytes = narrow_bytes(self.matrix.ty, row.len()).max(1);
+            for (i, block) in row.chunks_exact(bytes).enumerate() {
+                let (scale, quants) = narrow_block(self.matrix.ty, block);
+                self.scales[r * scales + i] = self.times_factor(r, scale);
+                let words = quants.chunks(4).map(|b| {
+                    let mut word = [0; 4];
+                    word[..b.len()].copy_from_slice(b);
+                    u32::from_le_bytes(word)
+                });
+                let out = &mut self.high[r * values + i * quants.len() / 4..];
+                out.iter_mut().zip(words).for_each(|(out, word)| *out = word);
+            }
         }
     }
 
@@ -106,6 +134,8 @@ impl Work<'_> {
         let steps = blocks.div_ceil(LANES);
         let pieces = (self.rows * steps * LANES).max(1);
         let (quant_words, high_words) = (self.quants.len() / pieces, self.high.len() / pieces);
+        // of a row, where its scales are not words of blocks alone
+        let row_words = self.scales.len() / self.rows.max(1);
         let scale_words = match ty {
             DeviceType::Q4_K | DeviceType::Q5_K => 4,
             DeviceType::Q6_K | DeviceType::Q3_K => 5,
@@ -126,21 +156,49 @@ impl Work<'_> {
                     _ => nibbles(&values, quants, high),
                 }
                 let index = r * blocks + block;
-                let mut put = |at: usize, words: &[u32]| {
-                    self.scales[at * scale_words..][..scale_words].copy_from_slice(&words[..scale_words]);
-                };
-                match scale {
+                let times = |bits: u32| self.times_factor(r, f32::from_bits(bits));
+                let (at, words) = match scale {
                     Scale::Half(bits) if ty == DeviceType::I8 => {
-                        put(index, &[half::f16::from_bits(bits as u16).to_f32().to_bits(), 0]);
+                        let scale = half::f16::from_bits(bits as u16).to_f32();
+                        (index, [times(scale.to_bits()), 0, 0, 0, 0])
                     }
-                    Scale::Half(bits) => self.scales[index / 2] |= bits << (16 * (index % 2)),
-                    Scale::Word(word) => put(index, &[word]),
-                    Scale::Words(words) => put(index, &words),
-                    Scale::Superblock(words) if block % 8 == 0 => put(index / 8, &words),
-                    Scale::Superblock(_) => {}
-                }
+                    Scale::Word(word) => (index, [times(word), 0, 0, 0, 0]),
+                    Scale::Words([scale, min]) => (index, [times(scale), times(min), 0, 0, 0]),
+                    Scale::Superblock(words) if block % 8 == 0 => (index / 8, words),
+                    Scale::Superblock(_) => continue,
+                    Scale::Half(bits) => {
+                        self.scales[index / 2] |= bits << (16 * (index % 2));
+                        continue;
+                    }
+                    Scale::Halves(_) | Scale::ZeroPoint(..) => {
+                        let factor = times(1.0f32.to_bits());
+                        let row = &mut self.scales[r * row_words..][..row_words];
+                        put_with_factor(row, [block, blocks], scale, factor);
+                        continue;
+                    }
+                };
+                self.scales[at * scale_words..][..scale_words].copy_from_slice(&words[..scale_words]);
             }
         }
+    }
+}
+
+/// Puts the scale of a block among those of its row, which end with the row's factor.
+fn put_with_factor(row: &mut [u32], [block, blocks]: [usize; 2], scale: Scale, factor: u32) {
+    let Some((last, row)) = row.split_last_mut() else { return };
+    *last = factor;
+    match scale {
+        // The kernel knows no sign and no NaN, and 0x7F is 480: to NVFP4 0x7F is 0 and 0xFF is 480.
+        Scale::Halves(scales) => {
+            let [low, high] = scales.map(|s| u32::from(if s == 0x7f { 0 } else { s & 0x7f }));
+            row[block / 2] |= (low | high << 8) << (16 * (block % 2));
+        }
+        // f16, two a word, and behind them zero points, four a word
+        Scale::ZeroPoint(scale, zero) => {
+            row[block / 2] |= scale << (16 * (block % 2));
+            row[blocks.div_ceil(2) + block / 4] |= u32::from(zero) << (8 * (block % 4));
+        }
+        _ => {}
     }
 }
 

@@ -8,7 +8,7 @@ use octet_compute::Error;
 use octet_compute::backend::Backend;
 use octet_compute::picks::{Pick, picks};
 use octet_compute::selftest::Check;
-use octet_weights::quant::{iq4, mxfp4};
+use octet_weights::quant::{iq4, mxfp4, nvfp4};
 use octet_weights::{GgmlType, Matrix, quant};
 
 use crate::ahead::{Shared, TABLE_TYPES};
@@ -27,7 +27,7 @@ const TOKENS: [usize; 7] = [1, 2, 4, 8, 11, 33, 260];
 const ALL_TOKENS_MAX: usize = 11;
 
 /// Types that have a kernel of their own.
-const TYPES: [GgmlType; 11] = [
+const TYPES: [GgmlType; 13] = [
     GgmlType::Q8_0,
     GgmlType::Q4_0,
     GgmlType::Q4_1,
@@ -39,6 +39,8 @@ const TYPES: [GgmlType; 11] = [
     GgmlType::IQ4_NL,
     GgmlType::IQ4_XS,
     GgmlType::MXFP4,
+    GgmlType::NVFP4,
+    GgmlType::I4_Z,
 ];
 
 /// Quantised activations: bytes, and the scale and the sum of each block of 32.
@@ -80,6 +82,14 @@ fn block(m: &Matrix, row: usize, block: usize) -> ([f32; 2], f32, [i32; 32]) {
         Scale::Words([d, m]) => {
             ([f32::from_bits(d); 2], f32::from_bits(m), values.map(|v| i32::from(v as i8)))
         }
+        Scale::Halves(scales) => {
+            let values = values.map(|i| i32::from(mxfp4::LEVELS[usize::from(i)]));
+            (scales.map(nvfp4::half_scale), 0.0, values)
+        }
+        Scale::ZeroPoint(bits, zero) => {
+            let d = half(bits);
+            ([d; 2], d * f32::from(zero), values.map(i32::from))
+        }
         Scale::Superblock(words) if matches!(m.ty, GgmlType::Q6_K | GgmlType::Q3_K) => {
             let d = half(words[4]);
             let scales = [0, 1].map(|h| {
@@ -118,10 +128,12 @@ fn product(m: &Matrix, row: usize, x: &Activations, token: usize) -> f32 {
             let dot = |r: std::ops::Range<usize>| r.map(|i| w[i] * i32::from(q[i])).sum::<i32>();
             let (low, high) = (dot(0..16), dot(16..32));
             let mut term = match ty {
-                DeviceType::Q6_K | DeviceType::Q3_K => (d[0] * dx) * low as f32 + (d[1] * dx) * high as f32,
+                DeviceType::Q6_K | DeviceType::Q3_K | DeviceType::Nvfp4 => {
+                    (d[0] * dx) * low as f32 + (d[1] * dx) * high as f32
+                }
                 _ => (d[0] * dx) * (low + high) as f32,
             };
-            if matches!(ty, DeviceType::Q4_K | DeviceType::Q5_K | DeviceType::I8) {
+            if matches!(ty, DeviceType::Q4_K | DeviceType::Q5_K | DeviceType::I8 | DeviceType::I4_Z) {
                 term -= (min * dx) * sum;
             }
             acc += term;

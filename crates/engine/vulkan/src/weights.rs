@@ -2,7 +2,7 @@
 //! `shaders/weights.glsl` reads this layout, `pack` makes it.
 
 use octet_weights::GgmlType;
-use octet_weights::quant::{iq4, mxfp4, q3_k, q4_k, q5_k, q6_k};
+use octet_weights::quant::{fp8, iq4, levels, mxfp4, nvfp4, q1, q3_k, q4_k, q5_k, q6_k, zero_point};
 
 /// Lanes of a row: its stripes.
 pub(crate) const LANES: usize = 8;
@@ -29,6 +29,40 @@ pub(crate) enum DeviceType {
     Mxfp4 = 10,
     /// Of -8 to 7.
     Q4_0 = 11,
+    /// Indices of `mxfp4::LEVELS`, with two scales in E4M3 per 32, and an f32 factor of each row.
+    Nvfp4 = 12,
+    /// Indices of 0 to 15, with an f16 scale and a byte as zero point per 32, and an f32 factor of each row.
+    I4_Z = 13,
+    /// Narrow floats: 8-bit ones (E4M3), with an f32 scale of each row.
+    F8 = 14,
+    /// The same, with an f32 scale per 128 columns.
+    F8_128 = 15,
+    /// The same, with an f32 scale per 32 columns.
+    F8_32 = 16,
+    /// 4-bit indices of `levels::NF4`, with an f32 scale per 64 columns.
+    NF4 = 17,
+    /// 4-bit indices of `levels::FP4`, with an f32 scale per 64 columns.
+    FP4 = 18,
+    /// -1 and 1, a bit each, with an f32 scale per 128 columns.
+    Q1_0 = 19,
+    /// -1 to 2, two bits each, with an f32 scale per 64 columns.
+    Q2_0 = 20,
+}
+
+/// A float type of less than 16 bits, whose values lie side by side in words, in the order of the columns, without stripes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Narrow {
+    /// Bits of a value.
+    bits: usize,
+    /// Columns under one scale.
+    group: usize,
+}
+
+impl Narrow {
+    /// Words of values, and of scales, of a row.
+    pub(crate) fn row_words(self, cols: usize) -> [usize; 2] {
+        [(cols * self.bits).div_ceil(32), cols.div_ceil(self.group)]
+    }
 }
 
 impl DeviceType {
@@ -39,10 +73,19 @@ impl DeviceType {
             GgmlType::BF16 => Self::Bf16,
             GgmlType::Q8_0 => Self::Q8_0,
             GgmlType::Q4_0 => Self::Q4_0,
-            GgmlType::Q4_1 | GgmlType::Q5_0 | GgmlType::Q5_1 => Self::I8,
+            GgmlType::Q4_1 | GgmlType::Q5_0 | GgmlType::Q5_1 | GgmlType::I8_Z | GgmlType::I8_M => Self::I8,
             GgmlType::Q3_K => Self::Q3_K,
             GgmlType::IQ4_NL | GgmlType::IQ4_XS => Self::Iq4,
             GgmlType::MXFP4 => Self::Mxfp4,
+            GgmlType::NVFP4 => Self::Nvfp4,
+            GgmlType::I4_Z => Self::I4_Z,
+            GgmlType::F8_E4M3 => Self::F8,
+            GgmlType::F8_128 => Self::F8_128,
+            GgmlType::F8_32 => Self::F8_32,
+            GgmlType::NF4 => Self::NF4,
+            GgmlType::FP4 => Self::FP4,
+            GgmlType::Q1_0 => Self::Q1_0,
+            GgmlType::Q2_0 => Self::Q2_0,
             GgmlType::Q4_K => Self::Q4_K,
             GgmlType::Q5_K => Self::Q5_K,
             GgmlType::Q6_K => Self::Q6_K,
@@ -52,7 +95,27 @@ impl DeviceType {
 
     /// Activations are f32, not quantised.
     pub(crate) fn is_float(self) -> bool {
-        matches!(self, Self::F32 | Self::F16 | Self::Bf16)
+        matches!(self, Self::F32 | Self::F16 | Self::Bf16) || self.narrow(1).is_some()
+    }
+
+    /// The layout of a narrow float type's rows of `cols` columns.
+    pub(crate) fn narrow(self, cols: usize) -> Option<Narrow> {
+        let (bits, group) = match self {
+            Self::F8 => (8, cols.max(1)),
+            Self::F8_128 => (8, 128),
+            Self::F8_32 => (8, 32),
+            Self::NF4 | Self::FP4 => (4, 64),
+            Self::Q1_0 => (1, 128),
+            Self::Q2_0 => (2, 64),
+            _ => return None,
+        };
+        Some(Narrow { bits, group })
+    }
+
+    /// Whether its scales, or a factor of each row, take what a matrix has beside its blocks ([`octet_weights::Matrix::scales`]).
+    pub(crate) fn takes_factors(self) -> bool {
+        matches!(self, Self::I8 | Self::Iq4 | Self::Mxfp4 | Self::Q4_0 | Self::Nvfp4 | Self::I4_Z)
+            || self.narrow(1).is_some()
     }
 }
 
@@ -68,6 +131,15 @@ pub fn device_bytes(ty: GgmlType, values: u64) -> u64 {
         DeviceType::Q6_K => 212,
         DeviceType::Q3_K => 148,
         DeviceType::Iq4 | DeviceType::Mxfp4 | DeviceType::Q4_0 => 160,
+        // with a factor of each 1024 columns, which are rarely fewer
+        DeviceType::Nvfp4 => 145,
+        DeviceType::I4_Z => 153,
+        DeviceType::F8 => 257,
+        DeviceType::F8_128 => 264,
+        DeviceType::F8_32 => 288,
+        DeviceType::NF4 | DeviceType::FP4 => 144,
+        DeviceType::Q1_0 => 40,
+        DeviceType::Q2_0 => 80,
     };
     values.div_ceil(256).saturating_mul(per_256)
 }
@@ -88,6 +160,10 @@ pub(crate) fn f16_bits(b: &[u8]) -> u32 {
 
 /// Bytes of a row in each plane: quants, high bits, scales. Of `Q8_0` where the row has an even number of blocks.
 pub(crate) fn row_bytes(ty: DeviceType, cols: usize) -> [u64; 3] {
+    if let Some(narrow) = ty.narrow(cols) {
+        let [values, scales] = narrow.row_words(cols);
+        return [0, 4 * values as u64, 4 * scales as u64];
+    }
     let blocks = cols / 32;
     let pieces = blocks.div_ceil(LANES) * LANES;
     let words = match ty {
@@ -100,6 +176,10 @@ pub(crate) fn row_bytes(ty: DeviceType, cols: usize) -> [u64; 3] {
         DeviceType::Q6_K => [4 * pieces, 2 * pieces, blocks / 8 * 5],
         DeviceType::Q3_K => [4 * pieces, 0, blocks / 8 * 5],
         DeviceType::Iq4 | DeviceType::Mxfp4 | DeviceType::Q4_0 => [4 * pieces, 0, blocks],
+        DeviceType::Nvfp4 => [4 * pieces, 0, blocks / 2 + 1],
+        DeviceType::I4_Z => [4 * pieces, 0, blocks.div_ceil(2) + blocks.div_ceil(4) + 1],
+        // narrow types, above
+        _ => [0, 0, 0],
     };
     words.map(|n| 4 * n as u64)
 }
@@ -114,6 +194,10 @@ pub(crate) enum Scale {
     Words([u32; 2]),
     /// Words that 8 blocks share; of `Q4_K` and `Q5_K` the first four.
     Superblock([u32; 5]),
+    /// Those of the two halves in E4M3, as NVFP4 reads it.
+    Halves([u8; 2]),
+    /// An f16 and a zero point.
+    ZeroPoint(u32, u8),
 }
 
 /// The 32 values of a block as bytes, and its scales. Bytes of types that become [`DeviceType::I8`] are signed; of types with levels they are
@@ -138,6 +222,19 @@ pub(crate) fn unpack(ty: GgmlType, row: &[u8], block: usize) -> ([u8; 32], Scale
             let b = of(mxfp4::BYTES);
             indices(&b[mxfp4::QS], mxfp4::half_scale(b[mxfp4::E]))
         }
+        GgmlType::NVFP4 => {
+            let b = &row[block / 2 * nvfp4::BYTES..][..nvfp4::BYTES];
+            let (scales, quants) = (&b[nvfp4::SCALES][block % 2 * 2..], &b[nvfp4::QS][block % 2 * 16..]);
+            // of each half, the low nibbles of 8 bytes and then the high ones
+            let value = |i: usize| quants[i / 16 * 8 + i % 8] >> (i % 16 / 8 * 4) & 15;
+            (std::array::from_fn(value), Scale::Halves([scales[0], scales[1]]))
+        }
+        GgmlType::I4_Z => {
+            let b = of(zero_point::BYTES);
+            let (values, _) = indices(&b[zero_point::QS..], 0.0);
+            (values, Scale::ZeroPoint(f16_bits(&b[zero_point::D..]), b[zero_point::Z]))
+        }
+        GgmlType::I8_Z | GgmlType::I8_M => unpack_bytes(ty, of(zero_point::BYTES_8)),
         GgmlType::Q4_1 => unpack_legacy(of(20), false, true),
         GgmlType::Q5_0 => unpack_legacy(of(22), true, false),
         GgmlType::Q5_1 => unpack_legacy(of(24), true, true),
@@ -185,6 +282,31 @@ fn unpack_legacy(b: &[u8], has_high: bool, has_min: bool) -> ([u8; 32], Scale) {
     }
     let min = if has_min { -half(min) } else { 0.0 };
     (v, Scale::Words([half(scale).to_bits(), min.to_bits()]))
+}
+
+/// A block of `I8_Z` or `I8_M`. Its bytes become signed, so 128 times the scale belongs to what is subtracted.
+fn unpack_bytes(ty: GgmlType, b: &[u8]) -> ([u8; 32], Scale) {
+    let [d, m] = zero_point::scales_8(b.try_into().expect("a whole block"));
+    let min = if ty == GgmlType::I8_Z { d * (m - 128.0) } else { -(128.0 * d + m) };
+    let value = |i: usize| b[zero_point::QS_8 + i] ^ 128;
+    (std::array::from_fn(value), Scale::Words([d.to_bits(), min.to_bits()]))
+}
+
+/// The size of a block of a narrow type in a row of `row` bytes, as [`narrow_block`] takes it.
+pub(crate) fn narrow_bytes(ty: GgmlType, row: usize) -> usize {
+    if ty == GgmlType::F8_E4M3 { row } else { ty.block_bytes() }
+}
+
+/// The scale of a narrow type's block, and its values as they are packed.
+pub(crate) fn narrow_block(ty: GgmlType, b: &[u8]) -> (f32, &[u8]) {
+    let single = || f32::from_bits(word(b));
+    match ty {
+        GgmlType::F8_E4M3 => (1.0, b),
+        GgmlType::F8_128 | GgmlType::F8_32 => (single(), &b[fp8::QS..]),
+        GgmlType::NF4 | GgmlType::FP4 => (single(), &b[levels::QS..]),
+        GgmlType::Q1_0 | GgmlType::Q2_0 => (half(b), &b[q1::QS..]),
+        _ => unreachable!("{ty} is not narrow"),
+    }
 }
 
 /// The low bits of block `sub` of a superblock of `Q4_K` or `Q5_K`.
@@ -236,5 +358,24 @@ pub(crate) fn q8_row_from_blocks(blocks: &[u8], device: &mut [u8]) {
     for (i, block) in blocks.chunks_exact(34).enumerate() {
         device[32 * n + 4 * i..][..4].copy_from_slice(&[block[0], block[1], 0, 0]);
         device[32 * i..][..32].copy_from_slice(&block[2..]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What checkpoints have takes no more memory than in the file, but for words that are not full. A plan counts these bytes.
+    #[test]
+    fn types_of_checkpoints_are_as_small_as_in_the_file() {
+        use GgmlType::*;
+        let cols = 4096;
+        for ty in [F8_E4M3, F8_128, F8_32, NVFP4, I4_Z, I8_Z, I8_M, NF4, FP4, Q1_0, Q2_0] {
+            let file = (cols / ty.block_len() * ty.block_bytes()) as u64;
+            let row: u64 = row_bytes(DeviceType::of(ty), cols).iter().sum();
+            assert!(row * 100 <= file * 112, "{ty}: {row} bytes of {file}");
+            let planned = device_bytes(ty, 8 * cols as u64);
+            assert!((8 * row..9 * row).contains(&planned), "{ty}: {planned} bytes for 8 rows of {row}");
+        }
     }
 }

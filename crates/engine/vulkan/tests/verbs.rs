@@ -5,6 +5,8 @@
 mod copies;
 #[path = "../../compute/tests/support/layers.rs"]
 mod layers;
+#[path = "support/packed.rs"]
+mod packed;
 #[path = "../../compute/tests/support/rounding.rs"]
 mod rounding;
 #[path = "../../compute/tests/support/slots.rs"]
@@ -170,9 +172,10 @@ fn a_prompt_in_many_submissions_gives_the_same_bits() {
 #[test]
 fn every_type_of_weights_equals_the_oracle() {
     use GgmlType::*;
-    for ty in
-        [F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, Q3_K, Q2_K, IQ4_NL, IQ4_XS, MXFP4]
-    {
+    for ty in [
+        F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, Q3_K, Q2_K, IQ4_NL, IQ4_XS, MXFP4,
+        NVFP4, I4_Z, F8_128,
+    ] {
         let Some(be) = vulkan() else { return };
         let shape = Shape { ty, head_dim: 32, gdn_dim: 32, ..plain_shape() };
         for (part, Difference { relative, .. }) in differences(&shape, 20, be).into_iter().enumerate() {

@@ -102,9 +102,9 @@ impl Shape {
     pub fn decays(&self) -> usize {
         self.k_heads * self.repeat * if self.kimi { self.gdn_dim } else { 1 }
     }
-    /// Width of the MLP and of each expert; for F32 not a whole number of the backend's groups of rows.
+    /// Width of the MLP and of each expert: whole blocks; for F32 not a whole number of the backend's groups of rows.
     pub fn inner(&self) -> usize {
-        if self.ty == GgmlType::F32 { 88 } else { self.ty.block_len().max(96) }
+        if self.ty == GgmlType::F32 { 88 } else { 96usize.next_multiple_of(self.ty.block_len()) }
     }
 }
 

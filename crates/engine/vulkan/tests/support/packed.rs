@@ -1,0 +1,72 @@
+//! Types of checkpoints, which a device holds as small as the file does: products against the scalar oracle, with and without factors of the
+//! rows, and the same bits for a token in every batch.
+
+use octet_compute::backend::*;
+use octet_compute::batch::Batch;
+use octet_compute::reference::Reference;
+use octet_vulkan::{Vulkan, VulkanOptions};
+use octet_weights::GgmlType::{self, *};
+use octet_weights::{Matrix, quant};
+
+/// Types that meet f32 activations, and those that meet 8-bit ones.
+const FLOATS: [GgmlType; 7] = [F8_E4M3, F8_128, F8_32, NF4, FP4, Q1_0, Q2_0];
+const INTS: [GgmlType; 6] = [NVFP4, I4_Z, I8_Z, I8_M, Q8_0, Q4_0];
+
+const ROWS: usize = 11;
+const TOKENS: usize = 9;
+
+/// Random blocks, and factors of the rows where `scaled`. Rows of E4M3 without blocks are no whole words.
+fn matrix(ty: GgmlType, scaled: bool) -> Matrix {
+    let cols = if ty == F8_E4M3 { 333 } else { 384 };
+    let mut data = vec![0; ROWS * cols / ty.block_len() * ty.block_bytes()];
+    quant::random_blocks(ty, &mut 7, 0.05, &mut data);
+    let scales = scaled.then(|| (0..ROWS).map(|r| 1.0 / (3.0 + r as f64)).collect());
+    Matrix { scales, ..Matrix::new(ty, ROWS, cols, data.into()) }
+}
+
+/// Rows of activations, times each of `matrices` in one step of `n` of them.
+fn products<B: Backend>(mut be: B, matrices: &[Matrix], n: usize) -> Vec<Vec<f32>> {
+    let shape = CacheShape {
+        layers: Vec::new(),
+        pages: 1,
+        windowed: None,
+        slots: 1,
+        guesses: 0,
+        kv: KvType::F32.into(),
+    };
+    let weights: Vec<_> = matrices.iter().map(|m| be.weight(m, None).unwrap()).collect();
+    let step = StepShape { tokens: TOKENS, outputs: TOKENS, ..StepShape::default() };
+    let _cache = be.cache(&shape, step).unwrap();
+    let run = |(m, w): (&Matrix, &B::Weight)| {
+        let values: Vec<f32> = (0..n * m.cols).map(|i| ((i * 37 % 101) as f32 - 50.0) / 30.0).collect();
+        let x = be.vector(&values).unwrap();
+        let norm = Norm::rms(be.vector(&vec![1.0; m.cols]).unwrap(), m.cols, 1e-6);
+        let mut out = be.buf(n * ROWS).unwrap();
+        let mut batch = Batch::default();
+        batch.push(&vec![0; n], 0, 0, &[0], n);
+        be.step(Pass::Other, &batch, |be| be.project(n, &x, Some(&norm), [w], [&mut out])).unwrap();
+        let mut values = vec![0.0; n * ROWS];
+        be.read(&out, &mut values);
+        values
+    };
+    matrices.iter().zip(&weights).map(run).collect()
+}
+
+#[test]
+fn products_equal_the_oracle_in_every_batch() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    let device = || Vulkan::new(&VulkanOptions { index, ..VulkanOptions::default() }).expect("it opens");
+    let all = || FLOATS.into_iter().chain(INTS);
+    let matrices: Vec<Matrix> = all().flat_map(|ty| [matrix(ty, false), matrix(ty, true)]).collect();
+    let want = products(Reference, &matrices, TOKENS);
+    let got = products(device(), &matrices, TOKENS);
+    let alone = products(device(), &matrices, 1);
+    for (((m, want), got), alone) in matrices.iter().zip(&want).zip(&got).zip(&alone) {
+        let size = want.iter().fold(0f32, |most, x| most.max(x.abs()));
+        let worst = want.iter().zip(got).fold(0f32, |worst, (a, b)| worst.max((a - b).abs()));
+        let bound = if FLOATS.contains(&m.ty) { 2e-6 } else { 0.02 };
+        let scaled = m.scales.is_some();
+        assert!(worst <= bound * size, "{}, factors {scaled}: off by {worst} of {size}", m.ty);
+        assert!(alone[..] == got[..ROWS], "{}, factors {scaled}: a token alone has other bits", m.ty);
+    }
+}
