@@ -3,8 +3,8 @@
 // `(row * steps + step) * 8 + lane`, so that the 8 lanes of a row read 128 bytes side by side.
 
 const uint F32 = 0u, F16 = 1u, BF16 = 2u, Q8_0 = 3u, I8 = 4u, Q4_K = 5u, Q5_K = 6u, Q6_K = 7u;
-const uint Q3_K = 8u, IQ4 = 9u, MXFP4 = 10u, Q4_0 = 11u, NVFP4 = 12u, I4_Z = 13u;
-const uint F8 = 14u, F8_128 = 15u, F8_32 = 16u, NF4 = 17u, FP4 = 18u, Q1_0 = 19u, Q2_0 = 20u;
+const uint Q3_K = 8u, IQ4 = 9u, MXFP4 = 10u, Q4_0 = 11u, NVFP4 = 12u, I4_Z = 13u, Q8_ROW = 14u;
+const uint F8 = 15u, F8_128 = 16u, F8_32 = 17u, NF4 = 18u, FP4 = 19u, Q1_0 = 20u, Q2_0 = 21u;
 
 layout(constant_id = 0) const uint TYPE = 3u;
 // Float types of less than 16 bits.
@@ -90,13 +90,17 @@ uvec2 scale_min(uvec4 s, uint j) {
 Block load_block(uint at, uint row, uint block, uint blocks) {
     Block b;
     b.m = 0.0;
-    if (TYPE == Q8_0 || TYPE == I8) {
+    if (TYPE == Q8_0 || TYPE == I8 || TYPE == Q8_ROW) {
         uvec4 lo = quant_at(2u * at), hi = quant_at(2u * at + 1u);
         b.q[0] = lo.x; b.q[1] = lo.y; b.q[2] = lo.z; b.q[3] = lo.w;
         b.q[4] = hi.x; b.q[5] = hi.y; b.q[6] = hi.z; b.q[7] = hi.w;
         uint index = row * blocks + block;
         if (TYPE == Q8_0) {
             b.d0 = half_at(scale_at(index >> 1), (index & 1u) == 1u);
+        } else if (TYPE == Q8_ROW) {
+            // of a row: an f16 of each block, the row's factor
+            uint words = (blocks + 1u) >> 1, base = row * (words + 1u);
+            b.d0 = half_at(scale_at(base + (block >> 1)), (block & 1u) == 1u) * uintBitsToFloat(scale_at(base + words));
         } else {
             b.d0 = uintBitsToFloat(scale_at(2u * index));
             b.m = uintBitsToFloat(scale_at(2u * index + 1u));

@@ -251,12 +251,13 @@ impl Vulkan {
         let has_factors = all.iter().any(|m| m.scales.is_some());
         let ty = match DeviceType::of(first.ty) {
             _ if self.exact => DeviceType::F32,
-            // An f16 scale would lose bits of the factor beside it.
-            DeviceType::Q8_0 if has_factors => DeviceType::I8,
+            DeviceType::Q8_0 if has_factors => DeviceType::Q8_Row,
             ty if has_factors && !ty.takes_factors() => DeviceType::F32,
             // Two scales share a word. Each expert, and each row that may be copied, starts with a whole word.
-            DeviceType::Q8_0 if all.len() > 1 && !(rows * (cols / 32)).is_multiple_of(2) => DeviceType::I8,
-            DeviceType::Q8_0 if all.len() == 1 && !(cols / 32).is_multiple_of(2) => DeviceType::I8,
+            DeviceType::Q8_0 if all.len() > 1 && !(rows * (cols / 32)).is_multiple_of(2) => {
+                DeviceType::Q8_Row
+            }
+            DeviceType::Q8_0 if all.len() == 1 && !(cols / 32).is_multiple_of(2) => DeviceType::Q8_Row,
             ty => ty,
         };
         let planes = pack::pack(all, ty);

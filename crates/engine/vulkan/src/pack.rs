@@ -150,7 +150,7 @@ impl Work<'_> {
                 let high = &mut self.high[piece * high_words..][..high_words];
                 let (values, scale) = unpack(self.matrix.ty, row, block);
                 match ty {
-                    DeviceType::Q8_0 | DeviceType::I8 => {
+                    DeviceType::Q8_0 | DeviceType::Q8_Row | DeviceType::I8 => {
                         quants.iter_mut().zip(values.as_chunks::<4>().0).for_each(|(w, v)| *w = word(v));
                     }
                     _ => nibbles(&values, quants, high),
@@ -158,19 +158,15 @@ impl Work<'_> {
                 let index = r * blocks + block;
                 let times = |bits: u32| self.times_factor(r, f32::from_bits(bits));
                 let (at, words) = match scale {
-                    Scale::Half(bits) if ty == DeviceType::I8 => {
-                        let scale = half::f16::from_bits(bits as u16).to_f32();
-                        (index, [times(scale.to_bits()), 0, 0, 0, 0])
-                    }
                     Scale::Word(word) => (index, [times(word), 0, 0, 0, 0]),
                     Scale::Words([scale, min]) => (index, [times(scale), times(min), 0, 0, 0]),
                     Scale::Superblock(words) if block % 8 == 0 => (index / 8, words),
                     Scale::Superblock(_) => continue,
-                    Scale::Half(bits) => {
+                    Scale::Half(bits) if ty == DeviceType::Q8_0 => {
                         self.scales[index / 2] |= bits << (16 * (index % 2));
                         continue;
                     }
-                    Scale::Halves(_) | Scale::ZeroPoint(..) => {
+                    Scale::Half(_) | Scale::Halves(_) | Scale::ZeroPoint(..) => {
                         let factor = times(1.0f32.to_bits());
                         let row = &mut self.scales[r * row_words..][..row_words];
                         put_with_factor(row, [block, blocks], scale, factor);
@@ -188,6 +184,7 @@ fn put_with_factor(row: &mut [u32], [block, blocks]: [usize; 2], scale: Scale, f
     let Some((last, row)) = row.split_last_mut() else { return };
     *last = factor;
     match scale {
+        Scale::Half(scale) => row[block / 2] |= scale << (16 * (block % 2)),
         // The kernel knows no sign and no NaN, and 0x7F is 480: to NVFP4 0x7F is 0 and 0xFF is 480.
         Scale::Halves(scales) => {
             let [low, high] = scales.map(|s| u32::from(if s == 0x7f { 0 } else { s & 0x7f }));

@@ -33,20 +33,22 @@ pub(crate) enum DeviceType {
     Nvfp4 = 12,
     /// Indices of 0 to 15, with an f16 scale and a byte as zero point per 32, and an f32 factor of each row.
     I4_Z = 13,
+    /// Like `Q8_0`, but rows start with a whole word of scales, and end with an f32 factor.
+    Q8_Row = 14,
     /// Narrow floats: 8-bit ones (E4M3), with an f32 scale of each row.
-    F8 = 14,
+    F8 = 15,
     /// The same, with an f32 scale per 128 columns.
-    F8_128 = 15,
+    F8_128 = 16,
     /// The same, with an f32 scale per 32 columns.
-    F8_32 = 16,
+    F8_32 = 17,
     /// 4-bit indices of `levels::NF4`, with an f32 scale per 64 columns.
-    NF4 = 17,
+    NF4 = 18,
     /// 4-bit indices of `levels::FP4`, with an f32 scale per 64 columns.
-    FP4 = 18,
+    FP4 = 19,
     /// -1 and 1, a bit each, with an f32 scale per 128 columns.
-    Q1_0 = 19,
+    Q1_0 = 20,
     /// -1 to 2, two bits each, with an f32 scale per 64 columns.
-    Q2_0 = 20,
+    Q2_0 = 21,
 }
 
 /// A float type of less than 16 bits, whose values lie side by side in words, in the order of the columns, without stripes.
@@ -114,7 +116,8 @@ impl DeviceType {
 
     /// Whether its scales, or a factor of each row, take what a matrix has beside its blocks ([`octet_weights::Matrix::scales`]).
     pub(crate) fn takes_factors(self) -> bool {
-        matches!(self, Self::I8 | Self::Iq4 | Self::Mxfp4 | Self::Q4_0 | Self::Nvfp4 | Self::I4_Z)
+        use DeviceType as T;
+        matches!(self, T::I8 | T::Iq4 | T::Mxfp4 | T::Q4_0 | T::Nvfp4 | T::I4_Z | T::Q8_Row)
             || self.narrow(1).is_some()
     }
 }
@@ -124,7 +127,7 @@ pub fn device_bytes(ty: GgmlType, values: u64) -> u64 {
     let per_256 = match DeviceType::of(ty) {
         DeviceType::F32 => 1024,
         DeviceType::F16 | DeviceType::Bf16 => 512,
-        DeviceType::Q8_0 => 272,
+        DeviceType::Q8_0 | DeviceType::Q8_Row => 272,
         DeviceType::I8 => 320,
         DeviceType::Q4_K => 144,
         DeviceType::Q5_K => 176,
@@ -177,6 +180,7 @@ pub(crate) fn row_bytes(ty: DeviceType, cols: usize) -> [u64; 3] {
         DeviceType::Q3_K => [4 * pieces, 0, blocks / 8 * 5],
         DeviceType::Iq4 | DeviceType::Mxfp4 | DeviceType::Q4_0 => [4 * pieces, 0, blocks],
         DeviceType::Nvfp4 => [4 * pieces, 0, blocks / 2 + 1],
+        DeviceType::Q8_Row => [8 * pieces, 0, blocks.div_ceil(2) + 1],
         DeviceType::I4_Z => [4 * pieces, 0, blocks.div_ceil(2) + blocks.div_ceil(4) + 1],
         // narrow types, above
         _ => [0, 0, 0],
