@@ -3,14 +3,15 @@
 // `(row * steps + step) * 8 + lane`, so that the 8 lanes of a row read 128 bytes side by side.
 
 const uint F32 = 0u, F16 = 1u, BF16 = 2u, Q8_0 = 3u, I8 = 4u, Q4_K = 5u, Q5_K = 6u, Q6_K = 7u;
-const uint Q3_K = 8u, IQ4 = 9u, MXFP4 = 10u, Q4_0 = 11u, NVFP4 = 12u, I4_Z = 13u, Q8_ROW = 14u;
-const uint F8 = 15u, F8_128 = 16u, F8_32 = 17u, NF4 = 18u, FP4 = 19u, Q1_0 = 20u, Q2_0 = 21u;
+const uint Q3_K = 8u, IQ4 = 9u, MXFP4 = 10u, Q4_0 = 11u, NVFP4 = 12u, I4_Z = 13u, Q8_ROW = 14u, Q4_1 = 15u, Q5_0 = 16u, Q5_1 = 17u;
+const uint F8 = 18u, F8_128 = 19u, F8_32 = 20u, NF4 = 21u, FP4 = 22u, Q1_0 = 23u, Q2_0 = 24u;
 
 layout(constant_id = 0) const uint TYPE = 3u;
 // Float types of less than 16 bits.
 const bool NARROW = TYPE >= F8;
 // Quantised types with a scale of each half of a block; with a minimum.
-const bool HALVES = TYPE == Q6_K || TYPE == Q3_K || TYPE == NVFP4, MINIMUM = TYPE == Q4_K || TYPE == Q5_K || TYPE == I8 || TYPE == I4_Z;
+const bool HALVES = TYPE == Q6_K || TYPE == Q3_K || TYPE == NVFP4;
+const bool MINIMUM = TYPE == Q4_K || TYPE == Q5_K || TYPE == I8 || TYPE == I4_Z || TYPE == Q4_1 || TYPE == Q5_1;
 layout(constant_id = 2) const uint EXPERTS = 0u;  // 1: tiles of experts; 2: the same, and some experts lie in the host's memory
 
 layout(binding = 0, std430) readonly buffer Quants { uvec4 quants[]; };
@@ -86,6 +87,19 @@ uvec2 scale_min(uvec4 s, uint j) {
     return j < 4u ? uvec2(a & 63u, b & 63u) : uvec2((c & 15u) | ((a >> 6) << 4), (c >> 4) | ((b >> 6) << 4));
 }
 
+// The scale of a block, where a row has an f16 of each, and its factor.
+float half_of_row(uint row, uint block, uint blocks) {
+    uint words = (blocks + 1u) >> 1, base = row * (words + 1u);
+    return half_at(scale_at(base + (block >> 1)), (block & 1u) == 1u) * uintBitsToFloat(scale_at(base + words));
+}
+
+// The same, where it has an exponent of each: half of 2^(e - 127), as the levels are twice the values.
+float exponent_of_row(uint row, uint block, uint blocks) {
+    uint words = (blocks + 3u) >> 2, base = row * (words + 1u);
+    uint e = (scale_at(base + (block >> 2)) >> (8u * (block & 3u))) & 255u;
+    return uintBitsToFloat(e < 2u ? 0x00200000u << e : (e - 1u) << 23) * uintBitsToFloat(scale_at(base + words));
+}
+
 // Block `block` of `row`: piece `at` of the planes. `superblocks` of a row.
 Block load_block(uint at, uint row, uint block, uint blocks) {
     Block b;
@@ -98,9 +112,7 @@ Block load_block(uint at, uint row, uint block, uint blocks) {
         if (TYPE == Q8_0) {
             b.d0 = half_at(scale_at(index >> 1), (index & 1u) == 1u);
         } else if (TYPE == Q8_ROW) {
-            // of a row: an f16 of each block, the row's factor
-            uint words = (blocks + 1u) >> 1, base = row * (words + 1u);
-            b.d0 = half_at(scale_at(base + (block >> 1)), (block & 1u) == 1u) * uintBitsToFloat(scale_at(base + words));
+            b.d0 = half_of_row(row, block, blocks);
         } else {
             b.d0 = uintBitsToFloat(scale_at(2u * index));
             b.m = uintBitsToFloat(scale_at(2u * index + 1u));
@@ -113,6 +125,23 @@ Block load_block(uint at, uint row, uint block, uint blocks) {
     [[unroll]] for (uint w = 0u; w < 4u; w++) {
         b.q[w] = n[w] & 0x0f0f0f0fu;
         b.q[4u + w] = (n[w] >> 4) & 0x0f0f0f0fu;
+    }
+    if (TYPE == Q5_K || TYPE == Q5_0 || TYPE == Q5_1) {
+        uint bits = high_at(at);
+        [[unroll]] for (uint w = 0u; w < 8u; w++) { b.q[w] |= spread(bits >> (4u * w)) << 4; }
+    }
+    if (TYPE == Q4_1 || TYPE == Q5_1) {
+        vec2 both = unpackHalf2x16(scale_at(row * blocks + block));
+        b.d0 = both.x;
+        b.d1 = both.x;
+        b.m = -both.y;
+        return b;
+    }
+    if (TYPE == Q5_0) {
+        [[unroll]] for (uint w = 0u; w < 8u; w++) { b.q[w] = ((b.q[w] | 0x80808080u) - 0x10101010u) ^ 0x80808080u; }  // minus 16, byte by byte
+        b.d0 = half_of_row(row, block, blocks);
+        b.d1 = b.d0;
+        return b;
     }
     if (TYPE == I4_Z) {
         // of a row: an f16 of each block, a byte of each, the row's factor
@@ -133,7 +162,13 @@ Block load_block(uint at, uint row, uint block, uint blocks) {
             b.d1 = e4m3((pair >> 8) & 255u) * factor;
             return b;
         }
-        b.d0 = uintBitsToFloat(scale_at(row * blocks + block));
+        if (TYPE == Q4_0) {
+            b.d0 = half_of_row(row, block, blocks);
+        } else if (TYPE == MXFP4) {
+            b.d0 = exponent_of_row(row, block, blocks);
+        } else {
+            b.d0 = uintBitsToFloat(scale_at(row * blocks + block));
+        }
         b.d1 = b.d0;
         return b;
     }
@@ -151,10 +186,6 @@ Block load_block(uint at, uint row, uint block, uint blocks) {
         b.d0 = d * float(bitfieldExtract(int(pair), 0, 8));
         b.d1 = d * float(bitfieldExtract(int(pair), 8, 8));
         return b;
-    }
-    if (TYPE == Q5_K) {
-        uint bits = high_at(at);
-        [[unroll]] for (uint w = 0u; w < 8u; w++) { b.q[w] |= spread(bits >> (4u * w)) << 4; }
     }
     uvec4 s = uvec4(scale_at(4u * index), scale_at(4u * index + 1u), scale_at(4u * index + 2u), scale_at(4u * index + 3u));
     uvec2 sm = scale_min(s, sub);

@@ -159,6 +159,7 @@ impl Work<'_> {
                 let times = |bits: u32| self.times_factor(r, f32::from_bits(bits));
                 let (at, words) = match scale {
                     Scale::Word(word) => (index, [times(word), 0, 0, 0, 0]),
+                    Scale::Pair(word) => (index, [word, 0, 0, 0, 0]),
                     Scale::Words([scale, min]) => (index, [times(scale), times(min), 0, 0, 0]),
                     Scale::Superblock(words) if block % 8 == 0 => (index / 8, words),
                     Scale::Superblock(_) => continue,
@@ -166,7 +167,7 @@ impl Work<'_> {
                         self.scales[index / 2] |= bits << (16 * (index % 2));
                         continue;
                     }
-                    Scale::Half(_) | Scale::Halves(_) | Scale::ZeroPoint(..) => {
+                    Scale::Half(_) | Scale::Exponent(_) | Scale::Halves(_) | Scale::ZeroPoint(..) => {
                         let factor = times(1.0f32.to_bits());
                         let row = &mut self.scales[r * row_words..][..row_words];
                         put_with_factor(row, [block, blocks], scale, factor);
@@ -185,6 +186,7 @@ fn put_with_factor(row: &mut [u32], [block, blocks]: [usize; 2], scale: Scale, f
     *last = factor;
     match scale {
         Scale::Half(scale) => row[block / 2] |= scale << (16 * (block % 2)),
+        Scale::Exponent(e) => row[block / 4] |= u32::from(e) << (8 * (block % 4)),
         // The kernel knows no sign and no NaN, and 0x7F is 480: to NVFP4 0x7F is 0 and 0xFF is 480.
         Scale::Halves(scales) => {
             let [low, high] = scales.map(|s| u32::from(if s == 0x7f { 0 } else { s & 0x7f }));

@@ -70,23 +70,22 @@ fn block(m: &Matrix, row: usize, block: usize) -> ([f32; 2], f32, [i32; 32]) {
     let half = |bits: u32| half::f16::from_bits(bits as u16).to_f32();
     let byte = |word: u32, i: usize| (word >> (8 * (i % 4))) as u8;
     use crate::weights::Scale;
+    let level = |i: u8| match m.ty {
+        GgmlType::MXFP4 | GgmlType::NVFP4 => i32::from(mxfp4::LEVELS[usize::from(i)]),
+        GgmlType::Q4_0 => i32::from(i) - 8,
+        GgmlType::Q5_0 => i32::from(i) - 16,
+        _ => i32::from(iq4::LEVELS[usize::from(i)]),
+    };
     match scale {
-        Scale::Word(d) => {
-            let level = |i: u8| match m.ty {
-                GgmlType::MXFP4 => mxfp4::LEVELS[usize::from(i)],
-                GgmlType::Q4_0 => i as i8 - 8,
-                _ => iq4::LEVELS[usize::from(i)],
-            };
-            ([f32::from_bits(d); 2], 0.0, values.map(|i| i32::from(level(i))))
-        }
+        Scale::Word(d) => ([f32::from_bits(d); 2], 0.0, values.map(level)),
+        Scale::Pair(word) => ([half(word & 0xffff); 2], -half(word >> 16), values.map(i32::from)),
+        Scale::Exponent(e) => ([mxfp4::half_scale(e); 2], 0.0, values.map(level)),
+        Scale::Half(bits) if m.ty != GgmlType::Q8_0 => ([half(bits); 2], 0.0, values.map(level)),
         Scale::Half(bits) => ([half(bits); 2], 0.0, values.map(|v| i32::from(v as i8))),
         Scale::Words([d, m]) => {
             ([f32::from_bits(d); 2], f32::from_bits(m), values.map(|v| i32::from(v as i8)))
         }
-        Scale::Halves(scales) => {
-            let values = values.map(|i| i32::from(mxfp4::LEVELS[usize::from(i)]));
-            (scales.map(nvfp4::half_scale), 0.0, values)
-        }
+        Scale::Halves(scales) => (scales.map(nvfp4::half_scale), 0.0, values.map(level)),
         Scale::ZeroPoint(bits, zero) => {
             let d = half(bits);
             ([d; 2], d * f32::from(zero), values.map(i32::from))
@@ -134,7 +133,9 @@ fn product(m: &Matrix, row: usize, x: &Activations, token: usize) -> f32 {
                 }
                 _ => (d[0] * dx) * (low + high) as f32,
             };
-            if matches!(ty, DeviceType::Q4_K | DeviceType::Q5_K | DeviceType::I8 | DeviceType::I4_Z) {
+            use DeviceType as T;
+            let has_minimum = matches!(ty, T::Q4_K | T::Q5_K | T::Q4_1 | T::Q5_1 | T::I8 | T::I4_Z);
+            if has_minimum {
                 term -= (min * dx) * sum;
             }
             acc += term;

@@ -16,18 +16,18 @@ pub(crate) enum DeviceType {
     Bf16 = 2,
     /// Signed bytes, an f16 scale for 32.
     Q8_0 = 3,
-    /// Signed bytes, with an f32 scale and minimum per 32: the exact form of other types with blocks of 32.
+    /// Signed bytes, with an f32 scale and minimum per 32: of `I8_Z` and `I8_M`.
     I8 = 4,
     Q4_K = 5,
     Q5_K = 6,
     Q6_K = 7,
     /// Like `Q6_K`, without high bits.
     Q3_K = 8,
-    /// 4-bit indices of `iq4::LEVELS`, with an f32 scale per 32. So have the next two, with other levels.
+    /// 4-bit indices of `iq4::LEVELS`, with an f32 scale per 32.
     Iq4 = 9,
-    /// Of `mxfp4::LEVELS`.
+    /// Indices of `mxfp4::LEVELS`, with an exponent of a byte per 32, and an f32 factor of each row.
     Mxfp4 = 10,
-    /// Of -8 to 7.
+    /// Indices of -8 to 7, with an f16 scale per 32, and an f32 factor of each row.
     Q4_0 = 11,
     /// Indices of `mxfp4::LEVELS`, with two scales in E4M3 per 32, and an f32 factor of each row.
     Nvfp4 = 12,
@@ -35,20 +35,26 @@ pub(crate) enum DeviceType {
     I4_Z = 13,
     /// Like `Q8_0`, but rows start with a whole word of scales, and end with an f32 factor.
     Q8_Row = 14,
+    /// Indices of 0 to 15, with an f16 scale and minimum per 32.
+    Q4_1 = 15,
+    /// -16 to 15 in five bits, with an f16 scale per 32, and an f32 factor of each row.
+    Q5_0 = 16,
+    /// 0 to 31 in five bits, with an f16 scale and minimum per 32.
+    Q5_1 = 17,
     /// Narrow floats: 8-bit ones (E4M3), with an f32 scale of each row.
-    F8 = 15,
+    F8 = 18,
     /// The same, with an f32 scale per 128 columns.
-    F8_128 = 16,
+    F8_128 = 19,
     /// The same, with an f32 scale per 32 columns.
-    F8_32 = 17,
+    F8_32 = 20,
     /// 4-bit indices of `levels::NF4`, with an f32 scale per 64 columns.
-    NF4 = 18,
+    NF4 = 21,
     /// 4-bit indices of `levels::FP4`, with an f32 scale per 64 columns.
-    FP4 = 19,
+    FP4 = 22,
     /// -1 and 1, a bit each, with an f32 scale per 128 columns.
-    Q1_0 = 20,
+    Q1_0 = 23,
     /// -1 to 2, two bits each, with an f32 scale per 64 columns.
-    Q2_0 = 21,
+    Q2_0 = 24,
 }
 
 /// A float type of less than 16 bits, whose values lie side by side in words, in the order of the columns, without stripes.
@@ -75,7 +81,10 @@ impl DeviceType {
             GgmlType::BF16 => Self::Bf16,
             GgmlType::Q8_0 => Self::Q8_0,
             GgmlType::Q4_0 => Self::Q4_0,
-            GgmlType::Q4_1 | GgmlType::Q5_0 | GgmlType::Q5_1 | GgmlType::I8_Z | GgmlType::I8_M => Self::I8,
+            GgmlType::Q4_1 => Self::Q4_1,
+            GgmlType::Q5_0 => Self::Q5_0,
+            GgmlType::Q5_1 => Self::Q5_1,
+            GgmlType::I8_Z | GgmlType::I8_M => Self::I8,
             GgmlType::Q3_K => Self::Q3_K,
             GgmlType::IQ4_NL | GgmlType::IQ4_XS => Self::Iq4,
             GgmlType::MXFP4 => Self::Mxfp4,
@@ -117,7 +126,7 @@ impl DeviceType {
     /// Whether its scales, or a factor of each row, take what a matrix has beside its blocks ([`octet_weights::Matrix::scales`]).
     pub(crate) fn takes_factors(self) -> bool {
         use DeviceType as T;
-        matches!(self, T::I8 | T::Iq4 | T::Mxfp4 | T::Q4_0 | T::Nvfp4 | T::I4_Z | T::Q8_Row)
+        matches!(self, T::I8 | T::Iq4 | T::Mxfp4 | T::Q4_0 | T::Nvfp4 | T::I4_Z | T::Q8_Row | T::Q5_0)
             || self.narrow(1).is_some()
     }
 }
@@ -133,10 +142,13 @@ pub fn device_bytes(ty: GgmlType, values: u64) -> u64 {
         DeviceType::Q5_K => 176,
         DeviceType::Q6_K => 212,
         DeviceType::Q3_K => 148,
-        DeviceType::Iq4 | DeviceType::Mxfp4 | DeviceType::Q4_0 => 160,
+        DeviceType::Iq4 | DeviceType::Q4_1 => 160,
+        DeviceType::Q5_1 => 192,
         // with a factor of each 1024 columns, which are rarely fewer
-        DeviceType::Nvfp4 => 145,
+        DeviceType::Mxfp4 => 137,
+        DeviceType::Q4_0 | DeviceType::Nvfp4 => 145,
         DeviceType::I4_Z => 153,
+        DeviceType::Q5_0 => 177,
         DeviceType::F8 => 257,
         DeviceType::F8_128 => 264,
         DeviceType::F8_32 => 288,
@@ -163,6 +175,7 @@ pub(crate) fn f16_bits(b: &[u8]) -> u32 {
 
 /// Bytes of a row in each plane: quants, high bits, scales. Of `Q8_0` where the row has an even number of blocks.
 pub(crate) fn row_bytes(ty: DeviceType, cols: usize) -> [u64; 3] {
+    // narrow types
     if let Some(narrow) = ty.narrow(cols) {
         let [values, scales] = narrow.row_words(cols);
         return [0, 4 * values as u64, 4 * scales as u64];
@@ -178,12 +191,16 @@ pub(crate) fn row_bytes(ty: DeviceType, cols: usize) -> [u64; 3] {
         DeviceType::Q5_K => [4 * pieces, pieces, blocks / 8 * 4],
         DeviceType::Q6_K => [4 * pieces, 2 * pieces, blocks / 8 * 5],
         DeviceType::Q3_K => [4 * pieces, 0, blocks / 8 * 5],
-        DeviceType::Iq4 | DeviceType::Mxfp4 | DeviceType::Q4_0 => [4 * pieces, 0, blocks],
+        DeviceType::Iq4 | DeviceType::Q4_1 => [4 * pieces, 0, blocks],
+        DeviceType::Q5_1 => [4 * pieces, pieces, blocks],
+        DeviceType::Q5_0 => [4 * pieces, pieces, blocks.div_ceil(2) + 1],
+        DeviceType::Mxfp4 => [4 * pieces, 0, blocks.div_ceil(4) + 1],
+        DeviceType::Q4_0 => [4 * pieces, 0, blocks.div_ceil(2) + 1],
         DeviceType::Nvfp4 => [4 * pieces, 0, blocks / 2 + 1],
         DeviceType::Q8_Row => [8 * pieces, 0, blocks.div_ceil(2) + 1],
         DeviceType::I4_Z => [4 * pieces, 0, blocks.div_ceil(2) + blocks.div_ceil(4) + 1],
-        // narrow types, above
-        _ => [0, 0, 0],
+        DeviceType::F8 | DeviceType::F8_128 | DeviceType::F8_32 => [0; 3],
+        DeviceType::NF4 | DeviceType::FP4 | DeviceType::Q1_0 | DeviceType::Q2_0 => [0; 3],
     };
     words.map(|n| 4 * n as u64)
 }
@@ -198,6 +215,10 @@ pub(crate) enum Scale {
     Words([u32; 2]),
     /// Words that 8 blocks share; of `Q4_K` and `Q5_K` the first four.
     Superblock([u32; 5]),
+    /// Two f16: a scale, and a minimum that is added.
+    Pair(u32),
+    /// An exponent, as MXFP4 reads it.
+    Exponent(u8),
     /// Those of the two halves in E4M3, as NVFP4 reads it.
     Halves([u8; 2]),
     /// An f16 and a zero point.
@@ -215,16 +236,19 @@ pub(crate) fn unpack(ty: GgmlType, row: &[u8], block: usize) -> ([u8; 32], Scale
             values.copy_from_slice(&of(34)[2..]);
             (values, Scale::Half(f16_bits(of(34))))
         }
-        GgmlType::Q4_0 => indices(&of(18)[2..], half(of(18))),
-        GgmlType::IQ4_NL => indices(&of(iq4::BYTES_NL)[iq4::QS_NL], half(of(iq4::BYTES_NL))),
+        GgmlType::Q4_0 => (indices(&of(18)[2..]), Scale::Half(f16_bits(of(18)))),
+        GgmlType::IQ4_NL => {
+            let b = of(iq4::BYTES_NL);
+            (indices(&b[iq4::QS_NL]), Scale::Word(half(b).to_bits()))
+        }
         GgmlType::IQ4_XS => {
             let b: &[u8; iq4::BYTES_XS] = superblock(iq4::BYTES_XS).try_into().expect("a whole superblock");
             let scale = half(b) * f32::from(iq4::unpack_scales_xs(b)[block % 8]);
-            indices(&b[iq4::QS_XS][16 * (block % 8)..][..16], scale)
+            (indices(&b[iq4::QS_XS][16 * (block % 8)..][..16]), Scale::Word(scale.to_bits()))
         }
         GgmlType::MXFP4 => {
             let b = of(mxfp4::BYTES);
-            indices(&b[mxfp4::QS], mxfp4::half_scale(b[mxfp4::E]))
+            (indices(&b[mxfp4::QS]), Scale::Exponent(b[mxfp4::E]))
         }
         GgmlType::NVFP4 => {
             let b = &row[block / 2 * nvfp4::BYTES..][..nvfp4::BYTES];
@@ -235,8 +259,7 @@ pub(crate) fn unpack(ty: GgmlType, row: &[u8], block: usize) -> ([u8; 32], Scale
         }
         GgmlType::I4_Z => {
             let b = of(zero_point::BYTES);
-            let (values, _) = indices(&b[zero_point::QS..], 0.0);
-            (values, Scale::ZeroPoint(f16_bits(&b[zero_point::D..]), b[zero_point::Z]))
+            (indices(&b[zero_point::QS..]), Scale::ZeroPoint(f16_bits(&b[zero_point::D..]), b[zero_point::Z]))
         }
         GgmlType::I8_Z | GgmlType::I8_M => unpack_bytes(ty, of(zero_point::BYTES_8)),
         GgmlType::Q4_1 => unpack_legacy(of(20), false, true),
@@ -263,29 +286,20 @@ fn half(b: &[u8]) -> f32 {
     half::f16::from_le_bytes([b[0], b[1]]).to_f32()
 }
 
-/// A block of 4-bit indices under one scale. Of the 16 bytes, the low nibbles are 16 values and the high nibbles the next 16.
-fn indices(quants: &[u8], scale: f32) -> ([u8; 32], Scale) {
-    let value = |i: usize| quants[i % 16] >> (4 * (i / 16)) & 15;
-    (std::array::from_fn(value), Scale::Word(scale.to_bits()))
+/// A block of 4-bit indices. Of the 16 bytes, the low nibbles are 16 values and the high nibbles the next 16.
+fn indices(quants: &[u8]) -> [u8; 32] {
+    std::array::from_fn(|i| quants[i % 16] >> (4 * (i / 16)) & 15)
 }
 
-/// A block of `Q4_1`, `Q5_0` or `Q5_1`: scale, minimum, high bits, nibbles, as `octet_weights::quant::legacy` documents them. Values
-/// without a minimum are signed.
+/// A block of `Q4_1`, `Q5_0` or `Q5_1`: scale, minimum, high bits, nibbles, as `octet_weights::quant::legacy` documents them.
 fn unpack_legacy(b: &[u8], has_high: bool, has_min: bool) -> ([u8; 32], Scale) {
-    let (scale, rest) = b.split_at(2);
-    let (min, rest) = rest.split_at(if has_min { 2 } else { 0 });
+    let scale = if has_min { Scale::Pair(word(b)) } else { Scale::Half(f16_bits(b)) };
+    let rest = &b[if has_min { 4 } else { 2 }..];
     let (high, nibbles) = rest.split_at(if has_high { 4 } else { 0 });
     let high = if has_high { word(high) } else { 0 };
-    let mut v = [0u8; 32];
-    for (i, q) in nibbles.iter().enumerate() {
-        v[i] = (q & 15) | ((high >> i & 1) as u8) << 4;
-        v[16 + i] = (q >> 4) | ((high >> (16 + i) & 1) as u8) << 4;
-    }
-    if !has_min {
-        v.iter_mut().for_each(|q| *q = q.wrapping_sub(16));
-    }
-    let min = if has_min { -half(min) } else { 0.0 };
-    (v, Scale::Words([half(scale).to_bits(), min.to_bits()]))
+    let mut v = indices(nibbles);
+    v.iter_mut().enumerate().for_each(|(i, q)| *q |= ((high >> i & 1) as u8) << 4);
+    (v, scale)
 }
 
 /// A block of `I8_Z` or `I8_M`. Its bytes become signed, so 128 times the scale belongs to what is subtracted.

@@ -398,7 +398,7 @@ pub fn tokens(s: usize, n: usize) -> Vec<u32> {
 
 pub fn shapes() -> impl Strategy<Value = Shape> {
     use GgmlType::*;
-    let types = prop::sample::select(vec![F32, F32, Q8_0, Q4_1, BF16, Q4_K, Q6_K]);
+    let types = prop::sample::select(vec![F32, F32, Q8_0, Q4_1, BF16, Q4_K, Q6_K, NVFP4, I4_Z, F8_32]);
     let attention = (1..3usize, 1..4usize, prop::sample::select(vec![16usize, 24, 32]));
     let flags = prop::array::uniform8(any::<bool>());
     let kv = prop::sample::select(vec![KvType::F32, KvType::F16, KvType::Q8_0, KvType::Q8_0]);

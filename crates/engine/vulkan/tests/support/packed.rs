@@ -11,7 +11,7 @@ use octet_weights::{Matrix, quant};
 
 /// Types that meet f32 activations, and those that meet 8-bit ones.
 const FLOATS: [GgmlType; 7] = [F8_E4M3, F8_128, F8_32, NF4, FP4, Q1_0, Q2_0];
-const INTS: [GgmlType; 6] = [NVFP4, I4_Z, I8_Z, I8_M, Q8_0, Q4_0];
+const INTS: [GgmlType; 10] = [NVFP4, MXFP4, Q4_1, Q5_0, Q5_1, I4_Z, I8_Z, I8_M, Q8_0, Q4_0];
 
 const ROWS: usize = 11;
 const TOKENS: usize = 9;
@@ -59,7 +59,9 @@ fn products_equal_the_oracle_in_every_batch() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
     let device = || Vulkan::new(&VulkanOptions { index, ..VulkanOptions::default() }).expect("it opens");
     let all = || FLOATS.into_iter().chain(INTS);
-    let matrices: Vec<Matrix> = all().flat_map(|ty| [matrix(ty, false), matrix(ty, true)]).collect();
+    // no file has factors beside minimums in f16
+    let scaled = all().filter(|ty| !matches!(ty, Q4_1 | Q5_1)).map(|ty| matrix(ty, true));
+    let matrices: Vec<Matrix> = all().map(|ty| matrix(ty, false)).chain(scaled).collect();
     let want = products(Reference, &matrices, TOKENS);
     let got = products(device(), &matrices, TOKENS);
     let alone = products(device(), &matrices, 1);
