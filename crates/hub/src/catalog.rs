@@ -99,6 +99,8 @@ pub const CATALOG: &[CatalogEntry] = &[
     model("gemma3:27b", "unsloth/gemma-3-27b-it-GGUF", "Q4_K_M"),
     model("gemma3:4b", "unsloth/gemma-3-4b-it-GGUF", "Q4_K_M"),
     model("gemma3:1b", "unsloth/gemma-3-1b-it-GGUF", "Q4_K_M"),
+    model("gemma3n:e4b", "unsloth/gemma-3n-E4B-it-GGUF", "Q4_K_M"),
+    model("gemma3n:e2b", "unsloth/gemma-3n-E2B-it-GGUF", "Q4_K_M"),
     model("ministral3:8b", "unsloth/Ministral-3-8B-Instruct-2512-GGUF", "Q4_K_M"),
     model("ministral3:14b", "unsloth/Ministral-3-14B-Instruct-2512-GGUF", "Q4_K_M"),
     model("ministral3:3b", "unsloth/Ministral-3-3B-Instruct-2512-GGUF", "Q4_K_M"),

@@ -34,6 +34,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/engine/compute/src/cpu/moe.rs",
     "crates/engine/compute/src/cpu/pack/mod.rs",
     "crates/engine/compute/src/cpu/recurrent.rs",
+    "crates/engine/compute/src/cpu/rows.rs",
     "crates/engine/compute/src/cpu/speed.rs",
     "crates/engine/compute/src/cpu/store/readers.rs",
     "crates/engine/compute/src/cpu/team.rs",

@@ -4,6 +4,7 @@ mod attention;
 mod erf;
 mod experts;
 mod recurrent;
+mod rows;
 
 pub use erf::gelu;
 use octet_weights::{Matrix, quant};
@@ -96,31 +97,6 @@ fn softplus(x: f32) -> f32 {
 fn rms_norm(x: &[f32], w: &[f32], eps: f32) -> Vec<f32> {
     let scale = 1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt();
     x.iter().zip(w).map(|(x, w)| x * scale * w).collect()
-}
-
-/// An activation of a gate.
-fn activate(act: Act, x: f32) -> f32 {
-    match act {
-        Act::Silu => silu(x),
-        Act::Gelu => {
-            x * 0.5 * (1.0 + ((2.0 / std::f32::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh())
-        }
-        Act::GeluErf => gelu(x),
-        Act::Relu2 => x.max(0.0).powi(2),
-        Act::ClampedSwiglu { alpha, limit } => x.min(limit) * sigmoid(alpha * x.min(limit)),
-        Act::CappedSilu { limit } => silu(x).min(limit),
-        Act::Xielu { positive, .. } if x > 0.0 => positive * x * x + 0.5 * x,
-        Act::Xielu { negative, .. } => negative * (x.exp_m1() - x) + 0.5 * x,
-    }
-}
-
-/// What the activated gate is multiplied with.
-fn multiplier(act: Act, up: f32) -> f32 {
-    match act {
-        Act::ClampedSwiglu { limit, .. } => up.clamp(-limit, limit) + 1.0,
-        Act::CappedSilu { limit } => up.clamp(-limit, limit),
-        _ => up,
-    }
 }
 
 /// `cap * tanh(x / cap)`
@@ -508,15 +484,7 @@ impl Backend for Reference {
         [at, stride]: [usize; 2],
     ) {
         for (t, x) in x.chunks_exact_mut(width).take(n).enumerate() {
-            let y = &y[t * stride + at..];
-            for (c, x) in x.iter_mut().enumerate() {
-                *x = match times {
-                    Times::Itself => *x * y[c],
-                    Times::Gated(gate) => *x * experts::gated(gate, y[c]),
-                    Times::GatedByOne(gate) => *x * experts::gated(gate, y[0]),
-                    Times::Activated(act) => activate(act, *x) * multiplier(act, y[c]),
-                };
-            }
+            rows::multiply(times, x, &y[t * stride + at..]);
         }
     }
 
@@ -591,5 +559,29 @@ impl Backend for Reference {
 
     fn clamp(&mut self, len: usize, [min, max]: [f32; 2], x: &mut Vec<f32>) {
         x[..len].iter_mut().for_each(|x| *x = x.max(min).min(max));
+    }
+
+    fn predict_streams(
+        &mut self,
+        n: usize,
+        a: &AltUp<Self>,
+        routed: &Vec<f32>,
+        h: &mut Vec<f32>,
+        rest: &mut Vec<f32>,
+        kept: &mut Vec<f32>,
+    ) {
+        (0..n).for_each(|t| rows::predict(a, t, routed, h, rest, kept));
+    }
+
+    fn correct_streams(
+        &mut self,
+        n: usize,
+        a: &AltUp<Self>,
+        routed: &Vec<f32>,
+        h: &mut Vec<f32>,
+        rest: &mut Vec<f32>,
+        kept: &mut Vec<f32>,
+    ) {
+        (0..n).for_each(|t| rows::correct(a, t, routed, h, rest, kept));
     }
 }

@@ -301,6 +301,8 @@ fn activation_row(c: &Config) -> usize {
         + w.sum
         + w.part
         + 2 * w.per_layer
+        + 2 * w.streams[0]
+        + if w.streams[0] > 0 { c.hidden } else { 0 }
         + feed_forward
 }
 

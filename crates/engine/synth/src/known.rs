@@ -65,6 +65,8 @@ const NAMES: &[Entry] = &[
     (&["gemma4-31b"],        || gemma4(60, Gemma { hidden: 5376, heads: 32, kv_heads: [16, 4], head_dims: [256, 512], inner: 21504, experts: None })),
     (&["gemma4-e2b"],        || gemma4_small(35, 15, 12288, 5, Gemma { hidden: 1536, heads: 8, kv_heads: [1; 2], head_dims: [256, 512], inner: 6144, experts: None })),
     (&["gemma4-e4b"],        || gemma4_small(42, 24, 10240, 6, Gemma { hidden: 2560, heads: 8, kv_heads: [2; 2], head_dims: [256, 512], inner: 10240, experts: None })),
+    (&["gemma3n-e2b"],       || gemma3n(30, 8192)),
+    (&["gemma3n-e4b"],       || gemma3n(35, 16_384)),
     (&["gemma3-4b"],         || gemma3(34, 2560, (8, 4), 256, 10240)),
     (&["gemma3-12b"],        || gemma3(48, 3840, (16, 8), 256, 15360)),
     (&["gemma3-27b"],        || gemma3(62, 5376, (32, 16), 128, 21504)),
@@ -141,6 +143,10 @@ fn gemma4(layers: usize, g: Gemma) -> Shape {
 /// With `own` layers that have keys and values; the others' feed-forward blocks are `inner` wide.
 fn gemma4_small(layers: usize, own: usize, inner: usize, every: usize, g: Gemma) -> Shape {
     tied(listed("gemma4", listing::gemma4_small(&g, own, inner, every), g.hidden, layers, 262_144))
+}
+
+fn gemma3n(layers: usize, inner: usize) -> Shape {
+    tied(listed("gemma3n", listing::gemma3n(inner), 2048, layers, 262_144))
 }
 
 fn gemma3(layers: usize, hidden: usize, (heads, kv): (usize, usize), head_dim: usize, inner: usize) -> Shape {

@@ -18,6 +18,8 @@ pub struct Listing {
     pub(crate) divisors: Option<(usize, usize)>,
     /// Width of the further input that each layer has for each token; 0: none.
     pub(crate) per_layer: usize,
+    /// Residual streams beside the one that goes through the layers.
+    pub(crate) streams: usize,
     /// The rule by which its tokenizer cuts texts.
     pub(crate) pre: &'static str,
 }
@@ -34,6 +36,8 @@ enum Key {
     Flags(bool, bool),
     /// One for each layer: of those at the front, and of the others.
     LeadingInts(usize, usize),
+    /// One for each layer: of so many first ones, and of the others.
+    FirstFloats(usize, f64, f64),
     /// The number of layers behind those at the front.
     Behind,
 }
@@ -51,14 +55,14 @@ enum Of {
     LeadingSecond,
 }
 
-use Key::{Behind, Flag, Flags, Float, Int, Ints, LeadingInts, Text};
+use Key::{Behind, FirstFloats, Flag, Flags, Float, Int, Ints, LeadingInts, Text};
 use Of::{AfterLeading, All, First, Leading, LeadingFirst, LeadingSecond, Second};
 
 /// gpt-oss: 20b has 24 layers of 32 experts and uses 3.6 of 20.9 billion parameters a token, 120b 36 of 128 and 5.1 of 116.8. Windows in every
 /// second layer.
 #[rustfmt::skip] // a table
 pub(crate) fn gpt_oss(experts: usize) -> Listing {
-    Listing { every: 2, last: false, leading: 0, divisors: None, per_layer: 0, pre: "gpt-4o",
+    Listing { every: 2, last: false, leading: 0, divisors: None, per_layer: 0, streams: 0, pre: "gpt-4o",
         keys: vec![
             ("context_length", Int(131_072)), ("feed_forward_length", Int(2880)), ("expert_feed_forward_length", Int(2880)),
             ("attention.head_count", Int(64)), ("attention.head_count_kv", Int(8)),
@@ -99,7 +103,7 @@ pub(crate) struct Gemma {
 #[rustfmt::skip] // a table
 pub(crate) fn gemma3(g: &Gemma) -> Listing {
     let (h, [kv, _], [d, _]) = (g.hidden, g.kv_heads, g.head_dims);
-    Listing { every: 6, last: false, leading: 0, divisors: None, per_layer: 0, pre: "qwen2",
+    Listing { every: 6, last: false, leading: 0, divisors: None, per_layer: 0, streams: 0, pre: "qwen2",
         keys: vec![
             ("context_length", Int(131_072)), ("feed_forward_length", Int(g.inner)),
             ("attention.head_count", Int(g.heads)), ("attention.head_count_kv", Int(kv)),
@@ -157,7 +161,7 @@ pub(crate) fn gemma4(g: &Gemma) -> Listing {
         ]);
     }
     // A quarter of the pairs turn.
-    Listing { every: 6, last: false, leading: 0, divisors: Some((d_all / 2, d_all / 8)), per_layer: 0, pre: "qwen2", keys, tensors }
+    Listing { every: 6, last: false, leading: 0, divisors: Some((d_all / 2, d_all / 8)), per_layer: 0, streams: 0, pre: "qwen2", keys, tensors }
 }
 
 /// Gemma 4 E2B and E4B: layers behind the first `own` use keys and values of earlier ones, and have feed-forward blocks of another width; each layer
@@ -198,14 +202,47 @@ pub(crate) fn gemma4_small(g: &Gemma, own: usize, inner: usize, every: usize) ->
         ]);
     }
     let divisors = Some((d_all / 2, d_all / 8));
-    Listing { every, last: false, leading: own, divisors, per_layer: WIDTH, pre: "qwen2", keys, tensors }
+    Listing { every, last: false, leading: own, divisors, per_layer: WIDTH, streams: 0, pre: "qwen2", keys, tensors }
+}
+
+/// Gemma 3n: layers behind the first 20 use keys and values of earlier ones, though files have their own; each layer has an input of its own, and
+/// predicts and corrects four residual streams.
+#[rustfmt::skip] // a table
+pub(crate) fn gemma3n(inner: usize) -> Listing {
+    const H: usize = 2048;
+    const WIDTH: usize = 256;
+    const STREAMS: usize = 4;
+    let keys = vec![
+        ("context_length", Int(32_768)), ("feed_forward_length", Int(inner)),
+        ("attention.head_count", Int(8)), ("attention.head_count_kv", Int(2)),
+        ("attention.key_length", Int(256)), ("attention.value_length", Int(256)),
+        ("attention.sliding_window", Int(512)), ("attention.sliding_window_pattern", Flags(true, false)),
+        ("attention.shared_kv_layers", Behind), ("attention.layer_norm_rms_epsilon", Float(1e-6)),
+        ("rope.freq_base", Float(1e6)), ("rope.freq_base_swa", Float(1e4)), ("rope.dimension_count", Int(256)),
+        ("final_logit_softcapping", Float(30.0)), ("embedding_length_per_layer_input", Int(WIDTH)),
+        ("altup.num_inputs", Int(STREAMS)), ("altup.active_idx", Int(0)),
+        ("activation_sparsity_scale", FirstFloats(10, 1.644_853_4, f64::NEG_INFINITY)),
+    ];
+    let tensors = vec![
+        (All, "attn_norm.weight", vec![H]),
+        (All, "attn_q.weight", vec![2048, H]), (All, "attn_k.weight", vec![512, H]), (All, "attn_v.weight", vec![512, H]),
+        (All, "attn_output.weight", vec![H, 2048]), (All, "attn_q_norm.weight", vec![256]), (All, "attn_k_norm.weight", vec![256]),
+        (All, "post_attention_norm.weight", vec![H]), (All, "ffn_norm.weight", vec![H]), (All, "post_ffw_norm.weight", vec![H]),
+        (All, "ffn_gate.weight", vec![inner, H]), (All, "ffn_up.weight", vec![inner, H]), (All, "ffn_down.weight", vec![H, inner]),
+        (All, "inp_gate.weight", vec![WIDTH, H]), (All, "proj.weight", vec![H, WIDTH]), (All, "post_norm.weight", vec![H]),
+        (All, "altup_router.weight", vec![STREAMS, H]), (All, "altup_router_norm.weight", vec![H]),
+        (All, "altup_predict_coef.weight", vec![STREAMS * STREAMS, STREAMS]),
+        (All, "altup_correct_coef.weight", vec![STREAMS, STREAMS]), (All, "altup_correct_scale.weight", vec![H]),
+        (All, "laurel_l.weight", vec![64, H]), (All, "laurel_r.weight", vec![H, 64]), (All, "laurel_post_norm.weight", vec![H]),
+    ];
+    Listing { every: 5, last: false, leading: 20, divisors: None, per_layer: WIDTH, streams: STREAMS - 1, pre: "qwen2", keys, tensors }
 }
 
 /// GLM-4.7-Flash: 3 of 30 billion parameters a token; latent attention.
 #[rustfmt::skip] // a table
 pub(crate) fn glm_4_7_flash() -> Listing {
     Listing {
-        every: usize::MAX, last: false, leading: 1, divisors: None, per_layer: 0, pre: "glm4",
+        every: usize::MAX, last: false, leading: 1, divisors: None, per_layer: 0, streams: 0, pre: "glm4",
         keys: vec![
             ("context_length", Int(202_752)), ("feed_forward_length", Int(10_240)), ("expert_feed_forward_length", Int(1536)),
             ("vocab_size", Int(154_880)), ("leading_dense_block_count", Int(1)),
@@ -241,7 +278,7 @@ pub(crate) fn glm_4_7_flash() -> Listing {
 #[rustfmt::skip] // a table
 pub(crate) fn qwen3_next() -> Listing {
     Listing {
-        every: 4, last: false, leading: 0, divisors: None, per_layer: 0, pre: "qwen2",
+        every: 4, last: false, leading: 0, divisors: None, per_layer: 0, streams: 0, pre: "qwen2",
         keys: vec![
             ("context_length", Int(262_144)), ("feed_forward_length", Int(5120)),
             ("expert_feed_forward_length", Int(512)), ("expert_shared_feed_forward_length", Int(512)),
@@ -274,7 +311,7 @@ pub(crate) fn qwen3_next() -> Listing {
 #[rustfmt::skip] // a table
 pub(crate) fn kimi_linear() -> Listing {
     Listing {
-        every: 4, last: true, leading: 1, divisors: None, per_layer: 0, pre: "kimi-k2",
+        every: 4, last: true, leading: 1, divisors: None, per_layer: 0, streams: 0, pre: "kimi-k2",
         keys: vec![
             ("context_length", Int(1_048_576)), ("feed_forward_length", Int(9216)), ("expert_feed_forward_length", Int(1024)),
             ("vocab_size", Int(163_840)), ("leading_dense_block_count", Int(1)),
@@ -315,7 +352,7 @@ pub(crate) fn kimi_linear() -> Listing {
 #[rustfmt::skip] // a table
 pub(crate) fn phi_3_5_moe() -> Listing {
     Listing {
-        every: usize::MAX, last: false, leading: 0, divisors: None, per_layer: 0, pre: "llama-bpe",
+        every: usize::MAX, last: false, leading: 0, divisors: None, per_layer: 0, streams: 0, pre: "llama-bpe",
         keys: vec![
             ("context_length", Int(131_072)), ("feed_forward_length", Int(6400)),
             ("attention.head_count", Int(32)), ("attention.head_count_kv", Int(8)),
@@ -342,7 +379,7 @@ pub(crate) fn phi_3_5_moe() -> Listing {
 #[rustfmt::skip] // a table
 pub(crate) fn laguna_xs() -> Listing {
     Listing {
-        every: 4, last: false, leading: 1, divisors: None, per_layer: 0, pre: "laguna",
+        every: 4, last: false, leading: 1, divisors: None, per_layer: 0, streams: 0, pre: "laguna",
         keys: vec![
             ("context_length", Int(262_144)), ("feed_forward_length", Int(8192)), ("expert_feed_forward_length", Int(512)),
             ("expert_shared_feed_forward_length", Int(512)), ("leading_dense_block_count", Int(1)),
@@ -380,7 +417,7 @@ pub(crate) fn laguna_xs() -> Listing {
 #[rustfmt::skip] // a table
 pub(crate) fn step_3_5_flash() -> Listing {
     Listing {
-        every: 4, last: true, leading: 3, divisors: None, per_layer: 0, pre: "deepseek-v3",
+        every: 4, last: true, leading: 3, divisors: None, per_layer: 0, streams: 0, pre: "deepseek-v3",
         keys: vec![
             ("context_length", Int(262_144)), ("feed_forward_length", Int(11_264)), ("expert_feed_forward_length", Int(1280)),
             ("expert_shared_feed_forward_length", Int(1280)), ("leading_dense_block_count", Int(3)),
@@ -452,6 +489,10 @@ impl Listing {
                 }
                 LeadingInts(a, b) => {
                     Value::Ints((0..layers).map(|i| if i < self.leading { a } else { b } as i64).collect())
+                }
+                FirstFloats(n, a, b) => {
+                    let one = |i| f64::from(if i < n { a } else { b } as f32);
+                    Value::Floats((0..layers).map(one).collect())
                 }
                 Behind => number(layers.saturating_sub(self.leading)),
                 Flags(a, b) => {

@@ -82,6 +82,11 @@ impl Mix {
         match self {
             // No file has it smaller.
             _ if p.stem == "per_layer_model_proj" && self != Self::Of(T::F32) => T::BF16,
+            _ if (p.stem.starts_with("altup_") || p.stem.starts_with("laurel_"))
+                && self != Self::Of(T::F32) =>
+            {
+                T::F16
+            }
             Self::Of(t @ (T::F32 | T::F16 | T::BF16 | T::Q8_0)) => t,
             Self::Mxfp4Moe if p.stem.ends_with("_exps") => T::MXFP4,
             Self::Mxfp4Moe => T::Q8_0,

@@ -229,6 +229,11 @@ fn listed(listing: &Listing, shape: &Shape, mix: Mix) -> Vec<Planned> {
             add(format!("{stem}.weight"), stem, 0, dims, None);
         }
     }
+    if listing.streams > 0 {
+        for stem in ["altup_proj", "altup_unembd_proj"] {
+            add(format!("{stem}.weight"), stem, 0, &[listing.streams, hidden, hidden], None);
+        }
+    }
     for i in 0..shape.layers {
         for (name, dims) in listing.tensors(i, shape.layers) {
             add(format!("blk.{i}.{name}"), name, i, dims, None);
@@ -252,6 +257,7 @@ fn is_float(stem: &str, dims: &[usize]) -> bool {
         || stem.starts_with("ffn_gate_inp")
         || stem.starts_with("ssm_conv1d")
         || stem == "inp_gate"
+        || stem.starts_with("altup_") && dims.len() == 2
         || stem.ends_with(".bias")
 }
 
@@ -328,6 +334,8 @@ mod tests {
             ("gemma3-12b", 11.7e9, 11.8e9),
             ("gemma3-27b", 26.9e9, 27.1e9),
             ("gemma4-31b", 30.6e9, 30.8e9),
+            ("gemma3n-e2b", 4.45e9, 4.47e9),
+            ("gemma3n-e4b", 6.86e9, 6.88e9),
             ("gemma4-e2b", 4.6e9, 4.7e9),
             ("gemma4-e4b", 7.4e9, 7.6e9),
             ("gemma4-26b-a4b", 25.1e9, 25.3e9),

@@ -66,7 +66,21 @@ pub enum Times {
     GatedByOne(Gate),
     /// `act(x) * y`, as in a feed-forward block.
     Activated(Act),
+    /// `act(max(x - bound, 0)) * y`, where `bound = mean(x) + deviations * sqrt(variance(x))` of the row: Gemma 3n's sparse activations. Only
+    /// where [`super::Part::SparseActivation`] is supported.
+    ActivatedAbove {
+        /// Standard deviations above the mean.
+        deviations: f32,
+        /// The activation.
+        act: Act,
+    },
+    /// `x * sqrt(mean(y^2) / max(mean(x^2), 1e-5))`: the row gets the root mean square of the other one. Only where [`super::Part::Streams`] is
+    /// supported.
+    Levelled,
 }
+
+/// The least mean square that [`Times::Levelled`] divides by.
+pub const LEVEL_MIN: f32 = 1e-5;
 
 /// How a router's logits become scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

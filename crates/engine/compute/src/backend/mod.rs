@@ -14,6 +14,7 @@ mod feed_forward;
 mod part;
 mod recurrent;
 mod stored;
+mod streams;
 
 use octet_weights::{GgmlType, Matrix, Piece};
 
@@ -23,6 +24,7 @@ pub use feed_forward::*;
 pub use part::Part;
 pub use recurrent::*;
 pub use stored::*;
+pub use streams::*;
 
 use crate::picks::Pick;
 use crate::{Batch, ExpertCounts};
@@ -437,4 +439,34 @@ pub trait Backend: Send + Sized + 'static {
 
     /// `x = min(max(x, bounds[0]), bounds[1])`: the first `len` values. Only where [`Part::Bounds`] is supported.
     fn clamp(&mut self, len: usize, bounds: [f32; 2], x: &mut Self::Buf);
+
+    /// Predicts the streams of a layer, the first of which is `h` `[n, width]`, and the others `rest` `[n, streams - 1, width]`: with
+    /// `m = tanh(routed[t])` `[streams]`, `x_i += sum_j (predict[i, j] . m) x_j`. `kept` `[n, width]` is then a copy of `h`. Only where
+    /// [`Part::Streams`] is supported.
+    fn predict_streams(
+        &mut self,
+        _n: usize,
+        _a: &AltUp<Self>,
+        _routed: &Self::Buf,
+        _h: &mut Self::Buf,
+        _rest: &mut Self::Buf,
+        _kept: &mut Self::Buf,
+    ) {
+        unreachable!("a model with this part is not loaded")
+    }
+
+    /// Corrects the streams after a layer's blocks, which changed `h` from `kept`: with `m = tanh(routed[t])` and `d = h - kept`, `h` becomes
+    /// `kept + (1 + correct[0] . m) d`, and the others `x_i += (1 + correct[i] . m) d`. `kept` is then `scale * h`. Only where
+    /// [`Part::Streams`] is supported.
+    fn correct_streams(
+        &mut self,
+        _n: usize,
+        _a: &AltUp<Self>,
+        _routed: &Self::Buf,
+        _h: &mut Self::Buf,
+        _rest: &mut Self::Buf,
+        _kept: &mut Self::Buf,
+    ) {
+        unreachable!("a model with this part is not loaded")
+    }
 }

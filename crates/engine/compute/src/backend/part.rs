@@ -35,6 +35,8 @@ pub enum Part {
     Images,
     ImagesTogether,
     Bounds,
+    Streams,
+    SparseActivation,
 }
 
 impl std::fmt::Display for Part {
@@ -70,6 +72,8 @@ impl std::fmt::Display for Part {
             Self::Images => "images",
             Self::ImagesTogether => "images whose tokens see each other in both directions",
             Self::Bounds => "bounded projections",
+            Self::Streams => "several residual streams",
+            Self::SparseActivation => "activations above a bound of each token",
             Self::Encoder => "encoders (attention in both directions)",
         })
     }

@@ -9,7 +9,7 @@ use super::memory::{Buf, Cache, LayerStore, Weight};
 use super::packed_file::PackedFile;
 use super::profile::Verb;
 use super::scratch::Scratch;
-use super::{attend, choice, delta, glu, linear, moe, recurrent};
+use super::{attend, choice, delta, glu, linear, moe, recurrent, rows};
 use super::{store::Store, team::Shards};
 use crate::{ExpertCounts, backend::*, batch::Batch};
 
@@ -252,19 +252,8 @@ impl Backend for Cpu {
         self.profile.add(Verb::Embed, start, tokens.len() * table.row_bytes());
     }
 
-    fn place(&mut self, to: &[u32], width: usize, x: &Buf, [at, stride]: [usize; 2], out: Out<Self>) {
-        let (out, scale) = match out {
-            Out::Write(out) => (out, None),
-            Out::Add(out, scale) => (out, Some(scale)),
-        };
-        // A few rows of a prompt: not worth a region.
-        for (i, &row) in to.iter().enumerate() {
-            let (x, row) = (&x[i * stride + at..][..width], &mut out[row as usize * width..][..width]);
-            match scale {
-                None => row.copy_from_slice(x),
-                Some(scale) => self.vector.add_scaled(row, x, scale),
-            }
-        }
+    fn place(&mut self, to: &[u32], width: usize, x: &Buf, place: [usize; 2], out: Out<Self>) {
+        rows::place(&self.vector, to, width, x, place, out);
     }
 
     fn project<const N: usize>(
@@ -529,27 +518,8 @@ impl Backend for Cpu {
     }
 
     fn norm(&mut self, n: usize, x: Option<&Buf>, norm: &Norm<Self>, out: Out<Self>) {
-        let (vector, len) = (&self.vector, norm.len);
         let s = self.scratch.as_mut().expect(NO_SCRATCH);
-        let (threads, per_thread) = (Shards::new(&mut s.threads), s.per_thread);
-        let (out, add) = match out {
-            Out::Write(out) => (Shards::new(out), None),
-            Out::Add(out, scale) => (Shards::new(out), Some(scale)),
-        };
-        self.team.run(|w| {
-            for t in w.items(n) {
-                // SAFETY: each token is one thread's, and each thread has a part of its own.
-                let (row, own) =
-                    unsafe { (out.part(t * len, len), threads.part(w.id * per_thread, per_thread)) };
-                let own = &mut own[..len];
-                let x = x.map_or(&*row, |x| &x[t * len..(t + 1) * len]);
-                linear::norm_row(vector, norm, x, own);
-                match add {
-                    None => row.copy_from_slice(own),
-                    Some(scale) => vector.add_scaled(row, own, scale),
-                }
-            }
-        });
+        rows::norm(&mut self.team, &self.vector, s, n, x, norm, out);
     }
 
     fn add(&mut self, len: usize, x: Option<&Buf>, scale: f32, out: &mut Buf) {
@@ -576,6 +546,30 @@ impl Backend for Cpu {
                 part.iter_mut().for_each(|x| *x = x.max(min).min(max));
             }
         });
+    }
+
+    fn predict_streams(
+        &mut self,
+        n: usize,
+        a: &AltUp<Self>,
+        routed: &Buf,
+        h: &mut Buf,
+        rest: &mut Buf,
+        kept: &mut Buf,
+    ) {
+        rows::streams(&mut self.team, n, a, routed, [h, rest, kept], rows::predict);
+    }
+
+    fn correct_streams(
+        &mut self,
+        n: usize,
+        a: &AltUp<Self>,
+        routed: &Buf,
+        h: &mut Buf,
+        rest: &mut Buf,
+        kept: &mut Buf,
+    ) {
+        rows::streams(&mut self.team, n, a, routed, [h, rest, kept], rows::correct);
     }
 }
 

@@ -12,7 +12,7 @@ use super::pack::Packed;
 use super::scratch::{Scratch, TOKEN_BLOCK};
 use super::team::{Shards, Team};
 use super::vector::VectorKernels;
-use crate::backend::{Act, Gate, Glu, Norm, Out, Times};
+use crate::backend::{Act, Gate, Glu, LEVEL_MIN, Norm, Out, Times};
 
 /// A dense block.
 pub(super) fn glu(
@@ -211,7 +211,28 @@ pub(super) fn multiply_row(vector: &VectorKernels, times: Times, row: &mut [f32]
             row.iter_mut().for_each(|x| *x *= factor);
         }
         Times::Activated(act) => vector.act_mul(act, row, &y[..len]),
+        Times::ActivatedAbove { deviations, act } => {
+            let mean = sum(&*row, |x| x) / len as f32;
+            let variance = sum(&*row, |x| (x - mean) * (x - mean)) / len as f32;
+            let bound = mean + deviations * variance.sqrt();
+            row.iter_mut().for_each(|x| *x = (*x - bound).max(0.0));
+            vector.act_mul(act, row, &y[..len]);
+        }
+        Times::Levelled => {
+            let square = |v: &[f32]| vector.dot(v, v) / len as f32;
+            let factor = square(&y[..len]).sqrt() / square(&*row).max(LEVEL_MIN).sqrt();
+            row.iter_mut().for_each(|x| *x *= factor);
+        }
     }
+}
+
+/// The sum of `f(x)`, in lanes: one sum in order would wait for each addition.
+fn sum(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
+    let mut lanes = [0.0; 16];
+    for part in x.chunks(lanes.len()) {
+        lanes.iter_mut().zip(part).for_each(|(lane, x)| *lane += f(*x));
+    }
+    lanes.iter().sum()
 }
 
 /// `range` in parts of `len`.

@@ -25,6 +25,7 @@ mod plan;
 pub mod profile;
 mod recurrent;
 mod routes;
+mod rows;
 mod scratch;
 pub mod speed;
 mod store;

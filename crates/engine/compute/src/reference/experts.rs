@@ -1,15 +1,8 @@
 //! Feed-forward blocks and mixtures of them.
 
-use super::{Dense, Reference, activate, add, dot, multiplier, normed, sigmoid, softplus};
+use super::rows::{activate, multiplier};
+use super::{Dense, Reference, add, dot, normed, sigmoid};
 use crate::backend::*;
-
-/// A value of a gate.
-pub(super) fn gated(gate: Gate, y: f32) -> f32 {
-    match gate {
-        Gate::Sigmoid => sigmoid(y),
-        Gate::Softplus => softplus(y),
-    }
-}
 
 /// A feed-forward block of expert `e`, whose gate and up projections are multiplied by `weight`.
 pub(super) fn glu(g: &Glu<Dense>, e: usize, x: &[f32], weight: f32) -> Vec<f32> {

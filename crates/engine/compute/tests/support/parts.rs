@@ -91,6 +91,7 @@ pub struct Parts<B: Backend> {
     pub ssm: Ssm<B>,
     pub conv: ShortConv<B>,
     pub per_head: B::Experts,
+    pub streams: AltUp<B>,
     pub cache: B::Cache,
     pub counts: ExpertCounts,
 }
@@ -99,6 +100,7 @@ pub const EXPERTS: usize = 8;
 pub const DIM: usize = 12;
 pub const STATE: usize = 20;
 pub const REST: usize = 3;
+pub const STREAMS: usize = 3;
 
 pub fn parts<B: Backend>(mut be: B, c: &Choices) -> Parts<B> {
     let (r, inner) = (&mut Random(c.seed), c.inner());
@@ -164,6 +166,13 @@ pub fn parts<B: Backend>(mut be: B, c: &Choices) -> Parts<B> {
     let conv = ShortConv { width: HIDDEN, taps: c.taps, conv: vector(&mut be, r.vec(c.taps * HIDDEN)) };
     let heads: Vec<_> = (0..c.heads).map(|_| r.matrix(c.ty, 40, c.head_cols())).collect();
     let per_head = be.experts(&heads, None).unwrap();
+    let streams = AltUp {
+        streams: STREAMS,
+        width: HIDDEN,
+        predict: vector(&mut be, r.vec(STREAMS * STREAMS * STREAMS)),
+        correct: vector(&mut be, r.vec(STREAMS * STREAMS)),
+        scale: vector(&mut be, r.near_one(HIDDEN)),
+    };
     let shape = CacheShape {
         layers: vec![ssm.cache(), conv.cache()],
         pages: 24,
@@ -185,7 +194,8 @@ pub fn parts<B: Backend>(mut be: B, c: &Choices) -> Parts<B> {
     };
     let cache = be.cache(&shape, step).unwrap();
     let counts = ExpertCounts::new(1, EXPERTS);
-    Parts { be, c: c.clone(), norm, moe: Moe { router, experts, shared }, ssm, conv, per_head, cache, counts }
+    let moe = Moe { router, experts, shared };
+    Parts { be, c: c.clone(), norm, moe, ssm, conv, per_head, streams, cache, counts }
 }
 
 impl<B: Backend> Parts<B> {
@@ -231,21 +241,48 @@ impl<B: Backend> Parts<B> {
             be.multiply(n, HIDDEN, Times::Gated(gate), &mut conv, &x, [0, HIDDEN]);
             be.multiply(4 * n, HIDDEN / 4, Times::GatedByOne(gate), &mut conv, &x, [3, HIDDEN / 4]);
         }
-        let all: Vec<u32> = (0..n as u32).collect();
-        be.place(&all, HIDDEN, &x, [0, HIDDEN], Out::Add(&mut logits, 0.25));
+        let rows: Vec<u32> = (0..n as u32).collect();
+        be.place(&rows, HIDDEN, &x, [0, HIDDEN], Out::Add(&mut logits, 0.25));
         be.norm(n, Some(&x), &self.norm, Out::Add(&mut logits, 0.5));
         let read = |be: &mut B, buf: &B::Buf, len: usize| {
             let mut out = vec![0.0; n * len];
             be.read(buf, &mut out);
             out
         };
-        vec![
+        let mut all = vec![
             read(be, &moe, HIDDEN),
             read(be, &ssm, inner),
             read(be, &conv, HIDDEN),
             read(be, &product, c.heads * (40 + REST)),
             read(be, &logits, HIDDEN),
-        ]
+        ];
+        all.extend(self.run_streams(batch, c.act));
+        all
+    }
+
+    /// Several residual streams, and products of rows that depend on whole rows; nothing where the backend has none.
+    fn run_streams(&mut self, batch: &Batch, act: Act) -> Vec<Vec<f32>> {
+        if !self.be.supports(Part::Streams) || !self.be.supports(Part::SparseActivation) {
+            return Vec::new();
+        }
+        let (n, others) = (batch.len(), STREAMS - 1);
+        let [routed, mut h, mut rest, y] = [(STREAMS, 9), (HIDDEN, 10), (others * HIDDEN, 11), (HIDDEN, 12)]
+            .map(|(width, seed)| self.input(batch, width, seed));
+        let be = &mut self.be;
+        let mut kept = be.buf(n * HIDDEN).unwrap();
+        be.predict_streams(n, &self.streams, &routed, &mut h, &mut rest, &mut kept);
+        be.multiply(n, HIDDEN, Times::Itself, &mut h, &y, [0, HIDDEN]);
+        be.correct_streams(n, &self.streams, &routed, &mut h, &mut rest, &mut kept);
+        be.multiply(n, HIDDEN, Times::ActivatedAbove { deviations: 0.5, act }, &mut kept, &y, [0, HIDDEN]);
+        be.multiply(n, HIDDEN, Times::Levelled, &mut h, &y, [0, HIDDEN]);
+        [(h, HIDDEN), (rest, others * HIDDEN), (kept, HIDDEN)]
+            .into_iter()
+            .map(|(buf, len)| {
+                let mut out = vec![0.0; n * len];
+                be.read(&buf, &mut out);
+                out
+            })
+            .collect()
     }
 
     pub fn reset(&mut self) {

@@ -7,6 +7,7 @@ use octet_compute::{Batch, Error as BackendError, ExpertCounts};
 
 use super::delta::{Buffers, Delta};
 use super::pool::{Added, PerLayer, Pool};
+use super::streams::{self, Streams};
 
 /// Projections of queries, keys and values.
 #[allow(missing_docs)]
@@ -52,6 +53,19 @@ pub enum Op<B: Backend> {
         cache: usize,
     },
     Glu(Glu<B::Weight>),
+    /// With a gate, whose products have `inner` rows.
+    SparseGlu {
+        gate: B::Weight,
+        up: B::Weight,
+        down: B::Weight,
+        times: Times,
+        inner: usize,
+    },
+    LowRank {
+        down: B::Weight,
+        up: B::Weight,
+    },
+    Norm(Norm<B>),
     Moe(Moe<B>),
     PerLayer {
         gate: B::Weight,
@@ -119,6 +133,7 @@ pub struct Decoder<B: Backend> {
     pub embed_norm: Option<Norm<B>>,
     pub per_layer: Option<PerLayer<B>>,
     pub blocks: Vec<Block<B>>,
+    pub streams: Option<Streams<B>>,
     pub norm: Norm<B>,
     /// `None` in an encoder.
     pub head: Option<B::Weight>,
@@ -137,11 +152,11 @@ pub struct Scratch<B: Backend> {
     /// The residual stream `[n, hidden]`.
     pub h: B::Buf,
     /// Queries `[n, heads, k_dim (* 2 when gated)]`, or the convolution's channels.
-    qkv: B::Buf,
+    pub(super) qkv: B::Buf,
     /// Keys `[n, kv_heads, k_dim]`
-    k: B::Buf,
+    pub(super) k: B::Buf,
     /// Values `[n, kv_heads, v_dim]`; queries of low rank.
-    v: B::Buf,
+    pub(super) v: B::Buf,
     /// Gate of the mixer's output; queries before they reach the latent space.
     z: B::Buf,
     /// `[n, v_heads]`
@@ -159,6 +174,8 @@ pub struct Scratch<B: Backend> {
     per_layer: B::Buf,
     projected: B::Buf,
     per_layer_width: usize,
+    /// Other residual streams.
+    streams: streams::Buffers<B>,
     /// `[outputs, vocab]`
     pub logits: B::Buf,
 }
@@ -176,10 +193,12 @@ pub struct Widths {
     pub sum: usize,
     pub part: usize,
     pub per_layer: usize,
+    /// Of the other streams together, and their number with that of the blocks.
+    pub streams: [usize; 2],
 }
 
 /// What a forward pass works on besides the backend and the scratch memory.
-struct Step<'a> {
+pub(super) struct Step<'a> {
     batch: &'a Batch,
     counts: &'a ExpertCounts,
     layers: usize,
@@ -227,7 +246,7 @@ impl<B: Backend> Block<B> {
         })
     }
 
-    fn forward(&self, be: &mut B, s: &mut Scratch<B>, cache: &mut B::Cache, step: &Step) {
+    pub(super) fn forward(&self, be: &mut B, s: &mut Scratch<B>, cache: &mut B::Cache, step: &Step) {
         let n = step.batch.len();
         if let ([branch], None) = (&self.branches[..], &self.post)
             && branch.post.is_none()
@@ -293,6 +312,19 @@ impl<B: Backend> Branch<B> {
                 let place = [layer * s.per_layer_width, step.layers * s.per_layer_width];
                 be.multiply(n, s.per_layer_width, Times::Activated(*act), &mut s.z, &s.per_layer, place);
                 (Projected::Gate, out)
+            }
+            Op::SparseGlu { gate, up, down, times, inner } => {
+                be.project(n, &s.h, pre, [gate, up], [&mut s.z, &mut s.qkv]);
+                be.multiply(n, *inner, *times, &mut s.z, &s.qkv, [0, *inner]);
+                (Projected::Gate, down)
+            }
+            Op::LowRank { down, up } => {
+                be.project(n, &s.h, pre, [down], [&mut s.z]);
+                (Projected::Gate, up)
+            }
+            Op::Norm(norm) => {
+                let (x, out) = s.split(target);
+                return be.norm(n, x, norm, out);
             }
             Op::Glu(glu) => {
                 let (x, out) = s.split(target);
@@ -376,6 +408,12 @@ impl<B: Backend> Scratch<B> {
         (h, Buffers { qkv, k, v, z, beta, alpha, out })
     }
 
+    /// The residual streams, and what their updates need.
+    fn with_streams(&mut self) -> streams::Room<'_, B> {
+        let Self { h, streams, rows, z, sum, per_layer, per_layer_width: width, .. } = self;
+        streams::Room { h, streams, rows, z, sum, per_layer, width: *width }
+    }
+
     /// The input of a feed-forward block and its output. If the block adds to its own input, `None` and that.
     fn split(&mut self, target: Target) -> (Option<&B::Buf>, Out<'_, B>) {
         match target {
@@ -434,20 +472,21 @@ impl<B: Backend> Decoder<B> {
             mixer_out: be.buf(tokens * w.out)?,
             sum: be.buf(tokens * w.sum)?,
             part: be.buf(tokens * w.part)?,
-            rows: Vec::with_capacity(if self.added.is_empty() { 0 } else { tokens }),
+            rows: Vec::with_capacity(tokens),
             per_layer: be.buf(tokens * w.per_layer)?,
             projected: be.buf(tokens * w.per_layer)?,
             per_layer_width: self.per_layer.as_ref().map_or(0, |p| p.width),
+            streams: streams::Buffers::new(be, tokens, self.hidden, w.streams)?,
             logits: be.buf(if self.head.is_some() { outputs * self.vocab } else { 0 })?,
         })
     }
 
-    fn step<'a>(&self, batch: &'a Batch, counts: &'a ExpertCounts) -> Step<'a> {
+    pub(super) fn step<'a>(&self, batch: &'a Batch, counts: &'a ExpertCounts) -> Step<'a> {
         Step { batch, counts, layers: self.layers, hidden: self.hidden }
     }
 
     /// The head with a norm before it.
-    fn head<'a>(&'a self, norm: &'a Norm<B>, weight: &'a B::Weight) -> Head<'a, B> {
+    pub(super) fn head<'a>(&'a self, norm: &'a Norm<B>, weight: &'a B::Weight) -> Head<'a, B> {
         Head { norm, weight, scale: self.head_scale, softcap: self.softcap }
     }
 
@@ -473,13 +512,24 @@ impl<B: Backend> Decoder<B> {
                 let next = self.blocks[i + 1..].iter().find_map(Block::experts);
                 next.into_iter().for_each(|(norm, moe)| be.foresee(batch.len(), &s.h, norm, moe));
             }
+            if i == 0 || self.blocks[i - 1].layer != block.layer {
+                if let Some(all) = &self.streams {
+                    all.predict(be, batch.len(), block.layer, s.with_streams());
+                }
+            }
             block.forward(be, s, cache, &step);
             if self.blocks.get(i + 1).is_none_or(|next| next.layer != block.layer) {
                 if let Some(given) = given.as_ref().filter(|g| block.layer < g.layers) {
                     given.place(be, 1 + block.layer, Out::Add(&mut s.h, 1.0));
                 }
+                if let Some(all) = &self.streams {
+                    all.correct(be, batch.len(), block.layer, s.with_streams());
+                }
                 probe(be, block.layer + 1, &s.h);
             }
+        }
+        if let Some(all) = &self.streams {
+            all.merge(be, batch.len(), s.with_streams());
         }
         if let Some(head) = self.head.as_ref().filter(|_| !batch.outputs().is_empty()) {
             be.logits(batch, &s.h, &self.head(&self.norm, head), &mut s.logits);
@@ -502,10 +552,20 @@ impl<B: Backend> Decoder<B> {
         }
         if let Some(p) = &self.per_layer {
             let len = self.layers * p.width;
-            be.embed(&p.table, batch.tokens(), p.scales[0], &mut s.per_layer);
+            let tokens = if p.rows < self.vocab {
+                s.rows.clear();
+                s.rows.extend(batch.tokens().iter().map(|t| if (*t as usize) < p.rows { *t } else { 0 }));
+                &s.rows
+            } else {
+                batch.tokens()
+            };
+            be.embed(&p.table, tokens, p.scales[0], &mut s.per_layer);
             be.project(n, &s.h, None, [&p.project], [&mut s.projected]);
             be.norm(n * self.layers, Some(&s.projected), &p.norm, Out::Add(&mut s.per_layer, 1.0));
             be.add(n * len, None, p.scales[2], &mut s.per_layer);
+        }
+        if let Some(all) = &self.streams {
+            all.expand(be, n, s.with_streams());
         }
     }
 
@@ -523,75 +583,5 @@ impl<B: Backend> Decoder<B> {
                 _ => {}
             }
         }
-    }
-
-    /// The multi-token-prediction block: row `t` of `hidden` is the trunk's state of token `t` after the last norm (or the block's
-    /// own), `batch.tokens[t]` the token that follows it. `logits` then holds predictions of the token after that, for
-    /// `batch.outputs`: of all tokens, or of those of [`Mtp::head`] where `own_head`.
-    /// `hidden` and `work` are `[n, hidden]`; `work` is left holding the block's own state after its last norm.
-    pub fn forward_mtp(
-        &self,
-        mtp: &Mtp<B>,
-        be: &mut B,
-        s: &mut Scratch<B>,
-        cache: &mut B::Cache,
-        counts: &ExpertCounts,
-        batch: &Batch,
-        hidden: &B::Buf,
-        work: &mut B::Buf,
-        own_head: bool,
-    ) {
-        self.mtp_input(mtp, be, s, batch, hidden, work);
-        let step = self.step(batch, counts);
-        mtp.blocks.iter().for_each(|block| block.forward(be, s, cache, &step));
-        let own = mtp.head.as_ref().filter(|_| own_head).map(|h| &h.weight);
-        if let Some(head) = own.or(self.head.as_ref()) {
-            be.logits(batch, &s.h, &self.head(&mtp.norm, head), &mut s.logits);
-        }
-        be.norm(batch.len(), Some(&s.h), &mtp.norm, Out::Write(work));
-    }
-
-    /// Computes only the block's keys and values, which later tokens attend to: a fraction of its work.
-    pub fn fill_mtp(
-        &self,
-        mtp: &Mtp<B>,
-        be: &mut B,
-        s: &mut Scratch<B>,
-        cache: &mut B::Cache,
-        batch: &Batch,
-        hidden: &B::Buf,
-        work: &mut B::Buf,
-    ) {
-        self.mtp_input(mtp, be, s, batch, hidden, work);
-        for branch in mtp.blocks.iter().flat_map(|b| &b.branches) {
-            let Op::Attention {
-                spec,
-                project: Project::Direct { k: Some(k), v: Some(v), .. },
-                cache: at,
-                ..
-            } = &branch.op
-            else {
-                continue;
-            };
-            be.project(batch.len(), &s.h, branch.pre.as_ref(), [k, v], [&mut s.k, &mut s.v]);
-            // Queries are computed into a buffer that nothing reads.
-            be.rope_store(batch, spec, *at, cache, &mut s.qkv, Some((&mut s.k, &s.v)));
-        }
-    }
-
-    fn mtp_input(
-        &self,
-        mtp: &Mtp<B>,
-        be: &mut B,
-        s: &mut Scratch<B>,
-        batch: &Batch,
-        hidden: &B::Buf,
-        work: &mut B::Buf,
-    ) {
-        let n = batch.len();
-        be.embed(&self.embedding, batch.tokens(), self.embed_scale, work);
-        be.project(n, work, Some(&mtp.embed_norm), [&mtp.fc_embed], [&mut s.h]);
-        be.norm(n, Some(hidden), &mtp.hidden_norm, Out::Write(work));
-        be.linear(n, work, &mtp.fc_hidden, Out::Add(&mut s.h, 1.0));
     }
 }

@@ -222,6 +222,7 @@ pub fn step_shape(plan: &Plan, tokens: usize, outputs: usize) -> StepShape {
                 s.recurrent.iter_mut().zip([c.width, c.width, 0, 0, 0, 0]).for_each(|(a, b)| most(a, b));
             }
             Op::Glu(g) => most(&mut s.intermediate, g.inner),
+            Op::SparseGlu(..) | Op::LowRank { .. } | Op::Norm(_) => {}
             Op::Moe(m) => {
                 most(&mut s.experts, m.router.experts);
                 most(&mut s.top_k, m.router.top_k);
@@ -230,6 +231,10 @@ pub fn step_shape(plan: &Plan, tokens: usize, outputs: usize) -> StepShape {
             }
             Op::PerLayer { .. } => {}
         }
+    }
+    if let Some(streams) = &plan.streams {
+        most(&mut s.per_head[0], streams.count - 1);
+        most(&mut s.per_head[1], plan.hidden);
     }
     s
 }
@@ -283,8 +288,18 @@ pub fn widths(plan: &Plan) -> Widths {
                 most(&mut w.out, s.width);
             }
             Op::PerLayer { gate, .. } => most(&mut w.z, gate.shape[0]),
-            Op::Glu(_) | Op::Moe(_) => {}
+            Op::SparseGlu(g, _) => {
+                most(&mut w.z, g.inner);
+                most(&mut w.qkv, g.inner);
+            }
+            Op::LowRank { down, .. } => most(&mut w.z, down.shape[0]),
+            Op::Glu(_) | Op::Moe(_) | Op::Norm(_) => {}
         }
+    }
+    if let Some(streams) = &plan.streams {
+        w.streams = [(streams.count - 1) * plan.hidden, streams.count];
+        w.sum = plan.hidden;
+        streams.layers.iter().for_each(|l| most(&mut w.z, l.gate.shape[0]));
     }
     let blocks = || plan.blocks.iter();
     let sums =
@@ -316,6 +331,7 @@ pub fn parts(plan: &Plan) -> BTreeSet<Part> {
         needs(Part::LayerNorm, b.branches.iter().any(|r| r.pre.as_ref().is_some_and(norm)));
         needs(Part::PostNorm, b.norm.is_some() || b.branches.iter().any(|r| r.pre.is_none()));
     }
+    needs(Part::Streams, plan.streams.is_some());
     needs(Part::Encoder, plan.pool.is_some());
     needs(Part::Positions, plan.embed.positions.is_some());
     needs(Part::LayerNorm, norm(&plan.head.norm));
@@ -333,6 +349,8 @@ pub fn parts(plan: &Plan) -> BTreeSet<Part> {
             Op::Ssm(_) => needs(Part::Mamba2, true),
             Op::ShortConv(_) => needs(Part::ShortConvolution, true),
             Op::Glu(g) => needs(Part::Activation, g.act != Act::Silu || g.gate.is_none()),
+            Op::SparseGlu(..) => needs(Part::SparseActivation, true),
+            Op::LowRank { .. } | Op::Norm(_) => {}
             Op::Moe(m) => moe_parts(m, &mut needs),
             Op::Delta(d) => needs(Part::RowDecay, d.row_decay || d.sigmoid_gate || d.qkv.len() > 1),
             Op::PerLayer { .. } => {}

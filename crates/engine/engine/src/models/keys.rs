@@ -505,13 +505,14 @@ impl<'a> Keys<'a> {
             embed: self.embed(1.0),
             ropes,
             blocks,
+            streams: None,
             layers: self.layers,
             head: self.head(),
             pool: None,
             mtp: None,
             further: self.mtp_layers,
             alternating: self.meta.get("octet.gate_up_rows") == Some(&Value::Str("alternating".into())),
-            numbers: self.numbers.borrow().clone(),
+            aside: self.numbers.borrow().clone(),
         }
     }
 }

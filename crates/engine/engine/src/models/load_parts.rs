@@ -1,10 +1,12 @@
-//! Loads what few models have besides a decoder's blocks: [`super::pool`].
+//! Loads what few models have besides a decoder's usual blocks: [`super::pool`], [`super::streams`].
 
-use octet_compute::backend::Backend;
+use octet_compute::backend::{self as verbs, Backend, Times};
 
+use super::decoder::Op;
 use super::loader::Loader;
 use super::plan;
 use super::pool::{Added, Dense, PerLayer, Pool, Rows};
+use super::streams::{Layer, Streams};
 use crate::Error;
 
 impl<B: Backend> Loader<'_, B> {
@@ -27,11 +29,48 @@ impl<B: Backend> Loader<'_, B> {
         let norm = plan::Norm { eps: p.norm.eps / (p.scales[1] * p.scales[1]), ..p.norm.clone() };
         Ok(PerLayer {
             width: p.width,
+            rows: p.table.shape[0],
             table: self.table(&p.table)?.0,
             project: self.matrix(&p.project)?,
             norm: self.norm(&norm)?,
             scales: p.scales,
         })
+    }
+
+    /// A feed-forward block with sparse activations.
+    pub(super) fn sparse_glu(&mut self, g: &plan::Glu, deviations: f32) -> Result<Op<B>, Error> {
+        Ok(Op::SparseGlu {
+            gate: self.matrix(g.gate.as_ref().unwrap_or(&g.up))?,
+            up: self.matrix(&g.up)?,
+            down: self.matrix(&g.down)?,
+            times: Times::ActivatedAbove { deviations, act: g.act },
+            inner: g.inner,
+        })
+    }
+
+    /// Residual streams beside that of the blocks.
+    pub(super) fn streams(&mut self, s: &plan::Streams) -> Result<Streams<B>, Error> {
+        let (count, width) = (s.count, self.plan.hidden);
+        let (expand, merge) = (self.stack(&s.expand)?, self.stack(&s.merge)?);
+        let layer = |a: &plan::AltUp| {
+            Ok(Layer {
+                router: self.matrix(&a.router)?,
+                norm: self.norm(&a.norm)?,
+                update: verbs::AltUp {
+                    streams: count,
+                    width,
+                    predict: self.vector(&a.predict)?,
+                    correct: self.vector(&a.correct)?,
+                    scale: self.vector(&a.scale)?,
+                },
+                gate: self.matrix(&a.gate)?,
+                out: self.matrix(&a.out)?,
+                act: a.act,
+                post: self.norm(&a.post)?,
+            })
+        };
+        let layers = s.layers.iter().map(layer).collect::<Result<_, Error>>()?;
+        Ok(Streams { count, width, expand, merge, layers })
     }
 
     /// The layers after pooling; none in a model that is no encoder.

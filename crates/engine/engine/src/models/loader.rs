@@ -62,12 +62,13 @@ impl<'a, B: Backend> Loader<'a, B> {
     /// Loads the whole model; including the multi-token-prediction block if the file has one and `mtp` is set.
     pub fn decoder(mut self, mtp: Option<DraftVocab>) -> Result<Decoder<B>, Error> {
         let p = self.plan;
-        self.used.extend(p.numbers.iter().cloned());
+        self.used.extend(p.aside.iter().cloned());
         let (embedding, head) = self.embedding_and_head()?;
         let added = self.added(&p.embed)?;
         let embed_norm = self.opt_norm(p.embed.norm.as_ref())?;
         let per_layer = p.embed.per_layer.as_ref().map(|l| self.per_layer(l)).transpose()?;
         let blocks = self.blocks(&p.blocks)?;
+        let streams = p.streams.as_ref().map(|s| self.streams(s)).transpose()?;
         let mtp = match (&p.mtp, mtp) {
             (Some(block), Some(vocab)) => Some(self.mtp(block, vocab)?),
             _ => None,
@@ -85,6 +86,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             embed_norm,
             per_layer,
             blocks,
+            streams,
             norm,
             head,
             pool,
@@ -202,6 +204,11 @@ impl<'a, B: Backend> Loader<'a, B> {
                 spec: verbs::ShortConv { width: s.width, taps: s.taps, conv: self.vector(&s.conv)? },
             }),
             plan::Op::Glu(g) => Ok(Op::Glu(self.glu(g)?)),
+            plan::Op::SparseGlu(g, deviations) => self.sparse_glu(g, *deviations),
+            plan::Op::LowRank { down, up } => {
+                Ok(Op::LowRank { down: self.matrix(down)?, up: self.matrix(up)? })
+            }
+            plan::Op::Norm(norm) => Ok(Op::Norm(self.norm(norm)?)),
             plan::Op::Moe(m) => Ok(Op::Moe(self.moe(m)?)),
             plan::Op::PerLayer { gate, out, act } => {
                 Ok(Op::PerLayer { gate: self.matrix(gate)?, out: self.matrix(out)?, act: *act })
@@ -420,7 +427,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     /// A small tensor as f32 values, changed as the plan says.
-    fn vector(&mut self, t: &Tensor) -> Result<B::Buf, Error> {
+    pub(super) fn vector(&mut self, t: &Tensor) -> Result<B::Buf, Error> {
         let len = t.shape.iter().product();
         if let Change::Constant(value) = t.change {
             let v = self.be.vector(&vec![value; len]);

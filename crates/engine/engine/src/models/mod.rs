@@ -18,6 +18,8 @@ mod recent;
 pub mod rope;
 mod stacks;
 pub(crate) mod stored;
+pub mod streams;
+pub mod tensor;
 pub(crate) mod unread;
 pub mod windows;
 

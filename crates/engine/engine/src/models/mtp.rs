@@ -1,11 +1,11 @@
-//! Drafting with the multi-token-prediction block: its buffers, its vocabulary, and the choice of a guess from its logits.
+//! Drafting with the multi-token-prediction block: its pass, its buffers, its vocabulary, and the choice of a guess from its logits.
 
-use octet_compute::backend::{Backend, Pass};
+use octet_compute::backend::{Backend, Out, Pass};
 use octet_compute::{Batch, ExpertCounts};
 
 use super::Limits;
 use super::config::Config;
-use super::decoder::{Decoder, DraftHead, Mtp, Scratch};
+use super::decoder::{Decoder, DraftHead, Mtp, Op, Project, Scratch};
 use super::recent::Recent;
 use crate::Error;
 
@@ -144,6 +144,78 @@ impl<B: Backend> State<B> {
             };
         }
         Ok(())
+    }
+}
+
+impl<B: Backend> Decoder<B> {
+    /// The multi-token-prediction block: row `t` of `hidden` is the trunk's state of token `t` after the last norm (or the block's
+    /// own), `batch.tokens[t]` the token that follows it. `logits` then holds predictions of the token after that, for
+    /// `batch.outputs`: of all tokens, or of those of [`Mtp::head`] where `own_head`.
+    /// `hidden` and `work` are `[n, hidden]`; `work` is left holding the block's own state after its last norm.
+    pub fn forward_mtp(
+        &self,
+        mtp: &Mtp<B>,
+        be: &mut B,
+        s: &mut Scratch<B>,
+        cache: &mut B::Cache,
+        counts: &ExpertCounts,
+        batch: &Batch,
+        hidden: &B::Buf,
+        work: &mut B::Buf,
+        own_head: bool,
+    ) {
+        self.mtp_input(mtp, be, s, batch, hidden, work);
+        let step = self.step(batch, counts);
+        mtp.blocks.iter().for_each(|block| block.forward(be, s, cache, &step));
+        let own = mtp.head.as_ref().filter(|_| own_head).map(|h| &h.weight);
+        if let Some(head) = own.or(self.head.as_ref()) {
+            be.logits(batch, &s.h, &self.head(&mtp.norm, head), &mut s.logits);
+        }
+        be.norm(batch.len(), Some(&s.h), &mtp.norm, Out::Write(work));
+    }
+
+    /// Computes only the block's keys and values, which later tokens attend to: a fraction of its work.
+    pub fn fill_mtp(
+        &self,
+        mtp: &Mtp<B>,
+        be: &mut B,
+        s: &mut Scratch<B>,
+        cache: &mut B::Cache,
+        batch: &Batch,
+        hidden: &B::Buf,
+        work: &mut B::Buf,
+    ) {
+        self.mtp_input(mtp, be, s, batch, hidden, work);
+        for branch in mtp.blocks.iter().flat_map(|b| &b.branches) {
+            let Op::Attention {
+                spec,
+                project: Project::Direct { k: Some(k), v: Some(v), .. },
+                cache: at,
+                ..
+            } = &branch.op
+            else {
+                continue;
+            };
+            be.project(batch.len(), &s.h, branch.pre.as_ref(), [k, v], [&mut s.k, &mut s.v]);
+            // Queries are computed into a buffer that nothing reads.
+            be.rope_store(batch, spec, *at, cache, &mut s.qkv, Some((&mut s.k, &s.v)));
+        }
+    }
+
+    fn mtp_input(
+        &self,
+        mtp: &Mtp<B>,
+        be: &mut B,
+        s: &mut Scratch<B>,
+        batch: &Batch,
+        hidden: &B::Buf,
+        work: &mut B::Buf,
+    ) {
+        let n = batch.len();
+        be.embed(&self.embedding, batch.tokens(), self.embed_scale, work);
+        be.project(n, work, Some(&mtp.embed_norm), [&mtp.fc_embed], [&mut s.h]);
+        be.norm(n, Some(hidden), &mtp.hidden_norm, Out::Write(work));
+        be.linear(n, work, &mtp.fc_hidden, Out::Add(&mut s.h, 1.0));
     }
 }
 

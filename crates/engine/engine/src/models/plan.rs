@@ -5,111 +5,7 @@
 
 use octet_compute::backend::{Act, Axes, Gate, HeadOrder, RopePairing, Score, Window};
 
-/// A tensor of a file.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Tensor {
-    /// Its name, for matrices without `.weight`.
-    pub name: String,
-    /// Its shape: `[rows, cols]` of a matrix, `[experts, rows, cols]` of a stack.
-    pub shape: Vec<usize>,
-    /// Only some rows of the tensor in the file, one part after the other; empty: all.
-    pub parts: Vec<Part>,
-    /// What is done with the values.
-    pub change: Change,
-}
-
-impl Tensor {
-    /// Some values.
-    pub fn vector(name: impl Into<String>, len: usize) -> Self {
-        Self { name: name.into(), shape: vec![len], parts: Vec::new(), change: Change::None }
-    }
-
-    /// A projection.
-    pub fn matrix(name: impl Into<String>, rows: usize, cols: usize) -> Self {
-        Self { shape: vec![rows, cols], ..Self::vector(name, 0) }
-    }
-
-    /// The projections of all experts or heads.
-    pub fn stack(name: impl Into<String>, count: usize, rows: usize, cols: usize) -> Self {
-        Self { shape: vec![count, rows, cols], ..Self::vector(name, 0) }
-    }
-
-    /// Rows `from..from + rows` of this matrix.
-    pub fn rows(&self, from: usize, rows: usize) -> Self {
-        self.every(from, rows, self.shape[0])
-    }
-
-    /// `len` rows from `from` on, and so on every `stride` rows.
-    pub fn every(&self, from: usize, len: usize, stride: usize) -> Self {
-        let whole = self.shape[0];
-        let parts = vec![Part { from, len, stride, whole }];
-        Self { shape: vec![whole / stride * len, self.shape[1]], parts, ..self.clone() }
-    }
-
-    /// These rows, then those of `other`, which are of the same tensor.
-    pub fn then(mut self, other: Self) -> Self {
-        self.shape[0] += other.shape[0];
-        self.parts.extend(other.parts);
-        self
-    }
-
-    /// These rows as `count` matrices, each transposed if `transposed`.
-    pub fn split(self, count: usize, transposed: bool) -> Self {
-        let (rows, cols) = (self.shape[0] / count, self.shape[1]);
-        match transposed {
-            false => Self { shape: vec![count, rows, cols], ..self },
-            true => Self { shape: vec![count, cols, rows], change: Change::Transpose, ..self },
-        }
-    }
-
-    /// Rows of the tensor in the file.
-    pub fn whole(&self) -> usize {
-        self.parts.first().map_or(self.shape[0], |p| p.whole)
-    }
-
-    /// The runs of rows, in order.
-    pub fn runs(&self) -> Vec<std::ops::Range<usize>> {
-        self.parts.iter().flat_map(|p| p.runs()).collect()
-    }
-
-    /// The same values, changed.
-    pub fn change(self, change: Change) -> Self {
-        Self { change, ..self }
-    }
-}
-
-/// Rows of a tensor: `len` from row `from` on, and so on every `stride` rows up to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Part {
-    pub from: usize,
-    pub len: usize,
-    pub stride: usize,
-    /// Rows of the whole tensor.
-    pub whole: usize,
-}
-
-impl Part {
-    /// The runs of rows.
-    pub fn runs(self) -> impl Iterator<Item = std::ops::Range<usize>> {
-        (self.from..self.whole).step_by(self.stride).map(move |from| from..from + self.len)
-    }
-}
-
-/// What a loader does with the values of a vector.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Change {
-    /// Nothing.
-    None,
-    /// No tensor: all values are this one.
-    Constant(f32),
-    /// `[channels, taps]` becomes `[taps, channels]`; so does each matrix of a stack that is made of rows.
-    Transpose,
-    /// Multiplied by this.
-    Scale(f32),
-    /// Each value so many times.
-    Repeat(usize),
-}
+pub use super::tensor::{Change, Part, Tensor};
 
 /// A whole model.
 #[derive(Debug, Clone, PartialEq)]
@@ -124,6 +20,8 @@ pub struct Plan {
     pub ropes: Vec<RopeTable>,
     /// The residual blocks, in order.
     pub blocks: Vec<Block>,
+    /// Residual streams beside that of the blocks.
+    pub streams: Option<Streams>,
     /// Number of layers that the blocks belong to.
     pub layers: usize,
     /// The residual stream to logits.
@@ -136,8 +34,8 @@ pub struct Plan {
     pub further: usize,
     /// Gate and up projections of experts in one tensor alternate by rows.
     pub alternating: bool,
-    /// Tensors whose values are numbers of this plan.
-    pub numbers: Vec<String>,
+    /// Tensors that are not loaded: their values are numbers of this plan, or the model does not use them.
+    pub aside: Vec<String>,
 }
 
 /// The embedding.
@@ -220,7 +118,7 @@ impl DenseAct {
 pub struct PerLayer {
     /// Width of a layer's part.
     pub width: usize,
-    /// `[vocabulary, layers * width]`
+    /// `[rows, layers * width]`; tokens that have no row get the first one.
     pub table: Tensor,
     /// `[layers * width, hidden]`
     pub project: Tensor,
@@ -228,6 +126,38 @@ pub struct PerLayer {
     pub norm: Norm,
     /// Factors of the table's rows, of the projection, and of the sum.
     pub scales: [f32; 3],
+}
+
+/// Residual streams of which one goes through the blocks (AltUp, arXiv 2301.13310). The others begin as projections of the embedding, with its
+/// root mean square. Each layer predicts all streams from all, and corrects them by what its blocks change. At last the others are projected
+/// again, get the root mean square of the first, and the mean of all goes into the head.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Streams {
+    /// Streams, with that of the blocks.
+    pub count: usize,
+    /// The embedding to the other streams: `[count - 1, hidden, hidden]`.
+    pub expand: Tensor,
+    /// The other streams to what goes into the mean.
+    pub merge: Tensor,
+    /// Each layer's part.
+    pub layers: Vec<AltUp>,
+}
+
+/// A layer's part of [`Streams`]; see [`octet_compute::backend::AltUp`]. Then `post(out . (act(gate . (scale * h)) * e))` is added to the other streams,
+/// with this layer's part `e` of [`PerLayer`].
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs)]
+pub struct AltUp {
+    /// Reads `norm(h)`: `[count, hidden]`.
+    pub router: Tensor,
+    pub norm: Norm,
+    pub predict: Tensor,
+    pub correct: Tensor,
+    pub scale: Tensor,
+    pub gate: Tensor,
+    pub out: Tensor,
+    pub act: Act,
+    pub post: Norm,
 }
 
 /// The output head.
@@ -344,6 +274,13 @@ pub enum Op {
     ShortConv(ShortConv),
     /// A dense feed-forward block.
     Glu(Glu),
+    /// One with a gate whose activation is that of what exceeds the mean of a token's gates by so many standard deviations.
+    SparseGlu(Glu, f32),
+    /// `up . down . x`
+    #[allow(missing_docs)]
+    LowRank { down: Tensor, up: Tensor },
+    /// `norm(x)`
+    Norm(Norm),
     /// A mixture of experts.
     Moe(Box<Moe>),
     /// `out . (act(gate . h) * e)` with this layer's part `e` of [`PerLayer`].

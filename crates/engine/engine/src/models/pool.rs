@@ -40,6 +40,8 @@ impl<B: Backend> Added<B> {
 #[allow(missing_docs)]
 pub struct PerLayer<B: Backend> {
     pub width: usize,
+    /// Rows of the table.
+    pub rows: usize,
     pub table: B::Embedding,
     pub project: B::Weight,
     pub norm: Norm<B>,

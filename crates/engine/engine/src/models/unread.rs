@@ -38,6 +38,8 @@ const NEUTRAL: &[(&str, &[f64], &str)] = &[
     ("swiglu_clamp_exp", &[0.0], "bounded activations of experts"),
     ("swiglu_clamp_shexp", &[0.0], "bounded activations"),
     ("embedding_length_per_layer_input", &[0.0], "embeddings of each layer"),
+    ("altup.num_inputs", &[0.0, 1.0], "several residual streams"),
+    ("activation_sparsity_scale", &[f64::NEG_INFINITY], "sparse activations"),
 ];
 
 /// Fails if a key that was not read has a value that is not neutral. `context` is the model's context, `head_dim` the dimensions of a head.
@@ -86,7 +88,7 @@ fn only(k: &Keys, key: &str, values: &[f64], what: &str) -> Result<(), Error> {
         _ => None,
     };
     // Files store these as f32.
-    let fits = |x: f64| values.iter().any(|v| (x - v).abs() <= 1e-5 * v.abs());
+    let fits = |x: f64| values.iter().any(|v| x == *v || (x - v).abs() <= 1e-5 * v.abs());
     let (fine, found) = match k.peek(key) {
         None => return Ok(()),
         Some(Value::Ints(all)) => (all.iter().all(|&x| fits(x as f64)), "an array with other values".into()),

@@ -267,13 +267,14 @@ impl<'a> Keys<'a> {
             },
             ropes,
             blocks,
+            streams: None,
             layers: self.layers,
             head: Head { norm: self.plain_norm(self.hidden), matrix: None, scale: 1.0, softcap: None },
             pool: None,
             mtp: None,
             further: 0,
             alternating: false,
-            numbers: Vec::new(),
+            aside: Vec::new(),
         }
     }
 

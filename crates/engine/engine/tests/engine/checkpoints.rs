@@ -62,7 +62,9 @@ fn tensors(file: &Model, own: Names) -> Vec<Tensor> {
                     out.push((name, vec![*rows, *cols], one.to_vec()));
                 }
             }
-            shape if name.ends_with("_bias") => out.push((name, shape.to_vec(), values.to_vec())),
+            shape if name.ends_with("_bias") || name.ends_with("_scale") => {
+                out.push((name, shape.to_vec(), values.to_vec()))
+            }
             shape => out.push((format!("{name}.{end}"), shape.to_vec(), values.to_vec())),
         }
     }
@@ -158,4 +160,75 @@ fn of_jais2() {
     }));
     config.as_object_mut().expect("fields").remove("rms_norm_eps");
     compare(&case, &tensors(&file(&case), &[]), &config);
+}
+
+#[test]
+fn of_gemma3n() {
+    let case = case("gemma3n");
+    let own: Names = &[
+        ("per_layer_token_embd", "embed_tokens_per_layer"),
+        ("per_layer_model_proj", "per_layer_model_projection"),
+        ("per_layer_proj_norm", "per_layer_projection_norm"),
+        ("altup_proj", "altup_projections.#"),
+        ("altup_unembd_proj", "altup_unembed_projections.#"),
+        ("post_attention_norm", "post_attention_layernorm"),
+        ("ffn_norm", "pre_feedforward_layernorm"),
+        ("post_ffw_norm", "post_feedforward_layernorm"),
+        ("altup_router", "altup.modality_router"),
+        ("altup_router_norm", "altup.router_norm"),
+        ("altup_predict_coef", "altup.prediction_coefs"),
+        ("altup_correct_coef", "altup.correction_coefs"),
+        ("altup_correct_scale", "altup.correct_output_scale"),
+        ("laurel_l", "laurel.linear_left"),
+        ("laurel_r", "laurel.linear_right"),
+        ("laurel_post_norm", "laurel.post_laurel_norm"),
+        ("inp_gate", "per_layer_input_gate"),
+        ("proj", "per_layer_projection"),
+        ("post_norm", "post_per_layer_input_norm"),
+    ];
+    // As published: below another model, with towers, and with keys and values that the last layers do not use.
+    let mut tensors = tensors(&file(&case), own);
+    tensors.iter_mut().for_each(|t| t.0 = t.0.replace("model.", "model.language_model."));
+    let mut unused =
+        |name: &str| tensors.push((format!("model.{name}.weight"), vec![32, 32], vec![0.5; 1024]));
+    for name in [
+        "vision_tower.timm_model.conv_stem.conv",
+        "embed_vision.embedding",
+        "audio_tower.conformer.0.norm",
+        "language_model.layers.3.self_attn.k_proj",
+        "language_model.layers.3.self_attn.v_proj",
+    ] {
+        unused(name);
+    }
+    let kinds =
+        ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"];
+    let text = config(json!({
+        "model_type": "gemma3n_text", "num_hidden_layers": 5, "intermediate_size": [48, 48, 48, 64, 64], "layer_types": kinds, "sliding_window": 8,
+        "num_kv_shared_layers": 2, "rope_theta": 500.0, "rope_local_base_freq": 100.0, "rope_scaling": null, "final_logit_softcapping": 30.0,
+        "hidden_activation": "gelu_pytorch_tanh", "vocab_size_per_layer_input": 60, "hidden_size_per_layer_input": 8, "laurel_rank": 4,
+        "altup_num_inputs": 4, "altup_active_idx": 0, "altup_correct_scale": true, "altup_coef_clip": 120.0, "tie_word_embeddings": true,
+        "activation_sparsity_pattern": [0.9, 0.75, 0.0, 0.0, 0.0],
+    }));
+    let config = json!({"model_type": "gemma3n", "text_config": text, "vision_config": {"model_type": "gemma3n_vision"}});
+    compare(&case, &tensors, &config);
+    for (field, value, what) in [
+        ("altup_correct_scale", json!(false), "is false; only true"),
+        ("activation_sparsity_pattern", json!([0.9, 0.0]), "has 2 entries for 5 layers"),
+        (
+            "activation_sparsity_pattern",
+            json!([0.9, 1.0, 0.0, 0.0, 0.0]),
+            "numbers of at least 0 and below 1",
+        ),
+        ("intermediate_size", json!([48, -1]), "is not an array of whole numbers"),
+    ] {
+        let mut config = config.clone();
+        config["text_config"][field] = value;
+        let e = checkpoint(&tensors, &config).err().expect("a refusal");
+        assert!(e.contains(field) && e.contains(what), "{field}: {e}");
+    }
+    // What no layer uses is refused.
+    tensors.push(("model.language_model.layers.0.altup.other.weight".into(), vec![4], vec![0.0; 4]));
+    let e = try_load(&checkpoint(&tensors, &config).expect("a checkpoint"), On::Reference, limits());
+    let e = e.err().expect("a refusal");
+    assert!(e.contains("altup.other") && e.contains("alternating updates"), "{e}");
 }

@@ -8,7 +8,7 @@ use octet_compute::backend::{Act, Gate, Times};
 use crate::backend::{Buf, Vulkan};
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
-use crate::verbs::Target;
+use crate::verbs::{Target, unsupported};
 
 /// Elements of a workgroup of `map.comp`, and workgroups of a row of the grid: every device has 65,535.
 const GROUP: usize = 256;
@@ -133,6 +133,7 @@ impl Vulkan {
             Times::Gated(gate) => Map::Gated(gate),
             Times::GatedByOne(gate) => Map::GatedByOne(gate),
             Times::Activated(act) => Map::Activated(act),
+            Times::ActivatedAbove { .. } | Times::Levelled => return Err(unsupported()),
         };
         self.prepared = None;
         self.recorder.barrier()?;

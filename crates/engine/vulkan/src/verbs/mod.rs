@@ -155,7 +155,7 @@ impl Scratch {
 pub(crate) fn is_supported(part: Part) -> bool {
     use Part::*;
     match part {
-        Encoder | ImagesTogether | Positions => false,
+        Encoder | ImagesTogether | Positions | Streams | SparseActivation => false,
         Windows | SoftCaps | Sinks | HeadSizes | LatentAttention | AttentionScale | ValueNorm
         | SharedKeys | NormAfterRotation | PositionScale | RopeByLayer | NoRotation | PrefixNorm
         | LayerNorm | PostNorm | ParallelBranches | Scales | Activation | RouterScores | ExpertBias

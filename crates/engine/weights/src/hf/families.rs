@@ -81,6 +81,7 @@ const FAMILIES: &[Family] = &[
         act: GELU,
         ..family(&["gemma3", "gemma3_text"], "gemma3")
     },
+    Family { second_norm: SANDWICH, act: GELU, ..family(&["gemma3n", "gemma3n_text"], "gemma3n") },
     Family {
         second_norm: SANDWICH,
         act: GELU,

@@ -4,6 +4,7 @@ use super::arch::{Keys, LAYERS_MAX};
 use super::families::{BOTH_WAYS, Family};
 use super::json::Fields;
 use super::rope::{rope_scaling, sections};
+use super::sparse;
 use crate::{Error, Value};
 
 /// Numbers: a key, and the names that configurations have for it. The first that is present and not null counts.
@@ -17,6 +18,8 @@ const COUNTS: &[(&str, &[&str])] = &[
     ("attention.value_length_mla", &["v_head_dim"]),
     ("attention.shared_kv_layers", &["num_kv_shared_layers"]),
     ("embedding_length_per_layer_input", &["hidden_size_per_layer_input"]),
+    ("altup.num_inputs", &["altup_num_inputs"]),
+    ("altup.active_idx", &["altup_active_idx"]),
     ("expert_count", &["n_routed_experts", "num_local_experts", "num_experts"]),
     ("expert_used_count", &["num_experts_per_tok", "top_k_experts", "num_experts_per_token"]),
     ("expert_feed_forward_length", &["moe_intermediate_size"]),
@@ -81,6 +84,9 @@ pub(super) fn translate(text: &Fields, family: &Family, keys: &mut Keys) -> Resu
     attention(text, &kinds, family, keys)?;
     recurrent(text, keys)?;
     feed_forward(text, &kinds, keys)?;
+    if family.gguf == "gemma3n" {
+        sparse::activations(text, layers as usize, keys)?;
+    }
     if family.adjacent {
         keys.metadata.insert("octet.rope_pairing", Value::Str("adjacent".into()));
     }
@@ -377,6 +383,10 @@ fn recurrent(text: &Fields, keys: &mut Keys) -> Result<(), Error> {
 }
 
 fn feed_forward(text: &Fields, kinds: &[String], keys: &mut Keys) -> Result<(), Error> {
+    if let Some(widths) = sparse::widths(text)? {
+        keys.put("feed_forward_length", widths);
+        return Ok(());
+    }
     let inner =
         first(&["intermediate_size_mlp", "intermediate_size", "n_inner"], |f| text.opt_u32(f))?.unwrap_or(0);
     if text.opt_u32("intermediate_size_mlp")?.is_some() {

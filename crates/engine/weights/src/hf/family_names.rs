@@ -18,6 +18,10 @@ const TOP: &[(&str, &str)] = &[
     ("per_layer_projection_norm", "per_layer_proj_norm"),
 ];
 
+/// Stacks that checkpoints have in parts: `altup_projections.0` and so on.
+const NUMBERED: &[(&str, &str)] =
+    &[("altup_projections.", "altup_proj"), ("altup_unembed_projections.", "altup_unembd_proj")];
+
 /// Parts of a layer with a weight and perhaps a bias.
 const PARTS: &[(&str, &str)] = &[
     ("input_layernorm", "attn_norm"),
@@ -35,6 +39,13 @@ const PARTS: &[(&str, &str)] = &[
     ("post_per_layer_input_norm", "post_norm"),
     ("per_layer_input_gate", "inp_gate"),
     ("per_layer_projection", "proj"),
+    ("altup.modality_router", "altup_router"),
+    ("altup.router_norm", "altup_router_norm"),
+    ("altup.prediction_coefs", "altup_predict_coef"),
+    ("altup.correction_coefs", "altup_correct_coef"),
+    ("laurel.linear_left", "laurel_l"),
+    ("laurel.linear_right", "laurel_r"),
+    ("laurel.post_laurel_norm", "laurel_post_norm"),
     ("self_attn.q_proj", "attn_q"),
     ("self_attn.k_proj", "attn_k"),
     ("self_attn.v_proj", "attn_v"),
@@ -109,6 +120,7 @@ const PARTS: &[(&str, &str)] = &[
 /// Tensors of a layer by their whole names.
 const WHOLE: &[(&str, &str, Convert, bool)] = &[
     ("layer_scalar", "layer_output_scale.weight", Convert::None, false),
+    ("altup.correct_output_scale", "altup_correct_scale.weight", Convert::None, false),
     ("router.scale", "ffn_gate_inp.scale", Convert::None, false),
     ("router.per_expert_scale", "ffn_down_exps.scale", Convert::None, false),
     ("experts.gate_up_proj", "ffn_gate_up_exps.weight", Convert::None, false),
@@ -185,6 +197,10 @@ pub(super) fn target(family: &Family, layout: &Layout, hf: &str) -> Target {
     }
     let Some(layer) = rest.strip_prefix("layers.") else {
         let Some((stem, end)) = rest.rsplit_once('.') else { return Target::Unknown };
+        let part = NUMBERED.iter().find_map(|(hf, gguf)| Some((stem.strip_prefix(hf)?, gguf)));
+        if let (Some((i, stack)), "weight") = (part, end) {
+            return plain(format!("{stack}.{i}.weight"));
+        }
         return match (lookup(TOP, stem), end) {
             (Some(name), "weight") if name.contains("norm") => norm(format!("{name}.weight")),
             (Some(name), "weight") => plain(format!("{name}.weight")),

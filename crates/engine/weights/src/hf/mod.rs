@@ -18,6 +18,7 @@ mod processor;
 mod rope;
 mod sentencepiece;
 mod sidecars;
+mod sparse;
 mod tower;
 mod tower_kinds;
 

@@ -10,7 +10,7 @@ use crate::models::rope::{self, ROPE, RopeRules, WINDOWED};
 use crate::models::windows::Windows;
 
 pub fn plan(k: &Keys) -> Result<Plan, Error> {
-    let kinds = Kinds::read(k)?;
+    let kinds = Kinds::read(k, 6)?;
     let pairing = k.pairing(RopePairing::Half)?;
     let full = RopeRules { default: 1e6, ..ROPE };
     let ropes = vec![
@@ -53,19 +53,24 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
     }
     let mut plan = k.plan(ropes, blocks);
     plan.embed.scale = (k.hidden as f32).sqrt();
-    plan.embed.per_layer = per_layer.map(|width| PerLayer {
-        width,
-        table: Tensor::matrix("per_layer_token_embd", k.vocab, k.layers * width),
-        project: Tensor::matrix("per_layer_model_proj", k.layers * width, k.hidden),
-        norm: k.norm("per_layer_proj_norm", width),
-        scales: [(width as f32).sqrt(), 1.0 / (k.hidden as f32).sqrt(), std::f32::consts::FRAC_1_SQRT_2],
-    });
+    plan.embed.per_layer = per_layer.map(|width| embeddings(k, width, k.vocab));
     plan.head.softcap = k.cap("final_logit_softcapping")?;
     Ok(plan)
 }
 
+/// Embeddings of each layer from a table of `rows` rows.
+pub(super) fn embeddings(k: &Keys, width: usize, rows: usize) -> PerLayer {
+    PerLayer {
+        width,
+        table: Tensor::matrix("per_layer_token_embd", rows, k.layers * width),
+        project: Tensor::matrix("per_layer_model_proj", k.layers * width, k.hidden),
+        norm: k.norm("per_layer_proj_norm", width),
+        scales: [(width as f32).sqrt(), 1.0 / (k.hidden as f32).sqrt(), std::f32::consts::FRAC_1_SQRT_2],
+    }
+}
+
 /// The two kinds of layers.
-struct Kinds {
+pub(super) struct Kinds {
     heads: Vec<usize>,
     kv_heads: Vec<usize>,
     /// Dimensions of keys and values in layers that attend to all positions, and in those with a window.
@@ -73,11 +78,12 @@ struct Kinds {
     windowed: [usize; 2],
     windows: Option<Windows>,
     /// Layers with keys and values of their own; those after them use the last such layer of their kind.
-    own: usize,
+    pub own: usize,
 }
 
 impl Kinds {
-    fn read(k: &Keys) -> Result<Self, Error> {
+    /// All but each `period`-th layer have a window, if the file has one and does not say which.
+    pub fn read(k: &Keys, period: usize) -> Result<Self, Error> {
         let full = k.head_dims()?;
         let dim = |key, default| Ok::<_, Error>(k.present_size(key, MAX_HEAD_DIM)?.unwrap_or(default));
         let windowed =
@@ -88,7 +94,7 @@ impl Kinds {
             kv_heads: k.kv_heads()?,
             full,
             windowed,
-            windows: Windows::with_default(k, 6)?,
+            windows: Windows::with_default(k, period)?,
             own: k.layers - shared,
         })
     }
@@ -97,7 +103,8 @@ impl Kinds {
         self.windows.as_ref().is_some_and(|w| w.slides[i])
     }
 
-    fn attention(&self, k: &Keys, i: usize) -> Result<Attention, Error> {
+    /// Attention of layer `i`.
+    pub fn attention(&self, k: &Keys, i: usize) -> Result<Attention, Error> {
         let slides = self.slides(i);
         let dims = if slides { self.windowed } else { self.full };
         let mut a = k.attention(i, [self.heads[i], self.kv_heads[i]], dims)?;

@@ -10,6 +10,7 @@ mod encoder;
 mod exaone_moe;
 mod falcon_h1;
 mod gemma;
+mod gemma3n;
 mod gemma4;
 mod glm4;
 mod gpt2;
@@ -108,6 +109,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     row("gemma", "Gemma 1, CodeGemma", gemma::gemma),
     row("gemma2", "Gemma 2", gemma::gemma2),
     row("gemma3", "Gemma 3", gemma::gemma3),
+    row("gemma3n", "Gemma 3n E2B, E4B, text only", gemma3n::plan),
     row("gemma4", "Gemma 4 26B-A4B, 31B, 12B, E4B, E2B", gemma4::plan),
     row("olmo", "OLMo 1", olmo2::olmo),
     row("smollm3", "SmolLM3", smollm3::plan),
