@@ -1,5 +1,6 @@
 //! Checkpoints of families that the zoo lacks, with the weights of GGUF files whose logits are known, see `architectures.rs`.
 
+use octet_testkit::{Golden, max_abs_diff, shared};
 use octet_weights::Model;
 use serde_json::{Value as Json, json};
 
@@ -15,10 +16,13 @@ const NAMES: Names = &[
     ("output_norm", "norm"),
     ("attn_norm", "input_layernorm"),
     ("ffn_norm", "post_attention_layernorm"),
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("post_ffw_norm", "post_feedforward_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
     ("attn_v", "self_attn.v_proj"),
     ("attn_output", "self_attn.o_proj"),
+    ("attn_gate", "self_attn.g_proj"),
     ("attn_q_norm", "self_attn.q_norm"),
     ("attn_k_norm", "self_attn.k_norm"),
     ("ffn_gate", "mlp.gate_proj"),
@@ -171,9 +175,7 @@ fn of_gemma3n() {
         ("per_layer_proj_norm", "per_layer_projection_norm"),
         ("altup_proj", "altup_projections.#"),
         ("altup_unembd_proj", "altup_unembed_projections.#"),
-        ("post_attention_norm", "post_attention_layernorm"),
         ("ffn_norm", "pre_feedforward_layernorm"),
-        ("post_ffw_norm", "post_feedforward_layernorm"),
         ("altup_router", "altup.modality_router"),
         ("altup_router_norm", "altup.router_norm"),
         ("altup_predict_coef", "altup.prediction_coefs"),
@@ -231,4 +233,193 @@ fn of_gemma3n() {
     let e = try_load(&checkpoint(&tensors, &config).expect("a checkpoint"), On::Reference, limits());
     let e = e.err().expect("a refusal");
     assert!(e.contains("altup.other") && e.contains("alternating updates"), "{e}");
+}
+
+/// Rows of queries and keys with rotated pairs half a head apart, as checkpoints have them, where GGUF files have pairs of neighbours.
+fn in_halves(tensors: &mut [Tensor], head_dim: usize) {
+    let half = head_dim / 2;
+    for (name, shape, values) in tensors {
+        if name.contains(".q_proj.") || name.contains(".k_proj.") {
+            let (cols, old) = (shape[1], values.clone());
+            for (r, row) in values.chunks_exact_mut(cols).enumerate() {
+                let (head, i) = (r / head_dim * head_dim, r % head_dim);
+                row.copy_from_slice(&old[(head + i % half * 2 + i / half) * cols..][..cols]);
+            }
+        }
+    }
+}
+
+/// Norms that are stored around zero.
+fn around_zero(tensors: &mut [Tensor]) {
+    let norms = tensors.iter_mut().filter(|t| t.0.ends_with("norm.weight"));
+    norms.for_each(|t| t.2.iter_mut().for_each(|x| *x -= 1.0));
+}
+
+/// The three projections of a fused one, of 4 query heads and 2 key/value heads of 16 dimensions.
+fn apart(tensors: Vec<Tensor>) -> Vec<Tensor> {
+    let parts = |(name, shape, values): Tensor| {
+        let width = if shape.len() == 2 { shape[1] } else { 1 };
+        let part = |n: &str, from: usize, rows: usize| {
+            let shape = [&[rows][..], &shape[1..]].concat();
+            (name.replace("qkv", n), shape, values[from * width..][..rows * width].to_vec())
+        };
+        match name.contains(".qkv_proj.") {
+            true => vec![part("q", 0, 64), part("k", 64, 32), part("v", 96, 32)],
+            false => vec![(name, shape, values)],
+        }
+    };
+    tensors.into_iter().flat_map(parts).collect()
+}
+
+#[test]
+fn of_llamas_relatives() {
+    let of = |name: &str, own: Names| (case(name), tensors(&file(&case(name)), own));
+    let without_rms = |own: Json| {
+        let mut config = config(own);
+        config.as_object_mut().expect("fields").remove("rms_norm_eps");
+        config
+    };
+    let (gemma, mut tensors) = of("gemma", &[]);
+    around_zero(&mut tensors);
+    let own = json!({"model_type": "gemma", "hidden_act": "gelu", "hidden_activation": null, "tie_word_embeddings": true});
+    compare(&gemma, &tensors, &config(own));
+    let (nemotron, mut tensors) = of("nemotron", &[]);
+    around_zero(&mut tensors);
+    let own = json!({"model_type": "nemotron", "hidden_act": "relu2", "norm_eps": 1e-5, "partial_rotary_factor": 0.5});
+    compare(&nemotron, &tensors, &without_rms(own));
+    let (arcee, mut tensors) = of("arcee", &[]);
+    in_halves(&mut tensors, 16);
+    compare(&arcee, &tensors, &config(json!({"model_type": "arcee", "hidden_act": "relu2"})));
+    let (olmo, mut tensors) = of("olmo", &[]);
+    in_halves(&mut tensors, 8);
+    compare(&olmo, &tensors, &without_rms(json!({"model_type": "olmo", "head_dim": null, "clip_qkv": null})));
+    let (glm, tensors) = of("chatglm", &[("attn_qkv", "self_attn.qkv_proj"), ("ffn_up", "mlp.gate_up_proj")]);
+    let own = json!({"model_type": "glm", "partial_rotary_factor": 0.5, "attention_bias": true});
+    compare(&glm, &apart(tensors), &config(own));
+}
+
+#[test]
+fn of_laguna() {
+    let own: Names = &[
+        ("exp_probs_b", "mlp.experts.e_score_correction_bias"),
+        ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
+        ("ffn_up_shexp", "mlp.shared_expert.up_proj"),
+        ("ffn_down_shexp", "mlp.shared_expert.down_proj"),
+    ];
+    for small in [true, false] {
+        let kind = if small { "sliding_attention" } else { "full_attention" };
+        let mut yarn = json!({
+            "rope_type": "yarn", "rope_theta": 500.0, "partial_rotary_factor": if small { 0.5 } else { 1.0 }, "factor": 4.0, "beta_fast": 8.0,
+            "beta_slow": 1.0, "original_max_position_embeddings": 32,
+        });
+        if small {
+            yarn["attention_factor"] = json!(1.05);
+        }
+        let sliding = json!({"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 1.0});
+        let wide = if small { 6 } else { 4 };
+        let mut config = config(json!({
+            "model_type": "laguna", "num_hidden_layers": 4, "sliding_window": 8, "gating": if small { json!(true) } else { json!("per-element") },
+            "layer_types": ["full_attention", kind, kind, kind], "num_attention_heads_per_layer": [4, wide, wide, wide],
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"], "moe_intermediate_size": 16, "shared_expert_intermediate_size": 32,
+            "num_experts": 6, "num_experts_per_tok": 2, "moe_routed_scaling_factor": 2.5, "moe_router_logit_softcapping": 0.0,
+            "rope_parameters": {"full_attention": yarn, "sliding_attention": sliding},
+        }));
+        let case = case(if small { "laguna" } else { "laguna, M" });
+        let tensors = tensors(&file(&case), own);
+        compare(&case, &tensors, &config);
+        config["mlp_layer_types"] = json!(["dense", "sparse", "dense", "sparse"]);
+        let e = checkpoint(&tensors, &config).err().expect("a refusal");
+        assert!(e.contains("mlp_layer_types") && e.contains("'sparse' up to layer 4"), "{e}");
+    }
+}
+
+#[test]
+fn of_cohere2_moe() {
+    let case = case("cohere2moe");
+    let tensors = tensors(&file(&case), &[]);
+    let config = config(json!({
+        "model_type": "cohere2_moe", "num_hidden_layers": 4, "intermediate_size": 16, "prefix_dense_intermediate_size": 48, "layer_norm_eps": 1e-5,
+        "rms_norm_eps": null, "logit_scale": 0.25, "sliding_window": 8, "num_experts": 6, "num_experts_per_tok": 2, "num_shared_experts": 1,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"], "expert_selection_fn": "sigmoid",
+        "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"], "norm_topk_prob": true,
+    }));
+    compare(&case, &tensors, &config);
+    for (field, value, what) in [
+        ("expert_selection_fn", json!("softmax"), "is 'softmax'; only 'sigmoid'"),
+        ("expert_selection_fn", json!(null), "is missing"),
+        ("shared_expert_combination_strategy", json!("sum"), "is 'sum'; only 'average'"),
+    ] {
+        let mut config = config.clone();
+        config[field] = value;
+        let e = checkpoint(&tensors, &config).err().expect("a refusal");
+        assert!(e.contains(field) && e.contains(what), "{field}: {e}");
+    }
+}
+
+/// Fails unless a checkpoint with the weights of a file of the zoo has the logits of its golden file.
+fn compare_golden(name: &str, own: Names, fields: Json) {
+    let Some(path) = shared(&format!("zoo/gguf/{name}.gguf")) else { return };
+    let mut config = config(json!({
+        "model_type": name, "vocab_size": 432, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "max_position_embeddings": 1024,
+    }));
+    fields.as_object().expect("fields").iter().for_each(|(field, value)| config[field] = value.clone());
+    let tensors = tensors(&Model::open(&path).expect("a file"), own);
+    let file = checkpoint(&tensors, &config).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let golden = Golden::open(&format!("zoo/golden/{name}.golden.safetensors")).expect("its golden");
+    let (ids, rows) =
+        (golden.ids("p1.ids").expect("a prompt"), golden.ids("p1.logit_rows").expect("its rows"));
+    let whole = Run::new(load(&file, On::Reference, limits())).feed(&ids);
+    let got: Vec<f32> = rows.iter().flat_map(|r| &whole[*r as usize * 432..][..432]).copied().collect();
+    let worst = max_abs_diff(&got, &golden.f32("p1.logits").expect("its logits"));
+    assert!(worst <= TOLERANCE, "{name} differs by {worst}");
+}
+
+#[test]
+fn with_the_weights_of_files() {
+    let layer_norm = |mut fields: Json| {
+        fields["rms_norm_eps"] = json!(null);
+        fields
+    };
+    let cohere = |mut fields: Json| {
+        fields["layer_norm_eps"] = json!(1e-5);
+        fields["logit_scale"] = json!(0.25);
+        fields["tie_word_embeddings"] = json!(true);
+        layer_norm(fields)
+    };
+    compare_golden("cohere", &[], cohere(json!({"num_hidden_layers": 3, "rope_theta": 75000.0})));
+    // The older way to say which layers have windows.
+    let windows = json!({"rope_theta": 50000.0, "sliding_window": 16, "sliding_window_pattern": 4});
+    compare_golden("cohere2", &[], cohere(windows));
+    let olmo = json!({"num_hidden_layers": 3, "num_key_value_heads": 4, "rope_theta": 500000.0});
+    compare_golden("olmo2", &[], olmo);
+    let kinds = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"];
+    let olmo =
+        json!({"num_key_value_heads": 4, "rope_theta": 500000.0, "sliding_window": 16, "layer_types": kinds});
+    compare_golden("olmo3", &[], olmo);
+    compare_golden("exaone4", &[], json!({"rope_theta": 1e6, "sliding_window": null}));
+    let own: Names = &[
+        ("post_attention_norm", "post_self_attn_layernorm"),
+        ("post_ffw_norm", "post_mlp_layernorm"),
+        ("ffn_up", "mlp.gate_up_proj"),
+    ];
+    let glm = json!({"num_hidden_layers": 3, "rms_norm_eps": 1.5625e-7, "partial_rotary_factor": 0.5, "attention_bias": true});
+    compare_golden("glm4", own, glm);
+    let own: Names = &[("ffn_up", "mlp.c_fc"), ("ffn_down", "mlp.c_proj")];
+    let starcoder = json!({
+        "num_hidden_layers": 3, "norm_epsilon": 1e-5, "rope_theta": 100000.0, "hidden_act": "gelu_pytorch_tanh", "use_bias": true,
+        "tie_word_embeddings": true,
+    });
+    compare_golden("starcoder2", own, layer_norm(starcoder));
+    let own: Names = &[("exp_probs_b", "mlp.moe_statics.e_score_correction_bias")];
+    let ernie = json!({
+        "intermediate_size": 64, "rope_theta": 500000.0, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 16, "moe_num_shared_experts": 2,
+        "moe_layer_start_index": 1, "moe_layer_end_index": 3, "moe_layer_interval": 1, "use_bias": false, "tie_word_embeddings": true,
+    });
+    compare_golden("ernie4_5_moe", own, ernie);
+    let rope = json!({"rope_type": "default", "rope_theta": 500000.0});
+    let mellum = json!({
+        "rms_norm_eps": 1e-6, "sliding_window": 16, "layer_types": kinds, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+        "norm_topk_prob": true, "mlp_only_layers": [], "rope_parameters": {"full_attention": rope, "sliding_attention": rope},
+    });
+    compare_golden("mellum", &[], mellum);
 }

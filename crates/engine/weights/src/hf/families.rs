@@ -69,6 +69,7 @@ const BERT: (&str, &str) = ("hidden_act", "gelu");
 const SANDWICH: &str = "post_attention_norm";
 
 const FAMILIES: &[Family] = &[
+    Family { around_zero: AroundZero::All, act: GELU, ..family(&["gemma"], "gemma") },
     Family {
         around_zero: AroundZero::All,
         second_norm: SANDWICH,
@@ -88,7 +89,8 @@ const FAMILIES: &[Family] = &[
         ..family(&["gemma4", "gemma4_text", "gemma4_unified"], "gemma4")
     },
     Family { second_norm: SANDWICH, ..family(&["glm4_moe", "glm4v_moe", "glm4v_moe_text"], "glm4moe") },
-    Family { adjacent: true, ..family(&["glm4v", "glm4v_text"], "glm4") },
+    Family { adjacent: true, ..family(&["glm4", "glm4v", "glm4v_text"], "glm4") },
+    Family { adjacent: true, ..family(&["glm"], "chatglm") },
     Family {
         adjacent: true,
         ..family(&["glm4_moe_lite", "deepseek_v2", "deepseek_v3", "kimi_k2"], "deepseek2")
@@ -119,7 +121,24 @@ const FAMILIES: &[Family] = &[
     family(&["phi3"], "phi3"),
     family(&["phimoe"], "phimoe"),
     Family { act: ("hidden_act", "xielu"), ..family(&["apertus"], "apertus") },
+    Family { second_norm: SANDWICH, ..family(&["exaone4"], "exaone4") },
     family(&["exaone_moe"], "exaone-moe"),
+    family(&["olmo"], "olmo"),
+    Family { second_norm: SANDWICH, ..family(&["olmo2", "olmo3"], "olmo2") },
+    Family { adjacent: true, ..family(&["cohere"], "command-r") },
+    Family { adjacent: true, ..family(&["cohere2"], "cohere2") },
+    Family { adjacent: true, ..family(&["cohere2_moe"], "cohere2moe") },
+    Family { adjacent: true, ..family(&["ernie4_5"], "ernie4_5") },
+    Family { adjacent: true, ..family(&["ernie4_5_moe"], "ernie4_5-moe") },
+    Family { act: ("hidden_act", "gelu_pytorch_tanh"), ..family(&["starcoder2"], "starcoder2") },
+    Family { act: ("hidden_act", "relu2"), ..family(&["arcee"], "arcee") },
+    Family {
+        around_zero: AroundZero::All,
+        act: ("hidden_act", "relu2"),
+        ..family(&["nemotron"], "nemotron")
+    },
+    family(&["laguna"], "laguna"),
+    family(&["mellum"], "mellum"),
     Family { act: ("hidden_act", "relu2"), ..family(&["jais2"], "jais2") },
     Family { around_zero: AroundZero::All, second_norm: SANDWICH, ..family(&["qwen3_next"], "qwen3next") },
     family(&["qwen2_5_vl", "qwen2_5_vl_text"], "qwen2vl"),

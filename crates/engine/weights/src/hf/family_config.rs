@@ -20,10 +20,10 @@ const COUNTS: &[(&str, &[&str])] = &[
     ("embedding_length_per_layer_input", &["hidden_size_per_layer_input"]),
     ("altup.num_inputs", &["altup_num_inputs"]),
     ("altup.active_idx", &["altup_active_idx"]),
-    ("expert_count", &["n_routed_experts", "num_local_experts", "num_experts"]),
-    ("expert_used_count", &["num_experts_per_tok", "top_k_experts", "num_experts_per_token"]),
+    ("expert_count", &["n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"]),
+    ("expert_used_count", &["num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_k"]),
     ("expert_feed_forward_length", &["moe_intermediate_size"]),
-    ("expert_shared_count", &["n_shared_experts", "num_shared_experts"]),
+    ("expert_shared_count", &["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"]),
     (
         "expert_shared_feed_forward_length",
         &[
@@ -34,7 +34,7 @@ const COUNTS: &[(&str, &[&str])] = &[
     ),
     ("expert_group_count", &["n_group", "num_expert_group"]),
     ("expert_group_used_count", &["topk_group"]),
-    ("leading_dense_block_count", &["first_k_dense_replace", "num_dense_layers"]),
+    ("leading_dense_block_count", &["first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"]),
     ("moe_latent_size", &["moe_latent_size"]),
     ("ssm.conv_kernel", &["linear_conv_kernel_dim", "conv_kernel", "mamba_d_conv"]),
     ("ssm.state_size", &["linear_key_head_dim", "ssm_state_size", "mamba_d_state"]),
@@ -42,20 +42,21 @@ const COUNTS: &[(&str, &[&str])] = &[
     ("ssm.time_step_rank", &["linear_num_value_heads", "mamba_num_heads", "mamba_n_heads"]),
     ("shortconv.l_cache", &["conv_L_cache"]),
     ("attention.chunk_size", &["attention_chunk_size"]),
-    ("interleave_moe_layer_step", &["interleave_moe_layer_step"]),
+    ("interleave_moe_layer_step", &["interleave_moe_layer_step", "moe_layer_interval"]),
 ];
 
 /// The same for numbers that need not be whole.
 const NUMBERS: &[(&str, &[&str])] = &[
     ("attention.layer_norm_rms_epsilon", &["rms_norm_eps", "norm_eps", "layer_norm_epsilon"]),
-    ("attention.layer_norm_epsilon", &["layer_norm_eps"]),
+    ("attention.layer_norm_epsilon", &["layer_norm_eps", "norm_epsilon"]),
     ("attn_logit_softcapping", &["attn_logit_softcapping"]),
     ("final_logit_softcapping", &["final_logit_softcapping"]),
     ("attention.scale", &["attention_multiplier"]),
     ("embedding_scale", &["embedding_multiplier"]),
     ("residual_scale", &["residual_multiplier"]),
-    ("logit_scale", &["logits_scaling", "output_multiplier"]),
-    ("expert_weights_scale", &["routed_scaling_factor"]),
+    ("logit_scale", &["logits_scaling", "output_multiplier", "logit_scale"]),
+    ("router_logit_softcapping", &["moe_router_logit_softcapping"]),
+    ("expert_weights_scale", &["routed_scaling_factor", "moe_routed_scaling_factor"]),
     ("attention.query_norm", &["qk_scale_factor"]),
     ("attention.temperature_scale", &["attn_scale"]),
     ("attention.temperature_length", &["floor_scale"]),
@@ -80,6 +81,11 @@ pub(super) fn translate(text: &Fields, family: &Family, keys: &mut Keys) -> Resu
         return Err(text.bad("num_hidden_layers", what));
     }
     keys.put_u32("block_count", layers);
+    if family.gguf == "olmo" {
+        // Its code has no field for it.
+        keys.put("attention.layer_norm_epsilon", Value::F64(1e-5));
+    }
+    leading_dense(text, layers as usize, keys)?;
     let kinds = layer_kinds(text, layers as usize)?;
     attention(text, &kinds, family, keys)?;
     recurrent(text, keys)?;
@@ -97,6 +103,24 @@ pub(super) fn translate(text: &Fields, family: &Family, keys: &mut Keys) -> Resu
         keys.metadata.insert("octet.gdn_head_order", Value::Str("grouped".into()));
     }
     Ok(layers as usize)
+}
+
+/// Layers without experts, where the configuration has a list: those at the front.
+fn leading_dense(text: &Fields, layers: usize, keys: &mut Keys) -> Result<(), Error> {
+    let field = "mlp_layer_types";
+    if let Some(kinds) = text.opt_strs(field)? {
+        let dense = kinds.iter().take_while(|k| **k == "dense").count();
+        if kinds.len() != layers || kinds[dense..].iter().any(|k| *k != "sparse") {
+            let what = format!("is not 'dense' for some layers, then 'sparse' up to layer {layers}");
+            return Err(text.bad(field, what));
+        }
+        keys.put_u32("leading_dense_block_count", dense as u32);
+    }
+    let last = "moe_layer_end_index";
+    match text.opt_i64(last)?.filter(|i| *i != -1 && *i + 1 != layers as i64) {
+        Some(i) => Err(text.bad(last, format!("is {i}; only experts up to the last layer are supported"))),
+        None => Ok(()),
+    }
 }
 
 /// Refuses configurations that would load and compute something else.
@@ -120,6 +144,20 @@ fn refuse(text: &Fields, family: &Family) -> Result<(), Error> {
     }
     if let Some(clip) = text.opt_f64("clip_qkv")? {
         return Err(text.bad("clip_qkv", format!("is {clip}; only null is supported")));
+    }
+    if text.opt_bool("moe_apply_router_weight_on_input")? == Some(true) {
+        return Err(text.bad("moe_apply_router_weight_on_input", "is true; only false is supported"));
+    }
+    if family.gguf == "cohere2moe" {
+        let combined = text.opt_str("shared_expert_combination_strategy")?.unwrap_or("average");
+        for (field, is, known) in [
+            ("expert_selection_fn", text.str("expert_selection_fn")?, "sigmoid"),
+            ("shared_expert_combination_strategy", combined, "average"),
+        ] {
+            if is != known {
+                return Err(text.bad(field, format!("is '{is}'; only '{known}' is supported")));
+            }
+        }
     }
     // GGUF has no key for it.
     let jitter = text.opt_f64("router_jitter_noise")?.filter(|_| family.gguf == "phimoe");
@@ -225,6 +263,12 @@ fn attention(text: &Fields, kinds: &[String], family: &Family, keys: &mut Keys) 
     } else {
         keys.put_u32("attention.head_count_kv", kv);
     }
+    if let Some(heads) = text.opt_array("num_attention_heads_per_layer")? {
+        let heads: Option<Vec<i64>> =
+            heads.iter().map(|n| u32::try_from(n.as_u64()?).ok().map(i64::from)).collect();
+        let wrong = || text.bad("num_attention_heads_per_layer", "is not an array of numbers of heads");
+        keys.put("attention.head_count", Value::Ints(heads.ok_or_else(wrong)?));
+    }
     if let Some(nope) = text.opt_u32("qk_nope_head_dim")? {
         let rotated = text.u32("qk_rope_head_dim")?;
         keys.put_u32("attention.key_length_mla", nope.saturating_add(rotated));
@@ -248,8 +292,15 @@ fn attention(text: &Fields, kinds: &[String], family: &Family, keys: &mut Keys) 
     }
     let disabled = text.opt_bool("use_sliding_window")? == Some(false);
     let window = first(&["sliding_window", "local_attention"], |f| text.opt_u32(f))?;
-    if let Some(window) = window.filter(|w| *w > 0 && !disabled) {
+    // Some configurations state a window that no layer has.
+    let is_used = kinds.is_empty() || kinds.iter().any(|k| slides(k));
+    if let Some(window) = window.filter(|w| *w > 0 && !disabled && is_used) {
         put_windows(kinds, slides, window, keys);
+        // Older configurations say which layers have it by a period.
+        let period = text.get("sliding_window_pattern").and_then(serde_json::Value::as_u64);
+        if let (Some(period), true) = (period, kinds.is_empty()) {
+            keys.put("attention.sliding_window_pattern", Value::U64(period));
+        }
     }
     if text.opt_str("position_embedding_type")? == Some("nope") {
         keys.put("rope.scaling.finetuned", Value::Bool(false));
@@ -290,10 +341,15 @@ fn rotation(text: &Fields, head_dim: u32, keys: &mut Keys) -> Result<(), Error> 
     if let Some(theta) = theta {
         keys.put("rope.freq_base", Value::F64(theta));
     }
-    let local = match windowed.map_or(Ok(None), |p| p.opt_f64("rope_theta"))? {
+    let local = match windowed.as_ref().map_or(Ok(None), |p| p.opt_f64("rope_theta"))? {
         None => first(&["rope_local_base_freq", "local_rope_theta"], |f| text.opt_f64(f))?,
         theta => theta,
     };
+    // OLMo 3 scales rotations in layers without a window only.
+    let local = local.or(theta.filter(|_| keys.prefix == "olmo2" && text.get("sliding_window").is_some()));
+    if let Some(factor) = windowed.map_or(Ok(None), |p| p.opt_f64("partial_rotary_factor"))? {
+        keys.put_u32("rope.dimension_count_swa", (f64::from(head_dim) * factor) as u32);
+    }
     if let Some(theta) = local {
         keys.put("rope.freq_base_swa", Value::F64(theta));
     }
@@ -387,9 +443,11 @@ fn feed_forward(text: &Fields, kinds: &[String], keys: &mut Keys) -> Result<(), 
         keys.put("feed_forward_length", widths);
         return Ok(());
     }
-    let inner =
-        first(&["intermediate_size_mlp", "intermediate_size", "n_inner"], |f| text.opt_u32(f))?.unwrap_or(0);
-    if text.opt_u32("intermediate_size_mlp")?.is_some() {
+    // Where experts have the usual name, dense layers have another one.
+    let of_dense = first(&["intermediate_size_mlp", "prefix_dense_intermediate_size"], |f| text.opt_u32(f))?;
+    let usual = first(&["intermediate_size", "n_inner"], |f| text.opt_u32(f))?.unwrap_or(0);
+    let inner = of_dense.unwrap_or(usual);
+    if of_dense.is_some() {
         keys.put_u32("expert_feed_forward_length", text.u32("intermediate_size")?);
     }
     let expert = text.opt_u32("moe_intermediate_size")?.unwrap_or(inner);
@@ -416,8 +474,8 @@ fn feed_forward(text: &Fields, kinds: &[String], keys: &mut Keys) -> Result<(), 
     if let Some(norm) = norm {
         keys.put("expert_weights_norm", Value::Bool(norm));
     }
-    let kimi = "moe_router_activation_func";
-    let field = if text.get(kimi).is_some() { kimi } else { "scoring_func" };
+    let fields = ["moe_router_activation_func", "expert_selection_fn"];
+    let field = fields.into_iter().find(|f| text.get(f).is_some()).unwrap_or("scoring_func");
     let func = match text.opt_str(field)? {
         Some("sigmoid") => Some(2),
         Some("softmax") => Some(1),

@@ -53,6 +53,7 @@ const PARTS: &[(&str, &str)] = &[
     ("self_attn.out_proj", "attn_output"),
     ("self_attn.qkv_proj", "attn_qkv"),
     ("self_attn.gate_proj", "attn_gate"),
+    ("self_attn.g_proj", "attn_gate"),
     ("self_attn.q_norm", "attn_q_norm"),
     ("self_attn.k_norm", "attn_k_norm"),
     ("self_attn.q_layernorm", "attn_q_norm"),
@@ -82,6 +83,8 @@ const PARTS: &[(&str, &str)] = &[
     ("mlp.up_proj", "ffn_up"),
     ("mlp.gate_up_proj", "ffn_up"),
     ("mlp.down_proj", "ffn_down"),
+    ("mlp.c_fc", "ffn_up"),
+    ("mlp.c_proj", "ffn_down"),
     ("mlp.gate", "ffn_gate_inp"),
     ("mlp.router", "ffn_gate_inp"),
     ("mlp.switch_mlp.gate_proj", "ffn_gate_exps"),
@@ -133,6 +136,8 @@ const WHOLE: &[(&str, &str, Convert, bool)] = &[
     ("mlp.experts.down_proj", "ffn_down_exps.weight", Convert::None, false),
     ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias", Convert::None, false),
     ("mlp.e_score_correction_bias", "exp_probs_b.bias", Convert::None, false),
+    ("mlp.experts.e_score_correction_bias", "exp_probs_b.bias", Convert::None, false),
+    ("mlp.moe_statics.e_score_correction_bias", "exp_probs_b.bias", Convert::None, false),
     ("block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias", Convert::None, false),
     ("block_sparse_moe.gate.e_score_correction_bias", "exp_probs_b.bias", Convert::None, false),
     ("feed_forward.expert_bias", "exp_probs_b.bias", Convert::None, false),
@@ -174,7 +179,11 @@ const TOWERS: &[&str] = &[
 pub(super) fn target(family: &Family, layout: &Layout, hf: &str) -> Target {
     let rest = inner(hf);
     let rest = rest.strip_prefix("backbone.").unwrap_or(rest);
-    if TOWERS.iter().any(|t| rest.starts_with(t)) || hf.ends_with("rotary_emb.inv_freq") {
+    // ERNIE 4.5 has a block for multi-token prediction beside its layers.
+    if TOWERS.iter().any(|t| rest.starts_with(t))
+        || rest.starts_with("mtp_")
+        || hf.ends_with("rotary_emb.inv_freq")
+    {
         return Target::Unused;
     }
     let plain = |name: String| Target::Tensor { name, convert: Convert::None, squeeze: false };

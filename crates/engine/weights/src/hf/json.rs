@@ -65,6 +65,9 @@ impl<'a> Fields<'a> {
     pub fn u32(&self, field: &str) -> Result<u32, Error> {
         self.need(field, "an unsigned 32-bit integer", self.opt_u32(field)?)
     }
+    pub fn opt_i64(&self, field: &str) -> Result<Option<i64>, Error> {
+        self.typed(field, "an integer", Value::as_i64)
+    }
     pub fn opt_f64(&self, field: &str) -> Result<Option<f64>, Error> {
         self.typed(field, "a number", |v| v.as_f64().filter(|x| x.is_finite()))
     }
