@@ -358,12 +358,18 @@ fn of_cohere2_moe() {
 
 /// Fails unless a checkpoint with the weights of a file of the zoo has the logits of its golden file.
 fn compare_golden(name: &str, own: Names, fields: Json) {
+    compare_changed(name, own, |_| {}, fields);
+}
+
+/// The same with changes of the tensors.
+fn compare_changed(name: &str, own: Names, change: impl Fn(&mut [Tensor]), fields: Json) {
     let Some(path) = shared(&format!("zoo/gguf/{name}.gguf")) else { return };
     let mut config = config(json!({
         "model_type": name, "vocab_size": 432, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "max_position_embeddings": 1024,
     }));
     fields.as_object().expect("fields").iter().for_each(|(field, value)| config[field] = value.clone());
-    let tensors = tensors(&Model::open(&path).expect("a file"), own);
+    let mut tensors = tensors(&Model::open(&path).expect("a file"), own);
+    change(&mut tensors);
     let file = checkpoint(&tensors, &config).unwrap_or_else(|e| panic!("{name}: {e}"));
     let golden = Golden::open(&format!("zoo/golden/{name}.golden.safetensors")).expect("its golden");
     let (ids, rows) =
@@ -422,4 +428,38 @@ fn with_the_weights_of_files() {
         "norm_topk_prob": true, "mlp_only_layers": [], "rope_parameters": {"full_attention": rope, "sliding_attention": rope},
     });
     compare_golden("mellum", &[], mellum);
+}
+
+#[test]
+fn of_older_families_with_the_weights_of_files() {
+    let own: Names = &[("ffn_norm", "pre_feedforward_layernorm")];
+    let gemma = json!({
+        "rms_norm_eps": 1e-6, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 16, "attn_logit_softcapping": 6.0,
+        "final_logit_softcapping": 30.0, "sliding_window": 16, "tie_word_embeddings": true,
+    });
+    compare_changed("gemma2", own, around_zero, gemma);
+    let dots = json!({
+        "num_hidden_layers": 3, "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "rope_theta": 1e7, "n_routed_experts": 6, "num_experts_per_tok": 2,
+        "n_shared_experts": 1, "moe_intermediate_size": 16, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "norm_topk_prob": true,
+        "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+    });
+    compare_golden("dots1", &[("exp_probs_b", "mlp.gate.e_score_correction_bias")], dots);
+    compare_golden("seed_oss", &[], json!({"num_hidden_layers": 3, "rms_norm_eps": 1e-6, "rope_theta": 1e7}));
+    let smollm = json!({"rms_norm_eps": 1e-6, "rope_theta": 5e6, "no_rope_layers": [1, 1, 1, 0], "tie_word_embeddings": true});
+    compare_changed("smollm3", &[], |tensors| in_halves(tensors, 16), smollm);
+    let own: Names = &[
+        ("attn_q_norm", "self_attn.query_layernorm"),
+        ("attn_k_norm", "self_attn.key_layernorm"),
+        ("ffn_gate_inp", "mlp.gate.wg"),
+        ("ffn_gate_shexp", "mlp.shared_mlp.gate_proj"),
+        ("ffn_up_shexp", "mlp.shared_mlp.up_proj"),
+        ("ffn_down_shexp", "mlp.shared_mlp.down_proj"),
+    ];
+    let rope = json!({"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0});
+    let hunyuan = json!({
+        "model_type": "hunyuan_v1_moe", "num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": 16, "num_attention_heads": 1,
+        "num_key_value_heads": 1, "head_dim": 128, "num_experts": 4, "moe_topk": [2, 2], "moe_intermediate_size": [16, 16],
+        "num_shared_expert": [1, 1], "rope_scaling": rope, "tie_word_embeddings": true,
+    });
+    compare_golden("hunyuan_moe", own, hunyuan);
 }

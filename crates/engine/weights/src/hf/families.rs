@@ -137,6 +137,8 @@ const FAMILIES: &[Family] = &[
         act: ("hidden_act", "relu2"),
         ..family(&["nemotron"], "nemotron")
     },
+    family(&["hunyuan_v1_dense"], "hunyuan-dense"),
+    family(&["hunyuan_v1_moe"], "hunyuan-moe"),
     family(&["laguna"], "laguna"),
     family(&["mellum"], "mellum"),
     Family { act: ("hidden_act", "relu2"), ..family(&["jais2"], "jais2") },

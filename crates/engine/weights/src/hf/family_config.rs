@@ -21,9 +21,15 @@ const COUNTS: &[(&str, &[&str])] = &[
     ("altup.num_inputs", &["altup_num_inputs"]),
     ("altup.active_idx", &["altup_active_idx"]),
     ("expert_count", &["n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"]),
-    ("expert_used_count", &["num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_k"]),
+    (
+        "expert_used_count",
+        &["num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_k", "moe_topk"],
+    ),
     ("expert_feed_forward_length", &["moe_intermediate_size"]),
-    ("expert_shared_count", &["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"]),
+    (
+        "expert_shared_count",
+        &["n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert"],
+    ),
     (
         "expert_shared_feed_forward_length",
         &[
@@ -66,7 +72,7 @@ const NUMBERS: &[(&str, &[&str])] = &[
 pub(super) fn translate(text: &Fields, family: &Family, keys: &mut Keys) -> Result<usize, Error> {
     refuse(text, family)?;
     for (key, fields) in COUNTS {
-        if let Some(n) = first(fields, |f| text.opt_u32(f))? {
+        if let Some(n) = first(fields, |f| count(text, f))? {
             keys.put_u32(key, n);
         }
     }
@@ -145,6 +151,12 @@ fn refuse(text: &Fields, family: &Family) -> Result<(), Error> {
     if let Some(clip) = text.opt_f64("clip_qkv")? {
         return Err(text.bad("clip_qkv", format!("is {clip}; only null is supported")));
     }
+    if let Some(rotate) = text.opt_array("no_rope_layers")?.filter(|_| family.gguf == "smollm3") {
+        let is_usual = |(i, flag): (usize, &serde_json::Value)| flag.as_u64() == Some(u64::from(i % 4 != 3));
+        if !rotate.iter().enumerate().all(is_usual) {
+            return Err(text.bad("no_rope_layers", "is not 0 for each fourth layer and 1 for all others"));
+        }
+    }
     if text.opt_bool("moe_apply_router_weight_on_input")? == Some(true) {
         return Err(text.bad("moe_apply_router_weight_on_input", "is true; only false is supported"));
     }
@@ -172,6 +184,22 @@ fn refuse(text: &Fields, family: &Family) -> Result<(), Error> {
         return Err(text.bad("topk_method", what));
     }
     Ok(())
+}
+
+/// A number, which some configurations repeat for each layer.
+fn count(text: &Fields, field: &str) -> Result<Option<u32>, Error> {
+    match text.get(field) {
+        Some(serde_json::Value::Array(all)) => match &all[..] {
+            [one, rest @ ..] if rest.iter().all(|n| n == one) => {
+                match one.as_u64().and_then(|n| n.try_into().ok()) {
+                    Some(n) => Ok(Some(n)),
+                    None => Err(text.bad(field, "is not an array of unsigned 32-bit integers")),
+                }
+            }
+            _ => Err(text.bad(field, "is not the same for all layers; only that is supported")),
+        },
+        _ => text.opt_u32(field),
+    }
 }
 
 /// A number under one of these names.
@@ -370,6 +398,12 @@ fn rotation(text: &Fields, head_dim: u32, keys: &mut Keys) -> Result<(), Error> 
     }
     match (kind, p) {
         (Some("longrope" | "su"), Some(p)) => longrope(text, p, keys)?,
+        // Hunyuan's: another base, whatever the length.
+        (Some("dynamic"), Some(p)) if p.get("alpha").is_some() => {
+            let (alpha, dims) = (p.f64("alpha")?, f64::from(head_dim));
+            let theta = theta.unwrap_or(10_000.0) * alpha.powf(dims / (dims - 2.0));
+            keys.put("rope.freq_base", Value::F64(theta));
+        }
         (Some("proportional") | None, _) | (_, None) => {}
         (_, Some(p)) => rope_scaling(p, keys)?,
     }
@@ -450,7 +484,7 @@ fn feed_forward(text: &Fields, kinds: &[String], keys: &mut Keys) -> Result<(), 
     if of_dense.is_some() {
         keys.put_u32("expert_feed_forward_length", text.u32("intermediate_size")?);
     }
-    let expert = text.opt_u32("moe_intermediate_size")?.unwrap_or(inner);
+    let expert = count(text, "moe_intermediate_size")?.unwrap_or(inner);
     let nemotron = text.opt_str("hybrid_override_pattern")?.is_some();
     let wide = text.opt_bool("use_double_wide_mlp")? == Some(true);
     if nemotron {
