@@ -119,19 +119,19 @@ pub(super) fn predict(a: &AltUp<Cpu>, modes: &[f32], c: Columns) {
         }
     }
     let Columns { h, kept, mut rest, .. } = c;
-    let mut old = [0.0; MAX_STREAMS];
-    for at in 0..h.len() {
-        old[0] = h[at];
-        for (x, stream) in old[1..s].iter_mut().zip(&rest) {
-            *x = stream[at];
-        }
-        let new = |i: usize| old[i] + weight(&weights[i][..s], &old);
-        h[at] = new(0);
-        kept[at] = h[at];
-        for (i, stream) in rest[..s - 1].iter_mut().enumerate() {
-            stream[at] = new(i + 1);
+    let len = h.len();
+    let mut old = [[0.0; COLUMNS]; MAX_STREAMS];
+    old[0][..len].copy_from_slice(h);
+    for (old, stream) in old[1..s].iter_mut().zip(&rest) {
+        old[..len].copy_from_slice(stream);
+    }
+    for (i, weights) in weights[..s].iter().enumerate() {
+        let stream = if i == 0 { &mut *h } else { &mut *rest[i - 1] };
+        for (weight, old) in weights.iter().zip(&old[..s]) {
+            stream.iter_mut().zip(old).for_each(|(x, old)| *x += weight * old);
         }
     }
+    kept.copy_from_slice(h);
 }
 
 /// See [`crate::Backend::correct_streams`].

@@ -512,10 +512,9 @@ impl<B: Backend> Decoder<B> {
                 let next = self.blocks[i + 1..].iter().find_map(Block::experts);
                 next.into_iter().for_each(|(norm, moe)| be.foresee(batch.len(), &s.h, norm, moe));
             }
-            if i == 0 || self.blocks[i - 1].layer != block.layer {
-                if let Some(all) = &self.streams {
-                    all.predict(be, batch.len(), block.layer, s.with_streams());
-                }
+            let is_first = i == 0 || self.blocks[i - 1].layer != block.layer;
+            if let Some(all) = self.streams.as_ref().filter(|_| is_first) {
+                all.predict(be, batch.len(), block.layer, s.with_streams());
             }
             block.forward(be, s, cache, &step);
             if self.blocks.get(i + 1).is_none_or(|next| next.layer != block.layer) {
