@@ -299,6 +299,38 @@ fn of_llamas_relatives() {
 }
 
 #[test]
+fn of_gpt2() {
+    let case = case("gpt2");
+    let own: Names = &[
+        ("token_embd", "wte"),
+        ("position_embd", "wpe"),
+        ("output_norm", "ln_f"),
+        ("attn_norm", "ln_1"),
+        ("ffn_norm", "ln_2"),
+        ("attn_qkv", "attn.c_attn"),
+        ("attn_output", "attn.c_proj"),
+        ("ffn_up", "mlp.c_fc"),
+        ("ffn_down", "mlp.c_proj"),
+    ];
+    let mut tensors = tensors(&file(&case), own);
+    for (name, shape, values) in &mut tensors {
+        *name = name.replace("model.layers.", "transformer.h.").replace("model.", "transformer.");
+        if name.contains(".c_") && name.ends_with(".weight") {
+            let (rows, cols) = (shape[0], shape[1]);
+            *values = (0..rows * cols).map(|i| values[i % rows * cols + i / rows]).collect();
+            shape.reverse();
+        }
+    }
+    // Masks of older files.
+    tensors.push(("transformer.h.0.attn.bias".into(), vec![1, 1, 4, 4], vec![1.0; 16]));
+    let config = json!({
+        "model_type": "gpt2", "vocab_size": 64, "n_embd": 32, "n_inner": 48, "n_layer": 3, "n_head": 4, "n_positions": 48, "layer_norm_epsilon": 1e-5,
+        "activation_function": "gelu_new", "tie_word_embeddings": false,
+    });
+    compare(&case, &tensors, &config);
+}
+
+#[test]
 fn of_laguna() {
     let own: Names = &[
         ("exp_probs_b", "mlp.experts.e_score_correction_bias"),

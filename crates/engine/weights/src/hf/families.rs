@@ -137,6 +137,7 @@ const FAMILIES: &[Family] = &[
         act: ("hidden_act", "relu2"),
         ..family(&["nemotron"], "nemotron")
     },
+    Family { act: ("activation_function", "gelu_new"), ..family(&["gpt2"], "gpt2") },
     family(&["hunyuan_v1_dense"], "hunyuan-dense"),
     family(&["hunyuan_v1_moe"], "hunyuan-moe"),
     family(&["laguna"], "laguna"),

@@ -157,8 +157,10 @@ fn refuse(text: &Fields, family: &Family) -> Result<(), Error> {
             return Err(text.bad("no_rope_layers", "is not 0 for each fourth layer and 1 for all others"));
         }
     }
-    if text.opt_bool("moe_apply_router_weight_on_input")? == Some(true) {
-        return Err(text.bad("moe_apply_router_weight_on_input", "is true; only false is supported"));
+    for field in ["moe_apply_router_weight_on_input", "scale_attn_by_inverse_layer_idx"] {
+        if text.opt_bool(field)? == Some(true) {
+            return Err(text.bad(field, "is true; only false is supported"));
+        }
     }
     if family.gguf == "cohere2moe" {
         let combined = text.opt_str("shared_expert_combination_strategy")?.unwrap_or("average");
@@ -479,7 +481,11 @@ fn feed_forward(text: &Fields, kinds: &[String], keys: &mut Keys) -> Result<(), 
     }
     // Where experts have the usual name, dense layers have another one.
     let of_dense = first(&["intermediate_size_mlp", "prefix_dense_intermediate_size"], |f| text.opt_u32(f))?;
-    let usual = first(&["intermediate_size", "n_inner"], |f| text.opt_u32(f))?.unwrap_or(0);
+    let usual = match first(&["intermediate_size", "n_inner"], |f| text.opt_u32(f))? {
+        Some(n) => n,
+        // GPT-2's default.
+        None => text.opt_u32("n_embd")?.unwrap_or(0).saturating_mul(4),
+    };
     let inner = of_dense.unwrap_or(usual);
     if of_dense.is_some() {
         keys.put_u32("expert_feed_forward_length", text.u32("intermediate_size")?);

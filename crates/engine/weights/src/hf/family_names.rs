@@ -13,6 +13,9 @@ const TOP: &[(&str, &str)] = &[
     ("norm", "output_norm"),
     ("norm_f", "output_norm"),
     ("embedding_norm", "token_embd_norm"),
+    ("wte", "token_embd"),
+    ("wpe", "position_embd"),
+    ("ln_f", "output_norm"),
     ("embed_tokens_per_layer", "per_layer_token_embd"),
     ("per_layer_model_projection", "per_layer_model_proj"),
     ("per_layer_projection_norm", "per_layer_proj_norm"),
@@ -25,6 +28,10 @@ const NUMBERED: &[(&str, &str)] =
 /// Parts of a layer with a weight and perhaps a bias.
 const PARTS: &[(&str, &str)] = &[
     ("input_layernorm", "attn_norm"),
+    ("ln_1", "attn_norm"),
+    ("ln_2", "ffn_norm"),
+    ("attn.c_attn", "attn_qkv"),
+    ("attn.c_proj", "attn_output"),
     ("operator_norm", "attn_norm"),
     ("attention_layernorm", "attn_norm"),
     ("feedforward_layernorm", "ffn_norm"),
@@ -184,7 +191,7 @@ const TOWERS: &[&str] = &[
 /// What tensor `hf` of a checkpoint of this family is.
 pub(super) fn target(family: &Family, layout: &Layout, hf: &str) -> Target {
     let rest = inner(hf);
-    let rest = rest.strip_prefix("backbone.").unwrap_or(rest);
+    let rest = ["backbone.", "transformer."].iter().find_map(|p| rest.strip_prefix(p)).unwrap_or(rest);
     // ERNIE 4.5 has a block for multi-token prediction beside its layers.
     if TOWERS.iter().any(|t| rest.starts_with(t))
         || rest.starts_with("mtp_")
@@ -210,7 +217,7 @@ pub(super) fn target(family: &Family, layout: &Layout, hf: &str) -> Target {
     if let Some(end) = rest.strip_prefix("lm_head.").filter(|end| matches!(*end, "weight" | "bias")) {
         return plain(format!("output.{end}"));
     }
-    let Some(layer) = rest.strip_prefix("layers.") else {
+    let Some(layer) = rest.strip_prefix("layers.").or_else(|| rest.strip_prefix("h.")) else {
         let Some((stem, end)) = rest.rsplit_once('.') else { return Target::Unknown };
         let part = NUMBERED.iter().find_map(|(hf, gguf)| Some((stem.strip_prefix(hf)?, gguf)));
         if let (Some((i, stack)), "weight") = (part, end) {
@@ -226,6 +233,10 @@ pub(super) fn target(family: &Family, layout: &Layout, hf: &str) -> Target {
     let Some((i, rest)) = numbered(layer) else { return Target::Unknown };
     if i >= layout.trunk {
         return Target::Unused; // blocks for multi-token prediction
+    }
+    // GPT-2's masks of attention.
+    if family.gguf == "gpt2" && ["attn.bias", "attn.masked_bias"].contains(&rest) {
+        return Target::Unused;
     }
     let rest = nemotron(family, rest);
     let found = in_layer(family, &rest);
@@ -274,7 +285,10 @@ fn in_layer(family: &Family, rest: &str) -> Option<(String, Convert, bool)> {
         }
         None => lookup(PARTS, stem)?.to_string(),
     };
-    Some((format!("{name}.{end}"), Convert::None, false))
+    // GPT-2's projections have their inputs first.
+    let is_turned = family.gguf == "gpt2" && stem.contains(".c_") && end == "weight";
+    let convert = if is_turned { Convert::Transpose } else { Convert::None };
+    Some((format!("{name}.{end}"), convert, false))
 }
 
 fn lookup<'a>(table: &[(&str, &'a str)], stem: &str) -> Option<&'a str> {
