@@ -35,7 +35,9 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
     let rows = k.rows("per_layer_token_embd")?.min(k.vocab);
     plan.embed.per_layer = Some(embeddings(k, width, rows));
     plan.streams = Some(streams(k, width)?);
-    plan.head.softcap = k.cap("final_logit_softcapping")?;
+    // Older converters do not write it; there are only these models.
+    let softcap = "final_logit_softcapping";
+    plan.head.softcap = if k.get(softcap).is_some() { k.cap(softcap)? } else { Some(30.0) };
     // Published files have keys and values of layers that use those of earlier ones.
     let unused = ["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"];
     let names = (kinds.own..k.layers).flat_map(|i| unused.map(|n| format!("blk.{i}.{n}")));
