@@ -255,8 +255,9 @@ fn around_zero(tensors: &mut [Tensor]) {
     norms.for_each(|t| t.2.iter_mut().for_each(|x| *x -= 1.0));
 }
 
-/// The three projections of a fused one, of 4 query heads and 2 key/value heads of 16 dimensions.
-fn apart(tensors: Vec<Tensor>) -> Vec<Tensor> {
+/// The three projections of a fused one, of 4 query heads and 2 key/value heads.
+fn apart(tensors: Vec<Tensor>, head_dim: usize) -> Vec<Tensor> {
+    let (q, kv) = (4 * head_dim, 2 * head_dim);
     let parts = |(name, shape, values): Tensor| {
         let width = if shape.len() == 2 { shape[1] } else { 1 };
         let part = |n: &str, from: usize, rows: usize| {
@@ -264,7 +265,7 @@ fn apart(tensors: Vec<Tensor>) -> Vec<Tensor> {
             (name.replace("qkv", n), shape, values[from * width..][..rows * width].to_vec())
         };
         match name.contains(".qkv_proj.") {
-            true => vec![part("q", 0, 64), part("k", 64, 32), part("v", 96, 32)],
+            true => vec![part("q", 0, q), part("k", q, kv), part("v", q + kv, kv)],
             false => vec![(name, shape, values)],
         }
     };
@@ -295,7 +296,25 @@ fn of_llamas_relatives() {
     compare(&olmo, &tensors, &without_rms(json!({"model_type": "olmo", "head_dim": null, "clip_qkv": null})));
     let (glm, tensors) = of("chatglm", &[("attn_qkv", "self_attn.qkv_proj"), ("ffn_up", "mlp.gate_up_proj")]);
     let own = json!({"model_type": "glm", "partial_rotary_factor": 0.5, "attention_bias": true});
-    compare(&glm, &apart(tensors), &config(own));
+    compare(&glm, &apart(tensors, 16), &config(own));
+    let own: Names = &[
+        ("output_norm", "final_layernorm"),
+        ("attn_qkv", "self_attn.qkv_proj"),
+        ("attn_output", "self_attn.dense"),
+        ("ffn_up", "mlp.fc1"),
+        ("ffn_down", "mlp.fc2"),
+    ];
+    let (phi, tensors) = of("phi2", own);
+    let own = json!({
+        "model_type": "phi", "head_dim": null, "layer_norm_eps": 1e-5, "partial_rotary_factor": 0.5, "hidden_act": "gelu_new",
+    });
+    compare(&phi, &apart(tensors, 8), &without_rms(own));
+    let (stablelm, tensors) = of("stablelm", &[]);
+    let own = json!({
+        "model_type": "stablelm", "head_dim": null, "layer_norm_eps": 1e-5, "partial_rotary_factor": 0.5, "use_qkv_bias": true,
+        "use_parallel_residual": false, "qk_layernorm": false,
+    });
+    compare(&stablelm, &tensors, &without_rms(own));
 }
 
 #[test]
@@ -363,6 +382,28 @@ fn of_laguna() {
         let e = checkpoint(&tensors, &config).err().expect("a refusal");
         assert!(e.contains("mlp_layer_types") && e.contains("'sparse' up to layer 4"), "{e}");
     }
+}
+
+#[test]
+fn of_afmoe() {
+    let case = case("afmoe");
+    let own: Names = &[
+        ("attn_gate", "self_attn.gate_proj"),
+        ("ffn_norm", "pre_mlp_layernorm"),
+        ("post_ffw_norm", "post_mlp_layernorm"),
+        ("ffn_gate_inp", "mlp.router.gate"),
+        ("exp_probs_b", "mlp.expert_bias"),
+    ];
+    let tensors = tensors(&file(&case), own);
+    let mut config = config(json!({
+        "model_type": "afmoe", "num_hidden_layers": 5, "num_dense_layers": 1, "moe_intermediate_size": 16, "num_experts": 6,
+        "num_experts_per_tok": 2, "num_shared_experts": 1, "route_scale": 2.826, "route_norm": true, "score_func": "sigmoid", "n_group": 1,
+        "topk_group": 1, "sliding_window": 8, "global_attn_every_n_layers": 4, "mup_enabled": true,
+    }));
+    compare(&case, &tensors, &config);
+    config["mup_enabled"] = json!(false);
+    let e = checkpoint(&tensors, &config).err().expect("a refusal");
+    assert!(e.contains("mup_enabled") && e.contains("only scaled embeddings"), "{e}");
 }
 
 #[test]

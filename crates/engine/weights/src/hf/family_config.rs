@@ -62,7 +62,7 @@ const NUMBERS: &[(&str, &[&str])] = &[
     ("residual_scale", &["residual_multiplier"]),
     ("logit_scale", &["logits_scaling", "output_multiplier", "logit_scale"]),
     ("router_logit_softcapping", &["moe_router_logit_softcapping"]),
-    ("expert_weights_scale", &["routed_scaling_factor", "moe_routed_scaling_factor"]),
+    ("expert_weights_scale", &["routed_scaling_factor", "moe_routed_scaling_factor", "route_scale"]),
     ("attention.query_norm", &["qk_scale_factor"]),
     ("attention.temperature_scale", &["attn_scale"]),
     ("attention.temperature_length", &["floor_scale"]),
@@ -161,6 +161,9 @@ fn refuse(text: &Fields, family: &Family) -> Result<(), Error> {
         if text.opt_bool(field)? == Some(true) {
             return Err(text.bad(field, "is true; only false is supported"));
         }
+    }
+    if family.gguf == "afmoe" && text.opt_bool("mup_enabled")? != Some(true) {
+        return Err(text.bad("mup_enabled", "is not true; only scaled embeddings are supported"));
     }
     if family.gguf == "cohere2moe" {
         let combined = text.opt_str("shared_expert_combination_strategy")?.unwrap_or("average");
@@ -327,7 +330,9 @@ fn attention(text: &Fields, kinds: &[String], family: &Family, keys: &mut Keys) 
     if let Some(window) = window.filter(|w| *w > 0 && !disabled && is_used) {
         put_windows(kinds, slides, window, keys);
         // Older configurations say which layers have it by a period.
-        let period = text.get("sliding_window_pattern").and_then(serde_json::Value::as_u64);
+        let period = ["sliding_window_pattern", "global_attn_every_n_layers"]
+            .iter()
+            .find_map(|f| text.get(f).and_then(serde_json::Value::as_u64));
         if let (Some(period), true) = (period, kinds.is_empty()) {
             keys.put("attention.sliding_window_pattern", Value::U64(period));
         }
@@ -507,14 +512,11 @@ fn feed_forward(text: &Fields, kinds: &[String], keys: &mut Keys) -> Result<(), 
     } else {
         keys.put_u32("feed_forward_length", inner);
     }
-    let norm = match text.opt_bool("norm_topk_prob")? {
-        None => text.opt_bool("moe_renormalize")?,
-        norm => norm,
-    };
+    let norm = first(&["norm_topk_prob", "moe_renormalize", "route_norm"], |f| text.opt_bool(f))?;
     if let Some(norm) = norm {
         keys.put("expert_weights_norm", Value::Bool(norm));
     }
-    let fields = ["moe_router_activation_func", "expert_selection_fn"];
+    let fields = ["moe_router_activation_func", "expert_selection_fn", "score_func"];
     let field = fields.into_iter().find(|f| text.get(f).is_some()).unwrap_or("scoring_func");
     let func = match text.opt_str(field)? {
         Some("sigmoid") => Some(2),
