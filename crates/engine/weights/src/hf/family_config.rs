@@ -162,6 +162,9 @@ fn refuse(text: &Fields, family: &Family) -> Result<(), Error> {
             return Err(text.bad(field, "is true; only false is supported"));
         }
     }
+    if ["cohere2moe", "laguna"].contains(&family.gguf) {
+        text.need("layer_types", "the kind of each layer", text.opt_strs("layer_types")?)?;
+    }
     if family.gguf == "afmoe" && text.opt_bool("mup_enabled")? != Some(true) {
         return Err(text.bad("mup_enabled", "is not true; only scaled embeddings are supported"));
     }
@@ -319,6 +322,20 @@ fn attention(text: &Fields, kinds: &[String], family: &Family, keys: &mut Keys) 
     if let Some(scalar) = text.opt_f64("query_pre_attn_scalar")? {
         keys.put("attention.scale", Value::F64(1.0 / scalar.sqrt()));
     }
+    windows(text, kinds, keys)?;
+    if text.opt_str("position_embedding_type")? == Some("nope") {
+        keys.put("rope.scaling.finetuned", Value::Bool(false));
+    }
+    if family.gguf == "qwen3next" && !kinds.is_empty() {
+        let recurrent = kinds.iter().map(|k| Value::Bool(k == "linear_attention")).collect();
+        keys.put("attention.recurrent_layers", Value::Array(recurrent));
+    }
+    rotation(text, head_dim, keys)
+}
+
+/// Windows or chunks of attention.
+fn windows(text: &Fields, kinds: &[String], keys: &mut Keys) -> Result<(), Error> {
+    let slides = |kind: &str| kind == "sliding_attention";
     if kinds.iter().any(|k| k == "chunked_attention") {
         let chunk = text.u32("attention_chunk_size")?;
         put_windows(kinds, |k| k == "chunked_attention", chunk, keys);
@@ -337,14 +354,7 @@ fn attention(text: &Fields, kinds: &[String], family: &Family, keys: &mut Keys) 
             keys.put("attention.sliding_window_pattern", Value::U64(period));
         }
     }
-    if text.opt_str("position_embedding_type")? == Some("nope") {
-        keys.put("rope.scaling.finetuned", Value::Bool(false));
-    }
-    if family.gguf == "qwen3next" && !kinds.is_empty() {
-        let recurrent = kinds.iter().map(|k| Value::Bool(k == "linear_attention")).collect();
-        keys.put("attention.recurrent_layers", Value::Array(recurrent));
-    }
-    rotation(text, head_dim, keys)
+    Ok(())
 }
 
 /// A window of the layers that have one; without kinds of layers, the architecture knows which.
