@@ -151,15 +151,26 @@ fn refuse(text: &Fields, family: &Family) -> Result<(), Error> {
     if let Some(clip) = text.opt_f64("clip_qkv")? {
         return Err(text.bad("clip_qkv", format!("is {clip}; only null is supported")));
     }
+    for field in ["moe_apply_router_weight_on_input", "scale_attn_by_inverse_layer_idx"] {
+        if text.opt_bool(field)? == Some(true) {
+            return Err(text.bad(field, "is true; only false is supported"));
+        }
+    }
+    // DeepSeek V2's groups are chosen by their best expert, later ones by their two best.
+    let groups = text.opt_u32("n_group")?.unwrap_or(1);
+    if groups > 1 && text.opt_str("topk_method")? == Some("group_limited_greedy") {
+        let what = format!("is 'group_limited_greedy' with {groups} groups; only 'noaux_tc' is supported");
+        return Err(text.bad("topk_method", what));
+    }
+    refuse_of_family(text, family)
+}
+
+/// Refuses what only one family can say.
+fn refuse_of_family(text: &Fields, family: &Family) -> Result<(), Error> {
     if let Some(rotate) = text.opt_array("no_rope_layers")?.filter(|_| family.gguf == "smollm3") {
         let is_usual = |(i, flag): (usize, &serde_json::Value)| flag.as_u64() == Some(u64::from(i % 4 != 3));
         if !rotate.iter().enumerate().all(is_usual) {
             return Err(text.bad("no_rope_layers", "is not 0 for each fourth layer and 1 for all others"));
-        }
-    }
-    for field in ["moe_apply_router_weight_on_input", "scale_attn_by_inverse_layer_idx"] {
-        if text.opt_bool(field)? == Some(true) {
-            return Err(text.bad(field, "is true; only false is supported"));
         }
     }
     if ["cohere2moe", "laguna"].contains(&family.gguf) {
@@ -184,12 +195,6 @@ fn refuse(text: &Fields, family: &Family) -> Result<(), Error> {
     if let Some(jitter) = jitter.filter(|j| *j != 0.01) {
         let what = format!("is {jitter}; only 0.01 is supported, as it decides how experts are weighed");
         return Err(text.bad("router_jitter_noise", what));
-    }
-    // DeepSeek V2's groups are chosen by their best expert, later ones by their two best.
-    let groups = text.opt_u32("n_group")?.unwrap_or(1);
-    if groups > 1 && text.opt_str("topk_method")? == Some("group_limited_greedy") {
-        let what = format!("is 'group_limited_greedy' with {groups} groups; only 'noaux_tc' is supported");
-        return Err(text.bad("topk_method", what));
     }
     Ok(())
 }
