@@ -291,6 +291,10 @@ fn of_llamas_relatives() {
     let (arcee, mut tensors) = of("arcee", &[]);
     in_halves(&mut tensors, 16);
     compare(&arcee, &tensors, &config(json!({"model_type": "arcee", "hidden_act": "relu2"})));
+    let (minicpm, mut tensors) = of("minicpm", &[]);
+    in_halves(&mut tensors, 16);
+    let own = json!({"model_type": "minicpm", "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256});
+    compare(&minicpm, &tensors, &config(own));
     let (olmo, mut tensors) = of("olmo", &[]);
     in_halves(&mut tensors, 8);
     compare(&olmo, &tensors, &without_rms(json!({"model_type": "olmo", "head_dim": null, "clip_qkv": null})));
@@ -317,6 +321,37 @@ fn of_llamas_relatives() {
     compare(&stablelm, &tensors, &without_rms(own));
 }
 
+/// Names of GPT-2 and its relatives.
+fn of_transformer(tensors: &mut [Tensor]) {
+    let name = |name: &str| name.replace("model.layers.", "transformer.h.").replace("model.", "transformer.");
+    tensors.iter_mut().for_each(|t| t.0 = name(&t.0));
+}
+
+#[test]
+fn of_exaone() {
+    let case = case("exaone");
+    let own: Names = &[
+        ("token_embd", "wte"),
+        ("output_norm", "ln_f"),
+        ("attn_norm", "ln_1"),
+        ("ffn_norm", "ln_2"),
+        ("attn_q", "attn.attention.q_proj"),
+        ("attn_k", "attn.attention.k_proj"),
+        ("attn_v", "attn.attention.v_proj"),
+        ("attn_output", "attn.attention.out_proj"),
+        ("ffn_gate", "mlp.c_fc_0"),
+        ("ffn_up", "mlp.c_fc_1"),
+        ("ffn_down", "mlp.c_proj"),
+    ];
+    let mut tensors = tensors(&file(&case), own);
+    of_transformer(&mut tensors);
+    let config = config(json!({
+        "model_type": "exaone", "num_hidden_layers": null, "num_layers": 3, "rms_norm_eps": null, "layer_norm_epsilon": 1e-5,
+        "activation_function": "silu",
+    }));
+    compare(&case, &tensors, &config);
+}
+
 #[test]
 fn of_gpt2() {
     let case = case("gpt2");
@@ -332,8 +367,8 @@ fn of_gpt2() {
         ("ffn_down", "mlp.c_proj"),
     ];
     let mut tensors = tensors(&file(&case), own);
+    of_transformer(&mut tensors);
     for (name, shape, values) in &mut tensors {
-        *name = name.replace("model.layers.", "transformer.h.").replace("model.", "transformer.");
         if name.contains(".c_") && name.ends_with(".weight") {
             let (rows, cols) = (shape[0], shape[1]);
             *values = (0..rows * cols).map(|i| values[i % rows * cols + i / rows]).collect();

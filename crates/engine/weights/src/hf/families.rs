@@ -123,6 +123,8 @@ const FAMILIES: &[Family] = &[
     Family { act: ("hidden_act", "xielu"), ..family(&["apertus"], "apertus") },
     Family { second_norm: SANDWICH, ..family(&["exaone4"], "exaone4") },
     family(&["exaone_moe"], "exaone-moe"),
+    Family { act: ("activation_function", "silu"), ..family(&["exaone"], "exaone") },
+    family(&["minicpm"], "minicpm"),
     family(&["olmo"], "olmo"),
     Family { second_norm: SANDWICH, ..family(&["olmo2", "olmo3"], "olmo2") },
     Family { adjacent: true, ..family(&["cohere"], "command-r") },

@@ -81,7 +81,7 @@ pub(super) fn translate(text: &Fields, family: &Family, keys: &mut Keys) -> Resu
             keys.put(key, Value::F64(x));
         }
     }
-    let layers = need(text, &["num_hidden_layers", "n_layer"])?;
+    let layers = need(text, &["num_hidden_layers", "n_layer", "num_layers"])?;
     if layers == 0 || layers > LAYERS_MAX {
         let what = format!("is {layers}; expected 1 to {}", LAYERS_MAX);
         return Err(text.bad("num_hidden_layers", what));
@@ -90,6 +90,9 @@ pub(super) fn translate(text: &Fields, family: &Family, keys: &mut Keys) -> Resu
     if family.gguf == "olmo" {
         // Its code has no field for it.
         keys.put("attention.layer_norm_epsilon", Value::F64(1e-5));
+    }
+    if family.gguf == "minicpm" {
+        multipliers(text, layers, keys)?;
     }
     leading_dense(text, layers as usize, keys)?;
     let kinds = layer_kinds(text, layers as usize)?;
@@ -109,6 +112,18 @@ pub(super) fn translate(text: &Fields, family: &Family, keys: &mut Keys) -> Resu
         keys.metadata.insert("octet.gdn_head_order", Value::Str("grouped".into()));
     }
     Ok(layers as usize)
+}
+
+/// MiniCPM's factors of embeddings, blocks and logits.
+fn multipliers(text: &Fields, layers: u32, keys: &mut Keys) -> Result<(), Error> {
+    keys.put("embedding_scale", Value::F64(text.f64("scale_emb")?));
+    keys.put("residual_scale", Value::F64(text.f64("scale_depth")? / f64::from(layers).sqrt()));
+    let hidden = f64::from(text.u32("hidden_size")?);
+    keys.put("logit_scale", Value::F64(hidden / text.f64("dim_model_base")?));
+    match text.get("sparse_config") {
+        Some(_) => Err(text.bad("sparse_config", "is there; sparse attention is not supported")),
+        None => Ok(()),
+    }
 }
 
 /// Layers without experts, where the configuration has a list: those at the front.
