@@ -208,7 +208,7 @@ fn of_gemma3n() {
         "model_type": "gemma3n_text", "num_hidden_layers": 5, "intermediate_size": [48, 48, 48, 64, 64], "layer_types": kinds, "sliding_window": 8,
         "num_kv_shared_layers": 2, "rope_theta": 500.0, "rope_local_base_freq": 100.0, "rope_scaling": null, "final_logit_softcapping": 30.0,
         "hidden_activation": "gelu_pytorch_tanh", "vocab_size_per_layer_input": 60, "hidden_size_per_layer_input": 8, "laurel_rank": 4,
-        "altup_num_inputs": 4, "altup_active_idx": 0, "altup_correct_scale": true, "altup_coef_clip": 120.0, "tie_word_embeddings": true,
+        "altup_num_inputs": 4, "altup_active_idx": 0, "altup_correct_scale": true, "altup_coef_clip": 120.0, "query_pre_attn_scalar": 256, "tie_word_embeddings": true,
         "activation_sparsity_pattern": [0.9, 0.75, 0.0, 0.0, 0.0],
     }));
     let config = json!({"model_type": "gemma3n", "text_config": text, "vision_config": {"model_type": "gemma3n_vision"}});

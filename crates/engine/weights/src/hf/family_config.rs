@@ -339,7 +339,9 @@ fn attention(text: &Fields, kinds: &[String], family: &Family, keys: &mut Keys) 
             keys.put_u32("attention.value_length_swa", head_dim);
         }
     }
-    if let Some(scalar) = text.opt_f64("query_pre_attn_scalar")? {
+    // Gemma 3n's configurations have it, but its code does not read it.
+    let scalar = text.opt_f64("query_pre_attn_scalar")?.filter(|_| family.gguf != "gemma3n");
+    if let Some(scalar) = scalar {
         keys.put("attention.scale", Value::F64(1.0 / scalar.sqrt()));
     }
     windows(text, kinds, keys)?;
