@@ -80,9 +80,9 @@ pub(super) fn predict(
     for c in 0..a.width {
         let at = |i: usize| (t * (s - 1) + i - 1) * a.width + c;
         let old: Vec<f32> = (0..s).map(|i| if i == 0 { h[t * a.width + c] } else { rest[at(i)] }).collect();
-        for i in 0..s {
+        for (i, x) in old.iter().enumerate() {
             let weights = (0..s).map(|j| dot(&a.predict[(i * s + j) * s..][..s], &m));
-            let new = old[i] + weights.zip(&old).map(|(w, x)| w * x).sum::<f32>();
+            let new = x + weights.zip(&old).map(|(w, x)| w * x).sum::<f32>();
             match i {
                 0 => (h[t * a.width + c], kept[t * a.width + c]) = (new, new),
                 _ => rest[at(i)] = new,
@@ -102,13 +102,13 @@ pub(super) fn correct(
 ) {
     let (s, m) = (a.streams, modes(a, t, routed));
     let weight = |i: usize| 1.0 + dot(&a.correct[i * s..][..s], &m);
-    for c in 0..a.width {
+    for (c, scale) in a.scale.iter().enumerate() {
         let (h, kept) = (&mut h[t * a.width + c], &mut kept[t * a.width + c]);
         let change = *h - *kept;
         for i in 1..s {
             rest[(t * (s - 1) + i - 1) * a.width + c] += weight(i) * change;
         }
         *h = *kept + weight(0) * change;
-        *kept = a.scale[c] * *h;
+        *kept = scale * *h;
     }
 }
