@@ -118,7 +118,7 @@ pub(super) fn predict(a: &AltUp<Cpu>, modes: &[f32], c: Columns) {
             *x = weight(&a.predict[(i * s + j) * s..][..s], modes);
         }
     }
-    let Columns { h, kept, mut rest, .. } = c;
+    let Columns { h, kept, rest, .. } = c;
     let len = h.len();
     let mut old = [[0.0; COLUMNS]; MAX_STREAMS];
     old[0][..len].copy_from_slice(h);
