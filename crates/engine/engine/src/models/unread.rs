@@ -88,7 +88,7 @@ fn only(k: &Keys, key: &str, values: &[f64], what: &str) -> Result<(), Error> {
         _ => None,
     };
     // Files store these as f32.
-    let fits = |x: f64| values.iter().any(|v| x == *v || (x - v).abs() <= 1e-5 * v.abs());
+    let fits = |x: f64| values.iter().any(|v| x == *v || v.is_finite() && (x - v).abs() <= 1e-5 * v.abs());
     let (fine, found) = match k.peek(key) {
         None => return Ok(()),
         Some(Value::Ints(all)) => (all.iter().all(|&x| fits(x as f64)), "an array with other values".into()),
