@@ -16,13 +16,12 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
     let pairing = k.pairing(RopePairing::Half)?;
     let full = RopeRules { default: 1e6, ..ROPE };
     let ropes = vec![rope::table(k, dims, pairing, full)?, rope::table(k, dims, pairing, WINDOWED)?];
-    let deviations = deviations(k)?;
     let mut blocks = Vec::new();
-    for i in 0..k.layers {
+    for (i, deviations) in deviations(k)?.into_iter().enumerate() {
         let norm = |n: &str| k.layer_norm(i, n);
         blocks.push(attention(k, i, kinds.attention(k, i)?)?);
         let glu = k.glu(i, "", k.inner(i)?, Act::Gelu);
-        let glu = match deviations[i] {
+        let glu = match deviations {
             Some(d) => Op::SparseGlu(glu, d),
             None => Op::Glu(glu),
         };
