@@ -93,7 +93,7 @@ on("without a flag, a server for this machine alone keeps them in the user's dat
   assert.equal((await (await fetch(`${url}/page-store`)).json()).user, "local");
 }, { get OCTET_DATA_DIR() { return join(folder, "data"); }, OCTET_PAGE_STORE: undefined });
 
-on("each key has its own conversations", () => ["--api-key", "sk-ann,sk-bob", "--page-store", join(folder, "keys.db")], async open => {
+on("each key has its own conversations", () => ["--api-key", "sk-ann,sk-bob", "--page-store", join(folder, "keys.db")], async (open, url) => {
   const ready = () => document.querySelector("#key");
   const logIn = async (page, key) => {
     await page.fill("#key", key);
@@ -120,18 +120,44 @@ on("each key has its own conversations", () => ["--api-key", "sk-ann,sk-bob", "-
   await send(other, "Bob's question");
   await answered(other);
   await listed(other, ["Bob's question"]);
-  // In the same browser, too: another key has other conversations.
+  // In the same browser, too: another key has other conversations. What Bob writes last does not arrive while he is there.
+  await other.route("**/page-store*", route => (route.request().method() === "POST" ? route.abort() : route.continue()));
+  await other.hover("#side li");
+  await other.click("[aria-label=\"Actions for Bob's question\"]");
+  await other.click("[role=menuitem]:has-text('Rename')");
+  await other.fill(".rename", "Bob's last word");
+  await other.keyboard.press("Enter");
+  await listed(other, ["Bob's last word"]);
+  await other.clock.install();
   await other.click("#open-settings");
   await other.click("#scope-page");
   await other.click("#log-out");
   await other.waitForSelector("#key");
-  // What the user before had is gone at once, not when the next one's has come.
+  await other.unroute("**/page-store*");
+  // While Ann's login takes a minute, nothing that the page still has of Bob's may be sent, now with her key.
+  await other.route("**/v1/models", async route => {
+    await other.clock.fastForward(60_000);
+    await route.continue();
+  });
+  let left;
   await other.route("**/page-store*", async route => {
-    assert.equal(await other.locator("#side li").count(), 0);
+    // What the user before had is gone at once, not when the next one's has come.
+    left ??= await other.locator("#side li").count();
     await route.continue();
   });
   await logIn(other, "sk-ann");
   await listed(other, ["Ann's question"]);
+  assert.equal(left, 0);
+  await listed(ann, ["Ann's question"]);
+  // Nor is Bob's lost: it is sent when he is back, in another tab.
+  const again = await other.context().newPage();
+  await again.goto(url);
+  await again.waitForFunction(ready);
+  await logIn(again, "sk-bob");
+  await listed(again, ["Bob's last word"]);
+  const third = await open({ ready, settings: short });
+  await logIn(third, "sk-bob");
+  await listed(third, ["Bob's last word"]);
 });
 
 on("a page that was away sends what it wrote", () => ["--page-store", join(folder, "away.db")], async open => {

@@ -116,9 +116,16 @@ export async function loadState() {
 export const said = (e: unknown) => (e instanceof Error ? e.message : String(e));
 export const isRefused = (e: unknown) => e instanceof ServerError && e.status === 401;
 
-/** Logs in; `remember` keeps the key when the tab is closed. Another user may have other conversations. */
+/** Logs in, or out without a key; `remember` keeps the key when the tab is closed. Another user may have other conversations: nothing that
+ *  was begun for the one before (answers, writes, what is on its way) may reach them, so the page begins anew. */
 export async function setKey(key: string, remember: boolean) {
+  const left = await sync.leave();
   apiKey.set(key, remember);
+  if (left) {
+    location.reload();
+    // Until then this page does nothing more.
+    return new Promise<void>(() => {});
+  }
   // What the user before had written is not shown to the next.
   batch(() => {
     chats.value = [];

@@ -1,6 +1,6 @@
 // Conversations on the server: what is written here goes there, and what is new there comes here. The browser's database is a copy, so that
 // the page works while the server is away.
-import { call, headers, json } from "./api.ts";
+import { apiKey, call, headers, json, ServerError } from "./api.ts";
 import * as store from "./store.ts";
 import type { Chat, Message } from "./types.ts";
 
@@ -28,6 +28,8 @@ const CHARS_MAX = 4 << 20;
 const LEAVING_CHARS_MAX = 60_000;
 
 let user = "";
+/** The key of this user. What is written here goes out with no other: another tab may have logged somebody else in. */
+let key = "";
 let seq = 0;
 let unsent = new Map<string, store.Write>();
 /** What is on its way: nobody knows yet whether it arrives. */
@@ -45,6 +47,9 @@ export function setBusy(f: (id: string) => boolean) {
 
 const all = () => [...new Map([...underWay, ...unsent]).values()];
 
+/** Whether the user for whom something was begun is still the one whose conversations these are, and whose key is sent. */
+const still = (whose: string) => user === whose && apiKey.get() === key;
+
 function keepUnsent() {
   try {
     localStorage.setItem(UNSENT + user, JSON.stringify(all()));
@@ -56,15 +61,18 @@ function keepUnsent() {
 const ask = (since: number) => json<Changes>(`page-store?since=${since}`, { signal: AbortSignal.timeout(LOST_MS) });
 
 /** Asks the server whether it keeps conversations, and for whom. Chooses the database; gives whether the server keeps them. Without a server
- *  it is as it was last time. */
+ *  it is as it was last time; a key that the server refuses opens nobody's. */
 export async function begin(): Promise<boolean> {
   let kept: Changes;
+  const sent = apiKey.get();
   try {
     kept = await ask(Number.MAX_SAFE_INTEGER);
-  } catch {
-    kept = { kept: Boolean(localStorage.getItem(LAST_USER)), user: localStorage.getItem(LAST_USER) ?? "" };
+  } catch (e) {
+    if (e instanceof ServerError && e.status === 401) kept = { kept: false };
+    else kept = { kept: Boolean(localStorage.getItem(LAST_USER)), user: localStorage.getItem(LAST_USER) ?? "" };
   }
   user = kept.kept ? (kept.user ?? "") : "";
+  key = sent;
   if (user) localStorage.setItem(LAST_USER, user);
   else localStorage.removeItem(LAST_USER);
   store.use(user);
@@ -88,6 +96,17 @@ export async function begin(): Promise<boolean> {
   return true;
 }
 
+/** Ends the work for this user, before the key becomes another's: sends what is not sent yet, or else keeps it until the user comes back.
+ *  The page has to be loaded anew then, since answers that run belong to the user who leaves. Gives whether there was one. */
+export async function leave(): Promise<boolean> {
+  if (!user) return false;
+  clearTimeout(timer);
+  due = -Infinity;
+  await Promise.race([push().catch(() => {}), new Promise(resolve => window.setTimeout(resolve, REFRESH_MS))]);
+  user = "";
+  return true;
+}
+
 /** When the next turn is. */
 let due = Infinity;
 
@@ -101,6 +120,7 @@ function next() {
 }
 
 async function turn() {
+  if (!user || !still(user)) return;
   due = Infinity;
   try {
     await push();
@@ -123,6 +143,7 @@ async function push(): Promise<void> {
 }
 
 async function send() {
+  const whose = user;
   while (unsent.size) {
     const batch = [...unsent.values()].slice(0, 200);
     const items: Item[] = [];
@@ -133,6 +154,7 @@ async function send() {
       chars += size;
       items.push(item);
     }
+    if (!still(whose)) return;
     underWay = new Map(items.map(({ kind, id, chat }) => [id, { kind, id, chat }]));
     for (const id of underWay.keys()) unsent.delete(id);
     try {
@@ -142,20 +164,22 @@ async function send() {
       throw e;
     } finally {
       underWay = new Map();
-      keepUnsent();
+      if (user === whose) keepUnsent();
     }
   }
 }
 
 /** Takes what is new on the server. */
 async function pull() {
+  const whose = user;
   for (;;) {
     const changes = await ask(seq);
-    if (!changes.kept || changes.user !== user) return;
+    if (!changes.kept || changes.user !== whose || !still(whose)) return;
     const items = (changes.items ?? []).filter(item => !unsent.has(item.id) && !underWay.has(item.id) && !isBusy(item.id));
     if (items.length) {
       const here = new Map((await store.current(items)).map(item => [item.id, JSON.stringify(item.value)]));
       const fresh = items.filter(item => here.get(item.id) !== JSON.stringify(item.value));
+      if (!still(whose)) return;
       await store.takeOver(fresh);
       if (fresh.length) for (const f of received) f(fresh);
     }
@@ -176,10 +200,17 @@ addEventListener("visibilitychange", () => {
   if (user && !document.hidden) void turn();
 });
 
+// Another tab has logged somebody else in, for the whole browser.
+addEventListener("storage", () => {
+  if (user && apiKey.get() !== key) location.reload();
+});
+
 // The last writes, if they are short; the others are sent when the page is opened again.
 addEventListener("pagehide", () => {
+  const whose = user;
   if (!user || !all().length) return;
   void store.current(all()).then(items => {
+    if (!still(whose)) return;
     const body = JSON.stringify({ items });
     if (body.length < LEAVING_CHARS_MAX) fetch("page-store", { method: "POST", body, headers: headers(), keepalive: true }).catch(() => {});
   });
