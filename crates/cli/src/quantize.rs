@@ -2,9 +2,10 @@
 
 use std::io::Write;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use anyhow::Context;
 use clap::Args;
 use octet_quantize::{FileType, Importance, Options, TensorType};
 use octet_weights::Model;
@@ -34,8 +35,10 @@ const CONVERT_EXAMPLES: &str = "\
 Examples:
   octet convert ./Qwen3.6-35B-A3B -o qwen.gguf
   octet convert ./gpt-oss-20b -o gpt-oss.gguf
+  octet convert ./Qwen3.6-35B-A3B -o qwen.gguf --no-mmproj
 
-Tensors keep their type where GGUF has it (BF16, F16, F32, MXFP4, NVFP4, INT4 as Q4_0, INT8 as
+The tower of a checkpoint that reads images becomes a file beside it, mmproj-qwen.gguf, which
+Octet and llama.cpp load with the model. Tensors keep their type where GGUF has it (BF16, F16, F32, MXFP4, NVFP4, INT4 as Q4_0, INT8 as
 Q8_0), so nothing is lost; others, such as FP8, become BF16.";
 
 /// Writes a model as a GGUF file in smaller types.
@@ -76,6 +79,9 @@ struct MadeArgs {
     /// Keep the blocks for multi-token prediction.
     #[arg(long)]
     keep_mtp: bool,
+    /// Write no projector for images beside the file (mmproj-...gguf).
+    #[arg(long)]
+    no_mmproj: bool,
     /// File to write.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -119,6 +125,7 @@ impl MadeArgs {
     }
 
     fn write(&self, model: Model, options: Options) -> anyhow::Result<()> {
+        let projector = self.projector(&model)?;
         let before = model.size_bytes();
         let parameters: usize = model.tensors().iter().map(|t| t.len()).sum();
         if !model.ignored().is_empty() {
@@ -150,6 +157,30 @@ impl MadeArgs {
             size(before),
             before as f64 / 1e9 / seconds.max(1e-3)
         )?;
+        if let Some((projector, path)) = projector {
+            let bar = Bar::bytes("writing the projector");
+            let bytes =
+                octet_synth::write(&projector, &path, self.force, &mut |done, all| bar.update(done, all))?;
+            drop(bar);
+            writeln!(out, "{}: {}, reads images for it", path.display(), size(bytes))?;
+        }
         Ok(())
+    }
+
+    /// The projector of a checkpoint that reads images, and its file: beside the model's, where it is found.
+    fn projector(&self, model: &Model) -> anyhow::Result<Option<(Model, PathBuf)>> {
+        let folder = Path::new(&model.origin);
+        if self.no_mmproj || !folder.join("config.json").exists() {
+            return Ok(None);
+        }
+        let Some(tower) = octet_weights::hf::open_tower(folder)? else { return Ok(None) };
+        let name = self.output.file_name().context("the file to write has no name")?;
+        let path = self.output.with_file_name(format!("mmproj-{}", name.to_string_lossy()));
+        anyhow::ensure!(
+            self.force || !path.exists(),
+            "{}: exists already; --force replaces it, --no-mmproj writes no projector",
+            path.display()
+        );
+        Ok(Some((octet_quantize::projector(tower, model)?, path)))
     }
 }

@@ -183,6 +183,35 @@ fn checkpoints_become_files_that_predict_the_same() {
     }
 }
 
+/// A checkpoint that reads images becomes two files: the second has the tensors of llama.cpp's own converter, and is found beside the first.
+#[test]
+fn the_tower_of_a_checkpoint_becomes_a_projector() {
+    let Some(path) = octet_testkit::shared("zoo/vision/models/qwen35moe_vl") else { return };
+    let place = Place::new();
+    let convert = ["convert", str(&path), "-o", "out.gguf"];
+    let ran = place.octet(&convert).ok();
+    assert!(ran.stdout.contains("mmproj-out.gguf") && ran.stdout.contains("reads images"), "{}", ran.stdout);
+    let theirs = octet_testkit::shared("zoo/vision/gguf/qwen35moe_vl.mmproj.gguf").unwrap();
+    let theirs = octet_weights::Model::open(theirs).unwrap();
+    let ours = octet_weights::Model::open(place.path("mmproj-out.gguf")).unwrap();
+    for t in theirs.tensors() {
+        let values =
+            |m: &octet_weights::Model| m.tensor(&t.name, &t.shape).unwrap_or_else(|e| panic!("{e}")).to_f32();
+        assert_eq!(values(&ours), values(&theirs), "{}", t.name);
+    }
+    assert_eq!(ours.tensors().len(), theirs.tensors().len());
+    for (key, _) in theirs.metadata.iter().filter(|(key, _)| key.starts_with("clip.")) {
+        assert!(ours.metadata.get(key).is_some(), "{key}");
+    }
+    let shown = place.octet(&["show", "out.gguf"]).ok().stdout;
+    assert!(shown.contains("mmproj-out.gguf"), "{shown}");
+    // Neither file is written if there is one of these names.
+    std::fs::remove_file(place.path("out.gguf")).unwrap();
+    place.octet(&convert).fails(1, &["mmproj-out.gguf", "--force", "--no-mmproj"]);
+    assert!(!place.path("out.gguf").exists());
+    place.octet(&[&convert[..], &["--no-mmproj"]].concat()).ok();
+}
+
 /// Quantised checkpoints: what GGUF has a type for keeps it, and everything else predicts about the same.
 #[test]
 fn quantised_checkpoints_can_be_converted() {

@@ -18,6 +18,7 @@ mod k;
 mod lanes;
 mod make;
 mod mix;
+mod projector;
 mod single;
 mod symmetric;
 
@@ -27,3 +28,4 @@ pub use file_type::{FileType, UnknownFileType};
 pub use importance::{Importance, Seen};
 pub use make::{Options, TensorType, make};
 pub use mix::{Facts, is_quantised, types};
+pub use projector::projector;

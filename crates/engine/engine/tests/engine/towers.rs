@@ -1,5 +1,6 @@
 //! Towers of checkpoints that transformers made, and its numbers for two pictures: `fixtures/towers/make.py`.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -35,6 +36,43 @@ fn check(name: &str) {
 /// The same tower as llama.cpp's converter writes it.
 fn check_projector(name: &str) {
     check_file(name, octet_weights::Model::open(folder(name).join("mmproj.gguf")).expect("it opens"));
+}
+
+/// The projector file that is made of a checkpoint has the tensors of llama.cpp's converter, and Octet reads it like the checkpoint.
+/// `tokens` are the names of some of the text's tokens.
+fn check_made(name: &str, tokens: &[(usize, &str)]) {
+    let tower = || octet_weights::hf::open_tower(folder(name)).expect("it opens").expect("it has a tower");
+    let mut text = if tokens.is_empty() {
+        tower()
+    } else {
+        octet_weights::Model::open(folder(name)).expect("a whole checkpoint")
+    };
+    let mut all = vec![String::new(); 512];
+    tokens.iter().for_each(|(id, token)| all[*id] = (*token).into());
+    text.metadata.insert("tokenizer.ggml.tokens", Value::Strs(all));
+    let made = octet_quantize::projector(tower(), &text).expect("it is made");
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("mmproj.gguf");
+    octet_synth::write(&made, &path, false, &mut |_, _| {}).expect("it is written");
+    let made = octet_weights::Model::open(&path).expect("it opens");
+    let theirs = folder(name).join("mmproj.gguf");
+    if theirs.exists() {
+        let theirs = octet_weights::Model::open(&theirs).expect("it opens");
+        let names = |m: &octet_weights::Model| -> BTreeSet<String> {
+            m.tensors().iter().map(|t| t.name.clone()).collect()
+        };
+        assert_eq!(names(&made), names(&theirs), "{name}: tensors");
+        for info in theirs.tensors() {
+            let values = |m: &octet_weights::Model| {
+                m.tensor(&info.name, &info.shape).expect("the same shape").to_f32()
+            };
+            assert_eq!(values(&made), values(&theirs), "{name}: {}", info.name);
+        }
+        for (key, value) in theirs.metadata.iter() {
+            assert!(made.metadata.get(key).is_some(), "{name}: {key} is {value:?}");
+        }
+    }
+    check_file(name, made);
 }
 
 /// Compares pixels, states after each block and embeddings.
@@ -153,16 +191,19 @@ fn check_text(name: &str, names: &[(usize, &str)], text: &Path) {
 #[test]
 fn gemma3() {
     check("gemma3");
+    check_made("gemma3", &[]);
 }
 
 #[test]
 fn gemma4_with_bounds() {
     check("gemma4");
+    check_made("gemma4", &[]);
 }
 
 #[test]
 fn mistral3() {
     check("mistral3");
+    check_made("mistral3", &[(421, "[IMG_BREAK]")]);
     check_projector("mistral3");
     check_whole("mistral3", &[(420, "[IMG]"), (421, "[IMG_BREAK]"), (419, "[IMG_END]")]);
 }
@@ -170,6 +211,7 @@ fn mistral3() {
 #[test]
 fn qwen2_5_vl() {
     check("qwen2_5_vl");
+    check_made("qwen2_5_vl", &[]);
     check_projector("qwen2_5_vl");
     check_whole("qwen2_5_vl", &[(420, "<|image_pad|>")]);
 }
@@ -177,11 +219,13 @@ fn qwen2_5_vl() {
 #[test]
 fn qwen3_vl() {
     check("qwen3_vl");
+    check_made("qwen3_vl", &[]);
 }
 
 #[test]
 fn smolvlm() {
     check("smolvlm");
+    check_made("smolvlm", &[]);
     check_projector("smolvlm");
     check_whole("smolvlm", &[(420, "<image>"), (421, "<fake_token_around_image>"), (419, "<global-img>")]);
 }
@@ -189,6 +233,7 @@ fn smolvlm() {
 #[test]
 fn pixtral() {
     check("pixtral");
+    check_made("pixtral", &[(421, "[IMG_BREAK]")]);
     check_projector("pixtral");
     check_whole("pixtral", &[(420, "[IMG]"), (421, "[IMG_BREAK]"), (419, "[IMG_END]")]);
 }
@@ -196,6 +241,7 @@ fn pixtral() {
 #[test]
 fn internvl() {
     check("internvl");
+    check_made("internvl", &[]);
     check_projector("internvl");
     check_whole("internvl", &[(420, "<IMG_CONTEXT>")]);
 }
@@ -203,12 +249,14 @@ fn internvl() {
 #[test]
 fn internvl_with_rms_norms() {
     check("internvl_6b");
+    check_made("internvl_6b", &[]);
     check_projector("internvl_6b");
 }
 
 #[test]
 fn glm4v() {
     check("glm4v");
+    check_made("glm4v", &[]);
     check_projector("glm4v");
     check_whole("glm4v", &[(420, "<|image|>")]);
 }
@@ -222,5 +270,6 @@ fn glm4v_with_experts() {
 #[test]
 fn gemma4_without_blocks() {
     check("gemma4_unified");
+    check_made("gemma4_unified", &[]);
     check_projector("gemma4_unified");
 }
