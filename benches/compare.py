@@ -53,7 +53,7 @@ MODELS = {
     "gemma4-6L": other("gemma4-26b-a4b", 6),
     "gpt-oss-8L": other("gpt-oss-20b", 8, "mxfp4_moe"),
     "glm-flash-8L": other("glm-4.7-flash", 8),
-    "next-4L": other("qwen3-next-80b-a3b", 4),
+    "next-4L": other("qwen3-next-80b-a3b", 4, engines=(LLAMA,)),  # the other peer does not load it
     "smollm2": (None, [([LLAMA, RTR], ["pp512", "tg128"])]),
 }
 # Flags of `octet bench` for a model's rows, and whose file they are measured with.
