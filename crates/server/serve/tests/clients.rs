@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::families::{FAMILIES, source};
-use common::python::{ANTHROPIC, GENAI, OLLAMA, OPENAI, python, run};
+use common::python::{LIBRARIES, python, run};
 use common::{Fixture, model};
 use octet_engine::engine::speculation::{Mode, Options as Speculation};
 use octet_serve::{ModelSpec, Options};
@@ -39,8 +39,7 @@ async fn speaks(library: &'static str, packages: &'static [&'static str]) {
 /// Calls in the syntaxes of families, through OpenAI's and Anthropic's own libraries.
 #[tokio::test(flavor = "multi_thread")]
 async fn native_tools() {
-    let packages = &[OPENAI, ANTHROPIC, OLLAMA];
-    let python = tokio::task::spawn_blocking(|| python("fields", packages)).await.expect("pip ran");
+    let python = tokio::task::spawn_blocking(|| python("libraries", LIBRARIES)).await.expect("pip ran");
     let Some(python) = python else { return };
     let spec = |family| ModelSpec { chat_template: Some(source(family)), ..model(family.0) };
     let f = Fixture::with(Options::new(FAMILIES.iter().map(spec).collect())).await;
@@ -56,8 +55,7 @@ async fn native_tools() {
 /// model with random weights is always asked, so that there are some.
 #[tokio::test(flavor = "multi_thread")]
 async fn guesses() {
-    let packages = &[OPENAI, "prometheus-client==0.26.0"];
-    let python = tokio::task::spawn_blocking(|| python("guesses", packages)).await.expect("pip ran");
+    let python = tokio::task::spawn_blocking(|| python("libraries", LIBRARIES)).await.expect("pip ran");
     let Some(python) = python else { return };
     let mut spec = model("tiny");
     spec.options.engine.speculation = Speculation { mode: Mode::Mtp, always: true, ..Speculation::default() };
@@ -73,28 +71,28 @@ async fn guesses() {
 #[tokio::test(flavor = "multi_thread")]
 async fn fields() {
     for library in ["openai", "anthropic", "ollama"] {
-        runs("fields.py", library, "fields", &[OPENAI, ANTHROPIC, OLLAMA]).await;
+        runs("fields.py", library, "libraries", LIBRARIES).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn openai() {
-    speaks("openai", &[OPENAI]).await;
+    runs("clients.py", "openai", "libraries", LIBRARIES).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn anthropic() {
-    speaks("anthropic", &[ANTHROPIC]).await;
+    runs("clients.py", "anthropic", "libraries", LIBRARIES).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ollama() {
-    speaks("ollama", &[OLLAMA]).await;
+    runs("clients.py", "ollama", "libraries", LIBRARIES).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn google_genai() {
-    speaks("google-genai", &[GENAI]).await;
+    runs("clients.py", "google-genai", "libraries", LIBRARIES).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

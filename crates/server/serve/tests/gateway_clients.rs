@@ -12,7 +12,7 @@ use common::Fixture;
 use common::providers::{
     End, KINDS, Kind, Said, answers, asked, calls, dialect, limited, routes, sent, streams,
 };
-use common::python::{ANTHROPIC, GENAI, OLLAMA, OPENAI, python, run};
+use common::python::{LIBRARIES, python, run};
 use common::upstream::{Seen, Step, Upstream, answer, typed};
 use serde_json::{Value, json};
 
@@ -139,7 +139,7 @@ fn check_call(who: &str, seen: &Seen) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn client_libraries_get_the_same_from_all_kinds_of_providers() {
-    let found = tokio::task::spawn_blocking(|| python("router", &[OPENAI, ANTHROPIC, OLLAMA, GENAI])).await;
+    let found = tokio::task::spawn_blocking(|| python("libraries", LIBRARIES)).await;
     let Some(python) = found.expect("pip ran") else { return };
     let up = Upstream::start(provider).await;
     // Everything fails many times in a row here.
@@ -221,7 +221,7 @@ fn images(seen: &Seen) -> Vec<(String, String)> {
 /// Four libraries send two images, and one in a tool's result, to five kinds of providers.
 #[tokio::test(flavor = "multi_thread")]
 async fn client_libraries_send_images_to_all_kinds_of_providers() {
-    let found = tokio::task::spawn_blocking(|| python("router", &[OPENAI, ANTHROPIC, OLLAMA, GENAI])).await;
+    let found = tokio::task::spawn_blocking(|| python("libraries", LIBRARIES)).await;
     let Some(python) = found.expect("pip ran") else { return };
     let up = Upstream::start(|seen| answers(seen, &RESULT)).await;
     let f = Fixture::routed(&(routes(&up.base, &MODELS[..1]) + "router_settings: {num_retries: 0}\n")).await;
@@ -407,7 +407,7 @@ fn passed(seen: &Seen) -> Vec<Step> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_openai_library_gets_what_is_passed_on() {
-    let found = tokio::task::spawn_blocking(|| python("openai", &[OPENAI])).await;
+    let found = tokio::task::spawn_blocking(|| python("libraries", LIBRARIES)).await;
     let Some(python) = found.expect("pip ran") else { return };
     let up = Upstream::start(passed).await;
     let entry = |name: &str, model: &str| {

@@ -90,7 +90,7 @@ fn compare_answers(
     let prompts = requests.iter().flat_map(|(_, r)| std::iter::repeat_n(&r.prompt, r.n));
     let conversations: Vec<_> = prompts.zip(&want).map(|(p, got)| [&p[..], &got.tokens].concat()).collect();
     for (i, conversation) in conversations.into_iter().enumerate() {
-        let next = greedy([conversation, prompt(9, 50 + i as u32)].concat(), 8);
+        let next = greedy([conversation, prompt(9, 50 + i as u32)].concat(), 3);
         let [got, want] = [&mut *ahead, &mut *waiting].map(|e| answer(e, next.clone()));
         assert_eq!(got, want, "{what}: conversation {i}, and its cached tokens");
     }
@@ -161,7 +161,7 @@ fn answers_beside_other_kinds_of_requests() {
 #[test]
 fn guesses_beside_steps_ahead_change_no_answer() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
-    for (architecture, always) in ARCHITECTURES.into_iter().flat_map(|a| [(a, true), (a, false)]) {
+    for (architecture, always) in [("llama", true), ("qwen35moe", true), ("qwen35moe", false)] {
         let speculation = speculation::Options { mode: Mode::Lookup, always, ..Default::default() };
         let mut engines = both(index, architecture, &engine::Options { speculation, ..more() });
         engines[0].bet_on_samples();
@@ -303,35 +303,29 @@ fn several_answers_and_full_slots() {
 #[test]
 fn a_request_without_room_stops_no_steps_ahead() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
-    for architecture in ARCHITECTURES {
-        // of 10 pages the first one reserves 5, and the second one needs 6
-        let small = engine::Options { kv_tokens: Some(9 * 64), ..more() };
-        let mut engines = both(index, architecture, &small);
-        compare(
-            architecture,
-            &mut engines,
-            &[(0, greedy(prompt(30, 1), 300)), (5, greedy(prompt(350, 2), 20))],
-        );
-        let stats = engines[0].stats();
-        assert!(stats.preemptions == 0 && stats.steps_ahead > 200, "{architecture}: {stats:?}");
-    }
+    let architecture = "llama";
+    // of 10 pages the first one reserves 5, and the second one needs 6
+    let small = engine::Options { kv_tokens: Some(9 * 64), ..more() };
+    let mut engines = both(index, architecture, &small);
+    compare(architecture, &mut engines, &[(0, greedy(prompt(30, 1), 300)), (5, greedy(prompt(350, 2), 20))]);
+    let stats = engines[0].stats();
+    assert!(stats.preemptions == 0 && stats.steps_ahead > 200, "{architecture}: {stats:?}");
 }
 
 #[test]
 fn preemption_changes_no_answer() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
-    for architecture in ARCHITECTURES {
-        // two sequences of 330 tokens need 6 pages each, 5 to start, and there are 10
-        let small = engine::Options { kv_tokens: Some(9 * 64), ..more() };
-        let [mut ahead, mut waiting] = both(index, architecture, &small);
-        let requests: Vec<_> = (0..2).map(|i| (0, greedy(prompt(30, i), 300))).collect();
-        let (got, want) = (answers(&mut ahead, &requests), answers(&mut waiting, &requests));
-        for (got, want) in got.iter().zip(&want) {
-            assert_eq!((&got.tokens, got.finish), (&want.tokens, want.finish), "{architecture}");
-        }
-        let stats = ahead.stats();
-        assert!(stats.preemptions > 0 && stats.steps_ahead > 50, "{stats:?}");
+    let architecture = "qwen35moe";
+    // two sequences of 330 tokens need 6 pages each, 5 to start, and there are 10
+    let small = engine::Options { kv_tokens: Some(9 * 64), ..more() };
+    let [mut ahead, mut waiting] = both(index, architecture, &small);
+    let requests: Vec<_> = (0..2).map(|i| (0, greedy(prompt(30, i), 300))).collect();
+    let (got, want) = (answers(&mut ahead, &requests), answers(&mut waiting, &requests));
+    for (got, want) in got.iter().zip(&want) {
+        assert_eq!((&got.tokens, got.finish), (&want.tokens, want.finish), "{architecture}");
     }
+    let stats = ahead.stats();
+    assert!(stats.preemptions > 0 && stats.steps_ahead > 50, "{stats:?}");
 }
 
 #[test]

@@ -18,7 +18,8 @@ fn a_lost_device_ends_the_engine_and_can_be_opened_again() {
     let opened = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&opened);
     let device = Device::new("vulkan", move || {
-        let mut device = Vulkan::new(&VulkanOptions { index, ..VulkanOptions::default() })?;
+        let mut device =
+            Vulkan::new(&VulkanOptions { index, lazy_kernels: true, ..VulkanOptions::default() })?;
         if count.fetch_add(1, Ordering::Relaxed) == 0 {
             device.lose_device_after(LOST_AFTER);
         }

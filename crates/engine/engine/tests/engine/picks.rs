@@ -31,8 +31,9 @@ impl Constraint for Few {
 
 /// The tokens of these requests' answers, and how many steps left their logits on the device.
 fn answers(index: usize, architecture: &str, requests: Vec<Request>) -> (Vec<Vec<u32>>, u64) {
-    let device =
-        Device::new("vulkan", move || Vulkan::new(&VulkanOptions { index, ..VulkanOptions::default() }));
+    let device = Device::new("vulkan", move || {
+        Vulkan::new(&VulkanOptions { index, lazy_kernels: true, ..VulkanOptions::default() })
+    });
     let file = tiny(architecture, Mix::Q4KM).expect("a tiny model");
     let options = engine::Options { device: Some(device), ..options() };
     let mut engine = Engine::open(&file, &options, &mut |_, _| {}).expect("it opens");

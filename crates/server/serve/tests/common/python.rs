@@ -4,10 +4,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The libraries of four APIs, in the versions that the tests were written with.
-pub const OPENAI: &str = "openai==3.54.0";
-pub const ANTHROPIC: &str = "anthropic==2.12.0";
-pub const OLLAMA: &str = "ollama==0.6.3";
-pub const GENAI: &str = "google-genai==3.4.0";
+const OPENAI: &str = "openai==3.54.0";
+const ANTHROPIC: &str = "anthropic==2.12.0";
+const OLLAMA: &str = "ollama==0.6.3";
+const GENAI: &str = "google-genai==3.4.0";
+/// All of them in one environment, with what reads metrics.
+pub const LIBRARIES: &[&str] = &[OPENAI, ANTHROPIC, OLLAMA, GENAI, "prometheus-client==0.26.0"];
+
+/// The environment that has pip, and nothing else.
+pub const PIP: &str = "pip";
 
 /// A virtual environment with a library or some, made once for each list of packages. Nothing where that is not wished or not possible.
 pub fn python(library: &str, packages: &[&str]) -> Option<PathBuf> {
@@ -31,9 +36,17 @@ pub fn python(library: &str, packages: &[&str]) -> Option<PathBuf> {
     if std::fs::read_to_string(&done).is_ok_and(|there| there == wanted) {
         return Some(python);
     }
-    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&dir));
-    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-    run(Command::new(&python).args(pip).args(packages));
+    // pip installs itself for ten seconds in each environment that has it, so that one has it for all. What is imported once is compiled then.
+    let mut venv = Command::new("python3");
+    venv.args(["-m", "venv", "--clear"]).arg(&dir);
+    if library == PIP {
+        run(&mut venv);
+    } else {
+        run(venv.arg("--without-pip"));
+        let mut pip = Command::new(self::python(PIP, &[])?);
+        pip.args(["-m", "pip", "--python"]).arg(&python);
+        run(pip.args(["install", "--quiet", "--disable-pip-version-check", "--no-compile"]).args(packages));
+    }
     std::fs::write(done, wanted).expect("a file can be written");
     Some(python)
 }

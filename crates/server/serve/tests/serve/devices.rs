@@ -37,7 +37,8 @@ fn breakable() -> Option<Breakable> {
                 return Err(octet_compute::Error("the driver is being reset".into()));
             }
         }
-        let mut device = Vulkan::new(&VulkanOptions { index, ..VulkanOptions::default() })?;
+        let mut device =
+            Vulkan::new(&VulkanOptions { index, lazy_kernels: true, ..VulkanOptions::default() })?;
         device.inject_faults(Arc::clone(&injected));
         Ok(device)
     });
