@@ -346,7 +346,7 @@ fn published() -> anyhow::Result<Vec<Published>> {
         let Ok(shape) = known::shape(entry.name) else { continue };
         let report = |mix: &str| -> anyhow::Result<Report> {
             let mix: Mix = mix.parse()?;
-            Ok(Report::new(&octet_synth::synthetic(&shape, mix, None, 0)?)?)
+            Ok(Report::new(&octet_synth::outline(&shape, mix)?)?)
         };
         let quants = match entry.quant {
             OWN => Quants::Own,

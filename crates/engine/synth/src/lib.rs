@@ -39,7 +39,15 @@ pub fn synthetic(
     skewed(shape, mix, layers, seed, 0.0)
 }
 
-/// The same with routers that choose some experts more often than others: row `e` of each router is multiplied with `exp(skew * z)`, `z` normally
+/// The same without a tokenizer, for a model's sizes: to make up 200,000 words takes longer than all else.
+pub fn outline(shape: &Shape, mix: Mix) -> Result<octet_weights::Model, Error> {
+    let origin = format!("outline of {} {mix}", shape.name);
+    let source = source::SyntheticSource::new(plan::plan(shape, mix), 0, 0.0);
+    let metadata = metadata::without_tokenizer(shape, mix, &origin);
+    Ok(octet_weights::Model::new(origin, metadata, Box::new(source))?)
+}
+
+/// [`synthetic`] with routers that choose some experts more often than others: row `e` of each router is multiplied with `exp(skew * z)`, `z` normally
 /// distributed. The larger the row, the more often its expert is among the first.
 pub fn skewed(
     shape: &Shape,

@@ -18,6 +18,13 @@ const QUANTIZATION_VERSION: u64 = 2;
 
 /// All metadata of `shape`.
 pub(crate) fn metadata(shape: &Shape, mix: Mix, origin: &str) -> Metadata {
+    let mut m = without_tokenizer(shape, mix, origin);
+    tokenizer(&mut m, shape);
+    m
+}
+
+/// Those that are not of its tokenizer.
+pub(crate) fn without_tokenizer(shape: &Shape, mix: Mix, origin: &str) -> Metadata {
     let mut m = Metadata::new(origin);
     m.insert("general.architecture", Value::Str(shape.architecture.into()));
     m.insert("general.type", Value::Str("model".into()));
@@ -37,7 +44,6 @@ pub(crate) fn metadata(shape: &Shape, mix: Mix, origin: &str) -> Metadata {
         }
         None => dimensions(&mut m, shape),
     }
-    tokenizer(&mut m, shape);
     m
 }
 

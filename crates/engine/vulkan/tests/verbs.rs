@@ -286,8 +286,9 @@ fn results_do_not_depend_on_where_experts_are_stored() {
             all
         };
         let resident = run(None);
-        for slots in [1, 3, 4, 6] {
-            assert!(run(Some(slots)) == resident, "{ty}, {slots} slots for 7 experts");
+        // what is chosen does not depend on the type, where its bytes lie does
+        for slots in if ty == GgmlType::Q4_K { &[1, 3, 4, 6][..] } else { &[3] } {
+            assert!(run(Some(*slots)) == resident, "{ty}, {slots} slots for 7 experts");
         }
     }
 }
