@@ -158,6 +158,15 @@ on("each key has its own conversations", () => ["--api-key", "sk-ann,sk-bob", "-
   const third = await open({ ready, settings: short });
   await logIn(third, "sk-bob");
   await listed(third, ["Bob's last word"]);
+  // Where the server does not say whose conversations these are, they are nobody's that used this browser before.
+  await third.click("#open-settings");
+  await third.click("#scope-page");
+  await third.route("**/page-store*", route => route.abort());
+  await third.click("#log-out");
+  await third.waitForSelector("#key");
+  await logIn(third, "sk-ann");
+  await send(third, "Kept by this browser");
+  await listed(third, ["Kept by this browser"]);
 });
 
 on("a page that was away sends what it wrote", () => ["--page-store", join(folder, "away.db")], async open => {

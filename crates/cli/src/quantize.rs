@@ -173,7 +173,12 @@ impl MadeArgs {
         if self.no_mmproj || !folder.join("config.json").exists() {
             return Ok(None);
         }
-        let Some(tower) = octet_weights::hf::open_tower(folder)? else { return Ok(None) };
+        if self.output.exists() && !self.output.is_file() {
+            note!("note: no projector is written beside {}, which is no file", self.output.display());
+            return Ok(None);
+        }
+        let refused = "the tower for images cannot be written; --no-mmproj leaves it out";
+        let Some(tower) = octet_weights::hf::open_tower(folder).context(refused)? else { return Ok(None) };
         let name = self.output.file_name().context("the file to write has no name")?;
         let path = self.output.with_file_name(format!("mmproj-{}", name.to_string_lossy()));
         anyhow::ensure!(
@@ -181,6 +186,6 @@ impl MadeArgs {
             "{}: exists already; --force replaces it, --no-mmproj writes no projector",
             path.display()
         );
-        Ok(Some((octet_quantize::projector(tower, model)?, path)))
+        Ok(Some((octet_quantize::projector(tower, model).context(refused)?, path)))
     }
 }

@@ -9,6 +9,8 @@
 //! | queries, keys and values in one tensor (Qwen2.5-VL) | three |
 //! | the end of a row of patches in the text's table (Pixtral) | a tensor |
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use octet_weights::{GgmlType, Metadata, Model, Source, TensorInfo, Value};
 
@@ -42,8 +44,8 @@ pub fn projector(tower: Model, text: &Model) -> Result<Model, Error> {
 enum Content {
     /// This tensor of the tower, as it is.
     Whole(usize),
-    /// Values of this one, by their places in it.
-    Chosen(usize, Vec<usize>),
+    /// Some values of this one, in runs.
+    Chosen(usize, Vec<Range<usize>>),
     /// Values of the text model.
     Values(Vec<f32>),
 }
@@ -53,33 +55,40 @@ fn outs(tower: &Model, text: &Model) -> Result<Vec<(TensorInfo, Content)>, Error
     let meta = &tower.metadata;
     let is = |key: &str, value: &str| meta.get(key) == Some(&Value::Str(value.into()));
     let kind = meta.opt_str("clip.projector_type")?.unwrap_or_default();
-    let heads = meta.opt_u32("clip.vision.attention.head_count")?.unwrap_or(1).max(1) as usize;
     let mut all = Vec::new();
     for (i, info) in tower.tensors().iter().enumerate() {
         let mut shape = info.shape.clone();
         let ones = shape.iter().take_while(|d| **d == 1).count().min(shape.len() - 1);
         shape.drain(..ones);
-        let mut put = |name: &str, shape: &[usize], from: Option<Vec<usize>>| {
+        let mut put = |name: &str, shape: &[usize], from: Option<Vec<Range<usize>>>| {
             let ty = if from.is_some() { plain(info, shape) } else { kept(tower, info, shape)? };
             let content = from.map_or(Content::Whole(i), |from| Content::Chosen(i, from));
             all.push((TensorInfo { name: name.into(), ty, shape: shape.to_vec() }, content));
             Ok::<_, Error>(())
         };
         let name = info.name.as_str();
+        let bad = |what: &str| {
+            let what = format!("has shape {:?}, which {what}", info.shape);
+            Error::from(octet_weights::Error::tensor(&tower.origin, name, what))
+        };
         match shape[..] {
-            [rows, frames, high, wide] if name == PATCHES && rows % 3 == 0 && (high, frames) == (wide, 2) => {
+            // A convolution over images has three channels here.
+            [rows, frames, high, wide] if name == PATCHES && frames != 3 => {
+                if frames != 2 || rows % 3 != 0 {
+                    return Err(bad("is not that of a convolution over two frames"));
+                }
+                let area = high * wide;
                 for frame in 0..frames {
                     let name = if frame == 0 { PATCHES.to_string() } else { format!("{PATCHES}.{frame}") };
-                    let planes = (0..rows).map(|row| row * frames + frame);
-                    let area = high * wide;
-                    let from = planes.flat_map(|plane| plane * area..(plane + 1) * area).collect();
+                    let planes = (0..rows).map(|row| (row * frames + frame) * area);
+                    let from = planes.map(|at| at..at + area).collect();
                     put(&name, &[rows / 3, 3, high, wide], Some(from))?;
                 }
             }
             [rows, cols] if name == PATCHES && is(OWN[0], "channels last") => {
-                let order = by_channel(tower, name, cols)?;
-                let from =
-                    Some((0..rows).flat_map(|row| order.iter().map(move |i| row * cols + i)).collect());
+                let order = by_channel(cols).ok_or_else(|| bad("is not that of squares of pixels"))?;
+                let of_row = |row: usize| order.iter().map(move |i| row * cols + i).map(|i| i..i + 1);
+                let from = Some((0..rows).flat_map(of_row).collect());
                 let side = (cols / 3).isqrt();
                 let convolution = [rows, 3, side, side];
                 // The tower without blocks multiplies a matrix.
@@ -87,28 +96,35 @@ fn outs(tower: &Model, text: &Model) -> Result<Vec<(TensorInfo, Content)>, Error
             }
             // The norm before it.
             [cols] if name.starts_with("v.patch_norm.1.") && is(OWN[0], "channels last") => {
-                put(name, &shape, Some(by_channel(tower, name, cols)?))?;
+                let order = by_channel(cols).ok_or_else(|| bad("is not that of a square of pixels"))?;
+                put(name, &shape, Some(order.into_iter().map(|i| i..i + 1).collect()))?;
             }
             [count, 2, width] if name == POSITIONS && is(OWN[2], "pairs") => {
                 let places = (0..2).flat_map(|axis| (0..count).map(move |i| (2 * i + axis) * width));
-                let from = places.flat_map(|at| at..at + width).collect();
-                put(name, &[2, count, width], Some(from))?;
+                put(name, &[2, count, width], Some(places.map(|at| at..at + width).collect()))?;
             }
-            _ if is(OWN[1], "half") && is_turned(name) && shape[0] % (2 * heads) == 0 => {
+            _ if is(OWN[1], "half") && is_turned(name) => {
+                let heads = meta.u32("clip.vision.attention.head_count")?.max(1) as usize;
+                if !shape[0].is_multiple_of(2 * heads) {
+                    return Err(bad("is not that of heads with two halves"));
+                }
                 let (width, half) = (shape[1..].iter().product::<usize>(), shape[0] / heads / 2);
                 let turned = |row: usize| {
                     let (head, i) = (row / (2 * half), row % (2 * half));
                     (head * 2 * half + i % 2 * half + i / 2) * width
                 };
-                let from = (0..shape[0]).map(turned).flat_map(|at| at..at + width).collect();
+                let from = (0..shape[0]).map(turned).map(|at| at..at + width).collect();
                 put(name, &shape, Some(from))?;
             }
-            _ if kind == "qwen2.5vl_merger" && name.contains(".attn_qkv.") && shape[0] % 3 == 0 => {
+            _ if kind == "qwen2.5vl_merger" && name.contains(".attn_qkv.") => {
+                if !shape[0].is_multiple_of(3) {
+                    return Err(bad("is not that of queries, keys and values"));
+                }
                 let part = [&[shape[0] / 3], &shape[1..]].concat();
                 let len: usize = part.iter().product();
                 for (i, letter) in ["q", "k", "v"].iter().enumerate() {
                     let name = name.replace("attn_qkv", &format!("attn_{letter}"));
-                    put(&name, &part, Some((i * len..(i + 1) * len).collect()))?;
+                    put(&name, &part, Some(vec![i * len..(i + 1) * len]))?;
                 }
             }
             _ => put(name, &shape, None)?,
@@ -123,14 +139,10 @@ fn outs(tower: &Model, text: &Model) -> Result<Vec<(TensorInfo, Content)>, Error
     Ok(all)
 }
 
-/// Where the values of a patch are, in the order of channels, where each pixel has its three together.
-fn by_channel(tower: &Model, name: &str, values: usize) -> Result<Vec<usize>, Error> {
+/// Where the values of a square patch are, in the order of channels, where each pixel has its three together.
+fn by_channel(values: usize) -> Option<Vec<usize>> {
     let area = values / 3;
-    if 3 * area.isqrt().pow(2) != values {
-        let what = format!("has {values} columns, which are no square of pixels");
-        return Err(octet_weights::Error::tensor(&tower.origin, name, what).into());
-    }
-    Ok((0..values).map(|i| i % area * 3 + i / area).collect())
+    (3 * area.isqrt().pow(2) == values).then(|| (0..values).map(|i| i % area * 3 + i / area).collect())
 }
 
 /// Whether rows of this tensor turn with positions.
@@ -235,7 +247,10 @@ impl Source for Projector {
         let values = tensor.to_f32();
         Ok(match from {
             None => encoded(to, &values),
-            Some(from) => encoded(to, &from.iter().map(|i| values[*i]).collect::<Vec<_>>()),
+            Some(from) => {
+                let runs: Vec<&[f32]> = from.iter().map(|run| &values[run.clone()]).collect();
+                encoded(to, &runs.concat())
+            }
         })
     }
 

@@ -43,6 +43,9 @@ struct Wire<'a> {
 /// A list of them.
 #[derive(Deserialize)]
 struct Posted<'a> {
+    /// Whose they are, as `GET` told it.
+    #[serde(default)]
+    user: Option<&'a str>,
     #[serde(borrow)]
     items: Vec<Wire<'a>>,
 }
@@ -122,7 +125,7 @@ pub async fn put(State(app): State<Arc<App>>, request: Request) -> Response {
         let user = user(&c.app, &c.sender.caller, &c.sender.headers);
         let (body, share) = c.body.into_parts();
         let seq = on(store, move |store| {
-            let seq = store.put(&user, &items(&body)?).map_err(failed);
+            let seq = store.put(&user, &items(&body, &user)?).map_err(failed);
             drop(share);
             seq
         });
@@ -131,10 +134,14 @@ pub async fn put(State(app): State<Arc<App>>, request: Request) -> Response {
     .await
 }
 
-fn items(body: &[u8]) -> Result<Vec<Item>, ApiError> {
+/// The items of a body, which are this user's.
+fn items(body: &[u8], user: &User) -> Result<Vec<Item>, ApiError> {
     let posted: Posted<'_> = serde_json::from_slice(body).map_err(|e| {
         ApiError::new(ErrorKind::InvalidRequest, format!("the body is not a list of items: {e}"))
     })?;
+    if posted.user.is_some_and(|sender| sender != user.name()) {
+        return Err(ApiError::invalid("user", "is another than the key's; load the page again"));
+    }
     let item = |wire: &Wire<'_>| {
         let kind = Kind::of(wire.kind).ok_or_else(|| ApiError::invalid("kind", "must be chat or message"))?;
         let value = wire.value.filter(|v| v.get() != "null").map(|v| v.get().to_string());

@@ -172,6 +172,10 @@ async fn the_pages_conversations_are_kept_by_key() {
     assert_ne!(list("bob", 0).await["user"], all["user"]);
     assert_eq!(list("ann", put["seq"].as_i64().unwrap()).await["items"], json!([]));
     post("ann", json!({"items": [item("chat", "c", "c", None)]})).await;
+    // What a page still has of one user is not taken for the next.
+    assert_eq!(post("bob", json!({"user": all["user"], "items": items})).await.0, 400);
+    assert_eq!(list("bob", 0).await["items"], json!([]));
+    assert_eq!(post("ann", json!({"user": all["user"], "items": []})).await.0, 200);
     let gone = list("ann", put["seq"].as_i64().unwrap()).await;
     assert!(gone["items"].as_array().unwrap().iter().all(|i| i["value"].is_null()), "{gone}");
     for wrong in [

@@ -3,15 +3,23 @@ import { EventSourceParserStream } from "eventsource-parser/stream";
 import { t } from "./i18n.ts";
 import { isTooLong } from "./toolong.ts";
 
-const KEY = "octet.key";
+const [KEY, USER] = ["octet.key", "octet.store.user"];
+
+/** Where the key is, and who has it. */
+const place = () => (sessionStorage.getItem(KEY) === null ? localStorage : sessionStorage);
 
 /** The key: kept for the tab, or for this browser if its user wants that. */
 export const apiKey = {
-  get: () => sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? "",
+  get: () => place().getItem(KEY) ?? "",
   set(key: string, remember: boolean) {
-    sessionStorage.removeItem(KEY);
-    localStorage.removeItem(KEY);
+    for (const storage of [sessionStorage, localStorage]) for (const name of [KEY, USER]) storage.removeItem(name);
     if (key) (remember ? localStorage : sessionStorage).setItem(KEY, key);
+  },
+  /** The user whose key it is, as the server said last; "" if nobody knows. */
+  user: () => place().getItem(USER) ?? "",
+  setUser(user: string) {
+    if (user) place().setItem(USER, user);
+    else place().removeItem(USER);
   },
 };
 

@@ -16,7 +16,7 @@ interface Changes {
   items?: Item[];
 }
 
-const [LAST_USER, SEQ, UNSENT, COPIED] = ["octet.store.user", "octet.store.seq.", "octet.store.unsent.", "octet.store.copied."];
+const [SEQ, UNSENT, COPIED] = ["octet.store.seq.", "octet.store.unsent.", "octet.store.copied."];
 /** How long a write waits for further ones, and how often the server is asked while somebody looks and while not. */
 const [WAIT_MS, LOOK_MS, QUIET_MS] = [700, 3000, 30_000];
 const REFRESH_MS = 800;
@@ -61,20 +61,21 @@ function keepUnsent() {
 const ask = (since: number) => json<Changes>(`page-store?since=${since}`, { signal: AbortSignal.timeout(LOST_MS) });
 
 /** Asks the server whether it keeps conversations, and for whom. Chooses the database; gives whether the server keeps them. Without a server
- *  it is as it was last time; a key that the server refuses opens nobody's. */
+ *  it is as it was last time with this key; a key that the server refuses opens nobody's. */
 export async function begin(): Promise<boolean> {
-  let kept: Changes;
   const sent = apiKey.get();
+  let kept: Changes;
   try {
     kept = await ask(Number.MAX_SAFE_INTEGER);
   } catch (e) {
-    if (e instanceof ServerError && e.status === 401) kept = { kept: false };
-    else kept = { kept: Boolean(localStorage.getItem(LAST_USER)), user: localStorage.getItem(LAST_USER) ?? "" };
+    const isRefused = e instanceof ServerError && e.status === 401;
+    kept = { kept: !isRefused && apiKey.user() !== "", user: apiKey.user() };
   }
+  // Somebody else has logged in meanwhile: what was asked is not theirs.
+  if (apiKey.get() !== sent) return begin();
   user = kept.kept ? (kept.user ?? "") : "";
   key = sent;
-  if (user) localStorage.setItem(LAST_USER, user);
-  else localStorage.removeItem(LAST_USER);
+  apiKey.setUser(user);
   store.use(user);
   clearTimeout(timer);
   due = Infinity;
@@ -158,7 +159,7 @@ async function send() {
     underWay = new Map(items.map(({ kind, id, chat }) => [id, { kind, id, chat }]));
     for (const id of underWay.keys()) unsent.delete(id);
     try {
-      await call("page-store", { method: "POST", body: JSON.stringify({ items }), signal: AbortSignal.timeout(LOST_MS) });
+      await call("page-store", { method: "POST", body: JSON.stringify({ user: whose, items }), signal: AbortSignal.timeout(LOST_MS) });
     } catch (e) {
       unsent = new Map([...underWay, ...unsent]);
       throw e;
@@ -181,10 +182,11 @@ async function pull() {
       const fresh = items.filter(item => here.get(item.id) !== JSON.stringify(item.value));
       if (!still(whose)) return;
       await store.takeOver(fresh);
+      if (!still(whose)) return;
       if (fresh.length) for (const f of received) f(fresh);
     }
     seq = changes.seq ?? seq;
-    localStorage.setItem(SEQ + user, String(seq));
+    localStorage.setItem(SEQ + whose, String(seq));
     if (!changes.more) return;
   }
 }
@@ -211,7 +213,7 @@ addEventListener("pagehide", () => {
   if (!user || !all().length) return;
   void store.current(all()).then(items => {
     if (!still(whose)) return;
-    const body = JSON.stringify({ items });
+    const body = JSON.stringify({ user: whose, items });
     if (body.length < LEAVING_CHARS_MAX) fetch("page-store", { method: "POST", body, headers: headers(), keepalive: true }).catch(() => {});
   });
 });
