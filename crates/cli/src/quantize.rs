@@ -38,7 +38,9 @@ Examples:
   octet convert ./Qwen3.6-35B-A3B -o qwen.gguf --no-mmproj
 
 The tower of a checkpoint that reads images becomes a file beside it, mmproj-qwen.gguf, which
-Octet and llama.cpp load with the model. Tensors keep their type where GGUF has it (BF16, F16, F32, MXFP4, NVFP4, INT4 as Q4_0, INT8 as
+Octet and llama.cpp load with the model.
+
+Tensors keep their type where GGUF has it (BF16, F16, F32, MXFP4, NVFP4, INT4 as Q4_0, INT8 as
 Q8_0), so nothing is lost; others, such as FP8, become BF16.";
 
 /// Writes a model as a GGUF file in smaller types.

@@ -43,6 +43,7 @@ proptest! {
         let want = parts(Reference, &c).run(&b);
         for (isa, threads) in isas().flat_map(|isa| [(isa, 1), (isa, 3)]) {
             let got = parts(cpu(isa, threads), &c).run(&b);
+            prop_assert_eq!(got.len(), want.len());
             for (part, (got, want)) in got.iter().zip(&want).enumerate() {
                 let size = want.iter().fold(1.0f32, |m, x| m.max(x.abs()));
                 let d = worst(got, want) / size;

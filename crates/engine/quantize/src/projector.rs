@@ -44,7 +44,7 @@ pub fn projector(tower: Model, text: &Model) -> Result<Model, Error> {
 enum Content {
     /// This tensor of the tower, as it is.
     Whole(usize),
-    /// Some values of this one, in runs.
+    /// Runs of this one's values.
     Chosen(usize, Vec<Range<usize>>),
     /// Values of the text model.
     Values(Vec<f32>),

@@ -68,7 +68,7 @@ uint levels(uint indices) {
     return bytes;
 }
 
-// An 8-bit float in E4M3. What is no number there, 0x7F, goes on as 480: only NVFP4's scales have it.
+// An 8-bit float in E4M3. What is no number there, 0x7F, goes on as 480, as on the processor.
 float e4m3(uint byte) {
     uint e = (byte >> 3) & 15u, m = byte & 7u;
     float size = e == 0u ? float(m) * (1.0 / 512.0) : uintBitsToFloat(((e + 120u) << 23) | (m << 20));

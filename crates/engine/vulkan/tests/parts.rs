@@ -35,6 +35,8 @@ proptest! {
         let Some(be) = vulkan() else { return Ok(()) };
         let (b, _) = batch(&tokens(0, n), 0, n, false);
         let (want, got) = (parts(Reference, &c).run(&b), parts(be, &c).run(&b));
+        // all but those of several streams, which this backend does not have
+        prop_assert_eq!(got.len(), 5);
         for (part, (got, want)) in got.iter().zip(&want).enumerate() {
             let size = want.iter().fold(1.0f32, |m, x| m.max(x.abs()));
             let (d, bound) = match c.ty {

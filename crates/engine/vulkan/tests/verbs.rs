@@ -272,7 +272,7 @@ fn tokens_are_routed_as_by_the_oracle() {
 #[test]
 fn results_do_not_depend_on_where_experts_are_stored() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
-    for ty in [GgmlType::Q4_K, GgmlType::Q6_K, GgmlType::Q8_0, GgmlType::F8_128] {
+    for ty in [GgmlType::Q4_K, GgmlType::Q6_K, GgmlType::Q8_0, GgmlType::F8_128, GgmlType::F16] {
         let shape = Shape { ty, seed: 3, experts: 7, top_k: 3, head_dim: 32, gdn_dim: 32, ..plain_shape() };
         let run = |expert_slots| {
             let options = VulkanOptions { index, expert_slots, ..VulkanOptions::default() };

@@ -101,6 +101,8 @@ pub const DIM: usize = 12;
 pub const STATE: usize = 20;
 pub const REST: usize = 3;
 pub const STREAMS: usize = 3;
+/// Width of the streams: more than the columns that the processor takes at a time, twice, and some.
+pub const STREAM_WIDTH: usize = 1100;
 
 pub fn parts<B: Backend>(mut be: B, c: &Choices) -> Parts<B> {
     let (r, inner) = (&mut Random(c.seed), c.inner());
@@ -168,10 +170,10 @@ pub fn parts<B: Backend>(mut be: B, c: &Choices) -> Parts<B> {
     let per_head = be.experts(&heads, None).unwrap();
     let streams = AltUp {
         streams: STREAMS,
-        width: HIDDEN,
+        width: STREAM_WIDTH,
         predict: vector(&mut be, r.vec(STREAMS * STREAMS * STREAMS)),
         correct: vector(&mut be, r.vec(STREAMS * STREAMS)),
-        scale: vector(&mut be, r.near_one(HIDDEN)),
+        scale: vector(&mut be, r.near_one(STREAM_WIDTH)),
     };
     let shape = CacheShape {
         layers: vec![ssm.cache(), conv.cache()],
@@ -266,16 +268,24 @@ impl<B: Backend> Parts<B> {
             return Vec::new();
         }
         let (n, others) = (batch.len(), STREAMS - 1);
-        let [routed, mut h, mut rest, y] = [(STREAMS, 9), (HIDDEN, 10), (others * HIDDEN, 11), (HIDDEN, 12)]
-            .map(|(width, seed)| self.input(batch, width, seed));
+        let [routed, mut h, mut rest, y] =
+            [(STREAMS, 9), (STREAM_WIDTH, 10), (others * STREAM_WIDTH, 11), (STREAM_WIDTH, 12)]
+                .map(|(width, seed)| self.input(batch, width, seed));
         let be = &mut self.be;
-        let mut kept = be.buf(n * HIDDEN).unwrap();
+        let mut kept = be.buf(n * STREAM_WIDTH).unwrap();
         be.predict_streams(n, &self.streams, &routed, &mut h, &mut rest, &mut kept);
-        be.multiply(n, HIDDEN, Times::Itself, &mut h, &y, [0, HIDDEN]);
+        be.multiply(n, STREAM_WIDTH, Times::Itself, &mut h, &y, [0, STREAM_WIDTH]);
         be.correct_streams(n, &self.streams, &routed, &mut h, &mut rest, &mut kept);
-        be.multiply(n, HIDDEN, Times::ActivatedAbove { deviations: 0.5, act }, &mut kept, &y, [0, HIDDEN]);
-        be.multiply(n, HIDDEN, Times::Levelled, &mut h, &y, [0, HIDDEN]);
-        [(h, HIDDEN), (rest, others * HIDDEN), (kept, HIDDEN)]
+        be.multiply(
+            n,
+            STREAM_WIDTH,
+            Times::ActivatedAbove { deviations: 0.5, act },
+            &mut kept,
+            &y,
+            [0, STREAM_WIDTH],
+        );
+        be.multiply(n, STREAM_WIDTH, Times::Levelled, &mut h, &y, [0, STREAM_WIDTH]);
+        [(h, STREAM_WIDTH), (rest, others * STREAM_WIDTH), (kept, STREAM_WIDTH)]
             .into_iter()
             .map(|(buf, len)| {
                 let mut out = vec![0.0; n * len];

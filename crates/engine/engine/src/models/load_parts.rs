@@ -39,8 +39,12 @@ impl<B: Backend> Loader<'_, B> {
 
     /// A feed-forward block with sparse activations.
     pub(super) fn sparse_glu(&mut self, g: &plan::Glu, deviations: f32) -> Result<Op<B>, Error> {
+        let Some(gate) = &g.gate else {
+            let what = "has few values above its deviations; such a projection has a gate beside it";
+            return Err(octet_weights::Error::tensor(&self.model.origin, &g.up.name, what).into());
+        };
         Ok(Op::SparseGlu {
-            gate: self.matrix(g.gate.as_ref().unwrap_or(&g.up))?,
+            gate: self.matrix(gate)?,
             up: self.matrix(&g.up)?,
             down: self.matrix(&g.down)?,
             times: Times::ActivatedAbove { deviations, act: g.act },

@@ -79,8 +79,8 @@ impl<B: Backend> Streams<B> {
         be.per_head(n, &s.rest, &self.merge, 0, &mut s.moved);
         self.copy(be, n, h, rows, &mut s.rest);
         self.level(be, n, &mut s.moved, &s.rest);
+        self.rows(n, [0, 1], rows);
         for i in 0..others {
-            self.rows(n, [0, 1], rows);
             be.place(rows, self.width, &s.moved, [i * self.width, others * self.width], Out::Add(h, 1.0));
         }
         be.add(n * self.width, None, 1.0 / self.count as f32, h);

@@ -161,6 +161,7 @@ fn answers_beside_other_kinds_of_requests() {
 #[test]
 fn guesses_beside_steps_ahead_change_no_answer() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
+    // guesses that may be left out, too, where a wrong one costs a state
     for (architecture, always) in [("llama", true), ("qwen35moe", true), ("qwen35moe", false)] {
         let speculation = speculation::Options { mode: Mode::Lookup, always, ..Default::default() };
         let mut engines = both(index, architecture, &engine::Options { speculation, ..more() });
@@ -303,6 +304,7 @@ fn several_answers_and_full_slots() {
 #[test]
 fn a_request_without_room_stops_no_steps_ahead() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
+    // without states: pages alone decide
     let architecture = "llama";
     // of 10 pages the first one reserves 5, and the second one needs 6
     let small = engine::Options { kv_tokens: Some(9 * 64), ..more() };
@@ -315,6 +317,7 @@ fn a_request_without_room_stops_no_steps_ahead() {
 #[test]
 fn preemption_changes_no_answer() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
+    // with states, which have to be computed again, too
     let architecture = "qwen35moe";
     // two sequences of 330 tokens need 6 pages each, 5 to start, and there are 10
     let small = engine::Options { kv_tokens: Some(9 * 64), ..more() };

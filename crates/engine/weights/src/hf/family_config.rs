@@ -116,10 +116,14 @@ pub(super) fn translate(text: &Fields, family: &Family, keys: &mut Keys) -> Resu
 
 /// MiniCPM's factors of embeddings, blocks and logits.
 fn multipliers(text: &Fields, layers: u32, keys: &mut Keys) -> Result<(), Error> {
-    keys.put("embedding_scale", Value::F64(text.f64("scale_emb")?));
-    keys.put("residual_scale", Value::F64(text.f64("scale_depth")? / f64::from(layers).sqrt()));
+    let positive = |field: &str| match text.f64(field)? {
+        x if x.is_finite() && x > 0.0 => Ok(x),
+        x => Err(text.bad(field, format!("is {x}; expected a number above 0"))),
+    };
+    keys.put("embedding_scale", Value::F64(positive("scale_emb")?));
+    keys.put("residual_scale", Value::F64(positive("scale_depth")? / f64::from(layers).sqrt()));
     let hidden = f64::from(text.u32("hidden_size")?);
-    keys.put("logit_scale", Value::F64(hidden / text.f64("dim_model_base")?));
+    keys.put("logit_scale", Value::F64(hidden / positive("dim_model_base")?));
     match text.get("sparse_config") {
         Some(_) => Err(text.bad("sparse_config", "is there; sparse attention is not supported")),
         None => Ok(()),
@@ -138,7 +142,7 @@ fn leading_dense(text: &Fields, layers: usize, keys: &mut Keys) -> Result<(), Er
         keys.put_u32("leading_dense_block_count", dense as u32);
     }
     let last = "moe_layer_end_index";
-    match text.opt_i64(last)?.filter(|i| *i != -1 && *i + 1 != layers as i64) {
+    match text.opt_i64(last)?.filter(|i| *i != -1 && *i != layers as i64 - 1) {
         Some(i) => Err(text.bad(last, format!("is {i}; only experts up to the last layer are supported"))),
         None => Ok(()),
     }
@@ -170,6 +174,9 @@ fn refuse(text: &Fields, family: &Family) -> Result<(), Error> {
         if text.opt_bool(field)? == Some(true) {
             return Err(text.bad(field, "is true; only false is supported"));
         }
+    }
+    if text.opt_bool("scale_attn_weights")? == Some(false) {
+        return Err(text.bad("scale_attn_weights", "is false; only true is supported"));
     }
     // DeepSeek V2's groups are chosen by their best expert, later ones by their two best.
     let groups = text.opt_u32("n_group")?.unwrap_or(1);
@@ -369,11 +376,11 @@ fn windows(text: &Fields, kinds: &[String], keys: &mut Keys) -> Result<(), Error
     if let Some(window) = window.filter(|w| *w > 0 && !disabled && is_used) {
         put_windows(kinds, slides, window, keys);
         // Older configurations say which layers have it by a period.
-        let period = ["sliding_window_pattern", "global_attn_every_n_layers"]
-            .iter()
-            .find_map(|f| text.get(f).and_then(serde_json::Value::as_u64));
-        if let (Some(period), true) = (period, kinds.is_empty()) {
-            keys.put("attention.sliding_window_pattern", Value::U64(period));
+        if kinds.is_empty()
+            && let Some(period) =
+                first(&["sliding_window_pattern", "global_attn_every_n_layers"], |f| text.opt_u32(f))?
+        {
+            keys.put_u32("attention.sliding_window_pattern", period);
         }
     }
     Ok(())
@@ -422,7 +429,11 @@ fn rotation(text: &Fields, head_dim: u32, keys: &mut Keys) -> Result<(), Error> 
     }
     // Older configurations have the second name.
     let kind = p.map_or(Ok(None), |p| first(&["rope_type", "type"], |f| p.opt_str(f)))?;
-    let factor = number("partial_rotary_factor")?.unwrap_or(1.0);
+    let factor = number("partial_rotary_factor")?.unwrap_or(match keys.prefix {
+        "chatglm" | "glm4" | "glm4moe" | "nemotron" | "phi2" => 0.5,
+        "qwen3next" | "stablelm" => 0.25,
+        _ => 1.0,
+    });
     match text.opt_u32("rotary_dim")? {
         Some(dims) => keys.put_u32("rope.dimension_count", dims),
         // All dimensions are paired, and the first pairs turn.
@@ -441,6 +452,9 @@ fn rotation(text: &Fields, head_dim: u32, keys: &mut Keys) -> Result<(), Error> 
         (Some("dynamic"), Some(p)) if p.get("alpha").is_some() => {
             let (alpha, dims) = (p.f64("alpha")?, f64::from(head_dim));
             let theta = theta.unwrap_or(10_000.0) * alpha.powf(dims / (dims - 2.0));
+            if !theta.is_finite() || theta <= 0.0 {
+                return Err(p.bad("alpha", format!("is {alpha}, which gives a base of {theta}")));
+            }
             keys.put("rope.freq_base", Value::F64(theta));
         }
         (Some("proportional") | None, _) | (_, None) => {}
@@ -512,7 +526,9 @@ fn recurrent(text: &Fields, keys: &mut Keys) -> Result<(), Error> {
 }
 
 fn feed_forward(text: &Fields, kinds: &[String], keys: &mut Keys) -> Result<(), Error> {
-    if let Some(widths) = sparse::widths(text)? {
+    if keys.prefix == "gemma3n"
+        && let Some(widths) = sparse::widths(text)?
+    {
         keys.put("feed_forward_length", widths);
         return Ok(());
     }

@@ -221,6 +221,14 @@ fn configs_that_are_refused() {
         ),
         (json!({"model_type": "olmoe", "clip_qkv": 8.0}), "field 'clip_qkv' is 8"),
         (
+            json!({"model_type": "gpt2", "activation_function": "gelu_new", "scale_attn_weights": false}),
+            "field 'scale_attn_weights' is false",
+        ),
+        (
+            json!({"model_type": "ernie4_5_moe", "moe_layer_end_index": i64::MAX}),
+            "field 'moe_layer_end_index' is 9223372036854775807",
+        ),
+        (
             json!({"model_type": "qwen3_5", "rope_theta": 1e7, "head_dim": 8, "attn_output_gate": false}),
             "field 'attn_output_gate' is false",
         ),

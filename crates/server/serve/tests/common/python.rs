@@ -36,11 +36,14 @@ pub fn python(library: &str, packages: &[&str]) -> Option<PathBuf> {
     if std::fs::read_to_string(&done).is_ok_and(|there| there == wanted) {
         return Some(python);
     }
-    // pip installs itself for ten seconds in each environment that has it, so that one has it for all. What is imported once is compiled then.
+    // An environment with pip takes ten seconds to make, so one environment's pip installs for all others. Without `--no-compile` it would
+    // compile everything, and not only what is imported.
     let mut venv = Command::new("python3");
     venv.args(["-m", "venv", "--clear"]).arg(&dir);
     if library == PIP {
         run(&mut venv);
+        // Older ones do not install for other environments.
+        run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "pip>=22.3"]));
     } else {
         run(venv.arg("--without-pip"));
         let mut pip = Command::new(self::python(PIP, &[])?);
