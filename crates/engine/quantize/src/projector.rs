@@ -124,7 +124,7 @@ fn outs(tower: &Model, text: &Model) -> Result<Vec<(TensorInfo, Content)>, Error
                 let len: usize = part.iter().product();
                 for (i, letter) in ["q", "k", "v"].iter().enumerate() {
                     let name = name.replace("attn_qkv", &format!("attn_{letter}"));
-                    put(&name, &part, Some(vec![i * len..(i + 1) * len]))?;
+                    put(&name, &part, Some(std::iter::once(i * len..(i + 1) * len).collect()))?;
                 }
             }
             _ => put(name, &shape, None)?,
