@@ -77,7 +77,7 @@ def table(entry):
     memory = {e: max(r[e]["memory"] for r in rounds if e in r) for e in engines}
     lines.append("| load, s | " + " | ".join(spread(loads[e]) for e in engines) + " | | |")
     lines.append("| most memory resident, GiB | " + " | ".join(f"{memory[e] / 2**30:.2f}" for e in engines) + " | | |")
-    return lines + ["", f"File: {entry['file_bytes'] / 2**30:.2f} GiB. {len(rounds)} round{"s" if len(rounds) > 1 else ""}."]
+    return lines + ["", f"File: {entry['file_bytes'] / 2**30:.2f} GiB. {'1 round' if len(rounds) == 1 else f'{len(rounds)} rounds'}."]
 
 
 def derived(entry):
