@@ -278,7 +278,7 @@ fn a_graphics_device_by_its_name() {
     let device = format!("vulkan:{index}");
     let place = Place::with_model("qwen35moe", "q4_k_m");
     let doctor = place.octet(&["doctor", "--device", &device]).ok().stdout;
-    assert!(doctor.contains("44 of 44 checks are right") && doctor.contains("GB/s"), "{doctor}");
+    assert!(doctor.contains("46 of 46 checks are right") && doctor.contains("GB/s"), "{doctor}");
     let kernels = std::fs::read_dir(place.path(".cache/octet/kernels")).unwrap();
     assert_eq!(kernels.count(), 1, "the self-test saves the kernels that it compiles");
     // a driver that gets one kernel wrong
