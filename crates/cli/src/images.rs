@@ -109,8 +109,12 @@ impl ImageFlags {
             };
         }
         let folder = if origin.is_dir() { Some(origin) } else { origin.parent() };
+        // One that was made with this file comes before those of other models.
+        let own = format!("mmproj-{}", origin.file_name().unwrap_or_default().to_string_lossy());
+        let mut paths = projectors(folder?);
+        paths.sort_by_key(|path| path.file_name().is_none_or(|name| *name != *own));
         let mut first = None;
-        for path in projectors(folder?) {
+        for path in paths {
             match octet_weights::Model::open(&path).map_err(|e| e.to_string()).and_then(usable) {
                 Ok(options) => return Some(options),
                 Err(why) => first = first.or(Some(why)),

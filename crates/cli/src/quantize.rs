@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
@@ -127,6 +128,11 @@ impl MadeArgs {
     }
 
     fn write(&self, model: Model, options: Options) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            model.info("token_embd.weight").is_some(),
+            "{}: there is no text model in it (no embeddings of tokens)",
+            model.origin
+        );
         let projector = self.projector(&model)?;
         let before = model.size_bytes();
         let parameters: usize = model.tensors().iter().map(|t| t.len()).sum();
@@ -170,7 +176,7 @@ impl MadeArgs {
     }
 
     /// The projector of a checkpoint that reads images, and its file: beside the model's, where it is found.
-    fn projector(&self, model: &Model) -> anyhow::Result<Option<(Model, PathBuf)>> {
+    fn projector(&self, model: &Model) -> anyhow::Result<Option<(Arc<Model>, PathBuf)>> {
         let folder = Path::new(&model.origin);
         if self.no_mmproj || !folder.join("config.json").exists() {
             return Ok(None);
@@ -183,11 +189,17 @@ impl MadeArgs {
         let Some(tower) = octet_weights::hf::open_tower(folder).context(refused)? else { return Ok(None) };
         let name = self.output.file_name().context("the file to write has no name")?;
         let path = self.output.with_file_name(format!("mmproj-{}", name.to_string_lossy()));
-        anyhow::ensure!(
-            self.force || !path.exists(),
-            "{}: exists already; --force replaces it, --no-mmproj writes no projector",
-            path.display()
-        );
-        Ok(Some((octet_quantize::projector(tower, model).context(refused)?, path)))
+        match std::fs::symlink_metadata(&path) {
+            Ok(there) if !(self.force && there.is_file()) => anyhow::bail!(
+                "{}: exists already; {}--no-mmproj writes no projector",
+                path.display(),
+                if there.is_file() { "--force replaces it, " } else { "" }
+            ),
+            _ => {}
+        }
+        let projector = Arc::new(octet_quantize::projector(tower, model).context(refused)?);
+        // Whether it can be used, before anything is written.
+        octet_engine::vision::Options::new(Arc::clone(&projector)).tower().context(refused)?;
+        Ok(Some((projector, path)))
     }
 }

@@ -203,6 +203,8 @@ fn the_tower_of_a_checkpoint_becomes_a_projector() {
     for (key, _) in theirs.metadata.iter().filter(|(key, _)| key.starts_with("clip.")) {
         assert!(ours.metadata.get(key).is_some(), "{key}");
     }
+    // It comes before another one in the same folder.
+    std::fs::copy(place.path("mmproj-out.gguf"), place.path("mmproj-a.gguf")).unwrap();
     let shown = place.octet(&["show", "out.gguf"]).ok().stdout;
     assert!(shown.contains("mmproj-out.gguf"), "{shown}");
     // Neither file is written if there is one of these names.

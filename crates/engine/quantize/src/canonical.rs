@@ -20,17 +20,28 @@ const ORDER: &str = "octet.gdn_head_order";
 const GATE_UP: &str = "octet.gate_up_rows";
 /// Architectures whose GGUF files have pairs side by side.
 const ADJACENT: &[&str] = &[
+    "arcee",
+    "bailingmoe",
+    "chatglm",
+    "cohere2",
+    "cohere2moe",
+    "command-r",
+    "deci",
+    "deepseek",
+    "deepseek2",
+    "ernie4_5",
+    "ernie4_5-moe",
+    "glm4",
+    "granite",
+    "granitehybrid",
+    "granitemoe",
+    "internlm2",
     "llama",
     "llama4",
-    "granite",
-    "granitemoe",
-    "cohere",
-    "cohere2",
-    "command-r",
-    "deepseek2",
-    "glm4",
-    "chatglm",
     "minicpm",
+    "mistral3",
+    "mistral4",
+    "muse-glimmer",
 ];
 
 /// The model in GGUF's conventions, without the blocks for multi-token prediction unless they are kept.
@@ -217,7 +228,9 @@ fn split_gate_up(metadata: &mut Metadata, outs: &mut Vec<Out>) {
 /// Rows `j` and `j + dim/2` of each head become rows `2j` and `2j + 1`.
 fn pair_rows(architecture: &str, metadata: &mut Metadata, outs: &mut [Out]) {
     let Some(pairing) = metadata.opt_str(PAIRING).ok().flatten().map(String::from) else { return };
-    let wants_adjacent = ADJACENT.contains(&architecture);
+    // But for GLM-4.1V, whose rotations have sections.
+    let has_sections = metadata.get(&format!("{architecture}.rope.dimension_sections")).is_some();
+    let wants_adjacent = ADJACENT.contains(&architecture) && !(architecture == "glm4" && has_sections);
     if (pairing == "adjacent") == wants_adjacent {
         metadata.remove(PAIRING);
         return;
@@ -329,8 +342,9 @@ impl Source for Converted {
                 return Ok(tensor.data);
             }
             let mut matrix = tensor.matrix();
-            if info.shape.len() == 1 && part.rows.is_some() {
-                (matrix.rows, matrix.cols) = (matrix.cols, 1);
+            // Rows of a bias are its values, also where each expert has one.
+            if part.rows.is_some() && (info.shape.len() == 1 || info.name.ends_with(".bias")) {
+                (matrix.rows, matrix.cols) = (matrix.rows * matrix.cols, 1);
             }
             let mut values = vec![0.0; matrix.cols];
             let rows: Box<dyn Iterator<Item = usize>> = match &part.rows {

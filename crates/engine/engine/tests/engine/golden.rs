@@ -46,8 +46,8 @@ fn check_on(model: &str, golden: &str, on: On) {
             assert_eq!(got, want, "{model} on {on:?}: greedy continuation of prompt {p}");
         }
 
-        // The same weights were split before, in the other container, on a device that takes a minute for it.
-        if matches!(on, On::Vulkan(_)) && model.ends_with(".gguf") {
+        // A device in software takes a minute for the splits of all prompts, and has the same weights in two containers.
+        if matches!(on, On::Vulkan(_)) && (p > 1 || model.ends_with(".gguf")) {
             continue;
         }
         // however the prompt is split, to the bit

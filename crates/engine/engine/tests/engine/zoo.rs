@@ -31,17 +31,21 @@ fn names(folder: &str) -> BTreeMap<String, String> {
     entries.map(|file| (file.trim_end_matches(".gguf").to_string(), format!("zoo/{folder}/{file}"))).collect()
 }
 
-/// Loads a model, or says why that fails.
-fn open(path: &str, on: On) -> Result<Box<dyn Model>, String> {
+/// Loads a model, or says why that fails; `is_made`: as the GGUF file that is made of it.
+fn open(path: &str, is_made: bool, on: On) -> Result<Box<dyn Model>, String> {
     let path = shared(path).expect("it was listed");
-    let file = octet_weights::Model::open(&path).map_err(|e| e.to_string())?;
+    let mut file = octet_weights::Model::open(&path).map_err(|e| e.to_string())?;
+    if is_made {
+        let options = octet_quantize::Options { keep_mtp: true, ..Default::default() };
+        file = octet_quantize::make(file, options, &mut |_, _| {}).map_err(|e| e.to_string())?;
+    }
     try_load(&file, on, models::Limits { pages: 12, batch_tokens: 320, batch_outputs: 320, ..limits() })
 }
 
 /// The first difference of a model from its golden file, or `None`.
-fn difference(name: &str, path: &str, on: On) -> Option<String> {
+fn difference(name: &str, path: &str, is_made: bool, on: On) -> Option<String> {
     let golden = Golden::open(&format!("zoo/golden/{name}.golden.safetensors"))?;
-    let mut run = match open(path, on) {
+    let mut run = match open(path, is_made, on) {
         Ok(model) => Run::with_context(model, 384),
         Err(e) => return Some(e),
     };
@@ -94,11 +98,11 @@ fn difference(name: &str, path: &str, on: On) -> Option<String> {
 }
 
 /// Checks all models of a folder on one backend.
-fn walk(folder: &str, on: On) {
+fn walk(folder: &str, is_made: bool, on: On) {
     let mut wrong = Vec::new();
     for (name, path) in names(folder) {
         println!("{name} on {on:?}"); // shown if it fails, or takes long
-        let result = difference(&name, &path, on);
+        let result = difference(&name, &path, is_made, on);
         if REFUSED.contains(&name.as_str()) {
             let e = result.unwrap_or_default();
             if !e.contains("not supported yet") {
@@ -113,26 +117,31 @@ fn walk(folder: &str, on: On) {
 
 #[test]
 fn gguf_files_on_the_reference() {
-    walk("gguf", On::Reference);
+    walk("gguf", false, On::Reference);
 }
 
 #[test]
 fn gguf_files_on_every_instruction_set() {
-    exact_backends().into_iter().filter(|on| *on != On::Reference).for_each(|on| walk("gguf", on));
+    exact_backends().into_iter().filter(|on| *on != On::Reference).for_each(|on| walk("gguf", false, on));
 }
 
 #[test]
 fn checkpoints_on_the_reference() {
-    walk("models", On::Reference);
+    walk("models", false, On::Reference);
+}
+
+#[test]
+fn gguf_files_that_are_made_of_checkpoints() {
+    walk("models", true, exact_backends().last().copied().expect("the reference"));
 }
 
 #[test]
 fn checkpoints_on_the_best_instruction_set() {
-    walk("models", *exact_backends().last().expect("a backend"));
+    walk("models", false, *exact_backends().last().expect("a backend"));
 }
 
 #[test]
 fn gguf_files_on_a_graphics_device() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
-    walk("gguf", On::ExactVulkan(index));
+    walk("gguf", false, On::ExactVulkan(index));
 }
