@@ -42,6 +42,8 @@ const ADJACENT: &[&str] = &[
     "mistral3",
     "mistral4",
     "muse-glimmer",
+    "olmo",
+    "smollm3",
 ];
 
 /// The model in GGUF's conventions, without the blocks for multi-token prediction unless they are kept.

@@ -86,12 +86,16 @@ fn config(own: Json) -> Json {
     config
 }
 
-/// Fails unless a checkpoint has the logits of a case.
+/// Fails unless a checkpoint, and the GGUF file that is made of it, have the logits of a case.
 fn compare(case: &Json, tensors: &[Tensor], config: &Json) {
-    let file = checkpoint(tensors, config).expect("a checkpoint");
-    let whole = Run::new(load(&file, On::Reference, limits())).feed(&prompt());
-    let worst = difference(case, &whole);
-    assert!(worst <= TOLERANCE, "{} differs by {worst}", config["model_type"]);
+    let file = || checkpoint(tensors, config).expect("a checkpoint");
+    let options = octet_quantize::Options::default();
+    let made = octet_quantize::make(file(), options, &mut |_, _| {}).expect("a GGUF file");
+    for (file, what) in [(file(), "checkpoint"), (made, "file that is made of it")] {
+        let whole = Run::new(load(&file, On::Reference, limits())).feed(&prompt());
+        let worst = difference(case, &whole);
+        assert!(worst <= TOLERANCE, "{}, {what}: differs by {worst}", config["model_type"]);
+    }
 }
 
 #[test]
@@ -478,20 +482,24 @@ fn compare_changed(name: &str, own: Names, change: impl Fn(&mut [Tensor]), field
     fields.as_object().expect("fields").iter().for_each(|(field, value)| config[field] = value.clone());
     let mut tensors = tensors(&Model::open(&path).expect("a file"), own);
     change(&mut tensors);
-    let file = checkpoint(&tensors, &config).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let file = || checkpoint(&tensors, &config).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let options = octet_quantize::Options::default();
+    let made = octet_quantize::make(file(), options, &mut |_, _| {}).expect("a GGUF file");
     let golden = Golden::open(&format!("zoo/golden/{name}.golden.safetensors")).expect("its golden");
     let (ids, rows) =
         (golden.ids("p1.ids").expect("a prompt"), golden.ids("p1.logit_rows").expect("its rows"));
     let width = golden.shape("p1.logits").expect("its logits")[1];
-    let mut run = Run::new(load(&file, On::Reference, limits()));
-    let (vocab, whole) = (run.model.config().vocab, run.feed(&ids));
-    // Some files lack the rows of padding.
-    let n = width.min(vocab);
-    let got: Vec<f32> = rows.iter().flat_map(|r| &whole[*r as usize * vocab..][..n]).copied().collect();
-    let want = golden.f32("p1.logits").expect("its logits");
-    let want: Vec<f32> = want.chunks_exact(width).flat_map(|row| &row[..n]).copied().collect();
-    let worst = max_abs_diff(&got, &want);
-    assert!(worst <= TOLERANCE, "{name} differs by {worst}");
+    for (file, what) in [(file(), "checkpoint"), (made, "file that is made of it")] {
+        let mut run = Run::new(load(&file, On::Reference, limits()));
+        let (vocab, whole) = (run.model.config().vocab, run.feed(&ids));
+        // Some files lack the rows of padding.
+        let n = width.min(vocab);
+        let got: Vec<f32> = rows.iter().flat_map(|r| &whole[*r as usize * vocab..][..n]).copied().collect();
+        let want = golden.f32("p1.logits").expect("its logits");
+        let want: Vec<f32> = want.chunks_exact(width).flat_map(|row| &row[..n]).copied().collect();
+        let worst = max_abs_diff(&got, &want);
+        assert!(worst <= TOLERANCE, "{name}, {what}: differs by {worst}");
+    }
 }
 
 #[test]
