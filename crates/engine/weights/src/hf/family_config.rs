@@ -434,6 +434,10 @@ fn rotation(text: &Fields, head_dim: u32, keys: &mut Keys) -> Result<(), Error> 
         "qwen3next" | "stablelm" => 0.25,
         _ => 1.0,
     });
+    if !(factor > 0.0 && factor <= 1.0) || (head_dim > 0 && f64::from(head_dim) * factor < 1.0) {
+        let what = format!("is {factor}; expected the share of {head_dim} dimensions that rotate, up to 1");
+        return Err(text.bad("partial_rotary_factor", what));
+    }
     match text.opt_u32("rotary_dim")? {
         Some(dims) => keys.put_u32("rope.dimension_count", dims),
         // All dimensions are paired, and the first pairs turn.
