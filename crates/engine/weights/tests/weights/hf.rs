@@ -224,10 +224,7 @@ fn configs_that_are_refused() {
             json!({"model_type": "gpt2", "activation_function": "gelu_new", "scale_attn_weights": false}),
             "field 'scale_attn_weights' is false",
         ),
-        (
-            json!({"model_type": "glm4", "partial_rotary_factor": -1.0}),
-            "field 'partial_rotary_factor' is -1; expected the share of",
-        ),
+        (json!({"model_type": "glm4", "partial_rotary_factor": -1.0}), "field 'partial_rotary_factor' is -1"),
         (
             json!({"model_type": "ernie4_5_moe", "moe_layer_end_index": i64::MAX}),
             "field 'moe_layer_end_index' is 9223372036854775807",
