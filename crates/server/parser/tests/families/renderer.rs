@@ -71,7 +71,7 @@ for archive in folder.glob('*.tar.gz'):
     archive.unlink()";
 
 /// llama.cpp's templates, fetched once: 77 MB.
-fn llama(python: &Path) -> PathBuf {
+fn llama() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(LLAMA);
     let done = folder.join("fetched");
     // Several tests may want them at the same time.
@@ -81,11 +81,12 @@ fn llama(python: &Path) -> PathBuf {
         let pip = ["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"];
         // Of others, such as the tools that build it, packages are built already.
         let source = ["--no-binary", "llama-cpp-python", LLAMA, "--dest"];
-        python::run(Command::new(python).args(pip).args(source).arg(&folder));
+        let python = python::python(python::PIP, &[])?;
+        python::run(Command::new(&python).args(pip).args(source).arg(&folder));
         python::run(Command::new(python).args(["-c", UNPACK]).arg(&folder));
         std::fs::write(done, "").expect("a file can be written");
     }
-    folder
+    Some(folder)
 }
 
 /// All templates, or those of `OCTET_TEST_TEMPLATES`; `None` without the network.
@@ -97,7 +98,7 @@ pub fn templates() -> Option<(Renderer, Vec<PathBuf>)> {
         None => {
             let output = Command::new(&python).args(["-c", FOLDERS]).output().expect("python can be run");
             let own = String::from_utf8_lossy(&output.stdout).lines().map(PathBuf::from).collect::<Vec<_>>();
-            own.into_iter().chain([llama(&python)]).collect()
+            own.into_iter().chain(llama()).collect()
         }
     };
     let mut out: Vec<PathBuf> = folders
