@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::*;
 
-use super::lanes::{Lanes, start};
+use super::lanes::{Lanes, Levels, start};
 use crate::cpu::activations::ActBlock;
 
 /// Eight rows: half a group.
@@ -17,6 +17,7 @@ impl Lanes for Avx2 {
     const ROWS: usize = 8;
     const PREFETCH_DISTANCE: usize = 12 << 10;
     const SIGNED_OFFSET: i32 = 0;
+    const E4M3_UNIT: f32 = f32::from_bits((127 + 120) << 23);
     type Bytes = __m256i;
     type Ints = __m256i;
     type Floats = __m256;
@@ -98,30 +99,82 @@ impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn e4m3s(p: *const u8) -> __m256 {
-        // SAFETY: see above. Sign bits are copied to both bits above the exponent, of which an F16 has the upper one.
+    unsafe fn e4m3s<const V: usize>(p: *const u8) -> [__m256; V] {
+        const { assert!(V == 4) };
+        // SAFETY: see above. A shift to the right puts four bits of exponent to the end of an F32's eight, and copies of the sign before
+        // them, of which one is kept. Odd bytes lie right in words of 16 bits, even ones after a shift; of 32 bits likewise.
         unsafe {
-            let wide = _mm_slli_epi16::<7>(_mm_cvtepi8_epi16(_mm_loadl_epi64(p.cast())));
-            _mm256_cvtph_ps(_mm_and_si128(wide, _mm_set1_epi16(0xbf80_u16 as i16)))
+            let bytes = _mm256_loadu_si256(p.cast());
+            let odd = _mm256_srai_epi16::<4>(bytes);
+            let even = _mm256_srai_epi16::<4>(_mm256_slli_epi16::<8>(bytes));
+            let words = [_mm256_slli_epi32::<16>(even), _mm256_slli_epi32::<16>(odd), even, odd];
+            let mut out = [_mm256_setzero_ps(); V];
+            for v in 0..V {
+                out[v] = _mm256_castsi256_ps(_mm256_and_si256(
+                    words[v],
+                    _mm256_set1_epi32(0x87f0_0000_u32 as i32),
+                ));
+            }
+            out
         }
     }
     #[inline(always)]
-    unsafe fn levels(table: &[f32; 16], p: *const u8) -> [__m256; 2] {
-        // SAFETY: see above. Permutations look at three bits of an index, the blend at the highest bit of a number.
+    unsafe fn e4m3_order<const V: usize>(rows: [__m256; V], back: bool) -> [__m256; V] {
+        const { assert!(V == 4) };
+        // SAFETY: see above. Vector `v` has rows `4 i + v`.
         unsafe {
-            let (low, high) = (_mm256_loadu_ps(table.as_ptr()), _mm256_loadu_ps(table.as_ptr().add(8)));
-            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
-            let chosen = |index, half| {
-                _mm256_blendv_ps(
-                    _mm256_permutevar8x32_ps(low, index),
-                    _mm256_permutevar8x32_ps(high, index),
-                    _mm256_castsi256_ps(half),
-                )
+            let r = if back { rows } else { Self::levels_order(rows, false) };
+            let low =
+                [_mm256_unpacklo_ps(r[0], r[1]), _mm256_unpacklo_ps(r[2], r[3])].map(|v| _mm256_castps_pd(v));
+            let high =
+                [_mm256_unpackhi_ps(r[0], r[1]), _mm256_unpackhi_ps(r[2], r[3])].map(|v| _mm256_castps_pd(v));
+            let mut out = rows;
+            out[0] = _mm256_castpd_ps(_mm256_unpacklo_pd(low[0], low[1]));
+            out[1] = _mm256_castpd_ps(_mm256_unpackhi_pd(low[0], low[1]));
+            out[2] = _mm256_castpd_ps(_mm256_unpacklo_pd(high[0], high[1]));
+            out[3] = _mm256_castpd_ps(_mm256_unpackhi_pd(high[0], high[1]));
+            if back { Self::levels_order(out, true) } else { out }
+        }
+    }
+    #[inline(always)]
+    unsafe fn levels<const V: usize>(table: &Levels, p: *const u8, high: bool) -> [__m256; V] {
+        const { assert!(V == 4) };
+        // SAFETY: see above. Each byte of the numbers is looked up, and then they are put together.
+        unsafe {
+            let bytes = Self::load(p);
+            let nibbles = if high { Self::bits(bytes, 0, 4, 15) } else { Self::bits(bytes, 0, 0, 15) };
+            let byte = |i: usize| {
+                let table = _mm_loadu_si128(table.bytes[i].as_ptr().cast());
+                _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), nibbles)
             };
-            [
-                chosen(bytes, _mm256_slli_epi32::<28>(bytes)),
-                chosen(_mm256_srli_epi32::<4>(bytes), _mm256_slli_epi32::<24>(bytes)),
-            ]
+            let (a, b, c, d) = (byte(0), byte(1), byte(2), byte(3));
+            let (low, high) = (_mm256_unpacklo_epi8(a, b), _mm256_unpacklo_epi8(c, d));
+            let mut out = [_mm256_setzero_ps(); V];
+            out[0] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(low, high));
+            out[1] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(low, high));
+            let (low, high) = (_mm256_unpackhi_epi8(a, b), _mm256_unpackhi_epi8(c, d));
+            out[2] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(low, high));
+            out[3] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(low, high));
+            out
+        }
+    }
+    #[inline(always)]
+    unsafe fn levels_order<const V: usize>(rows: [__m256; V], back: bool) -> [__m256; V] {
+        const { assert!(V == 4) };
+        // SAFETY: see above. Vector `v` has rows `4 v` to `4 v + 3`, and then those from `4 v + 16`.
+        unsafe {
+            let [a, b, c, d] = if back { [0, 1, 2, 3] } else { [0, 2, 1, 3] }.map(|v: usize| rows[v]);
+            let pairs = [
+                _mm256_permute2f128_ps::<0x20>(a, b),
+                _mm256_permute2f128_ps::<0x31>(a, b),
+                _mm256_permute2f128_ps::<0x20>(c, d),
+                _mm256_permute2f128_ps::<0x31>(c, d),
+            ];
+            let mut out = rows;
+            for v in 0..V {
+                out[v] = pairs[if back { [0, 2, 1, 3][v] } else { v }];
+            }
+            out
         }
     }
     #[inline(always)]

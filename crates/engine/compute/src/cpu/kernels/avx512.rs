@@ -4,7 +4,7 @@
 
 use std::arch::x86_64::*;
 
-use super::lanes::Lanes;
+use super::lanes::{Lanes, Levels};
 use crate::cpu::activations::ActBlock;
 
 /// 32 rows: a whole group.
@@ -117,26 +117,27 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn e4m3s(p: *const u8) -> Self::Floats {
+    unsafe fn e4m3s<const V: usize>(p: *const u8) -> [Self::Floats; V] {
+        const { assert!(V == 1) };
         // SAFETY: see above. Sign bits are copied to both bits above the exponent, of which an F16 has the upper one.
         unsafe {
             let wide = _mm512_slli_epi16::<7>(_mm512_cvtepi8_epi16(_mm256_loadu_si256(p.cast())));
             let halves = _mm512_and_si512(wide, _mm512_set1_epi16(0xbf80_u16 as i16));
             let (low, high) = (_mm512_castsi512_si256(halves), _mm512_extracti64x4_epi64::<1>(halves));
-            [_mm512_cvtph_ps(low), _mm512_cvtph_ps(high)]
+            [[_mm512_cvtph_ps(low), _mm512_cvtph_ps(high)]; V]
         }
     }
     #[inline(always)]
-    unsafe fn levels(table: &[f32; 16], p: *const u8) -> [Self::Floats; 2] {
+    unsafe fn levels<const V: usize>(table: &Levels, p: *const u8, high: bool) -> [Self::Floats; V] {
+        const { assert!(V == 1) };
         // SAFETY: see above. Permutations look at four bits of an index.
         unsafe {
-            let table = _mm512_loadu_ps(table.as_ptr());
-            let rows = |p: *const u8| _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
-            let bytes = [rows(p), rows(p.add(16))];
-            [
-                bytes.map(|b| _mm512_permutexvar_ps(b, table)),
-                bytes.map(|b| _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(b), table)),
-            ]
+            let table = _mm512_loadu_ps(table.floats.as_ptr());
+            let rows = |p: *const u8| {
+                let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
+                _mm512_permutexvar_ps(if high { _mm512_srli_epi32::<4>(bytes) } else { bytes }, table)
+            };
+            [[rows(p), rows(p.add(16))]; V]
         }
     }
     #[inline(always)]

@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::avx2::Avx2;
-use super::lanes::{Lanes, start};
+use super::lanes::{Lanes, Levels, start};
 use crate::cpu::activations::ActBlock;
 
 /// Eight rows: a quarter of a group.
@@ -13,10 +13,10 @@ pub(super) struct AvxVnni;
 
 /// Methods that are those of [`Avx2`].
 macro_rules! as_avx2 {
-    ($(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
+    ($(fn $name:ident$(<const $n:ident: usize>)?($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
         $(
             #[inline(always)]
-            unsafe fn $name($($arg: $ty),*) $(-> $ret)? {
+            unsafe fn $name$(<const $n: usize>)?($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: the same contract.
                 unsafe { Avx2::$name($($arg),*) }
             }
@@ -29,6 +29,7 @@ impl Lanes for AvxVnni {
     const ROWS: usize = Avx2::ROWS;
     const PREFETCH_DISTANCE: usize = Avx2::PREFETCH_DISTANCE;
     const SIGNED_OFFSET: i32 = 128;
+    const E4M3_UNIT: f32 = Avx2::E4M3_UNIT;
     type Bytes = __m256i;
     type Ints = __m256i;
     type Floats = __m256;
@@ -43,12 +44,14 @@ impl Lanes for AvxVnni {
         fn floats(p: *const f32) -> __m256;
         fn f16s(p: *const u8) -> __m256;
         fn bf16s(p: *const u8) -> __m256;
-        fn e4m3s(p: *const u8) -> __m256;
-        fn levels(table: &[f32; 16], p: *const u8) -> [__m256; 2];
         fn store(p: *mut f32, v: __m256);
         fn splat(x: f32) -> __m256;
         fn mul(a: __m256, b: __m256) -> __m256;
         fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256;
+        fn e4m3s<const V: usize>(p: *const u8) -> [__m256; V];
+        fn e4m3_order<const V: usize>(rows: [__m256; V], back: bool) -> [__m256; V];
+        fn levels<const V: usize>(table: &Levels, p: *const u8, high: bool) -> [__m256; V];
+        fn levels_order<const V: usize>(rows: [__m256; V], back: bool) -> [__m256; V];
     }
 
     #[inline(always)]

@@ -8,7 +8,7 @@
 use octet_weights::quant::levels;
 
 use super::call::Call;
-use super::lanes::Lanes;
+use super::lanes::{Lanes, Levels};
 use crate::cpu::kind::{FLOAT_STEP, ROWS};
 
 /// Columns that are converted to f32 at a time, for several tiles of tokens.
@@ -20,30 +20,55 @@ const RAW_STRETCH: usize = 256;
 /// Columns of the largest block under one scale.
 const MOST_COLS: usize = 128;
 
-/// A float type.
+/// Numbers as they are stored, one column of a group's rows after the other.
 pub(super) trait Float {
-    /// Bytes of a value.
-    const BYTES: usize;
-    /// What loaded values are multiplied with: a power of two, with which the activation is multiplied instead.
-    const UNIT: f32 = 1.0;
+    /// Bytes of a column.
+    const COLUMN: usize;
     /// Whether they are read from memory, and so are prefetched.
     const STREAMED: bool = true;
-    /// Loads one column of `S::ROWS` rows.
+    /// What loaded values are to be multiplied with, a power of two: activations are multiplied with a part of it, and sums with the rest.
+    /// So neither overflows.
+    fn unit<S: Lanes>() -> Unit {
+        Unit { acts: 1.0, sums: 1.0 }
+    }
+    /// Loads column `i` of those that start at `p`. The rows are in an order of their own.
     ///
     /// # Safety
     /// As for [`Lanes`].
-    unsafe fn load<S: Lanes>(p: *const u8) -> S::Floats;
+    unsafe fn column<S: Lanes, const V: usize>(p: *const u8, i: usize) -> [S::Floats; V];
+    /// Numbers of a group's rows in the order of [`Float::column`], or from it `back` in their own.
+    ///
+    /// # Safety
+    /// As for [`Lanes`].
+    #[inline(always)]
+    unsafe fn order<S: Lanes, const V: usize>(rows: [S::Floats; V], _back: bool) -> [S::Floats; V] {
+        rows
+    }
+}
+
+/// A power of two in two parts.
+pub(super) struct Unit {
+    acts: f32,
+    sums: f32,
 }
 
 macro_rules! float {
-    ($name:ident, $bytes:literal, $load:ident) => {
+    ($(#[$doc:meta])* $name:ident, $bytes:literal, $load:ident $(, $streamed:literal)?) => {
+        $(#[$doc])*
         pub(super) struct $name;
         impl Float for $name {
-            const BYTES: usize = $bytes;
+            const COLUMN: usize = $bytes * ROWS;
+            $(const STREAMED: bool = $streamed;)?
             #[inline(always)]
-            unsafe fn load<S: Lanes>(p: *const u8) -> S::Floats {
+            unsafe fn column<S: Lanes, const V: usize>(p: *const u8, i: usize) -> [S::Floats; V] {
                 // SAFETY: the caller's.
-                unsafe { S::$load(p.cast()) }
+                unsafe {
+                    let mut out = [S::splat(0.0); V];
+                    for v in 0..V {
+                        out[v] = S::$load(p.add(i * Self::COLUMN + v * S::ROWS * $bytes).cast());
+                    }
+                    out
+                }
             }
         }
     };
@@ -51,30 +76,55 @@ macro_rules! float {
 float!(F32, 4, floats);
 float!(F16, 2, f16s);
 float!(Bf16, 2, bf16s);
+float!(
+    /// Columns that were converted: they are in the cache.
+    Converted, 4, floats, false
+);
 
-/// Columns that were converted: they are in the cache.
-struct Converted;
-impl Float for Converted {
-    const BYTES: usize = 4;
-    const STREAMED: bool = false;
-    #[inline(always)]
-    unsafe fn load<S: Lanes>(p: *const u8) -> S::Floats {
-        // SAFETY: the caller's.
-        unsafe { S::floats(p.cast()) }
-    }
-}
-
-/// 8-bit floats: an F16 holds each of them as a 256th.
+/// 8-bit floats.
 pub(super) struct E4m3;
 impl Float for E4m3 {
-    const BYTES: usize = 1;
-    const UNIT: f32 = 256.0;
+    const COLUMN: usize = ROWS;
     #[inline(always)]
-    unsafe fn load<S: Lanes>(p: *const u8) -> S::Floats {
+    fn unit<S: Lanes>() -> Unit {
+        // Activations up to 2^47, sums down to 2^-86.
+        let acts = S::E4M3_UNIT.min(f32::from_bits((127 + 80) << 23));
+        Unit { acts, sums: S::E4M3_UNIT / acts }
+    }
+    #[inline(always)]
+    unsafe fn column<S: Lanes, const V: usize>(p: *const u8, i: usize) -> [S::Floats; V] {
         // SAFETY: the caller's.
-        unsafe { S::e4m3s(p) }
+        unsafe { S::e4m3s(p.add(i * ROWS)) }
+    }
+    #[inline(always)]
+    unsafe fn order<S: Lanes, const V: usize>(rows: [S::Floats; V], back: bool) -> [S::Floats; V] {
+        // SAFETY: the caller's.
+        unsafe { S::e4m3_order(rows, back) }
     }
 }
+
+macro_rules! levels {
+    ($name:ident, $table:expr) => {
+        /// Indices into a table: a byte holds those of two columns, the first one in its low nibble.
+        pub(super) struct $name;
+        impl Float for $name {
+            const COLUMN: usize = ROWS / 2;
+            #[inline(always)]
+            unsafe fn column<S: Lanes, const V: usize>(p: *const u8, i: usize) -> [S::Floats; V] {
+                const TABLE: Levels = Levels::new($table);
+                // SAFETY: the caller's.
+                unsafe { S::levels(const { &TABLE }, p.add(i / 2 * ROWS), i % 2 == 1) }
+            }
+            #[inline(always)]
+            unsafe fn order<S: Lanes, const V: usize>(rows: [S::Floats; V], back: bool) -> [S::Floats; V] {
+                // SAFETY: the caller's.
+                unsafe { S::levels_order(rows, back) }
+            }
+        }
+    };
+}
+levels!(Nf4, levels::NF4);
+levels!(Fp4, levels::FP4);
 
 /// # Safety
 /// `Call`'s contract, for the kind of `F`; `S` is available.
@@ -84,7 +134,7 @@ pub(super) unsafe fn group<S: Lanes, F: Float, const V: usize, const T: usize>(c
     // SAFETY: `out` holds `ROWS` sums of each token, the group `cols` columns of `ROWS` rows.
     unsafe {
         call.out.write_bytes(0, call.tokens.len() * ROWS);
-        if F::BYTES == 4 || call.tokens.len() <= T {
+        if F::COLUMN == 4 * ROWS || call.tokens.len() <= T {
             columns::<S, F, V, T>(call, call.tokens, call.group, 0, cols, call.out);
             return;
         }
@@ -94,7 +144,7 @@ pub(super) unsafe fn group<S: Lanes, F: Float, const V: usize, const T: usize>(c
             let mut c = 0;
             while c < cols {
                 let n = STRETCH.min(cols - c);
-                convert::<S, F>(call.group.add(c * ROWS * F::BYTES), n, stretch.0.as_mut_ptr());
+                convert::<S, F, V>(call.group.add(c * F::COLUMN), n, stretch.0.as_mut_ptr());
                 columns::<S, Converted, V, T>(call, tokens, stretch.0.as_ptr().cast(), c, n, out);
                 c += n;
             }
@@ -103,88 +153,34 @@ pub(super) unsafe fn group<S: Lanes, F: Float, const V: usize, const T: usize>(c
     }
 }
 
-/// `n` columns of all rows as f32.
+/// `n` columns of all rows as f32: a multiple of [`FLOAT_STEP`].
 #[inline(always)]
-unsafe fn convert<S: Lanes, F: Float>(weights: *const u8, n: usize, out: *mut f32) {
-    let mut i = 0;
-    while i < n * ROWS {
-        // SAFETY: see `group`.
-        unsafe {
-            let values = F::load::<S>(weights.add(i * F::BYTES));
-            S::store(out.add(i), if F::UNIT == 1.0 { values } else { S::mul(values, S::splat(F::UNIT)) });
-        }
-        i += S::ROWS;
-    }
-}
-
-/// A block of columns under one scale of each row: of all rows the scales, then the columns.
-pub(super) trait Block {
-    /// Columns.
-    const COLS: usize;
-    /// Bytes of a row's columns.
-    const BYTES: usize;
-    /// The type of columns that are multiplied as they are where there are few tokens.
-    type Float: Float;
-    /// Whether there is such a type.
-    const DIRECT: bool;
-    /// The columns of all rows as f32, without the scales. `distance`: of the prefetch.
-    ///
-    /// # Safety
-    /// As for [`Lanes`].
-    unsafe fn convert<S: Lanes>(weights: *const u8, distance: usize, out: *mut f32);
-}
-
-/// 8-bit floats.
-pub(super) struct F8<const COLS: usize>;
-impl<const COLS: usize> Block for F8<COLS> {
-    const COLS: usize = COLS;
-    const BYTES: usize = COLS;
-    type Float = E4m3;
-    const DIRECT: bool = true;
-    #[inline(always)]
-    unsafe fn convert<S: Lanes>(weights: *const u8, _distance: usize, out: *mut f32) {
-        // SAFETY: the caller's.
-        unsafe { convert::<S, E4m3>(weights, COLS, out) }
-    }
-}
-
-macro_rules! levels {
-    ($name:ident, $table:expr) => {
-        /// Indices into a table: a byte holds those of two columns, the first one in its low nibble.
-        pub(super) struct $name;
-        impl Block for $name {
-            const COLS: usize = levels::LEN;
-            const BYTES: usize = levels::LEN / 2;
-            type Float = F32;
-            const DIRECT: bool = false;
-            #[inline(always)]
-            unsafe fn convert<S: Lanes>(weights: *const u8, distance: usize, out: *mut f32) {
-                for i in (0..Self::BYTES * ROWS).step_by(S::ROWS) {
-                    let (pair, r) = (i / ROWS, i % ROWS);
-                    // SAFETY: the caller's; prefetching takes any address.
-                    unsafe {
-                        if i % 64 == 0 {
-                            S::prefetch(weights.wrapping_add(distance + i));
-                        }
-                        let [first, second] = S::levels($table, weights.add(i));
-                        S::store(out.add(2 * pair * ROWS + r), first);
-                        S::store(out.add((2 * pair + 1) * ROWS + r), second);
-                    }
+unsafe fn convert<S: Lanes, F: Float, const V: usize>(weights: *const u8, n: usize, out: *mut f32) {
+    let unit = F::unit::<S>();
+    for c in (0..n).step_by(FLOAT_STEP) {
+        for i in 0..FLOAT_STEP {
+            // SAFETY: see `group`.
+            unsafe {
+                let values = F::order::<S, V>(F::column::<S, V>(weights.add(c * F::COLUMN), i), true);
+                for v in 0..V {
+                    let value = times::<S>(values[v], unit.acts * unit.sums);
+                    S::store(out.add((c + i) * ROWS + v * S::ROWS), value);
                 }
             }
         }
-    };
+    }
 }
-levels!(Nf4, &levels::NF4);
-levels!(Fp4, &levels::FP4);
 
-/// Columns under scales: the products of each block of them are summed, and then multiplied with their scale.
+/// Columns under scales, a block of `COLS` of them under one scale of each row: of all rows the scales, then the columns. The products of
+/// each block are summed, and then multiplied with their scale.
 ///
 /// # Safety
 /// `Call`'s contract, for a kind of such blocks; `S` is available.
 #[inline(always)]
-pub(super) unsafe fn scaled<S: Lanes, B: Block, const V: usize, const T: usize>(call: &Call<'_>) {
-    const { assert!(B::COLS <= MOST_COLS, "room for a block") };
+pub(super) unsafe fn scaled<S: Lanes, F: Float, const COLS: usize, const V: usize, const T: usize>(
+    call: &Call<'_>,
+) {
+    const { assert!(COLS <= MOST_COLS && COLS.is_multiple_of(FLOAT_STEP), "room for a block") };
     let mut part = Stretch([0.0; TOKENS * ROWS]);
     let mut stretch = Stretch([0.0; MOST_COLS * ROWS]);
     let mut out = call.out;
@@ -193,15 +189,15 @@ pub(super) unsafe fn scaled<S: Lanes, B: Block, const V: usize, const T: usize>(
         call.out.write_bytes(0, call.tokens.len() * ROWS);
         for tokens in call.tokens.chunks(TOKENS) {
             let mut p = call.group;
-            for c in (0..call.layout.cols()).step_by(B::COLS) {
+            for c in (0..call.layout.cols()).step_by(COLS) {
                 let (scales, weights) = (p.cast::<f32>(), p.add(4 * ROWS));
                 let sums = part.0.as_mut_ptr();
                 sums.write_bytes(0, tokens.len() * ROWS);
-                if B::DIRECT && tokens.len() <= T {
-                    columns::<S, B::Float, V, T>(call, tokens, weights, c, B::COLS, sums);
+                if tokens.len() <= T {
+                    columns::<S, F, V, T>(call, tokens, weights, c, COLS, sums);
                 } else {
-                    B::convert::<S>(weights, call.prefetch_distance(weights), stretch.0.as_mut_ptr());
-                    columns::<S, Converted, V, T>(call, tokens, stretch.0.as_ptr().cast(), c, B::COLS, sums);
+                    convert::<S, F, V>(weights, COLS, stretch.0.as_mut_ptr());
+                    columns::<S, Converted, V, T>(call, tokens, stretch.0.as_ptr().cast(), c, COLS, sums);
                 }
                 for i in (0..tokens.len() * ROWS).step_by(S::ROWS) {
                     let sum = S::mul_add(
@@ -211,7 +207,7 @@ pub(super) unsafe fn scaled<S: Lanes, B: Block, const V: usize, const T: usize>(
                     );
                     S::store(out.add(i), sum);
                 }
-                p = p.add((B::BYTES + 4) * ROWS);
+                p = p.add(COLS * F::COLUMN + 4 * ROWS);
             }
             out = out.add(tokens.len() * ROWS);
         }
@@ -292,42 +288,52 @@ unsafe fn tile<S: Lanes, F: Float, const V: usize, const T: usize>(
 ) -> usize {
     // SAFETY: see `group`; there are at least `T` tokens.
     unsafe {
+        let unit = F::unit::<S>();
         let mut x = [std::ptr::null(); T];
         let mut sums = [[S::splat(0.0); V]; T];
         for t in 0..T {
             x[t] = call.acts.float_ptr(tokens[t] as usize).add(first);
             for v in 0..V {
-                sums[t][v] = S::floats(out.add(t * ROWS + v * S::ROWS));
+                sums[t][v] = times::<S>(S::floats(out.add(t * ROWS + v * S::ROWS)), 1.0 / unit.sums);
             }
+            sums[t] = F::order::<S, V>(sums[t], false);
         }
         let mut p = weights;
         for c in (0..cols).step_by(FLOAT_STEP) {
             let distance = call.prefetch_distance(p);
-            for c in c..c + FLOAT_STEP {
+            for i in 0..FLOAT_STEP {
                 // With more tokens arithmetic is the limit, and prefetches would take load slots.
-                if F::STREAMED && T == 1 && (F::BYTES > 1 || c % 2 == 0) {
-                    for line in 0..(ROWS * F::BYTES).div_ceil(64) {
-                        S::prefetch(p.wrapping_add(distance).wrapping_add(64 * line));
+                if F::STREAMED && T == 1 && (i * F::COLUMN).is_multiple_of(64) {
+                    for line in 0..F::COLUMN.div_ceil(64) {
+                        S::prefetch(p.wrapping_add(distance).wrapping_add(i * F::COLUMN + 64 * line));
                     }
                 }
                 let mut a = [S::splat(0.0); T];
                 for t in 0..T {
-                    a[t] = S::splat(*x[t].add(c) * F::UNIT);
+                    a[t] = S::splat(*x[t].add(c + i) * unit.acts);
                 }
+                let w = F::column::<S, V>(p, i);
                 for v in 0..V {
-                    let w = F::load::<S>(p.add(v * S::ROWS * F::BYTES));
                     for t in 0..T {
-                        sums[t][v] = S::mul_add(w, a[t], sums[t][v]);
+                        sums[t][v] = S::mul_add(w[v], a[t], sums[t][v]);
                     }
                 }
-                p = p.add(ROWS * F::BYTES);
             }
+            p = p.add(FLOAT_STEP * F::COLUMN);
         }
         for t in 0..T {
+            sums[t] = F::order::<S, V>(sums[t], true);
             for v in 0..V {
-                S::store(out.add(t * ROWS + v * S::ROWS), sums[t][v]);
+                S::store(out.add(t * ROWS + v * S::ROWS), times::<S>(sums[t][v], unit.sums));
             }
         }
     }
     T
+}
+
+/// `v * factor`
+#[inline(always)]
+unsafe fn times<S: Lanes>(v: S::Floats, factor: f32) -> S::Floats {
+    // SAFETY: called by `tile` and `convert`.
+    unsafe { if factor == 1.0 { v } else { S::mul(v, S::splat(factor)) } }
 }

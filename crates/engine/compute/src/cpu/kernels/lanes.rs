@@ -18,6 +18,8 @@ pub(super) trait Lanes: Copy + 'static {
     const PREFETCH_DISTANCE: usize;
     /// What [`Lanes::signed`] adds to signed weights: 0 or 128.
     const SIGNED_OFFSET: i32;
+    /// What [`Lanes::e4m3s`] is to be multiplied with: a power of two.
+    const E4M3_UNIT: f32 = 256.0;
     /// Whether two tokens together take fewer instructions than one after the other.
     const PAIRS: bool = false;
     /// Four unsigned or signed bytes of each row.
@@ -73,10 +75,21 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn f16s(p: *const u8) -> Self::Floats;
     /// Loads BF16.
     unsafe fn bf16s(p: *const u8) -> Self::Floats;
-    /// Loads E4M3, one byte a row, as a 256th of its value; what would be NaN becomes a number.
-    unsafe fn e4m3s(p: *const u8) -> Self::Floats;
-    /// `table[b & 15]` and `table[b >> 4]` of one byte a row.
-    unsafe fn levels(table: &[f32; 16], p: *const u8) -> [Self::Floats; 2];
+    /// Loads E4M3, one byte for each row of a group, as values / [`Lanes::E4M3_UNIT`]; what would be NaN becomes a number. The rows are in
+    /// an order of their own.
+    unsafe fn e4m3s<const V: usize>(p: *const u8) -> [Self::Floats; V];
+    /// Numbers of a group's rows in the order of [`Lanes::e4m3s`], or from it `back` in their own.
+    #[inline(always)]
+    unsafe fn e4m3_order<const V: usize>(rows: [Self::Floats; V], _back: bool) -> [Self::Floats; V] {
+        rows
+    }
+    /// Entries of a table, for one byte of each row of a group: of its low or its high nibble. The rows are in an order of their own.
+    unsafe fn levels<const V: usize>(table: &Levels, p: *const u8, high: bool) -> [Self::Floats; V];
+    /// Numbers of a group's rows in the order of [`Lanes::levels`], or from it `back` in their own.
+    #[inline(always)]
+    unsafe fn levels_order<const V: usize>(rows: [Self::Floats; V], _back: bool) -> [Self::Floats; V] {
+        rows
+    }
     /// Stores f32.
     unsafe fn store(p: *mut f32, v: Self::Floats);
     /// The same number in each row.
@@ -85,6 +98,25 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `a * b + c`, fused where the instruction set has it.
     unsafe fn mul_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+}
+
+/// A table of 16 numbers.
+pub(super) struct Levels {
+    pub floats: [f32; 16],
+    /// Byte `i` of each number.
+    pub bytes: [[u8; 16]; 4],
+}
+
+impl Levels {
+    pub const fn new(floats: [f32; 16]) -> Self {
+        let mut bytes = [[0; 16]; 4];
+        let mut i = 0;
+        while i < 64 {
+            bytes[i % 4][i / 4] = floats[i / 4].to_le_bytes()[i % 4];
+            i += 1;
+        }
+        Self { floats, bytes }
+    }
 }
 
 /// How a kernel loads weights.

@@ -44,6 +44,8 @@ pub struct Kernels {
 macro_rules! entry_points {
     ($name:ident, $lanes:ty, floats $v:literal x $t:literal $(, $feature:literal)*) => {
         mod $name {
+            use octet_weights::quant::levels;
+
             use super::lanes::Lanes;
             use super::{ActBlock, Call, Isa, Kernel, Kernels, Kind, floats, ints, kinds};
 
@@ -73,10 +75,10 @@ macro_rules! entry_points {
                     Kind::F16 => kernel!(floats::group::<$lanes, floats::F16, $v, $t>),
                     Kind::BF16 => kernel!(floats::group::<$lanes, floats::Bf16, $v, $t>),
                     Kind::F8_E4M3 => kernel!(floats::group::<$lanes, floats::E4m3, $v, $t>),
-                    Kind::F8_128 => kernel!(floats::scaled::<$lanes, floats::F8<128>, $v, $t>),
-                    Kind::F8_32 => kernel!(floats::scaled::<$lanes, floats::F8<32>, $v, $t>),
-                    Kind::NF4 => kernel!(floats::scaled::<$lanes, floats::Nf4, $v, $t>),
-                    Kind::FP4 => kernel!(floats::scaled::<$lanes, floats::Fp4, $v, $t>),
+                    Kind::F8_128 => kernel!(floats::scaled::<$lanes, floats::E4m3, 128, $v, $t>),
+                    Kind::F8_32 => kernel!(floats::scaled::<$lanes, floats::E4m3, 32, $v, $t>),
+                    Kind::NF4 => kernel!(floats::scaled::<$lanes, floats::Nf4, { levels::LEN }, $v, $t>),
+                    Kind::FP4 => kernel!(floats::scaled::<$lanes, floats::Fp4, { levels::LEN }, $v, $t>),
                     Kind::Raw => kernel!(floats::raw::<$lanes, $v, $t>),
                     Kind::Q4_0 => kernel!(ints::group::<$lanes, kinds::Q4_0>),
                     Kind::Q4_1 => kernel!(ints::group::<$lanes, kinds::Q4_1>),

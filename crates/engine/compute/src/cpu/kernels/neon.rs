@@ -7,7 +7,7 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::lanes::{Lanes, start};
+use super::lanes::{Lanes, Levels, start};
 use crate::cpu::activations::ActBlock;
 
 /// Eight rows: a quarter of a group. `I8MM`: two tokens at once by `smmla`.
@@ -130,11 +130,15 @@ impl<const I8MM: bool> Lanes for Neon<I8MM> {
         unsafe { widened(vld1q_u8(p)) }
     }
     #[inline(always)]
-    unsafe fn e4m3s(p: *const u8) -> Self::Floats {
+    unsafe fn e4m3s<const V: usize>(p: *const u8) -> [Self::Floats; V] {
         // SAFETY: see above. Sign bits are copied to both bits above the exponent, of which an F16 has the upper one.
         unsafe {
-            let wide = vshlq_n_s16::<7>(vmovl_s8(vreinterpret_s8_u8(vld1_u8(p))));
-            widened(vreinterpretq_u8_s16(vandq_s16(wide, vdupq_n_s16(0xbf80_u16 as i16))))
+            let mut out = [Self::splat(0.0); V];
+            for v in 0..V {
+                let wide = vshlq_n_s16::<7>(vmovl_s8(vreinterpret_s8_u8(vld1_u8(p.add(8 * v)))));
+                out[v] = widened(vreinterpretq_u8_s16(vandq_s16(wide, vdupq_n_s16(0xbf80_u16 as i16))));
+            }
+            out
         }
     }
     #[inline(always)]
@@ -147,21 +151,24 @@ impl<const I8MM: bool> Lanes for Neon<I8MM> {
         }
     }
     #[inline(always)]
-    unsafe fn levels(table: &[f32; 16], p: *const u8) -> [Self::Floats; 2] {
+    unsafe fn levels<const V: usize>(table: &Levels, p: *const u8, high: bool) -> [Self::Floats; V] {
         // SAFETY: see above. Bytes are looked up: four times the index and what follows.
         unsafe {
-            let part = |i: usize| vld1q_u8(table.as_ptr().add(4 * i).cast());
+            let part = |i: usize| vld1q_u8(table.floats.as_ptr().add(4 * i).cast());
             let table = uint8x16x4_t(part(0), part(1), part(2), part(3));
-            let bytes = vld1_u8(p);
             let chosen = |index: uint16x4_t| {
                 let first = vmulq_n_u32(vmovl_u16(index), 0x0404_0404);
                 let all = vaddq_u32(first, vdupq_n_u32(0x0302_0100));
                 vreinterpretq_f32_u8(vqtbl4q_u8(table, vreinterpretq_u8_u32(all)))
             };
-            [vand_u8(bytes, vdup_n_u8(15)), vshr_n_u8::<4>(bytes)].map(|nibbles| {
+            let mut out = [Self::splat(0.0); V];
+            for v in 0..V {
+                let bytes = vld1_u8(p.add(8 * v));
+                let nibbles = if high { vshr_n_u8::<4>(bytes) } else { vand_u8(bytes, vdup_n_u8(15)) };
                 let wide = vmovl_u8(nibbles);
-                [chosen(vget_low_u16(wide)), chosen(vget_high_u16(wide))]
-            })
+                out[v] = [chosen(vget_low_u16(wide)), chosen(vget_high_u16(wide))];
+            }
+            out
         }
     }
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 #![allow(clippy::needless_range_loop)] // several arrays are walked by one index
 
-use super::lanes::{Lanes, start};
+use super::lanes::{Lanes, Levels, start};
 use crate::cpu::activations::ActBlock;
 
 /// Four rows: vectors of 16 bytes, which every machine has.
@@ -82,16 +82,16 @@ impl Lanes for Portable {
         h.map(|b| f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16))
     }
     #[inline(always)]
-    unsafe fn e4m3s(p: *const u8) -> Self::Floats {
+    unsafe fn e4m3s<const V: usize>(p: *const u8) -> [Self::Floats; V] {
         // SAFETY: see above.
-        let q = unsafe { p.cast::<[u8; ROWS]>().read_unaligned() };
-        q.map(|q| f16_to_f32(u16::from(q & 0x80) << 8 | u16::from(q & 0x7f) << 7))
+        let q = unsafe { p.cast::<[[u8; ROWS]; V]>().read_unaligned() };
+        q.map(|q| q.map(|q| f16_to_f32(u16::from(q & 0x80) << 8 | u16::from(q & 0x7f) << 7)))
     }
     #[inline(always)]
-    unsafe fn levels(table: &[f32; 16], p: *const u8) -> [Self::Floats; 2] {
+    unsafe fn levels<const V: usize>(table: &Levels, p: *const u8, high: bool) -> [Self::Floats; V] {
         // SAFETY: see above.
-        let q = unsafe { p.cast::<[u8; ROWS]>().read_unaligned() };
-        [q.map(|q| table[usize::from(q & 15)]), q.map(|q| table[usize::from(q >> 4)])]
+        let q = unsafe { p.cast::<[[u8; ROWS]; V]>().read_unaligned() };
+        q.map(|q| q.map(|q| table.floats[usize::from(if high { q >> 4 } else { q & 15 })]))
     }
     #[inline(always)]
     unsafe fn store(p: *mut f32, v: Self::Floats) {
