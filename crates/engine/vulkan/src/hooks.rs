@@ -50,7 +50,7 @@ impl Vulkan {
     /// Makes one kernel compute something wrong, to test the self-test. `name` is that of its file.
     #[doc(hidden)]
     pub fn break_kernel(&mut self, name: &str) {
-        self.recorder.break_kernel = Some(name.into());
+        self.recorder.broken_kernels.push(name.into());
     }
 
     /// The kernels that were compiled at their first use and not with a model, with their constants. The list grows.

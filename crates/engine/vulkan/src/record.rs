@@ -85,7 +85,7 @@ pub(crate) struct Recorder {
     /// Submits nothing: for tests with validation.
     pub(crate) is_dry: bool,
     /// Starts the kernel of this name with one workgroup too few, as a faulty driver might: for tests.
-    pub(crate) break_kernel: Option<String>,
+    pub(crate) broken_kernels: Vec<String>,
     /// A submission reported a lost device, or did not finish in time.
     pub(crate) is_lost: bool,
     /// Number of submissions until one reports a lost device: for tests.
@@ -151,7 +151,7 @@ impl Recorder {
             spent: Duration::ZERO,
             skip_barrier: None,
             is_dry: false,
-            break_kernel: None,
+            broken_kernels: Vec::new(),
             is_lost: false,
             lose_after: None,
             traffic: Traffic::default(),
@@ -325,7 +325,7 @@ impl Recorder {
         let (kernel, constants) = (*kernel, *constants);
         assert!(buffers.len() == kernel.buffers() && 4 * push.len() <= PUSH_BYTES, "{}", kernel.name());
         let mut groups = *groups;
-        if self.break_kernel.as_deref() == Some(kernel.name()) {
+        if self.broken_kernels.iter().any(|name| name == kernel.name()) {
             groups[0] = groups[0].saturating_sub(1);
         }
         if groups.contains(&0) {

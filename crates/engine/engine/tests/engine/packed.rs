@@ -2,7 +2,7 @@
 //! happens to the file.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use octet_compute::cpu::CpuOptions;
 use octet_compute::cpu::isa::Isa;
@@ -66,16 +66,29 @@ fn model(architecture: &str, dir: &Path) -> PathBuf {
     path
 }
 
-/// Changes one byte, and keeps the file's time.
-fn damage(kept: &KeptFile, at: u64) {
-    use std::os::unix::fs::{FileExt, PermissionsExt};
-    std::fs::set_permissions(&kept.path, PermissionsExt::from_mode(0o600)).expect("its permissions");
-    let file = std::fs::File::options().read(true).write(true).open(&kept.path).expect("the file");
-    let time = file.metadata().and_then(|m| m.modified()).expect("its time");
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, at).expect("a byte");
-    file.write_all_at(&[!byte[0]], at).expect("another one");
-    file.set_modified(time).expect("its time");
+/// What was written, to put it back damaged.
+pub struct Written {
+    pub file: KeptFile,
+    bytes: Vec<u8>,
+    time: SystemTime,
+}
+
+impl Written {
+    pub fn new(file: KeptFile) -> Self {
+        let bytes = std::fs::read(&file.path).expect("the file");
+        let time = file.path.metadata().and_then(|m| m.modified()).expect("its time");
+        Self { file, bytes, time }
+    }
+
+    /// The file with the time that it had, and with another byte `at`.
+    pub fn damaged(&self, at: u64) {
+        let mut bytes = self.bytes.clone();
+        bytes[at as usize] ^= 0xff;
+        let _ = std::fs::remove_file(&self.file.path); // it may be removed already
+        std::fs::write(&self.file.path, bytes).expect("written");
+        let file = std::fs::File::options().write(true).open(&self.file.path).expect("the file");
+        file.set_modified(self.time).expect("its time");
+    }
 }
 
 #[test]
@@ -106,12 +119,12 @@ fn a_damaged_file_changes_no_answer() {
     let path = model("qwen35moe", dir.path());
     let want = fresh(&path, None);
     let kept = tempfile::tempdir().expect("a folder");
-    let file = write(&path, kept.path());
+    let written = Written::new(write(&path, kept.path()));
+    let file = &written.file;
     // Places in all of it: the header, regions, the index, the zeros at its end.
     let places = (0..20).map(|i| i * (file.bytes - 1) / 19);
     for at in places {
-        let file = write(&path, kept.path());
-        damage(&file, at);
+        written.damaged(at);
         let mut engine = open(&path, &with(kept.path(), None));
         let (_, events) = submit(&mut engine, request());
         finish(&mut engine);
@@ -121,18 +134,14 @@ fn a_damaged_file_changes_no_answer() {
             Err(Error::Device(why)) => assert!(why.contains("load the model again"), "{why}"),
             Err(other) => panic!("byte {at}: {other}"),
         }
-        drop(engine);
-        let _ = std::fs::remove_file(&file.path); // it may be removed already
     }
     for length in [0, 100, 4096, file.bytes / 2, file.bytes - 1] {
-        let file = write(&path, kept.path());
-        std::fs::remove_file(&file.path).expect("removed");
+        let _ = std::fs::remove_file(&file.path); // it may be removed already
         let whole = vec![7; length as usize];
         std::fs::write(&file.path, whole).expect("written");
         assert_eq!(tokens(&mut open(&path, &with(kept.path(), None))), want, "{length} bytes");
         // It is no file of packed weights.
         assert_eq!(std::fs::read(&file.path).expect("it stays"), vec![7; length as usize]);
-        std::fs::remove_file(&file.path).expect("removed");
     }
 }
 

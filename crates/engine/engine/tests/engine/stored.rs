@@ -15,7 +15,7 @@ use octet_weights::gguf::Writer;
 use octet_weights::{Model, Value};
 
 use crate::common::drive::{answer, collect, finish, greedy, options, prompt, submit};
-use crate::packed::written;
+use crate::packed::{Written, written};
 
 const FOX: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../models/fox/fox.gguf");
 
@@ -241,28 +241,19 @@ fn damaged_packed_experts_change_no_answer() {
         std::fs::set_permissions(&file.path, PermissionsExt::from_mode(0o600)).expect("its permissions");
         std::fs::File::options().read(true).write(true).open(&file.path).expect("the file")
     };
-    let bytes = write().bytes;
+    let whole = Written::new(write());
+    let (file, bytes) = (&whole.file, whole.file.bytes);
     let mut removed = 0;
     for at in (0..30).map(|i| i * (bytes - 1) / 29) {
         // Before the start, with the time that it had.
-        let file = write();
-        let open_file = writable(&file);
-        let time = open_file.metadata().and_then(|m| m.modified()).expect("its time");
-        let mut byte = [0];
-        open_file
-            .read_exact_at(&mut byte, at)
-            .and_then(|()| open_file.write_all_at(&[!byte[0]], at))
-            .expect("a byte");
-        open_file.set_modified(time).expect("its time");
-        drop(open_file);
+        whole.damaged(at);
         let mut engine = open(&model, &with());
         assert_eq!(answer(&mut engine, anew()).0, want, "byte {at}");
         removed += usize::from(std::fs::read(&file.path).is_err());
-        drop(engine);
-        let _ = std::fs::remove_file(&file.path); // it may be removed already
     }
     assert!(removed > 5, "only {removed} were found to be damaged");
     // While it is in use: experts are read from the model's file then.
+    let _ = std::fs::remove_file(&file.path); // it may be removed already
     let file = write();
     let mut engine = open(&model, &with());
     writable(&file).set_len(5000).expect("truncated");

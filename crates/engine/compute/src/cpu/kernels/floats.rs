@@ -5,6 +5,8 @@
 
 #![allow(clippy::needless_range_loop)] // several arrays are walked by one index
 
+use std::marker::PhantomData;
+
 use octet_weights::quant::levels;
 
 use super::call::Call;
@@ -53,12 +55,10 @@ pub(super) struct Unit {
 }
 
 macro_rules! float {
-    ($(#[$doc:meta])* $name:ident, $bytes:literal, $load:ident $(, $streamed:literal)?) => {
-        $(#[$doc])*
+    ($name:ident, $bytes:literal, $load:ident) => {
         pub(super) struct $name;
         impl Float for $name {
             const COLUMN: usize = $bytes * ROWS;
-            $(const STREAMED: bool = $streamed;)?
             #[inline(always)]
             unsafe fn column<S: Lanes, const V: usize>(p: *const u8, i: usize) -> [S::Floats; V] {
                 // SAFETY: the caller's.
@@ -76,10 +76,21 @@ macro_rules! float {
 float!(F32, 4, floats);
 float!(F16, 2, f16s);
 float!(Bf16, 2, bf16s);
-float!(
-    /// Columns that were converted: they are in the cache.
-    Converted, 4, floats, false
-);
+
+/// Columns of `F` that were converted, in its order and not yet multiplied with its unit: they are in the cache.
+struct Converted<F>(PhantomData<F>);
+impl<F: Float> Float for Converted<F> {
+    const COLUMN: usize = 4 * ROWS;
+    const STREAMED: bool = false;
+    fn unit<S: Lanes>() -> Unit {
+        F::unit::<S>()
+    }
+    #[inline(always)]
+    unsafe fn column<S: Lanes, const V: usize>(p: *const u8, i: usize) -> [S::Floats; V] {
+        // SAFETY: the caller's.
+        unsafe { F32::column::<S, V>(p, i) }
+    }
+}
 
 /// 8-bit floats.
 pub(super) struct E4m3;
@@ -136,7 +147,7 @@ pub(super) unsafe fn group<S: Lanes, F: Float, const V: usize, const T: usize>(c
         call.out.write_bytes(0, call.tokens.len() * ROWS);
         if F::COLUMN == 4 * ROWS || call.tokens.len() <= T {
             columns::<S, F, V, T>(call, call.tokens, call.group, 0, cols, call.out);
-            return;
+            return finish::<S, F, V>(call);
         }
         let mut stretch = Stretch([0.0; STRETCH * ROWS]);
         let mut out = call.out;
@@ -145,26 +156,51 @@ pub(super) unsafe fn group<S: Lanes, F: Float, const V: usize, const T: usize>(c
             while c < cols {
                 let n = STRETCH.min(cols - c);
                 convert::<S, F, V>(call.group.add(c * F::COLUMN), n, stretch.0.as_mut_ptr());
-                columns::<S, Converted, V, T>(call, tokens, stretch.0.as_ptr().cast(), c, n, out);
+                columns::<S, Converted<F>, V, T>(call, tokens, stretch.0.as_ptr().cast(), c, n, out);
                 c += n;
             }
             out = out.add(tokens.len() * ROWS);
         }
+        finish::<S, F, V>(call);
     }
+}
+
+/// Sums in the order of `F` and without its unit to what they are.
+#[inline(always)]
+unsafe fn finish<S: Lanes, F: Float, const V: usize>(call: &Call<'_>) {
+    let unit = F::unit::<S>().sums;
+    for t in 0..call.tokens.len() {
+        // SAFETY: see `group`.
+        unsafe {
+            let sums = call.out.add(t * ROWS);
+            let rows = F::order::<S, V>(vectors::<S, V>(sums), true);
+            for v in 0..V {
+                S::store(
+                    sums.add(v * S::ROWS),
+                    if unit == 1.0 { rows[v] } else { S::mul(rows[v], S::splat(unit)) },
+                );
+            }
+        }
+    }
+}
+
+/// A number of each row.
+#[inline(always)]
+unsafe fn vectors<S: Lanes, const V: usize>(p: *const f32) -> [S::Floats; V] {
+    // SAFETY: see `group`.
+    unsafe { F32::column::<S, V>(p.cast(), 0) }
 }
 
 /// `n` columns of all rows as f32: a multiple of [`FLOAT_STEP`].
 #[inline(always)]
 unsafe fn convert<S: Lanes, F: Float, const V: usize>(weights: *const u8, n: usize, out: *mut f32) {
-    let unit = F::unit::<S>();
     for c in (0..n).step_by(FLOAT_STEP) {
         for i in 0..FLOAT_STEP {
             // SAFETY: see `group`.
             unsafe {
-                let values = F::order::<S, V>(F::column::<S, V>(weights.add(c * F::COLUMN), i), true);
+                let values = F::column::<S, V>(weights.add(c * F::COLUMN), i);
                 for v in 0..V {
-                    let value = times::<S>(values[v], unit.acts * unit.sums);
-                    S::store(out.add((c + i) * ROWS + v * S::ROWS), value);
+                    S::store(out.add((c + i) * ROWS + v * S::ROWS), values[v]);
                 }
             }
         }
@@ -197,20 +233,23 @@ pub(super) unsafe fn scaled<S: Lanes, F: Float, const COLS: usize, const V: usiz
                     columns::<S, F, V, T>(call, tokens, weights, c, COLS, sums);
                 } else {
                     convert::<S, F, V>(weights, COLS, stretch.0.as_mut_ptr());
-                    columns::<S, Converted, V, T>(call, tokens, stretch.0.as_ptr().cast(), c, COLS, sums);
+                    columns::<S, Converted<F>, V, T>(call, tokens, stretch.0.as_ptr().cast(), c, COLS, sums);
                 }
-                for i in (0..tokens.len() * ROWS).step_by(S::ROWS) {
-                    let sum = S::mul_add(
-                        S::floats(sums.add(i)),
-                        S::floats(scales.add(i % ROWS)),
-                        S::floats(out.add(i)),
-                    );
-                    S::store(out.add(i), sum);
+                let scales = F::order::<S, V>(vectors::<S, V>(scales), false);
+                for i in (0..tokens.len() * ROWS).step_by(ROWS) {
+                    for v in 0..V {
+                        let at = i + v * S::ROWS;
+                        S::store(
+                            out.add(at),
+                            S::mul_add(S::floats(sums.add(at)), scales[v], S::floats(out.add(at))),
+                        );
+                    }
                 }
                 p = p.add(COLS * F::COLUMN + 4 * ROWS);
             }
             out = out.add(tokens.len() * ROWS);
         }
+        finish::<S, F, V>(call);
     }
 }
 
@@ -243,13 +282,13 @@ pub(super) unsafe fn raw<S: Lanes, const V: usize, const T: usize>(call: &Call<'
                     column[r] = v;
                 }
             }
-            columns::<S, Converted, V, T>(call, call.tokens, stretch.0.as_ptr().cast(), c, n, call.out);
+            columns::<S, Converted<F32>, V, T>(call, call.tokens, stretch.0.as_ptr().cast(), c, n, call.out);
             c += n;
         }
     }
 }
 
-/// Adds `cols` columns, from column `first` and at `weights`, to the sums of every token.
+/// Adds `cols` columns, from column `first` and at `weights`, to the sums of every token, which are in the order and the unit of `F`.
 #[inline(always)]
 unsafe fn columns<S: Lanes, F: Float, const V: usize, const T: usize>(
     call: &Call<'_>,
@@ -288,15 +327,14 @@ unsafe fn tile<S: Lanes, F: Float, const V: usize, const T: usize>(
 ) -> usize {
     // SAFETY: see `group`; there are at least `T` tokens.
     unsafe {
-        let unit = F::unit::<S>();
+        let unit = F::unit::<S>().acts;
         let mut x = [std::ptr::null(); T];
         let mut sums = [[S::splat(0.0); V]; T];
         for t in 0..T {
             x[t] = call.acts.float_ptr(tokens[t] as usize).add(first);
             for v in 0..V {
-                sums[t][v] = times::<S>(S::floats(out.add(t * ROWS + v * S::ROWS)), 1.0 / unit.sums);
+                sums[t][v] = S::floats(out.add(t * ROWS + v * S::ROWS));
             }
-            sums[t] = F::order::<S, V>(sums[t], false);
         }
         let mut p = weights;
         for c in (0..cols).step_by(FLOAT_STEP) {
@@ -310,7 +348,7 @@ unsafe fn tile<S: Lanes, F: Float, const V: usize, const T: usize>(
                 }
                 let mut a = [S::splat(0.0); T];
                 for t in 0..T {
-                    a[t] = S::splat(*x[t].add(c + i) * unit.acts);
+                    a[t] = S::splat(*x[t].add(c + i) * unit);
                 }
                 let w = F::column::<S, V>(p, i);
                 for v in 0..V {
@@ -322,18 +360,10 @@ unsafe fn tile<S: Lanes, F: Float, const V: usize, const T: usize>(
             p = p.add(FLOAT_STEP * F::COLUMN);
         }
         for t in 0..T {
-            sums[t] = F::order::<S, V>(sums[t], true);
             for v in 0..V {
-                S::store(out.add(t * ROWS + v * S::ROWS), times::<S>(sums[t][v], unit.sums));
+                S::store(out.add(t * ROWS + v * S::ROWS), sums[t][v]);
             }
         }
     }
     T
-}
-
-/// `v * factor`
-#[inline(always)]
-unsafe fn times<S: Lanes>(v: S::Floats, factor: f32) -> S::Floats {
-    // SAFETY: called by `tile` and `convert`.
-    unsafe { if factor == 1.0 { v } else { S::mul(v, S::splat(factor)) } }
 }
