@@ -108,16 +108,20 @@ fn agrees_with_transformers() {
     let worst = |isa| if matches!(isa, Isa::Avx2 | Isa::AvxVnni) { WORST } else { 0.35 };
     let quantised = isas.map(|isa| (On::Cpu(isa), 0.015, worst(isa), 0.05));
     for (on, share, worst, mean) in std::iter::once(exact).chain(quantised) {
-        let got = perplexity(&case, on);
+        // Portable code is slow: three answers, and no perplexity.
+        let is_slow = matches!(on, On::Cpu(Isa::Portable));
+        if !is_slow {
+            let got = perplexity(&case, on);
+            println!("{on:?}: perplexity {got:.4} (reference {want:.4})");
+            assert!((got / want - 1.0).abs() <= share, "{on:?}: perplexity {got}, reference {want}");
+        }
         let mut off = Off::default();
-        forced(&case, usize::MAX, &mut [run(&case, on, 64)], &mut |top, id, logits| {
+        let prompts = if is_slow { 3 } else { usize::MAX };
+        forced(&case, prompts, &mut [run(&case, on, 64)], &mut |top, id, logits| {
             off.add(top, id, &logits[0])
         });
         let (got_worst, got_mean) = (off.worst, off.mean());
-        println!(
-            "{on:?}: perplexity {got:.4} (reference {want:.4}), log-probabilities off by {got_worst:.4} at worst, {got_mean:.4} on average"
-        );
-        assert!((got / want - 1.0).abs() <= share, "{on:?}: perplexity {got}, reference {want}");
+        println!("{on:?}: log-probabilities off by {got_worst:.4} at worst, {got_mean:.4} on average");
         assert!(
             got_worst <= worst && got_mean <= mean,
             "{on:?}: log-probabilities off by {got_worst}, {got_mean}"
