@@ -84,7 +84,7 @@ fn check(file: &Path, ignored: &[String], settings: &Settings) -> anyhow::Result
     octet_serve::check(&config).map_err(anyhow::Error::msg)?;
     prerouters::check(&config, settings)?;
     explain::planned(&config)?;
-    for note in &config.notes {
+    for note in octet_config::grouped(&config.notes) {
         note!("note: {note}");
     }
     print(&config.tree())

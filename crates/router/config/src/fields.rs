@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value as Json};
 
-use crate::keys::{Section, Verdict};
+use crate::keys::{Key, Kind, Section, Verdict};
 use crate::problem::{nearest, quoted};
 use crate::reader::Reader;
 use crate::sections;
@@ -50,12 +50,10 @@ impl<'a> Fields<'a> {
             format!("{}.{name}", section.name)
         };
         if let Some(key) = section.key(name) {
-            let twice = self.entries.iter().find(|e| key.is(&e.key)).filter(|e| e.key != name);
-            if let Some(other) = twice {
-                self.reader.wrong(
-                    &entry.span,
-                    format!("'{name}' is another name of '{}': keep one of them", other.key),
-                );
+            if self.is_blank(key, &entry.node) {
+                self.reader.note(&entry.node.span, path, "is empty: ignored");
+            } else if let Some(used) = self.entry(key).filter(|used| used.key != name) {
+                self.named_twice(key, entry, used, path);
             }
             return;
         }
@@ -71,6 +69,33 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Reports a key that is given under two names. As in LiteLLM, the key's own name takes precedence.
+    fn named_twice(&self, key: &Key, entry: &Entry, used: &Entry, path: String) {
+        if key.guards {
+            let text = format!("'{}' is another name of '{}': keep one of them", entry.key, used.key);
+            self.reader.wrong(&entry.span, text);
+        } else if entry.node.value != used.node.value {
+            let text = format!("ignored: it is another name of '{}', which is set too", used.key);
+            self.reader.note(&entry.span, path, text);
+        }
+    }
+
+    /// The entry that counts for a key: not `null`, nor an empty text where that is none.
+    fn entry(&self, key: &Key) -> Option<&'a Entry> {
+        let given =
+            |e: &&Entry| key.is(&e.key) && e.node.value != Value::Null && !self.is_blank(key, &e.node);
+        let own = self.entries.iter().filter(given).find(|e| e.key == key.name);
+        own.or_else(|| self.entries.iter().find(given))
+    }
+
+    /// Whether a value of an entry of `model_list` is an empty text: as in LiteLLM, such a key or address is none.
+    fn is_blank(&self, key: &Key, node: &Node) -> bool {
+        self.section.name == sections::PARAMS.name
+            && key.name != "model"
+            && matches!(key.kind, Kind::Text | Kind::Secret)
+            && matches!(&node.value, Value::Text(text) if text.trim().is_empty())
+    }
+
     /// Whether a key without effect here is present and not off.
     pub fn names_unused(&self, name: &str) -> bool {
         self.entries.iter().any(|e| e.key == name && !e.node.value.is_off())
@@ -84,8 +109,7 @@ impl<'a> Fields<'a> {
             self.section.name
         );
         self.reader.ask(self.section.name, name);
-        let key = self.section.key(name)?;
-        self.entries.iter().find(|e| key.is(&e.key)).map(|e| &e.node).filter(|n| n.value != Value::Null)
+        self.entry(self.section.key(name)?).map(|e| &e.node)
     }
 
     /// Keys that the section does not declare, and their values.

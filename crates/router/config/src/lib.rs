@@ -18,6 +18,7 @@
 
 mod families;
 mod fields;
+mod grouped;
 pub mod header;
 pub mod import;
 mod keys;
@@ -38,6 +39,7 @@ pub mod units;
 mod yaml;
 
 pub use families::{Accepts, Off, ReasoningForm, ResponsesFor, Thinking};
+pub use grouped::grouped;
 pub use model::*;
 pub use prices::{Price, PriceList};
 pub use printable::printable;

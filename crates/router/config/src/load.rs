@@ -29,7 +29,14 @@ impl Config {
         let reader = Reader::new(source);
         let mut files = Vec::new();
         let root = gather(&reader, file.into(), text, &mut files);
-        let config = root.and_then(|root| read::config(&reader, &root));
+        let config = root.and_then(|root| match foreign(&root) {
+            Some(at) => {
+                let text = "these are the keys of llama-swap: `octet config import FILE > octet.yaml` translates its file";
+                reader.wrong(at, text);
+                None
+            }
+            None => read::config(&reader, &root),
+        });
         let (mut problems, notes) = reader.finish(file);
         match config {
             Some(config) if problems.is_empty() => Ok(Self { files, notes, ..config }),
@@ -42,6 +49,14 @@ impl Config {
             }
         }
     }
+}
+
+/// The place of llama-swap's models, if this is its file.
+fn foreign(root: &Node) -> Option<&Span> {
+    let Value::Map(entries) = &root.value else { return None };
+    let has = |name: &str| entries.iter().any(|e| e.key == name);
+    let models = entries.iter().find(|e| e.key == "models" && matches!(e.node.value, Value::Map(_)))?;
+    (!has("model_list") && !has("processes") && !has("include")).then_some(&models.span)
 }
 
 /// The problems and notes of a file, for imports.

@@ -46,14 +46,28 @@ pub(super) fn import(file: &str, text: &str, source: &dyn Source) -> Result<Impo
     let (problems, notes) = load::look(file, &out, source)?;
     // Line numbers of the user's file: one line was inserted before it.
     let line = |n: u32| n.saturating_sub(1);
-    changes.extend(
-        notes
-            .iter()
-            .filter(|n| sections::is_unused(&n.key))
-            .map(|n| format!("line {}: {}: {}", line(n.span.line), n.key, n.text)),
-    );
-    changes.extend(problems.iter().map(|p| format!("TO DO, line {}: {}", line(p.span.line), p.text)));
+    let unused = notes.iter().filter(|n| sections::is_unused(&n.key));
+    let said = unused.map(|n| (line(n.span.line), format!("{}: {}", n.key, n.text))).collect();
+    changes.extend(by_text(said).into_iter().map(|(at, text)| format!("{at}: {text}")));
+    let left = problems.iter().map(|p| (line(p.span.line), p.text.clone())).collect();
+    changes.extend(by_text(left).into_iter().map(|(at, text)| format!("TO DO, {at}: {text}")));
     Ok(with_notes("llama-swap's file", changes, &out))
+}
+
+/// What is said of several lines is said once: `line 5` or `lines 5, 9, 12`.
+fn by_text(said: Vec<(u32, String)>) -> Vec<(String, String)> {
+    let mut out: Vec<(Vec<String>, String)> = Vec::new();
+    for (line, text) in said {
+        match out.iter_mut().find(|(_, known)| *known == text) {
+            Some((lines, _)) => lines.push(line.to_string()),
+            None => out.push((vec![line.to_string()], text)),
+        }
+    }
+    let at = |lines: Vec<String>| {
+        let word = if lines.len() == 1 { "line" } else { "lines" };
+        format!("{word} {}", lines.join(", "))
+    };
+    out.into_iter().map(|(lines, text)| (at(lines), text)).collect()
 }
 
 /// The section `routing`: its groups, as the older key `groups` has them. `matrix` is refused as that key is.

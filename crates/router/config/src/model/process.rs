@@ -64,6 +64,8 @@ pub struct ProcessFilters {
     pub strip_params: Vec<String>,
     /// `setParams`: set parameters.
     pub set_params: Map<String, Value>,
+    /// `setParamsByID`: names for clients, and the parameters that requests for each set; they take precedence over `set_params`.
+    pub set_params_by_name: Vec<(String, Map<String, Value>)>,
 }
 
 /// Settings for all processes.

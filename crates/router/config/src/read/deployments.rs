@@ -9,10 +9,11 @@ use super::any_provider::{self, Entries};
 use super::params::{Defaults, continues};
 use super::{engine, info, providers, remote};
 use crate::fields::Fields;
+use crate::grouped::LEFT_OUT;
 use crate::keys::Kind;
 use crate::problem::quoted;
 use crate::reader::{Reader, folder};
-use crate::sections::{MODEL, MODEL_INFO, PARAMS, SAMPLING};
+use crate::sections::{BODY_KEYS, MODEL, MODEL_INFO, OLLAMA_OPTIONS, PARAMS, SAMPLING};
 use crate::yaml::{Node, Value};
 use crate::{
     Accepts, Auth, Changes, Deployment, Edits, GroupName, Local, ModelInfo, PriceList, Process,
@@ -37,7 +38,7 @@ pub(crate) fn read(fields: &Fields, defaults: &Defaults) -> (Vec<Deployment>, Ve
             match entry(fields.reader, node, defaults, reason.as_deref()) {
                 Some(Ok(deployment)) => deployments.push(deployment),
                 Some(Err(left_out)) => {
-                    let text = format!("'{}' is left out: {}", left_out.group, left_out.reason);
+                    let text = format!("'{}'{LEFT_OUT}{}", left_out.group, left_out.reason);
                     fields.reader.note(&left_out.span, "model_list", text);
                     skipped.push(left_out);
                 }
@@ -46,9 +47,12 @@ pub(crate) fn read(fields: &Fields, defaults: &Defaults) -> (Vec<Deployment>, Ve
         }
     }
     for process in defaults.processes {
-        let taken = deployments.iter().any(|d| d.group.as_str() == process.id);
-        if let Some(group) = GroupName::new(&process.id).filter(|_| !taken) {
-            deployments.push(of_process(process, group, defaults));
+        let others = process.filters.set_params_by_name.iter().map(|(name, _)| name);
+        for name in std::iter::once(&process.id).chain(others.filter(|name| **name != process.id)) {
+            let taken = deployments.iter().any(|d| d.group.as_str() == name);
+            if let Some(group) = GroupName::new(name).filter(|_| !taken) {
+                deployments.push(of_process(process, group, defaults));
+            }
         }
     }
     unique_ids(fields.reader, &mut deployments);
@@ -202,15 +206,24 @@ fn deployment(
     }
 }
 
-/// The deployment of a process under its own name.
+/// The deployment of a process under its own name, or another one that has its own parameters.
 fn of_process(process: &Process, group: GroupName, defaults: &Defaults) -> Deployment {
-    let changes = Changes {
+    let mut changes = Changes {
         drop_params: defaults.drop_params,
         modify_params: defaults.modify_params,
         ..Changes::default()
     };
+    let by_name = &process.filters.set_params_by_name;
+    if let Some((_, set)) = by_name.iter().find(|(name, _)| *name == group.as_str()) {
+        changes.edits.set = set.clone();
+    }
+    let name = group.as_str();
     Deployment {
-        id: format!("process/{}", process.id),
+        id: if name == process.id {
+            format!("process/{name}")
+        } else {
+            format!("process/{}/{name}", process.id)
+        },
         group,
         target: Target::Process(process_target(process, changes)),
         weight: None,
@@ -330,7 +343,11 @@ fn ignore_remote(params: &Fields) {
         "custom_llm_provider",
         "litellm_credential_name",
         "extra_headers",
-    ] {
+    ]
+    .iter()
+    .chain(BODY_KEYS)
+    .chain(OLLAMA_OPTIONS)
+    {
         if let Some(node) = params.get(name) {
             let key = format!("litellm_params.{name}");
             params.reader.note(&node.span, key, "ignored: it is for remote models");

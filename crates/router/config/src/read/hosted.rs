@@ -142,19 +142,32 @@ fn vertex(params: &Fields, model: &str) -> Result<Route, String> {
         }
     }
     let model = model.strip_prefix("gemini/").unwrap_or(model);
-    let provider = if model.starts_with("claude") {
+    let mut path = format!("/v1/projects/{project}/locations/{location}");
+    let publisher = model.split_once('/').map(|(publisher, _)| publisher);
+    let provider = if publisher.is_some_and(|p| OPEN_PUBLISHERS.contains(&p)) {
+        path += "/endpoints/openapi";
+        Provider::OpenAiCompatible
+    } else if model.starts_with("claude") {
         Provider::VertexAnthropic
     } else if model.starts_with("gemini") || model.contains("embedding") || model.contains('*') {
         Provider::Vertex
     } else {
         return Err(format!(
-            "'{model}' is not supported: of Vertex AI's models only Gemini, Claude and embedding models are"
+            "'{model}' is not supported: Vertex AI's models are supported by Google, Anthropic and, as PUBLISHER/MODEL, {}",
+            OPEN_PUBLISHERS.join(", ")
         ));
     };
+    // Locations of several regions have hosts of their own.
+    let base = matches!(location.as_str(), "eu" | "us")
+        .then(|| format!("https://aiplatform.{location}.rep.googleapis.com"));
     let region = if location == "global" { String::new() } else { format!("{location}-") };
-    let path = format!("/v1/projects/{project}/locations/{location}");
-    Ok(Route { provider, model: model.into(), region: Some(region), base: None, path })
+    Ok(Route { provider, model: model.into(), region: Some(region), base, path })
 }
+
+/// Publishers whose models Vertex AI offers as a service with OpenAI's API, at `endpoints/openapi/chat/completions`. Source:
+/// https://cloud.google.com/vertex-ai/generative-ai/docs/maas/call-open-model-apis (2026-11).
+const OPEN_PUBLISHERS: &[&str] =
+    &["meta", "deepseek-ai", "qwen", "openai", "moonshotai", "minimaxai", "zai-org", "google"];
 
 /// The authentication of requests. The error is what is missing.
 pub(crate) fn auth(

@@ -4,6 +4,7 @@ use serde_json::{Value as Json, json};
 
 use super::{Credential, engine};
 use crate::fields::Fields;
+use crate::sections::{BODY_KEYS, OLLAMA_OPTIONS};
 use crate::{Changes, PriceList, Process, Provider};
 
 /// Settings of all entries, and the entries of other sections that they refer to.
@@ -24,22 +25,32 @@ pub(super) fn provider_params(params: &Fields, provider: Provider, changes: &mut
     if provider == Provider::Ollama {
         let tokens: Option<u64> = params.count("num_ctx", 1);
         if let Some(tokens) = tokens {
-            let options = changes.extra_body.entry("options").or_insert_with(|| json!({}));
-            if let Json::Object(options) = options {
-                options.entry("num_ctx").or_insert(tokens.into());
-            }
+            option(changes, "num_ctx", tokens.into());
         }
         if let Some(node) = params.get("keep_alive") {
             changes.extra_body.entry("keep_alive").or_insert_with(|| reader.json(node));
         }
     }
-    if let Some(node) = params.get("web_search_options") {
-        if matches!(provider, Provider::OpenAi | Provider::AzureOpenAi | Provider::OpenAiCompatible) {
-            changes.extra_body.entry("web_search_options").or_insert_with(|| reader.json(node));
-        } else {
-            let text = format!("ignored: {} has no such parameter", provider.name());
-            reader.note(&node.span, "litellm_params.web_search_options", text);
+    let of_ollama = OLLAMA_OPTIONS.iter().map(|name| (*name, true));
+    for (name, is_option) in BODY_KEYS.iter().map(|name| (*name, false)).chain(of_ollama) {
+        let Some(node) = params.get(name) else { continue };
+        match provider {
+            Provider::Ollama if is_option => option(changes, name, reader.json(node)),
+            Provider::OpenAi | Provider::AzureOpenAi | Provider::OpenAiCompatible => {
+                changes.extra_body.entry(name).or_insert_with(|| reader.json(node));
+            }
+            _ => {
+                let text = format!("ignored: {} has no such parameter", provider.name());
+                reader.note(&node.span, format!("litellm_params.{name}"), text);
+            }
         }
+    }
+}
+
+/// Sets one of Ollama's options, unless `extra_body` has it.
+fn option(changes: &mut Changes, name: &str, value: Json) {
+    if let Json::Object(options) = changes.extra_body.entry("options").or_insert_with(|| json!({})) {
+        options.entry(name).or_insert(value);
     }
 }
 

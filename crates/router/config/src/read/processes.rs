@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::{Map, Value as Json};
+
 use crate::fields::Fields;
 use crate::problem::quoted;
 use crate::sections::{FILTERS, GROUP, HOOKS, ON_STARTUP, PROCESS, PROCESSES};
@@ -26,7 +28,10 @@ pub(crate) fn read(root: &Fields, router: &mut RouterSettings) -> (Vec<Process>,
         if let Some(process) = process(&model, &entry.key, &entry.span, &macros, global_ttl) {
             let alias =
                 |name: &String| Alias { name: name.clone(), group: process.id.clone(), hidden: false };
-            router.aliases.extend(process.aliases.iter().map(alias));
+            // Those with parameters of their own are groups.
+            let by_name = &process.filters.set_params_by_name;
+            let aliases = process.aliases.iter().filter(|name| !by_name.iter().any(|(n, _)| n == *name));
+            router.aliases.extend(aliases.map(alias));
             processes.push(process);
         }
     }
@@ -79,7 +84,14 @@ fn process(
         f.section("filters", &FILTERS).map_or(ProcessFilters::default(), |filters| ProcessFilters {
             strip_params: strip_params(&filters),
             set_params: filters.json_map("setParams").unwrap_or_default(),
+            set_params_by_name: set_params_by_name(&filters, &expander),
         });
+    let mut aliases = f.texts("aliases").unwrap_or_default();
+    for (name, _) in &filters.set_params_by_name {
+        if name != id && !aliases.contains(name) {
+            aliases.push(name.clone());
+        }
+    }
     // In llama-swap, -1 is the global value, and 0 never unloads.
     let ttl = f.number("ttl", -1.0, 1e9).filter(|t| *t >= 0.0).unwrap_or(global_ttl as f64);
     Some(Process {
@@ -91,7 +103,7 @@ fn process(
         env: environment(&expander),
         proxy: proxy.trim_end_matches('/').to_string(),
         port: if port { PortChoice::Chosen } else { PortChoice::Fixed },
-        aliases: f.texts("aliases").unwrap_or_default(),
+        aliases,
         check_endpoint: match text("checkEndpoint") {
             Some(path) if path == "none" => None,
             Some(path) => Some(format!("/{}", path.trim_start_matches('/'))),
@@ -114,6 +126,23 @@ fn strip_params(filters: &Fields) -> Vec<String> {
     let names = texts.iter().flat_map(|t| t.split(',')).map(|n| n.trim().to_string());
     // The model's name routes the request; llama-swap keeps it too.
     names.filter(|n| !n.is_empty() && n != "model").collect()
+}
+
+/// `setParamsByID`: parameters by the requested name, which may be `${MODEL_ID}:high`.
+fn set_params_by_name(filters: &Fields, expander: &Expander) -> Vec<(String, Map<String, Json>)> {
+    let mut out = Vec::new();
+    for entry in filters.map("setParamsByID").unwrap_or_default() {
+        let Some(name) = expander.expand(&entry.key, &entry.span) else { continue };
+        match &entry.node.value {
+            Value::Map(set) => {
+                let mut set = filters.reader.json_map(set);
+                set.shift_remove("model");
+                out.push((name, set));
+            }
+            _ => filters.wrong("setParamsByID", &entry.node, "a mapping of parameters"),
+        }
+    }
+    out
 }
 
 /// Splits a command like a shell; lines that begin with # are comments, and a \ at a line's end continues it.
@@ -246,7 +275,11 @@ impl Expander<'_> {
                     Some(value) => out.push_str(&value),
                     None => return Err(format!("the environment variable {variable} is not set")),
                 },
-                _ => return Err(format!("there is no macro ${{{name}}}: declare it under macros")),
+                _ => {
+                    return Err(format!(
+                        "there is no macro ${{{name}}}: declare it under macros, or write ${{env.{name}}} for a variable"
+                    ));
+                }
             }
             if out.len() > EXPANDED_MAX {
                 return Err(format!("macros: the expanded text exceeds {EXPANDED_MAX} bytes"));

@@ -32,8 +32,10 @@ pub(crate) fn split<'a>(model: &'a str, stated: Option<&str>) -> Result<(&'stati
             None => Err(unknown(prefix)),
         },
         None => inferred(model).map(|k| (k, model)).ok_or_else(|| {
-            let here = "octet/NAME for a local model, hosted_vllm/NAME with api_base for your own server";
-            NotSpoken(format!("'{model}' has no provider: use openai/{model}, {here}"))
+            let here = "octet/NAME is a local model, hosted_vllm/NAME with api_base one of your own server";
+            NotSpoken(format!(
+                "'{model}' has no provider: write it before the name, like openai/{model}; {here}"
+            ))
         }),
     }
 }
@@ -48,7 +50,14 @@ pub(crate) const INFERRED: &[(&str, &str)] = &[
     ("text-embedding-", "openai"),
     ("davinci-", "openai"),
     ("babbage-", "openai"),
+    ("ft:gpt-", "openai"),
     ("claude-", "anthropic"),
+    ("gemini-", "vertex_ai"),
+    ("anthropic.claude-", "bedrock"),
+    ("us.anthropic.claude-", "bedrock"),
+    ("eu.anthropic.claude-", "bedrock"),
+    ("amazon.", "bedrock"),
+    ("command-", "cohere"),
 ];
 
 /// The provider of a model without one.

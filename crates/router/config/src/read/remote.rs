@@ -27,22 +27,27 @@ pub(crate) fn read(
     let own_base = params.name("api_base").or_else(|| credential?.api_base.clone()).or(route.base);
     // A provider's key from a variable is not sent to another address.
     let elsewhere = own_base.is_some() && known.base.is_some();
-    let base = own_base
-        .or_else(|| known.base_variables.iter().find_map(|v| reader.variable(v)))
-        .or_else(|| filled(reader, params, known.base?, route.region.as_deref()));
-    let Some(base) = base else {
-        let variable = known.base_variables.first().map_or(String::new(), |v| format!(" (or set {v})"));
-        let what = format!("{}/{model} needs an api_base: the base URL of its API{variable}", known.prefix);
-        reader.unfit(span, what);
-        return None;
+    let base = own_base.or_else(|| known.base_variables.iter().find_map(|v| reader.variable(v)));
+    let base = match (base, known.base) {
+        (Some(base), _) => base,
+        (None, Some(theirs)) => filled(reader, params, theirs, route.region.as_deref())?,
+        (None, None) => {
+            let variable = known.base_variables.first().map_or(String::new(), |v| format!(" (or set {v})"));
+            let what =
+                format!("{}/{model} needs an api_base: the base URL of its API{variable}", known.prefix);
+            reader.unfit(span, what);
+            return None;
+        }
     };
-    let api_base = format!("{}{}", address(params, &base)?, route.path);
+    let api_base = with_path(address(params, &base)?, &route.path);
     let api_key = key(params, known, credential, elsewhere);
     let provider = match route.provider {
         Provider::OpenAi if !api_base.starts_with("https://api.openai.com/") => Provider::OpenAiCompatible,
         provider => provider,
     };
-    let auth = or_left_out(reader, span, hosted::auth(params, provider, route.region, api_key.is_some()))?;
+    // Models of other publishers at Vertex AI have OpenAI's API and Google's tokens.
+    let account = if known.provider == Provider::Vertex { known.provider } else { provider };
+    let auth = or_left_out(reader, span, hosted::auth(params, account, route.region, api_key.is_some()))?;
     let mut extra_headers = headers(params);
     let model = quirks(known, &route.model, api_key.as_ref(), &mut changes, &mut extra_headers);
     let api_version = params.header("api_version").or_else(|| credential?.api_version.clone());
@@ -94,13 +99,8 @@ fn or_left_out<V>(reader: &Reader, span: &Span, value: Result<V, String>) -> Opt
 /// provider works without a key.
 fn key(params: &Fields, known: &Known, credential: Option<&Credential>, elsewhere: bool) -> Option<Secret> {
     let reader = params.reader;
-    // As in LiteLLM, an empty key is none.
-    let empty = params.get("api_key").filter(|n| matches!(&n.value, Value::Text(t) if t.trim().is_empty()));
-    if let Some(node) = empty {
-        reader.note(&node.span, "litellm_params.api_key", "is empty: ignored");
-    }
-    let has_own = params.has("api_key") && empty.is_none();
-    let own_key = if has_own { params.secret("api_key") } else { None };
+    let has_own = params.has("api_key");
+    let own_key = params.secret("api_key");
     let own_key = own_key.or_else(|| credential?.api_key.clone());
     let given = has_own || credential.is_some_and(|c| c.api_key.is_some());
     if given || elsewhere {
@@ -190,6 +190,14 @@ fn credential<'a>(params: &Fields, defaults: &Defaults<'a>) -> Option<&'a Creden
     found
 }
 
+/// An address with the path of a cloud's project, unless it has one: LiteLLM takes addresses of Vertex AI as far as the model.
+fn with_path(address: String, path: &str) -> String {
+    if path.is_empty() || !address.contains("/projects/") {
+        return address + path;
+    }
+    address.split_once("/publishers/").map_or(address.clone(), |(project, _)| project.into())
+}
+
 /// Whether the host of an address is a name that ends in a number, such as `qwen3.6`: names of services may, in a container's network.
 /// Names with dots that consist of numbers alone are addresses with a typing error.
 fn is_named(base: &str) -> bool {
@@ -229,10 +237,16 @@ fn address(params: &Fields, base: &str) -> Option<String> {
         Ok(url) => Some(url.as_str().trim_end_matches('/').to_string()),
         // Usually a placeholder.
         Err(e) => {
-            params.reader.unfit(
-                span,
-                format!("api_base is not a valid URL ({e}): use one like http://127.0.0.1:8000/v1"),
-            );
+            let way = match params.get("api_base").map(|n| &n.value) {
+                Some(Value::Text(text)) if text.contains("${") => {
+                    "a variable is written os.environ/NAME, not ${NAME}".into()
+                }
+                Some(Value::Text(text)) if text.starts_with("os.environ/") => {
+                    format!("set {} to one like http://127.0.0.1:8000/v1", &text["os.environ/".len()..])
+                }
+                _ => "use one like http://127.0.0.1:8000/v1".into(),
+            };
+            params.reader.unfit(span, format!("api_base is not a valid URL ({e}): {way}"));
             None
         }
     }

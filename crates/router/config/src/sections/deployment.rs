@@ -16,6 +16,8 @@ pub static MODEL: Section = Section {
     open: false,
 };
 
+const OF_OPENAI: &str = "default, of OpenAI-compatible providers";
+const OF_OLLAMA: &str = "default, an option of Ollama; sent to OpenAI-compatible servers too";
 const KV: Kind = Kind::OneOf(&["f16", "f32", "q8_0"]);
 
 /// `litellm_params`.
@@ -126,6 +128,29 @@ pub static PARAMS: Section = Section {
         key("metadata", Kind::Json, "default"),
         key("verbosity", Kind::Text, "default"),
         key("web_search_options", Kind::Any, "default, of OpenAI-compatible providers"),
+        key("modalities", Kind::Texts, OF_OPENAI),
+        key("audio", Kind::Json, OF_OPENAI),
+        key("prediction", Kind::Json, OF_OPENAI),
+        key("store", Kind::Bool, OF_OPENAI),
+        key("prompt_cache_key", Kind::Text, OF_OPENAI),
+        key("safety_identifier", Kind::Text, OF_OPENAI),
+        key("include_reasoning", Kind::Bool, OF_OPENAI),
+        key("reasoning", Kind::Any, OF_OPENAI),
+        key("enable_thinking", Kind::Bool, OF_OPENAI),
+        key("thinking_budget", Kind::Count, OF_OPENAI),
+        key("min_tokens", Kind::Count, OF_OPENAI),
+        key("length_penalty", Kind::Number, OF_OPENAI),
+        key("num_predict", Kind::Number, OF_OLLAMA),
+        key("repeat_penalty", Kind::Number, OF_OLLAMA),
+        key("repeat_last_n", Kind::Number, OF_OLLAMA),
+        key("num_gpu", Kind::Number, OF_OLLAMA),
+        key("main_gpu", Kind::Count, OF_OLLAMA),
+        key("num_thread", Kind::Count, OF_OLLAMA),
+        key("num_batch", Kind::Count, OF_OLLAMA),
+        key("mirostat", Kind::Count, OF_OLLAMA),
+        key("mirostat_eta", Kind::Number, OF_OLLAMA),
+        key("mirostat_tau", Kind::Number, OF_OLLAMA),
+        key("tfs_z", Kind::Number, OF_OLLAMA),
         key("dimensions", Kind::Count, "default, for embeddings"),
         key("encoding_format", Kind::Text, "default, for embeddings"),
         key("num_ctx", Kind::Count, "tokens of context, of local models and Ollama"),
@@ -337,6 +362,38 @@ pub const SAMPLING: &[&str] = &[
     "encoding_format",
 ];
 
+/// Parameters that are sent to OpenAI-compatible providers as they are,
+pub const BODY_KEYS: &[&str] = &[
+    "web_search_options",
+    "modalities",
+    "audio",
+    "prediction",
+    "store",
+    "prompt_cache_key",
+    "safety_identifier",
+    "include_reasoning",
+    "reasoning",
+    "enable_thinking",
+    "thinking_budget",
+    "min_tokens",
+    "length_penalty",
+];
+
+/// and those that Ollama has among its options. llama.cpp's server has some of these names too.
+pub const OLLAMA_OPTIONS: &[&str] = &[
+    "num_predict",
+    "repeat_penalty",
+    "repeat_last_n",
+    "num_gpu",
+    "main_gpu",
+    "num_thread",
+    "num_batch",
+    "mirostat",
+    "mirostat_eta",
+    "mirostat_tau",
+    "tfs_z",
+];
+
 /// Keys of local models.
 pub const ENGINE_KEYS: &[&str] = &[
     "ctx_size",
@@ -385,7 +442,8 @@ const INFO_KEYS: &[Key] = &[
     key("mode", Kind::OneOf(MODES), "the model's purpose"),
     key("base_model", Kind::Text, "the model, if its name is another one"),
     key("max_input_tokens", Kind::Count, "maximum tokens of a prompt"),
-    key("max_output_tokens", Kind::Count, "maximum tokens of an answer").or(&["max_tokens"]),
+    key("max_output_tokens", Kind::Count, "maximum tokens of an answer"),
+    key("max_tokens", Kind::Count, "the same, if max_output_tokens is not set"),
     key("input_cost_per_token", Kind::Number, "USD"),
     key("cache_read_input_token_cost", Kind::Number, "USD, for prompt tokens read from the provider's cache"),
     key("output_cost_per_token", Kind::Number, "USD"),

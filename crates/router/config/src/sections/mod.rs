@@ -12,7 +12,8 @@ mod router;
 pub(crate) use cache::CACHE;
 pub(crate) use callbacks::{CALLBACK, HOOK};
 pub(crate) use deployment::{
-    CREDENTIAL, CREDENTIAL_VALUES, ENGINE_KEYS, MODEL, MODEL_INFO, PARAMS, SAMPLING,
+    BODY_KEYS, CREDENTIAL, CREDENTIAL_VALUES, ENGINE_KEYS, MODEL, MODEL_INFO, OLLAMA_OPTIONS, PARAMS,
+    SAMPLING,
 };
 pub(crate) use general::GENERAL;
 pub(crate) use litellm::{KEY_BOUNDS, KEY_PARAMS, LITELLM, TEAM_PARAMS, USER_PARAMS, USER_TEAM};
@@ -155,6 +156,12 @@ pub(crate) fn is_unused(path: &str) -> bool {
 
 /// The right section of a key that is in the wrong one of LiteLLM's sections.
 pub(crate) fn place(section: &Section, name: &str) -> Option<&'static str> {
-    let others = [&GENERAL, &LITELLM, &ROUTER, &PARAMS];
-    others.into_iter().find(|s| s.name != section.name && s.key(name).is_some()).map(|s| s.name)
+    let all: [&Section; 5] = [&GENERAL, &LITELLM, &ROUTER, &PARAMS, &MODEL_INFO];
+    if !all.iter().any(|s| s.name == section.name) {
+        return None;
+    }
+    // Facts about a model that this program does not read belong there too.
+    let is_fact = |s: &Section| s.name == MODEL_INFO.name && name.starts_with("supports_");
+    let has = |s: &Section| s.key(name).is_some() || is_fact(s);
+    all.into_iter().find(|s| s.name != section.name && has(s)).map(|s| s.name)
 }

@@ -17,16 +17,12 @@ pub static PROCESSES: Section = Section {
     ],
     warned: &[
         (
-            &[
-                "logLevel",
-                "logTimeFormat",
-                "logToStdout",
-                "logRequests",
-                "metricsMaxInMemory",
-                "captureBuffer",
-                "performance",
-            ],
-            "RUST_LOG sets the log level",
+            &["logLevel", "logTimeFormat", "logToStdout", "logRequests"],
+            "RUST_LOG sets the log level; the servers' output is part of the log",
+        ),
+        (
+            &["metricsMaxInMemory", "captureBuffer", "performance"],
+            "the figures of requests are at /metrics, and the last requests at /admin",
         ),
         (&["sendLoadingState"], "no loading messages are sent while a server starts"),
         (&["includeAliasesInList"], "aliases are always listed"),
@@ -70,7 +66,7 @@ pub static PROCESS: Section = Section {
     warned: &[
         (&["sendLoadingState"], "no loading messages are sent while a server starts"),
         (&["timeouts"], "use the timeouts of router_settings and litellm_params"),
-        (&["capabilities"], "capabilities are detected by requests"),
+        (&["capabilities"], "lists of models have metadata, and what a client asks for is passed on"),
     ],
     refused: &[],
     open: false,
@@ -83,12 +79,14 @@ pub static FILTERS: Section = Section {
     keys: &[
         key("stripParams", Kind::Text, "dropped parameters, separated by commas").or(&["strip_params"]),
         key("setParams", Kind::Json, "parameters that take precedence over the client"),
+        key(
+            "setParamsByID",
+            Kind::Json,
+            "names for clients, each with parameters that take precedence over those: {'${MODEL_ID}:high': {reasoning_effort: high}}",
+        ),
     ],
     warned: &[],
-    refused: &[(
-        &["setParamsByID"],
-        "add an entry of model_list for each name, with model: process/ID and set_params",
-    )],
+    refused: &[],
     open: false,
 };
 

@@ -174,7 +174,11 @@ fn types_are_checked() {
     refused("router_settings: {fallbacks: [{a: [{model: b}]}]}\n", &["must be the name of a group"]);
     refused_params("{model: 5}", "expected a text (put it in quotes)");
     refused_params("{model: ollama/a, weight: -1}", "weight is -1; it must be from 0");
-    refused_params("{model: ollama/a, num_retries: 1, max_retries: 2}", "is another name of");
+    noted_params(
+        "{model: ollama/a, num_retries: 1, max_retries: 2}",
+        "ignored: it is another name of 'num_retries'",
+    );
+    refused_params("{model: ollama/a, api_base: 'http://h', base_url: 'http://i'}", "keep one of them");
     // A variable holds text, which may be a number.
     assert_eq!(
         read(&format!("{MODEL}router_settings: {{num_retries: '7'}}\n")).unwrap().router.num_retries,
@@ -227,7 +231,10 @@ fn undefined_names_are_reported() {
 
 #[test]
 fn targets_are_checked() {
-    refused_params("{model: qwen}", "'qwen' has no provider: use openai/qwen, octet/NAME");
+    refused_params(
+        "{model: qwen}",
+        "'qwen' has no provider: write it before the name, like openai/qwen; octet/NAME",
+    );
     refused_params("{model: '*'}", "set model_name: '*' too");
     refused_params("{model: olama/qwen}", "did you mean 'ollama'?");
     refused_params("{model: bedrock/claude}", "needs aws_region_name");

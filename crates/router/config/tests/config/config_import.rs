@@ -170,6 +170,62 @@ fn llama_swaps_routing_gives_the_same_groups() {
     assert_eq!(imported.notes.iter().filter(|n| n.starts_with("TO DO")).count(), 2, "{notes}");
 }
 
+/// llama-swap makes an alias of each name, whose requests have its parameters.
+#[test]
+fn llama_swaps_parameters_by_name_are_names_of_their_own() {
+    let text = "\
+models:
+  qwen:
+    cmd: llama-server --port ${PORT}
+    aliases: [fast]
+    filters:
+      setParams: {temperature: 1, top_k: 20}
+      setParamsByID:
+        '${MODEL_ID}': {temperature: 0.5}
+        '${MODEL_ID}:high': {reasoning_effort: high, temperature: 0}
+        fast: {reasoning_effort: low}
+";
+    let (yaml, notes, config) = imported(Origin::LlamaSwap, text);
+    assert!(notes.is_empty(), "{notes:#?}\n{yaml}");
+    assert!(config.router.aliases.is_empty(), "{:?}", config.router.aliases);
+    let mut made: Vec<(&str, serde_json::Value)> = Vec::new();
+    for deployment in &config.deployments {
+        let Target::Process(process) = &deployment.target else { panic!("{:?}", deployment.target) };
+        assert_eq!(process.process, "qwen");
+        made.push((deployment.group.as_str(), serde_json::json!(process.changes.edits.set)));
+    }
+    let expected = [
+        ("qwen", serde_json::json!({"temperature": 0.5, "top_k": 20})),
+        ("qwen:high", serde_json::json!({"reasoning_effort": "high", "temperature": 0, "top_k": 20})),
+        ("fast", serde_json::json!({"reasoning_effort": "low", "temperature": 1, "top_k": 20})),
+    ];
+    assert_eq!(made, expected);
+    assert_eq!(config.processes[0].aliases, ["fast", "qwen:high"], "`unlisted` covers them");
+}
+
+#[test]
+fn repeated_remarks_about_llama_swaps_file_are_one() {
+    let model = |name: &str| {
+        format!("  {name}:\n    cmd: server ${{HOME}} --port ${{PORT}}\n    capabilities: [a]\n")
+    };
+    let text = format!("logLevel: info\nmodels:\n{}{}", model("a"), model("b"));
+    let made = import(Origin::LlamaSwap, "in.yaml", &text, "mine", &source()).unwrap();
+    let begins = [
+        "line 1: processes.logLevel",
+        "lines 5, 8: processes.models.capabilities",
+        "TO DO, lines 4, 7: there is no macro ${HOME}",
+    ];
+    assert_eq!(made.notes.len(), begins.len(), "{:#?}", made.notes);
+    assert!(made.notes.iter().zip(begins).all(|(note, begin)| note.starts_with(begin)), "{:#?}", made.notes);
+    assert!(made.notes[2].contains("write ${env.HOME}"), "{:#?}", made.notes);
+    // The file itself is none of ours.
+    let said = Config::parse("in.yaml", &text, &source()).unwrap_err().to_string();
+    assert!(
+        said.starts_with("in.yaml:2:1: these are the keys of llama-swap: `octet config import"),
+        "{said}"
+    );
+}
+
 #[test]
 fn a_modelfile_becomes_a_model() {
     let text = "\

@@ -172,6 +172,27 @@ fn models_at_vertex_have_a_project_and_an_account() {
             "http://h:1/v1/projects/own/locations/us-central1",
             Provider::Vertex,
         ),
+        (
+            "{model: vertex_ai/gemini-3-flash, vertex_location: eu}".into(),
+            "https://aiplatform.eu.rep.googleapis.com/v1/projects/own/locations/eu",
+            Provider::Vertex,
+        ),
+        // An address as far as the model, as LiteLLM takes it; and a model without a provider.
+        (
+            "{model: gemini-3-flash, api_base: 'http://h:1/v1/projects/p/locations/eu/publishers/google/models/gemini-3-flash'}".into(),
+            "http://h:1/v1/projects/p/locations/eu",
+            Provider::Vertex,
+        ),
+        (
+            "{model: vertex_ai/meta/llama-4-maverick-17b-128e-instruct-maas, vertex_location: us-east5}".into(),
+            "https://us-east5-aiplatform.googleapis.com/v1/projects/own/locations/us-east5/endpoints/openapi",
+            Provider::OpenAiCompatible,
+        ),
+        (
+            "{model: vertex_ai/openai/gpt-oss-120b-maas, vertex_location: global}".into(),
+            "https://aiplatform.googleapis.com/v1/projects/own/locations/global/endpoints/openapi",
+            Provider::OpenAiCompatible,
+        ),
     ] {
         let r = entry(&params, &by_variable).unwrap_or_else(|e| panic!("{params}: {e}"));
         assert_eq!((r.api_base.as_str(), r.provider), (base, provider));
@@ -183,7 +204,8 @@ fn models_at_vertex_have_a_project_and_an_account() {
     assert_eq!(r.auth, Auth::Google(Google::Machine { base: "http://metadata.google.internal".into() }));
     for (params, why) in [
         ("{model: vertex_ai/gemini-2.5-pro}", "needs vertex_project"),
-        ("{model: vertex_ai/llama-4, vertex_project: p}", "of Vertex AI's models only"),
+        ("{model: vertex_ai/llama-4, vertex_project: p}", "as PUBLISHER/MODEL, meta, deepseek-ai"),
+        ("{model: vertex_ai/mistral-large@2411, vertex_project: p}", "'mistral-large@2411' is not supported"),
         ("{model: vertex_ai/gemini-x, vertex_project: a/b}", "vertex_project is not a valid name"),
         (
             "{model: vertex_ai/gemini-x, vertex_project: p, vertex_credentials: {type: external_account}}",

@@ -4,6 +4,7 @@ mod config_callbacks;
 mod config_corpus;
 mod config_errors;
 mod config_files;
+mod config_found;
 mod config_full;
 mod config_import;
 mod config_keys;

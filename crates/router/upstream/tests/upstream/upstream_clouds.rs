@@ -337,6 +337,34 @@ async fn vertex_requests_share_one_token() {
     }
 }
 
+/// As Google documents it for models of other publishers: OpenAI's body with the publisher in the model's name, Google's token.
+#[tokio::test]
+async fn open_models_at_vertex_have_openais_api_and_googles_token() {
+    let token = json_answer(&json!({"access_token": "ya29.x", "expires_in": 3599, "token_type": "Bearer"}));
+    let whole = json!({"id": "c", "object": "chat.completion", "created": 1, "model": "m",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 4, "completion_tokens": 1, "total_tokens": 5}});
+    let piece = json!({"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m",
+        "choices": [{"index": 0, "delta": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}]});
+    let pieces = format!("data: {piece}\n\ndata: [DONE]\n\n");
+    let model = "deepseek-ai/deepseek-v3.2-maas";
+    for (stream, said) in [(false, json_answer(&whole)), (true, stream_of("text/event-stream", &[&pieces]))] {
+        let server = Server::start(vec![token.clone(), said]).await;
+        let base = format!("{}/v1/projects/p/locations/global/endpoints/openapi", server.base);
+        let e = cloud(Provider::OpenAiCompatible, model, &base, user(&server));
+        let answer = answered(&e, &request(stream)).await;
+        assert_eq!(answer.choices[0].blocks, [Block::Text("Hello".into())]);
+        let seen = server.seen();
+        let [_, asked] = seen.as_slice() else { panic!("a token and a request: {seen:?}") };
+        assert_eq!(asked.path(), "/v1/projects/p/locations/global/endpoints/openapi/chat/completions");
+        assert_eq!(asked.header("authorization"), Some("Bearer ya29.x"));
+        assert_eq!(
+            (&asked.json()["model"], asked.json()["stream"].as_bool()),
+            (&json!(model), stream.then_some(true))
+        );
+    }
+}
+
 #[tokio::test]
 async fn azure_requests_share_one_entra_id_token() {
     let token = json_answer(

@@ -495,7 +495,7 @@ fn callbacks(
 
 /// Logs the configuration's notes.
 fn log_notes(config: &Config) {
-    for note in &config.notes {
+    for note in octet_config::grouped(&config.notes) {
         tracing::warn!("{note}");
     }
 }
