@@ -39,6 +39,8 @@ pub struct Accepts {
     pub rename: Vec<(String, String)>,
     /// Values of the reasoning effort; empty if all are accepted.
     pub efforts: Vec<String>,
+    /// What says that a chat is answered without thinking, instead of the effort `none`.
+    pub none: Option<NoThinking>,
     /// Roles that become others.
     pub roles: Vec<(String, String)>,
     /// Maximum characters of `user`.
@@ -90,6 +92,15 @@ pub enum ReasoningForm {
     ReasoningContent,
     /// Parts of the content, in Mistral's form.
     Parts,
+}
+
+/// How a provider with OpenAI's dialect is told not to think.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoThinking {
+    /// `thinking: {type: disabled}`.
+    Disabled,
+    /// `enable_thinking: false`.
+    NotEnabled,
 }
 
 /// How a model of Anthropic thinks.
@@ -152,6 +163,7 @@ impl Accepts {
             "one" => self.one_of = value.list(),
             "rename" => self.rename = value.pairs()?,
             "efforts" => self.efforts = value.list(),
+            "none" => self.none = value.word(NO_THINKING)?,
             "roles" => self.roles = value.pairs()?,
             "user" => self.user_chars_max = value.count()?,
             "tool-images" => self.no_tool_images = value.is("move")?,
@@ -177,6 +189,8 @@ const REASONING: &[(&str, ReasoningForm)] = &[
     ("reasoning_content", ReasoningForm::ReasoningContent),
     ("parts", ReasoningForm::Parts),
 ];
+const NO_THINKING: &[(&str, NoThinking)] =
+    &[("thinking", NoThinking::Disabled), ("enable_thinking", NoThinking::NotEnabled)];
 const THINKING: &[(&str, Thinking)] =
     &[("budget", Thinking::Budget), ("adaptive", Thinking::Adaptive), ("both", Thinking::Both)];
 const OFF: &[(&str, Off)] = &[("disabled", Off::Disabled), ("omit", Off::Omit), ("never", Off::Never)];

@@ -1,58 +1,90 @@
-//! Notes for people: what is true of many entries of a file is said once.
+//! Notes for people: what is true of several keys or entries of a file is said once.
 
 use crate::{Note, printable};
 
 /// Maximum number of names, or of lines, that are listed.
 const LISTED_MAX: usize = 6;
 
-/// Begins the text of a note about an entry of `model_list` that is left out: `'NAME' is left out: WHY`.
+/// Part of the text of a note about an entry of `model_list`: `'NAME' is left out: WHY`.
 pub(crate) const LEFT_OUT: &str = " is left out: ";
 
-/// The notes, in their order. Notes with the same key and text become one with all lines; so do entries that are left out for the same
-/// reason, with their names.
+/// The notes, in their order. Notes about keys of one section with the same text become one with all keys and lines; so do entries that
+/// are left out for the same reason, with their names.
 pub fn grouped(notes: &[Note]) -> Vec<String> {
-    let mut groups: Vec<(&str, &str, Vec<&Note>)> = Vec::new();
+    let mut groups: Vec<Group> = Vec::new();
     for note in notes {
-        let (_, text) = halves(note);
-        match groups
-            .iter_mut()
-            .find(|(key, said, of)| *key == note.key && *said == text && of[0].span.file == note.span.file)
-        {
-            Some((.., of)) => of.push(note),
-            None => groups.push((&note.key, text, vec![note])),
+        let parts = Parts::of(note);
+        let same = |g: &&mut Group| {
+            g.parts.section == parts.section
+                && g.parts.text == parts.text
+                && g.parts.entry.is_some() == parts.entry.is_some()
+                && g.notes[0].span.file == note.span.file
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.add(note, parts),
+            None => groups.push(Group { names: vec![parts.name()], notes: vec![note], parts }),
         }
     }
-    groups.into_iter().map(|(_, text, of)| said(text, &of)).collect()
+    groups.iter().map(Group::said).collect()
 }
 
-/// The name of an entry that is left out, and the part of a note that others share.
-fn halves(note: &Note) -> (Option<&str>, &str) {
-    match note.text.split_once(LEFT_OUT).filter(|_| note.key == "model_list") {
-        Some((name, reason)) => (Some(name), reason),
-        None => (None, &note.text),
-    }
+/// What a note is about, and what it says.
+struct Parts<'a> {
+    /// `general_settings` of `general_settings.ui`, or nothing.
+    section: &'a str,
+    /// The key without its section.
+    key: &'a str,
+    /// The entry that is left out, in quotes.
+    entry: Option<&'a str>,
+    text: &'a str,
 }
 
-fn said(text: &str, of: &[&Note]) -> String {
-    let [first, others @ ..] = of else { return String::new() };
-    if others.is_empty() {
-        return first.to_string();
-    }
-    let mut names: Vec<&str> = Vec::new();
-    for name in of.iter().filter_map(|note| halves(note).0) {
-        if !names.contains(&name) {
-            names.push(name);
+impl<'a> Parts<'a> {
+    fn of(note: &'a Note) -> Self {
+        let (section, key) = note.key.rsplit_once('.').unwrap_or(("", &note.key));
+        match note.text.split_once(LEFT_OUT).filter(|_| note.key == "model_list") {
+            Some((entry, text)) => Self { section, key, entry: Some(entry), text },
+            None => Self { section, key, entry: None, text: &note.text },
         }
     }
-    let subject = match names.as_slice() {
-        [] => String::new(),
-        [name] => format!("{name}{LEFT_OUT}"),
-        names => format!("{} are left out: ", listed(names.iter().map(ToString::to_string).collect())),
-    };
-    let lines = listed(others.iter().map(|note| note.span.line.to_string()).collect());
-    let word = if others.len() == 1 { "line" } else { "lines" };
-    let whole = format!("{subject}{text} (also {word} {lines})");
-    format!("{}: {}: {}", first.span, printable(&first.key), printable(&whole))
+
+    fn name(&self) -> &'a str {
+        self.entry.unwrap_or(self.key)
+    }
+}
+
+struct Group<'a> {
+    parts: Parts<'a>,
+    /// Different ones, in the order of the file.
+    names: Vec<&'a str>,
+    notes: Vec<&'a Note>,
+}
+
+impl<'a> Group<'a> {
+    fn add(&mut self, note: &'a Note, parts: Parts<'a>) {
+        if !self.names.contains(&parts.name()) {
+            self.names.push(parts.name());
+        }
+        self.notes.push(note);
+    }
+
+    fn said(&self) -> String {
+        let [first, others @ ..] = self.notes.as_slice() else { return String::new() };
+        if others.is_empty() {
+            return first.to_string();
+        }
+        let Parts { section, text, entry, .. } = self.parts;
+        let names = listed(self.names.iter().map(ToString::to_string).collect());
+        let subject = match (entry, self.names.len(), section) {
+            (Some(_), 1, _) => format!("model_list: {names}{LEFT_OUT}"),
+            (Some(_), ..) => format!("model_list: {names} are left out: "),
+            (None, _, "") => format!("{names}: "),
+            (None, ..) => format!("{section}.{names}: "),
+        };
+        let lines = listed(others.iter().map(|note| note.span.line.to_string()).collect());
+        let word = if others.len() == 1 { "line" } else { "lines" };
+        format!("{}: {}", first.span, printable(&format!("{subject}{text} (also {word} {lines})")))
+    }
 }
 
 /// `a`, `a and b`, `a, b and c`, or the first ones and how many more.

@@ -38,7 +38,7 @@ mod tree;
 pub mod units;
 mod yaml;
 
-pub use families::{Accepts, Off, ReasoningForm, ResponsesFor, Thinking};
+pub use families::{Accepts, NoThinking, Off, ReasoningForm, ResponsesFor, Thinking};
 pub use grouped::grouped;
 pub use model::*;
 pub use prices::{Price, PriceList};

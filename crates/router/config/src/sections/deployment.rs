@@ -214,6 +214,7 @@ pub static PARAMS: Section = Section {
         ),
         (&["stream"], "the client decides whether an answer is streamed"),
         OTHER_COSTS,
+        (&["rpm_limit", "tpm_limit"], "ignored, as by LiteLLM: the limits of an entry are rpm and tpm"),
         (&["itpm", "otpm"], "tpm counts the tokens of prompts and answers"),
         (
             &["timeout_by_service_tier", "stream_timeout_by_service_tier"],

@@ -91,6 +91,7 @@ pub static GENERAL: Section = Section {
             &["pass_through_endpoints", "use_client_credentials_pass_through_routes"],
             "LiteLLM's pass-through endpoints are not supported: requests to their paths get a 404",
         ),
+        (&["enforce_user_param"], "requests without a user are answered too"),
         (
             &["user_header_name", "user_header_mappings"],
             "the end user is the user of a request's body, not of a header",
@@ -157,7 +158,6 @@ pub static GENERAL: Section = Section {
                 "use_shared_health_check",
                 "enable_health_check_routing",
                 "health_check_staleness_threshold",
-                "enforce_user_param",
                 "disable_master_key_return",
                 "disable_retry_on_max_parallel_request_limit_error",
                 "max_response_size_mb",

@@ -76,8 +76,8 @@ fn unknown_keys_have_a_place_and_a_neighbour() {
         &["litellm_settings.max_parallel_requests: unknown key, ignored: it belongs under general_settings"],
     );
     noted_params("{model: ollama/a, tempreature: 1}", "did you mean 'temperature'?");
-    noted_params("{model: ollama/a, mirostat: 1}", "belongs under 'extra_body'");
-    noted_params("{model: ollama/a, rpm_limit: 1}", "unknown key, ignored");
+    noted_params("{model: ollama/a, xtc_depth: 1}", "belongs under 'extra_body'");
+    noted_params("{model: ollama/a, rpm_limit: 1}", "the limits of an entry are rpm and tpm");
 }
 
 #[test]

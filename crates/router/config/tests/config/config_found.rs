@@ -30,7 +30,9 @@ fn far(config: &Config) -> &Remote {
 fn empty_keys_and_addresses_are_none() {
     let text = "{model: bedrock/anthropic.claude-3-haiku-20240307-v1:0, aws_region_name: us-west-2, aws_access_key_id: '', aws_secret_access_key: '', api_base: ''}";
     let text = format!("model_list: [{{model_name: m, litellm_params: {text}}}]");
-    let env = |name: &str| name.starts_with("AWS_").then(|| format!("of-{name}"));
+    let env = |name: &str| {
+        matches!(name, "AWS_ACCESS_KEY_ID" | "AWS_SECRET_ACCESS_KEY").then(|| format!("of-{name}"))
+    };
     let config = Config::parse("config.yaml", &text, &Disk(env)).unwrap_or_else(|e| panic!("{e}"));
     let Auth::Aws(aws) = &far(&config).auth else { panic!("{:?}", far(&config).auth) };
     assert_eq!(aws.access_key_id.expose(), "of-AWS_ACCESS_KEY_ID", "the variable's");
@@ -129,6 +131,13 @@ fn what_is_true_of_many_entries_is_said_once() {
             "config.yaml:2:53: litellm_params.supports_vision: unknown key, ignored: it belongs under model_info (also lines 3, 4 and 5)",
             "config.yaml:3:3: model_list: 'b' and 'c' are left out: the environment variable CLOUDFLARE_ACCOUNT_ID is not set (also lines 4 and 5)",
         ]
+    );
+    let text = "general_settings: {ui: true, store_model_in_db: true, disable_auth: true}\nmodel_list: [{model_name: m, litellm_params: {model: openai/x}}]\n";
+    let said = grouped(&read(text).notes);
+    assert_eq!(said.len(), 2, "{said:#?}");
+    assert_eq!(
+        said[0],
+        "config.yaml:1:20: general_settings.ui and disable_auth: unknown key, ignored: docs/router-keys.md lists the keys (also line 1)"
     );
     let single: Value = json!(grouped(&config.notes[..1]));
     assert_eq!(single, json!([config.notes[0].to_string()]));

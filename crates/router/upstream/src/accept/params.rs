@@ -1,8 +1,8 @@
 //! The rules of a request's outermost fields.
 
-use octet_config::Accepts;
+use octet_config::{Accepts, NoThinking};
 use ring::digest::{SHA256, digest};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{Report, Rules};
 use crate::dialect::Dialect;
@@ -256,6 +256,9 @@ fn effort(rules: &Rules<'_>, json: &mut Map<String, Value>, report: &mut Report)
     {
         json.insert("reasoning_effort".into(), name);
     }
+    if no_thinking(rules, json) {
+        return;
+    }
     let known = &rules.accepts.efforts;
     if known.is_empty() {
         return;
@@ -282,6 +285,24 @@ fn effort(rules: &Rules<'_>, json: &mut Map<String, Value>, report: &mut Report)
         field,
         &format!("is {near} instead of \"{asked}\": the model has the efforts {}", known.join(", ")),
     );
+}
+
+/// Says in the provider's own way that a chat is answered without thinking, if it does not know the effort `none`.
+fn no_thinking(rules: &Rules<'_>, json: &mut Map<String, Value>) -> bool {
+    let Some(form) = rules.accepts.none.filter(|_| rules.dialect == Dialect::OpenAiChat) else {
+        return false;
+    };
+    let asked = json.get("reasoning_effort").is_some_and(|effort| effort == "none");
+    if !asked || rules.is_set_here("reasoning_effort") {
+        return false;
+    }
+    json.shift_remove("reasoning_effort");
+    let (field, value) = match form {
+        NoThinking::Disabled => ("thinking", json!({"type": "disabled"})),
+        NoThinking::NotEnabled => ("enable_thinking", json!(false)),
+    };
+    json.entry(field).or_insert(value);
+    true
 }
 
 /// Lowers the maximum answer length to the model's.

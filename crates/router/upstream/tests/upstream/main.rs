@@ -8,3 +8,4 @@ mod upstream_forward;
 mod upstream_images;
 mod upstream_requests;
 mod upstream_rules;
+mod upstream_thinking;

@@ -27,6 +27,9 @@ fn cloud(provider: Provider, model: &str, base: &str, auth: Auth) -> Endpoint {
     if matches!(provider, Provider::Vertex | Provider::VertexAnthropic) {
         settings.remote.api_base = format!("{base}/v1/projects/p/locations/eu");
     }
+    if provider == Provider::OpenAiCompatible {
+        settings.remote.api_base = format!("{base}/v1/projects/p/locations/eu/endpoints/openapi");
+    }
     Endpoint::new(settings).expect("an endpoint")
 }
 
@@ -350,13 +353,12 @@ async fn open_models_at_vertex_have_openais_api_and_googles_token() {
     let model = "deepseek-ai/deepseek-v3.2-maas";
     for (stream, said) in [(false, json_answer(&whole)), (true, stream_of("text/event-stream", &[&pieces]))] {
         let server = Server::start(vec![token.clone(), said]).await;
-        let base = format!("{}/v1/projects/p/locations/global/endpoints/openapi", server.base);
-        let e = cloud(Provider::OpenAiCompatible, model, &base, user(&server));
+        let e = cloud(Provider::OpenAiCompatible, model, &server.base, user(&server));
         let answer = answered(&e, &request(stream)).await;
         assert_eq!(answer.choices[0].blocks, [Block::Text("Hello".into())]);
         let seen = server.seen();
         let [_, asked] = seen.as_slice() else { panic!("a token and a request: {seen:?}") };
-        assert_eq!(asked.path(), "/v1/projects/p/locations/global/endpoints/openapi/chat/completions");
+        assert_eq!(asked.path(), "/v1/projects/p/locations/eu/endpoints/openapi/chat/completions");
         assert_eq!(asked.header("authorization"), Some("Bearer ya29.x"));
         assert_eq!(
             (&asked.json()["model"], asked.json()["stream"].as_bool()),

@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use crate::common::*;
 
 /// Where a request goes, and with which settings.
-struct To<'a> {
+pub(crate) struct To<'a> {
     family: &'a str,
     provider: Provider,
     drop_params: bool,
     modify_params: bool,
 }
 
-fn to(family: &str) -> To<'_> {
+pub(crate) fn to(family: &str) -> To<'_> {
     let provider = match family.split_once('/').expect("a provider").0 {
         "openai" => Provider::OpenAi,
         "azure" => Provider::AzureOpenAi,
@@ -69,7 +69,7 @@ impl To<'_> {
         Ok((server.last(), warnings))
     }
 
-    async fn chat(&self, fields: Value) -> Result<Value, Failure> {
+    pub(crate) async fn chat(&self, fields: Value) -> Result<Value, Failure> {
         self.chat_to(fields).await.map(|(seen, _)| seen.json())
     }
 
