@@ -292,11 +292,21 @@ fn no_thinking(rules: &Rules<'_>, json: &mut Map<String, Value>) -> bool {
     let Some(form) = rules.accepts.none.filter(|_| rules.dialect == Dialect::OpenAiChat) else {
         return false;
     };
-    let asked = json.get("reasoning_effort").is_some_and(|effort| effort == "none");
-    if !asked || rules.is_set_here("reasoning_effort") {
+    let by_effort = json.get("reasoning_effort").is_some_and(|effort| effort == "none");
+    // As vLLM's clients say it, and translations for such servers.
+    let by_template = json.get("chat_template_kwargs").is_some_and(|vars| vars["enable_thinking"] == false);
+    if !(by_effort || by_template) || rules.is_set_here("reasoning_effort") {
         return false;
     }
-    json.shift_remove("reasoning_effort");
+    if by_effort {
+        json.shift_remove("reasoning_effort");
+    }
+    if by_template && let Some(Value::Object(vars)) = json.get_mut("chat_template_kwargs") {
+        vars.shift_remove("enable_thinking");
+        if vars.is_empty() {
+            json.shift_remove("chat_template_kwargs");
+        }
+    }
     let (field, value) = match form {
         NoThinking::Disabled => ("thinking", json!({"type": "disabled"})),
         NoThinking::NotEnabled => ("enable_thinking", json!(false)),

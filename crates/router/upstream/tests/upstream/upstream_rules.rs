@@ -79,7 +79,7 @@ impl To<'_> {
         self.send(Dialect::OpenAiChat, &body).await
     }
 
-    async fn messages(&self, fields: Value) -> Result<Value, Failure> {
+    pub(crate) async fn messages(&self, fields: Value) -> Result<Value, Failure> {
         let mut body =
             json!({"model": "ours", "max_tokens": 5000, "messages": [{"role": "user", "content": "hi"}]});
         merge(&mut body, fields);

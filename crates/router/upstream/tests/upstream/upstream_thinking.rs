@@ -24,6 +24,13 @@ async fn the_effort_none_has_the_providers_form() {
     }
     let got = to("deepseek/deepseek-flash").chat(json!({"reasoning_effort": "high"})).await.unwrap();
     assert_eq!((&got["reasoning_effort"], got.get("thinking")), (&json!("high"), None));
+    // As vLLM's clients say it, and Anthropic's.
+    let got =
+        to("zai/glm-5").chat(json!({"chat_template_kwargs": {"enable_thinking": false}})).await.unwrap();
+    assert_eq!((&got["thinking"], got.get("chat_template_kwargs")), (&disabled, None));
+    let got =
+        to("deepseek/deepseek-flash").messages(json!({"thinking": {"type": "disabled"}})).await.unwrap();
+    assert_eq!((&got["thinking"], got.get("chat_template_kwargs")), (&disabled, None), "{got}");
     // What a client says in the provider's own way stays.
     let own = json!({"reasoning_effort": "none", "thinking": {"type": "enabled"}});
     assert_eq!(to("zai/glm-5").chat(own).await.unwrap()["thinking"], json!({"type": "enabled"}));
