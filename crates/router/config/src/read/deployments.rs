@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use serde_json::{Map, Value as Json};
 
 use super::any_provider::{self, Entries};
-use super::params::{Defaults, continues};
+use super::params::{Defaults, body_defaults, continues};
 use super::{engine, info, providers, remote};
 use crate::fields::Fields;
 use crate::grouped::LEFT_OUT;
@@ -182,6 +182,8 @@ fn deployment(
     if shadow.is_none() && params.has("silent_share") {
         params.reader.wrong(params.span, "silent_share needs a silent_model: the group that gets the copies");
     }
+    let mut of_requests = sampling(params);
+    of_requests.extend(body_defaults(params, &target));
     Deployment {
         id,
         group,
@@ -200,7 +202,7 @@ fn deployment(
         cooldown_time: params.time("cooldown_time"),
         num_retries: params.count("num_retries", 0),
         shadow,
-        params: sampling(params),
+        params: of_requests,
         info,
         span: params.span.clone(),
     }
@@ -343,6 +345,7 @@ fn ignore_remote(params: &Fields) {
         "custom_llm_provider",
         "litellm_credential_name",
         "extra_headers",
+        "web_search_options",
     ]
     .iter()
     .chain(BODY_KEYS)

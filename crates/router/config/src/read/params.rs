@@ -1,11 +1,11 @@
 //! Parts of `litellm_params` that targets of several kinds share.
 
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 
 use super::{Credential, engine};
 use crate::fields::Fields;
 use crate::sections::{BODY_KEYS, OLLAMA_OPTIONS};
-use crate::{Changes, PriceList, Process, Provider};
+use crate::{Changes, PriceList, Process, Provider, Target};
 
 /// Settings of all entries, and the entries of other sections that they refer to.
 pub(crate) struct Defaults<'a> {
@@ -31,20 +31,37 @@ pub(super) fn provider_params(params: &Fields, provider: Provider, changes: &mut
             changes.extra_body.entry("keep_alive").or_insert_with(|| reader.json(node));
         }
     }
+    if let Some(node) = params.get("web_search_options") {
+        if has_openais_form(provider) {
+            changes.extra_body.entry("web_search_options").or_insert_with(|| reader.json(node));
+        } else {
+            let text = format!("ignored: {} has no such parameter", provider.name());
+            reader.note(&node.span, "litellm_params.web_search_options", text);
+        }
+    }
     let of_ollama = OLLAMA_OPTIONS.iter().map(|name| (*name, true));
     for (name, is_option) in BODY_KEYS.iter().map(|name| (*name, false)).chain(of_ollama) {
         let Some(node) = params.get(name) else { continue };
         match provider {
             Provider::Ollama if is_option => option(changes, name, reader.json(node)),
-            Provider::OpenAi | Provider::AzureOpenAi | Provider::OpenAiCompatible => {
-                changes.extra_body.entry(name).or_insert_with(|| reader.json(node));
-            }
+            _ if has_openais_form(provider) => {} // see `body_defaults`
             _ => {
                 let text = format!("ignored: {} has no such parameter", provider.name());
                 reader.note(&node.span, format!("litellm_params.{name}"), text);
             }
         }
     }
+}
+
+fn has_openais_form(provider: Provider) -> bool {
+    matches!(provider, Provider::OpenAi | Provider::AzureOpenAi | Provider::OpenAiCompatible)
+}
+
+/// Defaults of requests that only providers with OpenAI's form of them have, as they are.
+pub(super) fn body_defaults(params: &Fields, target: &Target) -> Map<String, Json> {
+    let Target::Remote(far) = target else { return Map::new() };
+    let names = BODY_KEYS.iter().chain(OLLAMA_OPTIONS).filter(|_| has_openais_form(far.provider));
+    names.filter_map(|name| Some((name.to_string(), params.reader.json(params.get(name)?)))).collect()
 }
 
 /// Sets one of Ollama's options, unless `extra_body` has it.

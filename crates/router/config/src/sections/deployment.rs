@@ -17,7 +17,7 @@ pub static MODEL: Section = Section {
 };
 
 const OF_OPENAI: &str = "default, of OpenAI-compatible providers";
-const OF_OLLAMA: &str = "default, an option of Ollama; sent to OpenAI-compatible servers too";
+const OF_OLLAMA: &str = "an option of Ollama; default, of OpenAI-compatible providers";
 const KV: Kind = Kind::OneOf(&["f16", "f32", "q8_0"]);
 
 /// `litellm_params`.
@@ -363,9 +363,8 @@ pub const SAMPLING: &[&str] = &[
     "encoding_format",
 ];
 
-/// Parameters that are sent to OpenAI-compatible providers as they are,
+/// Default parameters that are sent to OpenAI-compatible providers as they are,
 pub const BODY_KEYS: &[&str] = &[
-    "web_search_options",
     "modalities",
     "audio",
     "prediction",

@@ -78,18 +78,19 @@ fn parameters_that_litellm_sends_are_sent() {
     let params = "repeat_penalty: 1.1, num_predict: 200, include_reasoning: true, modalities: [text]";
     let body = |model: &str| {
         let config = entry(&format!("{{model: {model}, {params}}}"), "{}");
-        let body = json!(far(&config).changes.extra_body);
-        (body, notes(&config))
+        let (merged, defaults) =
+            (json!(far(&config).changes.extra_body), json!(config.deployments[0].params));
+        (json!([merged, defaults]), notes(&config))
     };
     let (ollama, said) = body("ollama/qwen3");
-    assert_eq!(ollama, json!({"options": {"num_predict": 200, "repeat_penalty": 1.1}}));
+    assert_eq!(ollama, json!([{"options": {"num_predict": 200, "repeat_penalty": 1.1}}, {}]));
     assert_eq!(said.len(), 2, "what is no option is named: {said:#?}");
     let (compatible, said) = body("openrouter/x/y");
     let all =
         json!({"repeat_penalty": 1.1, "num_predict": 200, "include_reasoning": true, "modalities": ["text"]});
-    assert_eq!((compatible, said), (all, Vec::new()));
+    assert_eq!((compatible, said), (json!([{}, all]), Vec::new()));
     let (claude, said) = body("anthropic/claude-sonnet-4-5");
-    assert_eq!((claude, said.len()), (json!({}), 4), "{said:#?}");
+    assert_eq!((claude, said.len()), (json!([{}, {}]), 4), "{said:#?}");
     let local = read("model_list: [{model_name: m, litellm_params: {model: octet/q, repeat_penalty: 1.1}}]");
     assert_eq!(notes(&local), ["litellm_params.repeat_penalty: ignored: it is for remote models"]);
 }
