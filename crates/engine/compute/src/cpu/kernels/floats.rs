@@ -5,8 +5,6 @@
 
 #![allow(clippy::needless_range_loop)] // several arrays are walked by one index
 
-use std::marker::PhantomData;
-
 use octet_weights::quant::levels;
 
 use super::call::Call;
@@ -19,8 +17,6 @@ const STRETCH: usize = 64;
 const TOKENS: usize = 64;
 /// Columns of `Raw` that are dequantised at a time: a block of every type.
 const RAW_STRETCH: usize = 256;
-/// Columns of the largest block under one scale.
-const MOST_COLS: usize = 128;
 
 /// Numbers as they are stored, one column of a group's rows after the other.
 pub(super) trait Float {
@@ -33,6 +29,9 @@ pub(super) trait Float {
     fn unit<S: Lanes>() -> Unit {
         Unit { acts: 1.0, sums: 1.0 }
     }
+    /// Whether the vectors of a column have parts in common, and so are loaded before one is used. One after the other takes fewer registers.
+    /// Only these have a unit, and an order of their own.
+    const WHOLE: bool = false;
     /// Loads column `i` of those that start at `p`. The rows are in an order of their own.
     ///
     /// # Safety
@@ -77,14 +76,11 @@ float!(F32, 4, floats);
 float!(F16, 2, f16s);
 float!(Bf16, 2, bf16s);
 
-/// Columns of `F` that were converted, in its order and not yet multiplied with its unit: they are in the cache.
-struct Converted<F>(PhantomData<F>);
-impl<F: Float> Float for Converted<F> {
-    const COLUMN: usize = 4 * ROWS;
+/// Columns that were converted: they are in the cache.
+struct Converted;
+impl Float for Converted {
+    const COLUMN: usize = F32::COLUMN;
     const STREAMED: bool = false;
-    fn unit<S: Lanes>() -> Unit {
-        F::unit::<S>()
-    }
     #[inline(always)]
     unsafe fn column<S: Lanes, const V: usize>(p: *const u8, i: usize) -> [S::Floats; V] {
         // SAFETY: the caller's.
@@ -96,6 +92,7 @@ impl<F: Float> Float for Converted<F> {
 pub(super) struct E4m3;
 impl Float for E4m3 {
     const COLUMN: usize = ROWS;
+    const WHOLE: bool = true;
     #[inline(always)]
     fn unit<S: Lanes>() -> Unit {
         // Activations up to 2^47, sums down to 2^-86.
@@ -120,6 +117,7 @@ macro_rules! levels {
         pub(super) struct $name;
         impl Float for $name {
             const COLUMN: usize = ROWS / 2;
+            const WHOLE: bool = true;
             #[inline(always)]
             unsafe fn column<S: Lanes, const V: usize>(p: *const u8, i: usize) -> [S::Floats; V] {
                 const TABLE: Levels = Levels::new($table);
@@ -147,7 +145,7 @@ pub(super) unsafe fn group<S: Lanes, F: Float, const V: usize, const T: usize>(c
         call.out.write_bytes(0, call.tokens.len() * ROWS);
         if F::COLUMN == 4 * ROWS || call.tokens.len() <= T {
             columns::<S, F, V, T>(call, call.tokens, call.group, 0, cols, call.out);
-            return finish::<S, F, V>(call);
+            return finish::<S, F, V>(call.tokens.len(), call.out, F::unit::<S>().sums);
         }
         let mut stretch = Stretch([0.0; STRETCH * ROWS]);
         let mut out = call.out;
@@ -156,23 +154,25 @@ pub(super) unsafe fn group<S: Lanes, F: Float, const V: usize, const T: usize>(c
             while c < cols {
                 let n = STRETCH.min(cols - c);
                 convert::<S, F, V>(call.group.add(c * F::COLUMN), n, stretch.0.as_mut_ptr());
-                columns::<S, Converted<F>, V, T>(call, tokens, stretch.0.as_ptr().cast(), c, n, out);
+                columns::<S, Converted, V, T>(call, tokens, stretch.0.as_ptr().cast(), c, n, out);
                 c += n;
             }
+            finish::<S, F, V>(tokens.len(), out, 1.0);
             out = out.add(tokens.len() * ROWS);
         }
-        finish::<S, F, V>(call);
     }
 }
 
-/// Sums in the order of `F` and without its unit to what they are.
+/// Sums of some tokens in the order of `F`, which `unit` is still to be multiplied with, to what they are.
 #[inline(always)]
-unsafe fn finish<S: Lanes, F: Float, const V: usize>(call: &Call<'_>) {
-    let unit = F::unit::<S>().sums;
-    for t in 0..call.tokens.len() {
+unsafe fn finish<S: Lanes, F: Float, const V: usize>(tokens: usize, out: *mut f32, unit: f32) {
+    if !F::WHOLE {
+        return;
+    }
+    for t in 0..tokens {
         // SAFETY: see `group`.
         unsafe {
-            let sums = call.out.add(t * ROWS);
+            let sums = out.add(t * ROWS);
             let rows = F::order::<S, V>(vectors::<S, V>(sums), true);
             for v in 0..V {
                 S::store(
@@ -191,15 +191,21 @@ unsafe fn vectors<S: Lanes, const V: usize>(p: *const f32) -> [S::Floats; V] {
     unsafe { F32::column::<S, V>(p.cast(), 0) }
 }
 
-/// `n` columns of all rows as f32: a multiple of [`FLOAT_STEP`].
+/// `n` columns of all rows as f32, in the order of `F`: a multiple of [`FLOAT_STEP`].
 #[inline(always)]
 unsafe fn convert<S: Lanes, F: Float, const V: usize>(weights: *const u8, n: usize, out: *mut f32) {
+    let unit = F::unit::<S>();
+    let unit = unit.acts * unit.sums;
     for c in (0..n).step_by(FLOAT_STEP) {
         for i in 0..FLOAT_STEP {
             // SAFETY: see `group`.
             unsafe {
-                let values = F::column::<S, V>(weights.add(c * F::COLUMN), i);
+                let mut values = F::column::<S, V>(weights.add(c * F::COLUMN), i);
                 for v in 0..V {
+                    if unit != 1.0 {
+                        // Processors take their time for products with subnormal numbers, but not if something is added.
+                        values[v] = S::mul_add(values[v], S::splat(unit), S::splat(0.0));
+                    }
                     S::store(out.add((c + i) * ROWS + v * S::ROWS), values[v]);
                 }
             }
@@ -216,24 +222,44 @@ unsafe fn convert<S: Lanes, F: Float, const V: usize>(weights: *const u8, n: usi
 pub(super) unsafe fn scaled<S: Lanes, F: Float, const COLS: usize, const V: usize, const T: usize>(
     call: &Call<'_>,
 ) {
-    const { assert!(COLS <= MOST_COLS && COLS.is_multiple_of(FLOAT_STEP), "room for a block") };
+    const {
+        assert!(
+            COLS.is_multiple_of(FLOAT_STEP)
+                && COLS.is_multiple_of(if COLS < STRETCH { COLS } else { STRETCH })
+        )
+    };
     let mut part = Stretch([0.0; TOKENS * ROWS]);
-    let mut stretch = Stretch([0.0; MOST_COLS * ROWS]);
+    let mut stretch = Stretch([0.0; STRETCH * ROWS]);
     let mut out = call.out;
     // SAFETY: `out` holds `ROWS` sums of each token, the group blocks of columns and the scales in front of each.
     unsafe {
         call.out.write_bytes(0, call.tokens.len() * ROWS);
         for tokens in call.tokens.chunks(TOKENS) {
+            let is_direct = tokens.len() <= T;
             let mut p = call.group;
             for c in (0..call.layout.cols()).step_by(COLS) {
                 let (scales, weights) = (p.cast::<f32>(), p.add(4 * ROWS));
                 let sums = part.0.as_mut_ptr();
                 sums.write_bytes(0, tokens.len() * ROWS);
-                if tokens.len() <= T {
+                if is_direct {
                     columns::<S, F, V, T>(call, tokens, weights, c, COLS, sums);
                 } else {
-                    convert::<S, F, V>(weights, COLS, stretch.0.as_mut_ptr());
-                    columns::<S, Converted<F>, V, T>(call, tokens, stretch.0.as_ptr().cast(), c, COLS, sums);
+                    // Not a constant: for a known length the compiler unrolls all of it, and has too few registers.
+                    let end = COLS.min(call.layout.cols() - c);
+                    let mut i = 0;
+                    while i < end {
+                        let n = STRETCH.min(end - i);
+                        convert::<S, F, V>(weights.add(i * F::COLUMN), n, stretch.0.as_mut_ptr());
+                        columns::<S, Converted, V, T>(
+                            call,
+                            tokens,
+                            stretch.0.as_ptr().cast(),
+                            c + i,
+                            n,
+                            sums,
+                        );
+                        i += n;
+                    }
                 }
                 let scales = F::order::<S, V>(vectors::<S, V>(scales), false);
                 for i in (0..tokens.len() * ROWS).step_by(ROWS) {
@@ -247,9 +273,9 @@ pub(super) unsafe fn scaled<S: Lanes, F: Float, const COLS: usize, const V: usiz
                 }
                 p = p.add(COLS * F::COLUMN + 4 * ROWS);
             }
+            finish::<S, F, V>(tokens.len(), out, if is_direct { F::unit::<S>().sums } else { 1.0 });
             out = out.add(tokens.len() * ROWS);
         }
-        finish::<S, F, V>(call);
     }
 }
 
@@ -282,7 +308,7 @@ pub(super) unsafe fn raw<S: Lanes, const V: usize, const T: usize>(call: &Call<'
                     column[r] = v;
                 }
             }
-            columns::<S, Converted<F32>, V, T>(call, call.tokens, stretch.0.as_ptr().cast(), c, n, call.out);
+            columns::<S, Converted, V, T>(call, call.tokens, stretch.0.as_ptr().cast(), c, n, call.out);
             c += n;
         }
     }
@@ -350,10 +376,11 @@ unsafe fn tile<S: Lanes, F: Float, const V: usize, const T: usize>(
                 for t in 0..T {
                     a[t] = S::splat(*x[t].add(c + i) * unit);
                 }
-                let w = F::column::<S, V>(p, i);
+                let whole = F::column::<S, V>(p, i);
                 for v in 0..V {
+                    let w = if F::WHOLE { whole[v] } else { F::column::<S, V>(p, i)[v] };
                     for t in 0..T {
-                        sums[t][v] = S::mul_add(w[v], a[t], sums[t][v]);
+                        sums[t][v] = S::mul_add(w, a[t], sums[t][v]);
                     }
                 }
             }
