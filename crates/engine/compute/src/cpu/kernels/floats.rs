@@ -145,7 +145,7 @@ pub(super) unsafe fn group<S: Lanes, F: Float, const V: usize, const T: usize>(c
         call.out.write_bytes(0, call.tokens.len() * ROWS);
         if F::COLUMN == 4 * ROWS || call.tokens.len() <= T {
             columns::<S, F, V, T>(call, call.tokens, call.group, 0, cols, call.out);
-            return finish::<S, F, V>(call.tokens.len(), call.out, F::unit::<S>().sums);
+            return finish::<S, F, V>(call.tokens.len(), call.out);
         }
         let mut stretch = Stretch([0.0; STRETCH * ROWS]);
         let mut out = call.out;
@@ -157,18 +157,19 @@ pub(super) unsafe fn group<S: Lanes, F: Float, const V: usize, const T: usize>(c
                 columns::<S, Converted, V, T>(call, tokens, stretch.0.as_ptr().cast(), c, n, out);
                 c += n;
             }
-            finish::<S, F, V>(tokens.len(), out, 1.0);
+            finish::<S, F, V>(tokens.len(), out);
             out = out.add(tokens.len() * ROWS);
         }
     }
 }
 
-/// Sums of some tokens in the order of `F`, which `unit` is still to be multiplied with, to what they are.
+/// Sums of some tokens in the order of `F` and without its unit's part, to what they are.
 #[inline(always)]
-unsafe fn finish<S: Lanes, F: Float, const V: usize>(tokens: usize, out: *mut f32, unit: f32) {
+unsafe fn finish<S: Lanes, F: Float, const V: usize>(tokens: usize, out: *mut f32) {
     if !F::WHOLE {
         return;
     }
+    let unit = F::unit::<S>().sums;
     for t in 0..tokens {
         // SAFETY: see `group`.
         unsafe {
@@ -191,11 +192,10 @@ unsafe fn vectors<S: Lanes, const V: usize>(p: *const f32) -> [S::Floats; V] {
     unsafe { F32::column::<S, V>(p.cast(), 0) }
 }
 
-/// `n` columns of all rows as f32, in the order of `F`: a multiple of [`FLOAT_STEP`].
+/// `n` columns of all rows as f32, in the order of `F` and multiplied with the activations' part of its unit: a multiple of [`FLOAT_STEP`].
 #[inline(always)]
 unsafe fn convert<S: Lanes, F: Float, const V: usize>(weights: *const u8, n: usize, out: *mut f32) {
-    let unit = F::unit::<S>();
-    let unit = unit.acts * unit.sums;
+    let unit = F::unit::<S>().acts;
     for c in (0..n).step_by(FLOAT_STEP) {
         for i in 0..FLOAT_STEP {
             // SAFETY: see `group`.
@@ -273,7 +273,7 @@ pub(super) unsafe fn scaled<S: Lanes, F: Float, const COLS: usize, const V: usiz
                 }
                 p = p.add(COLS * F::COLUMN + 4 * ROWS);
             }
-            finish::<S, F, V>(tokens.len(), out, if is_direct { F::unit::<S>().sums } else { 1.0 });
+            finish::<S, F, V>(tokens.len(), out);
             out = out.add(tokens.len() * ROWS);
         }
     }
