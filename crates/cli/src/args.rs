@@ -8,7 +8,7 @@ use octet_compute::cpu::CpuOptions;
 use octet_compute::cpu::isa::Isa;
 use octet_engine::engine::Options;
 
-use crate::numbers::{count, positive};
+use crate::numbers::{count, positive, threads};
 use crate::settings::Settings;
 use crate::units::memory_limit;
 use crate::usage_error::Usage;
@@ -98,7 +98,7 @@ pub struct EngineArgs {
     #[arg(long, help_heading = "Memory")]
     no_packed: bool,
     /// Number of threads. Default: one per physical core.
-    #[arg(short, long, value_name = "N", value_parser = positive, help_heading = "Processor")]
+    #[arg(short, long, value_name = "N", value_parser = threads, help_heading = "Processor")]
     threads: Option<usize>,
     #[command(flatten)]
     pub kernels: KernelArgs,

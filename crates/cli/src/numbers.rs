@@ -1,5 +1,7 @@
 //! Parses numbers of flags; errors say what is expected.
 
+use octet_compute::cpu::team::MAX_THREADS;
+
 /// Maximum count: far above any machine's resources, and low enough that sums cannot overflow.
 const COUNT_MAX: usize = 1 << 28;
 
@@ -9,6 +11,14 @@ pub fn positive(text: &str) -> Result<usize, String> {
         Ok(n @ 1..=COUNT_MAX) => Ok(n),
         Ok(0) | Err(_) => Err("expected a whole number above 0".into()),
         Ok(_) => Err(format!("expected at most {COUNT_MAX}")),
+    }
+}
+
+/// A number of threads, as many as the engine can start.
+pub fn threads(text: &str) -> Result<usize, String> {
+    match positive(text)? {
+        n if n > MAX_THREADS => Err(format!("expected at most {MAX_THREADS} threads")),
+        n => Ok(n),
     }
 }
 
@@ -39,9 +49,10 @@ pub fn from_minus_one_u32(text: &str) -> Result<i64, String> {
     if n <= u32::MAX.into() { Ok(n) } else { Err(format!("expected at most {}", u32::MAX)) }
 }
 
-/// A number.
-pub fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| "expected a number, like 0.8".into())
+/// A number; not NaN and not infinite.
+pub fn number<T: std::str::FromStr + Copy + Into<f64>>(text: &str) -> Result<T, String> {
+    let number = text.parse::<T>().ok().filter(|n| Into::<f64>::into(*n).is_finite());
+    number.ok_or_else(|| "expected a number, like 0.8".into())
 }
 
 /// A TCP port.
@@ -75,6 +86,12 @@ mod tests {
     fn wrong_numbers_are_refused_in_words() {
         assert_eq!((whole::<u32>("7"), from_minus_one("-1"), port("65535")), (Ok(7), Ok(-1), Ok(65535)));
         assert_eq!(number::<f32>("0.5"), Ok(0.5));
+        for wrong in ["nan", "-NaN", "inf", "-infinity", "1e39"] {
+            assert!(number::<f32>(wrong).is_err(), "{wrong}");
+        }
+        assert!(number::<f64>("1e309").is_err());
+        assert_eq!((threads("1"), threads("1024")), (Ok(1), Ok(1024)));
+        assert!(threads("1025").unwrap_err().contains("1024") && threads("0").is_err());
         let errors = [
             whole::<u32>("x").unwrap_err(),
             whole::<u32>("4294967296").unwrap_err(),

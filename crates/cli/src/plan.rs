@@ -546,9 +546,13 @@ fn as_json(
 }
 
 /// GB/s as bytes per second.
+/// GB/s, far above any machine's.
+const RATE_MAX: f64 = 1e6;
+
 fn rate(s: &str) -> Result<f64, String> {
     match s.trim_end_matches("GB/s").trim().parse::<f64>() {
-        Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(rate * 1e9),
+        Ok(rate) if rate > 0.0 && rate <= RATE_MAX => Ok(rate * 1e9),
+        Ok(rate) if rate > RATE_MAX => Err(format!("expected at most {RATE_MAX} GB/s")),
         _ => Err("expected GB/s, such as 60".into()),
     }
 }

@@ -19,7 +19,7 @@ use octet_synth::Shape;
 use crate::args::{KernelArgs, KvArgs, MemoryArgs, ModelArgs, STEP_TOKENS};
 use crate::device::DeviceName;
 use crate::memory::OnDisk;
-use crate::numbers::{count, positive};
+use crate::numbers::{count, positive, threads};
 use crate::progress::Bar;
 use crate::settings::Settings;
 use crate::stderr::note;
@@ -142,7 +142,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "GIB", value_parser = crate::units::gibibytes, help_heading = "Device")]
     gpu_memory: Option<u64>,
     /// Numbers of threads. Default: one per physical core.
-    #[arg(short, long, value_name = "N,..", value_delimiter = ',', value_parser = positive, help_heading = "Processor")]
+    #[arg(short, long, value_name = "N,..", value_delimiter = ',', value_parser = threads, help_heading = "Processor")]
     threads: Vec<usize>,
     #[command(flatten)]
     kernels: KernelArgs,
