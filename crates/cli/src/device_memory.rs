@@ -21,8 +21,9 @@ const CONTEXT_MIN: usize = 4096;
 pub fn bill(report: &Report, limits: &Limits, exact: bool) -> Memory {
     let cpu = report.memory(&Limits { snapshots: 0, ..limits.clone() }, exact);
     // The block for multi-token prediction counts as speculation. A tied head is listed as a tensor of its own, with the table's type.
-    let groups =
-        report.groups.iter().filter(|g| !matches!(g.group, Group::Other | Group::Mtp | Group::Embedding));
+    let is_elsewhere =
+        |group| matches!(group, Group::Other | Group::Mtp | Group::Embedding | Group::LayerEmbedding);
+    let groups = report.groups.iter().filter(|g| !is_elsewhere(g.group));
     let weights = groups.map(|g| group_bytes(g, exact)).fold(0, u64::saturating_add);
     // Pages of windows that the prefix cache keeps are on the device, too.
     let windowed = report.windowed_pages(limits).map_or(limits.pages, |(of, _)| of.pages);
@@ -104,7 +105,8 @@ impl Split {
     /// With `slots` experts of each layer in the device's memory, and all of them in the machine's. `None`: all are in the device's.
     pub fn new(report: &Report, limits: &Limits, slots: Option<usize>, exact: bool) -> Self {
         let all = bill(report, limits, exact).total();
-        let table = report.group(Group::Embedding).map_or(0, |g| g.bytes);
+        let bytes = |group| report.group(group).map_or(0, |g| g.bytes);
+        let table = bytes(Group::Embedding).saturating_add(bytes(Group::LayerEmbedding));
         let snapshots = report.state_bytes().saturating_mul(limits.snapshots as u64);
         let logits = 4 * (report.config.vocab * limits.batch_outputs) as u64;
         let machine = table.saturating_add(snapshots).saturating_add(logits + STAGING_BYTES);

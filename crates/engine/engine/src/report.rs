@@ -230,9 +230,9 @@ impl Report {
         let weights = |g: &GroupReport| match g.group {
             // The block belongs to speculation.
             Group::Other | Group::Mtp => 0,
-            // The table stays as in the file.
+            // Tables stay as in the file.
             Group::Embedding if self.tied => g.bytes.saturating_add(packed(g)),
-            Group::Embedding => g.bytes,
+            Group::Embedding | Group::LayerEmbedding => g.bytes,
             _ => packed(g),
         };
         let weights = self.groups.iter().map(weights).fold(0, u64::saturating_add);
@@ -339,7 +339,7 @@ fn groups(tensors: &[TensorInfo], config: &Config, tied: bool) -> Vec<GroupRepor
 fn active(amount: u64, group: Group, t: &TensorInfo, config: &Config) -> u64 {
     match (group, config.moe) {
         (Group::RoutedExperts, Some(m)) => amount * m.top_k as u64 / m.experts as u64,
-        (Group::Embedding, _) => amount / (t.shape[0] as u64).max(1),
+        (Group::Embedding | Group::LayerEmbedding, _) => amount / (t.shape[0] as u64).max(1),
         (Group::Mtp | Group::Other, _) => 0,
         _ => amount,
     }

@@ -115,7 +115,8 @@ impl Config {
 
     /// Width of the widest dense feed-forward block; 0 without one.
     pub fn intermediate(&self) -> usize {
-        self.plan.ops().map(|(_, op)| if let Op::Glu(g) = op { g.inner } else { 0 }).max().unwrap_or(0)
+        let width = |op: &Op| if let Op::Glu(g) | Op::SparseGlu(g, _) = op { g.inner } else { 0 };
+        self.plan.ops().map(|(_, op)| width(op)).max().unwrap_or(0)
     }
 }
 

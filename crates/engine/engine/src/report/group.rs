@@ -23,6 +23,12 @@ pub enum Group {
     Norms,
     /// The embedding table: a token reads one row.
     Embedding,
+    /// Embeddings of each layer (Gemma 3n, Gemma 4 E2B and E4B): a token reads one row.
+    LayerEmbedding,
+    /// What brings them into the layers.
+    LayerInputs,
+    /// What predicts and corrects residual streams beside that of the blocks, and low-rank branches (AltUp and LAuReL of Gemma 3n).
+    Streams,
     /// The output head; if the file has none, the embedding table read as a whole.
     LmHead,
     /// The multi-token-prediction block; plain decoding does not read it.
@@ -33,14 +39,17 @@ pub enum Group {
 
 impl Group {
     /// All groups, in the order of reports.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::Embedding,
+        Self::LayerEmbedding,
         Self::LinearAttention,
         Self::FullAttention,
         Self::Router,
         Self::RoutedExperts,
         Self::SharedExpert,
         Self::DenseMlp,
+        Self::LayerInputs,
+        Self::Streams,
         Self::Norms,
         Self::LmHead,
         Self::Mtp,
@@ -58,6 +67,9 @@ impl Group {
             Self::FullAttention => "full attention",
             Self::Norms => "norms",
             Self::Embedding => "embedding",
+            Self::LayerEmbedding => "layer embedding",
+            Self::LayerInputs => "layer inputs",
+            Self::Streams => "altup and laurel",
             Self::LmHead => "lm_head",
             Self::Mtp => "multi-token prediction",
             Self::Other => "other",
@@ -70,6 +82,10 @@ impl Group {
             "token_embd.weight" | "position_embd.weight" | "token_types.weight" => return Self::Embedding,
             "output.weight" | "output.bias" => return Self::LmHead,
             "output_norm.weight" | "token_embd_norm.weight" | "cls.norm.weight" => return Self::Norms,
+            "per_layer_token_embd.weight" => return Self::LayerEmbedding,
+            "per_layer_model_proj.weight" => return Self::LayerInputs,
+            "per_layer_proj_norm.weight" => return Self::Norms,
+            _ if name.starts_with("altup_") => return Self::Streams,
             _ if name.starts_with("cls.") || name.starts_with("dense_") => return Self::DenseMlp,
             _ => {}
         }
@@ -95,6 +111,10 @@ impl Group {
             Self::FullAttention
         } else if is("ffn_gate.") || is("ffn_up.") || is("ffn_down.") {
             Self::DenseMlp
+        } else if is("inp_gate.") || is("proj.") {
+            Self::LayerInputs
+        } else if is("altup_") || is("laurel_") {
+            Self::Streams
         } else {
             Self::Other
         }

@@ -141,6 +141,31 @@ fn ends_that_are_no_tokens_are_refused() {
     assert!(e.contains("eos_token_ids") && e.contains("-3"), "{e}");
 }
 
+/// Gemma 3n E2B: 30 layers, whose embeddings have 256 values for each of 262,144 tokens; Gemma 4 E2B: 35 layers.
+#[test]
+fn embeddings_of_layers_are_read_row_by_row() {
+    for (name, layers, hidden, inner) in [("gemma3n-e2b", 30, 2048, 8192), ("gemma4-e2b", 35, 1536, 12_288)] {
+        let r = report(name, Mix::Q4KM, None);
+        let table = r.group(Group::LayerEmbedding).unwrap();
+        assert_eq!(table.parameters, 262_144 * 256 * layers, "{name}");
+        assert_eq!(table.active_parameters, 256 * layers, "{name}");
+        // A gate, a projection, and a share of one for all layers.
+        let inputs = r.group(Group::LayerInputs).unwrap();
+        assert_eq!(inputs.parameters, 3 * 256 * hidden * layers, "{name}");
+        assert_eq!(inputs.active_bytes, inputs.bytes, "{name}");
+        let streams = r.group(Group::Streams);
+        assert_eq!(streams.is_some(), name.starts_with("gemma3n"), "{name}");
+        assert!(streams.is_none_or(|s| s.active_bytes == s.bytes && s.bytes > 0), "{name}");
+        assert!(
+            r.group(Group::Other).is_none_or(|g| g.parameters <= 512),
+            "{name}: {:?}",
+            r.group(Group::Other)
+        );
+        assert_eq!(r.config.intermediate(), inner, "{name}");
+        assert!(r.memory(&Limits::single(64), false).weights >= r.bytes, "{name}: all of it is in memory");
+    }
+}
+
 #[test]
 fn every_tensor_of_every_architecture_has_a_group() {
     for arch in TINY_ARCHITECTURES {
