@@ -5,6 +5,7 @@
 //! | `ffn_gate.E`, one tensor an expert | `ffn_gate_exps`, a stack |
 //! | `ffn_gate_up_exps`: gate rows then up rows, or alternating | `ffn_gate_exps`, `ffn_up_exps` |
 //! | pairs of rotary dimensions half a head apart (Llama, Granite) | side by side, where llama.cpp rotates such pairs |
+//! | pairs side by side, turning in sections (GLM-4.1V) | half of the rotated dimensions apart, as all of llama.cpp's sections |
 //! | value heads of Gated DeltaNet by key head (Qwen3.5) | every key head once, then again |
 //! | scaling of rotary frequencies like Llama 3's as parameters | `rope_freqs.weight`, the divisors |
 
@@ -227,7 +228,7 @@ fn split_gate_up(metadata: &mut Metadata, outs: &mut Vec<Out>) {
     metadata.remove(GATE_UP);
 }
 
-/// Rows `j` and `j + dim/2` of each head become rows `2j` and `2j + 1`.
+/// Rows `j` and `j + dim/2` of each head become rows `2j` and `2j + 1`, or, of the rotated rows, the other way round.
 fn pair_rows(architecture: &str, metadata: &mut Metadata, outs: &mut [Out]) {
     let Some(pairing) = metadata.opt_str(PAIRING).ok().flatten().map(String::from) else { return };
     // But for GLM-4.1V, whose rotations have sections.
@@ -239,7 +240,8 @@ fn pair_rows(architecture: &str, metadata: &mut Metadata, outs: &mut [Out]) {
     }
     let dim = count(metadata, architecture, "attention.key_length");
     let rotated = count(metadata, architecture, "rope.dimension_count");
-    if !wants_adjacent || dim == 0 || rotated != dim || !dim.is_multiple_of(2) {
+    let is_whole = wants_adjacent && rotated == dim || !wants_adjacent && rotated <= dim;
+    if dim == 0 || rotated == 0 || !is_whole || !dim.is_multiple_of(2) || !rotated.is_multiple_of(2) {
         return; // the key stays, and says it
     }
     let is_rotated = |o: &Out| {
@@ -250,7 +252,12 @@ fn pair_rows(architecture: &str, metadata: &mut Metadata, outs: &mut [Out]) {
         return;
     }
     for out in outs.iter_mut().filter(|o| is_rotated(o)) {
-        out.select((0..out.rows()).map(|r| r / dim * dim + r % dim / 2 + r % 2 * dim / 2).collect());
+        let from = |i: usize| match wants_adjacent {
+            true => i / 2 + i % 2 * dim / 2,
+            false if i < rotated => i % (rotated / 2) * 2 + i / (rotated / 2),
+            false => i,
+        };
+        out.select((0..out.rows()).map(|r| r / dim * dim + from(r % dim)).collect());
     }
     metadata.remove(PAIRING);
 }
