@@ -1,6 +1,8 @@
 //! The one error of this crate: which file, which tensor or key, and what was expected. Names come from the file, so
 //! their control characters are escaped: a message goes to a terminal.
 
+use crate::config_fields::{CONFIG, fields_of};
+
 /// Why a model file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -56,8 +58,12 @@ impl Error {
     pub fn tensor(file: &str, tensor: &str, what: impl Into<String>) -> Self {
         Self::Tensor { file: file.into(), tensor: tensor.into(), what: what.into() }
     }
-    /// An error of one metadata key.
+    /// An error of one metadata key; of the field behind it, if `file` is a checkpoint's configuration.
     pub fn key(file: &str, key: &str, what: impl Into<String>) -> Self {
+        let is_config = std::path::Path::new(file).file_name().is_some_and(|name| name == CONFIG);
+        if let Some(fields) = fields_of(key).filter(|_| is_config) {
+            return Self::format(file, format!("field {fields} {}", what.into()));
+        }
         Self::Key { file: file.into(), key: key.into(), what: what.into() }
     }
 }

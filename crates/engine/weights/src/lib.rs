@@ -4,6 +4,7 @@
 //! into one form, GGUF's: canonical metadata keys (`qwen35moe.block_count`, `tokenizer.chat_template`, ...) and canonical tensor names
 //! (`blk.0.attn_q.weight`). The engine reads models only through [`Model`], independent of the file format.
 
+mod config_fields;
 mod error;
 pub mod gguf;
 pub mod hf;

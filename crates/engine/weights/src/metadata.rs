@@ -80,7 +80,7 @@ impl Metadata {
             Value::U64(x) => u32::try_from(*x).ok(), Value::I64(x) => u32::try_from(*x).ok(), _ => None });
     typed!(/// A finite float (integers are accepted), if the key is present.
         opt_f32, f32, f32, "a finite number", |v| match v {
-            Value::F64(x) if x.is_finite() => Some(*x as f32), Value::U64(x) => Some(*x as f32),
+            Value::F64(x) if (*x as f32).is_finite() => Some(*x as f32), Value::U64(x) => Some(*x as f32),
             Value::I64(x) => Some(*x as f32), _ => None });
     typed!(/// A boolean, if the key is present.
         opt_bool, bool, bool, "a boolean", |v| match v { Value::Bool(x) => Some(*x), _ => None });

@@ -109,7 +109,7 @@ impl<'a> Keys<'a> {
     /// `value`, which must be 1 to `max`.
     pub fn range(&self, key: &str, value: usize, max: usize) -> Result<usize, Error> {
         match value {
-            0 => Err(self.bad(key, "is 0".into())),
+            0 => Err(self.bad(key, format!("is 0; expected 1 to {max}"))),
             v if v > max => Err(self.bad(key, format!("is {v}; at most {max} is supported"))),
             v => Ok(v),
         }

@@ -120,7 +120,7 @@ fn of_phimoe() {
     config["num_experts_per_tok"] = json!(1);
     let file = checkpoint(&tensors, &config).expect("a checkpoint");
     let e = try_load(&file, On::Reference, limits()).err().expect("a refusal");
-    assert!(e.contains("expert_used_count' is 1; only 2"), "{e}");
+    assert!(e.contains("'num_experts_per_tok' (expert_used_count) is 1; only 2"), "{e}");
 }
 
 #[test]

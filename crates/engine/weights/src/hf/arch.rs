@@ -82,6 +82,8 @@ pub(super) struct Layout {
     pub trunk: usize,
     /// Multi-token-prediction layers after them.
     pub mtp: usize,
+    /// Numbers of further layers for multi-token prediction among the decoder's, by what they have besides.
+    pub guessing: Vec<usize>,
     /// Whether the output head is the embedding table, where the file says so.
     pub tied: Option<bool>,
     /// MLX's form: norms that are stored around zero elsewhere have 1 added.

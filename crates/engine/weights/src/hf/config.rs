@@ -8,8 +8,9 @@
 use super::arch::{Arch, Keys, LAYERS_MAX, Layout, model_types};
 use super::encoder;
 use super::families::BOTH_WAYS;
-use super::family_config;
+use super::family_config::{self, not_zero};
 use super::json::Fields;
+use super::layer_kinds::known_kinds;
 use super::rope::{rope_scaling, sections};
 use crate::{Error, Metadata, Value};
 
@@ -49,7 +50,16 @@ pub(super) fn translate(root: &Fields, has_mtp: bool, metadata: &mut Metadata) -
             if family.encoder { encoder::translate(text, family, keys)? } else { (false, 0) };
         // An encoder has no output head.
         let tied = if family.encoder { None } else { tied(root, text)? };
-        return Ok(Layout { arch, trunk, mtp: 0, tied, mlx: false, ranks, first_position });
+        return Ok(Layout {
+            arch,
+            trunk,
+            mtp: 0,
+            guessing: Vec::new(),
+            tied,
+            mlx: false,
+            ranks,
+            first_position,
+        });
     }
 
     let trunk = text.u32("num_hidden_layers")?;
@@ -68,7 +78,7 @@ pub(super) fn translate(root: &Fields, has_mtp: bool, metadata: &mut Metadata) -
     }
     keys.put_u32("vocab_size", text.u32("vocab_size")?);
     keys.put_u32("context_length", text.u32("max_position_embeddings")?);
-    windows(text, trunk as usize, keys)?;
+    windows(text, arch, trunk as usize, keys)?;
     let head_dim = attention(text, keys)?;
     rope(text, arch, head_dim, keys)?;
     feed_forward(text, arch, keys)?;
@@ -81,6 +91,7 @@ pub(super) fn translate(root: &Fields, has_mtp: bool, metadata: &mut Metadata) -
         arch,
         trunk: trunk as usize,
         mtp: mtp as usize,
+        guessing: Vec::new(),
         tied,
         mlx: false,
         ranks: false,
@@ -129,12 +140,16 @@ fn refuse(text: &Fields) -> Result<(), Error> {
 }
 
 /// The window of attention, and which layers have it. Qwen's configurations have a flag that disables it; Mistral's have no flag.
-fn windows(text: &Fields, layers: usize, keys: &mut Keys) -> Result<(), Error> {
-    let Some(window) = text.opt_u32("sliding_window")?.filter(|w| *w > 0) else { return Ok(()) };
+fn windows(text: &Fields, arch: Arch, layers: usize, keys: &mut Keys) -> Result<(), Error> {
+    let kinds = text.opt_strs("layer_types")?;
+    if let Some(kinds) = kinds.as_ref().filter(|_| !arch.is_qwen35()) {
+        known_kinds(text, kinds, &["full_attention", "sliding_attention"])?;
+    }
+    let Some(window) = text.opt_u32("sliding_window")? else { return Ok(()) };
     let flag = text.opt_bool("use_sliding_window")?;
     let slides: Vec<bool> = if flag == Some(false) {
         return Ok(());
-    } else if let Some(kinds) = text.opt_strs("layer_types")? {
+    } else if let Some(kinds) = kinds {
         if kinds.len() != layers {
             let what = format!("has {} entries for {layers} layers", kinds.len());
             return Err(text.bad("layer_types", what));
@@ -145,6 +160,7 @@ fn windows(text: &Fields, layers: usize, keys: &mut Keys) -> Result<(), Error> {
         (0..layers).map(|i| i >= full as usize).collect()
     };
     if slides.contains(&true) {
+        not_zero(text, "sliding_window", window)?;
         keys.put_u32("attention.sliding_window", window);
         let pattern = slides.into_iter().map(Value::Bool).collect();
         keys.put("attention.sliding_window_pattern", Value::Array(pattern));

@@ -274,7 +274,16 @@ mod tests {
 
     fn name(hf: &str, ranks: bool) -> String {
         let arch = Arch::of("bert", false).expect("a family");
-        let layout = Layout { arch, trunk: 2, mtp: 0, tied: None, mlx: false, ranks, first_position: 0 };
+        let layout = Layout {
+            arch,
+            trunk: 2,
+            mtp: 0,
+            guessing: Vec::new(),
+            tied: None,
+            mlx: false,
+            ranks,
+            first_position: 0,
+        };
         match target(&layout, hf) {
             Target::Tensor { name, .. } => name,
             other => format!("{other:?}"),

@@ -3,70 +3,11 @@
 use super::arch::{Keys, LAYERS_MAX};
 use super::families::{BOTH_WAYS, Family};
 use super::json::Fields;
+use super::layer_kinds::layer_kinds;
 use super::rope::{rope_scaling, sections};
 use super::sparse;
+use crate::config_fields::{COUNTS, NUMBERS};
 use crate::{Error, Value};
-
-/// Numbers: a key, and the names that configurations have for it. The first that is present and not null counts.
-const COUNTS: &[(&str, &[&str])] = &[
-    ("embedding_length", &["hidden_size", "n_embd"]),
-    ("context_length", &["max_position_embeddings", "n_positions", "model_max_length"]),
-    ("vocab_size", &["vocab_size"]),
-    ("attention.head_count", &["num_attention_heads", "n_head"]),
-    ("attention.q_lora_rank", &["q_lora_rank"]),
-    ("attention.kv_lora_rank", &["kv_lora_rank"]),
-    ("attention.value_length_mla", &["v_head_dim"]),
-    ("attention.shared_kv_layers", &["num_kv_shared_layers"]),
-    ("embedding_length_per_layer_input", &["hidden_size_per_layer_input"]),
-    ("altup.num_inputs", &["altup_num_inputs"]),
-    ("altup.active_idx", &["altup_active_idx"]),
-    ("expert_count", &["n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"]),
-    (
-        "expert_used_count",
-        &["num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_k", "moe_topk"],
-    ),
-    ("expert_feed_forward_length", &["moe_intermediate_size"]),
-    (
-        "expert_shared_count",
-        &["n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert"],
-    ),
-    (
-        "expert_shared_feed_forward_length",
-        &[
-            "moe_shared_expert_intermediate_size",
-            "shared_expert_intermediate_size",
-            "shared_intermediate_size",
-        ],
-    ),
-    ("expert_group_count", &["n_group", "num_expert_group"]),
-    ("expert_group_used_count", &["topk_group"]),
-    ("leading_dense_block_count", &["first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"]),
-    ("moe_latent_size", &["moe_latent_size"]),
-    ("ssm.conv_kernel", &["linear_conv_kernel_dim", "conv_kernel", "mamba_d_conv"]),
-    ("ssm.state_size", &["linear_key_head_dim", "ssm_state_size", "mamba_d_state"]),
-    ("ssm.group_count", &["linear_num_key_heads", "n_groups", "mamba_n_groups"]),
-    ("ssm.time_step_rank", &["linear_num_value_heads", "mamba_num_heads", "mamba_n_heads"]),
-    ("shortconv.l_cache", &["conv_L_cache"]),
-    ("attention.chunk_size", &["attention_chunk_size"]),
-    ("interleave_moe_layer_step", &["interleave_moe_layer_step", "moe_layer_interval"]),
-];
-
-/// The same for numbers that need not be whole.
-const NUMBERS: &[(&str, &[&str])] = &[
-    ("attention.layer_norm_rms_epsilon", &["rms_norm_eps", "norm_eps", "layer_norm_epsilon"]),
-    ("attention.layer_norm_epsilon", &["layer_norm_eps", "norm_epsilon"]),
-    ("attn_logit_softcapping", &["attn_logit_softcapping"]),
-    ("final_logit_softcapping", &["final_logit_softcapping"]),
-    ("attention.scale", &["attention_multiplier"]),
-    ("embedding_scale", &["embedding_multiplier"]),
-    ("residual_scale", &["residual_multiplier"]),
-    ("logit_scale", &["logits_scaling", "output_multiplier", "logit_scale"]),
-    ("router_logit_softcapping", &["moe_router_logit_softcapping"]),
-    ("expert_weights_scale", &["routed_scaling_factor", "moe_routed_scaling_factor", "route_scale"]),
-    ("attention.query_norm", &["qk_scale_factor"]),
-    ("attention.temperature_scale", &["attn_scale"]),
-    ("attention.temperature_length", &["floor_scale"]),
-];
 
 /// Metadata of a family; `text` has the fields of the text model. Returns the number of layers.
 pub(super) fn translate(text: &Fields, family: &Family, keys: &mut Keys) -> Result<usize, Error> {
@@ -95,7 +36,7 @@ pub(super) fn translate(text: &Fields, family: &Family, keys: &mut Keys) -> Resu
         multipliers(text, layers, keys)?;
     }
     leading_dense(text, layers as usize, keys)?;
-    let kinds = layer_kinds(text, layers as usize)?;
+    let kinds = layer_kinds(text, family, layers as usize)?;
     attention(text, &kinds, family, keys)?;
     recurrent(text, keys)?;
     feed_forward(text, &kinds, keys)?;
@@ -251,47 +192,6 @@ fn first<T>(fields: &[&str], get: impl Fn(&str) -> Result<Option<T>, Error>) -> 
     Ok(None)
 }
 
-/// What each layer is, if the configuration says: `sliding_attention`, `mamba`, `conv`, or Nemotron's letters.
-fn layer_kinds(text: &Fields, layers: usize) -> Result<Vec<String>, Error> {
-    if let Some(pattern) = text.opt_str("hybrid_override_pattern")? {
-        if pattern.len() != layers {
-            let what = format!("has {} letters for {layers} layers", pattern.len());
-            return Err(text.bad("hybrid_override_pattern", what));
-        }
-        return Ok(pattern.chars().map(String::from).collect());
-    }
-    if let Some(linear) = text.opt_object("linear_attn_config")? {
-        return linear_kinds(&linear, layers);
-    }
-    let kinds = match text.opt_strs("layer_types")? {
-        None => text.opt_strs("layers_block_type")?,
-        kinds => kinds,
-    };
-    match kinds {
-        Some(k) if k.len() != layers => {
-            Err(text.bad("layer_types", format!("has {} entries for {layers} layers", k.len())))
-        }
-        Some(k) => Ok(k.into_iter().map(str::to_string).collect()),
-        None => Ok(Vec::new()),
-    }
-}
-
-/// Kimi Linear's lists of layers, which count from 1.
-fn linear_kinds(linear: &Fields, layers: usize) -> Result<Vec<String>, Error> {
-    let mut kinds = vec![String::new(); layers];
-    for (field, kind) in [("kda_layers", "linear_attention"), ("full_attn_layers", "full_attention")] {
-        let wrong = || linear.bad(field, format!("is not an array of numbers from 1 to {layers}"));
-        for layer in linear.opt_array(field)?.unwrap_or_default() {
-            let at = layer.as_u64().and_then(|n| kinds.get_mut(usize::try_from(n).ok()?.checked_sub(1)?));
-            *at.ok_or_else(wrong)? = kind.into();
-        }
-    }
-    match kinds.iter().position(String::is_empty) {
-        Some(i) => Err(linear.bad("kda_layers", format!("does not say what layer {} is", i + 1))),
-        None => Ok(kinds),
-    }
-}
-
 fn attention(text: &Fields, kinds: &[String], family: &Family, keys: &mut Keys) -> Result<(), Error> {
     let hidden = need(text, &["hidden_size", "n_embd"])?;
     let heads = need(text, &["num_attention_heads", "n_head"])?;
@@ -373,17 +273,27 @@ fn windows(text: &Fields, kinds: &[String], keys: &mut Keys) -> Result<(), Error
     let window = first(&["sliding_window", "local_attention"], |f| text.opt_u32(f))?;
     // Some configurations state a window that no layer has.
     let is_used = kinds.is_empty() || kinds.iter().any(|k| slides(k));
-    if let Some(window) = window.filter(|w| *w > 0 && !disabled && is_used) {
+    if let Some(window) = window.filter(|_| !disabled && is_used) {
+        not_zero(text, "sliding_window", window)?;
         put_windows(kinds, slides, window, keys);
         // Older configurations say which layers have it by a period.
         if kinds.is_empty()
             && let Some(period) =
                 first(&["sliding_window_pattern", "global_attn_every_n_layers"], |f| text.opt_u32(f))?
         {
+            not_zero(text, "sliding_window_pattern", period)?;
             keys.put_u32("attention.sliding_window_pattern", period);
         }
     }
     Ok(())
+}
+
+/// In transformers a window of 0 hides all positions, and a period of 0 is an error.
+pub(super) fn not_zero(text: &Fields, field: &str, value: u32) -> Result<(), Error> {
+    match value {
+        0 => Err(text.bad(field, "is 0; expected at least 1, or null for attention to all positions")),
+        _ => Ok(()),
+    }
 }
 
 /// A window of the layers that have one; without kinds of layers, the architecture knows which.

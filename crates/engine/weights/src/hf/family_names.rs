@@ -201,6 +201,13 @@ const TOWERS: &[&str] = &[
     "embed_audio.",
 ];
 
+/// The number of a layer for multi-token prediction, if `hf` is a tensor that only such layers have: the projection of a token's embedding beside
+/// the state before it, the norms of both, and a head of its own.
+pub(super) fn guessing(hf: &str) -> Option<usize> {
+    let (i, rest) = numbered(inner(hf).strip_prefix("layers.")?)?;
+    ["eh_proj.", "enorm.", "hnorm.", "shared_head."].iter().any(|part| rest.starts_with(part)).then_some(i)
+}
+
 /// What tensor `hf` of a checkpoint of this family is.
 pub(super) fn target(family: &Family, layout: &Layout, hf: &str) -> Target {
     let rest = inner(hf);
@@ -245,7 +252,7 @@ pub(super) fn target(family: &Family, layout: &Layout, hf: &str) -> Target {
     };
     let Some((i, rest)) = numbered(layer) else { return Target::Unknown };
     if i >= layout.trunk {
-        return Target::Unused; // blocks for multi-token prediction
+        return if layout.guessing.contains(&i) { Target::Unused } else { Target::Unknown };
     }
     // GPT-2's masks of attention.
     if family.gguf == "gpt2" && ["attn.bias", "attn.masked_bias"].contains(&rest) {

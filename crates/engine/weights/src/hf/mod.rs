@@ -13,6 +13,7 @@ mod families;
 mod family_config;
 mod family_names;
 mod json;
+mod layer_kinds;
 mod names;
 mod processor;
 mod rope;
@@ -29,6 +30,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 
+use crate::config_fields::CONFIG;
 use crate::gguf::DIMS_MAX;
 use crate::map::Mapped;
 use crate::safetensors::{self, Entry, Index};
@@ -41,7 +43,6 @@ use json::Fields;
 use names::Target;
 use serde_json::{Map, Value as Json};
 
-const CONFIG: &str = "config.json";
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 const INDEX_BYTES_MAX: usize = 64 << 20;
@@ -127,6 +128,9 @@ fn open_dir(dir: &Dir) -> Result<Model, Error> {
     let mut metadata = Metadata::new(&config_path);
     let has_mtp = entries.iter().flatten().any(|e| e.name.starts_with("mtp."));
     let mut layout = config::translate(&root, has_mtp, &mut metadata)?;
+    layout.guessing = entries.iter().flatten().filter_map(|e| family_names::guessing(&e.name)).collect();
+    layout.guessing.sort_unstable();
+    layout.guessing.dedup();
     // MLX's own files have norms with 1 added and convolutions transposed; the second shows the first.
     layout.mlx = entries.iter().flatten().any(|e| {
         e.name.ends_with(".linear_attn.conv1d.weight") && matches!(e.shape[..], [_, taps, 1] if taps > 1)

@@ -225,7 +225,16 @@ mod tests {
 
     fn name(arch: Arch, hf: &str) -> String {
         match target(
-            &Layout { arch, trunk: 4, mtp: 1, tied: None, mlx: false, ranks: false, first_position: 0 },
+            &Layout {
+                arch,
+                trunk: 4,
+                mtp: 1,
+                guessing: Vec::new(),
+                tied: None,
+                mlx: false,
+                ranks: false,
+                first_position: 0,
+            },
             hf,
         ) {
             Target::Tensor { name, convert, squeeze } => {

@@ -31,7 +31,7 @@ pub(super) fn activations(text: &Fields, layers: usize, keys: &mut Keys) -> Resu
             return Err(text.bad(field, format!("has {} entries for {layers} layers", all.len())));
         }
         Some(all) => {
-            let share = |v: &serde_json::Value| v.as_f64().filter(|x| (0.0..1.0).contains(x));
+            let share = |v: &serde_json::Value| v.as_f64().filter(|x| (0.0..1.0).contains(&(*x as f32)));
             let shares: Option<_> = all.iter().map(share).collect();
             shares.ok_or_else(|| text.bad(field, "is not an array of numbers of at least 0 and below 1"))?
         }

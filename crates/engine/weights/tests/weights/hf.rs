@@ -10,19 +10,19 @@ use serde_json::{Value as Json, json};
 
 /// Names and shapes.
 type Tensors<'a> = &'a [(&'a str, &'a [usize])];
-type Checkpoint = BTreeMap<String, Bytes>;
+pub type Checkpoint = BTreeMap<String, Bytes>;
 
-fn with(mut files: Checkpoint, name: &str, content: impl Into<Bytes>) -> Checkpoint {
+pub fn with(mut files: Checkpoint, name: &str, content: impl Into<Bytes>) -> Checkpoint {
     files.insert(name.into(), content.into());
     files
 }
 
-fn open(files: Checkpoint) -> Result<Model, Error> {
+pub fn open(files: Checkpoint) -> Result<Model, Error> {
     hf::from_files("dir", files)
 }
 
 /// The tiny llama with `edit`'s fields on top of its config.json (`null` takes one away).
-fn config(edit: Json) -> Checkpoint {
+pub fn config(edit: Json) -> Checkpoint {
     let mut files = tiny_llama();
     let mut config: Json = serde_json::from_slice(&files["config.json"]).unwrap();
     for (k, v) in edit.as_object().unwrap() {

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod configs;
 mod formats;
 mod gguf;
 mod hf;
