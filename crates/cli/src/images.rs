@@ -14,6 +14,28 @@ use serde_json::{Value, json};
 use crate::numbers::positive;
 use crate::stderr::note;
 
+/// Why a model without a projector reads no images.
+const NONE: &str = "it has no projector; --mmproj names one";
+
+/// What reads a model's images.
+#[derive(Debug)]
+pub enum Sight {
+    /// A tower.
+    Reads(Options),
+    /// Nothing, and why.
+    Blind(String),
+}
+
+impl Sight {
+    /// The tower, and why there is none.
+    pub fn split(self) -> (Option<Options>, String) {
+        match self {
+            Self::Reads(options) => (Some(options), String::new()),
+            Self::Blind(why) => (None, why),
+        }
+    }
+}
+
 /// How a model reads images.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Images")]
@@ -34,18 +56,23 @@ pub struct ImageFlags {
 }
 
 impl ImageFlags {
-    /// The tower for a model: the one that a flag names, or else the one that is found.
+    /// The tower for a model: the one that a flag names, or else the one that is found. Says on standard error which ones cannot be used.
     ///
     /// # Errors
     /// If the named one cannot be used.
-    pub fn tower(&self, model: &octet_weights::Model) -> anyhow::Result<Option<Options>> {
+    pub fn tower(&self, model: &octet_weights::Model) -> anyhow::Result<Sight> {
         match &self.mmproj {
-            _ if self.no_mmproj => Ok(None),
+            _ if self.no_mmproj => {
+                Ok(Sight::Blind("it was started with --no-mmproj; --mmproj FILE names a projector".into()))
+            }
             None => Ok(self.found(model)),
             Some(path) => {
                 let options = self.options(octet_weights::Model::open(named(path)?)?);
-                options.tower()?;
-                Ok(Some(options))
+                let tower = options.checked()?;
+                let unfit =
+                    |why| anyhow::anyhow!("{}: {why}; without --mmproj one is looked for", path.display());
+                vision::belongs(&tower, model).map_err(unfit)?;
+                Ok(Sight::Reads(options))
             }
         }
     }
@@ -57,71 +84,94 @@ impl ImageFlags {
 
     /// Leaves out a tower that was found, if the model runs on a device that does not take its images.
     ///
+    /// Returns why it was left out.
+    ///
     /// # Errors
     /// If it was named.
-    pub fn keep_on_processor(&self, options: &mut octet_engine::engine::Options) -> anyhow::Result<()> {
-        let (Some(device), Some(vision)) = (&options.device, &options.vision) else { return Ok(()) };
+    pub fn keep_on_processor(
+        &self,
+        options: &mut octet_engine::engine::Options,
+    ) -> anyhow::Result<Option<String>> {
+        let (Some(device), Some(vision)) = (&options.device, &options.vision) else { return Ok(None) };
         let (device, file) = (device.name().to_string(), vision.file.origin.clone());
         if device == "cpu" || on_device(vision) {
-            return Ok(());
+            return Ok(None);
         }
         anyhow::ensure!(
             self.mmproj.is_none(),
             "{file}: its images are not supported on {device}; --device cpu reads them"
         );
-        note!(
-            "note: images of {file} are not supported on {device}: it is not loaded; --device cpu reads them"
-        );
+        let why = format!("{file} is not supported on {device}; --device cpu reads them");
+        note!("note: the model reads no images: {why}");
         options.vision = None;
-        Ok(())
+        Ok(Some(why))
     }
 
-    /// The tower beside a model, if it can be used.
-    pub fn found(&self, model: &octet_weights::Model) -> Option<Options> {
-        if self.no_mmproj {
-            return None;
-        }
+    /// The tower beside a model, if one can be used.
+    fn found(&self, model: &octet_weights::Model) -> Sight {
         let origin = Path::new(&model.origin);
-        let usable = |file: octet_weights::Model| {
-            let options = self.options(file);
-            let width =
-                model.metadata.str("general.architecture").ok().and_then(|arch| {
-                    model.metadata.opt_u32(&format!("{arch}.embedding_length")).ok().flatten()
-                });
-            match options.tower() {
-                Ok(tower) if width.is_none_or(|w| w as usize == tower.out) => Ok(options),
-                Ok(_) => Err(format!("{}: it belongs to another model", options.file.origin)),
-                Err(e) => Err(e.to_string()),
-            }
-        };
-        let report = |why: String| note!("note: the model reads no images: {why}");
         if origin.is_dir() && origin.join("config.json").exists() {
-            return match octet_weights::hf::open_tower(origin)
-                .map_err(|e| e.to_string())
-                .map(|t| t.map(usable))
-            {
-                Ok(None) => None,
-                Ok(Some(Ok(options))) => Some(options),
-                Ok(Some(Err(why))) | Err(why) => {
-                    report(why);
-                    None
-                }
-            };
+            return self.of_checkpoint(origin);
+        }
+        if let Some(arch) =
+            model.metadata.str("general.architecture").ok().filter(|a| !vision::reads_images(a))
+        {
+            return Sight::Blind(format!("images are not supported with architecture '{arch}'"));
         }
         let folder = if origin.is_dir() { Some(origin) } else { origin.parent() };
         // One that was made with this file comes before those of other models.
         let own = format!("mmproj-{}", origin.file_name().unwrap_or_default().to_string_lossy());
-        let mut paths = projectors(folder?);
+        let mut paths = folder.map_or_else(Vec::new, projectors);
         paths.sort_by_key(|path| path.file_name().is_none_or(|name| *name != *own));
-        let mut first = None;
+        let (mut broken, mut foreign) = (Vec::new(), None);
+        let mut sight = None;
         for path in paths {
-            match octet_weights::Model::open(&path).map_err(|e| e.to_string()).and_then(usable) {
-                Ok(options) => return Some(options),
-                Err(why) => first = first.or(Some(why)),
+            let options = octet_weights::Model::open(&path).map_err(anyhow::Error::from);
+            let options = options.map(|file| self.options(file)).and_then(|o| Ok((o.tower()?, o)));
+            let usable = options.and_then(|(tower, options)| match vision::belongs(&tower, model) {
+                Err(why) => Ok(Err(why)),
+                Ok(()) => options.checked().map(|_| Ok(options)).map_err(anyhow::Error::from),
+            });
+            match usable {
+                Ok(Ok(options)) => {
+                    sight = Some(options);
+                    break;
+                }
+                Ok(Err(why)) => {
+                    foreign = foreign.or(Some(format!("{} belongs to another model: {why}", path.display())));
+                }
+                // Its errors name the file.
+                Err(e) => broken.push(format!("{e:#}")),
             }
         }
-        first.map(report);
-        None
+        for why in &broken {
+            let then =
+                if sight.is_some() { "another projector is used" } else { "the model reads no images" };
+            note!("note: {then}: {why}; --no-mmproj silences this");
+        }
+        match sight {
+            Some(options) => Sight::Reads(options),
+            None => Sight::Blind(match broken.into_iter().next().or(foreign) {
+                Some(why) => format!("{why}; --mmproj names another projector"),
+                None => NONE.into(),
+            }),
+        }
+    }
+
+    /// A checkpoint's own tower.
+    fn of_checkpoint(&self, folder: &Path) -> Sight {
+        let usable = |file| {
+            let options = self.options(file);
+            options.checked().map(|_| options).map_err(|e| e.to_string())
+        };
+        match octet_weights::hf::open_tower(folder).map_err(|e| e.to_string()).map(|t| t.map(usable)) {
+            Ok(None) => Sight::Blind(NONE.into()),
+            Ok(Some(Ok(options))) => Sight::Reads(options),
+            Ok(Some(Err(why))) | Err(why) => {
+                note!("note: the model reads no images: {why}; --no-mmproj silences this");
+                Sight::Blind(why)
+            }
+        }
     }
 
     /// The tower of a published model that is not on this machine, by its short name, from what is known of its shape.
@@ -186,6 +236,11 @@ pub fn part(path: &Path) -> anyhow::Result<Value> {
     let kind = format!("{format}").to_ascii_lowercase();
     let url = format!("data:image/{kind};base64,{}", BASE64.encode(&file));
     Ok(json!({"type": "image_url", "image_url": {"url": url}}))
+}
+
+/// Whether messages have images.
+pub fn are_in(messages: &[Value]) -> bool {
+    messages.iter().any(|m| m["content"].as_array().is_some_and(|parts| parts.iter().any(is_image)))
 }
 
 /// Whether a part of a message is an image.

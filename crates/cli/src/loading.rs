@@ -14,22 +14,27 @@ use crate::progress::Bar;
 use crate::settings::Settings;
 use crate::stderr::note;
 
-/// Loads a model for generation, if it fits.
+/// Loads a model for generation, if it fits, with a tower for images. Without one, the text says why; if `has_images`, that is an error.
 pub fn load(
     model: &octet_weights::Model,
     args: &EngineArgs,
-    images: &ImageFlags,
+    (images, has_images): (&ImageFlags, bool),
     settings: &Settings,
-) -> anyhow::Result<Engine> {
+) -> anyhow::Result<(Engine, String)> {
     let mut options = args.options(settings)?;
-    options.vision = images.tower(model)?;
+    let (vision, mut blind) = images.tower(model)?.split();
+    options.vision = vision;
     check(model, args, std::slice::from_mut(&mut options))?;
-    images.keep_on_processor(&mut options)?;
+    if let Some(why) = images.keep_on_processor(&mut options)? {
+        blind = why;
+    }
+    anyhow::ensure!(!has_images || options.vision.is_some(), "the model reads no images: {blind}");
     if let Some(vision) = options.vision.as_ref().filter(|_| std::io::stderr().is_terminal()) {
         note!("{}", crate::images::describe(vision));
     }
     let bar = Bar::bytes("loading");
-    Ok(Engine::open(model, &options, &mut |done, all| bar.update(done, all))?)
+    let engine = Engine::open(model, &options, &mut |done, all| bar.update(done, all))?;
+    Ok((engine, blind))
 }
 
 /// Loads a model once for each of `variants` for scoring, if they fit together.

@@ -89,7 +89,7 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
         ..Limits::single(context)
     };
     report.check_kv(limits.kv)?;
-    let mut vision = args.images.tower(&model)?;
+    let mut vision = args.images.tower(&model)?.split().0;
     if vision.is_none() && shape_only {
         vision = args.images.known(&name);
     }

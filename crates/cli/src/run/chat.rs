@@ -104,7 +104,8 @@ impl Chat {
 
     /// Adds a question with its images: those of `/image`, and files that are dropped into the text. False if there is only an image.
     fn ask(&mut self, text: &str) -> anyhow::Result<bool> {
-        let (files, text) = if self.session.sees() { dropped(text) } else { (Vec::new(), text.to_string()) };
+        let (files, text) =
+            if self.session.sees().is_ok() { dropped(text) } else { (Vec::new(), text.to_string()) };
         for file in &files {
             self.images.push(part(file)?);
         }

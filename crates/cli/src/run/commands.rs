@@ -84,7 +84,7 @@ pub fn execute(command: &str, chat: &mut Chat) -> anyhow::Result<Next> {
         }
         "image" => {
             let path = path(rest, "image")?;
-            ensure!(session.sees(), "the model reads no images: it has no projector (--mmproj names one)");
+            session.sees()?;
             chat.images.push(crate::images::part(path)?);
             note!("{} for the next question", count(chat.images.len(), "image"));
         }

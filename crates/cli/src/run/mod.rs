@@ -273,7 +273,8 @@ fn open(
 ) -> anyhow::Result<Session> {
     let mut engine = args.engine.clone();
     engine.ctx_size = engine.ctx_size.or(maker.context);
-    let mut engine = crate::loading::load(model, &engine, &args.images, settings)?;
+    let has_images = !args.image.is_empty() || images::are_in(&chat.messages);
+    let (mut engine, blind) = crate::loading::load(model, &engine, (&args.images, has_images), settings)?;
     if !args.raw && !args.chat.has_template() {
         maker.note_template(name, &model.metadata, settings);
     }
@@ -295,7 +296,9 @@ fn open(
     request.sampling.logprobs = args.logprobs;
     request.continues = args.raw;
     let begins = (args.chat.system.clone().or_else(|| maker.opening.system.clone()), maker.opening.clone());
-    Ok(Session::new(engine, template, chat, begins, request, tools))
+    let mut session = Session::new(engine, template, chat, begins, request, tools);
+    session.blind = blind;
+    Ok(session)
 }
 
 /// The device and the memory used on it: `model.gguf on vulkan:0 (NVIDIA GeForce RTX 3090): 19.84 GiB of its memory`.

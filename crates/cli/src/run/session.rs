@@ -29,6 +29,8 @@ pub struct Session {
     /// How its model's maker begins conversations.
     pub opening: Opening,
     pub request: Request,
+    /// Why the model reads no images, if it does not.
+    pub blind: String,
     /// Tools that the model may call; empty for none.
     tools: Vec<Tool>,
     /// How the model marks its reasoning and its calls.
@@ -139,7 +141,7 @@ impl Session {
         // Control tokens of tags are shown, so that reasoning can be recognised.
         let shown = format.shown_tags(!tools.is_empty()).into_iter();
         request.shown_tokens = shown.filter_map(|tag| engine.tokenizer().special_id(tag)).collect();
-        Self { engine, template, chat, system, opening, request, tools, format }
+        Self { engine, template, chat, system, opening, request, blind: String::new(), tools, format }
     }
 
     /// Answers the conversation without changing it.
@@ -218,18 +220,17 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the model reads images.
-    pub fn sees(&self) -> bool {
-        self.engine.rules().images.is_some()
+    /// Fails if the model reads no images.
+    pub fn sees(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(self.engine.rules().images.is_some(), "the model reads no images: {}", self.blind);
+        Ok(())
     }
 
     /// Takes the images out of a template's input.
     fn take_images(&self, input: &mut ChatInput) -> anyhow::Result<Vec<Arc<Resized>>> {
         let images = images::take(&mut input.messages)?;
         let Some(reader) = &self.engine.rules().images else {
-            let why = "the model reads no images: it has no projector (--mmproj names one)";
-            anyhow::ensure!(images.is_empty(), why);
-            return Ok(Vec::new());
+            return if images.is_empty() { Ok(Vec::new()) } else { self.sees().map(|()| Vec::new()) };
         };
         Ok(images.iter().map(|image| reader.resize(image)).collect::<Result<_, _>>()?)
     }

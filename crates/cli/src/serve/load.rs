@@ -190,7 +190,7 @@ impl Load {
         let split = bill.split();
         let mut text = bill.text(name, &report);
         let mut bill = bill;
-        bill.options.vision = self.images.tower(&file)?;
+        bill.options.vision = self.images.tower(&file)?.split().0;
         self.images.keep_on_processor(&mut bill.options)?;
         if let Some(vision) = &bill.options.vision {
             text += &format!("  {}\n", images::describe(vision));

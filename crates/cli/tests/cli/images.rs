@@ -65,12 +65,71 @@ fn what_cannot_be_read_is_refused() {
     run(&place, &["--mmproj", "none.gguf", "Hi"]).fails(1, &["none.gguf"]);
     // A template that does not know images.
     let plain = ["run", "model.gguf", "--image", "a.png", "-n", "4", "-t", "1", "Hi"];
-    place.octet(&plain).fails(1, &["0 places for images"]);
-    // A projector of another model is left out, unless it is named.
+    place.octet(&plain).fails(1, &["0 places for images", "<|image_pad|>", "--chat-template"]);
+}
+
+/// A projector that cannot be used does not stop a model that needs none; the next one is tried.
+#[test]
+fn broken_projectors_are_left_out() {
+    let Some(place) = place() else { return };
+    let whole = std::fs::read(place.path("mmproj-F16.gguf")).unwrap();
+    let other = shared("zoo/vision/gguf/gemma3_vl.mmproj.gguf").unwrap();
+    let name = "mmproj-model.gguf";
+    // One of a kind that does not exist, and one whose last tensor has another name.
+    let renamed = |from: &str, to: &str| {
+        let at = whole.windows(from.len()).position(|w| w == from.as_bytes()).unwrap();
+        [&whole[..at], to.as_bytes(), &whole[at + from.len()..]].concat()
+    };
+    for (bytes, why) in [
+        (b"no projector".to_vec(), "GGUF"),
+        (whole[..whole.len() - 100].to_vec(), "end"),
+        (renamed("qwen3vl_merger", "qwen9vl_merger"), "qwen9vl_merger"),
+        (renamed("mm.2.weight", "mm.9.weight"), "mm.2.weight"),
+    ] {
+        std::fs::remove_file(place.path("mmproj-F16.gguf")).ok();
+        std::fs::write(place.path(name), bytes).unwrap();
+        let said = run(&place, &["Hi"]).ok().stderr;
+        for word in [name, "reads no images", why, "--no-mmproj"] {
+            assert!(said.contains(word), "no '{word}' in: {said}");
+        }
+        let said = run(&place, &["--no-mmproj", "Hi"]).ok().stderr;
+        assert!(!said.contains(name), "{said}");
+        run(&place, &["--image", "a.png", "Hi"]).fails(1, &["reads no images", name, why, "--mmproj"]);
+        run(&place, &["--mmproj", name, "Hi"]).fails(1, &[name, why]);
+        // The next one, in spite of a neighbour of another family.
+        std::fs::write(place.path("mmproj-F16.gguf"), &whole).unwrap();
+        std::fs::copy(&other, place.path("mmproj-BF16.gguf")).unwrap();
+        let said = run(&place, &["--image", "a.png", "Hi"]).ok().stderr;
+        assert!(
+            said.contains(name) && said.contains("another projector") && !said.contains("BF16"),
+            "{said}"
+        );
+        std::fs::remove_file(place.path("mmproj-BF16.gguf")).unwrap();
+    }
+}
+
+/// A projector has embeddings of the model's width, but is of another family: the model takes no notice of it.
+#[test]
+fn projectors_of_other_families_are_not_taken() {
+    let Some(place) = place() else { return };
     let other = shared("zoo/vision/gguf/gemma3_vl.mmproj.gguf").unwrap();
     std::fs::copy(other, place.path("mmproj-F16.gguf")).unwrap();
-    let all = run(&place, &["--image", "a.png", "Hi"]);
-    assert!(all.code == 0 || all.stderr.contains("images"), "{}", all.stderr);
+    let said = run(&place, &["Hi"]).ok().stderr;
+    assert!(!said.contains("mmproj"), "{said}");
+    let words = ["mmproj-F16.gguf", "another model", "'gemma3'", "'qwen35moe'"];
+    run(&place, &["--image", "a.png", "Hi"]).fails(1, &words);
+    run(&place, &["--mmproj", "mmproj-F16.gguf", "Hi"])
+        .fails(1, &["mmproj-F16.gguf", "'gemma3'", "'qwen35moe'"]);
+    // One that reads no images at all.
+    let text = Place::with_model("llama", "q8_0");
+    std::fs::write(text.path("mmproj-F16.gguf"), "no projector").unwrap();
+    std::fs::copy(place.path("a.png"), text.path("a.png")).unwrap();
+    let usual = ["run", "model.gguf", "--temp", "0", "-n", "2", "-t", "1", "Hi"];
+    let said = text.octet(&usual).ok().stderr;
+    assert!(said.contains("mmproj-F16.gguf") && said.contains("reads no images"), "{said}");
+    std::fs::copy(place.path("mmproj-F16.gguf"), text.path("mmproj-F16.gguf")).unwrap();
+    let said = text.octet(&usual).ok().stderr;
+    assert!(!said.contains("mmproj"), "{said}");
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! Loads a plan's tensors into a backend, with every shape checked.
 
+mod unused;
+pub(crate) mod whole;
+
 use std::collections::HashSet;
 
 use octet_compute::backend::{self as verbs, Backend, SharedExpert, Times};
@@ -7,10 +10,11 @@ use octet_weights::{GgmlType, Matrix, Model};
 
 use super::decoder::{Block, Branch, Decoder, DraftHead, Mtp, Op, Project};
 use super::delta::{Delta, Input};
-use super::derive::{self, Caches};
+use super::derive::Caches;
 use super::mtp::DraftVocab;
 use super::plan::{self, Change, Keeps, Plan, RopeTable, Tensor};
 use crate::Error;
+pub use whole::check;
 
 /// Token types that end or mark parts of an answer: control tokens and added ones.
 const MARKS: [i64; 2] = [3, 4];
@@ -75,7 +79,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         };
         let norm = self.norm(&p.head.norm)?;
         let pool = self.pool(p.pool.as_ref())?;
-        self.refuse_unused()?;
+        unused::refuse(self.model, p, |name| self.used.contains(name))?;
         Ok(Decoder {
             hidden: p.hidden,
             vocab: p.vocab,
@@ -96,31 +100,6 @@ impl<'a, B: Backend> Loader<'a, B> {
             mtp,
             picks: false,
         })
-    }
-
-    /// Fails if the file has a tensor of the text model that was not loaded. Ignores blocks of multi-token prediction, encoders for
-    /// images and sound, and tensors used by the plan.
-    fn refuse_unused(&self) -> Result<(), Error> {
-        let aside = |name: &str| {
-            let block = name.strip_prefix("blk.").and_then(|s| s.split_once('.'));
-            let block = block.and_then(|(i, _)| i.parse::<usize>().ok());
-            let (layers, further) = (self.plan.layers, self.plan.further);
-            block.is_some_and(|i| (layers..layers + further).contains(&i))
-                || ["v.", "mm.", "a.", "mtp."].iter().any(|tower| name.starts_with(tower))
-                || name.starts_with("rope_f")
-        };
-        let known = self.model.tensors().iter().map(|t| &t.name).filter(|&name| !self.used.contains(name));
-        match known.chain(self.model.ignored()).find(|name| !aside(name)) {
-            None => Ok(()),
-            Some(name) => {
-                let arch = self.model.metadata.str("general.architecture").unwrap_or_default();
-                let what = format!(
-                    "is not used by architecture '{arch}'; ignoring it would change the output{}",
-                    derive::purpose(name).map(|p| format!(" ({p} are not supported)")).unwrap_or_default()
-                );
-                Err(octet_weights::Error::tensor(&self.model.origin, name, what).into())
-            }
-        }
     }
 
     /// The multi-token-prediction block.
@@ -457,18 +436,7 @@ impl<'a, B: Backend> Loader<'a, B> {
 
     /// The values of a tensor, whose shape may have further dimensions of 1.
     pub(crate) fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
-        let larger = |s: &[usize]| s.iter().copied().filter(|n| *n != 1).collect::<Vec<_>>();
-        let stored = self.model.info(name).map(|t| t.shape.clone());
-        let shape = match stored {
-            // As many values: some converters flatten norms of groups.
-            Some(s)
-                if larger(&s) == larger(shape)
-                    || s.len() == 2 && shape.len() == 1 && s.iter().product::<usize>() == shape[0] =>
-            {
-                s
-            }
-            _ => shape.to_vec(),
-        };
+        let shape = stored_shape(self.model, name, shape);
         Ok(self.model.tensor(name, &shape)?.to_f32())
     }
 
@@ -577,5 +545,21 @@ impl<'a, B: Backend> Loader<'a, B> {
             }
         };
         Ok((embedding, head))
+    }
+}
+
+/// The shape in which a file has `shape` values of this name: it may have further dimensions of 1.
+pub(crate) fn stored_shape(model: &octet_weights::Model, name: &str, shape: &[usize]) -> Vec<usize> {
+    let larger = |s: &[usize]| s.iter().copied().filter(|n| *n != 1).collect::<Vec<_>>();
+    let stored = model.info(name).map(|t| t.shape.clone());
+    match stored {
+        // As many values: some converters flatten norms of groups.
+        Some(s)
+            if larger(&s) == larger(shape)
+                || s.len() == 2 && shape.len() == 1 && s.iter().product::<usize>() == shape[0] =>
+        {
+            s
+        }
+        _ => shape.to_vec(),
     }
 }

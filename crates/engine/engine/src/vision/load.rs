@@ -6,6 +6,7 @@ use octet_compute::cpu::{Arbiter, Cpu, CpuOptions};
 use octet_weights::{GgmlType, Matrix, Model};
 
 use super::encoder::{Bounds, Encoder, Loaded, Merge, Middle, Output, Pool, Weights};
+use super::fit::refuse_unused;
 use super::plan::{self, FRAMES, Positions, Tower};
 use crate::Error;
 use crate::models::derive;
@@ -83,7 +84,7 @@ pub fn open_on<B: Backend>(mut be: B, model: &Model, tower: Tower) -> Result<Box
             Some(l.buffer(&state)?)
         }
     };
-    refuse_unused(model, &tower, &l)?;
+    refuse_unused(model, &tower, |name| l.is_used(name))?;
     model.check_files()?;
 
     let first = tower.blocks.ops().find_map(|(_, op)| (op.cache() != LayerCache::None).then(|| op.cache()));
@@ -277,25 +278,4 @@ fn pool<B: Backend>(model: &Model, l: &mut Loader<'_, B>, p: &plan::Pool) -> Res
     };
     let norm = p.norm.as_ref().map(|n| l.norm(n)).transpose()?;
     Ok(Pool { norm, factor: p.factor, shift, last: l.norm(&p.last)?, project })
-}
-
-/// Fails if the file has a tensor for images that was not loaded.
-fn refuse_unused<B: Backend>(model: &Model, tower: &Tower, l: &Loader<'_, B>) -> Result<(), Error> {
-    let frames = format!("{}.weight.1", tower.embed.name);
-    // A row of the text model's table, which reads it there.
-    let row = "v.token_embd.img_break";
-    // Sound has a tower of its own.
-    let elsewhere =
-        |name: &str| name == frames || name == row || name.starts_with("a.") || name.starts_with("mm.a.");
-    let unused = |name: &&String| !l.is_used(name) && !elsewhere(name);
-    match model.tensors().iter().map(|t| &t.name).chain(model.ignored()).find(unused) {
-        None => Ok(()),
-        Some(name) => {
-            let what = format!(
-                "is not used by towers of kind '{}'; ignoring it would change the result",
-                tower.kind
-            );
-            Err(octet_weights::Error::tensor(&model.origin, name, what).into())
-        }
-    }
 }

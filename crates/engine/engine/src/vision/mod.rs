@@ -5,6 +5,7 @@
 //! `encoder` runs a tower in pieces, and `places` knows where images lie in a prompt. `engine::images` puts it together.
 
 mod encoder;
+mod fit;
 mod image;
 mod keys;
 mod load;
@@ -18,6 +19,7 @@ mod video;
 use std::sync::Arc;
 
 pub use encoder::Encoder;
+pub use fit::{belongs, check, reads_images};
 pub use image::SIDE_MAX;
 pub use load::{open, open_on};
 pub(crate) use places::is_image;
@@ -25,7 +27,7 @@ pub use places::{Place, Places, Reader};
 pub use plan::PIECE_TOKENS;
 pub use plan::Tower;
 pub use resized::{Moment, Resized};
-pub use towers::{TOWERS, tower};
+pub use towers::{Kind, TOWERS, tower};
 pub use video::Clip;
 
 /// A decoded image: rows of red, green and blue bytes from the top left.
@@ -71,6 +73,16 @@ impl Options {
         let mut tower = tower(&self.file)?;
         let (pixels, patches) = (tower.pixels_per_token(), tower.merge * tower.merge);
         tower.size.limit(self.min_tokens, self.max_tokens, pixels, patches);
+        Ok(tower)
+    }
+
+    /// The same, of a file that was compared with it: see [`check`].
+    ///
+    /// # Errors
+    /// As [`Options::tower`], or if a tensor is missing or has another shape.
+    pub fn checked(&self) -> Result<Tower, crate::Error> {
+        let tower = self.tower()?;
+        check(&self.file, &tower)?;
         Ok(tower)
     }
 

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Picture;
+use super::fit::RENAMED;
 use super::plan::{Layout, Times, Tower};
 use super::resized::Resized;
 use super::video::Clip;
@@ -112,8 +113,7 @@ impl Reader {
         batch_tokens: usize,
         key: [u8; 32],
     ) -> Result<Self, Error> {
-        // Other names are for files whose tokens were renamed.
-        let names = [tower.prompt.token, "<|image_pad|>", "<image_soft_token>", "<|image|>"];
+        let names = [&[tower.prompt.token][..], &RENAMED].concat();
         let token = names.iter().find_map(|name| tokenizer.special_id(name));
         let token = token.ok_or_else(|| {
             Error::Request(format!(
@@ -200,8 +200,15 @@ impl Reader {
         let marks = self.marks(images);
         let count = prompt.iter().filter(|id| marks.contains(&Some(**id))).count();
         if count != images.len() {
+            let none = match count {
+                0 => format!(
+                    ": the chat template writes no {} for an image; --chat-template FILE uses another template",
+                    self.tower.prompt.mark
+                ),
+                _ => String::new(),
+            };
             return Err(Error::Request(format!(
-                "the prompt has {count} places for images, and {} images come with it",
+                "the prompt has {count} places for images, and {} images come with it{none}",
                 images.len()
             )));
         }

@@ -82,7 +82,7 @@ fn check_file(name: &str, file: octet_weights::Model) {
     // llama.cpp's files do not have Gemma's limit.
     let max_tokens = (name == "gemma4_unified").then_some(70);
     let options = Options { max_tokens, ..Options::new(Arc::clone(&file)) };
-    let tower = options.tower().expect("a known tower");
+    let tower = options.checked().expect("a whole tower of a known kind");
     for (i, size) in SIZES.into_iter().enumerate() {
         let want = |key: &str| golden.f32(&format!("{i}.{key}")).expect("numbers");
         let image = Arc::new(tower.resize(&picture(size)).expect("a usable image"));
@@ -134,6 +134,21 @@ fn check_file(name: &str, file: octet_weights::Model) {
             assert!(again == ours, "{name} on {on:?}: picture {i} in other pieces");
         }
     }
+}
+
+/// The GGUF file that is made of a text model has the values of llama.cpp's converter, and no key of Octet's own.
+fn check_made_text(name: &str) {
+    let theirs = octet_weights::Model::open(folder(name).join("text.gguf")).expect("it opens");
+    let file = octet_weights::Model::open(folder(name)).expect("it opens");
+    let made = octet_quantize::make(file, octet_quantize::Options::default(), &mut |_, _| {});
+    let made = made.expect("a GGUF file");
+    for t in theirs.tensors() {
+        let values =
+            |m: &octet_weights::Model| m.tensor(&t.name, &t.shape).unwrap_or_else(|e| panic!("{e}")).to_f32();
+        assert!(values(&made) == values(&theirs), "{name}: {}", t.name);
+    }
+    let own: Vec<_> = made.metadata.iter().filter(|(key, _)| key.starts_with("octet.")).collect();
+    assert!(own.is_empty(), "{name}: {own:?}");
 }
 
 /// The tokenizer of a small model, whose tokens for images have other names.
@@ -258,6 +273,7 @@ fn glm4v() {
     check("glm4v");
     check_made("glm4v", &[]);
     check_projector("glm4v");
+    check_made_text("glm4v");
     check_whole("glm4v", &[(420, "<|image|>")]);
 }
 

@@ -39,6 +39,7 @@ fn open(path: &str, is_made: bool, on: On) -> Result<Box<dyn Model>, String> {
         let options = octet_quantize::Options { keep_mtp: true, ..Default::default() };
         file = octet_quantize::make(file, options, &mut |_, _| {}).map_err(|e| e.to_string())?;
     }
+    models::loader::check(&file).map_err(|e| format!("check: {e}"))?;
     try_load(&file, on, models::Limits { pages: 12, batch_tokens: 320, batch_outputs: 320, ..limits() })
 }
 
@@ -144,4 +145,40 @@ fn checkpoints_on_the_best_instruction_set() {
 fn gguf_files_on_a_graphics_device() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
     walk("gguf", false, On::ExactVulkan(index));
+}
+
+/// A checkpoint with more layers than its configuration says: the last one would be left out silently.
+#[test]
+fn layers_beyond_those_of_the_configuration_are_refused() {
+    let mut named = 0;
+    for (name, path) in names("models") {
+        let from = shared(&path).expect("it was listed");
+        let text = std::fs::read_to_string(from.join("config.json")).expect("a configuration");
+        let mut config: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let Some(less) = shorten(&mut config) else { continue };
+        let dir = tempfile::tempdir().expect("a folder");
+        for file in std::fs::read_dir(&from).expect("a folder") {
+            let file = file.expect("an entry").path();
+            std::fs::copy(&file, dir.path().join(file.file_name().expect("a name"))).expect("it is copied");
+        }
+        std::fs::write(dir.path().join("config.json"), config.to_string()).expect("it is written");
+        let opened = octet_weights::Model::open(dir.path()).map_err(|e| e.to_string());
+        let e = opened.and_then(|file| try_load(&file, On::Reference, limits()).map(drop).and(Ok(())));
+        let e = e.err().unwrap_or_else(|| panic!("{name}: one of {} layers is left out", less + 1));
+        named += usize::from(e.contains("num_hidden_layers") && e.contains(&format!("layer {less}")));
+    }
+    assert!(named == 0 || named > 8, "{named} say why");
+}
+
+/// Takes away the last layer from a configuration, and returns how many are left.
+fn shorten(config: &mut serde_json::Value) -> Option<usize> {
+    let text = if config["text_config"].is_object() { &mut config["text_config"] } else { config };
+    let fields = text.as_object_mut()?;
+    let layers = fields.get("num_hidden_layers")?.as_u64()? as usize;
+    let less = layers.checked_sub(1).filter(|less| *less > 0)?;
+    fields.insert("num_hidden_layers".into(), less.into());
+    for list in fields.values_mut().filter_map(|v| v.as_array_mut()).filter(|list| list.len() == layers) {
+        list.pop();
+    }
+    Some(less)
 }
