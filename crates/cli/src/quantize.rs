@@ -12,7 +12,7 @@ use octet_quantize::{FileType, Importance, Options, TensorType};
 use octet_weights::Model;
 
 use crate::args::ModelArgs;
-use crate::numbers::positive;
+use crate::numbers::threads;
 use crate::progress::Bar;
 use crate::settings::Settings;
 use crate::stderr::note;
@@ -92,7 +92,7 @@ struct MadeArgs {
     #[arg(long)]
     force: bool,
     /// Number of threads. Default: all processors.
-    #[arg(short, long, value_name = "N", value_parser = positive)]
+    #[arg(short, long, value_name = "N", value_parser = threads)]
     threads: Option<usize>,
 }
 
@@ -117,10 +117,7 @@ pub fn convert(args: &ConvertArgs, settings: &Settings) -> anyhow::Result<()> {
 
 impl MadeArgs {
     fn options(&self) -> anyhow::Result<Options> {
-        if self.output.as_os_str() == "-" {
-            let what = "a model cannot go to standard output; name a file (./- if it is called so)";
-            return Err(Usage(what.into()).into());
-        }
+        check_output(&self.output, self.force)?;
         let wish = |s: &String| s.parse::<TensorType>().map_err(|e| Usage(e.to_string()));
         let tensor_types = self.tensor_type.iter().map(wish).collect::<Result<_, _>>()?;
         let threads = self.threads.and_then(NonZeroUsize::new);
@@ -133,6 +130,10 @@ impl MadeArgs {
             "{}: there is no text model in it (no embeddings of tokens)",
             model.origin
         );
+        // A checkpoint that could not be loaded. GGUF files may be for other engines.
+        if Path::new(&model.origin).join("config.json").exists() {
+            octet_engine::models::loader::check(&model)?;
+        }
         let projector = self.projector(&model)?;
         let before = model.size_bytes();
         let parameters: usize = model.tensors().iter().map(|t| t.len()).sum();
@@ -165,6 +166,13 @@ impl MadeArgs {
             size(before),
             before as f64 / 1e9 / seconds.max(1e-3)
         )?;
+        let beside = self.output.with_file_name(projector_name(&self.output));
+        if projector.is_none() && beside.exists() {
+            let (beside, output) = (beside.display(), self.output.display());
+            note!(
+                "note: {beside} is from before: {output} reads images with it; delete it if it is of another model"
+            );
+        }
         if let Some((projector, path)) = projector {
             let bar = Bar::bytes("writing the projector");
             let bytes =
@@ -181,14 +189,9 @@ impl MadeArgs {
         if self.no_mmproj || !folder.join("config.json").exists() {
             return Ok(None);
         }
-        if self.output.exists() && !self.output.is_file() {
-            note!("note: no projector is written beside {}, which is no file", self.output.display());
-            return Ok(None);
-        }
         let refused = "the tower for images cannot be written; --no-mmproj leaves it out";
         let Some(tower) = octet_weights::hf::open_tower(folder).context(refused)? else { return Ok(None) };
-        let name = self.output.file_name().context("the file to write has no name")?;
-        let path = self.output.with_file_name(format!("mmproj-{}", name.to_string_lossy()));
+        let path = self.output.with_file_name(projector_name(&self.output));
         match std::fs::symlink_metadata(&path) {
             Ok(there) if !(self.force && there.is_file()) => anyhow::bail!(
                 "{}: exists already; {}--no-mmproj writes no projector",
@@ -199,7 +202,39 @@ impl MadeArgs {
         }
         let projector = Arc::new(octet_quantize::projector(tower, model).context(refused)?);
         // Whether it can be used, before anything is written.
-        octet_engine::vision::Options::new(Arc::clone(&projector)).tower().context(refused)?;
+        octet_engine::vision::Options::new(Arc::clone(&projector)).checked().context(refused)?;
         Ok(Some((projector, path)))
     }
+}
+
+/// The file name of the projector of the model file `output`, which finds it by this name.
+fn projector_name(output: &Path) -> String {
+    format!("mmproj-{}", output.file_name().unwrap_or_default().to_string_lossy())
+}
+
+/// Fails if no model file can be written to `path`, before anything is computed for it.
+///
+/// # Errors
+/// Also if the file would be taken for a projector, or not found by its name.
+pub fn check_output(path: &Path, replace: bool) -> anyhow::Result<()> {
+    let usage = |what: String| Err(Usage(what).into());
+    if path.as_os_str() == "-" {
+        return usage("a model cannot go to standard output; name a file (./- if it is called so)".into());
+    }
+    let Some(name) = path.file_name() else {
+        return usage(format!("{} is a folder; name a file in it", path.display()));
+    };
+    match name.to_str() {
+        None => {
+            return usage(format!("{}: the name is not valid UTF-8; choose another", path.display()));
+        }
+        Some(name) if octet_hub::is_projector(name) => {
+            return usage(format!(
+                "{}: a file with 'mmproj' in its name is taken for a projector, which reads images; choose another name",
+                path.display()
+            ));
+        }
+        Some(_) => {}
+    }
+    Ok(octet_synth::check_output(path, replace)?)
 }

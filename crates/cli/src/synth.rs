@@ -9,7 +9,6 @@ use octet_synth::{Mix, Shape, known};
 use crate::numbers::{positive, whole};
 use crate::progress::Bar;
 use crate::units::size;
-use crate::usage_error::Usage;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -106,12 +105,7 @@ fn mix(name: &str) -> Result<Mix, octet_synth::Error> {
 }
 
 pub fn run(args: &SynthArgs) -> anyhow::Result<()> {
-    if args.output.as_os_str() == "-" {
-        return Err(Usage(
-            "a model cannot go to standard output; name a file (./- if it is called so)".into(),
-        )
-        .into());
-    }
+    crate::quantize::check_output(&args.output, args.force)?;
     let model = args.made.make(&args.shape)?;
     let bar = Bar::bytes("writing");
     let bytes = octet_synth::write(&model, &args.output, args.force, &mut |done, all| bar.update(done, all))?;

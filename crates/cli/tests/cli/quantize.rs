@@ -211,7 +211,52 @@ fn the_tower_of_a_checkpoint_becomes_a_projector() {
     std::fs::remove_file(place.path("out.gguf")).unwrap();
     place.octet(&convert).fails(1, &["mmproj-out.gguf", "--force", "--no-mmproj"]);
     assert!(!place.path("out.gguf").exists());
-    place.octet(&[&convert[..], &["--no-mmproj"]].concat()).ok();
+    let said = place.octet(&[&convert[..], &["--no-mmproj"]].concat()).ok().stderr;
+    assert!(said.contains("mmproj-out.gguf") && said.contains("delete it"), "{said}");
+}
+
+/// Nothing is written, and nothing computed, for an output that cannot be right.
+#[test]
+fn outputs_that_are_no_model_files_are_refused() {
+    let place = Place::with_model("llama", "q8_0");
+    std::fs::create_dir(place.path("folder")).unwrap();
+    let to = |output: &str| place.octet(&["convert", "model.gguf", "-o", output]);
+    to("folder").fails(1, &["folder is a folder"]);
+    to("..").fails(2, &["is a folder", "name a file"]);
+    to("mmproj-foo.gguf").fails(2, &["mmproj-foo.gguf", "projector", "choose another name"]);
+    let files: Vec<_> =
+        std::fs::read_dir(place.dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(files.len(), 2, "{files:?}");
+}
+
+/// A checkpoint that `run` would refuse is not converted: a tensor of the tower is missing, or one of the text has no name.
+#[test]
+fn incomplete_checkpoints_are_not_converted() {
+    let Some(path) = octet_testkit::shared("zoo/vision/models/qwen35moe_vl") else { return };
+    for (from, to, words) in [
+        ("visual.blocks.1.norm2.bias", "visual.blocks.9.norm2.bias", ["v.blk.1.ln2.bias", "--no-mmproj"]),
+        ("visual.merger.norm.bias", "visual.merger.norm.boas", ["v.post_ln.bias", "--no-mmproj"]),
+        (
+            "layers.0.input_layernorm.weight",
+            "layers.0.input_layernurm.weight",
+            ["blk.0.attn_norm.weight", "is missing"],
+        ),
+    ] {
+        let place = Place::new();
+        std::fs::create_dir(place.path("model")).unwrap();
+        for file in std::fs::read_dir(&path).unwrap() {
+            let file = file.unwrap().path();
+            let name = file.file_name().unwrap().to_str().unwrap().to_string();
+            let mut bytes = std::fs::read(&file).unwrap();
+            // In the header, and in the index.
+            while let Some(at) = bytes.windows(from.len()).position(|w| w == from.as_bytes()) {
+                bytes[at..at + from.len()].copy_from_slice(to.as_bytes());
+            }
+            std::fs::write(place.path("model").join(name), bytes).unwrap();
+        }
+        place.octet(&["convert", "model", "-o", "out.gguf"]).fails(1, &words);
+        assert!(!place.path("out.gguf").exists());
+    }
 }
 
 /// Quantised checkpoints: what GGUF has a type for keeps it, and everything else predicts about the same.

@@ -24,7 +24,7 @@ pub use mix::Mix;
 pub use projector::projector;
 pub use shape::{GdnShape, MoeShape, RopeScaling, Shape};
 pub use tiny::{TINY_ARCHITECTURES, tiny, tiny_shape};
-pub use write::write;
+pub use write::{check_output, write};
 
 /// A model of this shape with random weights of these types.
 ///

@@ -1,6 +1,7 @@
 //! Writes a model as a GGUF file. Works for any opened model.
 
-use std::fs::{File, FileType};
+use std::ffi::OsString;
+use std::fs::{File, FileType, TryLockError};
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
@@ -17,7 +18,7 @@ const PADDING_BYTES_MAX: u64 = 32;
 /// Writes `model` to `path` and returns the file's length. `progress` gets the tensor bytes written so far and in total.
 ///
 /// The file gets its name when it is complete and on disk: until then it is a hidden file in the same folder, which is removed on
-/// failure. An existing file is replaced only if `replace` is set; of a link, its target is replaced; a device, pipe or folder never
+/// failure; one that an earlier, interrupted run left for this output is removed at the start. An existing file is replaced only if `replace` is set; of a link, its target is replaced; a device, pipe or folder never
 /// is. Needs memory for the largest tensor.
 ///
 /// # Errors
@@ -34,6 +35,9 @@ pub fn write(
     let path = target.as_path();
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
 
+    let parts = Parts::of(path);
+    parts.remove_abandoned().map_err(io)?;
+
     // messages are about the file to be, not about where the model came from
     let mut metadata = Metadata::new(&name);
     for (key, value) in model.metadata.iter() {
@@ -48,7 +52,7 @@ pub fn write(
         return Err(Error::NoSpace { path: name, need, free });
     }
 
-    let temporary = temporary_file(directory).map_err(io)?;
+    let temporary = parts.create().map_err(io)?;
     let out = BufWriter::new(temporary.as_file());
     let mut writer = Writer::new(out, &metadata, model.tensors().to_vec())?;
     let mut done = 0;
@@ -78,11 +82,22 @@ pub fn write(
     Ok(file.metadata().map_err(io)?.len())
 }
 
+/// Fails where [`write`] would refuse `path`: it exists, without `replace`, or is not a file.
+///
+/// # Errors
+/// As [`write`].
+pub fn check_output(path: &Path, replace: bool) -> Result<(), Error> {
+    place(path, replace).map(drop)
+}
+
 /// The location of the file: `path`, or its target. Renaming a file onto something that is not a file would destroy that.
 fn place(path: &Path, replace: bool) -> Result<PathBuf, Error> {
     let name = || path.display().to_string();
     let io = |source| Error::Io { path: name(), source };
     let Ok(there) = path.symlink_metadata() else { return Ok(path.to_path_buf()) };
+    if path.is_dir() {
+        return Err(Error::NotAFile { path: name(), what: "a folder" });
+    }
     if !replace {
         return Err(Error::Exists { path: name() });
     }
@@ -110,16 +125,80 @@ fn kind_of(kind: FileType) -> &'static str {
     if kind.is_dir() { "a folder" } else { "no file" }
 }
 
-/// A temporary file, removed when dropped, with the permissions of any other new file.
-fn temporary_file(directory: &Path) -> io::Result<tempfile::NamedTempFile> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".octet-").suffix(".part");
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        builder.permissions(std::fs::Permissions::from_mode(0o666)); // less what umask takes away
+/// The hidden files that an output is written to until it is complete. The process that writes one holds a lock on it.
+struct Parts {
+    directory: PathBuf,
+    /// What their names begin with: it has the output's.
+    prefix: OsString,
+}
+
+/// What their names end with.
+const PART: &str = ".part";
+/// Bytes of the output's name in theirs; file systems allow 255 in all.
+const NAME_BYTES_MAX: usize = 200;
+
+impl Parts {
+    /// Those of the output `path`.
+    fn of(path: &Path) -> Self {
+        let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let name = path.file_name().unwrap_or_default();
+        // Names that are no UTF-8, or too long, are shortened to what can be written.
+        let name: String = name.to_string_lossy().chars().take(NAME_BYTES_MAX / 4).collect();
+        Self { directory: directory.into(), prefix: format!(".octet-{name}-").into() }
     }
-    builder.tempfile_in(directory)
+
+    /// Removes what no running process writes.
+    fn remove_abandoned(&self) -> io::Result<()> {
+        for entry in std::fs::read_dir(&self.directory)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let name = name.as_encoded_bytes();
+            // What is between is as long as any other part's, so it is no other output's that begins with this one's name.
+            let random = name
+                .strip_prefix(self.prefix.as_encoded_bytes())
+                .and_then(|rest| rest.strip_suffix(PART.as_bytes()));
+            let is_part =
+                random.is_some_and(|r| r.len() == RANDOM && r.iter().all(u8::is_ascii_alphanumeric));
+            if !is_part || !entry.file_type()?.is_file() {
+                continue;
+            }
+            match File::open(entry.path()) {
+                Ok(file) if file.try_lock().is_ok() => remove(&entry.path())?,
+                Ok(_) => {}
+                // Another process has removed it.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// A new one, locked, removed when dropped, with the permissions of any other new file.
+    fn create(&self) -> io::Result<tempfile::NamedTempFile> {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(&self.prefix).suffix(PART).rand_bytes(RANDOM);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            builder.permissions(std::fs::Permissions::from_mode(0o666)); // less what umask takes away
+        }
+        let file = builder.tempfile_in(&self.directory)?;
+        match file.as_file().try_lock() {
+            // Some file systems have no locks.
+            Ok(()) | Err(TryLockError::Error(_)) => Ok(file),
+            Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+}
+
+/// Random letters in the name of a part.
+const RANDOM: usize = 6;
+
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
 }
 
 /// Makes a rename in `directory` durable.

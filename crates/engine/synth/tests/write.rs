@@ -95,6 +95,32 @@ fn nothing_is_left_behind_when_writing_fails() {
     assert_eq!(names(directory.path()), [""; 0]);
 }
 
+/// What an interrupted run left is removed by the next one for the same output, but not what another process is writing.
+#[test]
+fn parts_of_interrupted_runs_are_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.gguf");
+    let model = tiny("llama", Mix::Q4KM).unwrap();
+    let mut parts = Vec::new();
+    let hidden =
+        || names(directory.path()).into_iter().filter(|name| name.starts_with('.')).collect::<Vec<_>>();
+    write(&model, &path, false, &mut |_, _| parts = hidden()).unwrap();
+    let [part] = &parts[..] else { panic!("{parts:?}") };
+    assert!(part.contains("model.gguf"), "{part}");
+    fs::write(directory.path().join(part), "interrupted").unwrap();
+    let other = part.replace("model.gguf", "model.gguf-b");
+    fs::write(directory.path().join(&other), "another output's").unwrap();
+    let written = part.replace(&part[part.len() - 11..], "abcdef.part");
+    let held = fs::File::create(directory.path().join(&written)).unwrap();
+    held.lock().unwrap();
+    write(&model, &path, true, &mut |_, _| {}).unwrap();
+    let mut left = hidden();
+    left.sort();
+    let mut expected = [other, written];
+    expected.sort();
+    assert_eq!(left, expected);
+}
+
 #[cfg(unix)]
 #[test]
 fn only_regular_files_are_replaced() {
@@ -105,6 +131,8 @@ fn only_regular_files_are_replaced() {
     std::os::unix::fs::symlink("nothing", path("to-nothing")).unwrap();
     fs::create_dir(path("folder")).unwrap();
     let model = tiny("llama", Mix::Q4KM).unwrap();
+    let refused = write(&model, &path("folder"), false, &mut |_, _| {}).unwrap_err().to_string();
+    assert!(refused.contains("is a folder"), "{refused}");
     for (name, what) in [("socket", "a socket"), ("to-socket", "a socket"), ("folder", "a folder")] {
         let refused = write(&model, &path(name), true, &mut |_, _| {}).unwrap_err().to_string();
         assert!(refused.contains(name) && refused.contains(what), "{refused}");
