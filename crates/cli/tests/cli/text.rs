@@ -291,7 +291,8 @@ fn words_after_two_dashes_are_text() {
 fn settings_out_of_range_are_found_before_the_model_is_opened() {
     let place = Place::new();
     for (args, word) in [
-        (["--temp", "nan"], "temperature"),
+        (["--temp", "nan"], "--temp"),
+        (["--min-p", "1e39"], "--min-p"),
         (["--temp", "-1"], "temperature"),
         (["--top-k", "-2"], "--top-k"),
         (["--top-p", "-1"], "top_p"),
