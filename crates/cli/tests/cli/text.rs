@@ -292,7 +292,6 @@ fn settings_out_of_range_are_found_before_the_model_is_opened() {
     let place = Place::new();
     for (args, word) in [
         (["--temp", "nan"], "--temp"),
-        (["--min-p", "1e39"], "--min-p"),
         (["--temp", "-1"], "temperature"),
         (["--top-k", "-2"], "--top-k"),
         (["--top-p", "-1"], "top_p"),
