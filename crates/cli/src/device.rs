@@ -5,7 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::Result;
 use clap::Args;
-use octet_engine::models::{Device, Limits};
+use octet_engine::device::Device;
+use octet_engine::models::Limits;
 use octet_engine::report::Report;
 
 use crate::device_memory::{Placement, Room, Split, Wanted, expert_slots, shortage};

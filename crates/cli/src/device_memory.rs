@@ -1,19 +1,18 @@
 //! How much of a graphics device's memory a model needs, and how it is made to fit: by a smaller KV cache or context if no flag sets them, or by
 //! expert slots. Called before a model is loaded onto a device, and by `octet show`.
 
-use octet_compute::backend::{KvType, KvTypes, LayerCache, PageGroup};
+use octet_compute::backend::{KvTypes, LayerCache, PageGroup};
 use octet_compute::batch::PAGE_TOKENS;
 use octet_engine::engine::Options;
 use octet_engine::engine::speculation::{self, Mode};
 use octet_engine::models::Limits;
 use octet_engine::report::{Group, GroupReport, Memory, Report};
+use octet_engine::vision;
 
+pub use crate::device_bytes::Split;
+use crate::device_bytes::{FIXED_BYTES, STAGING_BYTES, images, kv_row_bytes, reads_table, weight_bytes};
 use crate::units::size;
 
-/// Host memory for a device: two staging buffers of 16 MiB, and the batches of two steps.
-const STAGING_BYTES: u64 = 48 << 20;
-/// Device memory besides weights, caches and activations: partial sums of attention, and the unused end of the last block of small buffers.
-const FIXED_BYTES: u64 = 64 << 20;
 /// Minimum context that a model is reduced to in order to fit, if no flag sets the context.
 const CONTEXT_MIN: usize = 4096;
 
@@ -89,16 +88,6 @@ pub fn expert_slots(report: &Report, limits: &Limits, room: u64) -> Result<Optio
     let slots = (u128::from(room - rest) * moe.experts as u128 / u128::from(experts)) as usize;
     // at least the experts of one token
     if slots < moe.top_k { Err(all) } else { Ok(Some(slots)) }
-}
-
-/// Estimated memory of a model on a graphics device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Split {
-    /// Bytes of the device's own memory.
-    pub device: u64,
-    /// Bytes of the machine's memory: the embedding table, snapshots, logits, what reads images, and all experts if the device has slots for some.
-    /// Without [`table_copy`], which a model does without.
-    pub machine: u64,
 }
 
 impl Split {
@@ -185,15 +174,41 @@ impl Wanted<'_> {
     /// smallest context.
     ///
     /// If memory is short, sizes are reduced in this order: a smaller KV cache, no block for multi-token prediction, experts in the
-    /// machine's memory, a smaller context. A size that a flag sets is kept.
+    /// machine's memory, a smaller context. A size that a flag sets is kept. The tower that reads images is on the device if only the KV cache
+    /// becomes smaller for it, else on the processor.
     pub fn place(&self, room: Room) -> anyhow::Result<Result<Placement, Split>> {
+        let Some(vision) = &self.options.vision else { return self.place_with(room) };
+        let with = |on_device| {
+            let vision = Some(vision::Options { on_device, ..vision.clone() });
+            Wanted { options: &Options { vision, ..self.options.clone() }, ..*self }.place_with(room)
+        };
+        let beside = with(false)?;
+        let block = |p: &Placement| p.options.speculation.mode;
+        Ok(match (with(true)?, beside) {
+            (Ok(there), Ok(beside))
+                if there.slots.is_some()
+                    || there.options.context != beside.options.context
+                    || block(&there) != block(&beside) =>
+            {
+                Ok(beside)
+            }
+            (Ok(there), _) => Ok(there),
+            (Err(_), beside) => beside,
+        })
+    }
+
+    /// The same with the tower where the options say.
+    fn place_with(&self, room: Room) -> anyhow::Result<Result<Placement, Split>> {
         self.report.check_kv(self.options.kv)?;
         let draft = self.draft()?;
         let mut least = None;
         for size in self.sizes() {
             let mut placement = self.sized(size, draft.as_ref())?;
             if let Some(fewest) = size.slots_min {
-                let left = room.device.map_or(u64::MAX, |b| b.saturating_sub(placement.draft.device));
+                let vision = self.options.vision.as_ref();
+                let tower = vision.map_or(0, |v| images(v, self.options.cpu.exact).device);
+                let others = placement.draft.device.saturating_add(tower);
+                let left = room.device.map_or(u64::MAX, |b| b.saturating_sub(others));
                 let slots = expert_slots(self.report, &placement.limits, left);
                 placement.slots = Some(slots.ok().flatten().unwrap_or(fewest));
                 placement.split = self.split(&placement);
@@ -244,11 +259,12 @@ impl Wanted<'_> {
 
     fn split(&self, p: &Placement) -> Split {
         let own = Split::new(self.report, &p.limits, p.slots, self.options.cpu.exact);
-        let images = self.options.vision.as_ref().map_or(0, crate::images::bytes_beside);
-        Split {
-            device: own.device.saturating_add(p.draft.device),
-            machine: own.machine.saturating_add(p.draft.machine).saturating_add(images),
-        }
+        let none = Split { device: 0, machine: 0 };
+        let of_images = self.options.vision.as_ref().map_or(none, |v| images(v, self.options.cpu.exact));
+        let sum = |part: fn(&Split) -> u64| {
+            [own, p.draft, of_images].iter().map(part).fold(0, u64::saturating_add)
+        };
+        Split { device: sum(|s| s.device), machine: sum(|s| s.machine) }
     }
 
     /// The sizes to try, in turn.
@@ -382,39 +398,6 @@ pub fn shortage(device: &str, least: Split, room: Room, limit: Option<u64>) -> S
         _ => format!("{} are free", size(free)),
     };
     format!("it needs at least {} of the memory of {device}, and {free}", size(least.device))
-}
-
-/// Bytes of `values` weights on a device.
-#[cfg(feature = "vulkan")]
-fn weight_bytes(ty: octet_weights::GgmlType, values: u64) -> u64 {
-    octet_vulkan::device_bytes(ty, values)
-}
-
-#[cfg(not(feature = "vulkan"))]
-fn weight_bytes(ty: octet_weights::GgmlType, values: u64) -> u64 {
-    values / ty.block_len() as u64 * ty.block_bytes() as u64
-}
-
-/// Whether a device can read an embedding table of this type.
-#[cfg(feature = "vulkan")]
-fn reads_table(ty: octet_weights::GgmlType) -> bool {
-    octet_vulkan::reads_table(ty)
-}
-
-#[cfg(not(feature = "vulkan"))]
-fn reads_table(_: octet_weights::GgmlType) -> bool {
-    false
-}
-
-/// Bytes of a row of keys or values on a device.
-#[cfg(feature = "vulkan")]
-fn kv_row_bytes(ty: KvType, head_dim: usize) -> usize {
-    octet_vulkan::device_row_bytes(ty, head_dim)
-}
-
-#[cfg(not(feature = "vulkan"))]
-fn kv_row_bytes(ty: KvType, head_dim: usize) -> usize {
-    ty.row_bytes(head_dim)
 }
 
 #[cfg(test)]

@@ -82,31 +82,6 @@ impl ImageFlags {
         self.mmproj.is_none()
     }
 
-    /// Leaves out a tower that was found, if the model runs on a device that does not take its images.
-    ///
-    /// Returns why it was left out.
-    ///
-    /// # Errors
-    /// If it was named.
-    pub fn keep_on_processor(
-        &self,
-        options: &mut octet_engine::engine::Options,
-    ) -> anyhow::Result<Option<String>> {
-        let (Some(device), Some(vision)) = (&options.device, &options.vision) else { return Ok(None) };
-        let (device, file) = (device.name().to_string(), vision.file.origin.clone());
-        if device == "cpu" || on_device(vision) {
-            return Ok(None);
-        }
-        anyhow::ensure!(
-            self.mmproj.is_none(),
-            "{file}: its images are not supported on {device}; --device cpu reads them"
-        );
-        let why = format!("{file} is not supported on {device}; --device cpu reads them");
-        note!("note: the model reads no images: {why}");
-        options.vision = None;
-        Ok(Some(why))
-    }
-
     /// The tower beside a model, if one can be used.
     fn found(&self, model: &octet_weights::Model) -> Sight {
         let origin = Path::new(&model.origin);
@@ -188,16 +163,6 @@ impl ImageFlags {
             ..Options::new(Arc::new(file))
         }
     }
-}
-
-/// Whether a tower is loaded for a model on a graphics device. It runs on the processor.
-pub fn on_device(vision: &Options) -> bool {
-    vision.tower().is_ok_and(|tower| !tower.prompt.together)
-}
-
-/// Bytes of the machine's memory for the images of a model on a graphics device.
-pub fn bytes_beside(vision: &Options) -> u64 {
-    if on_device(vision) { vision.file.size_bytes() + vision.work_bytes() } else { 0 }
 }
 
 /// The file that `--mmproj` names.
@@ -296,16 +261,22 @@ pub fn dropped(text: &str) -> (Vec<PathBuf>, String) {
     if files.is_empty() { (files, text.to_string()) } else { (files, rest.join(" ").trim().to_string()) }
 }
 
-/// A tower in a line: `reads images with mmproj-F16.gguf (qwen3vl_merger): 0.84 GiB, up to 4096 tokens an image`.
-pub fn describe(options: &Options) -> String {
+/// A tower in a line: `reads images with mmproj-F16.gguf (qwen3vl_merger): 0.84 GiB, up to 4096 tokens an image`. If its model runs on a
+/// `device`, also where the tower runs.
+pub fn describe(options: &Options, device: Option<&str>) -> String {
     let (kind, most) = match options.tower() {
         Ok(tower) => (tower.kind, tower.tokens_max()),
         Err(_) => ("unknown", vision::TOKENS_MAX),
     };
     let [bytes, work] = [options.file.size_bytes(), options.work_bytes()].map(crate::units::size);
     let file = &options.file.origin;
+    let place = match device {
+        Some(device) if options.on_device => format!("on {device} "),
+        Some(_) => "on the processor ".to_string(),
+        None => String::new(),
+    };
     format!(
-        "reads images with {file} ({kind}): {bytes}, up to {work} more for images, {most} tokens each at most"
+        "reads images {place}with {file} ({kind}): {bytes}, up to {work} more for images, {most} tokens each at most"
     )
 }
 
@@ -325,23 +296,36 @@ mod tests {
         assert_eq!((files.len(), text.as_str()), (0, "  no  image here.png "));
     }
 
+    /// It is there if only the KV cache becomes smaller for it.
     #[test]
-    fn towers_beside_a_device_take_memory_of_the_machine() {
-        use crate::device_memory::Wanted;
+    fn towers_are_on_the_device_where_there_is_room() {
+        use crate::device_bytes::images as memory;
+        use crate::device_memory::{Room, Wanted};
         let model = octet_synth::tiny("llama", "q8_0".parse().unwrap()).unwrap();
         let report = octet_engine::report::Report::new(&model).unwrap();
-        let machine = |vision: Option<Options>| {
-            let options = octet_engine::engine::Options { vision, ..Default::default() };
-            let wanted = Wanted { report: &report, options: &options, contexts: &[1], snapshots: None };
-            wanted.unchecked().unwrap().split.machine
-        };
         let known = |name: &str| ImageFlags::default().known(name).unwrap();
-        let (qwen, alone) = (known("qwen3.5:4b"), machine(None));
-        let bytes = qwen.file.size_bytes() + qwen.work_bytes();
-        assert!(bytes > 600 << 20);
-        assert_eq!(machine(Some(qwen)), alone + bytes);
-        // It is not loaded there.
-        assert_eq!(machine(Some(known("gemma3:4b"))), alone);
+        let placed = |vision: Option<Options>, device: Option<u64>| {
+            let options = octet_engine::engine::Options { vision, max_seqs: 4, ..Default::default() };
+            let wanted = Wanted { report: &report, options: &options, contexts: &[4, 1], snapshots: None };
+            wanted.place(Room { device, machine: None }).unwrap().unwrap()
+        };
+        for name in ["qwen3.5:4b", "gemma3:4b"] {
+            let (alone, whole) = (placed(None, None), placed(Some(known(name)), None));
+            let vision = whole.options.vision.clone().unwrap();
+            let own = memory(&vision, false);
+            let weights = vision.file.size_bytes();
+            assert!(vision.on_device && own.device > weights && weights > 600 << 20, "{name}: {own:?}");
+            assert_eq!(whole.split.device, alone.split.device + own.device, "{name}");
+            assert_eq!(whole.split.machine, alone.split.machine + own.machine, "{name}");
+            let less = placed(Some(known(name)), Some(whole.split.device - 1));
+            assert!(less.options.vision.unwrap().on_device && !less.smaller.is_empty(), "{name}");
+            // No room for both.
+            let beside = placed(Some(known(name)), Some(alone.split.device));
+            let (vision, bytes) = (beside.options.vision.unwrap(), beside.split.machine);
+            assert!(!vision.on_device && beside.smaller.is_empty(), "{name}");
+            assert_eq!(bytes, alone.split.machine + weights + vision.work_bytes(), "{name}");
+            assert!(describe(&vision, Some("vulkan:0")).starts_with("reads images on the processor with"));
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use octet_compute::cpu::{Cpu, Sink, Watched};
 use octet_engine::engine::Options;
-use octet_engine::models::Device;
+use octet_engine::device::Device;
 use octet_engine::score::Scorer;
 use octet_engine::tokenizer::{Special, Tokenizer};
 use octet_quantize::{Importance, Seen};

@@ -10,6 +10,7 @@ mod compare;
 mod completions;
 mod config_cmd;
 mod device;
+mod device_bytes;
 mod device_memory;
 mod doctor;
 mod embedded;

@@ -22,15 +22,13 @@ pub fn load(
     settings: &Settings,
 ) -> anyhow::Result<(Engine, String)> {
     let mut options = args.options(settings)?;
-    let (vision, mut blind) = images.tower(model)?.split();
+    let (vision, blind) = images.tower(model)?.split();
     options.vision = vision;
     check(model, args, std::slice::from_mut(&mut options))?;
-    if let Some(why) = images.keep_on_processor(&mut options)? {
-        blind = why;
-    }
     anyhow::ensure!(!has_images || options.vision.is_some(), "the model reads no images: {blind}");
     if let Some(vision) = options.vision.as_ref().filter(|_| std::io::stderr().is_terminal()) {
-        note!("{}", crate::images::describe(vision));
+        let device = options.device.as_ref().map(|device| device.name());
+        note!("{}", crate::images::describe(vision, device));
     }
     let bar = Bar::bytes("loading");
     let engine = Engine::open(model, &options, &mut |done, all| bar.update(done, all))?;

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::args::{KvArgs, ModelArgs};
 use crate::device::{DeviceName, described};
+use crate::device_bytes::images;
 use crate::device_memory::{Placement, Room, Split, Wanted, bill, shortage, table_copy, with_spare};
 use crate::memory::{OnDisk, with_images};
 use crate::numbers::count;
@@ -321,7 +322,7 @@ fn image_text(vision: &vision::Options) -> String {
     let Ok(tower) = vision.tower() else { return String::new() };
     let tokens = IMAGE_SIZES.iter().filter_map(|size| Some((size, tower.tokens(*size).ok()?)));
     let tokens = tokens.map(|([w, h], t)| format!("{} for {w} x {h}", t[0] * t[1])).collect::<Vec<_>>();
-    format!("{}\n  tokens of an image: {}", crate::images::describe(vision), tokens.join(", "))
+    format!("{}\n  tokens of an image: {}", crate::images::describe(vision, None), tokens.join(", "))
 }
 
 /// The name of a file that is shown.
@@ -361,8 +362,8 @@ struct Bill {
     what: String,
     /// With the context that the memory is counted for, without images.
     memory: Memory,
-    /// Bytes of the machine's memory for images, if the model has a tower; 0 where it is not loaded.
-    images: Option<u64>,
+    /// Memory for images, if the model has a tower: on the device if the tower runs there.
+    images: Option<Split>,
     free: Option<u64>,
     /// Bytes of the machine's memory for steps that are submitted ahead, if that is free then.
     ahead: u64,
@@ -382,7 +383,7 @@ impl Bill {
         let vision = options.vision.as_ref();
         let DeviceName::Vulkan(index) = device else {
             let (what, memory) = ("the processor".to_string(), report.memory(limits, false));
-            let images = vision.map(|vision| vision.file.size_bytes() + vision.work_bytes());
+            let images = vision.map(|vision| images(vision, false));
             return Ok(Self { device, what, memory, images, free: machine, ahead: 0, placed: None });
         };
         let (what, free) = described(index, gpu_memory)?;
@@ -390,13 +391,14 @@ impl Bill {
         let placed = Wanted { report, options, contexts: &[1], snapshots: None }.place(room)?;
         let placed = placed.map_err(|least| shortage(&device.to_string(), least, room, gpu_memory));
         let (memory, ahead) = (bill(report, &with_spare(limits.clone()), false), table_copy(report));
-        let images = vision.map(crate::images::bytes_beside);
+        let placed_vision = placed.as_ref().ok().and_then(|p| p.options.vision.as_ref());
+        let images = placed_vision.or(vision).map(|vision| images(vision, false));
         Ok(Self { device, what, memory, images, free, ahead, placed: Some(placed) })
     }
 
     /// Bytes of the device itself.
     fn total(&self) -> u64 {
-        let images = if self.placed.is_none() { self.images.unwrap_or(0) } else { 0 };
+        let images = self.images.filter(|_| self.placed.is_none()).map_or(0, |images| images.machine);
         self.memory.total() + images
     }
 
@@ -417,7 +419,7 @@ impl Bill {
             size(m.speculation),
             self.images
                 .filter(|_| self.placed.is_none())
-                .map_or_else(String::new, |n| format!(", {} for images", size(n))),
+                .map_or_else(String::new, |images| format!(", {} for images", size(images.machine))),
             size(self.total()),
         );
         match &self.placed {
@@ -432,8 +434,17 @@ impl Bill {
                 );
                 match self.images {
                     None => {}
-                    Some(0) => out += "  images are not supported there: their projector is not loaded\n",
-                    Some(n) => out += &format!("  of that host memory {} are for images\n", size(n)),
+                    Some(Split { device: 0, machine }) => {
+                        let machine = size(machine);
+                        out +=
+                            &format!("  of that {machine} of host memory are for images, which the processor reads\n");
+                    }
+                    Some(Split { device, machine }) => {
+                        let [device, machine] = [device, machine].map(size);
+                        out += &format!(
+                            "  of that {device} of its memory and {machine} of host memory are for images, which it reads\n"
+                        );
+                    }
                 }
                 if self.ahead > 0 {
                     let ahead = size(self.ahead);
@@ -457,7 +468,8 @@ impl Bill {
             "states": m.states,
             "activations": m.activations,
             "speculation": m.speculation,
-            "images": self.images,
+            "images": self.images.map(|images| images.device + images.machine),
+            "images_device_bytes": self.images.map(|images| images.device),
             "total": self.total(),
             // as `octet run` loads it
             "fits": self.placed.as_ref().map_or_else(|| self.free.is_none_or(|free| self.total() <= free), Result::is_ok),

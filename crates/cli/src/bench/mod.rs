@@ -12,7 +12,8 @@ use clap::{Args, ValueEnum};
 use octet_compute::backend::KvTypes;
 use octet_compute::cpu::{Cpu, CpuOptions};
 use octet_engine::bench::{self, Kind, Outcome, Share, Test};
-use octet_engine::models::{self, Device, Limits};
+use octet_engine::device::Device;
+use octet_engine::models::{self, Limits};
 use octet_engine::report::Report;
 use octet_synth::Shape;
 

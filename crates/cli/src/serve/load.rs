@@ -169,7 +169,8 @@ impl Load {
         }
         let sampling = defaults(&file.metadata, self.engine.sampling.clone().or(&maker.sampling))?;
         let context = self.engine.context.or(maker.context);
-        let engine = EngineOptions { sampling, context, ..self.engine.clone() };
+        let vision = self.images.tower(&file)?.split().0;
+        let engine = EngineOptions { sampling, context, vision, ..self.engine.clone() };
         let wanted = memory_plan::wanted(&report, &engine);
         let among = Among { of, taken: 0 };
         let bill = match self.device.place(&wanted, among, least(free, self.memory_limit), self.check)? {
@@ -189,13 +190,10 @@ impl Load {
         };
         let split = bill.split();
         let mut text = bill.text(name, &report);
-        let mut bill = bill;
-        bill.options.vision = self.images.tower(&file)?.split().0;
-        self.images.keep_on_processor(&mut bill.options)?;
-        if let Some(vision) = &bill.options.vision {
-            text += &format!("  {}\n", images::describe(vision));
-        }
         let device = bill.options.device.as_ref().map(|d| d.name().to_string());
+        if let Some(vision) = &bill.options.vision {
+            text += &format!("  {}\n", images::describe(vision, device.as_deref()));
+        }
         let open = move || place.open().map_err(octet_serve::BoxError::from);
         let spec = ModelSpec {
             created_s: written.and_then(|t| t.duration_since(UNIX_EPOCH).ok()).map_or(0, |d| d.as_secs()),

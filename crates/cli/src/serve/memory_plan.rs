@@ -149,7 +149,8 @@ impl MemoryPlan {
         let of = match &self.on_device {
             None => {
                 let all = report.memory(&self.limits, self.options.cpu.exact);
-                report.with_slots(all, self.options.cpu.expert_slots)
+                let all = report.with_slots(all, self.options.cpu.expert_slots);
+                crate::memory::with_images(all, self.options.vision.as_ref())
             }
             Some(_) => bill(report, &self.limits, self.options.cpu.exact),
         };

@@ -5,6 +5,7 @@
 pub mod bench;
 pub mod cache;
 pub mod detokenizer;
+pub mod device;
 pub mod engine;
 mod error;
 pub mod experts;

@@ -9,7 +9,8 @@ layout(local_size_x = 64) in;
 layout(constant_id = 0) const uint KEY_TYPE = 1u;
 layout(constant_id = 1) const uint VALUE_TYPE = 1u;
 layout(constant_id = 2) const uint PARTS = 4u;  // values of a head / 64, rounded up
-layout(constant_id = 3) const uint FLAGS = 0u;  // 1: values are in the keys; 2: scores have a cap; 4: there are sinks; 8: there is a window
+layout(constant_id = 3) const uint FLAGS = 0u;  // 1: values are in the keys; 2: scores have a cap; 4: there are sinks; 8: there is a window;
+// 16: tokens of a block see all of it; 32: the window is to both sides
 
 layout(binding = 0, std430) readonly buffer Queries { float queries[]; };
 layout(binding = 1, std430) readonly buffer Keys { uint keys[]; };
@@ -30,8 +31,9 @@ layout(push_constant) uniform Push {
     uint gated, quantise;  // quantise: heads are whole blocks of 32, and are quantised too
     uint ticket;
     uint value_dim;
-    uint last, from_multiple;  // the window: so many positions; those from the last multiple of this on
+    uint last, from_multiple;  // the window: so many positions, or so many to each side; those from the last multiple of this on
     float cap;
+    uint seen;  // in the block: first position and end of each token's block, its own position if it is in none
 } p;
 
 const bool IN_KEYS = (FLAGS & 1u) != 0u;
@@ -98,12 +100,23 @@ void merge(uint t, uint h, uint first, uint chunks, uint base) {
 
 void main() {
     uint chunk = gl_WorkGroupID.x, h = gl_WorkGroupID.y, t = p.first_token + gl_WorkGroupID.z, me = gl_LocalInvocationID.x;
-    uint context = block[p.positions + t] + 1u, from = chunk * 512u, to = min(from + 512u, context);
-    uint first = 0u;  // position that is attended to
+    uint position = block[p.positions + t], context = position + 1u;
+    uint first = 0u;  // position that is attended to; `context` is the end of these
     if ((FLAGS & 8u) != 0u) {
         first = p.last > 0u ? context - min(context, p.last) : 0u;
         if (p.from_multiple > 0u) { first = max(first, (context - 1u) / p.from_multiple * p.from_multiple); }
     }
+    if ((FLAGS & 16u) != 0u) {
+        uint begin = block[p.seen + 2u * t], end = block[p.seen + 2u * t + 1u];
+        if ((FLAGS & 32u) != 0u) {
+            first = max(position - min(position, p.last), begin);
+            context = min(end, position + p.last + 1u);
+        } else {
+            first = min(first, begin);
+            context = end;
+        }
+    }
+    uint from = chunk * 512u, to = min(from + 512u, context);
     if (from >= to || to <= first) { return; }
     uint table = p.pages + block[p.tables + t], kv_head = h / (p.heads / p.kv_heads);
     for (uint i = me; i < p.dim; i += 64u) { query[i] = queries[(t * p.heads + h) * p.stride + i]; }

@@ -33,6 +33,7 @@ layout(push_constant) uniform Push {
     // queries are multiplied by 1 + turn[0] ln(1 + floor((position + turn[2]) / turn[1])); turn[0] is 0 if they are not
     uint positions;                  // in the block
     float turn0, turn1, turn2;
+    uint half_;                      // pairs of a part of the rotated dimensions, which is paired within itself
 } p;
 
 const uint WHOLE = 0xffffffffu;
@@ -103,7 +104,8 @@ void normalise(uint kind, uint own, uint t) {
 
 void rotate(uint t) {
     for (uint j = gl_LocalInvocationID.x; j < p.pairs; j += 64u) {
-        uint lo = p.rotated_at + (ADJACENT == 1u ? 2u * j : j), hi = ADJACENT == 1u ? lo + 1u : lo + p.pairs;
+        uint lo = p.rotated_at + (ADJACENT == 1u ? 2u * j : j / p.half_ * 2u * p.half_ + j % p.half_);
+        uint hi = lo + (ADJACENT == 1u ? 1u : p.half_);
         vec2 a = angles[t * p.pairs + j];
         precise float x = head[lo] * a.y;
         precise float y = head[hi] * a.y;

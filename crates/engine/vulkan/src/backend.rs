@@ -152,7 +152,10 @@ pub(crate) const CHUNK_TOKENS: usize = 512;
 
 /// Number of chunks of the longest context in a batch, rounded up to a power of two: the grid of attention.
 pub(crate) fn chunks(batch: &Batch) -> usize {
-    let longest = batch.positions().iter().max().map_or(1, |p| *p as usize + 1);
+    let own = batch.positions().iter().max().map_or(1, |p| *p as usize + 1);
+    // Tokens of a block see positions after their own.
+    let seen = batch.blocks().into_iter().flatten().map(|[_, end]| *end as usize).max();
+    let longest = own.max(seen.unwrap_or(0));
     longest.div_ceil(CHUNK_TOKENS).next_power_of_two()
 }
 

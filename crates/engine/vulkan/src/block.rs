@@ -25,6 +25,8 @@ pub(crate) struct Block {
     pub(crate) spans: u32,
     /// Tokens whose logits are requested.
     pub(crate) outputs: u32,
+    /// First position and end of what each token sees in both directions: only its own, unless it is in a block.
+    pub(crate) seen: u32,
     /// Page tables.
     pub(crate) pages: u32,
     staged: Vec<u32>,
@@ -40,7 +42,7 @@ impl Block {
         cols: usize,
     ) -> Result<Self, Error> {
         let t = tokens as u32;
-        let len = 10 * tokens + pages;
+        let len = 12 * tokens + pages;
         Ok(Self {
             words: memory.buffer(4 * len as u64, Place::Host)?,
             angles: vec![memory.buffer(8 * (tokens * pairs) as u64, Place::Host)?],
@@ -50,7 +52,8 @@ impl Block {
             places: [3 * t, 4 * t],
             spans: 5 * t,
             outputs: 9 * t,
-            pages: 10 * t,
+            seen: 10 * t,
+            pages: 12 * t,
             staged: vec![0; len],
         })
     }
@@ -79,6 +82,8 @@ impl Block {
             for t in span.start..span.start + span.len {
                 let position = batch.positions()[t];
                 self.staged[at(self.positions, t)] = position;
+                let seen = batch.block_of(t).map(|p| p as u32);
+                self.staged[at(self.seen, 2 * t)..][..2].copy_from_slice(&seen);
                 let groups = [(PageGroup::All, span.pages), (PageGroup::Windowed, span.windowed)];
                 for (i, (group, table)) in groups.into_iter().enumerate() {
                     let (page, row) = batch.page_of(span, group, position as usize);

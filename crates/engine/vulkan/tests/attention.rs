@@ -37,6 +37,10 @@ struct Choices {
     position_scale: bool,
     value_scale: f32,
     kv: KvType,
+    /// Positions that see each other in both directions.
+    block: Option<[usize; 2]>,
+    /// Rotations by rows and columns, of the two halves each within itself.
+    axes: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -87,6 +91,8 @@ fn choices() -> impl Strategy<Value = Choices> {
                 position_scale: flags[4],
                 value_scale: if flags[4] { 0.7 } else { 1.0 },
                 kv,
+                block: None,
+                axes: false,
             }
         },
     )
@@ -110,7 +116,7 @@ impl<B: Backend> Layer<B> {
             pairing,
             inv_freq: be.vector(&inv_freq).unwrap(),
             scale: 1.1,
-            axes: None,
+            axes: c.axes.then(|| Axes { of_pair: [[1; 4], [2; 4]].concat(), parts: 2 }),
         });
         let dims = [(c.heads, c.k_dim), (c.kv_heads, c.k_dim), (c.kv_heads, c.v_dim)];
         let norms = [0, 1, 2].map(|i| {
@@ -134,6 +140,7 @@ impl<B: Backend> Layer<B> {
             norm_last: c.norm_last,
             rope,
             window: c.window,
+            two_way: c.block.is_some(),
             position_scale: c.position_scale.then_some([0.1, 8.0, 1.0]),
             value_scale: c.value_scale,
             ..Attention::plain(c.heads, c.kv_heads, c.k_dim)
@@ -191,6 +198,12 @@ fn batch(c: &Choices, range: std::ops::Range<usize>, beside: bool) -> Batch {
     let tokens: Vec<u32> = range.clone().map(|p| (p * 7 % 70) as u32).collect();
     let (all, windowed) = (all(0), windowed(0, range.start));
     batch.push(&tokens, range.start, 0, Tables { all: &all, windowed: &windowed }, 0);
+    if c.axes {
+        batch.turn(range.map(|p| [0, p as u32 / 7, p as u32 % 7]));
+    }
+    if let Some([from, end]) = c.block {
+        batch.see(from..end);
+    }
     batch
 }
 
@@ -231,30 +244,84 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    /// Tokens of a block see all of it, also what comes later, as soon as that is in the cache: then a part has the bits of the whole.
+    #[test]
+    fn blocks_are_seen_in_both_directions(
+        c in choices(),
+        window in prop::sample::select(vec![Window::All, Window::Last(1), Window::Last(9), Window::Around(5), Window::Around(80)]),
+        (from, len, n, cut) in (0..100usize, 1..100usize, 2..150usize, 1..149usize),
+        axes in any::<bool>(),
+    ) {
+        let Some(be) = vulkan() else { return Ok(()) };
+        let block = Some([from.min(n - 1), (from + len).min(n)]);
+        let rope = c.rope.map(|(at, pairing)| (at, if axes { RopePairing::Half } else { pairing }));
+        let c = Choices { window, windowed: false, kv: KvType::F32, block, axes, rope, ..c };
+        let whole = batch(&c, 0..n, false);
+        let mut m = Layer::new(be, &c);
+        let (got, want) = (m.run(&whole), Layer::new(Reference, &c).run(&whole));
+        let d = worst(&got, &want);
+        prop_assert!(d <= 1e-4, "differs by {d}");
+        let mut parts = Vec::new();
+        for range in [0..cut.min(n - 1), cut.min(n - 1)..n] {
+            let some = m.run(&batch(&c, range.clone(), true));
+            parts.extend_from_slice(&some[some.len() / (3 + range.len()) * 3..]);
+        }
+        prop_assert!(parts == got, "cut at {cut} of {n}");
+    }
+}
+
+/// A block of several chunks, whose first tokens see positions of later chunks.
+#[test]
+fn blocks_may_be_longer_than_a_chunk() {
+    let Some(be) = vulkan() else { return };
+    let c = Choices { window: Window::Last(20), block: Some([30, 1100]), ..plain() };
+    let (mut got, mut want) = (Layer::new(be, &c), Layer::new(Reference, &c));
+    // First all are stored.
+    for start in (0..1100).step_by(150) {
+        let batch = batch(&c, start..(start + 150).min(1100), false);
+        want.run(&batch);
+        got.run(&batch);
+    }
+    for start in [0, 500, 1000] {
+        let batch = batch(&c, start..start + 80, false);
+        let d = worst(&got.run(&batch), &want.run(&batch));
+        assert!(d <= 1e-4, "from {start} on: differs by {d}");
+    }
+}
+
+fn plain() -> Choices {
+    Choices {
+        seed: 5,
+        heads: 2,
+        kv_heads: 1,
+        k_dim: 32,
+        v_dim: 32,
+        values_in_keys: false,
+        softcap: None,
+        sinks: true,
+        gated: false,
+        window: Window::All,
+        windowed: false,
+        norms: [Normed::No; 3],
+        norm_last: false,
+        rope: None,
+        position_scale: false,
+        value_scale: 1.0,
+        kv: KvType::F32,
+        block: None,
+        axes: false,
+    }
+}
+
 /// A window that begins behind the first chunk of 512 positions.
 #[test]
 fn a_window_may_skip_chunks() {
     for window in [Window::Last(100), Window::Chunk(600)] {
         let Some(be) = vulkan() else { return };
-        let c = Choices {
-            seed: 5,
-            heads: 2,
-            kv_heads: 1,
-            k_dim: 32,
-            v_dim: 32,
-            values_in_keys: false,
-            softcap: None,
-            sinks: true,
-            gated: false,
-            window,
-            windowed: true,
-            norms: [Normed::No; 3],
-            norm_last: false,
-            rope: None,
-            position_scale: false,
-            value_scale: 1.0,
-            kv: KvType::F32,
-        };
+        let c = Choices { window, windowed: true, ..plain() };
         let (mut got, mut want) = (Layer::new(be, &c), Layer::new(Reference, &c));
         for start in (0..1100).step_by(150) {
             let batch = batch(&c, start..(start + 150).min(1100), false);

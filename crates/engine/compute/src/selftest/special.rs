@@ -1,13 +1,15 @@
-//! Parts that only some models have: attention with windows, caps and sinks, experts chosen by scores, Mamba-2, short convolutions, products by
+//! Parts that only some models have: attention with windows, caps and sinks, or in both directions, experts chosen by scores, Mamba-2, short convolutions, products by
 //! heads, LayerNorm.
 
 use octet_weights::{GgmlType, Matrix};
 
 use super::{
-    EPS, EXPERTS, HEADS, HIDDEN, KV_HEADS, LIMIT_F16, LIMIT_F32, LIMIT_I8, Random, Step, TOP_K, norm, square,
+    EPS, EXPERTS, HEADS, HIDDEN, KV_HEADS, LIMIT_F16, LIMIT_F32, LIMIT_I8, Random, Step, TOKENS, TOP_K, norm,
+    square,
 };
 use crate::Error;
 use crate::backend::*;
+use crate::batch::Batch;
 
 const K_DIM: usize = 96;
 const V_DIM: usize = 64;
@@ -26,6 +28,7 @@ pub(super) struct Special<B: Backend> {
     conv: ShortConv<B>,
     heads: B::Experts,
     centred: Norm<B>,
+    both_ways: Attention<B>,
 }
 
 /// Values of the recurrent layers, as in [`StepShape::recurrent`].
@@ -87,13 +90,29 @@ impl<B: Backend> Special<B> {
                 centred: true,
                 ..Norm::rms(be.vector(&r.near_one(HIDDEN))?, HIDDEN, EPS)
             },
+            both_ways: both_ways(be)?,
         })
     }
 
     /// The caches of its layers.
-    pub(super) fn caches(&self) -> [LayerCache; 3] {
-        [self.attention.cache(), self.ssm.cache(), self.conv.cache()]
+    pub(super) fn caches(&self) -> [LayerCache; 4] {
+        [self.attention.cache(), self.ssm.cache(), self.conv.cache(), self.both_ways.cache()]
     }
+}
+
+/// Attention as in towers for images: rotations by row and column, in two parts of a head.
+fn both_ways<B: Backend>(be: &mut B) -> Result<Attention<B>, Error> {
+    let frequencies: Vec<f32> = (0..V_DIM / 2).map(|j| 0.7f32.powi((j % (V_DIM / 4)) as i32)).collect();
+    let of_pair = [[1; V_DIM / 4], [2; V_DIM / 4]].concat();
+    let rope = Rope {
+        at: 0,
+        dims: V_DIM,
+        pairing: RopePairing::Half,
+        inv_freq: be.vector(&frequencies)?,
+        scale: 1.0,
+        axes: Some(Axes { of_pair, parts: 2 }),
+    };
+    Ok(Attention { two_way: true, rope: Some(rope), ..Attention::plain(HEADS, KV_HEADS, V_DIM) })
 }
 
 fn moe<B: Backend>(be: &mut B, r: &mut Random) -> Result<Moe<B>, Error> {
@@ -143,6 +162,7 @@ impl<B: Backend> Step<'_, B> {
         let mut out = self.be.buf(n * HEADS * V_DIM)?;
         self.be.attend(&self.batch, a, layer, cache, &q, &mut out);
         self.keep("attend within a window", LIMIT_F16, &out, HEADS * V_DIM);
+        self.attend_both_ways(&p.both_ways, cache, layer + 3)?;
 
         let inner = SSM_HEADS * SSM_DIM;
         let [z, xbc, dt] =
@@ -168,6 +188,33 @@ impl<B: Backend> Step<'_, B> {
         self.keep("multiply", LIMIT_F32, &h, HIDDEN);
         self.be.moe(n, Some(&x), Some(&p.centred), &p.moe, 1, counts, Out::Write(&mut h));
         self.keep("moe by scores", LIMIT_I8, &h, HIDDEN);
+        Ok(())
+    }
+
+    /// The keys of all tokens are stored first: in each step, tokens of a block see those of later steps.
+    fn attend_both_ways(
+        &mut self,
+        a: &Attention<B>,
+        cache: &mut B::Cache,
+        layer: usize,
+    ) -> Result<(), Error> {
+        let (width, place) = (HEADS * V_DIM, |t: usize| [0, (t / 4) as u32, (t % 4) as u32]);
+        let mut whole = Batch::default();
+        whole.push(&[0; TOKENS], 0, 0, &[1], 0);
+        whole.turn((0..TOKENS).map(place));
+        let mut rows = |width: usize, seed: u64| {
+            let rows = (0..TOKENS as u64).flat_map(|t| Random(seed * 1000 + t).vec(width));
+            self.be.vector(&rows.collect::<Vec<f32>>())
+        };
+        let (mut q, mut k, v) = (rows(width, 30)?, rows(KV_HEADS * V_DIM, 31)?, rows(KV_HEADS * V_DIM, 32)?);
+        self.be.rope_store(&whole, a, layer, cache, &mut q, Some((&mut k, &v)));
+        let mut batch = self.batch.clone();
+        batch.turn((self.past..self.past + self.n).map(place));
+        batch.see(2..TOKENS - 1);
+        let (mut q, mut out) = (self.input(width, 33)?, self.be.buf(self.n * width)?);
+        self.be.rope_store(&batch, a, layer, cache, &mut q, None);
+        self.be.attend(&batch, a, layer, cache, &q, &mut out);
+        self.keep("attend in both directions", LIMIT_F16, &out, width);
         Ok(())
     }
 }

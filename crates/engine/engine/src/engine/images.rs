@@ -75,12 +75,18 @@ impl Images {
                 "{which} are not supported on {device}; use --device cpu, or --no-mmproj"
             ));
         }
-        let encoder = vision::open(&vision.file, tower.clone(), &options.cpu, &options.arbiter)?;
+        let device = options.device.as_ref().filter(|_| vision.on_device);
+        let encoder = match device {
+            Some(device) => device.load_tower(&vision.file, tower.clone())?,
+            None => vision::open(&vision.file, tower.clone(), &options.cpu, &options.arbiter)?,
+        };
         let key = match &options.disk {
             // Embeddings are part of what is stored: they name the tower.
             Some(disk) => {
                 let contents = Contents::new(&vision.file, &disk.dir);
-                fingerprint(contents, &model.backend().numerics(), options.kv, &mut |_| {})?
+                let there = if device.is_some() { ", with its tower" } else { "" };
+                let numerics = model.backend().numerics() + there;
+                fingerprint(contents, &numerics, options.kv, &mut |_| {})?
             }
             None => Name::default(),
         };
@@ -98,6 +104,11 @@ impl Images {
             piece_time_max: options.step_time_max / 4,
             wanted: None,
         }))
+    }
+
+    /// Whether the device that encodes them was lost.
+    pub fn is_lost(&self) -> bool {
+        self.encoder.is_lost()
     }
 
     /// Before [`Images::ready`] is asked for the sequences of a step.
@@ -167,6 +178,10 @@ impl Engine {
         };
         match images.work(time) {
             Ok(is_complete) => self.stats.encoded_images += u64::from(is_complete),
+            Err(e) if images.is_lost() => {
+                self.device_failed(&e);
+                self.batch.clear();
+            }
             Err(e) => {
                 images.current = None;
                 if let Some((_, _, job)) = images.wanted.take() {

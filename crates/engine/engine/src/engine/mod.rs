@@ -521,7 +521,8 @@ impl Engine {
     /// Sends the device's failure to all sinks.
     fn device_failed(&mut self, why: &impl std::fmt::Display) {
         let why = why.to_string();
-        if self.model.backend().is_lost() {
+        let of_images = self.images.as_ref().is_some_and(images::Images::is_lost);
+        if self.model.backend().is_lost() || of_images {
             self.lost.get_or_init(|| why.clone());
         }
         self.fail_all(|| Error::Device(why.clone()));

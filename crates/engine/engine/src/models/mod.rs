@@ -5,10 +5,10 @@ pub mod config;
 pub mod decoder;
 pub mod delta;
 pub mod derive;
-mod device;
 mod kept;
 mod kernels;
 pub mod keys;
+mod load;
 mod load_parts;
 pub mod loader;
 pub(crate) mod mtp;
@@ -25,7 +25,7 @@ pub mod windows;
 
 pub use architectures::{ARCHITECTURES, Architecture, MISSING};
 pub use config::context_length;
-pub use device::{Device, load};
+pub use load::{load, load_while};
 pub use mtp::{DraftVocab, Guess, Rows};
 
 use std::sync::Arc;
@@ -33,13 +33,12 @@ use std::sync::Arc;
 use octet_compute::backend::{Backend, CacheShape, KvType, KvTypes, Out, Part, Pass};
 use octet_compute::batch::{PAGE_TOKENS, PageGroup, Redo};
 pub use octet_compute::inspect::Inspect;
-use octet_compute::picks::{PICKS, Pick};
+use octet_compute::picks::Pick;
 use octet_compute::{Batch, ExpertCounts};
 
 use crate::Error;
 use config::Config;
 use decoder::{Decoder, Scratch};
-use loader::{GoesOn, Progress};
 
 /// Sizes of a model's caches and buffers, and what to load.
 #[derive(Debug, Clone)]
@@ -150,7 +149,7 @@ pub trait Model: Send {
     fn drop_next(&mut self) -> Result<(), Error> {
         Ok(())
     }
-    /// The [`PICKS`] largest logits of a row in the order of their ids, if the last step picked.
+    /// The [`octet_compute::picks::PICKS`] largest logits of a row in the order of their ids, if the last step picked.
     fn picks(&mut self, _row: usize, _out: &mut Vec<Pick>) {}
     /// The logits that the last step returned; empty if it picked.
     fn last_logits(&self) -> &[f32];
@@ -211,62 +210,6 @@ pub trait Model: Send {
     fn save_page(&mut self, group: PageGroup, page: usize, out: &mut [u8]);
     /// The inverse of `save_page`.
     fn load_page(&mut self, group: PageGroup, page: usize, data: &[u8]);
-}
-
-/// As [`load`], as long as it is to go on: else [`Error::LoadGivenUp`].
-pub fn load_while<B: Backend + Inspect>(
-    model: &octet_weights::Model,
-    mut be: B,
-    limits: Limits,
-    progress: Progress<'_>,
-    goes_on: GoesOn<'_>,
-) -> Result<Box<dyn Model>, Error> {
-    let config = Config::read(model)?;
-    // Checked before gigabytes are packed.
-    derive::check_kv(&model.origin, &config.plan, limits.kv)?;
-    if limits.pages > u32::MAX as usize {
-        let what = format!("a cache of {} pages is more than can be numbered", limits.pages);
-        return Err(octet_compute::Error(what).into());
-    }
-    if let Some(part) = derive::parts(&config.plan).into_iter().find(|p| !be.supports(*p)) {
-        let what = format!("{}: {part} are not supported on this device; use --device cpu", model.origin);
-        return Err(octet_compute::Error(what).into());
-    }
-    let decoder = kept::load(model, &mut be, &config.plan, &limits, progress, goes_on)?;
-    let windowed = derive::windowed_pages(&config.plan, &limits);
-    let shape = derive::cache_shape(decoder.caches.clone(), &limits, windowed);
-    let step = derive::step_shape(&config.plan, limits.batch_tokens, limits.batch_outputs);
-    let cache = be.cache(&shape, step)?;
-    let widths = derive::widths(&config.plan);
-    let scratch = decoder.scratch(&mut be, widths, limits.batch_tokens, limits.batch_outputs)?;
-    let block = decoder.mtp.as_ref();
-    let mtp = block.map(|block| mtp::State::new(&mut be, &limits, &config, block)).transpose()?;
-    let counts = Arc::new(decoder.expert_counts(&be, &step));
-    // Needed only if they are copied from the backend's own memory.
-    let copied = if be.borrow(&scratch.logits).is_some() { 0 } else { limits.batch_outputs * config.vocab };
-    let logits = vec![0.0; copied];
-    let mut loaded = Loaded {
-        be,
-        decoder,
-        cache,
-        scratch,
-        counts,
-        mtp,
-        redo: Batch::with_capacity(0, 1, 0),
-        picked: Vec::with_capacity(PICKS),
-        is_ahead: false,
-        normed: None,
-        logits,
-        states: Vec::new(),
-        states_current: false,
-        outputs: 0,
-        tokens: 0,
-        config,
-        shape,
-        limits,
-    };
-    loaded.compile_kernels()?;
-    Ok(Box::new(loaded))
 }
 
 /// Most rows of a step of which the largest logits are found on the device.

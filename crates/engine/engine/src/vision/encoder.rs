@@ -5,26 +5,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use octet_compute::backend::{Act, Backend, Glu, Norm, Out, Pass, Times, Window};
+use octet_compute::backend::{Backend, Out, Pass, Times, Window};
 use octet_compute::batch::{Batch, PAGE_TOKENS};
+use octet_compute::inspect::Inspect;
 
-use super::plan::{self, PIECE_TOKENS, Tower};
+use super::plan::{PIECE_TOKENS, Tower};
 use super::resized::Resized;
+use super::weights::{Bounds, Output, Weights};
 use crate::Error;
-use crate::models::decoder::{Block, Op, Project};
+use crate::models::decoder::{Op, Project};
 use crate::models::derive;
-
-impl Tower {
-    /// Bytes of activations for the largest image: keys, values, queries and states of all patches, and embeddings; those of a piece in
-    /// addition.
-    pub fn work_bytes(&self) -> u64 {
-        let (tokens, patches) = (self.tokens_max(), self.rows_max());
-        let piece = self.patch_len_max().max(self.hidden()) + 4 * self.hidden() + 2 * self.inner() + self.out;
-        let pooled = if matches!(self.output, plan::Output::Pool(_)) { self.hidden() } else { 0 };
-        let values = patches * (4 * self.hidden() + pooled) + tokens * self.width() + PIECE_TOKENS * piece;
-        4 * values as u64
-    }
-}
 
 /// A loaded tower. Computes one image at a time.
 pub trait Encoder: Send {
@@ -43,6 +33,8 @@ pub trait Encoder: Send {
     /// # Errors
     /// If the device fails.
     fn advance(&mut self) -> Result<Option<Vec<f32>>, Error>;
+    /// Whether its device was lost: it computes nothing any more.
+    fn is_lost(&self) -> bool;
     /// Number of completed blocks, and the states of all patches `[patches, hidden]`.
     fn hidden(&mut self) -> (usize, Vec<f32>);
     /// Computes a whole image.
@@ -57,65 +49,6 @@ pub trait Encoder: Send {
             }
         }
     }
-}
-
-/// See [`super::plan::Middle`].
-pub(super) struct Middle<B: Backend> {
-    pub project: B::Weight,
-    pub norm: Norm<B>,
-    pub act: Act,
-    /// A row of ones.
-    pub ones: B::Buf,
-}
-
-/// See [`super::plan::Merge`].
-pub(super) struct Merge<B: Backend> {
-    pub norm: Option<Norm<B>>,
-    pub first: Option<B::Weight>,
-    pub middle: Option<Middle<B>>,
-    pub glu: Option<Glu<B::Weight>>,
-}
-
-/// See [`super::plan::Pool`].
-pub(super) struct Pool<B: Backend> {
-    pub norm: Option<Norm<B>>,
-    pub factor: f32,
-    pub shift: Option<[Vec<f32>; 2]>,
-    pub last: Norm<B>,
-    pub project: B::Weight,
-}
-
-/// See [`super::plan::Output`].
-pub(super) enum Output<B: Backend> {
-    Merge(Merge<B>),
-    Pool(Box<Pool<B>>),
-}
-
-/// Bounds of a projection, lower and upper: of what goes in, and of what comes out.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Bounds {
-    pub input: [f32; 2],
-    pub output: [f32; 2],
-}
-
-/// A tower's weights.
-pub(super) struct Weights<B: Backend> {
-    pub patch: B::Weight,
-    /// The same for frames of a video, if these are read.
-    pub frames: Option<B::Weight>,
-    /// Of a patch's values, of its projection, and of that with its position.
-    pub norms: [Option<Norm<B>>; 3],
-    /// The further state of each tile, with its position.
-    pub class: Option<B::Buf>,
-    pub blocks: Vec<Block<B>>,
-    /// For each block, if there are any: those of queries, keys, values and output, or of gate, up and down.
-    pub bounds: Vec<Vec<Bounds>>,
-    /// Factors of the result of each block, if there are any.
-    pub scales: Vec<B::Buf>,
-    pub output: Output<B>,
-    pub deep: Vec<(usize, Merge<B>)>,
-    /// Values of the tower's positions.
-    pub table: Vec<f32>,
 }
 
 /// Activations of a piece.
@@ -135,16 +68,21 @@ struct Scratch<B: Backend> {
 
 pub(super) struct Loaded<B: Backend> {
     be: B,
-    tower: Tower,
-    weights: Weights<B>,
-    cache: B::Cache,
-    scratch: Scratch<B>,
+    work: Work<B>,
     bytes: u64,
     job: Option<Job<B>>,
 }
 
+/// What computes a tower's pieces.
+pub(super) struct Work<B: Backend> {
+    pub tower: Tower,
+    weights: Weights<B>,
+    cache: B::Cache,
+    scratch: Scratch<B>,
+}
+
 /// An image being computed.
-struct Job<B: Backend> {
+pub(super) struct Job<B: Backend> {
     image: Arc<Resized>,
     pieces: Vec<Piece<B>>,
     stage: Stage,
@@ -157,7 +95,7 @@ struct Job<B: Backend> {
 }
 
 /// Some patches.
-struct Piece<B: Backend> {
+pub(super) struct Piece<B: Backend> {
     batch: Batch,
     /// The same for blocks that attend within windows.
     windows: Option<Batch>,
@@ -199,6 +137,7 @@ fn bounded<B: Backend>(
 }
 
 impl<B: Backend> Loaded<B> {
+    /// Compiles its kernels, where the backend has any: otherwise the first image would wait for them.
     pub fn new(
         mut be: B,
         tower: Tower,
@@ -206,6 +145,14 @@ impl<B: Backend> Loaded<B> {
         cache: B::Cache,
         bytes: u64,
     ) -> Result<Self, Error> {
+        let mut work = Work::new(&mut be, tower, weights, cache)?;
+        work.compile_kernels(&mut be)?;
+        Ok(Self { be, work, bytes, job: None })
+    }
+}
+
+impl<B: Backend> Work<B> {
+    fn new(be: &mut B, tower: Tower, weights: Weights<B>, cache: B::Cache) -> Result<Self, Error> {
         let w = derive::widths(&tower.blocks);
         let inner = if tower.bounded { tower.inner() } else { 0 };
         let (rows, merged) = (tower.piece_rows(), tower.merged());
@@ -220,11 +167,17 @@ impl<B: Backend> Loaded<B> {
             merged: [buf(merged)?, buf(merged)?],
             inner: [buf(inner)?, buf(inner)?],
         };
-        Ok(Self { be, tower, weights, cache, scratch, bytes, job: None })
+        Ok(Self { tower, weights, cache, scratch })
     }
 
     /// A piece of these patches, which are of one tile where the tower has further states.
-    fn piece(&mut self, image: &Resized, part: Range<usize>, pages: &[u32]) -> Result<Piece<B>, Error> {
+    fn piece(
+        &self,
+        be: &mut B,
+        image: &Resized,
+        part: Range<usize>,
+        pages: &[u32],
+    ) -> Result<Piece<B>, Error> {
         let (hidden, q) = (self.tower.hidden(), derive::widths(&self.tower.blocks).qkv);
         let (patch, patches, tile) = (part.start, part.len(), self.tower.tile_patches(image));
         // Further states before it.
@@ -250,12 +203,29 @@ impl<B: Backend> Loaded<B> {
             }
         }
         batch.see(0..self.tower.rows(image));
-        let (h, q) = (self.be.buf(len * hidden)?, self.be.buf(len * q)?);
+        let (h, q) = (be.buf(len * hidden)?, be.buf(len * q)?);
         Ok(Piece { batch, windows, len, patch, patches, h, q })
     }
 
+    /// An image in pieces of these patches each.
+    pub fn job(
+        &self,
+        be: &mut B,
+        image: Arc<Resized>,
+        parts: impl Iterator<Item = Range<usize>>,
+    ) -> Result<Job<B>, Error> {
+        let pages: Vec<u32> = (0..self.tower.rows(&image).div_ceil(PAGE_TOKENS) as u32).collect();
+        let pieces = parts.map(|part| self.piece(be, &image, part, &pages)).collect::<Result<_, _>>()?;
+        let states = match self.weights.output {
+            Output::Merge(_) => Vec::new(),
+            Output::Pool(_) => vec![0.0; image.patches() * self.tower.hidden()],
+        };
+        let embeddings = vec![0.0; image.len() * self.tower.width()];
+        Ok(Job { image, pieces, stage: Stage::Embed, next: 0, embeddings, states })
+    }
+
     /// Patches to states.
-    fn embed(&mut self, image: &Resized, piece: &mut Piece<B>) -> Result<(), Error> {
+    fn embed(&mut self, be: &mut B, image: &Resized, piece: &mut Piece<B>) -> Result<(), Error> {
         let (hidden, n) = (self.tower.hidden(), piece.patches);
         let len = self.tower.patch_len() * image.frames;
         let mut pixels = vec![0.0; n * len];
@@ -265,11 +235,11 @@ impl<B: Backend> Loaded<B> {
             self.tower.patch(image, piece.patch + i, pixels);
             self.tower.add_position(&self.weights.table, image, piece.patch + i, position);
         }
-        let (pixels, positions) = (self.be.vector(&pixels)?, self.be.vector(&positions)?);
+        let (pixels, positions) = (be.vector(&pixels)?, be.vector(&positions)?);
         let (w, s, h) = (&self.weights, &mut self.scratch, &mut piece.h);
         let class = w.class.as_ref().filter(|_| piece.len > n);
         let project = w.frames.as_ref().filter(|_| image.frames > 1).unwrap_or(&w.patch);
-        Ok(self.be.step(Pass::Other, &piece.batch, |be| {
+        Ok(be.step(Pass::Other, &piece.batch, |be| {
             let [of_values, of_patches, of_both] = &w.norms;
             match of_values {
                 None => be.linear(n, &pixels, project, Out::Write(h)),
@@ -292,7 +262,7 @@ impl<B: Backend> Loaded<B> {
     }
 
     /// Queries, keys and values of block `i`, if it is attention.
-    fn keys(&mut self, i: usize, piece: &mut Piece<B>) -> Result<(), Error> {
+    fn keys(&mut self, be: &mut B, i: usize, piece: &mut Piece<B>) -> Result<(), Error> {
         let branch = &self.weights.blocks[i].branches[0];
         let Op::Attention { spec, project: Project::Direct { q, k: Some(k), v: Some(v) }, .. } = &branch.op
         else {
@@ -300,7 +270,7 @@ impl<B: Backend> Loaded<B> {
         };
         let (s, cache, pre) = (&mut self.scratch, &mut self.cache, branch.pre.as_ref());
         let bounds = self.weights.bounds.get(i).zip(pre);
-        Ok(self.be.step(Pass::Other, &piece.batch, |be| {
+        Ok(be.step(Pass::Other, &piece.batch, |be| {
             match bounds {
                 None => be.project(piece.len, &piece.h, pre, [q, k, v], [&mut piece.q, &mut s.k, &mut s.v]),
                 Some((bounds, pre)) => {
@@ -316,13 +286,13 @@ impl<B: Backend> Loaded<B> {
     }
 
     /// The rest of block `i`.
-    fn block(&mut self, i: usize, piece: &mut Piece<B>) -> Result<(), Error> {
+    fn block(&mut self, be: &mut B, i: usize, piece: &mut Piece<B>) -> Result<(), Error> {
         let block = &self.weights.blocks[i];
         let (s, cache, branch, n) = (&mut self.scratch, &self.cache, &block.branches[0], piece.len);
         let (bounds, hidden, inner) = (self.weights.bounds.get(i), self.tower.hidden(), self.tower.inner());
         let scales = self.weights.scales.get(i);
         let is_apart = block.post.is_some() || scales.is_some();
-        Ok(self.be.step(Pass::Other, &piece.batch, |be| {
+        Ok(be.step(Pass::Other, &piece.batch, |be| {
             match (&branch.op, is_apart) {
                 (Op::Attention { spec, out, .. }, is_apart) => {
                     let batch = piece.windows.as_ref().filter(|_| spec.window != Window::All);
@@ -371,6 +341,7 @@ impl<B: Backend> Loaded<B> {
     /// Rows `at` of the embeddings of a piece's tokens: the patches of each token merged.
     fn merged(
         &mut self,
+        be: &mut B,
         at: usize,
         deep: Option<usize>,
         job: &mut Job<B>,
@@ -385,7 +356,7 @@ impl<B: Backend> Loaded<B> {
         let (hidden, out, width) = (self.tower.hidden(), self.tower.out, self.tower.width());
         let each = self.tower.merge * self.tower.merge;
         let (s, tokens) = (&mut self.scratch, piece.patches / each);
-        self.be.step(Pass::Other, &piece.batch, |be| {
+        be.step(Pass::Other, &piece.batch, |be| {
             let [a, b] = &mut s.merged;
             let mut x = &piece.h;
             if let Some(norm) = &merge.norm {
@@ -408,7 +379,7 @@ impl<B: Backend> Loaded<B> {
             }
         })?;
         let mut values = vec![0.0; tokens * out];
-        self.be.read(&s.out, &mut values);
+        be.read(&s.out, &mut values);
         for (i, values) in values.chunks_exact(out).enumerate() {
             let [x, y] = self.tower.place(&job.image, piece.patch + i * each).map(|p| p / self.tower.merge);
             let token = y * job.image.tokens[0] + x;
@@ -418,24 +389,24 @@ impl<B: Backend> Loaded<B> {
     }
 
     /// The states of a piece after the last block, where tokens are means of patches.
-    fn collect(&mut self, job: &mut Job<B>, piece: usize) -> Result<(), Error> {
+    fn collect(&mut self, be: &mut B, job: &mut Job<B>, piece: usize) -> Result<(), Error> {
         let Output::Pool(pool) = &self.weights.output else { return Ok(()) };
         let (piece, hidden, s) = (&job.pieces[piece], self.tower.hidden(), &mut self.scratch);
         let values = &mut job.states[piece.patch * hidden..(piece.patch + piece.patches) * hidden];
         match &pool.norm {
-            None => self.be.read(&piece.h, values),
+            None => be.read(&piece.h, values),
             Some(norm) => {
-                self.be.step(Pass::Other, &piece.batch, |be| {
+                be.step(Pass::Other, &piece.batch, |be| {
                     be.norm(piece.patches, Some(&piece.h), norm, Out::Write(&mut s.x));
                 })?;
-                self.be.read(&s.x, values);
+                be.read(&s.x, values);
             }
         }
         Ok(())
     }
 
     /// The means of the patches of each token, projected.
-    fn pooled(&mut self, job: &mut Job<B>) -> Result<(), Error> {
+    fn pooled(&mut self, be: &mut B, job: &mut Job<B>) -> Result<(), Error> {
         let Output::Pool(pool) = &self.weights.output else { return Ok(()) };
         let (hidden, out, merge) = (self.tower.hidden(), self.tower.out, self.tower.merge);
         let [columns, _] = job.image.grid;
@@ -456,35 +427,35 @@ impl<B: Backend> Loaded<B> {
                     }
                 }
             }
-            let (x, n, s) = (self.be.vector(&means)?, tokens.len(), &mut self.scratch);
-            self.be.step(Pass::Other, &Batch::default(), |be| {
+            let (x, n, s) = (be.vector(&means)?, tokens.len(), &mut self.scratch);
+            be.step(Pass::Other, &Batch::default(), |be| {
                 be.project(n, &x, Some(&pool.last), [&pool.project], [&mut s.out]);
             })?;
             let values = &mut job.embeddings[tokens[0] * out..(tokens[0] + n) * out];
-            self.be.read(&s.out, values);
+            be.read(&s.out, values);
         }
         Ok(())
     }
 
     /// Computes the next piece of a job; true if it is complete.
-    fn step(&mut self, job: &mut Job<B>) -> Result<bool, Error> {
+    pub fn step(&mut self, be: &mut B, job: &mut Job<B>) -> Result<bool, Error> {
         let at = job.next;
         let out = self.tower.out;
         match job.stage {
-            Stage::Embed => self.embed(&job.image, &mut job.pieces[at])?,
-            Stage::Keys(i) => self.keys(i, &mut job.pieces[at])?,
+            Stage::Embed => self.embed(be, &job.image, &mut job.pieces[at])?,
+            Stage::Keys(i) => self.keys(be, i, &mut job.pieces[at])?,
             Stage::Block(i) => {
-                self.block(i, &mut job.pieces[at])?;
+                self.block(be, i, &mut job.pieces[at])?;
                 let block = &self.weights.blocks[i];
                 let is_last = self.weights.blocks.get(i + 1).is_none_or(|next| next.layer != block.layer);
                 let deep = self.weights.deep.iter().position(|(layer, _)| is_last && *layer == block.layer);
                 if let Some(deep) = deep {
-                    self.merged((1 + deep) * out, Some(deep), job, at)?;
+                    self.merged(be, (1 + deep) * out, Some(deep), job, at)?;
                 }
             }
             Stage::Output => {
-                self.merged(0, None, job, at)?;
-                self.collect(job, at)?;
+                self.merged(be, 0, None, job, at)?;
+                self.collect(be, job, at)?;
             }
         }
         job.next += 1;
@@ -502,7 +473,7 @@ impl<B: Backend> Loaded<B> {
             Stage::Keys(i) => Stage::Block(i),
             Stage::Block(i) => begin(i + 1),
             Stage::Output => {
-                self.pooled(job)?;
+                self.pooled(be, job)?;
                 return Ok(true);
             }
         };
@@ -510,9 +481,9 @@ impl<B: Backend> Loaded<B> {
     }
 }
 
-impl<B: Backend> Encoder for Loaded<B> {
+impl<B: Backend + Inspect> Encoder for Loaded<B> {
     fn tower(&self) -> &Tower {
-        &self.tower
+        &self.work.tower
     }
 
     fn bytes(&self) -> u64 {
@@ -522,47 +493,48 @@ impl<B: Backend> Encoder for Loaded<B> {
     fn start(&mut self, image: Arc<Resized>, most: usize) -> Result<(), Error> {
         self.job = None;
         let n = image.patches();
-        let pages: Vec<u32> = (0..self.tower.rows(&image).div_ceil(PAGE_TOKENS) as u32).collect();
         // Whole tokens, where their patches follow each other.
-        let each = self.tower.merge * self.tower.merge;
+        let each = self.work.tower.merge * self.work.tower.merge;
         let most = (most.min(PIECE_TOKENS) / each * each).max(each);
         // Those of a tile, where something comes after each.
-        let tile = if self.tower.class.is_some() { self.tower.tile_patches(&image) } else { n };
+        let tile = if self.work.tower.class.is_some() { self.work.tower.tile_patches(&image) } else { n };
         let tiles = (0..n).step_by(tile.max(1)).map(|from| from..(from + tile).min(n));
         let parts =
             tiles.flat_map(|t| t.clone().step_by(most).map(move |from| from..(from + most).min(t.end)));
-        let pieces = parts.map(|part| self.piece(&image, part, &pages)).collect::<Result<_, _>>()?;
-        let states = match self.weights.output {
-            Output::Merge(_) => Vec::new(),
-            Output::Pool(_) => vec![0.0; n * self.tower.hidden()],
-        };
-        let embeddings = vec![0.0; image.len() * self.tower.width()];
-        self.job = Some(Job { image, pieces, stage: Stage::Embed, next: 0, embeddings, states });
+        self.job = Some(self.work.job(&mut self.be, image, parts)?);
         Ok(())
     }
 
     fn advance(&mut self) -> Result<Option<Vec<f32>>, Error> {
         let Some(mut job) = self.job.take() else { return Ok(None) };
-        if self.step(&mut job)? {
+        if self.work.step(&mut self.be, &mut job)? {
+            // What was read last may be undefined.
+            if self.be.has_failed() {
+                self.be.step(Pass::Other, &Batch::default(), |_| {})?;
+            }
             return Ok(Some(job.embeddings));
         }
         self.job = Some(job);
         Ok(None)
     }
 
+    fn is_lost(&self) -> bool {
+        self.be.is_lost()
+    }
+
     fn hidden(&mut self) -> (usize, Vec<f32>) {
-        let hidden = self.tower.hidden();
+        let hidden = self.work.tower.hidden();
         let Some(job) = &self.job else { return (0, Vec::new()) };
         let mut values = vec![0.0; job.image.patches() * hidden];
         for piece in &job.pieces {
             let range = piece.patch * hidden..(piece.patch + piece.patches) * hidden;
             self.be.read(&piece.h, &mut values[range]);
         }
-        let layer = |i: usize| self.weights.blocks[i].layer;
+        let layer = |i: usize| self.work.weights.blocks[i].layer;
         let blocks = match job.stage {
             Stage::Embed => 0,
             Stage::Keys(i) | Stage::Block(i) => layer(i),
-            Stage::Output => self.tower.blocks.layers,
+            Stage::Output => self.work.tower.blocks.layers,
         };
         (blocks, values)
     }

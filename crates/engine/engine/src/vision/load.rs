@@ -1,13 +1,15 @@
 //! Loads a tower into a backend, with every shape checked.
 
-use octet_compute::backend::{Backend, CacheShape, KvType, LayerCache, PageGroup, Part, StepShape};
+use octet_compute::backend::{Backend, CacheShape, KvType, LayerCache, PageGroup, Part};
 use octet_compute::batch::PAGE_TOKENS;
 use octet_compute::cpu::{Arbiter, Cpu, CpuOptions};
+use octet_compute::inspect::Inspect;
 use octet_weights::{GgmlType, Matrix, Model};
 
-use super::encoder::{Bounds, Encoder, Loaded, Merge, Middle, Output, Pool, Weights};
+use super::encoder::{Encoder, Loaded};
 use super::fit::refuse_unused;
 use super::plan::{self, FRAMES, Positions, Tower};
+use super::weights::{Bounds, Merge, Middle, Output, Pool, Weights};
 use crate::Error;
 use crate::models::derive;
 use crate::models::loader::Loader;
@@ -30,7 +32,7 @@ pub fn open(
 ///
 /// # Errors
 /// If the file is damaged, or the backend lacks memory or a part.
-pub fn open_on<B: Backend>(mut be: B, model: &Model, tower: Tower) -> Result<Box<dyn Encoder>, Error> {
+pub fn open_on<B: Backend + Inspect>(mut be: B, model: &Model, tower: Tower) -> Result<Box<dyn Encoder>, Error> {
     let mut parts = derive::parts(&tower.blocks);
     if tower.bounded {
         parts.insert(Part::Bounds);
@@ -96,16 +98,7 @@ pub fn open_on<B: Backend>(mut be: B, model: &Model, tower: Tower) -> Result<Box
         guesses: 0,
         kv: KvType::F32.into(),
     };
-    let wide = match &tower.output {
-        plan::Output::Merge(m) => {
-            let inner = m.glu.as_ref().map_or(0, |g| g.inner).max(tower.merged());
-            inner.max(tower.merge * tower.merge * tower.hidden())
-        }
-        plan::Output::Pool(_) => 0,
-    };
-    let step = derive::step_shape(&tower.blocks, tower.piece_rows(), 0);
-    let step = StepShape { intermediate: step.intermediate.max(wide), ..step };
-    let cache = be.cache(&shape, step)?;
+    let cache = be.cache(&shape, tower.step_shape())?;
     Ok(Box::new(Loaded::new(
         be,
         tower,

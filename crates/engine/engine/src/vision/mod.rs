@@ -7,14 +7,17 @@
 mod encoder;
 mod fit;
 mod image;
+mod kernels;
 mod keys;
 mod load;
+mod memory;
 mod places;
 pub mod plan;
 mod resize;
 mod resized;
 mod towers;
 mod video;
+mod weights;
 
 use std::sync::Arc;
 
@@ -52,6 +55,8 @@ pub struct Options {
     pub max_tokens: Option<usize>,
     /// Maximum bytes of embeddings that are kept for later prompts.
     pub cache_bytes: u64,
+    /// The tower runs on the model's device, instead of the processor.
+    pub on_device: bool,
 }
 
 /// Default maximum number of tokens of an image. Attention in a tower grows with the square of it.
@@ -60,9 +65,9 @@ pub const TOKENS_MAX: usize = 4096;
 pub const CACHE_BYTES: u64 = 256 << 20;
 
 impl Options {
-    /// The projector `file` with default limits.
+    /// The projector `file` with default limits, on the processor.
     pub fn new(file: Arc<octet_weights::Model>) -> Self {
-        Self { file, min_tokens: None, max_tokens: None, cache_bytes: CACHE_BYTES }
+        Self { file, min_tokens: None, max_tokens: None, cache_bytes: CACHE_BYTES, on_device: false }
     }
 
     /// The tower that the file describes, within these limits.

@@ -13,7 +13,7 @@ use crate::common::drive::{Got, Listener, answer, collect, finish, greedy, optio
 use octet_engine::Error;
 use octet_engine::engine::speculation::{self, Mode};
 use octet_engine::engine::{self, DiskOptions, Engine, Finish, Pooling, Request, Step, ThinkingBudget};
-use octet_engine::models::Device;
+use octet_engine::device::Device;
 use octet_engine::sampler::SamplerParams;
 use octet_synth::{Mix, MoeShape, synthetic, tiny_shape};
 use octet_vulkan::faults::{Fault, Faults};

@@ -8,6 +8,7 @@ use octet_engine::models::Limits;
 use octet_engine::tokenizer::Tokenizer;
 use octet_engine::vision::{Options, Picture, Reader};
 use octet_testkit::{Golden, max_abs_diff, shared};
+use octet_vulkan::{Vulkan, VulkanOptions};
 use octet_weights::Value;
 
 use crate::common::{On, Run, exact_backends, limits};
@@ -30,12 +31,20 @@ fn folder(name: &str) -> PathBuf {
 
 /// The tower of a checkpoint.
 fn check(name: &str) {
-    check_file(name, octet_weights::hf::open_tower(folder(name)).expect("it opens").expect("it has a tower"));
+    let file = octet_weights::hf::open_tower(folder(name)).expect("it opens").expect("it has a tower");
+    let device = octet_testkit::vulkan_device().map(On::ExactVulkan);
+    check_file(name, file, &backends().chain(device).collect::<Vec<_>>());
+}
+
+/// The oracle, and the best instruction set.
+fn backends() -> impl Iterator<Item = On> {
+    [Some(On::Reference), exact_backends().last().copied()].into_iter().flatten()
 }
 
 /// The same tower as llama.cpp's converter writes it.
 fn check_projector(name: &str) {
-    check_file(name, octet_weights::Model::open(folder(name).join("mmproj.gguf")).expect("it opens"));
+    let file = octet_weights::Model::open(folder(name).join("mmproj.gguf")).expect("it opens");
+    check_file(name, file, &backends().collect::<Vec<_>>());
 }
 
 /// The projector file that is made of a checkpoint has the tensors of llama.cpp's converter, and Octet reads it like the checkpoint.
@@ -72,11 +81,11 @@ fn check_made(name: &str, tokens: &[(usize, &str)]) {
             assert!(made.metadata.get(key).is_some(), "{name}: {key} is {value:?}");
         }
     }
-    check_file(name, made);
+    check_file(name, made, &backends().collect::<Vec<_>>());
 }
 
 /// Compares pixels, states after each block and embeddings.
-fn check_file(name: &str, file: octet_weights::Model) {
+fn check_file(name: &str, file: octet_weights::Model, backends: &[On]) {
     let golden = Golden::at(&folder(name).join("golden.safetensors"));
     let file = Arc::new(file);
     // llama.cpp's files do not have Gemma's limit.
@@ -101,7 +110,7 @@ fn check_file(name: &str, file: octet_weights::Model) {
         let theirs = want("pixels");
         let worst = max_abs_diff(&pixels(&tower, &image)[..theirs.len()], &theirs);
         assert!(worst <= 0.01 / 127.5, "{name}: pixels of picture {i} differ by {worst}");
-        for on in [Some(On::Reference), exact_backends().last().copied()].into_iter().flatten() {
+        for &on in backends {
             let mut encoder = encoder(&file, tower.clone(), on);
             encoder.start(Arc::clone(&image), 64).expect("there is memory");
             let (layers, states) = (tower.blocks.layers, want("hidden"));
@@ -191,7 +200,7 @@ fn check_text(name: &str, names: &[(usize, &str)], text: &Path) {
     assert_eq!(spread, ids, "{name}: the prompt");
     let places = reader.read(&mut prompt, &mut [], &images).expect("two places");
     assert_eq!(prompt.len(), ids.len(), "{name}: tokens of the prompt");
-    for on in [Some(On::Reference), exact_backends().last().copied()].into_iter().flatten() {
+    for on in backends() {
         let mut encoder = encoder(&file, tower.clone(), on);
         let embeddings: Vec<f32> =
             images.iter().flat_map(|i| encoder.encode(Arc::clone(i)).expect("it computes")).collect();
@@ -200,6 +209,27 @@ fn check_text(name: &str, names: &[(usize, &str)], text: &Path) {
         let theirs = golden.f32("logits").expect("numbers");
         let worst = max_abs_diff(&logits[logits.len() - theirs.len()..], &theirs);
         assert!(worst <= 3e-4, "{name} on {on:?}: logits differ by {worst}");
+    }
+}
+
+/// Images of other sizes, in pieces of other sizes, need no kernels but those that are compiled with the tower.
+#[test]
+fn no_kernel_is_compiled_after_a_tower_is_loaded() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    for name in ["qwen3_vl", "gemma3", "internvl"] {
+        let file = octet_weights::hf::open_tower(folder(name)).expect("it opens").expect("it has a tower");
+        let tower = octet_engine::vision::tower(&file).expect("a known tower");
+        let device = Vulkan::new(&VulkanOptions { index, ..VulkanOptions::default() });
+        let device = device.expect("the device opens");
+        let late = device.late_kernels();
+        let mut encoder = octet_engine::vision::open_on(device, &file, tower).expect("it loads");
+        for (size, most) in SIZES.into_iter().chain([[200, 120]]).zip([256, 20, 100]) {
+            let image = Arc::new(encoder.tower().resize(&picture(size)).expect("a usable image"));
+            encoder.start(image, most).expect("there is memory");
+            while encoder.advance().expect("it computes").is_none() {}
+        }
+        let late = late.lock().expect("nobody panicked");
+        assert!(late.is_empty(), "{name}: {late:?}");
     }
 }
 

@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use octet_compute::cpu::{Cpu, CpuOptions};
 use octet_compute::reference::Reference;
+use octet_engine::device::Device;
 use octet_engine::engine::{self, Engine, Event, Request};
 use octet_engine::models::{self, Model};
 use octet_engine::sampler::SamplerParams;
@@ -15,6 +17,7 @@ use octet_engine::tokenizer::Tokenizer;
 use octet_engine::vision::plan::{Filter, Size};
 use octet_engine::vision::{self, Encoder, Picture, Places, Reader, Tower};
 use octet_testkit::{Golden, max_abs_diff, shared};
+use octet_vulkan::{Vulkan, VulkanOptions};
 
 use crate::common::{On, Run, exact_backends, limits, try_load};
 
@@ -64,6 +67,11 @@ pub fn encoder(file: &octet_weights::Model, tower: Tower, on: On) -> Box<dyn Enc
                 ..CpuOptions::default()
             };
             vision::open_on(Cpu::new(&cpu).expect("an instruction set"), file, tower)
+        }
+        On::ExactVulkan(index) => {
+            let options =
+                VulkanOptions { index, exact: true, lazy_kernels: true, ..VulkanOptions::default() };
+            vision::open_on(Vulkan::new(&options).expect("the device opens"), file, tower)
         }
         _ => vision::open_on(Reference, file, tower),
     }
@@ -304,13 +312,10 @@ fn models_that_see_on_the_best_instruction_set() {
     MODELS.iter().for_each(|(name, most)| check(name, *most, on));
 }
 
-/// The text model on a device, the tower on the processor.
 #[test]
 fn models_that_see_on_the_device() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
-    for name in ["qwen35moe_vl", "qwen3vl"] {
-        check(name, None, On::ExactVulkan(index));
-    }
+    MODELS.iter().for_each(|(name, most)| check(name, *most, On::ExactVulkan(index)));
 }
 
 /// A tower that resizes only.
@@ -401,47 +406,70 @@ fn request(prompt: Vec<u32>, images: &[Arc<vision::Resized>], max_tokens: usize)
 #[test]
 fn engines_answer_about_images_and_remember_them() {
     for (name, most) in MODELS {
-        let Some(golden) = Golden::open(&format!("zoo/vision/golden/{name}.golden.safetensors")) else {
-            return;
-        };
-        let pictures: Vec<Picture> =
-            (0..2).map(|i| picture(&format!("{name}.{i}.png")).expect("an image")).collect();
-        let ids = golden.ids("ids").expect("a prompt");
-        let want = golden.ids("greedy_ids").expect("greedy text");
         for (text, file) in files(name) {
             // All at once, and in steps shorter than the prompt.
             for batch_tokens in [64, 9] {
-                let options = engine_options(&file, *most, batch_tokens);
-                let mut engine = Engine::open(&text, &options, &mut |_, _| {}).expect("a tiny model opens");
-                let reader = Arc::clone(engine.rules().images.as_ref().expect("it sees"));
-                let token = reader.token;
-                let prompt = collapsed(&ids, token);
-                let images: Vec<_> =
-                    pictures.iter().map(|p| reader.resize(p).expect("a usable image")).collect();
-                let mut answer = |prompt: &[u32], images: &[Arc<vision::Resized>]| {
-                    let request = request(prompt.to_vec(), images, want.len());
-                    let answer = engine.generate(request, &mut |_| ControlFlow::Continue(()));
-                    let answer = answer.unwrap_or_else(|e| panic!("{name}: {e}"));
-                    (answer.tokens, answer.cached_tokens, engine.stats().encoded_images)
-                };
-                let (first, cached, encoded) = answer(&prompt, &images);
-                assert_eq!((cached, encoded), (0, 2), "{name}, steps of {batch_tokens}");
-                // The golden file's images of Gemma 4 were not resized.
-                if *name != "gemma4_vl" {
-                    assert_eq!(first, want, "{name}, steps of {batch_tokens}");
-                }
-                let (again, cached, encoded) = answer(&prompt, &images);
-                assert_eq!((again, encoded), (first, 2), "{name}: cached");
-                assert!(cached >= ids.len() - 4, "{name}: {cached} of {} tokens are cached", ids.len());
-                // Another image in the second place: only what is before it is known.
-                let other = [Arc::clone(&images[0]), Arc::clone(&images[0])];
-                let (_, cached, encoded) = answer(&prompt, &other);
-                assert_eq!(encoded, 2, "{name}: an image is encoded once");
-                let second = ids.iter().rposition(|id| *id == token).expect("an image");
-                assert!(cached <= second, "{name}: {cached} tokens before another image");
+                check_engine(name, &text, engine_options(&file, *most, batch_tokens));
             }
         }
     }
+}
+
+/// The text model and its tower on a device.
+#[test]
+fn engines_answer_about_images_on_the_device() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    let options = VulkanOptions { index, exact: true, lazy_kernels: true, ..VulkanOptions::default() };
+    for name in ["qwen3vl", "gemma3_vl"] {
+        let Some((text, file)) = files(name).into_iter().next() else { return };
+        let (opened, options) = (Arc::new(AtomicUsize::new(0)), options.clone());
+        let count = Arc::clone(&opened);
+        let device = Device::new("vulkan", move || {
+            count.fetch_add(1, Relaxed);
+            Vulkan::new(&options)
+        });
+        let mut options = engine_options(&file, None, 64);
+        options.device = Some(device);
+        options.vision.as_mut().expect("a tower").on_device = true;
+        check_engine(name, &text, options);
+        assert_eq!(opened.load(Relaxed), 2, "{name}: the tower has a backend of its own there");
+    }
+}
+
+/// Asks twice about both images of a golden file, then about another pair.
+fn check_engine(name: &str, text: &octet_weights::Model, options: engine::Options) {
+    let Some(golden) = Golden::open(&format!("zoo/vision/golden/{name}.golden.safetensors")) else { return };
+    let pictures: Vec<Picture> =
+        (0..2).map(|i| picture(&format!("{name}.{i}.png")).expect("an image")).collect();
+    let ids = golden.ids("ids").expect("a prompt");
+    let want = golden.ids("greedy_ids").expect("greedy text");
+    let steps = options.batch_tokens;
+    let mut engine = Engine::open(text, &options, &mut |_, _| {}).expect("a tiny model opens");
+    let reader = Arc::clone(engine.rules().images.as_ref().expect("it sees"));
+    let token = reader.token;
+    let prompt = collapsed(&ids, token);
+    let images: Vec<_> = pictures.iter().map(|p| reader.resize(p).expect("a usable image")).collect();
+    let mut answer = |prompt: &[u32], images: &[Arc<vision::Resized>]| {
+        let request = request(prompt.to_vec(), images, want.len());
+        let answer = engine.generate(request, &mut |_| ControlFlow::Continue(()));
+        let answer = answer.unwrap_or_else(|e| panic!("{name}: {e}"));
+        (answer.tokens, answer.cached_tokens, engine.stats().encoded_images)
+    };
+    let (first, cached, encoded) = answer(&prompt, &images);
+    assert_eq!((cached, encoded), (0, 2), "{name}, steps of {steps}");
+    // The golden file's images of Gemma 4 were not resized.
+    if name != "gemma4_vl" {
+        assert_eq!(first, want, "{name}, steps of {steps}");
+    }
+    let (again, cached, encoded) = answer(&prompt, &images);
+    assert_eq!((again, encoded), (first, 2), "{name}: cached");
+    assert!(cached >= ids.len() - 4, "{name}: {cached} of {} tokens are cached", ids.len());
+    // Another image in the second place: only what is before it is known.
+    let other = [Arc::clone(&images[0]), Arc::clone(&images[0])];
+    let (_, cached, encoded) = answer(&prompt, &other);
+    assert_eq!(encoded, 2, "{name}: an image is encoded once");
+    let second = ids.iter().rposition(|id| *id == token).expect("an image");
+    assert!(cached <= second, "{name}: {cached} tokens before another image");
 }
 
 #[test]

@@ -20,6 +20,9 @@ fn number(ty: KvType) -> u32 {
 /// What `rope.comp` has instead of a length for a norm of all heads together.
 const WHOLE: u32 = u32::MAX;
 
+/// The widest window around a token: positions after it are still numbers of 32 bits.
+const AROUND_MAX: u32 = 1 << 30;
+
 /// The index of a group's tables in the block.
 fn table_of(group: PageGroup) -> usize {
     usize::from(group == PageGroup::Windowed)
@@ -56,6 +59,8 @@ impl Vulkan {
             [&q.buffer, k, v, weights[0], weights[1], &words, keys, values, &angles, &factors, weights[2]];
         let rope = a.rope.as_ref();
         let turn = a.position_scale.unwrap_or([0.0, 1.0, 0.0]);
+        // Pairs of a part that is paired within itself.
+        let half = rope.map_or(1, |r| r.dims / 2 / r.axes.as_ref().map_or(1, |axes| axes.parts)).max(1);
         let push = [
             a.heads as u32,
             a.kv_heads as u32,
@@ -78,6 +83,7 @@ impl Vulkan {
             turn[0].to_bits(),
             turn[1].to_bits(),
             turn[2].to_bits(),
+            half as u32,
         ];
         let adjacent = u32::from(rope.is_some_and(|r| r.pairing == RopePairing::Adjacent));
         let constants = [number(cache.kv.keys), number(cache.kv.values), adjacent, 0];
@@ -165,8 +171,8 @@ impl Vulkan {
         let (partial, tickets, ticket) =
             (scratch.partial.clone(), scratch.tickets.clone(), scratch.attention_tickets);
         let block = self.block()?;
-        let (words, positions, tables, pages) =
-            (block.words.clone(), block.positions, block.tables[table_of(*group)], block.pages);
+        let (words, positions, tables, pages, seen) =
+            (block.words.clone(), block.positions, block.tables[table_of(*group)], block.pages, block.seen);
         let chunks = chunks(batch);
         // Latent values go through another product first, and may be wider than any row that is quantised.
         let quantise = a.v_dim.is_multiple_of(32) && !a.values_in_keys;
@@ -182,9 +188,18 @@ impl Vulkan {
             Window::All => (0, 0),
             Window::Last(n) => (u32::try_from(n).unwrap_or(u32::MAX), 0),
             Window::Chunk(n) => (0, u32::try_from(n).unwrap_or(u32::MAX)),
+            // Without a block, a token sees itself.
+            Window::Around(n) if a.two_way => (u32::try_from(n).map_or(AROUND_MAX, |n| n.min(AROUND_MAX)), 0),
             Window::Around(_) => return Err(unsupported()),
         };
-        let special = [a.values_in_keys, a.softcap.is_some(), a.sinks.is_some(), a.window != Window::All];
+        let special = [
+            a.values_in_keys,
+            a.softcap.is_some(),
+            a.sinks.is_some(),
+            a.window != Window::All,
+            a.two_way,
+            matches!(a.window, Window::Around(_)),
+        ];
         let flags = special.iter().enumerate().map(|(bit, is)| u32::from(*is) << bit).sum();
         let sinks = a.sinks.as_ref().map_or(&dummy, |s| &s.buffer);
         for first in (0..batch.len()).step_by(at_once) {
@@ -207,6 +222,7 @@ impl Vulkan {
                 last,
                 multiple,
                 a.softcap.unwrap_or(0.0).to_bits(),
+                seen,
             ];
             let constants = [number(cache.kv.keys), number(cache.kv.values), v_dim.div_ceil(64), flags];
             let (q, out) = (&q.buffer, &out.buffer);

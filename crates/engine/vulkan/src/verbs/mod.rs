@@ -155,12 +155,12 @@ impl Scratch {
 pub(crate) fn is_supported(part: Part) -> bool {
     use Part::*;
     match part {
-        Encoder | ImagesTogether | Positions | Streams | SparseActivation => false,
+        Encoder | Positions | Streams | SparseActivation => false,
         Windows | SoftCaps | Sinks | HeadSizes | LatentAttention | AttentionScale | ValueNorm
         | SharedKeys | NormAfterRotation | PositionScale | RopeByLayer | NoRotation | PrefixNorm
         | LayerNorm | PostNorm | ParallelBranches | Scales | Activation | RouterScores | ExpertBias
         | UngatedSharedExpert | OutputGate | PerLayerEmbedding | Mamba2 | ShortConvolution | Images
-        | Bounds | RowDecay => true,
+        | ImagesTogether | Bounds | RowDecay => true,
     }
 }
 

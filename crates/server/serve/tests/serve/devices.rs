@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use octet_engine::models::Device;
+use octet_engine::device::Device;
 use octet_serve::{ModelSpec, Options};
 use octet_vulkan::faults::{Fault, Faults};
 use octet_vulkan::{MemoryLimit, Vulkan, VulkanOptions};

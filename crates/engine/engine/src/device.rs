@@ -6,19 +6,22 @@ use octet_compute::backend::Backend;
 use octet_compute::cpu::{Arbiter, Cpu, CpuOptions};
 use octet_compute::inspect::Inspect;
 
-use super::loader::{GoesOn, Progress};
-use super::{Limits, Model, load_while};
 use crate::Error;
+use crate::models::loader::{GoesOn, Progress};
+use crate::models::{Limits, Model, load_while};
+use crate::vision::{self, Encoder, Tower};
 
 type Open = dyn Fn(&octet_weights::Model, Limits, Progress<'_>, GoesOn<'_>) -> Result<Box<dyn Model>, Error>
     + Send
     + Sync;
+type OpenTower = dyn Fn(&octet_weights::Model, Tower) -> Result<Box<dyn Encoder>, Error> + Send + Sync;
 
 /// Loads models onto a device.
 #[derive(Clone)]
 pub struct Device {
     name: Arc<str>,
     open: Arc<Open>,
+    open_tower: Arc<OpenTower>,
     runs_ahead: bool,
 }
 
@@ -28,12 +31,20 @@ impl Device {
         name: &str,
         open: impl Fn() -> Result<B, octet_compute::Error> + Send + Sync + 'static,
     ) -> Self {
+        let open = Arc::new(open);
+        let own = Arc::clone(&open);
         let load =
             move |file: &octet_weights::Model,
                   limits: Limits,
                   progress: Progress<'_>,
-                  goes_on: GoesOn<'_>| { load_while(file, open()?, limits, progress, goes_on) };
-        Self { name: name.into(), open: Arc::new(load), runs_ahead: B::RUNS_AHEAD }
+                  goes_on: GoesOn<'_>| { load_while(file, own()?, limits, progress, goes_on) };
+        let tower = move |file: &octet_weights::Model, tower| vision::open_on(open()?, file, tower);
+        Self {
+            name: name.into(),
+            open: Arc::new(load),
+            open_tower: Arc::new(tower),
+            runs_ahead: B::RUNS_AHEAD,
+        }
     }
 
     /// The processor. Models with the same arbiter compute one at a time.
@@ -77,6 +88,14 @@ impl Device {
     ) -> Result<Box<dyn Model>, Error> {
         (self.open)(file, limits, progress, goes_on)
     }
+
+    /// Loads the tower of a projector, into a backend of its own.
+    ///
+    /// # Errors
+    /// If the file is damaged, or the device lacks memory or a part, or cannot be opened.
+    pub fn load_tower(&self, file: &octet_weights::Model, tower: Tower) -> Result<Box<dyn Encoder>, Error> {
+        (self.open_tower)(file, tower)
+    }
 }
 
 impl Default for Device {
@@ -89,14 +108,4 @@ impl std::fmt::Debug for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.name)
     }
-}
-
-/// Loads a model into `be`. Fails if the file has tensors that are not used here: the model would run, with wrong results.
-pub fn load<B: Backend + Inspect>(
-    model: &octet_weights::Model,
-    be: B,
-    limits: Limits,
-    progress: Progress<'_>,
-) -> Result<Box<dyn Model>, Error> {
-    load_while(model, be, limits, progress, &|| true)
 }
