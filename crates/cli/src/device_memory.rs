@@ -261,9 +261,8 @@ impl Wanted<'_> {
         let own = Split::new(self.report, &p.limits, p.slots, self.options.cpu.exact);
         let none = Split { device: 0, machine: 0 };
         let of_images = self.options.vision.as_ref().map_or(none, |v| images(v, self.options.cpu.exact));
-        let sum = |part: fn(&Split) -> u64| {
-            [own, p.draft, of_images].iter().map(part).fold(0, u64::saturating_add)
-        };
+        let sum =
+            |part: fn(&Split) -> u64| [own, p.draft, of_images].iter().map(part).fold(0, u64::saturating_add);
         Split { device: sum(|s| s.device), machine: sum(|s| s.machine) }
     }
 

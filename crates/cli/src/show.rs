@@ -436,8 +436,9 @@ impl Bill {
                     None => {}
                     Some(Split { device: 0, machine }) => {
                         let machine = size(machine);
-                        out +=
-                            &format!("  of that {machine} of host memory are for images, which the processor reads\n");
+                        out += &format!(
+                            "  of that {machine} of host memory are for images, which the processor reads\n"
+                        );
                     }
                     Some(Split { device, machine }) => {
                         let [device, machine] = [device, machine].map(size);

@@ -35,7 +35,7 @@ const LOG: Meaning = Ignored("-v and RUST_LOG say what is logged, to standard er
 const ALWAYS: Meaning = Ignored("always on");
 const PAGE: Meaning = Ignored("the chat page has no settings on the server");
 const CORS: Meaning = Ignored("--cors-origin says which web pages may use the server");
-const VISION: Meaning = Ignored("projectors run on the processor");
+const VISION: Meaning = Ignored("a projector runs where the model does, if there is room");
 const VIDEO: Meaning = Ignored("no model sees videos here");
 
 const LORA: Meaning = Refused("merge the adapter into the model's file");

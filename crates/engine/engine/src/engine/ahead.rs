@@ -69,6 +69,8 @@ impl Engine {
             // The device has the token.
             self.next.push(&[0], past, r.lease.spare.unwrap_or(r.lease.slot), pages, 1);
             self.next.start_from(r.lease.slot);
+            // Tokens after an image have other coordinates than their positions.
+            super::images::place(&r.choice, &mut self.next, r.row, past..past + 1);
             r.took = None;
         }
         true

@@ -292,11 +292,11 @@ impl<B: Backend> Work<B> {
         let (bounds, hidden, inner) = (self.weights.bounds.get(i), self.tower.hidden(), self.tower.inner());
         let scales = self.weights.scales.get(i);
         let is_apart = block.post.is_some() || scales.is_some();
-        Ok(be.step(Pass::Other, &piece.batch, |be| {
+        let sees_all = !matches!(&branch.op, Op::Attention { spec, .. } if spec.window != Window::All);
+        let batch = piece.windows.as_ref().filter(|_| !sees_all).unwrap_or(&piece.batch);
+        Ok(be.step(Pass::Other, batch, |be| {
             match (&branch.op, is_apart) {
                 (Op::Attention { spec, out, .. }, is_apart) => {
-                    let batch = piece.windows.as_ref().filter(|_| spec.window != Window::All);
-                    let batch = batch.unwrap_or(&piece.batch);
                     be.attend(batch, spec, 0, cache, &piece.q, &mut s.attended);
                     match (bounds, is_apart) {
                         (Some(bounds), _) => {

@@ -32,7 +32,11 @@ pub fn open(
 ///
 /// # Errors
 /// If the file is damaged, or the backend lacks memory or a part.
-pub fn open_on<B: Backend + Inspect>(mut be: B, model: &Model, tower: Tower) -> Result<Box<dyn Encoder>, Error> {
+pub fn open_on<B: Backend + Inspect>(
+    mut be: B,
+    model: &Model,
+    tower: Tower,
+) -> Result<Box<dyn Encoder>, Error> {
     let mut parts = derive::parts(&tower.blocks);
     if tower.bounded {
         parts.insert(Part::Bounds);

@@ -24,7 +24,9 @@ impl Tower {
     /// The largest step of a piece.
     pub fn step_shape(&self) -> StepShape {
         let wide = match &self.output {
-            Output::Merge(m) => m.glu.as_ref().map_or(0, |g| g.inner).max(self.merged()).max(self.side_by_side()),
+            Output::Merge(m) => {
+                m.glu.as_ref().map_or(0, |g| g.inner).max(self.merged()).max(self.side_by_side())
+            }
             Output::Pool(_) => 0,
         };
         let step = derive::step_shape(&self.blocks, self.piece_rows(), 0);
@@ -49,7 +51,13 @@ impl Tower {
         let of = |embed: &str| tensor.strip_prefix(embed).is_some_and(|rest| rest.starts_with(".weight"));
         match &self.output {
             // The sum of both frames, and both of them.
-            _ if of(&self.embed.name) => if self.video.is_some() { FRAMES } else { 1 },
+            _ if of(&self.embed.name) => {
+                if self.video.is_some() {
+                    FRAMES
+                } else {
+                    1
+                }
+            }
             Output::Merge(m) => usize::from(m.hidden_first && m.first.as_ref().is_some_and(is)),
             Output::Pool(p) => usize::from(p.inputs_first && is(&p.project)),
         }

@@ -11,9 +11,9 @@ use crate::picks::Few;
 
 use crate::common::drive::{Got, Listener, answer, collect, finish, greedy, options, prompt, submit};
 use octet_engine::Error;
+use octet_engine::device::Device;
 use octet_engine::engine::speculation::{self, Mode};
 use octet_engine::engine::{self, DiskOptions, Engine, Finish, Pooling, Request, Step, ThinkingBudget};
-use octet_engine::device::Device;
 use octet_engine::sampler::SamplerParams;
 use octet_synth::{Mix, MoeShape, synthetic, tiny_shape};
 use octet_vulkan::faults::{Fault, Faults};

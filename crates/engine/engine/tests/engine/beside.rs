@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use octet_engine::Error;
-use octet_engine::engine::{Engine, beside};
-use octet_engine::models::loader::GoesOn;
 use octet_engine::device::Device;
+use octet_engine::engine::{Engine, beside};
 use octet_engine::models::Limits;
+use octet_engine::models::loader::GoesOn;
 use octet_engine::tokenizer::Tokenizer;
 use octet_weights::Value;
 

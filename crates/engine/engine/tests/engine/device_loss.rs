@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::common::drive::{collect, greedy, open, options, prompt};
 use octet_engine::Error;
-use octet_engine::engine;
 use octet_engine::device::Device;
+use octet_engine::engine;
 use octet_vulkan::{Vulkan, VulkanOptions};
 
 /// Submissions after which the device is lost: in the middle of the answers, long after the model was loaded.

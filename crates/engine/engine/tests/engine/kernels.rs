@@ -4,9 +4,9 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
 use crate::common::drive::{Listener, collect, greedy, options, prompt};
+use octet_engine::device::Device;
 use octet_engine::engine::speculation::{Mode, Options as Speculation};
 use octet_engine::engine::{self, Engine, Step};
-use octet_engine::device::Device;
 use octet_synth::{Mix, tiny};
 use octet_vulkan::{Vulkan, VulkanOptions};
 use octet_weights::GgmlType;

@@ -3,8 +3,8 @@
 use std::sync::mpsc::channel;
 
 use crate::common::drive::{Listener, collect, greedy, options, prompt};
-use octet_engine::engine::{self, Constraint, Engine, Request, Step};
 use octet_engine::device::Device;
+use octet_engine::engine::{self, Constraint, Engine, Request, Step};
 use octet_engine::sampler::SamplerParams;
 use octet_synth::{Mix, tiny};
 use octet_vulkan::{Vulkan, VulkanOptions};

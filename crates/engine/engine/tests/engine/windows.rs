@@ -6,10 +6,10 @@ use std::path::Path;
 
 use octet_compute::backend::{KvType, KvTypes, PageGroup};
 use octet_compute::batch::PAGE_TOKENS;
+use octet_engine::device::Device;
 use octet_engine::engine::speculation::{self, Mode};
 use octet_engine::engine::{self, DiskOptions, Engine, Request};
 use octet_engine::models::derive;
-use octet_engine::device::Device;
 use octet_engine::models::{Limits, config::Config};
 use octet_engine::report::Report;
 use octet_testkit::shared;

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use octet_config::{Config, Disk};
-use octet_engine::engine;
 use octet_engine::device::Device;
+use octet_engine::engine;
 use octet_engine::scheduler;
 use octet_serve::{App, ModelSpec, Options, Routes, Server, Stage};
 use octet_synth::{Mix, tiny};
