@@ -154,6 +154,11 @@ fn show_names_the_projector() {
     assert_eq!(device["total"], json["images"]["total_with_model"], "{json}");
     let bytes = |name: &str| json["images"][name].as_u64().expect("a number");
     assert_eq!(device["images"].as_u64(), Some(bytes("bytes") + bytes("work_bytes")), "{json}");
+    if let Some(index) = octet_testkit::vulkan_device() {
+        let device = format!("vulkan:{index}");
+        let shown = place.octet(&["show", "model.gguf", "--device", &device]).ok().stdout;
+        assert!(shown.contains(" are for images, which it reads\n"), "{shown}");
+    }
     let without = place.octet(&["show", "model.gguf", "--no-mmproj"]).ok().stdout;
     assert!(!without.contains("mmproj"), "{without}");
 }
