@@ -545,10 +545,10 @@ fn as_json(
     })
 }
 
-/// GB/s as bytes per second.
 /// GB/s, far above any machine's.
 const RATE_MAX: f64 = 1e6;
 
+/// GB/s as bytes per second.
 fn rate(s: &str) -> Result<f64, String> {
     match s.trim_end_matches("GB/s").trim().parse::<f64>() {
         Ok(rate) if rate > 0.0 && rate <= RATE_MAX => Ok(rate * 1e9),

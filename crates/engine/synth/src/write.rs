@@ -36,7 +36,7 @@ pub fn write(
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
 
     let parts = Parts::of(path);
-    parts.remove_abandoned().map_err(io)?;
+    parts.remove_abandoned();
 
     // messages are about the file to be, not about where the model came from
     let mut metadata = Metadata::new(&name);
@@ -147,10 +147,9 @@ impl Parts {
         Self { directory: directory.into(), prefix: format!(".octet-{name}-").into() }
     }
 
-    /// Removes what no running process writes.
-    fn remove_abandoned(&self) -> io::Result<()> {
-        for entry in std::fs::read_dir(&self.directory)? {
-            let entry = entry?;
+    /// Removes what no running process writes, where that is possible: what another user left does not stop anything.
+    fn remove_abandoned(&self) {
+        for entry in std::fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let name = name.as_encoded_bytes();
             // What is between is as long as any other part's, so it is no other output's that begins with this one's name.
@@ -159,18 +158,14 @@ impl Parts {
                 .and_then(|rest| rest.strip_suffix(PART.as_bytes()));
             let is_part =
                 random.is_some_and(|r| r.len() == RANDOM && r.iter().all(u8::is_ascii_alphanumeric));
-            if !is_part || !entry.file_type()?.is_file() {
-                continue;
-            }
-            match File::open(entry.path()) {
-                Ok(file) if file.try_lock().is_ok() => remove(&entry.path())?,
-                Ok(_) => {}
-                // Another process has removed it.
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(e) => return Err(e),
+            if is_part
+                && entry.file_type().is_ok_and(|kind| kind.is_file())
+                && let Ok(file) = File::open(entry.path())
+                && file.try_lock().is_ok()
+            {
+                let _ = std::fs::remove_file(entry.path());
             }
         }
-        Ok(())
     }
 
     /// A new one, locked, removed when dropped, with the permissions of any other new file.
@@ -193,13 +188,6 @@ impl Parts {
 
 /// Random letters in the name of a part.
 const RANDOM: usize = 6;
-
-fn remove(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => Ok(()),
-    }
-}
 
 /// Makes a rename in `directory` durable.
 fn sync_directory(directory: &Path) -> io::Result<()> {

@@ -84,7 +84,7 @@ pub(crate) struct Recorder {
     pub(crate) skip_barrier: Option<u32>,
     /// Submits nothing: for tests with validation.
     pub(crate) is_dry: bool,
-    /// Starts the kernel of this name with one workgroup too few, as a faulty driver might: for tests.
+    /// Starts the kernels of these names with one workgroup too few, as a faulty driver might: for tests.
     pub(crate) broken_kernels: Vec<String>,
     /// A submission reported a lost device, or did not finish in time.
     pub(crate) is_lost: bool,

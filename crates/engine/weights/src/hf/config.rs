@@ -160,7 +160,7 @@ fn windows(text: &Fields, arch: Arch, layers: usize, keys: &mut Keys) -> Result<
         (0..layers).map(|i| i >= full as usize).collect()
     };
     if slides.contains(&true) {
-        not_zero(text, "sliding_window", window)?;
+        not_zero(text, "sliding_window", window, "")?;
         keys.put_u32("attention.sliding_window", window);
         let pattern = slides.into_iter().map(Value::Bool).collect();
         keys.put("attention.sliding_window_pattern", Value::Array(pattern));

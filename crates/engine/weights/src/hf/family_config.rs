@@ -183,7 +183,10 @@ fn need(text: &Fields, fields: &[&str]) -> Result<u32, Error> {
     first(fields, |f| text.opt_u32(f))?.map_or_else(|| text.u32(fields[0]), Ok)
 }
 
-fn first<T>(fields: &[&str], get: impl Fn(&str) -> Result<Option<T>, Error>) -> Result<Option<T>, Error> {
+fn first<'a, T>(
+    fields: &[&'a str],
+    get: impl Fn(&'a str) -> Result<Option<T>, Error>,
+) -> Result<Option<T>, Error> {
     for field in fields {
         if let Some(x) = get(field)? {
             return Ok(Some(x));
@@ -270,18 +273,19 @@ fn windows(text: &Fields, kinds: &[String], keys: &mut Keys) -> Result<(), Error
         put_windows(kinds, |k| k == "chunked_attention", chunk, keys);
     }
     let disabled = text.opt_bool("use_sliding_window")? == Some(false);
-    let window = first(&["sliding_window", "local_attention"], |f| text.opt_u32(f))?;
+    let named = |field: &'static str| Ok(text.opt_u32(field)?.map(|value| (field, value)));
+    let window = first(&["sliding_window", "local_attention"], named)?;
     // Some configurations state a window that no layer has.
     let is_used = kinds.is_empty() || kinds.iter().any(|k| slides(k));
-    if let Some(window) = window.filter(|_| !disabled && is_used) {
-        not_zero(text, "sliding_window", window)?;
+    if let Some((field, window)) = window.filter(|_| !disabled && is_used) {
+        not_zero(text, field, window, ", or null for attention to all positions")?;
         put_windows(kinds, slides, window, keys);
         // Older configurations say which layers have it by a period.
         if kinds.is_empty()
-            && let Some(period) =
-                first(&["sliding_window_pattern", "global_attn_every_n_layers"], |f| text.opt_u32(f))?
+            && let Some((field, period)) =
+                first(&["sliding_window_pattern", "global_attn_every_n_layers"], named)?
         {
-            not_zero(text, "sliding_window_pattern", period)?;
+            not_zero(text, field, period, "")?;
             keys.put_u32("attention.sliding_window_pattern", period);
         }
     }
@@ -289,9 +293,9 @@ fn windows(text: &Fields, kinds: &[String], keys: &mut Keys) -> Result<(), Error
 }
 
 /// In transformers a window of 0 hides all positions, and a period of 0 is an error.
-pub(super) fn not_zero(text: &Fields, field: &str, value: u32) -> Result<(), Error> {
+pub(super) fn not_zero(text: &Fields, field: &str, value: u32, or: &str) -> Result<(), Error> {
     match value {
-        0 => Err(text.bad(field, "is 0; expected at least 1, or null for attention to all positions")),
+        0 => Err(text.bad(field, format!("is 0; expected at least 1{or}"))),
         _ => Ok(()),
     }
 }

@@ -60,7 +60,17 @@ pub(crate) const INFERRED: &[(&str, &str)] = &[
     ("anthropic.claude-", "bedrock"),
     ("us.anthropic.claude-", "bedrock"),
     ("eu.anthropic.claude-", "bedrock"),
+    ("apac.anthropic.claude-", "bedrock"),
+    ("global.anthropic.claude-", "bedrock"),
     ("amazon.", "bedrock"),
+    ("us.amazon.", "bedrock"),
+    ("eu.amazon.", "bedrock"),
+    ("apac.amazon.", "bedrock"),
+    ("meta.llama", "bedrock"),
+    ("us.meta.llama", "bedrock"),
+    ("mistral.", "bedrock"),
+    ("cohere.command-", "bedrock"),
+    ("ai21.", "bedrock"),
     ("command-", "cohere"),
 ];
 

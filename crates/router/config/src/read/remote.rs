@@ -190,12 +190,14 @@ fn credential<'a>(params: &Fields, defaults: &Defaults<'a>) -> Option<&'a Creden
     found
 }
 
-/// An address with the path of a cloud's project, unless it has one: LiteLLM takes addresses of Vertex AI as far as the model.
+/// An address with the path of a cloud's project. It may have one, as far as the model, as LiteLLM takes them.
 fn with_path(address: String, path: &str) -> String {
-    if path.is_empty() || !address.contains("/projects/") {
-        return address + path;
-    }
-    address.split_once("/publishers/").map_or(address.clone(), |(project, _)| project.into())
+    let Some((_, own)) = path.split_once("/locations/") else { return address + path };
+    let Some((before, project)) = address.split_once("/projects/") else { return address + path };
+    let Some((project, location)) = project.split_once("/locations/") else { return address + path };
+    let location = location.split('/').next().unwrap_or_default();
+    let after = own.split_once('/').map_or(String::new(), |(_, after)| format!("/{after}"));
+    format!("{before}/projects/{project}/locations/{location}{after}")
 }
 
 /// Whether the host of an address is a name that ends in a number, such as `qwen3.6`: names of services may, in a container's network.

@@ -363,7 +363,7 @@ pub const SAMPLING: &[&str] = &[
     "encoding_format",
 ];
 
-/// Default parameters that are sent to OpenAI-compatible providers as they are,
+/// Default parameters that are sent to OpenAI-compatible providers as they are.
 pub const BODY_KEYS: &[&str] = &[
     "modalities",
     "audio",
@@ -379,7 +379,7 @@ pub const BODY_KEYS: &[&str] = &[
     "length_penalty",
 ];
 
-/// and those that Ollama has among its options. llama.cpp's server has some of these names too.
+/// Default parameters that Ollama has among its options. llama.cpp's server has some of these names too.
 pub const OLLAMA_OPTIONS: &[&str] = &[
     "num_predict",
     "repeat_penalty",

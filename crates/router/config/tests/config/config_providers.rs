@@ -189,6 +189,16 @@ fn models_at_vertex_have_a_project_and_an_account() {
             Provider::OpenAiCompatible,
         ),
         (
+            "{model: vertex_ai/meta/llama-4-scout-maas, api_base: 'http://h:1/v1/projects/p/locations/eu/endpoints/openapi/chat/completions'}".into(),
+            "http://h:1/v1/projects/p/locations/eu/endpoints/openapi",
+            Provider::OpenAiCompatible,
+        ),
+        (
+            "{model: vertex_ai/meta/llama-4-scout-maas, api_base: 'http://h:1/projects/llm'}".into(),
+            "http://h:1/projects/llm/v1/projects/own/locations/us-central1/endpoints/openapi",
+            Provider::OpenAiCompatible,
+        ),
+        (
             "{model: vertex_ai/openai/gpt-oss-120b-maas, vertex_location: global}".into(),
             "https://aiplatform.googleapis.com/v1/projects/own/locations/global/endpoints/openapi",
             Provider::OpenAiCompatible,

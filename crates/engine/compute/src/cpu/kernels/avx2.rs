@@ -1,4 +1,4 @@
-//! `Lanes` in 256-bit vectors: 8 rows, so a group is walked in two halves.
+//! `Lanes` in 256-bit vectors: 8 rows, a quarter of a group.
 //!
 //! `vpmaddubsw` multiplies unsigned by signed bytes and adds two products in an i16. With activations up to 127 an i16
 //! takes `32767 / (2 * 127 * max)` of those sums: 8 steps for 4 bits, 4 for 5, 2 for 6, before they are widened.
@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 use super::lanes::{Lanes, Levels, start};
 use crate::cpu::activations::ActBlock;
 
-/// Eight rows: half a group.
+/// Eight rows: a quarter of a group.
 #[derive(Clone, Copy)]
 pub(super) struct Avx2;
 

@@ -95,7 +95,7 @@ impl Float for E4m3 {
     const WHOLE: bool = true;
     #[inline(always)]
     fn unit<S: Lanes>() -> Unit {
-        // Activations up to 2^47, sums down to 2^-86.
+        // Activations up to 2^47, sums down to 2^-86; larger ones are infinite, in whatever is not converted first.
         let acts = S::E4M3_UNIT.min(f32::from_bits((127 + 80) << 23));
         Unit { acts, sums: S::E4M3_UNIT / acts }
     }
@@ -203,7 +203,7 @@ unsafe fn convert<S: Lanes, F: Float, const V: usize>(weights: *const u8, n: usi
                 let mut values = F::column::<S, V>(weights.add(c * F::COLUMN), i);
                 for v in 0..V {
                     if unit != 1.0 {
-                        // Processors take their time for products with subnormal numbers, but not if something is added.
+                        // Zen 3 multiplies subnormal numbers slowly, but not if it adds something.
                         values[v] = S::mul_add(values[v], S::splat(unit), S::splat(0.0));
                     }
                     S::store(out.add((c + i) * ROWS + v * S::ROWS), values[v]);

@@ -29,7 +29,7 @@ fn random_values(n: usize, seed: u64) -> Vec<f32> {
     random_blocks(GgmlType::F32, &mut state, 1.0, &mut data);
     let mut values: Vec<f32> = data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
     for (i, block) in values.chunks_mut(32).enumerate() {
-        let size = [1.0, 1e-3, 30.0, 0.0][(seed as usize).wrapping_add(i * i) % 4];
+        let size = [1.0, 1e-3, 30.0, 0.0, 1e-33, 1e-10, 1e9][(seed as usize).wrapping_add(i * i) % 7];
         block.iter_mut().for_each(|v| *v *= size);
     }
     values
