@@ -330,6 +330,9 @@ const LOAD_SLACK: f64 = 8.0;
 /// Computing this many tokens of a prompt again is as bad as one more request at the deployment. Smaller values keep conversations
 /// together, larger ones spread the load; see `router_prefix.rs` in the tests.
 const REQUEST_TOKENS: f64 = 512.0;
+/// So many requests of a deployment count as none while there are fewer requests than deployments: beside one, another is answered at
+/// nearly the same speed, while an idle deployment would compute the instructions again.
+const REQUESTS_FREE: f64 = 1.0;
 /// Fewer cached tokens than this do not affect the choice.
 const CACHED_MIN: u64 = 64;
 
@@ -355,9 +358,10 @@ fn by_prefix(
     let most_cached = open.iter().map(|i| cached(*i)).max().unwrap_or(0);
     // Twice the weight bears twice the requests.
     let average = sum / all.len() as f64;
+    let free = if total <= all.len() as f64 { REQUESTS_FREE } else { 0.0 };
     let work = |i: usize| {
         let load = f64::from(busy(all[i])) * average / weights[i];
-        (most_cached - cached(i)) as f64 + REQUEST_TOKENS * load
+        (most_cached - cached(i)) as f64 + REQUEST_TOKENS * (load - free).max(0.0)
     };
     let least = open.iter().map(|i| work(*i)).fold(f64::INFINITY, f64::min);
     let best: Vec<usize> = open.into_iter().filter(|i| work(*i) <= least).collect();
