@@ -114,7 +114,7 @@ fn the_self_test_passes_and_names_what_is_wrong() {
         &[("linear", &["linear Q4_K, to the bit"][..])][..],
         &[("linear_tile", &["linear Q6_K, to the bit"])],
         &[
-            ("attend", &["attend"]),
+            ("attend", &["attend", "attend in both directions"]),
             ("gdn", &["gdn", "gdn from another slot"]),
             ("pick", &["largest logits, to the bit"]),
             ("embed", &["embed F32 ahead, to the bit", "embed Q6_K ahead, to the bit"]),

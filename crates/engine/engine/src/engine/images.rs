@@ -76,15 +76,24 @@ impl Images {
             ));
         }
         let device = options.device.as_ref().filter(|_| vision.on_device);
-        let encoder = match device {
-            Some(device) => device.load_tower(&vision.file, tower.clone())?,
+        let on_device = device.and_then(|device| {
+            let loaded = device.load_tower(&vision.file, tower.clone());
+            loaded
+                .inspect_err(|e| {
+                    let file = &vision.file.origin;
+                    tracing::warn!("{file} does not load on the device: {e}; the processor encodes images");
+                })
+                .ok()
+        });
+        let there = if on_device.is_some() { ", with its tower" } else { "" };
+        let encoder = match on_device {
+            Some(encoder) => encoder,
             None => vision::open(&vision.file, tower.clone(), &options.cpu, &options.arbiter)?,
         };
         let key = match &options.disk {
             // Embeddings are part of what is stored: they name the tower.
             Some(disk) => {
                 let contents = Contents::new(&vision.file, &disk.dir);
-                let there = if device.is_some() { ", with its tower" } else { "" };
                 let numerics = model.backend().numerics() + there;
                 fingerprint(contents, &numerics, options.kv, &mut |_| {})?
             }
