@@ -361,7 +361,8 @@ fn by_prefix(
     let free = if total <= all.len() as f64 { REQUESTS_FREE } else { 0.0 };
     let work = |i: usize| {
         let load = f64::from(busy(all[i])) * average / weights[i];
-        (most_cached - cached(i)) as f64 + REQUEST_TOKENS * (load - free).max(0.0)
+        // Where all else is equal, an idle one.
+        (most_cached - cached(i)) as f64 + REQUEST_TOKENS * (load - free).max(0.0) + load
     };
     let least = open.iter().map(|i| work(*i)).fold(f64::INFINITY, f64::min);
     let best: Vec<usize> = open.into_iter().filter(|i| work(*i) <= least).collect();

@@ -251,6 +251,11 @@ fn prefixes_share_a_deployment_until_it_is_overloaded() {
     assert_eq!(choose_with(&load, None).index, home);
     let warm = (home + 1) % 4;
     assert_eq!(choose_with(&load, Some(warm)).index, warm, "what is in a cache beats a hash");
+    // A request is no burden to what has the prompt in its cache; else an idle one is better.
+    let mut busy = [0; 4];
+    (busy[home], busy[warm]) = (1, 1);
+    assert_eq!(choose_with(&busy, Some(warm)).index, warm);
+    assert!(![home, warm].contains(&choose_with(&busy, None).index));
     // One conversation may not drown one deployment.
     for _ in 0..400 {
         let at = choose_with(&load, None).index;
