@@ -298,9 +298,8 @@ fn no_thinking(rules: &Rules<'_>, json: &mut Map<String, Value>) -> bool {
     if !(by_effort || by_template) || rules.is_set_here("reasoning_effort") {
         return false;
     }
-    if by_effort {
-        json.shift_remove("reasoning_effort");
-    }
+    // Whichever it is, without thinking.
+    json.shift_remove("reasoning_effort");
     if by_template && let Some(Value::Object(vars)) = json.get_mut("chat_template_kwargs") {
         vars.shift_remove("enable_thinking");
         if vars.is_empty() {

@@ -28,6 +28,9 @@ async fn the_effort_none_has_the_providers_form() {
     let got =
         to("zai/glm-5").chat(json!({"chat_template_kwargs": {"enable_thinking": false}})).await.unwrap();
     assert_eq!((&got["thinking"], got.get("chat_template_kwargs")), (&disabled, None));
+    let both = json!({"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": false}});
+    let got = to("zai/glm-5").chat(both).await.unwrap();
+    assert_eq!((&got["thinking"], got.get("reasoning_effort")), (&disabled, None));
     let got =
         to("deepseek/deepseek-flash").messages(json!({"thinking": {"type": "disabled"}})).await.unwrap();
     assert_eq!((&got["thinking"], got.get("chat_template_kwargs")), (&disabled, None), "{got}");
