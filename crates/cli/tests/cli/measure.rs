@@ -259,11 +259,20 @@ fn a_model_is_written_to_a_file() {
     }
 }
 
+/// The number of checks, if all of them are right.
+fn checks(doctor: &str) -> usize {
+    let (counts, _) = doctor.split_once(" checks are right").expect("a line about the checks");
+    let counts: Vec<&str> = counts.lines().last().unwrap().split_whitespace().collect();
+    let [right, "of", all] = counts[..] else { panic!("{doctor}") };
+    assert_eq!(right, all, "{doctor}");
+    all.parse().expect("a number")
+}
+
 #[test]
 fn doctor_checks_the_processor() {
     let place = Place::new();
     let text = place.octet(&["doctor", "--device", "cpu", "--no-bandwidth"]).ok().stdout;
-    assert!(text.contains("24 of 24 checks are right"), "{text}");
+    assert!(checks(&text) >= 24, "{text}");
     let json = place.octet(&["doctor", "--device", "cpu", "--no-bandwidth", "--json"]).ok().stdout;
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json[0]["device"], &json[0]["passed"]), (&"cpu".into(), &true.into()));
@@ -278,7 +287,7 @@ fn a_graphics_device_by_its_name() {
     let device = format!("vulkan:{index}");
     let place = Place::with_model("qwen35moe", "q4_k_m");
     let doctor = place.octet(&["doctor", "--device", &device]).ok().stdout;
-    assert!(doctor.contains("46 of 46 checks are right") && doctor.contains("GB/s"), "{doctor}");
+    assert!(checks(&doctor) >= 46 && doctor.contains("GB/s"), "{doctor}");
     let kernels = std::fs::read_dir(place.path(".cache/octet/kernels")).unwrap();
     assert_eq!(kernels.count(), 1, "the self-test saves the kernels that it compiles");
     // a driver that gets one kernel wrong
