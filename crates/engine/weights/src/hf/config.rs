@@ -8,7 +8,7 @@
 use super::arch::{Arch, Keys, LAYERS_MAX, Layout, model_types};
 use super::encoder;
 use super::families::BOTH_WAYS;
-use super::family_config::{self, not_zero};
+use super::family_config::{self, ALL_POSITIONS, not_zero};
 use super::json::Fields;
 use super::layer_kinds::known_kinds;
 use super::rope::{rope_scaling, sections};
@@ -160,7 +160,7 @@ fn windows(text: &Fields, arch: Arch, layers: usize, keys: &mut Keys) -> Result<
         (0..layers).map(|i| i >= full as usize).collect()
     };
     if slides.contains(&true) {
-        not_zero(text, "sliding_window", window, "")?;
+        not_zero(text, "sliding_window", window, ALL_POSITIONS)?;
         keys.put_u32("attention.sliding_window", window);
         let pattern = slides.into_iter().map(Value::Bool).collect();
         keys.put("attention.sliding_window_pattern", Value::Array(pattern));

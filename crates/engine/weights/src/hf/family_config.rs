@@ -278,7 +278,7 @@ fn windows(text: &Fields, kinds: &[String], keys: &mut Keys) -> Result<(), Error
     // Some configurations state a window that no layer has.
     let is_used = kinds.is_empty() || kinds.iter().any(|k| slides(k));
     if let Some((field, window)) = window.filter(|_| !disabled && is_used) {
-        not_zero(text, field, window, ", or null for attention to all positions")?;
+        not_zero(text, field, window, ALL_POSITIONS)?;
         put_windows(kinds, slides, window, keys);
         // Older configurations say which layers have it by a period.
         if kinds.is_empty()
@@ -291,6 +291,9 @@ fn windows(text: &Fields, kinds: &[String], keys: &mut Keys) -> Result<(), Error
     }
     Ok(())
 }
+
+/// What a window may be else.
+pub(super) const ALL_POSITIONS: &str = ", or null for attention to all positions";
 
 /// In transformers a window of 0 hides all positions, and a period of 0 is an error.
 pub(super) fn not_zero(text: &Fields, field: &str, value: u32, or: &str) -> Result<(), Error> {
