@@ -82,10 +82,10 @@ pub fn write(
     Ok(file.metadata().map_err(io)?.len())
 }
 
-/// Fails where [`write`] would refuse `path`: it exists, without `replace`, or is not a file.
+/// Fails where [`write()`] would refuse `path`: it exists, without `replace`, or is not a file.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn check_output(path: &Path, replace: bool) -> Result<(), Error> {
     place(path, replace).map(drop)
 }
