@@ -236,6 +236,27 @@ proptest! {
     }
 }
 
+/// The queue of reads has room for all layers' slots, and must not double with each.
+#[test]
+fn a_model_may_have_a_hundred_layers() {
+    let mut cpu =
+        Cpu::new(&CpuOptions { expert_slots: Some(3), pin: false, ..CpuOptions::default() }).expect("a CPU");
+    let r = &mut Random(3);
+    let mut kept = |rows, cols| {
+        let matrices = (0..EXPERTS).map(|_| r.matrix(GgmlType::F32, rows, cols)).collect();
+        let counts: [Arc<AtomicUsize>; 3] = Default::default();
+        let [reads, fails, failing] = counts;
+        Arc::new(Kept { matrices, reads, fails, failing })
+    };
+    let (up, down) = (kept(32, 32), kept(32, 32));
+    for layer in 0..100 {
+        let of =
+            |source: &Arc<Kept>| StoredProjection { name: String::new(), source: source.clone(), bias: None };
+        let glu = Glu { gate: None, up: of(&up), down: of(&down), act: Act::Silu };
+        assert!(cpu.stored_experts(glu).is_ok(), "layer {layer}");
+    }
+}
+
 #[test]
 fn a_read_that_fails_fails_the_step_only() {
     let shape = Shape {

@@ -62,6 +62,8 @@ struct Queue {
     jobs: VecDeque<Job>,
     /// Guesses, read when there are no other jobs.
     ahead: VecDeque<Job>,
+    /// Jobs that there may be at the same time: those of all slots.
+    most: usize,
     is_stopping: bool,
     /// The first failure of what was needed since the last call of [`Readers::take_failure`].
     failure: Option<String>,
@@ -100,12 +102,14 @@ impl Readers {
         Ok(readers)
     }
 
-    /// Makes room for `more` further reads in the queue, so that a step allocates nothing.
+    /// Makes room for `more` further reads in the queue, so that a step allocates nothing. Called while nothing is read.
     pub fn reserve(&self, more: usize) {
         let mut queue = self.shared.lock();
-        let len = queue.jobs.capacity() + more;
-        queue.jobs.reserve(len);
-        queue.ahead.reserve(len);
+        queue.most += more;
+        let most = queue.most;
+        // Exactly: a queue that doubles with each of a model's layers would exceed any memory.
+        queue.jobs.reserve_exact(most);
+        queue.ahead.reserve_exact(most);
     }
 
     /// Reads all projections of `expert` into `slot`, which nobody may use until they are there. A guess is read after all others.
