@@ -47,7 +47,7 @@ def projector(source, target, side):
     sizes = {field("embedding_length"): WIDTH, 3 * field("embedding_length"): 3 * WIDTH, field("feed_forward_length"): HIDDEN}
     if merge > 1:
         sizes[merge * field("embedding_length")] = merge * WIDTH
-    changed = {"embedding_length": WIDTH, "feed_forward_length": HIDDEN, "block_count": LAYERS, "attention.head_count": HEADS, "image_size": patch * side}
+    changed = {"embedding_length": WIDTH, "feed_forward_length": HIDDEN, "block_count": LAYERS, "attention.head_count": HEADS, "image_size": patch * side, "projector.scale_factor": 4}
     writer = gguf.GGUFWriter(target, "clip")
     for name, f in reader.fields.items():
         short = name.removeprefix("clip.vision.")
@@ -112,8 +112,11 @@ def peer(model, mmproj, port, threads):
 
 def post(port, body):
     request = urllib.request.Request(f"http://127.0.0.1:{port}/completion", json.dumps(body).encode(), {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=1800) as answer:
-        return json.load(answer)
+    try:
+        with urllib.request.urlopen(request, timeout=1800) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as e:
+        sys.exit(f"port {port}: {e}: {e.read().decode(errors='replace')}")
 
 
 def wait(port, process):
