@@ -7,6 +7,7 @@ import signal
 import struct
 import subprocess
 import sys
+import urllib.request
 import zlib
 from pathlib import Path
 
@@ -72,9 +73,9 @@ class Installed:
 
 
 class Server:
-    """The scripted server, with a script and a log of its own; without a script its model computes."""
+    """The scripted server, with a script and a log of its own; without a script its model computes. If it `sees`, it has a tower."""
 
-    def __init__(self, binary, shared, folder, script, names):
+    def __init__(self, binary, shared, folder, script, names, sees=False):
         self.log = Path(folder) / "log"
         self.log.mkdir(parents=True)
         path = "-"
@@ -84,8 +85,9 @@ class Server:
         self.errors = open(Path(folder) / "server.log", "w")
         tokenizer = shared / "tokenizer/qwen3_6/tokenizer.json"
         template = shared / "templates/qwen3_6.jinja"
+        tower = shared / "zoo/vision/gguf/qwen35moe_vl.mmproj.gguf" if sees else "-"
         self.process = subprocess.Popen(
-            [binary, tokenizer, template, path, self.log, *names],
+            [binary, tokenizer, template, path, self.log, tower, *names],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
         )
         self.url = self.process.stdout.readline().strip()
@@ -95,6 +97,12 @@ class Server:
         """What the model was asked and said so far."""
         path = self.log / "log.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def encoded_images(self):
+        """How many images the tower has encoded."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as metrics:
+            lines = metrics.read().decode().splitlines()
+        return [int(float(line.split()[-1])) for line in lines if line.startswith("octet:encoded_images{")]
 
     def prompt(self, entry):
         """The prompt of an entry, as the template wrote it."""
@@ -116,7 +124,7 @@ class Place:
         self.home.mkdir(parents=True)
         self.project.mkdir()
         self.path = path
-        self.url = None  # set when the server listens
+        self.server = self.url = None  # set when it listens
         self.runs = 0
 
     def write(self, name, text):
@@ -175,12 +183,12 @@ def task(marker, *answers, **more):
     return {"marker": marker, "answers": list(answers), **more}
 
 
-def png(width=40, height=30):
+def png(width=40, height=30, blue=90):
     """A small picture."""
     def chunk(kind, data):
         body = kind + data
         return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
 
-    rows = b"".join(b"\0" + b"".join(bytes([x * 6 % 256, y * 8 % 256, 90]) for x in range(width)) for y in range(height))
+    rows = b"".join(b"\0" + b"".join(bytes([x * 6 % 256, y * 8 % 256, blue]) for x in range(width)) for y in range(height))
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")

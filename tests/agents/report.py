@@ -25,6 +25,8 @@ NOTES = """
 - "A second model name" is `--model haiku` with Claude Code, another alias elsewhere.
 - "Screenshot in a tool result" is a PNG that a tool returns to a model that reads text only: the session continues, and
   the model sees a line of text instead of the image.
+- "Ten screenshots that the model sees" are PNGs that tools return one after the other to a model with a tower, in a session that is then
+  resumed: each is in the model's prompts, and is encoded once (`octet:encoded_images`).
 """
 
 LIBRARIES = """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs real agent programs against Octet, each with tool calls, a resumed session, a second model, sub-agents, a screenshot.
+"""Runs real agent programs against Octet, each with tool calls, a resumed session, a second model, sub-agents, screenshots.
 
     cargo build -p octet-serve --example scripted
     tests/agents/run.py [PROGRAM...] [--list] [--folder DIR] [--keep] [--report docs/compatibility.md]
@@ -51,10 +51,11 @@ def leave_network():
 class Trial:
     """One program in a folder and with a server of its own, for all its features."""
 
-    def __init__(self, program, folder, args):
+    def __init__(self, program, folder, args, sees=False):
         self.program = program
         place = program.place = Place(folder, f"{program.bin}:{args.node}")
-        self.server = Server(args.server, args.shared, folder, scenarios.script(program), ["local", *program.aliases])
+        names = ["local", *program.aliases]
+        self.server = place.server = Server(args.server, args.shared, folder, scenarios.script(program), names, sees)
         place.url = self.server.url
         program.setup()
         self.seen = 0
@@ -119,6 +120,9 @@ def main():
                 if not program.has(feature):
                     continue
                 began = time.monotonic()
+                if feature == "screens":
+                    trial.server.stop()
+                    trial = Trial(program, place / "sees", args, sees=True)
                 why = trial.run(feature)
                 results[report.name(program, feature)] = why is None
                 all_well &= why is None

@@ -11,6 +11,7 @@ DONE = {
     "model": "MODEL-DONE",
     "agent": "AGENT-DONE",
     "image": "IMAGE-DONE",
+    "screens": "SCREENS-DONE",
 }
 
 # In the order in which they run, and what the table of docs/compatibility.md calls them.
@@ -21,7 +22,11 @@ FEATURES = {
     "model": "A second model name",
     "agent": "Sub-agent",
     "image": "Screenshot in a tool result",
+    "screens": "Ten screenshots that the model sees",
 }
+
+# How many; the template writes this before each.
+SCREENS, SEEN = 10, "<|vision_start|>"
 
 
 def script(p):
@@ -61,6 +66,11 @@ def tasks(p):
         ]
     if p.image:
         out.append(task("TASK-IMAGE", answer(p.image("screen.png")), answer(DONE["image"], expect=p.image_expect)))
+        calls = [p.image(f"screen{i}.png") for i in range(SCREENS)]
+        out += [
+            task("TASK-SCREENS", answer(calls[0]), *[answer(c, expect=SEEN) for c in calls[1:]], answer(DONE["screens"], expect=SEEN)),
+            task("TASK-AGAIN", answer("AGAIN-DONE", history=SEEN)),
+        ]
     return out
 
 
@@ -102,9 +112,21 @@ def image(p):
     check(DONE["image"] in said, f"it said: {said}")
 
 
+def screens(p):
+    """Each is in the prompts of all later turns, and of the session that is resumed: none may be encoded twice."""
+    for i in range(SCREENS):
+        (p.place.project / f"screen{i}.png").write_bytes(png(blue=20 * i))
+    said = p.ask("Please do TASK-SCREENS.")
+    check(DONE["screens"] in said, f"it said: {said}")
+    said = p.ask("Please do TASK-AGAIN.", resume=True)
+    check("AGAIN-DONE" in said, f"it said: {said}")
+    encoded = p.place.server.encoded_images()
+    check(encoded == [SCREENS], f"{encoded} images were encoded")
+
+
 def run(p, feature):
     """Runs one scenario in an empty project; a session is resumed where it was."""
     for path in [] if feature == "resume" and p.last == "tools" else p.place.project.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    {"tools": tools, "parallel": parallel, "resume": resume, "model": model, "agent": agent, "image": image}[feature](p)
+    {"tools": tools, "parallel": parallel, "resume": resume, "model": model, "agent": agent, "image": image, "screens": screens}[feature](p)
     p.last = feature

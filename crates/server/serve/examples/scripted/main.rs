@@ -1,8 +1,9 @@
 //! A server whose model plays a script. Started by `tests/agents`, to run real programs against the real server: HTTP, dialects,
 //! chat template, tokenizer, prefix cache, grammar and parser are all real; only which token comes next is not computed.
 //!
-//!     scripted TOKENIZER.json TEMPLATE.jinja SCRIPT.json LOG_DIR NAME [ALIAS...]
+//!     scripted TOKENIZER.json TEMPLATE.jinja SCRIPT.json LOG_DIR TOWER.gguf NAME [ALIAS...]
 //!
+//! TOWER is a projector, which encodes images as usual; with `-` the model reads text only.
 //! With `-` for SCRIPT the model computes, with random weights: for measuring how much of a prompt is computed again.
 //!
 //! It prints its address, and ends when its standard input does. `script.rs` says what a script is. In `LOG_DIR` there is a file for
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use octet_engine::engine::{self, Engine};
 use octet_engine::scheduler;
 use octet_engine::tokenizer::HUGGING_FACE_KEY;
+use octet_engine::vision;
 use octet_serve::{BoxError, MakeEngine, ModelSpec, Options, Server, Stage};
 use octet_synth::{Mix, Shape, synthetic, tiny_shape};
 use octet_weights::Value;
@@ -37,8 +39,10 @@ const PLACES: usize = 4;
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [tokenizer, template, script, log, name, aliases @ ..] = args.as_slice() else {
-        return Err("scripted TOKENIZER.json TEMPLATE.jinja SCRIPT.json LOG_DIR NAME [ALIAS...]".into());
+    let [tokenizer, template, script, log, tower, name, aliases @ ..] = args.as_slice() else {
+        return Err(
+            "scripted TOKENIZER.json TEMPLATE.jinja SCRIPT.json LOG_DIR TOWER.gguf NAME [ALIAS...]".into()
+        );
     };
     let script = match script.as_str() {
         "-" => None,
@@ -47,7 +51,13 @@ async fn main() -> Result<(), BoxError> {
     let log = PathBuf::from(log);
     let template = std::fs::read_to_string(template)?;
     let tokenizer = std::fs::read_to_string(tokenizer)?;
+    let vision = match tower.as_str() {
+        "-" => None,
+        path => Some(vision::Options::new(Arc::new(octet_weights::Model::open(path)?))),
+    };
     let shape = Shape { vocab: VOCAB, real_vocab: REAL_VOCAB, context: CONTEXT, ..tiny_shape("qwen35moe")? };
+    let hidden = vision.as_ref().map(vision::Options::tower).transpose()?.map_or(shape.hidden, |t| t.out);
+    let shape = Shape { hidden, ..shape };
     let open = move || -> Result<octet_weights::Model, BoxError> {
         // The weights are made when they are asked for, which they never are.
         let mut file = synthetic(&shape, Mix::Q4KM, None, 0)?;
@@ -72,6 +82,7 @@ async fn main() -> Result<(), BoxError> {
         max_seqs: PLACES,
         batch_tokens: 4096,
         snapshot_memory: Some(snapshot_memory),
+        vision,
         ..engine::Options::default()
     };
     let spec = ModelSpec {

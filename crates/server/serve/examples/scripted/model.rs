@@ -231,6 +231,9 @@ impl Model for Scripted {
     fn backend(&mut self) -> &mut dyn Inspect {
         &mut self.machine
     }
+    fn takes_images(&self) -> [bool; 2] {
+        [true; 2] // and looks at none
+    }
 
     fn step(&mut self, batch: &Batch) -> Result<&[f32], Error> {
         let vocab = self.config.vocab;

@@ -107,6 +107,7 @@ struct Levels {
     steps: Level,
     steps_ahead: Level,
     steps_dropped: Level,
+    encoded_images: Level,
     step_bytes: Level,
     bandwidth: Level,
     healthy: Level,
@@ -216,6 +217,10 @@ impl Levels {
             steps_dropped: level(
                 "octet:steps_dropped",
                 "Steps ahead that were discarded: not needed, or begun with other tokens than the host chose",
+            ),
+            encoded_images: level(
+                "octet:encoded_images",
+                "Images whose embeddings were computed since the model was loaded, instead of found",
             ),
             step_bytes: level(
                 "octet:step_bytes",
@@ -465,6 +470,7 @@ impl Metrics {
             (&self.levels.steps, stats.steps),
             (&self.levels.steps_ahead, stats.steps_ahead),
             (&self.levels.steps_dropped, stats.steps_dropped),
+            (&self.levels.encoded_images, stats.encoded_images),
             (&self.levels.step_bytes, stats.step_bytes),
             (&self.levels.bandwidth, loaded.as_ref().map_or(0, |l| bandwidth(&l.handle, on_device))),
             (&self.levels.masked_steps, stats.masked_steps),
