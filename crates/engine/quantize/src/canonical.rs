@@ -8,6 +8,8 @@
 //! | pairs side by side, turning in sections (GLM-4.1V) | half of the rotated dimensions apart, as all of llama.cpp's sections |
 //! | value heads of Gated DeltaNet by key head (Qwen3.5) | every key head once, then again |
 //! | scaling of rotary frequencies like Llama 3's as parameters | `rope_freqs.weight`, the divisors |
+//! | queries, keys and values in one tensor, by key/value head (InternLM 2, Falcon) | all queries, all keys, all values |
+//! | multipliers (Falcon-H1) | weights that include them |
 
 use std::collections::BTreeMap;
 
@@ -19,6 +21,13 @@ use crate::Error;
 const PAIRING: &str = "octet.rope_pairing";
 const ORDER: &str = "octet.gdn_head_order";
 const GATE_UP: &str = "octet.gate_up_rows";
+const QKV: &str = "octet.qkv_rows";
+/// Factors of rows that weights include once they are read.
+const ROW_FACTORS: &str = "octet.row_factors";
+/// Architectures whose GGUF files have queries, keys and values in tensors of their own.
+const APART: &[&str] = &["bailingmoe", "internlm2"];
+/// Architectures with Mamba-2, whose GGUF files have numbers of heads as matrices of one column.
+const MAMBA_2: &[&str] = &["falcon-h1", "granitehybrid", "nemotron_h", "nemotron_h_moe"];
 /// Architectures whose GGUF files have pairs side by side.
 const ADJACENT: &[&str] = &[
     "arcee",
@@ -57,6 +66,8 @@ pub fn canonical(model: Model, keep_mtp: bool) -> Result<Model, Error> {
     }
     stack_experts(&mut outs);
     split_gate_up(&mut metadata, &mut outs);
+    order_qkv(&architecture, &mut metadata, &mut outs);
+    multipliers(&architecture, &mut metadata, &mut outs);
     pair_rows(&architecture, &mut metadata, &mut outs);
     tile_heads(&architecture, &mut metadata, &mut outs);
     frequencies(&architecture, &mut metadata, &mut outs);
@@ -64,6 +75,9 @@ pub fn canonical(model: Model, keep_mtp: bool) -> Result<Model, Error> {
         let ones = out.info.shape.iter().take_while(|d| **d == 1).count().min(out.info.shape.len() - 1);
         out.info.shape.drain(..ones);
         out.settle(&model);
+    }
+    if MAMBA_2.contains(&architecture.as_str()) {
+        mamba2_shapes(&architecture, &metadata, &mut outs);
     }
     let origin = model.origin.clone();
     let infos = outs.iter().map(|o| o.info.clone()).collect();
@@ -85,11 +99,14 @@ struct Out {
     columns: Option<(usize, Vec<usize>)>,
     /// Values that no tensor of the model has.
     bytes: Option<Bytes>,
+    /// What all values are multiplied with.
+    factor: Option<f64>,
 }
 
 impl Out {
     fn whole(source: usize, info: &TensorInfo) -> Self {
-        Self { info: info.clone(), parts: vec![Part { source, rows: None }], columns: None, bytes: None }
+        let parts = vec![Part { source, rows: None }];
+        Self { info: info.clone(), parts, columns: None, bytes: None, factor: None }
     }
 
     /// Number of rows; each value of a vector is a row.
@@ -102,9 +119,17 @@ impl Out {
 
     /// These of the present rows, in this order.
     fn select(&mut self, chosen: Vec<usize>) {
-        if let [Part { rows: rows @ None, .. }] = &mut self.parts[..] {
-            *rows = Some(chosen);
+        if let [Part { rows, .. }] = &mut self.parts[..] {
+            *rows = Some(match rows {
+                None => chosen,
+                Some(old) => chosen.into_iter().map(|r| old[r]).collect(),
+            });
         }
+    }
+
+    /// Rows of one tensor, in any order.
+    fn is_of_rows(&self) -> bool {
+        self.bytes.is_none() && self.columns.is_none() && self.parts.len() == 1
     }
 
     fn is_unchanged(&self) -> bool {
@@ -185,7 +210,7 @@ fn stack_experts(outs: &mut Vec<Out>) {
             TensorInfo { name, ty: outs[members[0]].info.ty, shape: [&[members.len()], &shape[..]].concat() };
         let parts = members.iter().flat_map(|&i| outs[i].parts.clone()).collect();
         members.iter().for_each(|&i| gone[i] = true);
-        new.push((members[0], Out { info, parts, columns: None, bytes: None }));
+        new.push((members[0], Out { info, parts, columns: None, bytes: None, factor: None }));
     }
     for (at, out) in new {
         outs[at] = out;
@@ -221,11 +246,109 @@ fn split_gate_up(metadata: &mut Metadata, outs: &mut Vec<Out>) {
                 TensorInfo { name: out.info.name.replace("ffn_gate_up_exps", name), ..out.info.clone() };
             info.shape[rows_at] = half;
             let parts = vec![Part { source: out.parts[0].source, rows: Some(rows) }];
-            split.push(Out { info, parts, columns: None, bytes: None });
+            split.push(Out { info, parts, columns: None, bytes: None, factor: None });
         }
     }
     *outs = split;
     metadata.remove(GATE_UP);
+}
+
+/// Queries of all heads, then keys, then values; in tensors of their own where GGUF files have these.
+fn order_qkv(architecture: &str, metadata: &mut Metadata, outs: &mut Vec<Out>) {
+    let is_grouped = metadata.opt_str(QKV).ok().flatten() == Some("grouped");
+    let are_apart = APART.contains(&architecture);
+    if !is_grouped && !are_apart {
+        return;
+    }
+    let number = |key: &str| count(metadata, architecture, key);
+    let (heads, kv) = (number("attention.head_count"), number("attention.head_count_kv"));
+    let (dim, value) = (number("attention.key_length"), number("attention.value_length"));
+    if kv == 0 || !heads.is_multiple_of(kv) || dim == 0 || value == 0 {
+        return; // the key stays, and says it
+    }
+    let (queries, all) = (heads / kv * dim, heads * dim + kv * (dim + value));
+    let is_fused = |o: &Out| place(&o.info.name).is_some_and(|(_, stem)| stem.starts_with("attn_qkv."));
+    if outs.iter().any(|o| is_fused(o) && !(o.rows() == all && o.is_unchanged())) {
+        return;
+    }
+    // The first row and the number of rows of each part: of one key/value head, and of all heads.
+    let parts = [(0, queries), (queries, dim), (queries + dim, value)];
+    let rows = |(from, n): (usize, usize)| -> Vec<usize> {
+        match is_grouped {
+            true => (0..kv).flat_map(|g| (0..n).map(move |r| g * (all / kv) + from + r)).collect(),
+            false => (from * kv..(from + n) * kv).collect(),
+        }
+    };
+    let mut made = Vec::with_capacity(outs.len());
+    for mut out in outs.drain(..) {
+        match is_fused(&out) {
+            false => made.push(out),
+            true if !are_apart => {
+                out.select(parts.into_iter().flat_map(rows).collect());
+                made.push(out);
+            }
+            true => {
+                made.extend(["attn_q.", "attn_k.", "attn_v."].into_iter().zip(parts).map(|(name, part)| {
+                    let mut one = Out::whole(out.parts[0].source, &out.info);
+                    one.info.name = one.info.name.replace("attn_qkv.", name);
+                    one.info.shape[0] = part.1 * kv;
+                    one.select(rows(part));
+                    one
+                }))
+            }
+        }
+    }
+    *outs = made;
+    metadata.remove(QKV);
+}
+
+fn position(outs: &[Out], name: &str) -> Option<usize> {
+    outs.iter().position(|o| o.info.name == name)
+}
+
+/// Falcon-H1's multipliers of embeddings and logits, for which GGUF files have no keys.
+fn multipliers(architecture: &str, metadata: &mut Metadata, outs: &mut Vec<Out>) {
+    metadata.remove(ROW_FACTORS);
+    if architecture != "falcon-h1" {
+        return;
+    }
+    let mut take = |key: &str| {
+        let key = format!("{architecture}.{key}");
+        let factor = metadata.opt_f32(&key).ok().flatten().map(f64::from).filter(|f| *f != 1.0 && *f != 0.0);
+        metadata.remove(&key);
+        factor
+    };
+    let (of_embedding, of_logits) = (take("embedding_scale"), take("logit_scale"));
+    let Some(embedding) = position(outs, "token_embd.weight") else { return };
+    // One table cannot have both factors.
+    if position(outs, "output.weight").is_none() && of_embedding != of_logits {
+        let mut head = Out::whole(outs[embedding].parts[0].source, &outs[embedding].info);
+        head.info.name = "output.weight".into();
+        outs.push(head);
+    }
+    outs[embedding].factor = of_embedding;
+    if let Some(head) = position(outs, "output.weight") {
+        outs[head].factor = of_logits;
+    }
+    for out in outs.iter_mut().filter(|o| o.info.name.ends_with(".ffn_norm.weight")) {
+        // llama.cpp's name for it.
+        out.info.name.truncate(out.info.name.len() - ".weight".len());
+    }
+}
+
+/// Numbers of heads as columns, and norms by group.
+fn mamba2_shapes(architecture: &str, metadata: &Metadata, outs: &mut [Out]) {
+    let groups = count(metadata, architecture, "ssm.group_count").max(1);
+    for out in outs {
+        let stem = place(&out.info.name).map_or("", |(_, stem)| stem).to_string();
+        match (stem.as_str(), &out.info.shape[..]) {
+            ("ssm_a" | "ssm_d", &[heads]) => out.info.shape = vec![heads, 1],
+            ("ssm_norm.weight", &[width]) if width.is_multiple_of(groups) => {
+                out.info.shape = vec![groups, width / groups];
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Rows `j` and `j + dim/2` of each head become rows `2j` and `2j + 1`, or, of the rotated rows, the other way round.
@@ -248,7 +371,7 @@ fn pair_rows(architecture: &str, metadata: &mut Metadata, outs: &mut [Out]) {
         let stem = place(&o.info.name).map_or("", |(_, stem)| stem);
         matches!(stem, "attn_q.weight" | "attn_k.weight" | "attn_q.bias" | "attn_k.bias")
     };
-    if outs.iter().any(|o| is_rotated(o) && !(o.rows().is_multiple_of(dim) && o.is_unchanged())) {
+    if outs.iter().any(|o| is_rotated(o) && !(o.rows().is_multiple_of(dim) && o.is_of_rows())) {
         return;
     }
     for out in outs.iter_mut().filter(|o| is_rotated(o)) {
@@ -321,7 +444,7 @@ fn frequencies(architecture: &str, metadata: &mut Metadata, outs: &mut Vec<Out>)
     };
     let bytes: Vec<u8> = (0..dims / 2).flat_map(|i| divisor(i).to_le_bytes()).collect();
     let info = TensorInfo { name: "rope_freqs.weight".into(), ty: GgmlType::F32, shape: vec![dims / 2] };
-    outs.push(Out { info, parts: Vec::new(), columns: None, bytes: Some(bytes.into()) });
+    outs.push(Out { info, parts: Vec::new(), columns: None, bytes: Some(bytes.into()), factor: None });
     for name in ["type", "factor", "low_freq_factor", "high_freq_factor", "original_context_length"] {
         metadata.remove(&key(name));
     }
@@ -384,6 +507,28 @@ impl Source for Converted {
 
     fn scales(&self, index: usize) -> Result<Option<RowScales>, octet_weights::Error> {
         let out = &self.outs[index];
+        let own = self.own_scales(out)?;
+        Ok(match (own, out.factor) {
+            (own, None) => own,
+            (None, Some(factor)) => Some(vec![factor; out.rows()].into()),
+            (Some(own), Some(factor)) => Some(own.iter().map(|s| s * factor).collect()),
+        })
+    }
+
+    fn check_files(&self) -> Result<(), octet_weights::Error> {
+        self.model.check_files()
+    }
+
+    fn release(&self, index: usize) {
+        for part in &self.outs[index].parts {
+            self.model.release(&self.model.tensors()[part.source].name);
+        }
+    }
+}
+
+impl Converted {
+    /// The factors that a tensor's rows have in the model.
+    fn own_scales(&self, out: &Out) -> Result<Option<RowScales>, octet_weights::Error> {
         let mut all: Vec<f64> = Vec::new();
         for part in &out.parts {
             let info = &self.model.tensors()[part.source];
@@ -405,15 +550,5 @@ impl Source for Converted {
             return Err(octet_weights::Error::tensor(&self.model.origin, &out.info.name, what));
         }
         Ok(Some(all.into()))
-    }
-
-    fn check_files(&self) -> Result<(), octet_weights::Error> {
-        self.model.check_files()
-    }
-
-    fn release(&self, index: usize) {
-        for part in &self.outs[index].parts {
-            self.model.release(&self.model.tensors()[part.source].name);
-        }
     }
 }

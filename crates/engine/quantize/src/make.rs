@@ -195,6 +195,7 @@ fn kept(model: &Model, info: &TensorInfo) -> Result<GgmlType, Error> {
     Ok(match is_plain {
         true if !has_scales => info.ty,
         true if info.ty == GgmlType::NVFP4 && factors(model, info)?.is_some() => info.ty,
+        true if info.ty == GgmlType::F32 => GgmlType::F32,
         _ => GgmlType::BF16,
     })
 }
@@ -237,7 +238,8 @@ impl Source for Made {
         };
         let tensor = self.model.tensor(&source.name, &source.shape)?;
         let ty = self.infos[index].ty;
-        if ty == source.ty {
+        // NVFP4's factors are tensors beside.
+        if ty == source.ty && (tensor.scales.is_none() || ty == GgmlType::NVFP4) {
             return Ok(tensor.data);
         }
         // A file's own error is passed on, any other as what is wrong with the tensor.

@@ -19,7 +19,7 @@ pub const COUNTS: &[(&str, &[&str])] = &[
     ("expert_count", &["n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"]),
     (
         "expert_used_count",
-        &["num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_k", "moe_topk"],
+        &["num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_k", "moe_topk", "moe_top_k"],
     ),
     ("expert_feed_forward_length", &["moe_intermediate_size"]),
     (
@@ -32,6 +32,7 @@ pub const COUNTS: &[(&str, &[&str])] = &[
             "moe_shared_expert_intermediate_size",
             "shared_expert_intermediate_size",
             "shared_intermediate_size",
+            "share_expert_dim",
         ],
     ),
     ("expert_group_count", &["n_group", "num_expert_group"]),
@@ -49,16 +50,29 @@ pub const COUNTS: &[(&str, &[&str])] = &[
 
 /// The same for numbers that need not be whole.
 pub const NUMBERS: &[(&str, &[&str])] = &[
-    ("attention.layer_norm_rms_epsilon", &["rms_norm_eps", "norm_eps", "layer_norm_epsilon"]),
+    (
+        "attention.layer_norm_rms_epsilon",
+        &["rms_norm_eps", "norm_eps", "layer_norm_epsilon", "layernorm_epsilon"],
+    ),
     ("attention.layer_norm_epsilon", &["layer_norm_eps", "norm_epsilon"]),
     ("attn_logit_softcapping", &["attn_logit_softcapping"]),
     ("final_logit_softcapping", &["final_logit_softcapping"]),
     ("attention.scale", &["attention_multiplier"]),
     ("embedding_scale", &["embedding_multiplier"]),
     ("residual_scale", &["residual_multiplier"]),
-    ("logit_scale", &["logits_scaling", "output_multiplier", "logit_scale"]),
+    ("logit_scale", &["logits_scaling", "output_multiplier", "logit_scale", "lm_head_multiplier"]),
     ("router_logit_softcapping", &["moe_router_logit_softcapping"]),
-    ("expert_weights_scale", &["routed_scaling_factor", "moe_routed_scaling_factor", "route_scale"]),
+    (
+        "expert_weights_scale",
+        &[
+            "routed_scaling_factor",
+            "moe_routed_scaling_factor",
+            "route_scale",
+            "moe_router_scaling_factor",
+            "router_scaling_factor",
+        ],
+    ),
+    ("attention.value_scale", &["attention_value_scale"]),
     ("attention.query_norm", &["qk_scale_factor"]),
     ("attention.temperature_scale", &["attn_scale"]),
     ("attention.temperature_length", &["floor_scale"]),

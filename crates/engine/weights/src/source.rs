@@ -65,7 +65,7 @@ impl Files {
         Self { files, infos, places, ignored, scales: HashMap::new() }
     }
 
-    /// With factors of the rows of some plain tensors, by name.
+    /// With factors of the rows of some tensors, by name.
     pub fn with_scales(self, scales: HashMap<String, RowScales>) -> Self {
         Self { scales, ..self }
     }
@@ -157,7 +157,15 @@ impl Source for Files {
 
     fn scales(&self, index: usize) -> Result<Option<RowScales>, Error> {
         match &self.places[index] {
-            Place::Quantised(q) => q.scales(&self.files),
+            Place::Quantised(q) => {
+                let (own, given) = (q.scales(&self.files)?, self.scales.get(&self.infos[index].name));
+                Ok(match (own, given) {
+                    (Some(own), Some(given)) => {
+                        Some(own.iter().zip(&given[..]).map(|(a, b)| a * b).collect())
+                    }
+                    (own, given) => own.or_else(|| given.cloned()),
+                })
+            }
             Place::Rows { file, range, row } => self.scales_of_rows(index, *file, range, *row).map(Some),
             Place::Plain { .. } => Ok(self.scales.get(&self.infos[index].name).cloned()),
         }

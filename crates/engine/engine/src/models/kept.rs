@@ -55,6 +55,10 @@ fn id(model: &Model) -> Option<FileId> {
             .update(&stamp.inode.to_le_bytes());
         sample(file, &mut h);
     }
+    // They change packed weights.
+    if let Ok(Some(factors)) = model.metadata.opt_str("octet.row_factors") {
+        h.update(factors.as_bytes());
+    }
     for t in model.tensors() {
         h.update(format!("{:?} {:?} {:?};", t.name, t.ty, t.shape).as_bytes());
     }

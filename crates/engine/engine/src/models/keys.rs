@@ -315,6 +315,16 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// Whether tensors of queries, keys and values have them by key/value head: its queries, its key, its value, then the next one's.
+    fn has_grouped_rows(&self) -> Result<bool, Error> {
+        let key = "octet.qkv_rows";
+        match self.own(key)? {
+            None => Ok(false),
+            Some("grouped") => Ok(true),
+            Some(other) => Err(self.bad_own(key, format!("is '{other}'; expected 'grouped'"))),
+        }
+    }
+
     /// Attention of block `i` with `heads` query heads, `kv_heads` key/value heads of `[key, value]` dimensions: projections in three tensors or in one, norms
     /// of queries and keys if the file has them, all positions, the first rotation.
     pub fn attention(
@@ -330,7 +340,15 @@ impl<'a> Keys<'a> {
         let [q, k, v] = match self.has(&name("attn_qkv.weight")) {
             true => {
                 let all = project("attn_qkv", q + k + v);
-                [all.rows(0, q), all.rows(q, k), all.rows(q + k, v)]
+                match self.has_grouped_rows()? {
+                    false => [all.rows(0, q), all.rows(q, k), all.rows(q + k, v)],
+                    true => {
+                        let queries = q / kv_heads;
+                        let each = queries + k_dim + v_dim;
+                        let part = |from, len| all.every(from, len, each);
+                        [part(0, queries), part(queries, k_dim), part(queries + k_dim, v_dim)]
+                    }
+                }
             }
             false => [("attn_q", q), ("attn_k", k), ("attn_v", v)].map(|(n, rows)| project(n, rows)),
         };

@@ -1,6 +1,5 @@
 //! Checkpoints of families that the zoo lacks, with the weights of GGUF files whose logits are known, see `architectures.rs`.
 
-use octet_testkit::{Golden, max_abs_diff, shared};
 use octet_weights::Model;
 use serde_json::{Value as Json, json};
 
@@ -8,7 +7,7 @@ use crate::architectures::{TOLERANCE, Tensor, cases, checkpoint, difference, fil
 use crate::common::encoders::text;
 use crate::common::{On, Run, limits, load, try_load};
 
-type Names = &'static [(&'static str, &'static str)];
+pub type Names = &'static [(&'static str, &'static str)];
 
 /// Tensors outside of layers, and of a layer, in GGUF files and in checkpoints.
 const NAMES: Names = &[
@@ -39,16 +38,21 @@ const NAMES: Names = &[
 ];
 
 /// The case of an architecture.
-fn case(architecture: &str) -> Json {
+pub fn case(architecture: &str) -> Json {
     cases().into_iter().find(|c| text(&c["name"]) == architecture).expect("a case")
 }
 
 /// The tensors of a checkpoint; `own` are the names of its family that differ.
-fn tensors(file: &Model, own: Names) -> Vec<Tensor> {
+pub fn tensors(file: &Model, own: Names) -> Vec<Tensor> {
     let mut out: Vec<Tensor> = Vec::new();
     for t in file.tensors().iter().filter(|t| !t.name.starts_with("rope_f")) {
         let values = file.tensor(&t.name, &t.shape).expect("a tensor").to_f32();
-        let (stem, end) = t.name.rsplit_once('.').expect("an ending");
+        // Some names have no ending.
+        let whole = match t.name.rsplit_once('.') {
+            Some((_, "weight" | "bias")) => t.name.clone(),
+            _ => format!("{}.weight", t.name),
+        };
+        let (stem, end) = whole.rsplit_once('.').expect("an ending");
         let (layer, stem) = match stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
             Some((i, stem)) => (format!("layers.{i}."), stem),
             None => (String::new(), stem),
@@ -60,13 +64,13 @@ fn tensors(file: &Model, own: Names) -> Vec<Tensor> {
         let name = own.iter().chain(NAMES).find(|(gguf, _)| *gguf == stem).expect("a name").1;
         let name = format!("model.{layer}{name}");
         match &t.shape[..] {
-            [_, rows, cols] => {
+            [_, rows, cols] if name.contains('#') => {
                 for (e, one) in values.chunks_exact(rows * cols).enumerate() {
                     let name = format!("{}.{end}", name.replace('#', &e.to_string()));
                     out.push((name, vec![*rows, *cols], one.to_vec()));
                 }
             }
-            shape if name.ends_with("_bias") || name.ends_with("_scale") => {
+            shape if ["_bias", "_scale", "A_log", ".D"].iter().any(|end| name.ends_with(end)) => {
                 out.push((name, shape.to_vec(), values.to_vec()))
             }
             shape => out.push((format!("{name}.{end}"), shape.to_vec(), values.to_vec())),
@@ -76,7 +80,7 @@ fn tensors(file: &Model, own: Names) -> Vec<Tensor> {
 }
 
 /// What the configurations have in common, with a family's fields.
-fn config(own: Json) -> Json {
+pub fn config(own: Json) -> Json {
     let mut config = json!({
         "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
@@ -87,7 +91,7 @@ fn config(own: Json) -> Json {
 }
 
 /// Fails unless a checkpoint, and the GGUF file that is made of it, have the logits of a case.
-fn compare(case: &Json, tensors: &[Tensor], config: &Json) {
+pub fn compare(case: &Json, tensors: &[Tensor], config: &Json) {
     let file = || checkpoint(tensors, config).expect("a checkpoint");
     let options = octet_quantize::Options::default();
     let made = octet_quantize::make(file(), options, &mut |_, _| {}).expect("a GGUF file");
@@ -240,7 +244,7 @@ fn of_gemma3n() {
 }
 
 /// Rows of queries and keys with rotated pairs half a head apart, as checkpoints have them, where GGUF files have pairs of neighbours.
-fn in_halves(tensors: &mut [Tensor], head_dim: usize) {
+pub fn in_halves(tensors: &mut [Tensor], head_dim: usize) {
     let half = head_dim / 2;
     for (name, shape, values) in tensors {
         if name.contains(".q_proj.") || name.contains(".k_proj.") {
@@ -254,7 +258,7 @@ fn in_halves(tensors: &mut [Tensor], head_dim: usize) {
 }
 
 /// Norms that are stored around zero.
-fn around_zero(tensors: &mut [Tensor]) {
+pub fn around_zero(tensors: &mut [Tensor]) {
     let norms = tensors.iter_mut().filter(|t| t.0.ends_with("norm.weight"));
     norms.for_each(|t| t.2.iter_mut().for_each(|x| *x -= 1.0));
 }
@@ -326,7 +330,7 @@ fn of_llamas_relatives() {
 }
 
 /// Names of GPT-2 and its relatives.
-fn of_transformer(tensors: &mut [Tensor]) {
+pub fn of_transformer(tensors: &mut [Tensor]) {
     let name = |name: &str| name.replace("model.layers.", "transformer.h.").replace("model.", "transformer.");
     tensors.iter_mut().for_each(|t| t.0 = name(&t.0));
 }
@@ -466,122 +470,4 @@ fn of_cohere2_moe() {
         let e = checkpoint(&tensors, &config).err().expect("a refusal");
         assert!(e.contains(field) && e.contains(what), "{field}: {e}");
     }
-}
-
-/// Fails unless a checkpoint with the weights of a file of the zoo has the logits of its golden file.
-fn compare_golden(name: &str, own: Names, fields: Json) {
-    compare_changed(name, own, |_| {}, fields);
-}
-
-/// The same with changes of the tensors.
-fn compare_changed(name: &str, own: Names, change: impl Fn(&mut [Tensor]), fields: Json) {
-    let Some(path) = shared(&format!("zoo/gguf/{name}.gguf")) else { return };
-    let mut config = config(json!({
-        "model_type": name, "vocab_size": 432, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "max_position_embeddings": 1024,
-    }));
-    fields.as_object().expect("fields").iter().for_each(|(field, value)| config[field] = value.clone());
-    let mut tensors = tensors(&Model::open(&path).expect("a file"), own);
-    change(&mut tensors);
-    let file = || checkpoint(&tensors, &config).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let options = octet_quantize::Options::default();
-    let made = octet_quantize::make(file(), options, &mut |_, _| {}).expect("a GGUF file");
-    let golden = Golden::open(&format!("zoo/golden/{name}.golden.safetensors")).expect("its golden");
-    let (ids, rows) =
-        (golden.ids("p1.ids").expect("a prompt"), golden.ids("p1.logit_rows").expect("its rows"));
-    let width = golden.shape("p1.logits").expect("its logits")[1];
-    for (file, what) in [(file(), "checkpoint"), (made, "file that is made of it")] {
-        let mut run = Run::new(load(&file, On::Reference, limits()));
-        let (vocab, whole) = (run.model.config().vocab, run.feed(&ids));
-        // Some files lack the rows of padding.
-        let n = width.min(vocab);
-        let got: Vec<f32> = rows.iter().flat_map(|r| &whole[*r as usize * vocab..][..n]).copied().collect();
-        let want = golden.f32("p1.logits").expect("its logits");
-        let want: Vec<f32> = want.chunks_exact(width).flat_map(|row| &row[..n]).copied().collect();
-        let worst = max_abs_diff(&got, &want);
-        assert!(worst <= TOLERANCE, "{name}, {what}: differs by {worst}");
-    }
-}
-
-#[test]
-fn with_the_weights_of_files() {
-    let layer_norm = |mut fields: Json| {
-        fields["rms_norm_eps"] = json!(null);
-        fields
-    };
-    let cohere = |mut fields: Json| {
-        fields["layer_norm_eps"] = json!(1e-5);
-        fields["logit_scale"] = json!(0.25);
-        fields["tie_word_embeddings"] = json!(true);
-        layer_norm(fields)
-    };
-    compare_golden("cohere", &[], cohere(json!({"num_hidden_layers": 3, "rope_theta": 75000.0})));
-    // The older way to say which layers have windows.
-    let windows = json!({"rope_theta": 50000.0, "sliding_window": 16, "sliding_window_pattern": 4});
-    compare_golden("cohere2", &[], cohere(windows));
-    let olmo = json!({"num_hidden_layers": 3, "num_key_value_heads": 4, "rope_theta": 500000.0});
-    compare_golden("olmo2", &[], olmo);
-    let kinds = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"];
-    let olmo =
-        json!({"num_key_value_heads": 4, "rope_theta": 500000.0, "sliding_window": 16, "layer_types": kinds});
-    compare_golden("olmo3", &[], olmo);
-    compare_golden("exaone4", &[], json!({"rope_theta": 1e6, "sliding_window": null}));
-    let own: Names = &[
-        ("post_attention_norm", "post_self_attn_layernorm"),
-        ("post_ffw_norm", "post_mlp_layernorm"),
-        ("ffn_up", "mlp.gate_up_proj"),
-    ];
-    let glm = json!({"num_hidden_layers": 3, "rms_norm_eps": 1.5625e-7, "partial_rotary_factor": 0.5, "attention_bias": true});
-    compare_golden("glm4", own, glm);
-    let own: Names = &[("ffn_up", "mlp.c_fc"), ("ffn_down", "mlp.c_proj")];
-    let starcoder = json!({
-        "num_hidden_layers": 3, "norm_epsilon": 1e-5, "rope_theta": 100000.0, "hidden_act": "gelu_pytorch_tanh", "use_bias": true,
-        "tie_word_embeddings": true,
-    });
-    compare_golden("starcoder2", own, layer_norm(starcoder));
-    let own: Names = &[("exp_probs_b", "mlp.moe_statics.e_score_correction_bias")];
-    let ernie = json!({
-        "intermediate_size": 64, "rope_theta": 500000.0, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 16, "moe_num_shared_experts": 2,
-        "moe_layer_start_index": 1, "moe_layer_end_index": 3, "moe_layer_interval": 1, "use_bias": false, "tie_word_embeddings": true,
-    });
-    compare_golden("ernie4_5_moe", own, ernie);
-    let rope = json!({"rope_type": "default", "rope_theta": 500000.0});
-    let mellum = json!({
-        "rms_norm_eps": 1e-6, "sliding_window": 16, "layer_types": kinds, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
-        "norm_topk_prob": true, "mlp_only_layers": [], "rope_parameters": {"full_attention": rope, "sliding_attention": rope},
-    });
-    compare_golden("mellum", &[], mellum);
-}
-
-#[test]
-fn of_older_families_with_the_weights_of_files() {
-    let own: Names = &[("ffn_norm", "pre_feedforward_layernorm")];
-    let gemma = json!({
-        "rms_norm_eps": 1e-6, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 16, "attn_logit_softcapping": 6.0,
-        "final_logit_softcapping": 30.0, "sliding_window": 16, "tie_word_embeddings": true,
-    });
-    compare_changed("gemma2", own, around_zero, gemma);
-    let dots = json!({
-        "num_hidden_layers": 3, "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "rope_theta": 1e7, "n_routed_experts": 6, "num_experts_per_tok": 2,
-        "n_shared_experts": 1, "moe_intermediate_size": 16, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "norm_topk_prob": true,
-        "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
-    });
-    compare_golden("dots1", &[("exp_probs_b", "mlp.gate.e_score_correction_bias")], dots);
-    compare_golden("seed_oss", &[], json!({"num_hidden_layers": 3, "rms_norm_eps": 1e-6, "rope_theta": 1e7}));
-    let smollm = json!({"rms_norm_eps": 1e-6, "rope_theta": 5e6, "no_rope_layers": [1, 1, 1, 0], "tie_word_embeddings": true});
-    compare_changed("smollm3", &[], |tensors| in_halves(tensors, 16), smollm);
-    let own: Names = &[
-        ("attn_q_norm", "self_attn.query_layernorm"),
-        ("attn_k_norm", "self_attn.key_layernorm"),
-        ("ffn_gate_inp", "mlp.gate.wg"),
-        ("ffn_gate_shexp", "mlp.shared_mlp.gate_proj"),
-        ("ffn_up_shexp", "mlp.shared_mlp.up_proj"),
-        ("ffn_down_shexp", "mlp.shared_mlp.down_proj"),
-    ];
-    let rope = json!({"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0});
-    let hunyuan = json!({
-        "model_type": "hunyuan_v1_moe", "num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": 16, "num_attention_heads": 1,
-        "num_key_value_heads": 1, "head_dim": 128, "num_experts": 4, "moe_topk": [2, 2], "moe_intermediate_size": [16, 16],
-        "num_shared_expert": [1, 1], "rope_scaling": rope, "tie_word_embeddings": true,
-    });
-    compare_golden("hunyuan_moe", own, hunyuan);
 }

@@ -55,11 +55,22 @@ fn gguf_files_under_their_own_names() {
     let cases = crate::architectures::cases();
     let encoders: Vec<&Json> = cases.iter().filter(|c| c["vectors"].is_array()).collect();
     assert_eq!(encoders.len(), 2);
-    encoders.into_iter().for_each(check_vectors);
+    encoders.into_iter().for_each(|case| check_vectors(case, &crate::architectures::file(case)));
 }
 
-fn check_vectors(case: &Json) {
-    let file = crate::architectures::file(case);
+#[test]
+fn checkpoints_under_decoders_names() {
+    let case = crate::checkpoints::case("eurobert");
+    let mut tensors = crate::checkpoints::tensors(&crate::architectures::file(&case), &[]);
+    // What it was trained with.
+    tensors.push(("lm_head.weight".into(), vec![64, 32], vec![0.5; 2048]));
+    let config =
+        json!({"model_type": "eurobert", "architectures": ["EuroBertForMaskedLM"], "hidden_act": "silu"});
+    let file = crate::architectures::checkpoint(&tensors, &crate::checkpoints::config(config));
+    check_vectors(&case, &file.expect("a checkpoint"));
+}
+
+fn check_vectors(case: &Json, file: &octet_weights::Model) {
     let prompt: Vec<u32> = (0..40).map(|i| (7 * i + 3) % 64).collect();
     let vectors = case["vectors"].as_array().expect("vectors").iter();
     let texts: Vec<Text> = [1, 9, 40]
@@ -68,7 +79,7 @@ fn check_vectors(case: &Json) {
         .map(|(n, v)| (prompt[..n].to_vec(), Vec::new(), numbers(v).into_iter().map(|x| x as f32).collect()))
         .collect();
     for on in exact_backends() {
-        let mut model = load(&file, on, Limits { mtp: false, ..limits() });
+        let mut model = load(file, on, Limits { mtp: false, ..limits() });
         for (got, (.., want)) in encode(&mut *model, &texts).iter().zip(&texts) {
             let worst = max_abs_diff(got, want);
             assert!(worst <= TOLERANCE, "{} on {on:?}: differs by {worst}", case["name"]);

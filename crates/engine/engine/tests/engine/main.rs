@@ -5,6 +5,7 @@ mod architectures;
 mod beside;
 mod cache;
 mod checkpoints;
+mod checkpoints_of_files;
 mod common;
 mod detokenizer;
 mod device_loss;
@@ -24,6 +25,7 @@ mod minilm;
 mod models_document;
 mod moe_golden;
 #[cfg(target_os = "linux")]
+mod own_forms;
 mod packed;
 mod picks;
 mod processors;

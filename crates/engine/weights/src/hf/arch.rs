@@ -75,6 +75,9 @@ pub fn model_types() -> Vec<(&'static str, &'static str)> {
     MODEL_TYPES.iter().map(|(name, arch)| (*name, arch.gguf_name())).chain(families::types()).collect()
 }
 
+/// Factors of the rows of a matrix of each layer, by the end of its name: of so many rows each, the last one of all others.
+pub(super) type RowFactors = (&'static str, Vec<(usize, f64)>);
+
 /// What the translation of tensor names needs to know.
 pub(super) struct Layout {
     pub arch: Arch,
@@ -90,6 +93,8 @@ pub(super) struct Layout {
     pub mlx: bool,
     /// The model ranks texts: its classifier is used.
     pub ranks: bool,
+    /// Factors of the rows of layers' matrices.
+    pub factors: Vec<RowFactors>,
     /// The row of a text's first position in the table of positions; those before are not used.
     pub first_position: usize,
 }
@@ -107,5 +112,11 @@ impl Keys<'_> {
     }
     pub fn put_u32(&mut self, key: &str, value: u32) {
         self.put(key, Value::U64(value.into()));
+    }
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.metadata.get(&format!("{}.{key}", self.prefix))
+    }
+    pub fn remove(&mut self, key: &str) -> Option<Value> {
+        self.metadata.remove(&format!("{}.{key}", self.prefix))
     }
 }

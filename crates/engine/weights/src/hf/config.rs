@@ -2,13 +2,14 @@
 //!
 //! Keys and their meaning are llama.cpp's, below the architecture's prefix, so that the engine reads one dialect. Some
 //! keys are ours and say where a checkpoint differs from what a GGUF converter writes:
-//! `octet.rope_pairing` = "half", `octet.gdn_head_order` = "grouped", `octet.gate_up_rows` = "alternating" and
-//! `octet.yarn_ramp` = "not rounded".
+//! `octet.rope_pairing` = "half", `octet.gdn_head_order` = "grouped", `octet.qkv_rows` = "grouped", `octet.gate_up_rows` =
+//! "alternating" and `octet.yarn_ramp` = "not rounded".
 
 use super::arch::{Arch, Keys, LAYERS_MAX, Layout, model_types};
 use super::encoder;
-use super::families::BOTH_WAYS;
+use super::families::{self, BAILING_2, BOTH_WAYS};
 use super::family_config::{self, ALL_POSITIONS, not_zero};
+use super::family_own;
 use super::json::Fields;
 use super::layer_kinds::known_kinds;
 use super::rope::{rope_scaling, sections};
@@ -28,6 +29,7 @@ pub(super) fn translate(root: &Fields, has_mtp: bool, metadata: &mut Metadata) -
     let text = &text_fields(root)?;
     let model_type = match root.str("model_type")? {
         wrapper if WRAPPERS.contains(&wrapper) => text.str("model_type")?,
+        "bailing_moe" if is_second_ling(root)? => BAILING_2,
         model_type => model_type,
     };
     let both_ways = text.get(BOTH_WAYS) == Some(&serde_json::Value::Bool(true));
@@ -37,15 +39,23 @@ pub(super) fn translate(root: &Fields, has_mtp: bool, metadata: &mut Metadata) -
             root.bad("model_type", format!("is '{model_type}', which is not supported (known: {known})"))
         );
     };
-    if !matches!(arch, Arch::Other(_)) {
-        refuse(text)?;
-    }
+    let arch = match arch {
+        Arch::Other(family) if text.opt_u32("n_routed_experts")?.is_some_and(|n| n > 0) => {
+            Arch::Other(families::with_experts(family))
+        }
+        Arch::Other(_) => arch,
+        _ => {
+            refuse(text)?;
+            arch
+        }
+    };
 
     metadata.insert("general.architecture", Value::Str(arch.gguf_name().into()));
     metadata.insert("octet.rope_pairing", Value::Str("half".into()));
     let keys = &mut Keys { metadata, prefix: arch.gguf_name() };
     if let Arch::Other(family) = arch {
         let trunk = family_config::translate(text, family, keys)?;
+        family_own::translate(text, family, trunk, keys)?;
         let (ranks, first_position) =
             if family.encoder { encoder::translate(text, family, keys)? } else { (false, 0) };
         // An encoder has no output head.
@@ -58,6 +68,7 @@ pub(super) fn translate(root: &Fields, has_mtp: bool, metadata: &mut Metadata) -
             tied,
             mlx: false,
             ranks,
+            factors: family_own::row_factors(text, family)?,
             first_position,
         });
     }
@@ -95,8 +106,15 @@ pub(super) fn translate(root: &Fields, has_mtp: bool, metadata: &mut Metadata) -
         tied,
         mlx: false,
         ranks: false,
+        factors: Vec::new(),
         first_position: 0,
     })
+}
+
+/// Whether a configuration of Ling is that of its second generation.
+fn is_second_ling(root: &Fields) -> Result<bool, Error> {
+    let classes = root.opt_strs("architectures")?.unwrap_or_default();
+    Ok(classes.iter().any(|c| c.starts_with("BailingMoeV2")) || root.opt_bool("use_qk_norm")? == Some(true))
 }
 
 /// Whether the output head is the embedding table, where the file says so.

@@ -282,6 +282,7 @@ mod tests {
             tied: None,
             mlx: false,
             ranks,
+            factors: Vec::new(),
             first_position: 0,
         };
         match target(&layout, hf) {

@@ -60,6 +60,12 @@ const fn encoder(types: &'static [&'static str], gguf: &'static str) -> Family {
     Family { encoder: true, own_names: true, ..family(types, gguf) }
 }
 
+/// What tells the second generation of Ling from the first, whose configurations have the same `model_type`.
+pub(super) const BAILING_2: &str = "bailing_moe_v2";
+
+/// GGUF's name for Nemotron 3 with experts, whose checkpoints have the `model_type` of those without.
+const NEMOTRON_MOE: &str = "nemotron_h_moe";
+
 /// Gemma ignores `hidden_act`.
 const GELU: (&str, &str) = ("hidden_activation", "gelu_pytorch_tanh");
 
@@ -118,6 +124,7 @@ const FAMILIES: &[Family] = &[
         ..family(&["muse_glimmer", "muse_glimmer_text"], "muse-glimmer")
     },
     Family { act: ("mlp_hidden_act", "relu2"), ..family(&["nemotron_h"], "nemotron_h") },
+    Family { act: ("mlp_hidden_act", "relu2"), ..family(&["nemotron_h"], NEMOTRON_MOE) },
     family(&["phi3"], "phi3"),
     family(&["phimoe"], "phimoe"),
     Family { act: ("hidden_act", "xielu"), ..family(&["apertus"], "apertus") },
@@ -130,6 +137,20 @@ const FAMILIES: &[Family] = &[
     Family { adjacent: true, ..family(&["cohere"], "command-r") },
     Family { adjacent: true, ..family(&["cohere2"], "cohere2") },
     Family { adjacent: true, ..family(&["cohere2_moe"], "cohere2moe") },
+    family(&["falcon_h1"], "falcon-h1"),
+    family(&["mimo_v2_flash", "mimo_v2"], "mimo2"),
+    family(&["mimo"], "qwen2"),
+    family(&["bailing_moe"], "bailingmoe"),
+    family(&["bailing_moe", BAILING_2], "bailingmoe2"),
+    Family { around_zero: AroundZero::All, ..family(&["step3p5", "step3p7"], "step35") },
+    family(&["internlm2"], "internlm2"),
+    family(&["internlm3"], "llama"),
+    family(&["hy_v3"], "hy_v3"),
+    family(&["deepseek"], "deepseek"),
+    family(&["nemotron-nas"], "deci"),
+    Family { act: ("activation", "gelu"), ..family(&["falcon", "RefinedWeb", "RefinedWebModel"], "falcon") },
+    Family { act: ("hidden_act", "gelu"), ..family(&["gpt_neox"], "gptneox") },
+    Family { act: ("activation_function", "gelu_pytorch_tanh"), ..family(&["gpt_bigcode"], "starcoder") },
     Family { adjacent: true, ..family(&["ernie4_5"], "ernie4_5") },
     Family { adjacent: true, ..family(&["ernie4_5_moe"], "ernie4_5-moe") },
     Family { act: ("hidden_act", "gelu_pytorch_tanh"), ..family(&["starcoder2"], "starcoder2") },
@@ -158,6 +179,8 @@ const FAMILIES: &[Family] = &[
     Family { act: BERT, ..encoder(&["bert"], "bert") },
     Family { act: BERT, after_padding: true, ..encoder(&["xlm-roberta", "roberta", "camembert"], "bert") },
     encoder(&["nomic_bert"], "nomic-bert"),
+    Family { encoder: true, ..family(&["eurobert"], "eurobert") },
+    Family { encoder: true, ..family(&["llama_bidirec"], "llama-embed") },
     // Its activation is a field of GGUF, too.
     Family { act: ("", ""), ..encoder(&["modernbert"], "modern-bert") },
     Family {
@@ -173,6 +196,12 @@ const FAMILIES: &[Family] = &[
 pub(super) fn find(model_type: &str, both_ways: bool) -> Option<&'static Family> {
     let all = || FAMILIES.iter().filter(|f| f.types.contains(&model_type));
     all().find(|f| f.encoder == both_ways).or_else(|| all().next())
+}
+
+/// The family itself, or that of the same `model_type` with experts.
+pub(super) fn with_experts(family: &'static Family) -> &'static Family {
+    let is_other = |f: &&Family| family.gguf == "nemotron_h" && f.gguf == NEMOTRON_MOE;
+    FAMILIES.iter().find(is_other).unwrap_or(family)
 }
 
 /// All values of `model_type`, each with its `general.architecture`.

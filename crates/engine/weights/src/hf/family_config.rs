@@ -89,6 +89,9 @@ fn leading_dense(text: &Fields, layers: usize, keys: &mut Keys) -> Result<(), Er
     }
 }
 
+/// A limit of time steps that none exceeds.
+const TIME_STEP_FREE: f64 = 1e15;
+
 /// Refuses configurations that would load and compute something else.
 fn refuse(text: &Fields, family: &Family) -> Result<(), Error> {
     let (field, act) = family.act;
@@ -115,6 +118,12 @@ fn refuse(text: &Fields, family: &Family) -> Result<(), Error> {
         if text.opt_bool(field)? == Some(true) {
             return Err(text.bad(field, "is true; only false is supported"));
         }
+    }
+    if let Some([low, high]) = text.opt_array("time_step_limit")?
+        && (low.as_f64() != Some(0.0) || high.as_f64().is_some_and(|high| high < TIME_STEP_FREE))
+    {
+        let what = format!("is [{low}, {high}]; only [0, infinity] is supported");
+        return Err(text.bad("time_step_limit", what));
     }
     if text.opt_bool("scale_attn_weights")? == Some(false) {
         return Err(text.bad("scale_attn_weights", "is false; only true is supported"));
@@ -206,7 +215,7 @@ fn attention(text: &Fields, kinds: &[String], family: &Family, keys: &mut Keys) 
             return Err(text.bad("head_dim", what));
         }
     };
-    let kv = text.opt_u32("num_key_value_heads")?.unwrap_or(heads);
+    let kv = first(&["num_key_value_heads", "num_attention_groups"], |f| text.opt_u32(f))?.unwrap_or(heads);
     let slides = |kind: &str| kind == "sliding_attention";
     let attends = |kind: &str| {
         slides(kind) || ["full_attention", "chunked_attention", "attention", "*"].contains(&kind)
@@ -262,7 +271,7 @@ fn attention(text: &Fields, kinds: &[String], family: &Family, keys: &mut Keys) 
         let recurrent = kinds.iter().map(|k| Value::Bool(k == "linear_attention")).collect();
         keys.put("attention.recurrent_layers", Value::Array(recurrent));
     }
-    rotation(text, head_dim, keys)
+    rotation(text, head_dim, kinds, keys)
 }
 
 /// Windows or chunks of attention.
@@ -304,7 +313,7 @@ pub(super) fn not_zero(text: &Fields, field: &str, value: u32, or: &str) -> Resu
 }
 
 /// A window of the layers that have one; without kinds of layers, the architecture knows which.
-fn put_windows(kinds: &[String], slides: impl Fn(&str) -> bool, window: u32, keys: &mut Keys) {
+pub(super) fn put_windows(kinds: &[String], slides: impl Fn(&str) -> bool, window: u32, keys: &mut Keys) {
     keys.put_u32("attention.sliding_window", window);
     if kinds.iter().any(|k| slides(k)) {
         let pattern = kinds.iter().map(|k| Value::Bool(slides(k))).collect();
@@ -312,7 +321,7 @@ fn put_windows(kinds: &[String], slides: impl Fn(&str) -> bool, window: u32, key
     }
 }
 
-fn rotation(text: &Fields, head_dim: u32, keys: &mut Keys) -> Result<(), Error> {
+fn rotation(text: &Fields, head_dim: u32, kinds: &[String], keys: &mut Keys) -> Result<(), Error> {
     let parameters = match text.opt_object("rope_parameters")? {
         Some(p) => Some(p),
         None => text.opt_object("rope_scaling")?,
@@ -322,7 +331,7 @@ fn rotation(text: &Fields, head_dim: u32, keys: &mut Keys) -> Result<(), Error> 
     let (full, windowed) = (of("full_attention")?, of("sliding_attention")?);
     let p = full.as_ref().or(parameters.as_ref());
     let number = |field: &str| match p.map_or(Ok(None), |p| p.opt_f64(field))? {
-        None => text.opt_f64(field),
+        None => of_kind(text, field, kinds, FULL),
         x => Ok(x),
     };
     let theta = match number("rope_theta")? {
@@ -333,8 +342,13 @@ fn rotation(text: &Fields, head_dim: u32, keys: &mut Keys) -> Result<(), Error> 
         keys.put("rope.freq_base", Value::F64(theta));
     }
     let local = match windowed.as_ref().map_or(Ok(None), |p| p.opt_f64("rope_theta"))? {
-        None => first(&["rope_local_base_freq", "local_rope_theta"], |f| text.opt_f64(f))?,
+        None => first(&["rope_local_base_freq", "local_rope_theta", "swa_rope_theta"], |f| text.opt_f64(f))?,
         theta => theta,
+    };
+    // Step's configurations have a list.
+    let local = match text.get("rope_theta").is_some_and(serde_json::Value::is_array) {
+        true if local.is_none() => of_kind(text, "rope_theta", kinds, SLIDING)?,
+        _ => local,
     };
     // OLMo 3 scales rotations in layers without a window only.
     let local = local.or(theta.filter(|_| keys.prefix == "olmo2" && text.get("sliding_window").is_some()));
@@ -346,9 +360,9 @@ fn rotation(text: &Fields, head_dim: u32, keys: &mut Keys) -> Result<(), Error> 
     }
     // Older configurations have the second name.
     let kind = p.map_or(Ok(None), |p| first(&["rope_type", "type"], |f| p.opt_str(f)))?;
-    let factor = number("partial_rotary_factor")?.unwrap_or(match keys.prefix {
-        "chatglm" | "glm4" | "glm4moe" | "nemotron" | "phi2" => 0.5,
-        "qwen3next" | "stablelm" => 0.25,
+    let factor = first(&["partial_rotary_factor", "rotary_pct"], number)?.unwrap_or(match keys.prefix {
+        "bailingmoe2" | "chatglm" | "glm4" | "glm4moe" | "nemotron" | "phi2" => 0.5,
+        "gptneox" | "qwen3next" | "stablelm" => 0.25,
         _ => 1.0,
     });
     if !(factor > 0.0 && factor <= 1.0) || (head_dim > 0 && f64::from(head_dim) * factor < 1.0) {
@@ -379,6 +393,8 @@ fn rotation(text: &Fields, head_dim: u32, keys: &mut Keys) -> Result<(), Error> 
             keys.put("rope.freq_base", Value::F64(theta));
         }
         (Some("proportional") | None, _) | (_, None) => {}
+        // It changes what is beyond the context of the configuration only.
+        (Some("dynamic"), _) if text.opt_str("model_type")?.is_some_and(|t| t.starts_with("internlm")) => {}
         (_, Some(p)) => rope_scaling(p, keys)?,
     }
     let Some(p) = p else { return Ok(()) };
@@ -393,6 +409,28 @@ fn rotation(text: &Fields, head_dim: u32, keys: &mut Keys) -> Result<(), Error> 
         keys.put("rope.scaling.attn_factor", Value::F64(1.0));
     }
     Ok(())
+}
+
+/// Kinds of layers.
+pub(super) const FULL: &str = "full_attention";
+pub(super) const SLIDING: &str = "sliding_attention";
+
+/// A number; or where there is a list with one for each layer, that of the layers of `kind`.
+pub(super) fn of_kind(
+    text: &Fields,
+    field: &str,
+    kinds: &[String],
+    kind: &str,
+) -> Result<Option<f64>, Error> {
+    let Some(list) = text.get(field).and_then(serde_json::Value::as_array) else {
+        return text.opt_f64(field);
+    };
+    let mut own = list.iter().zip(kinds).filter(|(_, k)| *k == kind).map(|(n, _)| n.as_f64());
+    match own.next() {
+        None => Ok(None),
+        Some(Some(x)) if own.all(|n| n == Some(x)) => Ok(Some(x)),
+        Some(_) => Err(text.bad(field, "is not the same number for all layers of a kind")),
+    }
 }
 
 /// LongRoPE's two lists of divisors, and the factor of sines and cosines.
@@ -438,6 +476,10 @@ fn recurrent(text: &Fields, keys: &mut Keys) -> Result<(), Error> {
         ("mamba_num_heads", "mamba_head_dim"),
         ("mamba_n_heads", "mamba_d_head"),
     ] {
+        // Falcon-H1's may be "auto".
+        if text.get(dim).is_some_and(serde_json::Value::is_string) {
+            continue;
+        }
         if let (Some(h), Some(d)) = (text.opt_u32(heads)?, text.opt_u32(dim)?) {
             let inner = h.checked_mul(d);
             keys.put_u32("ssm.inner_size", inner.ok_or_else(|| text.bad(dim, format!("is {d}, too large")))?);
@@ -481,11 +523,18 @@ fn feed_forward(text: &Fields, kinds: &[String], keys: &mut Keys) -> Result<(), 
     } else {
         keys.put_u32("feed_forward_length", inner);
     }
-    let norm = first(&["norm_topk_prob", "moe_renormalize", "route_norm"], |f| text.opt_bool(f))?;
+    let norms = ["norm_topk_prob", "moe_renormalize", "route_norm", "norm_expert_weight"];
+    let norm = first(&norms, |f| text.opt_bool(f))?;
     if let Some(norm) = norm {
         keys.put("expert_weights_norm", Value::Bool(norm));
     }
-    let fields = ["moe_router_activation_func", "expert_selection_fn", "score_func"];
+    let fields = [
+        "moe_router_activation_func",
+        "moe_router_activation",
+        "expert_selection_fn",
+        "score_func",
+        "score_function",
+    ];
     let field = fields.into_iter().find(|f| text.get(f).is_some()).unwrap_or("scoring_func");
     let func = match text.opt_str(field)? {
         Some("sigmoid") => Some(2),

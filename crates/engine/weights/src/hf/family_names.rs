@@ -10,6 +10,9 @@ use crate::source::Convert;
 const TOP: &[(&str, &str)] = &[
     ("embed_tokens", "token_embd"),
     ("embeddings", "token_embd"),
+    ("word_embeddings", "token_embd"),
+    ("tok_embeddings", "token_embd"),
+    ("embed_in", "token_embd"),
     ("norm", "output_norm"),
     ("norm_f", "output_norm"),
     ("embedding_norm", "token_embd_norm"),
@@ -17,6 +20,9 @@ const TOP: &[(&str, &str)] = &[
     ("wpe", "position_embd"),
     ("ln_f", "output_norm"),
     ("final_layernorm", "output_norm"),
+    ("final_layer_norm", "output_norm"),
+    ("output", "output"),
+    ("embed_out", "output"),
     ("embed_tokens_per_layer", "per_layer_token_embd"),
     ("per_layer_model_projection", "per_layer_model_proj"),
     ("per_layer_projection_norm", "per_layer_proj_norm"),
@@ -42,6 +48,10 @@ const PARTS: &[(&str, &str)] = &[
     ("feedforward_layernorm", "ffn_norm"),
     ("ffn_norm", "ffn_norm"),
     ("pre_feedforward_layernorm", "ffn_norm"),
+    ("pre_ff_layernorm", "ffn_norm"),
+    ("attention_norm", "attn_norm"),
+    ("ln_mlp", "attn_norm"),
+    ("ln_attn", "attn_norm_2"),
     ("pre_mlp_layernorm", "ffn_norm"),
     ("post_feedforward_layernorm", "post_ffw_norm"),
     ("post_feedforward_layernorm_1", "post_ffw_norm_1"),
@@ -66,6 +76,14 @@ const PARTS: &[(&str, &str)] = &[
     ("self_attn.out_proj", "attn_output"),
     ("self_attn.dense", "attn_output"),
     ("self_attn.qkv_proj", "attn_qkv"),
+    ("self_attention.query_key_value", "attn_qkv"),
+    ("self_attention.dense", "attn_output"),
+    ("attention.query_key_value", "attn_qkv"),
+    ("attention.dense", "attn_output"),
+    ("attention.query_layernorm", "attn_q_norm"),
+    ("attention.key_layernorm", "attn_k_norm"),
+    ("attention.wqkv", "attn_qkv"),
+    ("attention.wo", "attn_output"),
     ("self_attn.gate_proj", "attn_gate"),
     ("self_attn.g_proj", "attn_gate"),
     ("self_attn.q_norm", "attn_q_norm"),
@@ -103,6 +121,8 @@ const PARTS: &[(&str, &str)] = &[
     ("mlp.c_fc_1", "ffn_up"),
     ("mlp.c_fc", "ffn_up"),
     ("mlp.c_proj", "ffn_down"),
+    ("mlp.dense_h_to_4h", "ffn_up"),
+    ("mlp.dense_4h_to_h", "ffn_down"),
     ("mlp.fc1", "ffn_up"),
     ("mlp.fc2", "ffn_down"),
     ("mlp.gate", "ffn_gate_inp"),
@@ -122,6 +142,13 @@ const PARTS: &[(&str, &str)] = &[
     ("mlp.shared_experts.gate_proj", "ffn_gate_shexp"),
     ("mlp.shared_experts.up_proj", "ffn_up_shexp"),
     ("mlp.shared_experts.down_proj", "ffn_down_shexp"),
+    ("moe.gate", "ffn_gate_inp"),
+    ("moe.gate_proj", "ffn_gate_exps"),
+    ("moe.up_proj", "ffn_up_exps"),
+    ("moe.down_proj", "ffn_down_exps"),
+    ("share_expert.gate_proj", "ffn_gate_shexp"),
+    ("share_expert.up_proj", "ffn_up_shexp"),
+    ("share_expert.down_proj", "ffn_down_shexp"),
     ("block_sparse_moe.gate", "ffn_gate_inp"),
     ("block_sparse_moe.shared_experts.gate_proj", "ffn_gate_shexp"),
     ("block_sparse_moe.shared_experts.up_proj", "ffn_up_shexp"),
@@ -162,12 +189,15 @@ const WHOLE: &[(&str, &str, Convert, bool)] = &[
     ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias", Convert::None, false),
     ("mlp.e_score_correction_bias", "exp_probs_b.bias", Convert::None, false),
     ("mlp.expert_bias", "exp_probs_b.bias", Convert::None, false),
+    ("mlp.gate.expert_bias", "exp_probs_b.bias", Convert::None, false),
+    ("moe.router_bias", "exp_probs_b.bias", Convert::None, false),
     ("mlp.experts.e_score_correction_bias", "exp_probs_b.bias", Convert::None, false),
     ("mlp.moe_statics.e_score_correction_bias", "exp_probs_b.bias", Convert::None, false),
     ("block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias", Convert::None, false),
     ("block_sparse_moe.gate.e_score_correction_bias", "exp_probs_b.bias", Convert::None, false),
     ("feed_forward.expert_bias", "exp_probs_b.bias", Convert::None, false),
     ("self_attn.sinks", "attn_sinks.weight", Convert::None, false),
+    ("self_attn.attention_sink_bias", "attn_sinks.weight", Convert::None, false),
     ("mlp.act_fn.alpha_p", "xielu.alpha_p", Convert::None, false),
     ("mlp.act_fn.alpha_n", "xielu.alpha_n", Convert::None, false),
     ("mlp.act_fn.beta", "xielu.beta", Convert::None, false),
@@ -197,6 +227,7 @@ const TOWERS: &[&str] = &[
     "vision_model.",
     "audio_tower.",
     "multi_modal_projector.",
+    "vit_large_projector.",
     "embed_vision.",
     "embed_audio.",
 ];
@@ -211,10 +242,12 @@ pub(super) fn guessing(hf: &str) -> Option<usize> {
 /// What tensor `hf` of a checkpoint of this family is.
 pub(super) fn target(family: &Family, layout: &Layout, hf: &str) -> Target {
     let rest = inner(hf);
-    let rest = ["backbone.", "transformer."].iter().find_map(|p| rest.strip_prefix(p)).unwrap_or(rest);
-    // ERNIE 4.5 has a block for multi-token prediction beside its layers.
+    let rest =
+        ["backbone.", "transformer.", "gpt_neox."].iter().find_map(|p| rest.strip_prefix(p)).unwrap_or(rest);
+    // ERNIE 4.5 and MiMo have blocks for multi-token prediction beside their layers.
     if TOWERS.iter().any(|t| rest.starts_with(t))
         || rest.starts_with("mtp_")
+        || hf.starts_with("model.mtp.")
         || hf.ends_with("rotary_emb.inv_freq")
     {
         return Target::Unused;
@@ -233,6 +266,10 @@ pub(super) fn target(family: &Family, layout: &Layout, hf: &str) -> Target {
     };
     if is_projection(hf) {
         return plain(hf.into());
+    }
+    // What it was trained with.
+    if family.encoder && rest.starts_with("lm_head.") {
+        return Target::Unused;
     }
     if let Some(end) = rest.strip_prefix("lm_head.").filter(|end| matches!(*end, "weight" | "bias")) {
         return plain(format!("output.{end}"));
@@ -254,8 +291,12 @@ pub(super) fn target(family: &Family, layout: &Layout, hf: &str) -> Target {
     if i >= layout.trunk {
         return if layout.guessing.contains(&i) { Target::Unused } else { Target::Unknown };
     }
-    // GPT-2's masks of attention.
-    if family.gguf == "gpt2" && ["attn.bias", "attn.masked_bias"].contains(&rest) {
+    let masks: &[&str] = match family.gguf {
+        "gpt2" | "starcoder" => &["attn.bias", "attn.masked_bias"],
+        "gptneox" => &["attention.bias", "attention.masked_bias"],
+        _ => &[],
+    };
+    if masks.contains(&rest) {
         return Target::Unused;
     }
     let rest = nemotron(family, rest);
@@ -276,7 +317,7 @@ pub(super) fn target(family: &Family, layout: &Layout, hf: &str) -> Target {
 
 /// Nemotron's layers have one part, `mixer`, of any kind.
 fn nemotron<'a>(family: &Family, rest: &'a str) -> std::borrow::Cow<'a, str> {
-    let Some(part) = rest.strip_prefix("mixer.").filter(|_| family.gguf == "nemotron_h") else {
+    let Some(part) = rest.strip_prefix("mixer.").filter(|_| family.gguf.starts_with("nemotron_h")) else {
         return if rest == "norm.weight" { "input_layernorm.weight".into() } else { rest.into() };
     };
     let folder = match part.split('.').next().unwrap_or_default() {

@@ -19,11 +19,48 @@ pub(super) struct Fields<'a> {
 pub(super) fn parse(file: &str, text: &str) -> Result<Map<String, Value>, Error> {
     // Some editors write a byte order mark, which JSON forbids.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    match serde_json::from_str(text) {
+    let parsed = serde_json::from_str(text).or_else(|e| match pythons(text) {
+        Some(json) => serde_json::from_str(&json).map_err(|_| e),
+        None => Err(e),
+    });
+    match parsed {
         Ok(Value::Object(map)) => Ok(map),
         Ok(_) => Err(Error::format(file, "is not a JSON object")),
         Err(e) => Err(Error::format(file, format!("is not JSON: {e}"))),
     }
+}
+
+/// JSON for a text of Python's, which writes infinity and NaN as JSON cannot: `null` in their place. `None` if it has none.
+fn pythons(text: &str) -> Option<String> {
+    let mut out = String::with_capacity(text.len());
+    let mut found = false;
+    // Every second part is within quotes, where a backslash may stand before one.
+    let (mut rest, mut quoted) = (text, false);
+    while !rest.is_empty() {
+        let mut escaped = false;
+        let end = rest.find(|c: char| {
+            let ends = c == '"' && !(quoted && escaped);
+            escaped = c == '\\' && !escaped;
+            ends
+        });
+        let part = &rest[..end.unwrap_or(rest.len())];
+        rest = end.map_or("", |end| &rest[end + 1..]);
+        match quoted {
+            true => out.push_str(part),
+            false => {
+                let plain = ["-Infinity", "Infinity", "NaN"]
+                    .iter()
+                    .fold(part.to_string(), |part, n| part.replace(n, "null"));
+                found |= plain != part;
+                out.push_str(&plain);
+            }
+        }
+        if end.is_some() {
+            out.push('"');
+        }
+        quoted = !quoted;
+    }
+    found.then_some(out)
 }
 
 impl<'a> Fields<'a> {
@@ -119,5 +156,20 @@ fn brief(v: &Value) -> String {
         Value::Object(_) => "an object".into(),
         Value::String(s) if s.len() > 40 => "a long string".into(),
         v => v.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_only_python_writes_are_absent() {
+        let text = r#"{"a": [0.0, Infinity], "b": -Infinity, "c": NaN, "say \"NaN\"": "Infinity\\", "d": 1}"#;
+        let map = parse("config.json", text).unwrap();
+        let json = Value::Object(map).to_string();
+        assert_eq!(json, r#"{"a":[0.0,null],"b":null,"c":null,"say \"NaN\"":"Infinity\\","d":1}"#);
+        let e = parse("config.json", r#"{"a": Infinit}"#).unwrap_err().to_string();
+        assert!(e.contains("is not JSON"), "{e}");
     }
 }

@@ -20,11 +20,20 @@ pub(super) fn layer_kinds(text: &Fields, family: &Family, layers: usize) -> Resu
     if let Some(linear) = text.opt_object("linear_attn_config")? {
         return linear_kinds(&linear, layers);
     }
+    if let Some(windows) = text.opt_array("hybrid_layer_pattern")? {
+        return hybrid_kinds(text, windows, layers);
+    }
     let kinds = match text.opt_strs("layer_types")? {
-        Some(kinds) => {
+        Some(mut kinds) => {
+            // Step counts blocks for multi-token prediction there, too.
+            if family.gguf == "step35" {
+                kinds.truncate(layers);
+            }
             known_kinds(text, &kinds, kinds_of(family))?;
             Some(kinds)
         }
+        // All layers of Falcon-H1 are alike.
+        None if family.gguf == "falcon-h1" => None,
         None => text.opt_strs("layers_block_type")?,
     };
     match kinds {
@@ -36,9 +45,23 @@ pub(super) fn layer_kinds(text: &Fields, family: &Family, layers: usize) -> Resu
     }
 }
 
+/// MiMo's list of layers: 1 for those with a window.
+fn hybrid_kinds(text: &Fields, windows: &[serde_json::Value], layers: usize) -> Result<Vec<String>, Error> {
+    let kind = |window: &serde_json::Value| match window.as_u64() {
+        Some(0) => Some("full_attention".to_string()),
+        Some(1) => Some("sliding_attention".to_string()),
+        _ => None,
+    };
+    let kinds: Option<Vec<String>> = windows.iter().map(kind).collect();
+    kinds.filter(|k| k.len() == layers).ok_or_else(|| {
+        text.bad("hybrid_layer_pattern", format!("is not an array of {layers} numbers, 0 or 1"))
+    })
+}
+
 /// The entries of `layer_types` that a family has.
 fn kinds_of(family: &Family) -> &'static [&'static str] {
     match family.gguf {
+        "falcon-h1" => &["hybrid"],
         "qwen3next" => &["full_attention", "linear_attention"],
         "granitehybrid" => &["attention", "full_attention", "mamba"],
         "lfm2" | "lfm2moe" => &["conv", "full_attention"],

@@ -9,9 +9,11 @@ mod config;
 mod dir;
 mod encoder;
 mod experts;
+mod factors;
 mod families;
 mod family_config;
 mod family_names;
+mod family_own;
 mod json;
 mod layer_kinds;
 mod names;
@@ -143,6 +145,7 @@ fn open_dir(dir: &Dir) -> Result<Model, Error> {
     let logical = schemes::collect(&files, entries, &settings, used)?;
     let (mut tensors, ignored) = canonical(&layout, &files, logical)?;
     experts::unify(&mut tensors);
+    let scales = factors::of_rows(&layout.factors, &tensors);
     let has_head = tensors.iter().any(|(t, _)| t.name == "output.weight");
     // An embedding model has none.
     if layout.tied == Some(false) && !has_head && !dir.has(sidecars::POOLING) {
@@ -150,7 +153,8 @@ fn open_dir(dir: &Dir) -> Result<Model, Error> {
                     (tie_word_embeddings is false)";
         return Err(Error::tensor(&dir.origin(), "lm_head.weight", what));
     }
-    Model::new(dir.origin(), metadata, Box::new(Files::new(files, tensors, ignored)))
+    factors::record(&layout.factors, &mut metadata);
+    Model::new(dir.origin(), metadata, Box::new(Files::new(files, tensors, ignored).with_scales(scales)))
 }
 
 /// Maps all safetensors files and reads their headers; compares them with the index if there is one.

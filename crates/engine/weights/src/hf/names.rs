@@ -233,6 +233,7 @@ mod tests {
                 tied: None,
                 mlx: false,
                 ranks: false,
+                factors: Vec::new(),
                 first_position: 0,
             },
             hf,

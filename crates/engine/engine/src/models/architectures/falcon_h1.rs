@@ -24,5 +24,9 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
         }
         blocks.push(Block::new(i, norm, Op::Glu(k.glu(i, "", k.inner(i)?, Act::Silu))));
     }
-    Ok(k.plan(vec![k.rope(dims[0], RopePairing::Half)?], blocks))
+    let mut plan = k.plan(vec![k.rope(dims[0], RopePairing::Half)?], blocks);
+    // Of checkpoints.
+    plan.embed.scale = k.factor("embedding_scale", 1.0)?;
+    plan.head.scale = k.factor("logit_scale", 1.0)?;
+    Ok(plan)
 }

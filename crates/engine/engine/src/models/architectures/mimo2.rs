@@ -12,6 +12,8 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
     let (heads, kv_heads, dims) = (k.heads()?, k.kv_heads()?, k.head_dims()?);
     let windows = Windows::read(k)?;
     let experts = k.experts()?.ok_or_else(|| k.bad("expert_count", "is missing".into()))?;
+    // The tensors say which layers have experts.
+    k.leading_dense()?;
     let value_scale = k.factor("attention.value_scale", 1.0)?;
     let mut blocks = Vec::new();
     for i in 0..k.layers {
@@ -23,7 +25,6 @@ pub fn plan(k: &Keys) -> Result<Plan, Error> {
             (a.window, a.rope) = (Window::Last(w.size), Some(1));
         }
         blocks.push(Block::new(i, k.layer_norm(i, "attn_norm"), Op::Attention(Box::new(a))));
-        // The tensors say which layers have experts.
         let op = match k.has(&format!("blk.{i}.ffn_gate_inp.weight")) {
             true => Op::Moe(Box::new(k.moe(i, experts, Act::Silu, SIGMOID)?)),
             false => Op::Glu(k.glu(i, "", k.inner(i)?, Act::Silu)),
