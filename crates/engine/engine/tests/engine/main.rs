@@ -53,5 +53,6 @@ mod towers;
 mod truncated;
 mod video;
 mod vision;
+mod whole;
 mod windows;
 mod zoo;
