@@ -60,7 +60,7 @@ pub struct ImatrixArgs {
 }
 
 pub fn run(args: &ImatrixArgs, settings: &Settings) -> anyhow::Result<()> {
-    crate::quantize::check_output(&args.output, args.force)?;
+    crate::quantize::check_output(&args.output, args.force, "an importance matrix")?;
     let text = crate::chat::read(&args.file)?;
     let model = crate::model::open(&args.model.name(settings)?, settings)?;
     let tokenizer = Tokenizer::from_metadata(&model.metadata)?;

@@ -117,7 +117,7 @@ pub fn convert(args: &ConvertArgs, settings: &Settings) -> anyhow::Result<()> {
 
 impl MadeArgs {
     fn options(&self) -> anyhow::Result<Options> {
-        check_output(&self.output, self.force)?;
+        check_output(&self.output, self.force, "a model")?;
         let wish = |s: &String| s.parse::<TensorType>().map_err(|e| Usage(e.to_string()));
         let tensor_types = self.tensor_type.iter().map(wish).collect::<Result<_, _>>()?;
         let threads = self.threads.and_then(NonZeroUsize::new);
@@ -212,14 +212,14 @@ fn projector_name(output: &Path) -> String {
     format!("mmproj-{}", output.file_name().unwrap_or_default().to_string_lossy())
 }
 
-/// Fails if no model file can be written to `path`, before anything is computed for it.
+/// Fails if `what` ("a model") cannot be written to `path`, before anything is computed for it.
 ///
 /// # Errors
 /// Also if the file would be taken for a projector, or not found by its name.
-pub fn check_output(path: &Path, replace: bool) -> anyhow::Result<()> {
+pub fn check_output(path: &Path, replace: bool, what: &str) -> anyhow::Result<()> {
     let usage = |what: String| Err(Usage(what).into());
     if path.as_os_str() == "-" {
-        return usage("a model cannot go to standard output; name a file (./- if it is called so)".into());
+        return usage(format!("{what} cannot go to standard output; name a file (./- if it is called so)"));
     }
     let Some(name) = path.file_name() else {
         return usage(format!("{} is a folder; name a file in it", path.display()));

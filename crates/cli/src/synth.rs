@@ -105,7 +105,7 @@ fn mix(name: &str) -> Result<Mix, octet_synth::Error> {
 }
 
 pub fn run(args: &SynthArgs) -> anyhow::Result<()> {
-    crate::quantize::check_output(&args.output, args.force)?;
+    crate::quantize::check_output(&args.output, args.force, "a synthetic model")?;
     let model = args.made.make(&args.shape)?;
     let bar = Bar::bytes("writing");
     let bytes = octet_synth::write(&model, &args.output, args.force, &mut |done, all| bar.update(done, all))?;

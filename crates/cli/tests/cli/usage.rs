@@ -81,6 +81,12 @@ fn flags_of_one_command_are_refused_by_others() {
     place.octet_with(&synth, "", &variables).fails(2, &["--output"]);
     assert!(!place.path("json").exists());
     place.octet_with(&[&synth[..], &["-o", "made.gguf"]].concat(), "", &variables).ok();
+    let stdout = "cannot go to standard output; name a file";
+    place.octet(&[&synth[..], &["-o", "-"]].concat()).fails(2, &[&format!("a synthetic model {stdout}")]);
+    let imatrix = place.octet(&["imatrix", "made.gguf", "-f", "made.gguf", "-o", "-"]);
+    imatrix.fails(2, &[&format!("an importance matrix {stdout}")]);
+    let quantize = place.octet(&["quantize", "made.gguf", "-o", "-", "--type", "q4_0"]);
+    quantize.fails(2, &[&format!("a model {stdout}")]);
     assert!(!place.octet_with(&["show", "made.gguf"], "", &variables).ok().stdout.starts_with('{'));
     let lists = [("OCTET_THREADS", "1,2")];
     let bench = ["bench", "made.gguf", "-p", "0", "-n", "1", "-r", "1", "--no-bandwidth"];
