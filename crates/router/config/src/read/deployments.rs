@@ -49,9 +49,23 @@ pub(crate) fn read(fields: &Fields, defaults: &Defaults) -> (Vec<Deployment>, Ve
     for process in defaults.processes {
         let others = process.filters.set_params_by_name.iter().map(|(name, _)| name);
         for name in std::iter::once(&process.id).chain(others.filter(|name| **name != process.id)) {
-            let taken = deployments.iter().any(|d| d.group.as_str() == name);
-            if let Some(group) = GroupName::new(name).filter(|_| !taken) {
-                deployments.push(of_process(process, group, defaults));
+            let is_own = *name == process.id;
+            let is_process = !is_own && defaults.processes.iter().any(|p| p.id == *name);
+            let taken = is_process || deployments.iter().any(|d| d.group.as_str() == name);
+            match GroupName::new(name).filter(|_| !taken) {
+                Some(group) => deployments.push(of_process(process, group, defaults)),
+                // An entry of model_list in its place is the configuration's wish.
+                None if is_own => {}
+                None => {
+                    let why =
+                        if taken { "another model has this name" } else { "no model can have this name" };
+                    let text = format!("the parameters of '{name}' have no effect: {why}; choose another");
+                    fields.reader.note(
+                        &process.span,
+                        format!("processes.models.{}.filters.setParamsByID", process.id),
+                        text,
+                    );
+                }
             }
         }
     }

@@ -204,6 +204,27 @@ models:
 }
 
 #[test]
+fn names_of_parameters_that_another_model_has_are_noted() {
+    let model = |id: &str, names: &str| {
+        format!("  {id}:\n    cmd: server --port ${{PORT}}\n    filters:\n      setParamsByID: {names}\n")
+    };
+    let first = model("a", "{fast: {top_k: 1}, b: {top_k: 2}}");
+    let text = format!("models:\n{first}{}", model("b", "{fast: {top_k: 3}, 'b:high': {top_k: 4}}"));
+    let (yaml, _, config) = imported(Origin::LlamaSwap, &text);
+    let groups: Vec<&str> = config.deployments.iter().map(|d| d.group.as_str()).collect();
+    assert_eq!(groups, ["a", "fast", "b", "b:high"], "each model has its own name:\n{yaml}");
+    let said: Vec<String> = config.notes.iter().map(ToString::to_string).collect();
+    assert_eq!(said.len(), 2, "{said:#?}");
+    for (note, id, name) in [(&said[0], "a", "b"), (&said[1], "b", "fast")] {
+        let what = [
+            format!("processes.models.{id}.filters.setParamsByID"),
+            format!("the parameters of '{name}' have no effect: another model has this name"),
+        ];
+        assert!(what.iter().all(|w| note.contains(w.as_str())), "{note}");
+    }
+}
+
+#[test]
 fn repeated_remarks_about_llama_swaps_file_are_one() {
     let model = |name: &str| {
         format!("  {name}:\n    cmd: server ${{HOME}} --port ${{PORT}}\n    capabilities: [a]\n")
