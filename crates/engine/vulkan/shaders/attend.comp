@@ -1,11 +1,12 @@
 #version 450
-// Softmax attention of one query head over one chunk of 512 positions, page after page: maximum, sum of weights, and weighted values.
-// The last workgroup of a head adds its chunks up in ascending order, divides by the sum of weights, and applies the output gate. Decode and prefill run
+// Softmax attention of one query head over one chunk of 256 positions, page after page: maximum, sum of weights, and weighted values. Four
+// invocations share a position's score, each with a quarter of the head, and four a value, each with a quarter of a page's positions: so that enough
+// reads are under way. The last workgroup of a head adds its chunks up in ascending order, divides by the sum of weights, and applies the output gate. Decode and prefill run
 // this same kernel.
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
 #include "kv.glsl"
-layout(local_size_x = 64) in;
+layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KEY_TYPE = 1u;
 layout(constant_id = 1) const uint VALUE_TYPE = 1u;
 layout(constant_id = 2) const uint PARTS = 4u;  // values of a head / 64, rounded up
@@ -41,9 +42,10 @@ const bool IN_KEYS = (FLAGS & 1u) != 0u;
 #include "quantise.glsl"
 #include "tail.glsl"
 
+const uint CHUNK = 256u;  // positions; as CHUNK_TOKENS
 shared float query[640];
 shared float weight[64];
-shared float reduce[64];
+shared float reduce[256];
 
 float key_at(uint row, uint i) {
     uint base = row * kv_words(KEY_TYPE, p.dim);
@@ -64,7 +66,7 @@ float value_at(uint row, uint i) {
 // Adds the chunks of a head up, from `first` on; `base` is chunk 0.
 void merge(uint t, uint h, uint first, uint chunks, uint base) {
     uint me = gl_LocalInvocationID.x, to = (t * p.heads + h) * p.value_dim;
-    for (uint i = me; i < p.value_dim; i += 64u) {
+    for (uint i = me; i < p.value_dim; i += 256u) {
         float most = -3.4028234e38;
         precise float sum = 0.0;
         precise float acc = 0.0;
@@ -91,7 +93,7 @@ void merge(uint t, uint h, uint first, uint chunks, uint base) {
     }
     if (p.quantise == 0u) { return; }
     barrier();
-    for (uint b = me; b < p.value_dim >> 5; b += 64u) {
+    for (uint b = me; b < p.value_dim >> 5; b += 256u) {
         float v[32];
         [[unroll]] for (uint i = 0u; i < 32u; i++) { v[i] = query[32u * b + i]; }
         store_block(v, (to >> 5) + b);
@@ -100,6 +102,7 @@ void merge(uint t, uint h, uint first, uint chunks, uint base) {
 
 void main() {
     uint chunk = gl_WorkGroupID.x, h = gl_WorkGroupID.y, t = p.first_token + gl_WorkGroupID.z, me = gl_LocalInvocationID.x;
+    uint own = me & 63u, quarter = me >> 6;
     uint position = block[p.positions + t], context = position + 1u;
     uint first = 0u;  // position that is attended to; `context` is the end of these
     if ((FLAGS & 8u) != 0u) {
@@ -116,10 +119,10 @@ void main() {
             context = end;
         }
     }
-    uint from = chunk * 512u, to = min(from + 512u, context);
+    uint from = chunk * CHUNK, to = min(from + CHUNK, context);
     if (from >= to || to <= first) { return; }
     uint table = p.pages + block[p.tables + t], kv_head = h / (p.heads / p.kv_heads);
-    for (uint i = me; i < p.dim; i += 64u) { query[i] = queries[(t * p.heads + h) * p.stride + i]; }
+    for (uint i = me; i < p.dim; i += 256u) { query[i] = queries[(t * p.heads + h) * p.stride + i]; }
     barrier();
     float most = -3.4028234e38, sum = 0.0;
     float acc[PARTS];
@@ -127,37 +130,43 @@ void main() {
     for (uint page = max(from, first & ~63u); page < to; page += 64u) {
         uint row = (block[table + (page >> 6)] * p.kv_heads + kv_head) * 64u, valid = min(64u, to - page);
         uint skipped = first - min(first, page);
-        bool counts = me < valid && me >= skipped;
+        bool counts = own < valid && own >= skipped;
         precise float score = 0.0;
         if (counts) {
-            for (uint i = 0u; i < p.dim; i++) { score = score + query[i] * key_at(row + me, i); }
+            uint each = (p.dim + 3u) >> 2, end = min(p.dim, (quarter + 1u) * each);
+            for (uint i = quarter * each; i < end; i++) { score = score + query[i] * key_at(row + own, i); }
+        }
+        reduce[me] = score;
+        barrier();
+        if (quarter == 0u) {
+            score = (reduce[own] + reduce[64u + own]) + (reduce[128u + own] + reduce[192u + own]);
             score = score * p.scale;
             if ((FLAGS & 2u) != 0u) { score = capped(score, p.cap); }
+            weight[own] = counts ? score : -3.4028234e38;
         }
-        reduce[me] = counts ? score : -3.4028234e38;
         barrier();
-        for (uint half_ = 32u; half_ > 0u; half_ >>= 1) {
-            if (me < half_) { reduce[me] = max(reduce[me], reduce[me + half_]); }
-            barrier();
+        float next = most;
+        for (uint j = 0u; j < 64u; j++) { next = max(next, weight[j]); }
+        barrier();
+        if (quarter == 0u) {
+            weight[own] = counts ? exp(score - next) : 0.0;
+            reduce[own] = weight[own];
         }
-        float next = max(most, reduce[0]);
         barrier();
-        weight[me] = counts ? exp(score - next) : 0.0;
-        reduce[me] = weight[me];
-        barrier();
+        float shrink = most > -3.0e38 ? exp(most - next) : 0.0;
         for (uint half_ = 32u; half_ > 0u; half_ >>= 1) {
             if (me < half_) { precise float s = reduce[me] + reduce[me + half_]; reduce[me] = s; }
             barrier();
         }
-        float shrink = most > -3.0e38 ? exp(most - next) : 0.0;
         precise float total = sum * shrink + reduce[0];
         sum = total;
         most = next;
+        uint first_row = max(skipped, 16u * quarter), end_row = min(valid, 16u * (quarter + 1u));
         [[unroll]] for (uint part = 0u; part < PARTS; part++) {
-            uint i = part * 64u + me;
+            uint i = part * 64u + own;
             if (i < p.value_dim) {
                 precise float a = acc[part] * shrink;
-                for (uint j = skipped; j < valid; j++) { a = a + weight[j] * value_at(row + j, i); }
+                for (uint j = first_row; j < end_row; j++) { a = a + weight[j] * value_at(row + j, i); }
                 acc[part] = a;
             }
         }
@@ -165,14 +174,19 @@ void main() {
     }
     uint head = gl_WorkGroupID.z * p.heads + h, out_ = (head * p.chunks + chunk) * (p.value_dim + 2u);
     [[unroll]] for (uint part = 0u; part < PARTS; part++) {
-        uint i = part * 64u + me;
-        if (i < p.value_dim) { partial[out_ + i] = acc[part]; }
+        reduce[me] = acc[part];
+        barrier();
+        uint i = part * 64u + own;
+        if (quarter == 0u && i < p.value_dim) {
+            precise float value = (reduce[own] + reduce[64u + own]) + (reduce[128u + own] + reduce[192u + own]);
+            partial[out_ + i] = value;
+        }
+        barrier();
     }
     if (me == 0u) {
         partial[out_ + p.value_dim] = most;
         partial[out_ + p.value_dim + 1u] = sum;
     }
-    uint chunks = (context + 511u) >> 9;
-    uint skipped_chunks = first >> 9;
+    uint chunks = (context + CHUNK - 1u) / CHUNK, skipped_chunks = first / CHUNK;
     if (is_last(p.ticket + head, chunks - skipped_chunks)) { merge(t, h, skipped_chunks, chunks, head * p.chunks); }
 }

@@ -27,6 +27,7 @@ layout(push_constant) uniform Push { uint rows, cols, top_k, has_shared; float a
 #define ROW(i) h[i]
 #include "norm_tail.glsl"
 
+const uint EACH = 2u;  // blocks that an invocation reads at a time
 shared float partial[256];
 shared float all[32 * 8];
 
@@ -38,14 +39,20 @@ void add_experts() {
         float acc = 0.0;
         if (k < p.top_k) {
             uint pair = t * p.top_k + k, w_row = chosen[pair] * p.rows + min(row, p.rows - 1u);
-            for (uint step_ = 0u; step_ < steps; step_++) {
-                uint block = lane * steps + step_;
-                if (block >= blocks) { break; }
-                Block b = load_block((w_row * steps + step_) * 8u + lane, w_row, block, blocks);
-                uint at = pair * blocks + block;
-                vec2 d = dx[at];
-                precise float next = acc + block_term(b, x[2u * at], x[2u * at + 1u], d.x, d.y);
-                acc = next;
+            for (uint from = 0u; from < steps; from += EACH) {
+                float terms[EACH];
+                [[unroll]] for (uint e = 0u; e < EACH; e++) {
+                    uint step_ = min(from + e, steps - 1u), block = min(lane * steps + step_, blocks - 1u);
+                    Block b = load_block((w_row * steps + step_) * 8u + lane, w_row, block, blocks);
+                    uint at = pair * blocks + block;
+                    vec2 d = dx[at];
+                    terms[e] = block_term(b, x[2u * at], x[2u * at + 1u], d.x, d.y);
+                }
+                [[unroll]] for (uint e = 0u; e < EACH; e++) {
+                    if (from + e >= steps || lane * steps + from + e >= blocks) { break; }
+                    precise float next = acc + terms[e];
+                    acc = next;
+                }
             }
         }
         partial[me] = acc;

@@ -20,6 +20,7 @@ layout(push_constant) uniform Push { uint rows, cols, n, divide; float alpha, li
 
 #include "act.glsl"
 
+const uint EACH = TOKENS == 1u ? 4u : 1u;  // blocks that an invocation reads at a time
 shared float partial[256 * TOKENS];
 shared float gate[32 * TOKENS];
 shared float up[32 * TOKENS];
@@ -43,15 +44,23 @@ void main() {
         second = m == 1u;
         float acc[TOKENS];
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) { acc[t] = 0.0; }
-        for (uint step_ = 0u; step_ < steps; step_++) {
-            uint block = lane * steps + step_;
-            if (block >= blocks) { break; }
-            Block b = load_block((w_row * steps + step_) * 8u + lane, w_row, block, blocks);
-            [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
-                uint at = source[t] * blocks + block;
-                vec2 scale = dx[at];
-                precise float next = acc[t] + block_term(b, x[2u * at], x[2u * at + 1u], scale.x, scale.y);
-                acc[t] = next;
+        for (uint from = 0u; from < steps; from += EACH) {
+            float terms[EACH * TOKENS];
+            [[unroll]] for (uint e = 0u; e < EACH; e++) {
+                uint step_ = min(from + e, steps - 1u), block = min(lane * steps + step_, blocks - 1u);
+                Block b = load_block((w_row * steps + step_) * 8u + lane, w_row, block, blocks);
+                [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
+                    uint at = source[t] * blocks + block;
+                    vec2 scale = dx[at];
+                    terms[e * TOKENS + t] = block_term(b, x[2u * at], x[2u * at + 1u], scale.x, scale.y);
+                }
+            }
+            [[unroll]] for (uint e = 0u; e < EACH; e++) {
+                if (from + e >= steps || lane * steps + from + e >= blocks) { break; }
+                [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
+                    precise float next = acc[t] + terms[e * TOKENS + t];
+                    acc[t] = next;
+                }
             }
         }
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) { partial[t * 256u + me] = acc[t]; }

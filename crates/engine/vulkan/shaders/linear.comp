@@ -5,7 +5,7 @@
 #include "common.glsl"
 #include "weights.glsl"
 #define COHERENT
-layout(local_size_x = 64) in;
+layout(local_size_x_id = 3) in;  // 64, or 256 where stripes are split
 
 layout(push_constant) uniform Push {
     uint rows, cols, n;

@@ -12,6 +12,11 @@ layout(binding = 8, std430) readonly buffer Pairs { uint pairs[]; };
 layout(binding = 12, std430) readonly buffer Slots { uint slots[]; };  // slot of each expert, from slots_at on
 #endif
 
+// A stripe of a row is shared by as many invocations as the workgroup has times 64, so that enough reads are under way: each computes the terms of every
+// so-many-th block (or column, of float types), and the first adds them in the stripe's order. So the bits are those of one invocation a stripe. Those of
+// one token compute several terms before they are added.
+const uint SPLIT_MAX = 4u, EACH = TOKENS > 1u ? 1u : TYPE <= BF16 ? 8u : 4u, TERMS = 64u * SPLIT_MAX * EACH;
+shared float terms[TERMS * TOKENS];
 shared float partial[64 * TOKENS];
 
 // The row of x, and the row of y, of the `id`-th token.
@@ -26,7 +31,8 @@ uint source_of(uint id) { return EXPERTS != 0u ? pairs[id] / p.divide : id; }
 uint target_of(uint id) { return EXPERTS != 0u ? pairs[id] : id; }
 #endif
 void project() {
-    uint lane = gl_LocalInvocationID.x & 7u, slot = gl_LocalInvocationID.x >> 3;
+    uint own = gl_LocalInvocationID.x & 63u, part = gl_LocalInvocationID.x >> 6, split = gl_WorkGroupSize.x >> 6;
+    uint lane = own & 7u, slot = own >> 3;
     uint row = gl_WorkGroupID.x * 8u + slot, first = gl_WorkGroupID.y * TOKENS, count = min(TOKENS, p.n - min(p.n, first));
     uint expert = 0u, matrix = 0u;  // the matrix where it lies, and its number
 #ifdef PER_HEAD
@@ -53,17 +59,7 @@ void project() {
         source[t] = source_of(min(t, count - 1u) + first);
     }
     uint w_row = expert * p.rows + min(row, p.rows - 1u);
-    if (TYPE <= BF16) {
-        for (uint c = lane; c < p.cols; c += 8u) {
-            float w = float_weight(w_row, c, p.cols);
-            [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
-                uint at = source[t] * p.x_stride + c;
-                precise float term = w * uintBitsToFloat(x[at >> 2][at & 3u]);
-                precise float next = acc[t] + term;
-                acc[t] = next;
-            }
-        }
-    } else if (NARROW) {
+    if (NARROW) {  // one invocation a stripe
         // words of neighbouring columns, which have one scale
         uint bits = narrow_bits(), each = 32u / bits, words = (p.cols + each - 1u) / each;
         uint group = narrow_group(p.cols), groups = (p.cols + group - 1u) / group;
@@ -82,22 +78,47 @@ void project() {
             }
         }
     } else {
-        uint blocks = p.cols >> 5, steps = (blocks + 7u) >> 3;
-        for (uint step = 0u; step < steps; step++) {
-            uint block = lane * steps + step;
-            if (block >= blocks) { break; }
-            Block b = load_block((w_row * steps + step) * 8u + lane, w_row, block, blocks);
-            [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
-                uint at = source[t] * (p.x_stride >> 5) + block;
-                vec2 d = dx[at];
-                precise float next = acc[t] + block_term(b, x[2u * at], x[2u * at + 1u], d.x, d.y);
-                acc[t] = next;
+        uint blocks = TYPE <= BF16 ? p.cols : p.cols >> 5, steps = (blocks + 7u) >> 3, segment = split * EACH;
+        for (uint from = 0u; from < steps; from += segment) {
+            [[unroll]] for (uint e = 0u; e < EACH; e++) {
+                uint at_term = part + split * e, step = from + at_term;
+                uint block = TYPE <= BF16 ? 8u * step + lane : lane * steps + step;
+                if (step >= steps || block >= blocks) { continue; }
+                if (TYPE <= BF16) {
+                    float w = float_weight(w_row, block, p.cols);
+                    [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
+                        uint at = source[t] * p.x_stride + block;
+                        precise float term = w * uintBitsToFloat(x[at >> 2][at & 3u]);
+                        terms[t * TERMS + at_term * 64u + own] = term;
+                    }
+                } else {
+                    Block b = load_block((w_row * steps + step) * 8u + lane, w_row, block, blocks);
+                    [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
+                        uint at = source[t] * (p.x_stride >> 5) + block;
+                        vec2 d = dx[at];
+                        terms[t * TERMS + at_term * 64u + own] = block_term(b, x[2u * at], x[2u * at + 1u], d.x, d.y);
+                    }
+                }
             }
+            barrier();
+            if (part == 0u) {
+                for (uint i = 0u; i < min(segment, steps - from); i++) {
+                    uint step = from + i, block = TYPE <= BF16 ? 8u * step + lane : lane * steps + step;
+                    if (block >= blocks) { break; }
+                    [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
+                        precise float next = acc[t] + terms[t * TERMS + i * 64u + own];
+                        acc[t] = next;
+                    }
+                }
+            }
+            barrier();
         }
     }
-    [[unroll]] for (uint t = 0u; t < TOKENS; t++) { partial[t * 64u + gl_LocalInvocationID.x] = acc[t]; }
+    if (part == 0u) {
+        [[unroll]] for (uint t = 0u; t < TOKENS; t++) { partial[t * 64u + own] = acc[t]; }
+    }
     barrier();
-    for (uint i = gl_LocalInvocationID.x; i < 8u * count; i += 64u) {
+    for (uint i = gl_LocalInvocationID.x; i < 8u * count; i += gl_WorkGroupSize.x) {
         uint t = i >> 3, r = gl_WorkGroupID.x * 8u + (i & 7u);
         if (r >= p.rows) { continue; }
         precise float sum = partial[t * 64u + (i & 7u) * 8u];

@@ -6,7 +6,7 @@
 #define RESIDENT
 #include "weights.glsl"
 #define COHERENT coherent
-layout(local_size_x = 64) in;
+layout(local_size_x_id = 3) in;  // 64, or 256 where stripes are split
 
 layout(binding = 7, std430) readonly buffer W { float w[]; };     // the norm's
 layout(binding = 8, std430) writeonly buffer Q { uint q[]; };

@@ -2,6 +2,8 @@
 // size of the workgroup. Who includes this defines ROW(i), a value of the rows, and value(from, column, factor), declares the buffer f, and includes
 // quantise.glsl.
 shared float sums[128];
+shared float largest[256];
+shared int totals[256];
 
 float norm_factor(uint from, uint cols, float eps) {
     uint me = gl_LocalInvocationID.x, size = gl_WorkGroupSize.x;
@@ -25,11 +27,32 @@ void store_row(uint row, uint from, uint cols, float factor, bool floats, bool q
     if (floats) {
         for (uint c = me; c < cols; c += size) { f[row * cols + c] = value(from, c, factor); }
     }
-    if (quants_) {
-        for (uint b = me; b < (cols >> 5); b += size) {
-            float v[32];
-            [[unroll]] for (uint i = 0u; i < 32u; i++) { v[i] = value(from, 32u * b + i, factor); }
-            store_block(v, (row * cols >> 5) + b);
+    if (!quants_) { return; }
+    // As store_block: 8 invocations a block, with 4 values each. The largest and a sum of integers do not depend on an order.
+    for (uint first = 0u; first < (cols >> 2); first += size) {
+        uint word = first + me;
+        bool is_inside = word < (cols >> 2);
+        float v[4];
+        float most = 0.0;
+        [[unroll]] for (uint i = 0u; i < 4u; i++) {
+            v[i] = is_inside ? value(from, 4u * word + i, factor) : 0.0;
+            most = max(most, abs(v[i]));
         }
+        largest[me] = most;
+        barrier();
+        [[unroll]] for (uint i = 0u; i < 8u; i++) { most = max(most, largest[(me & ~7u) + i]); }
+        precise float step_ = most / 127.0;
+        int total;
+        uint bytes = quantised(v, most, total);
+        totals[me] = total;
+        barrier();
+        if (is_inside) {
+            q[(row * cols >> 2) + word] = bytes;
+            if ((me & 7u) == 0u) {
+                for (uint i = 1u; i < 8u; i++) { total += totals[me + i]; }
+                d[(row * cols + 4u * word) >> 5] = vec2(step_, float(total));
+            }
+        }
+        barrier();
     }
 }

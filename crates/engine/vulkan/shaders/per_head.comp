@@ -6,7 +6,7 @@
 #define PER_HEAD
 #include "weights.glsl"
 #define COHERENT
-layout(local_size_x = 64) in;
+layout(local_size_x_id = 3) in;  // 64, or 256 where stripes are split
 
 layout(push_constant) uniform Push { uint rows, cols, n, x_stride, y_stride, has_bias; float add; } p;
 

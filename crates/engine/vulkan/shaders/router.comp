@@ -6,7 +6,7 @@
 #define RESIDENT
 #include "weights.glsl"
 #define COHERENT coherent
-layout(local_size_x = 64) in;
+layout(local_size_x_id = 3) in;  // 64, or 256 where stripes are split
 
 layout(binding = 7, std430) writeonly buffer Chosen { uint chosen[]; };    // [n, top_k]
 layout(binding = 8, std430) writeonly buffer Share { float share[]; };     // [n, top_k]
@@ -38,20 +38,20 @@ void main() {
     uint me = gl_LocalInvocationID.x, all = p.n * p.top_k;
     for (uint t = 0u; t < p.n; t++) {
         route(t);
-        for (uint k = me; k < p.top_k; k += 64u) {
+        for (uint k = me; k < p.top_k; k += gl_WorkGroupSize.x) {
             uint rank = 0u;
             for (uint j = 0u; j < p.top_k; j++) { rank += ids[j] < ids[k] ? 1u : 0u; }
             expert_of[t * p.top_k + rank] = ids[k];
         }
         barrier();
     }
-    for (uint i = me; i < all; i += 64u) {
+    for (uint i = me; i < all; i += gl_WorkGroupSize.x) {
         uint is_first = 1u;
         for (uint j = 0u; j < i; j++) { is_first = expert_of[j] == expert_of[i] ? 0u : is_first; }
         first_of[i] = is_first;
     }
     barrier();
-    for (uint i = me; i < all; i += 64u) {
+    for (uint i = me; i < all; i += gl_WorkGroupSize.x) {
         uint own = expert_of[i], at = 0u, count = 0u, tile = 0u, total = 0u;
         for (uint j = 0u; j < all; j++) {
             uint other = expert_of[j];

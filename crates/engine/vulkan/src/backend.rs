@@ -148,7 +148,7 @@ pub struct Vulkan {
 }
 
 /// Positions of a chunk of attention.
-pub(crate) const CHUNK_TOKENS: usize = 512;
+pub(crate) const CHUNK_TOKENS: usize = 256;
 
 /// Number of chunks of the longest context in a batch, rounded up to a power of two: the grid of attention.
 pub(crate) fn chunks(batch: &Batch) -> usize {
@@ -224,7 +224,7 @@ impl Vulkan {
     /// Everything that its results depend on to the last bit: the kernels and the driver that compiles them.
     pub fn numerics(&self) -> String {
         let exact = if self.exact { ", f32" } else { "" };
-        format!("vulkan 4, {}, {}{exact}", self.device.info.name, self.device.info.driver)
+        format!("vulkan 5, {}, {}{exact}", self.device.info.name, self.device.info.driver)
     }
 
     /// Bytes of the device's memory in use.

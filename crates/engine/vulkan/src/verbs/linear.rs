@@ -12,6 +12,7 @@ use crate::backend::{Buf, Embedding, Prologue, Vulkan, Weight};
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::record::Dispatch;
+use crate::weights::DeviceType;
 
 /// The operation on rows before a projection.
 #[derive(Clone, Copy)]
@@ -68,6 +69,11 @@ pub(crate) struct Experts<'a> {
 
 /// Maximum number of tokens of a workgroup that does not share weights; for more, `linear_tile.comp` reads them to shared memory.
 const PLAIN_TILE_MAX: u32 = 8;
+
+/// Invocations of a workgroup of 8 rows that multiplies few tokens: four share a stripe of a row, but for narrow floats (`linear.glsl`).
+fn threads(ty: DeviceType) -> u32 {
+    if ty.narrow(1).is_some() { 64 } else { 256 }
+}
 
 /// Tokens of a workgroup for `n` tokens. To be measured on a card: tiles of 64 reuse weights more, smaller ones occupy more of the device.
 pub(crate) fn tile(n: usize) -> u32 {
@@ -230,7 +236,7 @@ impl Vulkan {
         ];
         let columns = experts.map_or(n.div_ceil(tokens as usize), |e| e.tiles_max) as u32;
         let kind = experts.map_or(0, |_| 1 + u32::from(host.is_some()));
-        let constants = [w.ty as u32, tokens, kind, 0];
+        let constants = [w.ty as u32, tokens, kind, threads(w.ty)];
         let (kernel, rows) = if is_shared(tokens) { (Kernel::LinearTile, 64) } else { (Kernel::Linear, 8) };
         let groups = [w.rows.div_ceil(rows) as u32, columns, 1];
         let buffers = buffers.map(Arc::clone).to_vec();
@@ -400,7 +406,13 @@ impl Vulkan {
         let push = [w.rows, w.cols, n, stride, y_width, 0, 0].map(|n| n as u32);
         let buffers = [&w.quants, &w.high, &w.scales, input, &rows.scales, &dummy, &out.buffer];
         let groups = [w.rows.div_ceil(8) as u32, n.div_ceil(tokens as usize) as u32, heads as u32];
-        self.recorder.dispatch(Kernel::PerHead, [w.ty as u32, tokens, 0, 0], &buffers, &push, groups)
+        self.recorder.dispatch(
+            Kernel::PerHead,
+            [w.ty as u32, tokens, 0, threads(w.ty)],
+            &buffers,
+            &push,
+            groups,
+        )
     }
 
     pub(crate) fn dense(
