@@ -12,12 +12,16 @@ layout(binding = 8, std430) readonly buffer Pairs { uint pairs[]; };
 layout(binding = 12, std430) readonly buffer Slots { uint slots[]; };  // slot of each expert, from slots_at on
 #endif
 
-// A stripe of a row is shared by as many invocations as the workgroup has times 64, so that enough reads are under way: each computes the terms of every
+// A stripe of a row is shared by all invocations of a workgroup that are left over, so that enough reads are under way: each computes the terms of every
 // so-many-th block (or column, of float types), and the first adds them in the stripe's order. So the bits are those of one invocation a stripe. Those of
 // one token compute several terms before they are added.
-const uint SPLIT_MAX = 4u, EACH = TOKENS > 1u ? 1u : TYPE <= BF16 ? 8u : 4u, TERMS = 64u * SPLIT_MAX * EACH;
+#ifndef ROWS
+#define ROWS 8u
+#endif
+const uint STRIPES = 8u * ROWS;
+const uint EACH = TOKENS > 1u ? 1u : TYPE <= BF16 ? 8u : 4u, TERMS = 256u * EACH;
 shared float terms[TERMS * TOKENS];
-shared float partial[64 * TOKENS];
+shared float partial[STRIPES * TOKENS];
 
 // The row of x, and the row of y, of the `id`-th token.
 #ifdef PER_HEAD
@@ -31,9 +35,9 @@ uint source_of(uint id) { return EXPERTS != 0u ? pairs[id] / p.divide : id; }
 uint target_of(uint id) { return EXPERTS != 0u ? pairs[id] : id; }
 #endif
 void project() {
-    uint own = gl_LocalInvocationID.x & 63u, part = gl_LocalInvocationID.x >> 6, split = gl_WorkGroupSize.x >> 6;
+    uint own = gl_LocalInvocationID.x % STRIPES, part = gl_LocalInvocationID.x / STRIPES, split = gl_WorkGroupSize.x / STRIPES;
     uint lane = own & 7u, slot = own >> 3;
-    uint row = gl_WorkGroupID.x * 8u + slot, first = gl_WorkGroupID.y * TOKENS, count = min(TOKENS, p.n - min(p.n, first));
+    uint row = gl_WorkGroupID.x * ROWS + slot, first = gl_WorkGroupID.y * TOKENS, count = min(TOKENS, p.n - min(p.n, first));
     uint expert = 0u, matrix = 0u;  // the matrix where it lies, and its number
 #ifdef PER_HEAD
     expert = gl_WorkGroupID.z;
@@ -89,14 +93,14 @@ void project() {
                     [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
                         uint at = source[t] * p.x_stride + block;
                         precise float term = w * uintBitsToFloat(x[at >> 2][at & 3u]);
-                        terms[t * TERMS + at_term * 64u + own] = term;
+                        terms[t * TERMS + at_term * STRIPES + own] = term;
                     }
                 } else {
                     Block b = load_block((w_row * steps + step) * 8u + lane, w_row, block, blocks);
                     [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
                         uint at = source[t] * (p.x_stride >> 5) + block;
                         vec2 d = dx[at];
-                        terms[t * TERMS + at_term * 64u + own] = block_term(b, x[2u * at], x[2u * at + 1u], d.x, d.y);
+                        terms[t * TERMS + at_term * STRIPES + own] = block_term(b, x[2u * at], x[2u * at + 1u], d.x, d.y);
                     }
                 }
             }
@@ -106,7 +110,7 @@ void project() {
                     uint step = from + i, block = TYPE <= BF16 ? 8u * step + lane : lane * steps + step;
                     if (block >= blocks) { break; }
                     [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
-                        precise float next = acc[t] + terms[t * TERMS + i * 64u + own];
+                        precise float next = acc[t] + terms[t * TERMS + i * STRIPES + own];
                         acc[t] = next;
                     }
                 }
@@ -115,14 +119,14 @@ void project() {
         }
     }
     if (part == 0u) {
-        [[unroll]] for (uint t = 0u; t < TOKENS; t++) { partial[t * 64u + own] = acc[t]; }
+        [[unroll]] for (uint t = 0u; t < TOKENS; t++) { partial[t * STRIPES + own] = acc[t]; }
     }
     barrier();
-    for (uint i = gl_LocalInvocationID.x; i < 8u * count; i += gl_WorkGroupSize.x) {
-        uint t = i >> 3, r = gl_WorkGroupID.x * 8u + (i & 7u);
+    for (uint i = gl_LocalInvocationID.x; i < ROWS * count; i += gl_WorkGroupSize.x) {
+        uint t = i / ROWS, slot = i % ROWS, r = gl_WorkGroupID.x * ROWS + slot;
         if (r >= p.rows) { continue; }
-        precise float sum = partial[t * 64u + (i & 7u) * 8u];
-        for (uint l = 1u; l < 8u; l++) { sum = sum + partial[t * 64u + (i & 7u) * 8u + l]; }
+        precise float sum = partial[t * STRIPES + slot * 8u];
+        for (uint l = 1u; l < 8u; l++) { sum = sum + partial[t * STRIPES + slot * 8u + l]; }
         if (p.has_bias == 1u) { sum = sum + bias[matrix * p.rows + r]; }
         uint to = target_of(first + t) * p.y_stride + r;
         if (p.add != 0.0) {

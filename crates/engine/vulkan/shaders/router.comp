@@ -24,6 +24,7 @@ layout(push_constant) uniform Push {
     uint ticket;
 } p;
 
+#define ROWS 1u  // few rows of f32: one a workgroup, or too few reads would be under way
 #include "linear.glsl"
 #define LOGIT(i) y[i]
 #include "route.glsl"

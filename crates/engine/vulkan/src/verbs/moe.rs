@@ -170,6 +170,7 @@ impl Vulkan {
             }));
         }
         kernel.kernel = Kernel::Router;
+        kernel.groups[0] = kernel.push[0]; // a row each
         kernel.buffers.truncate(7);
         kernel.buffers.extend(choice.iter().chain([&tiles, &pair_list, &tickets]).cloned());
         kernel.push.truncate(7);
