@@ -7,6 +7,26 @@ use serde_json::{Map, Value};
 /// The field that holds the chat template's variables.
 pub(crate) const KWARGS: &str = "chat_template_kwargs";
 
+/// The template's variables for whether the model thinks; templates have one name or the other.
+pub(crate) const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
+/// Fields by which clients say whether the model thinks.
+pub(crate) const THINKING: [&str; 5] =
+    ["reasoning_effort", "reasoning", "enable_thinking", "thinking", KWARGS];
+
+/// Whether a client's field says whether the model thinks.
+pub(crate) fn says_thinking(field: &str, value: &Value) -> bool {
+    let is_effort = |v: &Value| v.as_str().is_some_and(|effort| effort != "default");
+    match field {
+        "reasoning_effort" => is_effort(value),
+        "reasoning" => {
+            value.get("effort").is_some_and(is_effort) || value.get("enabled").is_some_and(Value::is_boolean)
+        }
+        KWARGS => SWITCHES.iter().any(|switch| value.get(switch).is_some()),
+        "enable_thinking" | "thinking" => !value.is_null(),
+        _ => false,
+    }
+}
+
 /// Whether a name is a path into a field.
 pub(crate) fn is_path(name: &str) -> bool {
     name.contains(['.', '['])
@@ -32,14 +52,19 @@ pub(crate) fn apply(changes: &Changes, defaults: &Map<String, Value>, json: &mut
             put(json, to, value);
         }
     }
+    let has_said =
+        THINKING.iter().any(|field| json.get(*field).is_some_and(|value| says_thinking(field, value)));
     for (name, value) in &edits.set {
         put(json, name, value.clone());
     }
     for (name, value) in defaults {
         json.entry(name.as_str()).or_insert_with(|| value.clone());
     }
-    if !changes.chat_template_kwargs.is_empty() && !edits.set.contains_key(KWARGS) {
-        let mut kwargs = changes.chat_template_kwargs.clone();
+    let mut kwargs = changes.chat_template_kwargs.clone();
+    if has_said {
+        kwargs.retain(|name, _| !SWITCHES.contains(&name.as_str()));
+    }
+    if !kwargs.is_empty() && !edits.set.contains_key(KWARGS) {
         if let Some(Value::Object(client)) = json.get_mut(KWARGS) {
             merge(&mut kwargs, client);
         }
@@ -176,6 +201,36 @@ mod tests {
             "max_completion_tokens": 5, "options": {"num_ctx": 5, "num_gpu": 1}, "top_p": 0.9, "priority": 2,
         });
         assert_eq!(Value::Object(body), expected);
+    }
+
+    #[test]
+    fn what_a_client_says_about_thinking_takes_precedence_over_defaults() {
+        let changes = Changes {
+            chat_template_kwargs: map(json!({"enable_thinking": true, "thinking": true, "k": 1})),
+            ..Changes::default()
+        };
+        let changed = |body: Value| {
+            let mut body = map(body);
+            apply(&changes, &Map::new(), &mut body);
+            body[KWARGS].clone()
+        };
+        for said in [
+            json!({"reasoning_effort": "none"}),
+            json!({"reasoning_effort": "high"}),
+            json!({"reasoning": {"effort": "none"}}),
+            json!({"reasoning": {"enabled": false}}),
+            json!({"enable_thinking": false}),
+            json!({"thinking": {"type": "disabled"}}),
+        ] {
+            assert_eq!(changed(said.clone()), json!({"k": 1}), "{said}");
+        }
+        let own = json!({"chat_template_kwargs": {"thinking": false}});
+        assert_eq!(changed(own), json!({"k": 1, "thinking": false}));
+        for nothing in
+            [json!({}), json!({"reasoning_effort": "default"}), json!({"reasoning": {"exclude": true}})]
+        {
+            assert_eq!(changed(nothing.clone())["enable_thinking"], true, "{nothing}");
+        }
     }
 
     #[test]

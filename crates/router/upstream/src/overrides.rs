@@ -5,7 +5,7 @@ use octet_api::core::{GenerateRequest, Input};
 use octet_config::Changes;
 use serde_json::{Map, Value};
 
-use crate::edit::{KWARGS, merge};
+use crate::edit::{KWARGS, SWITCHES, merge};
 use crate::overlay::{Overlay, clear};
 
 /// The template variable that every dialect has a field for.
@@ -67,7 +67,7 @@ impl Overrides {
         if let Input::Chat(chat) = &mut r.input {
             let is_set = chat.reasoning.enabled.is_some();
             for (name, value) in &self.default_kwargs {
-                let is_overridden = is_set && name == THINKING;
+                let is_overridden = is_set && SWITCHES.contains(&name.as_str());
                 if !is_overridden && !chat.template_kwargs.contains_key(name) {
                     chat.template_kwargs.insert(name.clone(), value.clone());
                 }
@@ -117,6 +117,17 @@ mod tests {
         }
         overrides.apply(&mut r);
         assert_eq!(r.chat().unwrap().reasoning.enabled, Some(true));
+        // As an effort of "none" is read; templates have one name or the other.
+        for name in ["enable_thinking", "thinking"] {
+            let changes = Changes { chat_template_kwargs: map(json!({name: true})), ..Changes::default() };
+            let mut r = GenerateRequest::new("m", Input::Chat(Chat::default()));
+            if let Input::Chat(chat) = &mut r.input {
+                chat.reasoning.enabled = Some(false);
+            }
+            Overrides::new(&changes, &Map::new()).apply(&mut r);
+            let chat = r.chat().unwrap();
+            assert_eq!((chat.reasoning.enabled, chat.template_kwargs.len()), (Some(false), 0), "{name}");
+        }
         assert!(Overrides::new(&Changes::default(), &Map::new()).is_nothing());
     }
 }

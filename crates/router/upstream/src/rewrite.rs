@@ -82,7 +82,7 @@ impl Rewrite<'_> {
         if let Some(model) = self.model {
             out.value("model", &model.into());
         }
-        let Copied { present, kwargs, mut rest } = self.copy_fields(fields, count, &mut out);
+        let Copied { present, kwargs, mut rest, has_said } = self.copy_fields(fields, count, &mut out);
         // The rest is small: it goes through the same code as any body.
         if count {
             rest.insert(OPTIONS.into(), counting(options));
@@ -93,7 +93,7 @@ impl Rewrite<'_> {
             && self.changes.extra_body.is_empty()
             && self.changes.chat_template_kwargs.is_empty();
         if !nothing {
-            self.apply_rest(&present, &mut rest);
+            self.apply_rest(&present, has_said, &mut rest);
         }
         rest.iter().filter(|(name, _)| *name != "model").for_each(|(name, value)| out.value(name, value));
         out.json.push(b'}');
@@ -117,10 +117,14 @@ impl Rewrite<'_> {
                 continue;
             }
             let name = renamed.unwrap_or(name);
+            let raw = field.value.get();
+            if !self.changes.chat_template_kwargs.is_empty() && edit::THINKING.contains(&name) {
+                let value = serde_json::from_str(raw).unwrap_or(Value::Null);
+                copied.has_said |= edit::says_thinking(name, &value);
+            }
             if edits.set.contains_key(name) {
                 continue;
             }
-            let raw = field.value.get();
             copied.present.push(name);
             if name == KWARGS && !self.changes.chat_template_kwargs.is_empty() {
                 copied.kwargs = serde_json::from_str::<Value>(raw).ok();
@@ -137,14 +141,17 @@ impl Rewrite<'_> {
     }
 
     /// Applies the configuration's values, and defaults for the fields that are not `present`.
-    fn apply_rest(&self, present: &[&str], rest: &mut Map<String, Value>) {
-        let changes = Changes {
+    fn apply_rest(&self, present: &[&str], has_said: bool, rest: &mut Map<String, Value>) {
+        let mut changes = Changes {
             edits: octet_config::Edits { set: self.changes.edits.set.clone(), ..Default::default() },
             extra_body: self.changes.extra_body.clone(),
             chat_template_kwargs: self.changes.chat_template_kwargs.clone(),
             drop_params: false,
             modify_params: false,
         };
+        if has_said && !changes.edits.set.contains_key(KWARGS) {
+            changes.chat_template_kwargs.retain(|name, _| !edit::SWITCHES.contains(&name.as_str()));
+        }
         let defaults = self.defaults.iter().filter(|(name, _)| !present.contains(&name.as_str()));
         let defaults: Map<String, Value> = defaults.map(|(n, v)| (n.clone(), v.clone())).collect();
         edit::apply(&changes, &defaults, rest);
@@ -158,6 +165,8 @@ struct Copied<'f> {
     present: Vec<&'f str>,
     /// The client's [`KWARGS`], to be merged with the configuration's.
     kwargs: Option<Value>,
+    /// The client says whether the model thinks.
+    has_said: bool,
     /// Fields that were not copied: objects to be merged with the configuration's.
     rest: Map<String, Value>,
 }
@@ -358,7 +367,13 @@ mod tests {
     fn any_object() -> impl Strategy<Value = Map<String, Value>> {
         prop::collection::vec(
             (
-                prop_oneof!["[a-f]", Just("model".into()), Just(KWARGS.into()), Just(OPTIONS.into())],
+                prop_oneof![
+                    "[a-f]",
+                    Just("model".into()),
+                    Just(KWARGS.into()),
+                    Just(OPTIONS.into()),
+                    Just("reasoning_effort".into())
+                ],
                 any_json(),
             ),
             0..6,
