@@ -46,8 +46,12 @@ pub struct Report {
     pub groups: Vec<GroupReport>,
     /// Types of all tensors, largest total size first.
     pub types: Vec<TypeShare>,
+    /// The types of each layer's tensors.
+    pub layers: Vec<Vec<TypeShare>>,
     /// The cache of each layer.
     pub caches: Vec<LayerCache>,
+    /// The layer of each of them.
+    pub cache_layers: Vec<usize>,
     /// The tokenizer, as far as the metadata describes it.
     pub tokenizer: TokenizerReport,
     /// Recommended sampling settings of the file.
@@ -149,6 +153,7 @@ impl Report {
         let tied = model.info("output.weight").is_none() && config.encoder().is_none();
         let groups = groups(model.tensors(), &config, tied);
         let total = |f: fn(&GroupReport) -> u64| groups.iter().map(f).sum();
+        let caches = Caches::new(&config.plan);
         Ok(Self {
             origin: model.origin.clone(),
             name: meta.opt_str("general.name")?.map(str::to_string),
@@ -160,7 +165,9 @@ impl Report {
             bytes_per_token: total(|g| g.active_bytes),
             types: types(model.tensors()),
             groups,
-            caches: Caches::new(&config.plan).shape(false),
+            layers: layers(model.tensors(), &config),
+            caches: caches.shape(false),
+            cache_layers: caches.layers(),
             tokenizer: TokenizerReport::read(meta)?,
             sampling: SamplingDefaults::read(meta)?,
             not_stored: models::stored::obstacle(model, &config.plan, |name| {
@@ -333,6 +340,20 @@ fn groups(tensors: &[TensorInfo], config: &Config, tied: bool) -> Vec<GroupRepor
         })
     };
     Group::ALL.into_iter().filter_map(report).collect()
+}
+
+/// The types of the tensors of each layer that are loaded.
+fn layers(tensors: &[TensorInfo], config: &Config) -> Vec<Vec<TypeShare>> {
+    let mut members: Vec<Vec<&TensorInfo>> = vec![Vec::new(); config.layers];
+    for t in tensors {
+        let number =
+            t.name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
+        let of = number.and_then(|i| members.get_mut(i));
+        if let Some(of) = of.filter(|_| Group::of(&t.name, config) != Group::Other) {
+            of.push(t);
+        }
+    }
+    members.into_iter().map(types).collect()
 }
 
 /// The part of `amount` (parameters or bytes of `t`) that one token needs.

@@ -1,6 +1,7 @@
 //! The backend: weights and caches on a device, and the verbs as stages of kernels (`verbs/`). Created by whoever loads a model.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use crate::pace::Pace;
 use crate::pack;
 use crate::picks::Picker;
 use crate::record::Recorder;
+pub(crate) use crate::steps::Prologue;
 use crate::steps::{Flight, REPLAY_TOKENS_MAX, Step};
 use crate::transfer::{Copies, STAGING_BYTES};
 use crate::verbs::{Scratch, Target, is_supported};
@@ -51,6 +53,7 @@ pub struct VulkanOptions {
 }
 
 /// f32 values on the device.
+#[derive(Clone)]
 pub struct Buf {
     pub(crate) buffer: Arc<Buffer>,
     pub(crate) len: usize,
@@ -59,6 +62,7 @@ pub struct Buf {
 }
 
 /// A projection on the device, or a stack of one projection of each expert.
+#[derive(Clone)]
 pub struct Weight {
     pub(crate) ty: DeviceType,
     pub(crate) rows: usize,
@@ -78,15 +82,6 @@ pub struct Embedding {
     pub(crate) table: Arc<Matrix>,
     /// Its bytes where the device can read them, too: for tokens that the device picked.
     pub(crate) shared: Shared,
-}
-
-/// Work of the host before a recorded step is replayed.
-#[derive(Clone)]
-pub(crate) enum Prologue {
-    /// Writes rows of embeddings into the block, from this value on, times a factor.
-    Embed(Arc<Matrix>, usize, f32),
-    /// Writes sines and cosines, times a factor, as those of the rotation of this number, by the coordinates of each pair if there are any.
-    Angles(Arc<[f32]>, f32, usize, Option<Axes>),
 }
 
 /// A device with the weights and caches of a model.
@@ -140,7 +135,9 @@ pub struct Vulkan {
     pub(crate) expert_bytes: Vec<u64>,
     /// Bytes read by all steps.
     pub(crate) bytes_read: u64,
-    lazy_kernels: bool,
+    /// The layers whose experts it runs: with several devices, others run the rest.
+    pub(crate) own_layers: Range<usize>,
+    pub(crate) lazy_kernels: bool,
     pub(crate) kernel_cache: Option<KernelCache>,
     pub(crate) notice: Option<fn(&str)>,
     pub(crate) free_memory: Option<fn() -> Option<u64>>,
@@ -203,6 +200,7 @@ impl Vulkan {
             tokens: 0,
             expert_bytes: Vec::new(),
             bytes_read: 0,
+            own_layers: 0..usize::MAX,
             lazy_kernels: options.lazy_kernels,
             kernel_cache,
             notice: options.notice,

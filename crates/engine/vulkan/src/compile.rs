@@ -14,9 +14,20 @@ const NOTICE_AFTER: Duration = Duration::from_secs(1);
 impl Vulkan {
     /// Compiles the kernels that `steps` uses. It calls [`octet_compute::backend::Backend::step`] as for real steps, but nothing is computed.
     pub(crate) fn compile_kernels(&mut self, steps: impl FnOnce(&mut Self)) -> Result<(), Error> {
+        self.begin_noting()?;
+        steps(self);
+        self.compile_noted()
+    }
+
+    /// From now on, verbs only note their kernels.
+    pub(crate) fn begin_noting(&mut self) -> Result<(), Error> {
         self.recorder.flush()?;
         self.recorder.wanted = Some(HashSet::new());
-        steps(self);
+        Ok(())
+    }
+
+    /// Compiles the kernels that were noted. Verbs compute again.
+    pub(crate) fn compile_noted(&mut self) -> Result<(), Error> {
         self.recorder.abandon();
         let wanted = self.recorder.wanted.take().unwrap_or_default();
         if let Some(e) = self.fault.take() {
@@ -60,11 +71,19 @@ impl Vulkan {
 
     /// Runs a step's `body` to note its kernels.
     pub(crate) fn note_kernels(&mut self, body: impl FnOnce(&mut Self)) {
+        self.begin_noted_step();
+        body(self);
+        self.end_noted_step();
+    }
+
+    pub(crate) fn begin_noted_step(&mut self) {
         self.prologue.clear();
         self.rows_used = 0;
         self.prepared = None;
         self.in_step = true;
-        body(self);
+    }
+
+    pub(crate) fn end_noted_step(&mut self) {
         self.in_step = false;
         // A kernel that was held or put off.
         self.guard(|be| be.recorder.flush());

@@ -19,6 +19,7 @@ use crate::pack;
 const NONE: u32 = u32::MAX;
 
 /// All experts of one projection in the host's memory.
+#[derive(Clone)]
 pub(crate) struct Paged {
     pub(crate) quants: Arc<Buffer>,
     pub(crate) high: Arc<Buffer>,

@@ -144,6 +144,15 @@ impl Buffer {
         unsafe { std::ptr::write_bytes(self.host().add(at as usize), 0, bytes as usize) };
     }
 
+    /// Copies from a buffer in shared memory to another one, perhaps of another device. Neither device may be using these parts.
+    pub(crate) fn copy_to(&self, at: u64, other: &Self, to: u64, bytes: u64) {
+        assert!(at + bytes <= self.bytes && to + bytes <= other.bytes, "a copy beyond a buffer's end");
+        // SAFETY: within the mapped ranges as just checked; the memory is coherent. They may be parts of one buffer, and may even overlap.
+        unsafe {
+            std::ptr::copy(self.host().add(at as usize), other.host().add(to as usize), bytes as usize)
+        };
+    }
+
     /// Reads from a buffer in shared memory. The device must have finished writing to it.
     pub(crate) fn read(&self, at: u64, out: &mut [u8]) {
         assert!(at + out.len() as u64 <= self.bytes, "a read beyond the buffer's end");

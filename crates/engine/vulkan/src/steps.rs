@@ -1,5 +1,6 @@
 //! Steps: recorded once for each shape, and replayed with another batch in the block.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use octet_compute::backend::{Axes, Pass};
@@ -7,7 +8,7 @@ use octet_compute::batch::Batch;
 use octet_compute::{Error, ExpertCounts};
 use octet_weights::Matrix;
 
-use crate::backend::{Prologue, Vulkan, chunks};
+use crate::backend::{Vulkan, chunks};
 use crate::block::Block;
 use crate::record::Recording;
 use crate::traffic::Traffic;
@@ -19,6 +20,15 @@ const RECORDINGS_MAX: usize = 64;
 const COUNTS_READ: usize = 256;
 /// Larger steps are recorded each time: recording takes little time compared with them.
 pub(crate) const REPLAY_TOKENS_MAX: usize = 16;
+
+/// Work of the host before a recorded step is replayed.
+#[derive(Clone)]
+pub(crate) enum Prologue {
+    /// Writes rows of embeddings into the block, from this value on, times a factor.
+    Embed(Arc<Matrix>, usize, f32),
+    /// Writes sines and cosines, times a factor, as those of the rotation of this number, by the coordinates of each pair if there are any.
+    Angles(Arc<[f32]>, f32, usize, Option<Axes>),
+}
 
 /// A recorded step.
 pub(crate) struct Step {
@@ -39,6 +49,26 @@ pub(crate) struct StepKey {
     /// Which blocks, picks and counts it uses, and whether its tokens are those that the step before picked.
     pub(crate) side: usize,
     pub(crate) follows: bool,
+}
+
+impl StepKey {
+    /// That of a step over `batch`.
+    pub(crate) fn new(pass: Pass, batch: &Batch, side: usize, follows: bool) -> Self {
+        Self {
+            pass,
+            tokens: batch.len(),
+            spans: batch.spans().len(),
+            outputs: batch.outputs().len(),
+            chunks: chunks(batch),
+            side,
+            follows,
+        }
+    }
+
+    /// Whether a recording of such a step is kept.
+    pub(crate) fn is_short(&self) -> bool {
+        self.pass == Pass::Trunk && self.tokens <= REPLAY_TOKENS_MAX
+    }
 }
 
 /// A submitted step.
@@ -141,15 +171,7 @@ impl Vulkan {
         body: impl FnOnce(&mut Self),
     ) -> Result<Flight, Error> {
         self.tokens = batch.len();
-        let key = StepKey {
-            pass,
-            tokens: batch.len(),
-            spans: batch.spans().len(),
-            outputs: batch.outputs().len(),
-            chunks: chunks(batch),
-            side: self.side,
-            follows: self.follows,
-        };
+        let key = StepKey::new(pass, batch, self.side, self.follows);
         // Where given embeddings go differs from step to step.
         let known = batch.given().0.is_empty().then(|| self.steps.iter().position(|s| s.key == key));
         match known.flatten() {
@@ -158,13 +180,9 @@ impl Vulkan {
         }
     }
 
-    /// Records a step and submits it. Keeps the recording if the step can be replayed.
-    fn record_step(
-        &mut self,
-        key: StepKey,
-        batch: &Batch,
-        body: impl FnOnce(&mut Self),
-    ) -> Result<Flight, Error> {
+    /// Begins to record a step over `batch`: the verbs that follow are its commands.
+    pub(crate) fn begin_recording(&mut self, batch: &Batch) -> Result<(), Error> {
+        let tokens = batch.len();
         self.recorder.flush()?;
         if !batch.spans().is_empty() {
             self.block_mut()?.fill(batch)?;
@@ -177,23 +195,44 @@ impl Vulkan {
             timer.begin_step(batch);
         }
         (self.in_step, self.is_split) = (true, false);
-        self.recorder.by_stage = key.tokens > REPLAY_TOKENS_MAX && self.pace.is_by_stage(key.tokens);
+        self.recorder.by_stage = tokens > REPLAY_TOKENS_MAX && self.pace.is_by_stage(tokens);
         self.recorder.spent = Duration::ZERO;
-        body(self);
+        Ok(())
+    }
+
+    /// Ends the recording of a step of so many tokens, which is not submitted yet.
+    ///
+    /// # Errors
+    /// If a verb has failed.
+    pub(crate) fn end_recording(&mut self, tokens: usize) -> Result<(), Error> {
         (self.in_step, self.recorder.by_stage) = (false, false);
-        self.pace.end_step(key.tokens);
-        if let Some(e) = self.fault.take() {
-            self.recorder.abandon();
-            return Err(e);
+        self.pace.end_step(tokens);
+        match self.fault.take() {
+            None => Ok(()),
+            Some(e) => {
+                self.recorder.abandon();
+                Err(e)
+            }
         }
+    }
+
+    /// Records a step and submits it. Keeps the recording if the step can be replayed.
+    fn record_step(
+        &mut self,
+        key: StepKey,
+        batch: &Batch,
+        body: impl FnOnce(&mut Self),
+    ) -> Result<Flight, Error> {
+        self.begin_recording(batch)?;
+        body(self);
+        self.end_recording(key.tokens)?;
         let traffic = self.recorder.traffic;
         let mut flight = Flight { number: 0, side: key.side, bytes: traffic.of(batch) };
         let Some(recording) = self.recorder.finish()? else { return Ok(flight) };
         self.last_step = (recording.barriers, recording.dispatches);
         let mut sent = self.recorder.submit(&recording);
         let is_timed = self.recorder.timer.is_some();
-        let is_short = key.pass == Pass::Trunk && key.tokens <= REPLAY_TOKENS_MAX;
-        let keep = !self.is_split && !is_timed && is_short && batch.given().0.is_empty();
+        let keep = !self.is_split && !is_timed && key.is_short() && batch.given().0.is_empty();
         if keep && sent.is_ok() {
             if self.steps.len() == RECORDINGS_MAX
                 && let Some(old) = self.steps.pop_front()
@@ -212,19 +251,21 @@ impl Vulkan {
         Ok(flight)
     }
 
-    /// Submits the recording with this index with another batch.
-    fn replay(&mut self, index: usize, batch: &Batch) -> Result<Flight, Error> {
+    /// Writes another batch for a recording of its shape, which is submitted next.
+    pub(crate) fn begin_replay(&mut self, batch: &Batch, prologue: &[Prologue]) -> Result<(), Error> {
         self.recorder.flush()?;
         self.block_mut()?.fill(batch)?;
+        prologue.iter().try_for_each(|p| self.prepare(p, batch))
+    }
+
+    /// Submits the recording with this index with another batch.
+    fn replay(&mut self, index: usize, batch: &Batch) -> Result<Flight, Error> {
         // The least recently used recording is dropped first.
         let step = self.steps.remove(index).expect("found by the caller");
-        let mut done = Ok(());
-        for p in &step.prologue {
-            done = done.and_then(|()| self.prepare(p, batch));
-        }
+        let begun = self.begin_replay(batch, &step.prologue);
         self.last_step = (step.recording.barriers, step.recording.dispatches);
         let bytes = step.traffic.of(batch);
-        let sent = done.and_then(|()| self.recorder.submit(&step.recording));
+        let sent = begun.and_then(|()| self.recorder.submit(&step.recording));
         self.steps.push_back(step);
         Ok(Flight { number: sent?, side: self.side, bytes })
     }
@@ -257,7 +298,7 @@ impl Vulkan {
         if counts.is_traced() {
             let stride = 4 * (top_k + 1);
             let mut routes = vec![0; self.tokens * stride];
-            for layer in 0..layers {
+            for layer in (0..layers).filter(|layer| self.own_layers.contains(layer)) {
                 counted.read((4 * all + layer * tokens * stride) as u64, &mut routes);
                 for (token, route) in routes.chunks_exact(stride).enumerate() {
                     let word = |i: usize| u32::from_le_bytes(route.as_chunks::<4>().0[i]);

@@ -13,6 +13,7 @@ mod cache;
 mod feed_forward;
 mod part;
 mod recurrent;
+mod stage;
 mod stored;
 mod streams;
 
@@ -23,6 +24,7 @@ pub use cache::*;
 pub use feed_forward::*;
 pub use part::Part;
 pub use recurrent::*;
+pub use stage::*;
 pub use stored::*;
 pub use streams::*;
 
@@ -109,6 +111,10 @@ pub trait Backend: Send + Sized + 'static {
     fn experts(&mut self, m: &[Matrix], bias: Option<&[f32]>) -> Result<Self::Experts, Error>;
     /// The name of the tensor that the next projection or stack of experts comes from, for backends that report about them.
     fn name_next(&mut self, _name: &str) {}
+    /// The part of the model that is loaded from now on, for backends of several devices. Vectors and embedding tables belong to no part.
+    fn stage_next(&mut self, _stage: Stage) {}
+    /// The part that is being loaded has the cache of this index ([`CacheShape::layers`]).
+    fn cache_next(&mut self, _index: usize) {}
     /// Number of experts of each layer for which there is memory, if not for all: [`Backend::stored_experts`] then reads the others when a step
     /// needs them.
     fn expert_slots(&self) -> Option<usize> {

@@ -99,6 +99,11 @@ impl Caches {
         self.layers.iter().copied().chain(block).chain(self.second.iter().map(|s| s.1)).collect()
     }
 
+    /// The layer of each cache, without that of the block for multi-token prediction.
+    pub fn layers(&self) -> Vec<usize> {
+        (0..self.layers.len()).chain(self.second.iter().map(|s| s.0)).collect()
+    }
+
     /// That of the block for multi-token prediction.
     pub fn mtp(&self) -> LayerCache {
         self.mtp.unwrap_or(LayerCache::None)

@@ -5,7 +5,7 @@ pub(crate) mod whole;
 
 use std::collections::HashSet;
 
-use octet_compute::backend::{self as verbs, Backend, SharedExpert, Times};
+use octet_compute::backend::{self as verbs, Backend, LayerCache, SharedExpert, Stage, Times};
 use octet_weights::{GgmlType, Matrix, Model};
 
 use super::decoder::{Block, Branch, Decoder, DraftHead, Mtp, Op, Project};
@@ -68,11 +68,13 @@ impl<'a, B: Backend> Loader<'a, B> {
         let p = self.plan;
         self.used.extend(p.aside.iter().cloned());
         let (embedding, head) = self.embedding_and_head()?;
+        self.be.stage_next(Stage::Embedding);
         let added = self.added(&p.embed)?;
         let embed_norm = self.opt_norm(p.embed.norm.as_ref())?;
         let per_layer = p.embed.per_layer.as_ref().map(|l| self.per_layer(l)).transpose()?;
         let blocks = self.blocks(&p.blocks)?;
         let streams = p.streams.as_ref().map(|s| self.streams(s)).transpose()?;
+        self.be.stage_next(Stage::Head);
         let mtp = match (&p.mtp, mtp) {
             (Some(block), Some(vocab)) => Some(self.mtp(block, vocab)?),
             _ => None,
@@ -113,7 +115,10 @@ impl<'a, B: Backend> Loader<'a, B> {
             fc_hidden: self.columns(&m.fc, h..2 * h)?,
             blocks: self.blocks(&m.blocks)?,
             norm: self.norm(&m.norm)?,
-            head: self.draft_head(vocab)?,
+            head: {
+                self.be.stage_next(Stage::Head);
+                self.draft_head(vocab)?
+            },
         };
         self.in_mtp = false;
         Ok(block)
@@ -150,6 +155,10 @@ impl<'a, B: Backend> Loader<'a, B> {
     fn block(&mut self, b: &plan::Block) -> Result<Block<B>, Error> {
         if !(self.goes_on)() {
             return Err(Error::LoadGivenUp);
+        }
+        self.be.stage_next(Stage::Layer(b.layer));
+        for op in b.branches.iter().map(|r| &r.op).filter(|op| op.cache() != LayerCache::None) {
+            self.be.cache_next(self.caches.at(b.layer, op));
         }
         let branch = |s: &mut Self, branch: &plan::Branch| {
             Ok::<_, Error>(Branch {
@@ -528,6 +537,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     /// The embedding table and the output head, which may be the same tensor. An encoder has no head.
     fn embedding_and_head(&mut self) -> Result<(B::Embedding, Option<B::Weight>), Error> {
         let (embedding, table) = self.table(&self.plan.embed.table)?;
+        self.be.stage_next(Stage::Head);
         let head = match &self.plan.head.matrix {
             _ if self.plan.pool.is_some() => None,
             Some(head) => Some(self.matrix(head)?),

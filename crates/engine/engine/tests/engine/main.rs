@@ -37,6 +37,7 @@ mod samplers;
 mod scheduler;
 mod smollm2;
 mod speculation;
+mod split;
 mod stages;
 mod stored;
 mod synthetic;
