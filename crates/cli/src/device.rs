@@ -1,5 +1,7 @@
 //! `octet devices`, and the flags that say where a model runs. Read by every command that loads a model.
 
+mod together;
+
 use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 
@@ -12,6 +14,7 @@ use octet_engine::report::Report;
 use crate::device_memory::{Placement, Room, Split, Wanted, expert_slots, shortage};
 use crate::stderr::note;
 use crate::units::{gibibytes, size};
+pub use together::{Together, proportion};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,10 +35,14 @@ pub struct DevicesArgs {
 #[command(next_help_heading = "Device")]
 pub struct DeviceFlags {
     /// Device to run on: cpu, vulkan:N as `octet devices` numbers them, or auto: a graphics card that has room for the model, else the
-    /// processor.
+    /// processor. Several cards run one model together: vulkan:0,vulkan:1 divides its layers by their free memory.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceName,
-    /// Maximum graphics device memory to use, in GiB, or with a unit: 24GiB, 24GB and 24G are the same. Default: all that is free.
+    /// Proportions of the model's layers on each of several devices, in the order of --device: 3,1. Default: by free memory.
+    #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = proportion)]
+    tensor_split: Vec<f64>,
+    /// Maximum graphics device memory to use, in GiB, or with a unit: 24GiB, 24GB and 24G are the same. Of several devices, of each. Default:
+    /// all that is free.
     #[arg(long, value_name = "GIB", value_parser = gibibytes)]
     gpu_memory: Option<u64>,
     /// The card as it was when the first model was placed. Memory that models of this program use later is shared among them.
@@ -44,6 +51,11 @@ pub struct DeviceFlags {
     /// `--gpu-memory` of all models of this program together.
     #[arg(skip)]
     limit: Arc<OnceLock<Option<Limit>>>,
+    /// The same of several devices that run models together: number and free memory of each, and `--gpu-memory`.
+    #[arg(skip)]
+    cards: Arc<OnceLock<Vec<(usize, Option<u64>)>>>,
+    #[arg(skip)]
+    limits: Arc<OnceLock<Vec<Option<Limit>>>>,
 }
 
 /// `--gpu-memory`, and how much of it models use.
@@ -72,12 +84,17 @@ pub enum DeviceName {
     Cpu,
     /// A graphics device by its number.
     Vulkan(usize),
+    /// Several graphics devices, which run a model together.
+    Together(Together),
 }
 
 impl FromStr for DeviceName {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
+        if s.contains([',', '+']) {
+            return Together::parse(s).map(Self::Together);
+        }
         let number = |n: &str| n.parse().ok().map(Self::Vulkan);
         match s.split_once(':') {
             None if s == "auto" => Some(Self::Auto),
@@ -97,6 +114,7 @@ impl std::fmt::Display for DeviceName {
             Self::Auto => f.write_str("auto"),
             Self::Cpu => f.write_str("cpu"),
             Self::Vulkan(index) => write!(f, "vulkan:{index}"),
+            Self::Together(all) => all.fmt(f),
         }
     }
 }
@@ -105,7 +123,8 @@ impl DeviceName {
     /// The graphics device with this name.
     fn card(self, exact: bool) -> Found {
         match self {
-            Self::Cpu => Err(None),
+            // Several are no single card: `Together` has them.
+            Self::Cpu | Self::Together(_) => Err(None),
             // If it does not exist, loading reports that.
             Self::Vulkan(index) => Ok(card(index).unwrap_or(Card { index, ..Card::default() })),
             // all weights in f32 need too much memory
@@ -126,6 +145,9 @@ impl DeviceName {
         exact: bool,
         is_checked: bool,
     ) -> Result<Option<Device>> {
+        if let Self::Together(all) = self {
+            return all.device(gpu_memory, report, limits, exact, is_checked).map(Some);
+        }
         let Ok(card) = self.card(exact) else { return Ok(None) };
         let room = card.room(gpu_memory);
         let slots = match (exact, room) {
@@ -247,11 +269,15 @@ impl DeviceFlags {
         machine: Option<u64>,
         is_checked: bool,
     ) -> Result<Option<Placement>> {
+        self.check_split()?;
         if wanted.report.config.encoder().is_some() {
             if !matches!(self.device, DeviceName::Auto | DeviceName::Cpu) {
                 note!("note: {}: encoders run on the processor", wanted.report.origin);
             }
             return Ok(None);
+        }
+        if let DeviceName::Together(all) = self.device {
+            return self.place_together(all, wanted, among, machine, is_checked).map(Some);
         }
         let exact = wanted.options.cpu.exact;
         if exact && self.device == DeviceName::Auto {
@@ -280,9 +306,10 @@ impl DeviceFlags {
         self.card.get()?.as_ref().err()?.as_deref()
     }
 
-    /// Maximum number of bytes of the device's memory to use.
+    /// Maximum number of bytes of the memory of all its devices to use.
     pub fn gpu_memory(&self) -> Option<u64> {
-        self.gpu_memory
+        let devices = if let DeviceName::Together(all) = self.device { all.count() } else { 1 };
+        self.gpu_memory.map(|bytes| bytes.saturating_mul(devices as u64))
     }
 }
 
@@ -353,6 +380,7 @@ pub fn described(index: usize, gpu_memory: Option<u64>) -> Result<(String, Optio
 pub fn free_bytes(name: &str) -> Option<u64> {
     match name.parse() {
         Ok(DeviceName::Vulkan(index)) => card(index).ok()?.free,
+        Ok(DeviceName::Together(all)) => all.free_bytes(),
         _ => None,
     }
 }
@@ -513,6 +541,9 @@ mod tests {
             gpu_memory: None,
             card: Arc::new(OnceLock::from(Ok(Card { index: 99, free: Some(free), ..Card::default() }))),
             limit: Arc::default(),
+            tensor_split: Vec::new(),
+            cards: Arc::default(),
+            limits: Arc::default(),
         };
         let one = Among { of: 1, taken: 0 };
         let all = wanted.unchecked().unwrap().split.device;

@@ -6,7 +6,7 @@ use octet_compute::batch::PAGE_TOKENS;
 use octet_engine::engine::Options;
 use octet_engine::engine::speculation::{self, Mode};
 use octet_engine::models::Limits;
-use octet_engine::report::{Group, GroupReport, Memory, Report};
+use octet_engine::report::{Group, GroupReport, Memory, Report, TypeShare};
 use octet_engine::vision;
 
 pub use crate::device_bytes::Split;
@@ -24,19 +24,23 @@ pub fn bill(report: &Report, limits: &Limits, exact: bool) -> Memory {
         |group| matches!(group, Group::Other | Group::Mtp | Group::Embedding | Group::LayerEmbedding);
     let groups = report.groups.iter().filter(|g| !is_elsewhere(g.group));
     let weights = groups.map(|g| group_bytes(g, exact)).fold(0, u64::saturating_add);
-    // Pages of windows that the prefix cache keeps are on the device, too.
-    let windowed = report.windowed_pages(limits).map_or(limits.pages, |(of, _)| of.pages);
-    let pages = |cache: &LayerCache| {
-        let pages = if cache.group() == Some(PageGroup::Windowed) { windowed } else { limits.pages };
-        (page_bytes(*cache, limits.kv) as u64).saturating_mul(pages as u64)
-    };
     Memory {
         weights,
-        kv: report.caches.iter().map(pages).fold(0, u64::saturating_add),
+        kv: kv_bytes(report, limits).fold(0, u64::saturating_add),
         // Steps keep their activations twice, as f32 and quantised to bytes.
         activations: (2 * cpu.activations).saturating_add(FIXED_BYTES),
         ..cpu
     }
+}
+
+/// Bytes of the keys and values of each cache.
+pub fn kv_bytes(report: &Report, limits: &Limits) -> impl Iterator<Item = u64> {
+    // Pages of windows that the prefix cache keeps are on the device, too.
+    let windowed = report.windowed_pages(limits).map_or(limits.pages, |(of, _)| of.pages);
+    report.caches.iter().map(move |cache| {
+        let pages = if cache.group() == Some(PageGroup::Windowed) { windowed } else { limits.pages };
+        (page_bytes(*cache, limits.kv) as u64).saturating_mul(pages as u64)
+    })
 }
 
 /// The limits of a model on a device, which has a spare slot for steps that are submitted ahead.
@@ -63,11 +67,16 @@ fn page_bytes(cache: LayerCache, kv: KvTypes) -> usize {
 
 /// Bytes of a group's weights on a device.
 fn group_bytes(group: &GroupReport, exact: bool) -> u64 {
+    type_bytes(&group.types, exact)
+}
+
+/// Bytes of weights of these types on a device.
+pub fn type_bytes(types: &[TypeShare], exact: bool) -> u64 {
     let of = |ty: octet_weights::GgmlType, bytes: u64| {
         let values = (bytes / ty.block_bytes() as u64).saturating_mul(ty.block_len() as u64);
         weight_bytes(if exact { octet_weights::GgmlType::F32 } else { ty }, values)
     };
-    group.types.iter().map(|t| of(t.ty, t.bytes)).fold(0, u64::saturating_add)
+    types.iter().map(|t| of(t.ty, t.bytes)).fold(0, u64::saturating_add)
 }
 
 /// Bytes of all routed experts on a device.
@@ -155,18 +164,20 @@ pub struct Placement {
     pub draft: Split,
     /// What was reduced to fit, as messages for the user. Empty if nothing was.
     pub smaller: Vec<String>,
+    /// The layers of each of several devices, and their memory, for the user. Empty for one device.
+    pub layers: Vec<String>,
 }
 
 /// Sizes to try.
 #[derive(Debug, Clone, Copy)]
-struct Size {
+pub struct Size {
     context: usize,
     /// Contexts in the KV cache.
     contexts: usize,
     /// With the block for multi-token prediction, if it was requested.
     with_block: bool,
     /// With expert slots: the minimum number of each layer.
-    slots_min: Option<usize>,
+    pub slots_min: Option<usize>,
 }
 
 impl Wanted<'_> {
@@ -267,7 +278,7 @@ impl Wanted<'_> {
     }
 
     /// The sizes to try, in turn.
-    fn sizes(&self) -> Vec<Size> {
+    pub fn sizes(&self) -> Vec<Size> {
         let first = self.options.context_for(self.report.config.context_length);
         let smaller = |context: &usize| {
             let half = context / 2;
@@ -297,7 +308,7 @@ impl Wanted<'_> {
         sizes
     }
 
-    fn sized(
+    pub fn sized(
         &self,
         size: Size,
         draft: Option<&(&octet_weights::Model, Report)>,
@@ -324,7 +335,7 @@ impl Wanted<'_> {
             None => Split { device: 0, machine: 0 },
         };
         let mut placement =
-            Placement { options, limits, slots: None, split: draft, draft, smaller: Vec::new() };
+            Placement { options, limits, slots: None, split: draft, draft, smaller: vec![], layers: vec![] };
         placement.split = self.split(&placement);
         Ok(placement)
     }
@@ -335,7 +346,7 @@ impl Wanted<'_> {
     }
 
     /// What was reduced, as messages for the user.
-    fn smaller(&self, size: Size, slots: Option<usize>) -> Vec<String> {
+    pub fn smaller(&self, size: Size, slots: Option<usize>) -> Vec<String> {
         let mut out = Vec::new();
         let first = self.options.context_for(self.report.config.context_length);
         if size.context < first {
@@ -362,7 +373,7 @@ impl Wanted<'_> {
     }
 
     /// Snapshots are in the machine's memory. They get the wanted bytes within what is left there, and never less than one conversation needs.
-    fn add_snapshots(&self, placement: &mut Placement, room: Room) -> anyhow::Result<()> {
+    pub fn add_snapshots(&self, placement: &mut Placement, room: Room) -> anyhow::Result<()> {
         let slot = self.report.state_bytes();
         let (None, Some(wanted), true) = (self.options.snapshot_memory, self.snapshots, slot > 0) else {
             return Ok(());

@@ -132,6 +132,9 @@ fn examine(device: DeviceName, args: &DoctorArgs) -> anyhow::Result<Found> {
     let start = std::time::Instant::now();
     let index = match device {
         DeviceName::Vulkan(index) => index,
+        DeviceName::Together(all) => {
+            anyhow::bail!("{all}: devices are examined one by one: separate them by commas")
+        }
         DeviceName::Cpu | DeviceName::Auto => {
             let mut cpu = Cpu::new(&CpuOptions::default())?;
             let checks = selftest::verbs(&mut cpu)?;

@@ -11,6 +11,7 @@ mod completions;
 mod config_cmd;
 mod device;
 mod device_bytes;
+mod device_layers;
 mod device_memory;
 mod doctor;
 mod embedded;

@@ -15,8 +15,9 @@ use octet_hub::{Hub, Preview, Reference, Silent};
 use serde_json::{Value, json};
 
 use crate::args::{KvArgs, ModelArgs};
-use crate::device::{DeviceName, described};
+use crate::device::{DeviceName, Together, described, proportion};
 use crate::device_bytes::images;
+use crate::device_layers;
 use crate::device_memory::{Placement, Room, Split, Wanted, bill, shortage, table_copy, with_spare};
 use crate::memory::{OnDisk, with_images};
 use crate::numbers::count;
@@ -31,6 +32,7 @@ Examples:
   octet show model.gguf
   octet show qwen3.6:35b-a3b -c 32768           memory for this context; reads only its header
   octet show model.gguf --device cpu,vulkan:0   memory on each device
+  octet show model.gguf --device vulkan:0,vulkan:1   the layers of each
   octet show model.gguf --device vulkan:0 --gpu-memory 8
   octet show model.gguf --json | jq .active_parameters";
 
@@ -43,9 +45,13 @@ pub struct ShowArgs {
     /// Context size in tokens for the memory estimate; 0 is the model's own. Default: the model's own, but at most 8192.
     #[arg(short, long, visible_alias = "max-model-len", value_name = "N", value_parser = count)]
     ctx_size: Option<usize>,
-    /// Also show the memory that the model needs on these devices: cpu, vulkan:N as `octet devices` numbers them.
+    /// Also show the memory that the model needs on these devices: cpu, vulkan:N as `octet devices` numbers them. Several graphics devices run
+    /// it together; beside cpu, vulkan:0+vulkan:1 does.
     #[arg(long, value_name = "DEVICE,..", value_delimiter = ',')]
     device: Vec<DeviceName>,
+    /// Proportions of the layers on each of several graphics devices, as for `octet run`. Default: by free memory.
+    #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = proportion, requires = "device")]
+    tensor_split: Vec<f64>,
     /// Maximum memory of each graphics device to use in the estimate, in GiB. Default: all that is free.
     #[arg(long, value_name = "GIB", value_parser = crate::units::gibibytes, requires = "device")]
     gpu_memory: Option<u64>,
@@ -101,9 +107,7 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
     }
     let options =
         Options { context: args.ctx_size, kv: limits.kv, vision: vision.clone(), ..Options::default() };
-    let named = args.device.iter().filter(|device| **device != DeviceName::Auto);
-    let bills = named.map(|device| Bill::new(*device, args.gpu_memory, &report, &limits, &options));
-    let bills = bills.collect::<anyhow::Result<Vec<_>>>()?;
+    let bills = bills(args, &report, &limits, &options)?;
     let mut out = std::io::stdout().lock();
     let with_it = with_images(report.memory(&limits, false), vision.as_ref()).total();
     let maker = crate::maker::of(&name);
@@ -152,6 +156,24 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The memory on each device that `--device` names.
+fn bills(args: &ShowArgs, report: &Report, limits: &Limits, options: &Options) -> anyhow::Result<Vec<Bill>> {
+    let together = Together::of(&args.device).map(|all| vec![DeviceName::Together(all)]);
+    let named = together.as_ref().unwrap_or(&args.device);
+    anyhow::ensure!(
+        args.tensor_split.is_empty() || named.iter().any(|d| matches!(d, DeviceName::Together(_))),
+        "--tensor-split divides a model among several devices: name them, as vulkan:0,vulkan:1"
+    );
+    let named = named.iter().filter(|device| **device != DeviceName::Auto);
+    let bill = |device: &DeviceName| match device {
+        DeviceName::Together(all) => {
+            Bill::together(*all, &args.tensor_split, args.gpu_memory, report, limits, options)
+        }
+        device => Bill::new(*device, args.gpu_memory, report, limits, options),
+    };
+    named.map(bill).collect()
 }
 
 /// What stays on disk if the model is larger than this machine's memory.
@@ -369,6 +391,8 @@ struct Bill {
     ahead: u64,
     /// How `octet run` places it there, or why it cannot; `None` is the processor.
     placed: Option<Result<Placement, String>>,
+    /// Layers and bytes of each of several devices, if they run the model together.
+    parts: Vec<(usize, u64)>,
 }
 
 impl Bill {
@@ -384,7 +408,8 @@ impl Bill {
         let DeviceName::Vulkan(index) = device else {
             let (what, memory) = ("the processor".to_string(), report.memory(limits, false));
             let images = vision.map(|vision| images(vision, false));
-            return Ok(Self { device, what, memory, images, free: machine, ahead: 0, placed: None });
+            let (free, ahead, placed, parts) = (machine, 0, None, Vec::new());
+            return Ok(Self { device, what, memory, images, free, ahead, placed, parts });
         };
         let (what, free) = described(index, gpu_memory)?;
         let room = Room { device: free, machine };
@@ -393,7 +418,41 @@ impl Bill {
         let (memory, ahead) = (bill(report, &with_spare(limits.clone()), false), table_copy(report));
         let placed_vision = placed.as_ref().ok().and_then(|p| p.options.vision.as_ref());
         let images = placed_vision.or(vision).map(|vision| images(vision, false));
-        Ok(Self { device, what, memory, images, free, ahead, placed: Some(placed) })
+        Ok(Self { device, what, memory, images, free, ahead, placed: Some(placed), parts: Vec::new() })
+    }
+
+    /// That of several devices which run the model together.
+    fn together(
+        all: Together,
+        proportions: &[f64],
+        gpu_memory: Option<u64>,
+        report: &Report,
+        limits: &Limits,
+        options: &Options,
+    ) -> anyhow::Result<Self> {
+        let machine = crate::memory::available();
+        let (names, rooms) = all.described(gpu_memory, proportions)?;
+        let wanted = Wanted { report, options, contexts: &[1], snapshots: None };
+        let placed = device_layers::place(&wanted, &rooms, machine, proportions)?;
+        let of = |placed: &device_layers::Placed| -> Vec<(usize, u64)> {
+            placed.counts.iter().copied().zip(placed.bytes.iter().copied()).collect()
+        };
+        let (parts, placed) = match placed {
+            Ok(placed) => {
+                let layers = device_layers::lines(&names, &placed, &rooms);
+                (of(&placed), Ok(Placement { layers, ..placed.placement }))
+            }
+            Err(least) => (of(&least), Err(device_layers::shortage(&names, &least, &rooms, machine))),
+        };
+        let own = bill(report, limits, false);
+        // Each device has its own.
+        let memory = Memory { activations: own.activations * names.len() as u64, ..own };
+        let images = options
+            .vision
+            .as_ref()
+            .map(|v| images(&vision::Options { on_device: false, ..v.clone() }, false));
+        let (device, what, free) = (DeviceName::Together(all), names.join(" + "), rooms.into_iter().sum());
+        Ok(Self { device, what, memory, images, free, ahead: 0, placed: Some(placed), parts })
     }
 
     /// Bytes of the device itself.
@@ -405,7 +464,11 @@ impl Bill {
     fn text(&self) -> String {
         let m = &self.memory;
         let fits = self.free.map_or(String::new(), |free| {
-            let verdict = if self.total() <= free { "fits" } else { "does not fit" };
+            let fits = match &self.placed {
+                Some(placed) if !self.parts.is_empty() => placed.is_ok(),
+                _ => self.total() <= free,
+            };
+            let verdict = if fits { "fits" } else { "does not fit" };
             format!("; {} free: it {verdict}", size(free))
         });
         let mut out = format!(
@@ -451,6 +514,7 @@ impl Bill {
                     let ahead = size(self.ahead);
                     out += &format!("  {ahead} of additional host memory for steps ahead, if available\n");
                 }
+                p.layers.iter().for_each(|line| out += &format!("  {line}\n"));
                 p.smaller.iter().for_each(|what| out += &format!("  to fit, {what}\n"));
             }
         }
@@ -479,6 +543,7 @@ impl Bill {
             "machine_bytes": split.machine,
             "steps_ahead_bytes": self.ahead,
             "expert_slots": placed.and_then(|p| p.slots),
+            "parts": self.parts.iter().map(|(layers, bytes)| json!({"layers": layers, "bytes": bytes})).collect::<Vec<_>>(),
         })
     }
 }

@@ -130,7 +130,7 @@ pub struct BenchArgs {
     #[arg(long, help_heading = "Tests")]
     no_warmup: bool,
 
-    /// Devices to measure: cpu, vulkan:N as in `octet devices`, or auto as in `octet run`.
+    /// Devices to measure: cpu, vulkan:N as in `octet devices`, or auto as in `octet run`. vulkan:0+vulkan:1 is one model over both.
     #[arg(
         long,
         value_name = "DEVICE,..",
@@ -139,7 +139,7 @@ pub struct BenchArgs {
         help_heading = "Device"
     )]
     device: Vec<DeviceName>,
-    /// Maximum memory to use of the graphics device, in GiB. Default: all that is free.
+    /// Maximum memory to use of each graphics device, in GiB. Default: all that is free.
     #[arg(long, value_name = "GIB", value_parser = crate::units::gibibytes, help_heading = "Device")]
     gpu_memory: Option<u64>,
     /// Numbers of threads. Default: one per physical core.

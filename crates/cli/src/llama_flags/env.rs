@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn variables_without_effect_are_noted_and_others_refused() {
         for (name, value, note) in [
-            ("LLAMA_ARG_N_GPU_LAYERS", "99", "one device"),
+            ("LLAMA_ARG_N_GPU_LAYERS", "99", "that --device names"),
             ("LLAMA_ARG_FLASH_ATTN", "off", "one kind of attention"),
             ("LLAMA_ARG_ENDPOINT_METRICS", "1", "always on"),
             ("LLAMA_ARG_ENDPOINT_SLOTS", "0", "/slots is always there"),

@@ -121,7 +121,7 @@ mod tests {
             ours(&["serve", "-ngl", "99", "fox", "-fa", "on", "--jinja", "-np", "2", "-fa", "--", "-ngl"]);
         assert_eq!(line.args, ["serve", "fox", "--parallel", "2", "--", "-ngl"]);
         assert_eq!(line.notes.len(), 4, "{:?}", line.notes);
-        assert!(line.notes[0].starts_with("-ngl has no effect here: a model runs on one device"));
+        assert!(line.notes[0].starts_with("-ngl has no effect here: all of a model's layers"));
         assert_eq!(ours(&["-ngl=99", "fox", "-fa", "fox"]).args, ["fox", "fox"]);
         // `-t` and `-c` are flags with a value: these are not `b`.
         assert_eq!(ours(&["serve", "-tb", "2", "-cb", "fox"]).args, ["serve", "fox"]);

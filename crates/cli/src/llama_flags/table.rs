@@ -25,7 +25,7 @@ pub(super) enum Meaning {
 }
 use Meaning::{Here, Ignored, Refused};
 
-const DEVICE: Meaning = Ignored("a model runs on one device as a whole; --device says which");
+const DEVICE: Meaning = Ignored("all of a model's layers are on the devices that --device names");
 const FILE: Meaning = Ignored("how a model's file is read cannot be chosen");
 const THREADS: Meaning = Ignored("--threads and --no-pin say how processors are used");
 const DRAFT: Meaning = Ignored("speculative decoding adapts by itself; --speculative and --draft-max set it");
@@ -64,6 +64,7 @@ pub(super) const FLAGS: &[(&str, Takes, Meaning)] = &[
     ("-to", Value, Here("--timeout")),
     ("-a", Value, Here("--alias")),
     ("-dev", Value, Here("--device")),
+    ("-ts", Value, Here("--tensor-split")),
     ("-cram", Value, Here("--cache-ram")),
     ("-rea", Value, Here("--reasoning")),
     ("--log-verbose", Nothing, Here("--verbose")),
@@ -75,7 +76,7 @@ pub(super) const FLAGS: &[(&str, Takes, Meaning)] = &[
     ("-C --cpu-mask -Cr --cpu-range --cpu-strict --prio --poll", Value, THREADS),
     ("-Cb --cpu-mask-batch -Crb --cpu-range-batch --cpu-strict-batch", Value, THREADS),
     ("--prio-batch --poll-batch --numa", Value, THREADS),
-    ("-ngl --gpu-layers --n-gpu-layers -sm --split-mode -ts --tensor-split", Value, DEVICE),
+    ("-ngl --gpu-layers --n-gpu-layers -sm --split-mode", Value, DEVICE),
     ("-mg --main-gpu -ot --override-tensor -ncmoe --n-cpu-moe -ncffn --n-cpu-ffn --rpc", Value, DEVICE),
     ("-cmoe --cpu-moe -kvo --kv-offload -nkvo --no-kv-offload --no-host", Nothing, DEVICE),
     ("--op-offload --no-op-offload -bs --backend-sampling", Nothing, DEVICE),

@@ -35,6 +35,8 @@ pub struct MemoryPlan {
     stored: Option<String>,
     /// Memory that it needs on a device and on the machine, and what was reduced to fit.
     on_device: Option<(Split, Vec<String>)>,
+    /// The layers of each of several devices.
+    layers: Vec<String>,
 }
 
 impl MemoryPlan {
@@ -58,7 +60,8 @@ impl MemoryPlan {
             };
             let limits = options.limits(made_for, report.snapshot_bytes(options.kv))?;
             let draft = options.draft_memory(made_for)?;
-            let plan = Self { options, limits, draft, context, shrunk: None, stored: None, on_device: None };
+            let (shrunk, stored, on_device, layers) = (None, None, None, Vec::new());
+            let plan = Self { options, limits, draft, context, shrunk, stored, on_device, layers };
             let total = plan.total(report);
             Ok((plan, total))
         };
@@ -85,7 +88,16 @@ impl MemoryPlan {
             let with = |batch_tokens| -> anyhow::Result<Self> {
                 let options = Options { batch_tokens, ..least.options.clone() };
                 let limits = options.limits(made_for, report.snapshot_bytes(options.kv))?;
-                Ok(Self { options, limits, shrunk: Some(room), stored: None, on_device: None, ..least })
+                let shrunk = Some(room);
+                Ok(Self {
+                    options,
+                    limits,
+                    shrunk,
+                    stored: None,
+                    on_device: None,
+                    layers: Vec::new(),
+                    ..least
+                })
             };
             let needs = |tokens| Ok(with(tokens)?.memory(report));
             if let Some(on_disk) = OnDisk::within(report, room, options.batch_tokens, may_grow, needs)? {
@@ -113,7 +125,7 @@ impl MemoryPlan {
 
     /// The plan of a model on a device.
     pub fn on_device(report: &Report, placement: Placement) -> Self {
-        let Placement { options, limits, split, draft, smaller, .. } = placement;
+        let Placement { options, limits, split, draft, smaller, layers, .. } = placement;
         let made_for = report.config.context_length;
         Self {
             draft: draft.device,
@@ -123,6 +135,7 @@ impl MemoryPlan {
             shrunk: None,
             stored: None,
             on_device: Some((split, smaller)),
+            layers,
         }
     }
 
@@ -179,10 +192,10 @@ impl MemoryPlan {
         );
         if slot > 0 {
             let of = |n: usize| size(slot.saturating_mul(n as u64));
-            let spare = if self.on_device.is_some() { " and a spare one" } else { "" };
+            let spare = if self.limits.spare_slots > 0 { " and a spare one" } else { "" };
             out += &format!(
                 "  states       {:>12}  {} sequences{spare}, {} each\n  snapshots    {:>12}  at most {} states{}\n",
-                of(self.limits.slots + usize::from(self.on_device.is_some())),
+                of(self.limits.slots + self.limits.spare_slots),
                 self.limits.slots,
                 size(slot),
                 of(self.limits.snapshots),
@@ -212,8 +225,9 @@ impl MemoryPlan {
                 size(split.machine)
             ),
         };
+        self.layers.iter().for_each(|line| out += &format!("  {line}\n"));
         match table_copy(report) {
-            ahead if ahead > 0 && self.on_device.is_some() => {
+            ahead if ahead > 0 && self.limits.spare_slots > 0 => {
                 out += &format!("  steps ahead  {:>12}  additional host memory, if available\n", size(ahead));
             }
             _ => {}

@@ -322,6 +322,60 @@ fn a_graphics_device_by_its_name() {
     assert!(rows[0]["barriers_per_step"].is_null() && rows[3]["barriers_per_step"].as_u64().unwrap() > 10);
 }
 
+/// One model over several devices, which are one device in software that is opened several times.
+#[test]
+fn several_devices_run_one_model() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    let (one, both) = (format!("vulkan:{index}"), format!("vulkan:{index},vulkan:{index}"));
+    let place = Place::with_model("qwen35moe", "q4_k_m");
+    let run = |device: &str, more: &[&str]| {
+        let args = ["run", "model.gguf", "--raw", "t1 t2", "-n", "8", "--temp", "0", "--device", device];
+        place.octet(&[&args[..], more].concat())
+    };
+    let (alone, together) = (run(&one, &[]).ok(), run(&both, &[]).ok());
+    assert_eq!(alone.stdout, together.stdout, "the same text");
+    let names = format!("{one} (");
+    let start = together.stderr.lines().last().unwrap_or_default();
+    assert_eq!(start.matches(&names).count(), 2, "{}", together.stderr);
+    assert_eq!(run(&both, &["--tensor-split", "3,1"]).ok().stdout, alone.stdout);
+
+    // options that do not fit together
+    run(&both, &["--tensor-split", "3,1,1"]).fails(1, &["3 proportions", "2 devices"]);
+    run(&one, &["--tensor-split", "3,1"]).fails(1, &["--tensor-split", "several devices"]);
+    run(&both, &["--tensor-split", "0,1"]).fails(2, &["above 0"]);
+    run(&both, &["--tensor-split=-1,1"]).fails(2, &["above 0"]);
+    run(&format!("{one},cpu"), &[]).fails(2, &["'cpu'", "together"]);
+    run(&format!("{one},vulkan:99"), &[]).fails(1, &["vulkan:99"]);
+    run(&both, &["--gpu-memory", "0.01"]).fails(1, &["does not fit", ": layer", "experts in slots"]);
+    run(&both, &["--speculative", "draft=model.gguf"]).fails(1, &["a draft model needs one device"]);
+
+    // what `show` prints of each is enough, and what it uses
+    let show = |more: &[&str]| -> Value {
+        let args = ["show", "model.gguf", "--json", "-c", "50000", "--device"];
+        let text = place.octet(&[&args[..], more].concat()).ok().stdout;
+        serde_json::from_str::<Value>(&text).unwrap()["devices"].clone()
+    };
+    let parts = show(&[&both])[0]["parts"].clone();
+    let layers = |parts: &Value, i: usize| parts[i]["layers"].as_u64().unwrap();
+    assert_eq!(layers(&parts, 0) + layers(&parts, 1), 4, "{parts}");
+    let largest = parts.as_array().unwrap().iter().map(|p| p["bytes"].as_u64().unwrap()).max().unwrap();
+    let gpu_memory = format!("{:.9}", (largest + 1000) as f64 / f64::from(1 << 30));
+    let enough = run(&both, &["-c", "50000", "--gpu-memory", &gpu_memory]).ok();
+    assert_eq!(enough.stdout, alone.stdout);
+    assert!(enough.stderr.contains("context of 50000 tokens"), "{}", enough.stderr);
+    let split = show(&[&both, "--tensor-split", "3,1"])[0]["parts"].clone();
+    assert_eq!([layers(&split, 0), layers(&split, 1)], [3, 1]);
+    let compared = show(&[&format!("cpu,{one}+{one}")]);
+    assert_eq!((&compared[0]["name"], &compared[1]["parts"]), (&"cpu".into(), &parts));
+    let text = place.octet(&["show", "model.gguf", "--device", &both]).ok().stdout;
+    assert!(text.contains(": layers ") && text.contains("fits"), "{text}");
+
+    let rows = bench(&place, &["-o", "jsonl", "--device", &format!("{one}+{one}")]).stdout;
+    let row: Value = serde_json::from_str(rows.lines().next().unwrap()).unwrap();
+    assert_eq!(row["device"].as_str().unwrap().matches(&names).count(), 2, "{row}");
+    place.octet(&["doctor", "--device", &format!("{one}+{one}")]).fails(1, &["one by one"]);
+}
+
 /// Sizes that no flag sets are fitted to the device's memory, and no loaded model uses more than was reported.
 #[test]
 fn a_model_is_made_to_fit_a_graphics_device() {
