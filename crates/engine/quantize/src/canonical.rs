@@ -28,6 +28,9 @@ const ROW_FACTORS: &str = "octet.row_factors";
 const APART: &[&str] = &["bailingmoe", "internlm2"];
 /// Architectures with Mamba-2, whose GGUF files have numbers of heads as matrices of one column.
 const MAMBA_2: &[&str] = &["falcon-h1", "granitehybrid", "nemotron_h", "nemotron_h_moe"];
+/// Names that lack their usual end in an architecture's GGUF files.
+const WITHOUT_END: &[(&str, &str, &str)] =
+    &[("falcon-h1", "ffn_norm", ".weight"), ("hy_v3", "exp_probs_b", ".bias")];
 /// Architectures whose GGUF files have pairs side by side.
 const ADJACENT: &[&str] = &[
     "arcee",
@@ -68,6 +71,7 @@ pub fn canonical(model: Model, keep_mtp: bool) -> Result<Model, Error> {
     split_gate_up(&mut metadata, &mut outs);
     order_qkv(&architecture, &mut metadata, &mut outs);
     multipliers(&architecture, &mut metadata, &mut outs);
+    shorten(&architecture, &mut outs);
     pair_rows(&architecture, &mut metadata, &mut outs);
     tile_heads(&architecture, &mut metadata, &mut outs);
     frequencies(&architecture, &mut metadata, &mut outs);
@@ -330,9 +334,16 @@ fn multipliers(architecture: &str, metadata: &mut Metadata, outs: &mut Vec<Out>)
     if let Some(head) = position(outs, "output.weight") {
         outs[head].factor = of_logits;
     }
-    for out in outs.iter_mut().filter(|o| o.info.name.ends_with(".ffn_norm.weight")) {
-        // llama.cpp's name for it.
-        out.info.name.truncate(out.info.name.len() - ".weight".len());
+}
+
+/// Names as llama.cpp has them.
+fn shorten(architecture: &str, outs: &mut [Out]) {
+    for (_, stem, end) in WITHOUT_END.iter().filter(|(a, ..)| *a == architecture) {
+        for out in outs.iter_mut() {
+            if place(&out.info.name).and_then(|(_, rest)| rest.strip_suffix(*end)) == Some(*stem) {
+                out.info.name.truncate(out.info.name.len() - end.len());
+            }
+        }
     }
 }
 

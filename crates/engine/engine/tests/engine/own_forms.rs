@@ -131,7 +131,7 @@ fn of_falcon_h1() {
         "attention_out_multiplier": 0.875, "ssm_in_multiplier": 1.25, "ssm_out_multiplier": 0.25, "mlp_multipliers": [1.75, 0.6],
         "ssm_multipliers": [0.5, 2.0, 0.75, 1.5, 0.25], "projectors_bias": false, "time_step_limit": [0.0, {"__float__": "Infinity"}],
     });
-    compare_changed(
+    let others = compare_changed(
         "falcon_h1",
         own,
         |tensors| {
@@ -141,6 +141,7 @@ fn of_falcon_h1() {
         },
         fields,
     );
+    assert!(others.is_empty(), "{others:?}");
     let config = config(json!({
         "model_type": "falcon_h1", "mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_d_conv": 4,
     }));
@@ -179,7 +180,8 @@ fn of_mimo_2() {
         "n_group": 1, "topk_group": 1, "norm_topk_prob": true, "scoring_func": "sigmoid", "topk_method": "noaux_tc",
         "routed_scaling_factor": null, "attention_projection_layout": "split",
     });
-    compare_changed("mimo_v2_flash", own, guesses, fields.clone());
+    let others = compare_changed("mimo_v2_flash", own, guesses, fields.clone());
+    assert!(others.is_empty(), "{others:?}");
     // As transformers writes it.
     let mut newer = without(
         fields.clone(),
@@ -199,7 +201,8 @@ fn of_mimo_2() {
         json!(["full_attention", "sliding_attention", "sliding_attention", "full_attention"]);
     newer["mlp_layer_types"] = json!(["dense", "sparse", "sparse", "sparse"]);
     newer["rope_parameters"] = json!({"full_attention": rope(5e6), "sliding_attention": rope(10000.0)});
-    compare_changed("mimo_v2_flash", own, |_| {}, newer);
+    let others = compare_changed("mimo_v2_flash", own, |_| {}, newer);
+    assert!(others.is_empty(), "{others:?}");
     let mut config = config(fields);
     config["num_hidden_layers"] = json!(4);
     refuses(
@@ -228,7 +231,8 @@ fn of_hunyuan_3() {
         "num_hidden_layers": 3, "rope_theta": 11158840.0, "num_experts": 6, "num_experts_per_tok": 2, "num_shared_experts": 1,
         "moe_intermediate_size": 16, "router_scaling_factor": 2.826, "first_k_dense_replace": 1, "enable_moe_fp32_combine": true,
     });
-    compare_changed("hy_v3", own, |_| {}, fields);
+    let others = compare_changed("hy_v3", own, |_| {}, fields);
+    assert!(others.is_empty(), "{others:?}");
 }
 
 #[test]
