@@ -148,17 +148,12 @@ void main() {
         float next = most;
         for (uint j = 0u; j < 64u; j++) { next = max(next, weight[j]); }
         barrier();
-        if (quarter == 0u) {
-            weight[own] = counts ? exp(score - next) : 0.0;
-            reduce[own] = weight[own];
-        }
+        if (quarter == 0u) { weight[own] = counts ? exp(score - next) : 0.0; }
         barrier();
         float shrink = most > -3.0e38 ? exp(most - next) : 0.0;
-        for (uint half_ = 32u; half_ > 0u; half_ >>= 1) {
-            if (me < half_) { precise float s = reduce[me] + reduce[me + half_]; reduce[me] = s; }
-            barrier();
-        }
-        precise float total = sum * shrink + reduce[0];
+        // Each invocation adds them itself: a tree takes more barriers than that takes time.
+        precise float total = sum * shrink;
+        for (uint j = 0u; j < 64u; j++) { total = total + weight[j]; }
         sum = total;
         most = next;
         uint first_row = max(skipped, 16u * quarter), end_row = min(valid, 16u * (quarter + 1u));

@@ -13,8 +13,8 @@ layout(binding = 12, std430) readonly buffer Slots { uint slots[]; };  // slot o
 #endif
 
 // A stripe of a row is shared by all invocations of a workgroup that are left over, so that enough reads are under way: each computes the terms of every
-// so-many-th block (or column, of float types), and the first adds them in the stripe's order. So the bits are those of one invocation a stripe. Those of
-// one token compute several terms before they are added.
+// so-many-th block (or column, of float types), and the first adds them in the stripe's order. So the bits are those of one invocation a stripe, as
+// software devices have it. Those of one token compute several terms before they are added.
 #ifndef ROWS
 #define ROWS 8u
 #endif
@@ -34,6 +34,18 @@ uint target_of(uint id) { return id; }
 uint source_of(uint id) { return EXPERTS != 0u ? pairs[id] / p.divide : id; }
 uint target_of(uint id) { return EXPERTS != 0u ? pairs[id] : id; }
 #endif
+float acc[TOKENS];
+
+// Of a stripe that nobody shares, terms are added at once.
+void add_term(uint t, uint at, uint split, float term) {
+    if (split > 1u) {
+        terms[t * TERMS + at] = term;
+    } else {
+        precise float next = acc[t] + term;
+        acc[t] = next;
+    }
+}
+
 void project() {
     uint own = gl_LocalInvocationID.x % STRIPES, part = gl_LocalInvocationID.x / STRIPES, split = gl_WorkGroupSize.x / STRIPES;
     uint lane = own & 7u, slot = own >> 3;
@@ -56,7 +68,6 @@ void project() {
         }
     }
 #endif
-    float acc[TOKENS];
     uint source[TOKENS];
     [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
         acc[t] = 0.0;
@@ -93,17 +104,18 @@ void project() {
                     [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
                         uint at = source[t] * p.x_stride + block;
                         precise float term = w * uintBitsToFloat(x[at >> 2][at & 3u]);
-                        terms[t * TERMS + at_term * STRIPES + own] = term;
+                        add_term(t, at_term * STRIPES + own, split, term);
                     }
                 } else {
                     Block b = load_block((w_row * steps + step) * 8u + lane, w_row, block, blocks);
                     [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
                         uint at = source[t] * (p.x_stride >> 5) + block;
                         vec2 d = dx[at];
-                        terms[t * TERMS + at_term * STRIPES + own] = block_term(b, x[2u * at], x[2u * at + 1u], d.x, d.y);
+                        add_term(t, at_term * STRIPES + own, split, block_term(b, x[2u * at], x[2u * at + 1u], d.x, d.y));
                     }
                 }
             }
+            if (split == 1u) { continue; }
             barrier();
             if (part == 0u) {
                 for (uint i = 0u; i < min(segment, steps - from); i++) {

@@ -16,7 +16,7 @@ use crate::block::Block;
 pub use crate::cache::Cache;
 use crate::cache::DELTA_DIM_MAX;
 pub(crate) use crate::cache::LayerStore;
-use crate::device::{Device, DeviceInfo};
+use crate::device::{Device, DeviceInfo, DeviceKind};
 use crate::experts::Paged;
 use crate::kernel_cache::KernelCache;
 use crate::memory::{Buffer, Memory, MemoryLimit, Place};
@@ -42,6 +42,8 @@ pub struct VulkanOptions {
     /// Keep the experts in the host's memory, and this many of each layer, the most recently used ones, in the device's memory. Default: all
     /// experts are in the device's memory.
     pub expert_slots: Option<usize>,
+    /// Several invocations share a stripe of a row, so that more reads are under way; changes no bit. Default: but on software devices.
+    pub shared_stripes: Option<bool>,
     /// Compile each kernel at its first use instead of with the model. For tests, whose models need few kernels.
     pub lazy_kernels: bool,
     /// Folder for compiled kernels, which the next start reads. Default: they are not saved.
@@ -126,6 +128,8 @@ pub struct Vulkan {
     pub(crate) cols_max: usize,
     /// Weights are unpacked to f32.
     pub(crate) exact: bool,
+    /// See [`VulkanOptions::shared_stripes`].
+    pub(crate) shares_stripes: bool,
     pub(crate) expert_slots: Option<usize>,
     /// Barriers and kernels of the last step.
     pub(crate) last_step: (u32, u32),
@@ -195,6 +199,7 @@ impl Vulkan {
             embed_cols: 1,
             cols_max: 1,
             exact: options.exact,
+            shares_stripes: options.shared_stripes.unwrap_or(device.info.kind != DeviceKind::Software),
             expert_slots: options.expert_slots,
             last_step: (0, 0),
             tokens: 0,

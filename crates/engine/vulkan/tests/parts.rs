@@ -18,7 +18,10 @@ use proptest::prelude::*;
 
 fn vulkan() -> Option<Vulkan> {
     let index = octet_testkit::vulkan_device()?;
-    Some(Vulkan::new(&VulkanOptions { index, ..VulkanOptions::default() }).expect("the device opens"))
+    Some(
+        Vulkan::new(&VulkanOptions { index, shared_stripes: Some(true), ..VulkanOptions::default() })
+            .expect("the device opens"),
+    )
 }
 
 /// With f32 weights, and with quantised ones that meet 8-bit activations.

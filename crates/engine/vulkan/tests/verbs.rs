@@ -25,7 +25,10 @@ use rounding::*;
 
 fn vulkan() -> Option<Vulkan> {
     let index = octet_testkit::vulkan_device()?;
-    Some(Vulkan::new(&VulkanOptions { index, ..VulkanOptions::default() }).expect("the device opens"))
+    Some(
+        Vulkan::new(&VulkanOptions { index, shared_stripes: Some(true), ..VulkanOptions::default() })
+            .expect("the device opens"),
+    )
 }
 
 /// How each part of a pass differs from the oracle's, and how far it may where quantised weights meet 8-bit activations.

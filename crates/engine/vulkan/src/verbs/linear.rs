@@ -70,11 +70,6 @@ pub(crate) struct Experts<'a> {
 /// Maximum number of tokens of a workgroup that does not share weights; for more, `linear_tile.comp` reads them to shared memory.
 const PLAIN_TILE_MAX: u32 = 8;
 
-/// Invocations of a workgroup of 8 rows that multiplies few tokens: four share a stripe of a row, but for narrow floats (`linear.glsl`).
-fn threads(ty: DeviceType) -> u32 {
-    if ty.narrow(1).is_some() { 64 } else { 256 }
-}
-
 /// Tokens of a workgroup for `n` tokens. To be measured on a card: tiles of 64 reuse weights more, smaller ones occupy more of the device.
 pub(crate) fn tile(n: usize) -> u32 {
     match n {
@@ -192,6 +187,11 @@ impl Vulkan {
         self.recorder.start(&kernel)
     }
 
+    /// Invocations of a workgroup of the kernels for few tokens: four share a stripe of 8 rows, but for narrow floats (`linear.glsl`).
+    fn threads(&self, ty: DeviceType) -> u32 {
+        if self.shares_stripes && ty.narrow(1).is_none() { 256 } else { 64 }
+    }
+
     pub(crate) fn projection(
         &self,
         n: usize,
@@ -236,7 +236,7 @@ impl Vulkan {
         ];
         let columns = experts.map_or(n.div_ceil(tokens as usize), |e| e.tiles_max) as u32;
         let kind = experts.map_or(0, |_| 1 + u32::from(host.is_some()));
-        let constants = [w.ty as u32, tokens, kind, threads(w.ty)];
+        let constants = [w.ty as u32, tokens, kind, self.threads(w.ty)];
         let (kernel, rows) = if is_shared(tokens) { (Kernel::LinearTile, 64) } else { (Kernel::Linear, 8) };
         let groups = [w.rows.div_ceil(rows) as u32, columns, 1];
         let buffers = buffers.map(Arc::clone).to_vec();
@@ -408,7 +408,7 @@ impl Vulkan {
         let groups = [w.rows.div_ceil(8) as u32, n.div_ceil(tokens as usize) as u32, heads as u32];
         self.recorder.dispatch(
             Kernel::PerHead,
-            [w.ty as u32, tokens, 0, threads(w.ty)],
+            [w.ty as u32, tokens, 0, self.threads(w.ty)],
             &buffers,
             &push,
             groups,

@@ -57,7 +57,10 @@ fn products<B: Backend + Inspect>(mut be: B, matrices: &[Matrix], n: usize) -> V
 #[test]
 fn products_equal_the_oracle_in_every_batch() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
-    let device = || Vulkan::new(&VulkanOptions { index, ..VulkanOptions::default() }).expect("it opens");
+    let device = || {
+        Vulkan::new(&VulkanOptions { index, shared_stripes: Some(true), ..VulkanOptions::default() })
+            .expect("it opens")
+    };
     let all = || FLOATS.into_iter().chain(INTS);
     // no file has factors beside minimums in f16
     let scaled = all().filter(|ty| !matches!(ty, Q4_1 | Q5_1)).map(|ty| matrix(ty, true));
