@@ -68,7 +68,7 @@ pub enum Command {
     Rm(crate::library::RmArgs),
     Tokenize(crate::tokenize::TokenizeArgs),
     Template(crate::template::TemplateArgs),
-    Perplexity(crate::perplexity::PerplexityArgs),
+    Perplexity(Box<crate::perplexity::PerplexityArgs>),
     Compare(Box<crate::compare::CompareArgs>),
     Eval(Box<crate::eval::EvalArgs>),
     #[command(hide = true)]

@@ -53,10 +53,13 @@ pub struct DeviceFlags {
     limit: Arc<OnceLock<Option<Limit>>>,
     /// The same of several devices that run models together: number and free memory of each, and `--gpu-memory`.
     #[arg(skip)]
-    cards: Arc<OnceLock<Vec<(usize, Option<u64>)>>>,
+    cards: Arc<OnceLock<Free>>,
     #[arg(skip)]
     limits: Arc<OnceLock<Vec<Option<Limit>>>>,
 }
+
+/// The number of each of several devices, and its free memory.
+type Free = Vec<(usize, Option<u64>)>;
 
 /// `--gpu-memory`, and how much of it models use.
 #[cfg(feature = "vulkan")]
