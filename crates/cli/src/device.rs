@@ -273,13 +273,11 @@ impl DeviceFlags {
         is_checked: bool,
     ) -> Result<Option<Placement>> {
         self.check_split()?;
-        if wanted.report.config.encoder().is_some() {
-            if !matches!(self.device, DeviceName::Auto | DeviceName::Cpu) {
-                note!("note: {}: encoders run on the processor", wanted.report.origin);
-            }
-            return Ok(None);
-        }
         if let DeviceName::Together(all) = self.device {
+            if wanted.report.config.encoder().is_some() {
+                note!("note: {}: encoders run on one device only, now on the processor", wanted.report.origin);
+                return Ok(None);
+            }
             return self.place_together(all, wanted, among, machine, is_checked).map(Some);
         }
         let exact = wanted.options.cpu.exact;

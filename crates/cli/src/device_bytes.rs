@@ -1,6 +1,8 @@
 //! Sizes of what lies in a graphics device's memory, as its backend stores it.
 
 use octet_compute::backend::KvType;
+use octet_engine::models::derive;
+use octet_engine::models::plan::Plan;
 use octet_engine::vision::Options;
 use octet_weights::GgmlType;
 
@@ -43,6 +45,17 @@ pub fn images(vision: &Options, exact: bool) -> Split {
     }
 }
 
+/// What an encoder's steps of so many tokens take on a device besides what they take on the processor: the inputs of projections as f32 and in bytes,
+/// and what feed-forward blocks write.
+pub fn encoder_bytes(plan: &Plan, tokens: usize) -> u64 {
+    let (step, widths) = (derive::step_shape(plan, 1, 1), derive::widths(plan));
+    let pooled = plan.pool.iter().flat_map(|pool| &pool.layers).map(|layer| layer.matrix.shape[1]);
+    let cols = [plan.hidden, widths.out, step.intermediate, step.expert_intermediate];
+    let cols = cols.into_iter().chain(pooled).max().unwrap_or(0);
+    let experts = step.top_k * (10 * step.expert_intermediate + 4 * cols);
+    ((10 * cols + 10 * step.intermediate + experts) as u64).saturating_mul(tokens as u64)
+}
+
 /// Bytes of `values` weights on a device.
 #[cfg(feature = "vulkan")]
 pub fn weight_bytes(ty: GgmlType, values: u64) -> u64 {
@@ -74,4 +87,77 @@ pub fn kv_row_bytes(ty: KvType, head_dim: usize) -> usize {
 #[cfg(not(feature = "vulkan"))]
 pub fn kv_row_bytes(ty: KvType, head_dim: usize) -> usize {
     ty.row_bytes(head_dim)
+}
+
+#[cfg(feature = "vulkan")]
+#[cfg(test)]
+mod tests {
+    use octet_compute::Batch;
+    use octet_engine::engine;
+    use octet_engine::models;
+    use octet_engine::report::Report;
+    use octet_vulkan::{MemoryLimit, Vulkan, VulkanOptions};
+    use octet_weights::gguf::{self, Writer};
+    use octet_weights::{Metadata, Model, TensorInfo, Value};
+
+    use super::*;
+    use crate::device_memory::{bill, with_spare};
+
+    const CONTEXT: usize = 4096;
+    const WIDTH: usize = 256;
+
+    /// An encoder of zeros.
+    fn encoder() -> Model {
+        let mut metadata = Metadata::default();
+        metadata.insert("general.architecture", Value::Str("eurobert".into()));
+        for (key, n) in [
+            ("context_length", CONTEXT),
+            ("embedding_length", WIDTH),
+            ("feed_forward_length", 4 * WIDTH),
+            ("block_count", 1),
+            ("attention.head_count", 4),
+            ("attention.head_count_kv", 4),
+            ("pooling_type", 1),
+        ] {
+            metadata.insert(&format!("eurobert.{key}"), Value::U64(n as u64));
+        }
+        metadata.insert("eurobert.attention.layer_norm_rms_epsilon", Value::F64(1e-5));
+        let square = ["attn_q", "attn_k", "attn_v", "attn_output"].map(|n| (n, vec![WIDTH; 2]));
+        let wide = ["ffn_gate", "ffn_up"].map(|n| (n, vec![4 * WIDTH, WIDTH]));
+        let norms = ["attn_norm", "ffn_norm"].map(|n| (n, vec![WIDTH]));
+        let layer = square.into_iter().chain(wide).chain([("ffn_down", vec![WIDTH, 4 * WIDTH])]).chain(norms);
+        let layer = layer.map(|(name, shape)| (format!("blk.0.{name}.weight"), shape));
+        let others = [("token_embd.weight", vec![64, WIDTH]), ("output_norm.weight", vec![WIDTH])];
+        let all = layer.chain(others.map(|(name, shape)| (name.to_string(), shape)));
+        let tensors: Vec<_> =
+            all.map(|(name, shape)| TensorInfo { name, ty: GgmlType::F32, shape }).collect();
+        let mut writer = Writer::new(Vec::new(), &metadata, tensors.clone()).unwrap();
+        tensors.iter().for_each(|t| writer.append(&vec![0; 4 * t.len()]).unwrap());
+        gguf::from_bytes("encoder", writer.finish().unwrap().into()).unwrap()
+    }
+
+    #[test]
+    fn an_encoder_takes_no_more_of_a_device_than_was_planned() {
+        let Some(index) = octet_testkit::vulkan_device() else { return };
+        let file = encoder();
+        let report = Report::new(&file).unwrap();
+        let options = engine::Options::default().for_config(&report.config);
+        let limits = with_spare(options.limits(CONTEXT, 0).unwrap());
+        assert_eq!(limits.batch_tokens, CONTEXT);
+        let planned = bill(&report, &limits, false).total();
+        let load = |bytes| {
+            let memory_limit = Some(MemoryLimit::new(bytes));
+            let options =
+                VulkanOptions { index, memory_limit, lazy_kernels: true, ..VulkanOptions::default() };
+            models::load(&file, Vulkan::new(&options).unwrap(), limits.clone(), &mut |_, _| {})
+        };
+        let mut model = load(planned).unwrap();
+        let mut batch = Batch::default();
+        batch.push(&[1, 2, 3], 0, 0, &[0], 1);
+        batch.see(0..3);
+        model.step(&batch).unwrap();
+        let states = model.hidden().unwrap().to_vec();
+        assert_eq!(model.pool(&states[..WIDTH]).unwrap().len(), WIDTH);
+        assert!(load(planned / 2).is_err(), "{planned} bytes are too many");
+    }
 }

@@ -10,7 +10,9 @@ use octet_engine::report::{Group, GroupReport, Memory, Report, TypeShare};
 use octet_engine::vision;
 
 pub use crate::device_bytes::Split;
-use crate::device_bytes::{FIXED_BYTES, STAGING_BYTES, images, kv_row_bytes, reads_table, weight_bytes};
+use crate::device_bytes::{
+    FIXED_BYTES, STAGING_BYTES, encoder_bytes, images, kv_row_bytes, reads_table, weight_bytes,
+};
 use crate::units::size;
 
 /// Minimum context that a model is reduced to in order to fit, if no flag sets the context.
@@ -24,11 +26,16 @@ pub fn bill(report: &Report, limits: &Limits, exact: bool) -> Memory {
         |group| matches!(group, Group::Other | Group::Mtp | Group::Embedding | Group::LayerEmbedding);
     let groups = report.groups.iter().filter(|g| !is_elsewhere(g.group));
     let weights = groups.map(|g| group_bytes(g, exact)).fold(0, u64::saturating_add);
+    let activations = match report.config.encoder() {
+        // Steps keep their activations twice, as f32 and quantised to bytes.
+        None => 2 * cpu.activations,
+        // There are far more of them, so they are counted more exactly.
+        Some(_) => cpu.activations.saturating_add(encoder_bytes(&report.config.plan, limits.batch_tokens)),
+    };
     Memory {
         weights,
         kv: kv_bytes(report, limits).fold(0, u64::saturating_add),
-        // Steps keep their activations twice, as f32 and quantised to bytes.
-        activations: (2 * cpu.activations).saturating_add(FIXED_BYTES),
+        activations: activations.saturating_add(FIXED_BYTES),
         ..cpu
     }
 }
@@ -106,7 +113,11 @@ impl Split {
         let bytes = |group| report.group(group).map_or(0, |g| g.bytes);
         let table = bytes(Group::Embedding).saturating_add(bytes(Group::LayerEmbedding));
         let snapshots = report.state_bytes().saturating_mul(limits.snapshots as u64);
-        let logits = 4 * (report.config.vocab * limits.batch_outputs) as u64;
+        let logits = match report.config.encoder() {
+            None => 4 * (report.config.vocab * limits.batch_outputs) as u64,
+            // The states, and rows of the embedding tables.
+            Some(_) => 12 * (report.config.hidden * limits.batch_tokens) as u64,
+        };
         let machine = table.saturating_add(snapshots).saturating_add(logits + STAGING_BYTES);
         match (slots, report.config.moe) {
             (Some(slots), Some(moe)) => {
@@ -210,7 +221,7 @@ impl Wanted<'_> {
 
     /// The same with the tower where the options say.
     fn place_with(&self, room: Room) -> anyhow::Result<Result<Placement, Split>> {
-        self.report.check_kv(self.options.kv)?;
+        self.report.check_kv(self.options.for_config(&self.report.config).kv)?;
         let draft = self.draft()?;
         let mut least = None;
         for size in self.sizes() {
@@ -325,6 +336,7 @@ impl Wanted<'_> {
             speculation,
             ..o.clone()
         };
+        let options = options.for_config(&self.report.config);
         let made_for = self.report.config.context_length;
         let limits = with_spare(options.limits(made_for, self.report.state_bytes())?);
         let draft = match draft {

@@ -95,7 +95,9 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
         page_groups: true,
         ..Limits::single(context)
     };
-    report.check_kv(limits.kv)?;
+    if report.config.encoder().is_none() {
+        report.check_kv(limits.kv)?;
+    }
     let mut vision = args.images.tower(&model)?.split().0;
     if vision.is_none() && shape_only {
         vision = args.images.known(&name);
@@ -107,6 +109,11 @@ pub fn run(args: &ShowArgs, settings: &Settings) -> anyhow::Result<()> {
     }
     let options =
         Options { context: args.ctx_size, kv: limits.kv, vision: vision.clone(), ..Options::default() };
+    let limits = match report.config.encoder() {
+        None => limits,
+        // Its steps are as long as its texts.
+        Some(_) => options.for_config(&report.config).limits(made_for, 0)?,
+    };
     let bills = bills(args, &report, &limits, &options)?;
     let mut out = std::io::stdout().lock();
     let with_it = with_images(report.memory(&limits, false), vision.as_ref()).total();
@@ -377,6 +384,11 @@ fn memory_json(memory: &Memory, context: usize) -> Value {
     })
 }
 
+/// The command that loads a model.
+fn command(report: &Report) -> &'static str {
+    if report.config.encoder().is_some() { "octet serve" } else { "octet run" }
+}
+
 /// The memory that the model uses on one device.
 struct Bill {
     device: DeviceName,
@@ -393,6 +405,8 @@ struct Bill {
     placed: Option<Result<Placement, String>>,
     /// Layers and bytes of each of several devices, if they run the model together.
     parts: Vec<(usize, u64)>,
+    /// The command that loads it.
+    command: &'static str,
 }
 
 impl Bill {
@@ -405,20 +419,22 @@ impl Bill {
     ) -> anyhow::Result<Self> {
         let machine = crate::memory::available();
         let vision = options.vision.as_ref();
+        let command = command(report);
         let DeviceName::Vulkan(index) = device else {
             let (what, memory) = ("the processor".to_string(), report.memory(limits, false));
             let images = vision.map(|vision| images(vision, false));
             let (free, ahead, placed, parts) = (machine, 0, None, Vec::new());
-            return Ok(Self { device, what, memory, images, free, ahead, placed, parts });
+            return Ok(Self { device, what, memory, images, free, ahead, placed, parts, command });
         };
         let (what, free) = described(index, gpu_memory)?;
         let room = Room { device: free, machine };
         let placed = Wanted { report, options, contexts: &[1], snapshots: None }.place(room)?;
         let placed = placed.map_err(|least| shortage(&device.to_string(), least, room, gpu_memory));
-        let (memory, ahead) = (bill(report, &with_spare(limits.clone()), false), table_copy(report));
+        let memory = bill(report, &with_spare(limits.clone()), false);
+        let ahead = if report.config.encoder().is_some() { 0 } else { table_copy(report) };
         let placed_vision = placed.as_ref().ok().and_then(|p| p.options.vision.as_ref());
         let images = placed_vision.or(vision).map(|vision| images(vision, false));
-        Ok(Self { device, what, memory, images, free, ahead, placed: Some(placed), parts: Vec::new() })
+        Ok(Self { device, what, memory, images, free, ahead, placed: Some(placed), parts: Vec::new(), command })
     }
 
     /// That of several devices which run the model together.
@@ -452,7 +468,7 @@ impl Bill {
             .as_ref()
             .map(|v| images(&vision::Options { on_device: false, ..v.clone() }, false));
         let (device, what, free) = (DeviceName::Together(all), names.join(" + "), rooms.into_iter().sum());
-        Ok(Self { device, what, memory, images, free, ahead: 0, placed: Some(placed), parts })
+        Ok(Self { device, what, memory, images, free, ahead: 0, placed: Some(placed), parts, command: command(report) })
     }
 
     /// Bytes of the device itself.
@@ -487,10 +503,11 @@ impl Bill {
         );
         match &self.placed {
             None => {}
-            Some(Err(why)) => out += &format!("  `octet run` cannot load it there: {why}\n"),
+            Some(Err(why)) => out += &format!("  `{}` cannot load it there: {why}\n", self.command),
             Some(Ok(p)) => {
                 out += &format!(
-                    "  `octet run` there: context of {} tokens, {} of its memory, {} of host memory\n",
+                    "  `{}` there: context of {} tokens, {} of its memory, {} of host memory\n",
+                    self.command,
                     p.options.context.unwrap_or(0),
                     size(p.split.device),
                     size(p.split.machine)

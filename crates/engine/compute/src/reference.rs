@@ -314,10 +314,10 @@ impl Backend for Reference {
         true
     }
 
-    fn embed(&mut self, table: &Matrix, tokens: &[u32], scale: f32, out: &mut Vec<f32>) {
-        for (row, &token) in out.chunks_exact_mut(table.cols).zip(tokens) {
-            table.dequantize_row(token as usize, row);
-            row.iter_mut().for_each(|x| *x *= scale);
+    fn embed(&mut self, batch: &Batch, table: &Matrix, row: TableRow, scale: f32, out: &mut Vec<f32>) {
+        for (t, out) in out.chunks_exact_mut(table.cols).take(batch.len()).enumerate() {
+            table.dequantize_row(row.of(batch, t, table.rows), out);
+            out.iter_mut().for_each(|x| *x *= scale);
         }
     }
 

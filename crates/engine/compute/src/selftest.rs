@@ -309,7 +309,7 @@ impl<B: Backend> Step<'_, B> {
 
     fn projections(&mut self, p: &Parts<B>, tokens: &[u32]) -> Result<(), Error> {
         let mut h = self.be.buf(self.n * HIDDEN)?;
-        self.be.embed(&p.embedding, tokens, 1.0, &mut h);
+        self.be.embed(&Batch::of_tokens(tokens), &p.embedding, TableRow::Id, 1.0, &mut h);
         self.keep("embed", 0.0, &h, HIDDEN);
         let x = self.input(HIDDEN, 1)?;
         self.be.norm(self.n, Some(&x), &p.norm, Out::Write(&mut h));

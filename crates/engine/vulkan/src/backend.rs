@@ -21,13 +21,12 @@ use crate::experts::Paged;
 use crate::kernel_cache::KernelCache;
 use crate::memory::{Buffer, Memory, MemoryLimit, Place};
 use crate::pace::Pace;
-use crate::pack;
 use crate::picks::Picker;
 use crate::record::Recorder;
 pub(crate) use crate::steps::Prologue;
 use crate::steps::{Flight, REPLAY_TOKENS_MAX, Step};
 use crate::transfer::{Copies, STAGING_BYTES};
-use crate::verbs::{Scratch, Target, is_supported};
+use crate::verbs::{Scratch, Target, Update, is_supported};
 use crate::weights::DeviceType;
 
 /// Which device to use, and how.
@@ -249,41 +248,6 @@ impl Vulkan {
             self.fault = Some(e);
         }
     }
-
-    /// Packs matrices of one shape and type, one after the other, and uploads them.
-    pub(crate) fn pack(&mut self, all: &[Matrix], bias: Option<&[f32]>) -> Result<Weight, Error> {
-        let first = all.first().ok_or_else(|| Error("a stack of experts is empty".into()))?;
-        let (rows, cols) = (first.rows, first.cols);
-        let has_factors = all.iter().any(|m| m.scales.is_some());
-        let ty = match DeviceType::of(first.ty) {
-            _ if self.exact => DeviceType::F32,
-            DeviceType::Q8_0 if has_factors => DeviceType::Q8_Row,
-            ty if has_factors && !ty.takes_factors() => DeviceType::F32,
-            // Two scales share a word. Each expert, and each row that may be copied, starts with a whole word.
-            DeviceType::Q8_0 if all.len() > 1 && !(rows * (cols / 32)).is_multiple_of(2) => {
-                DeviceType::Q8_Row
-            }
-            DeviceType::Q8_0 if all.len() == 1 && !(cols / 32).is_multiple_of(2) => DeviceType::Q8_Row,
-            ty => ty,
-        };
-        let planes = pack::pack(all, ty);
-        self.cols_max = self.cols_max.max(cols);
-        let bias = match bias {
-            Some(b) => Some(self.floats(b)?),
-            None => None,
-        };
-        Ok(Weight {
-            ty,
-            rows,
-            cols,
-            quants: self.words(&planes.quants)?,
-            high: self.words(&planes.high)?,
-            scales: self.words(&planes.scales)?,
-            bias,
-            count: all.len(),
-            paged: None,
-        })
-    }
 }
 
 impl Backend for Vulkan {
@@ -456,8 +420,8 @@ impl Backend for Vulkan {
         is_found
     }
 
-    fn embed(&mut self, table: &Embedding, tokens: &[u32], scale: f32, out: &mut Buf) {
-        self.guard(|be| be.embed_rows(table, tokens, scale, out));
+    fn embed(&mut self, batch: &Batch, table: &Embedding, row: TableRow, scale: f32, out: &mut Buf) {
+        self.guard(|be| be.embed_rows(batch, table, row, scale, out));
     }
 
     fn project<const N: usize>(
@@ -596,5 +560,29 @@ impl Backend for Vulkan {
 
     fn add(&mut self, len: usize, x: Option<&Buf>, scale: f32, out: &mut Buf) {
         self.guard(|be| be.add_elements(len, x, scale, out));
+    }
+
+    fn predict_streams(
+        &mut self,
+        n: usize,
+        a: &AltUp<Self>,
+        routed: &Buf,
+        h: &mut Buf,
+        rest: &mut Buf,
+        kept: &mut Buf,
+    ) {
+        self.guard(|be| be.update_streams(n, a, Update::Predict, routed, [h, rest, kept]));
+    }
+
+    fn correct_streams(
+        &mut self,
+        n: usize,
+        a: &AltUp<Self>,
+        routed: &Buf,
+        h: &mut Buf,
+        rest: &mut Buf,
+        kept: &mut Buf,
+    ) {
+        self.guard(|be| be.update_streams(n, a, Update::Correct, routed, [h, rest, kept]));
     }
 }

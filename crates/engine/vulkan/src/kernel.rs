@@ -52,6 +52,10 @@ kernels! {
     Norm, "norm", 7;
     /// Sums, products and activations of elements; constants: mode, -, -, activation.
     Map, "map", 2;
+    /// Products of rows that depend on whole rows; constants: mode, -, -, activation.
+    Rows, "rows", 2;
+    /// Several residual streams; constants: mode.
+    Streams, "streams", 6;
     /// A projection of each head; constants: type of the weights, tokens.
     PerHead, "per_head", 7;
     /// A projection of a few tokens that completes rows, and their norm; constants: type of the weights, tokens.

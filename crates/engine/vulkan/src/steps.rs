@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use octet_compute::backend::{Axes, Pass};
+use octet_compute::backend::{Axes, Pass, TableRow};
 use octet_compute::batch::Batch;
 use octet_compute::{Error, ExpertCounts};
 use octet_weights::Matrix;
@@ -24,8 +24,8 @@ pub(crate) const REPLAY_TOKENS_MAX: usize = 16;
 /// Work of the host before a recorded step is replayed.
 #[derive(Clone)]
 pub(crate) enum Prologue {
-    /// Writes rows of embeddings into the block, from this value on, times a factor.
-    Embed(Arc<Matrix>, usize, f32),
+    /// Writes these rows of a table into the block, from this value on, times a factor.
+    Embed(Arc<Matrix>, TableRow, usize, f32),
     /// Writes sines and cosines, times a factor, as those of the rotation of this number, by the coordinates of each pair if there are any.
     Angles(Arc<[f32]>, f32, usize, Option<Axes>),
 }
@@ -80,12 +80,12 @@ pub(crate) struct Flight {
     pub(crate) bytes: u64,
 }
 
-/// Writes the embeddings of `tokens`, times `scale`, into the block, from value `first` on.
-fn gather(block: &Block, table: &Matrix, first: usize, scale: f32, tokens: &[u32]) {
+/// Writes a table's rows of the batch, times `scale`, into the block, from value `first` on.
+fn gather(block: &Block, table: &Matrix, which: TableRow, first: usize, scale: f32, batch: &Batch) {
     let mut row = vec![0.0; table.cols];
     let mut words = vec![0; table.cols];
-    for (i, token) in tokens.iter().enumerate() {
-        table.dequantize_row(*token as usize, &mut row);
+    for i in 0..batch.len() {
+        table.dequantize_row(which.of(batch, i, table.rows), &mut row);
         words.iter_mut().zip(&row).for_each(|(w, x)| *w = (scale * x).to_bits());
         block.rows.write_words((4 * (first + i * table.cols)) as u64, &words);
     }
@@ -138,6 +138,21 @@ impl Vulkan {
         self.recorder.wait_for_all()
     }
 
+    /// Where `values` values of embeddings go in the block, which has room for `room`.
+    pub(crate) fn take_rows(&mut self, values: usize, room: usize) -> Result<usize, Error> {
+        if !self.in_step || self.is_noting_kernels() {
+            return Ok(0);
+        }
+        if self.rows_used + values > room {
+            // A large step that reads several tables: those before are copied before they are overwritten.
+            self.recorder.flush()?;
+            (self.rows_used, self.is_split) = (0, true);
+        }
+        let first = self.rows_used;
+        self.rows_used += values;
+        Ok(first)
+    }
+
     /// Submits the commands of a layer, if the step is long: drivers reset a device that computes for seconds without a pause.
     pub(crate) fn end_of_layer(&mut self, tokens: usize) -> Result<(), Error> {
         if self.in_step && tokens > REPLAY_TOKENS_MAX && !self.is_noting_kernels() {
@@ -155,7 +170,7 @@ impl Vulkan {
         }
         let block = self.block()?;
         match prologue {
-            Prologue::Embed(table, first, scale) => gather(block, table, *first, *scale, batch.tokens()),
+            Prologue::Embed(table, row, first, scale) => gather(block, table, *row, *first, *scale, batch),
             Prologue::Angles(frequencies, scale, index, axes) => {
                 angles(block, *index, frequencies, *scale, axes.as_ref(), batch);
             }

@@ -1,13 +1,16 @@
-//! Copies bytes between the host and the device, through staging buffers.
+//! Copies bytes between the host and the device, through staging buffers; and weights, which are packed before.
 
 use std::sync::Arc;
 
 use octet_compute::Error;
+use octet_weights::Matrix;
 
-use crate::backend::Vulkan;
+use crate::backend::{Vulkan, Weight};
 use crate::device::{Device, Queue};
 use crate::memory::{Buffer, Memory, Place};
+use crate::pack;
 use crate::record::Recorder;
+use crate::weights::DeviceType;
 
 /// Maximum number of bytes that a submission copies.
 pub(crate) const STAGING_BYTES: u64 = 16 << 20;
@@ -85,6 +88,41 @@ impl Copies {
 }
 
 impl Vulkan {
+    /// Packs matrices of one shape and type, one after the other, and uploads them.
+    pub(crate) fn pack(&mut self, all: &[Matrix], bias: Option<&[f32]>) -> Result<Weight, Error> {
+        let first = all.first().ok_or_else(|| Error("a stack of experts is empty".into()))?;
+        let (rows, cols) = (first.rows, first.cols);
+        let has_factors = all.iter().any(|m| m.scales.is_some());
+        let ty = match DeviceType::of(first.ty) {
+            _ if self.exact => DeviceType::F32,
+            DeviceType::Q8_0 if has_factors => DeviceType::Q8_Row,
+            ty if has_factors && !ty.takes_factors() => DeviceType::F32,
+            // Two scales share a word. Each expert, and each row that may be copied, starts with a whole word.
+            DeviceType::Q8_0 if all.len() > 1 && !(rows * (cols / 32)).is_multiple_of(2) => {
+                DeviceType::Q8_Row
+            }
+            DeviceType::Q8_0 if all.len() == 1 && !(cols / 32).is_multiple_of(2) => DeviceType::Q8_Row,
+            ty => ty,
+        };
+        let planes = pack::pack(all, ty);
+        self.cols_max = self.cols_max.max(cols);
+        let bias = match bias {
+            Some(b) => Some(self.floats(b)?),
+            None => None,
+        };
+        Ok(Weight {
+            ty,
+            rows,
+            cols,
+            quants: self.words(&planes.quants)?,
+            high: self.words(&planes.high)?,
+            scales: self.words(&planes.scales)?,
+            bias,
+            count: all.len(),
+            paged: None,
+        })
+    }
+
     /// Copies parts of buffers that no running step writes to, one after the other: beside that step if the card has a queue for copies, or
     /// after it.
     pub(crate) fn save_parts(&mut self, parts: &[Part], out: &mut [u8]) -> Result<(), Error> {

@@ -89,7 +89,7 @@ impl Chain {
         } = &mut self.m;
         let (n, table) = (batch.len(), &self.table);
         run(be, &mut |be| {
-            be.embed(table, batch.tokens(), 1.0, h);
+            be.embed(batch, table, TableRow::Id, 1.0, h);
             be.project(n, h, Some(norm), [&*q_in, &*k_in, &*v_in], [&mut *qkv, &mut *k, &mut *v]);
             be.rope_store(batch, attention, 0, cache, qkv, Some((k, v)));
             be.attend(batch, attention, 0, cache, qkv, mixed);

@@ -81,7 +81,9 @@ fn a_lost_device_ends_the_step_with_an_error_and_not_the_process() {
     be.be.lose_device_after(0);
     let mut out = [1.0; 4];
     let norm = &mut be.norm.weight;
-    let buf = be.be.step(Pass::Other, &batch, |device| device.embed(&be.embedding, &[1], 1.0, norm));
+    let one = Batch::of_tokens(&[1]);
+    let buf =
+        be.be.step(Pass::Other, &batch, |device| device.embed(&one, &be.embedding, TableRow::Id, 1.0, norm));
     let error = buf.expect_err("the device is lost").to_string();
     assert!(error.contains("lost"), "{error}");
     be.be.read(&be.norm.weight, &mut out);

@@ -22,7 +22,7 @@ fn decode(pass: Pass, steps: usize) -> Option<(Vec<Vec<f32>>, Vec<u64>)> {
         batch.push(&[token], i, 0, &pages(0), 1);
         let Layers { be, glu, moe, norms, norm, head, embedding, counts, .. } = &mut m;
         be.step(pass, &batch, |be| {
-            be.embed(embedding, batch.tokens(), 1.0, &mut h);
+            be.embed(&batch, embedding, TableRow::Id, 1.0, &mut h);
             be.glu(1, None, Some(&norms[0]), glu, Out::Add(&mut h, 1.0));
             be.moe(1, None, Some(&norms[1]), moe, 1, counts, Out::Add(&mut h, 1.0));
             be.logits(&batch, &h, &Head { norm, weight: head, scale: 1.0, softcap: None }, &mut logits);
@@ -60,7 +60,7 @@ fn a_hundred_thousand_replayed_steps_take_no_more_memory() {
         batch.push(&[(i % VOCAB) as u32], i % 500, 0, &pages(0), 1);
         let Layers { be, glu, moe, norms, norm, head, embedding, counts, .. } = &mut m;
         be.step(Pass::Trunk, &batch, |be| {
-            be.embed(embedding, batch.tokens(), 1.0, &mut h);
+            be.embed(&batch, embedding, TableRow::Id, 1.0, &mut h);
             be.glu(1, None, Some(&norms[0]), glu, Out::Add(&mut h, 1.0));
             be.moe(1, None, Some(&norms[1]), moe, 1, counts, Out::Add(&mut h, 1.0));
             be.logits(&batch, &h, &Head { norm, weight: head, scale: 1.0, softcap: None }, &mut logits);

@@ -107,7 +107,7 @@ fn decode_steps_are_replayed_in_flat_memory() {
             let before = be.submissions();
             be.step(pass, &batch, |be| {
                 calls += 1;
-                be.embed(embedding, batch.tokens(), 1.0, &mut h);
+                be.embed(&batch, embedding, TableRow::Id, 1.0, &mut h);
                 be.glu(1, None, Some(&norms[0]), glu, Out::Add(&mut h, 1.0));
                 be.moe(1, None, Some(&norms[1]), moe, 1, counts, Out::Add(&mut h, 1.0));
                 be.logits(&batch, &h, &Head { norm, weight: head, scale: 1.0, softcap: None }, &mut logits);
@@ -144,7 +144,7 @@ fn a_lost_device_is_named_and_ends_the_step() {
         batch.push(&[1], 5, 0, &pages(0), 1);
         let Layers { be, glu, norms, embedding, .. } = &mut m;
         let done = be.step(Pass::Trunk, &batch, |be| {
-            be.embed(embedding, batch.tokens(), 1.0, &mut h);
+            be.embed(&batch, embedding, TableRow::Id, 1.0, &mut h);
             be.glu(1, None, Some(&norms[0]), glu, Out::Add(&mut h, 1.0));
         });
         let error = done.expect_err("the device is lost").to_string();
@@ -172,7 +172,7 @@ fn a_fault_of_one_step_is_over_with_the_next() {
         }
         let Layers { be, glu, norms, embedding, .. } = &mut two;
         let done = be.step(Pass::Trunk, &batch, |be| {
-            be.embed(embedding, batch.tokens(), 1.0, &mut h);
+            be.embed(&batch, embedding, TableRow::Id, 1.0, &mut h);
             be.glu(1, None, Some(&norms[0]), glu, Out::Add(&mut h, 1.0));
         });
         assert_eq!(done.is_err(), is_faulty, "{done:?}");

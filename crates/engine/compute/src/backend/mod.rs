@@ -77,6 +77,28 @@ pub struct Head<'a, B: Backend> {
     pub softcap: Option<f32>,
 }
 
+/// The row of an embedding table that a token takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TableRow {
+    /// That of its id; the first one if the table ends before it.
+    Id,
+    /// That of its position in the sequence.
+    Position,
+    /// That of its type; the last one if the table ends before it.
+    Type,
+}
+
+impl TableRow {
+    /// The row of token `t` of a batch, in a table of `rows` rows.
+    pub fn of(self, batch: &Batch, t: usize, rows: usize) -> usize {
+        match self {
+            Self::Id => Some(batch.tokens()[t] as usize).filter(|row| *row < rows).unwrap_or(0),
+            Self::Position => batch.positions()[t] as usize,
+            Self::Type => (batch.types()[t] as usize).min(rows.saturating_sub(1)),
+        }
+    }
+}
+
 /// What a step computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pass {
@@ -297,8 +319,15 @@ pub trait Backend: Send + Sized + 'static {
 
     // ---- the verbs; `n` is the number of tokens (rows of `x`)
 
-    /// `out[t] = scale * table[tokens[t]]`, `[n, hidden]`.
-    fn embed(&mut self, table: &Self::Embedding, tokens: &[u32], scale: f32, out: &mut Self::Buf);
+    /// `out[t] = scale * table[row]`, `[n, hidden]`, for each token of the batch.
+    fn embed(
+        &mut self,
+        batch: &Batch,
+        table: &Self::Embedding,
+        row: TableRow,
+        scale: f32,
+        out: &mut Self::Buf,
+    );
 
     /// `y[to[i]] = x[i][at..at + width]`: some rows of `out`, of `width` values. Row `i` of `x` begins at `i * stride`, where
     /// `[at, stride] = place`.

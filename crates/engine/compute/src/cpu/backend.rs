@@ -236,20 +236,20 @@ impl Backend for Cpu {
         failed.map_or(Ok(()), Err)
     }
 
-    fn embed(&mut self, table: &Matrix, tokens: &[u32], scale: f32, out: &mut Buf) {
+    fn embed(&mut self, batch: &Batch, table: &Matrix, row: TableRow, scale: f32, out: &mut Buf) {
         let start = self.begin();
         let (vector, out) = (&self.vector, Shards::new(out));
         self.team.run(|w| {
-            for t in w.items(tokens.len()) {
+            for t in w.items(batch.len()) {
                 // SAFETY: each token is one thread's.
-                let row = unsafe { out.part(t * table.cols, table.cols) };
-                table.dequantize_row(tokens[t] as usize, row);
+                let values = unsafe { out.part(t * table.cols, table.cols) };
+                table.dequantize_row(row.of(batch, t, table.rows), values);
                 if scale != 1.0 {
-                    vector.scale_and_cap(row, scale, None);
+                    vector.scale_and_cap(values, scale, None);
                 }
             }
         });
-        self.profile.add(Verb::Embed, start, tokens.len() * table.row_bytes());
+        self.profile.add(Verb::Embed, start, batch.len() * table.row_bytes());
     }
 
     fn place(&mut self, to: &[u32], width: usize, x: &Buf, place: [usize; 2], out: Out<Self>) {

@@ -323,7 +323,7 @@ impl<B: Backend> Layers<B> {
                     states.push(values);
                 }
             };
-            be.embed(embedding, batch.tokens(), 1.0, &mut h);
+            be.embed(batch, embedding, TableRow::Id, 1.0, &mut h);
             keep(be, &h, n * hidden);
 
             let (weights, outs) = ([&*wq, &*wk, &*wv], [&mut q, &mut k, &mut v]);

@@ -262,11 +262,8 @@ impl<B: Backend> Parts<B> {
         all
     }
 
-    /// Several residual streams, and products of rows that depend on whole rows; nothing where the backend has none.
+    /// Several residual streams, and products of rows that depend on whole rows.
     fn run_streams(&mut self, batch: &Batch, act: Act) -> Vec<Vec<f32>> {
-        if !self.be.supports(Part::Streams) || !self.be.supports(Part::SparseActivation) {
-            return Vec::new();
-        }
         let (n, others) = (batch.len(), STREAMS - 1);
         let [routed, mut h, mut rest, y] =
             [(STREAMS, 9), (STREAM_WIDTH, 10), (others * STREAM_WIDTH, 11), (STREAM_WIDTH, 12)]

@@ -1,6 +1,6 @@
 //! A backend's results beside the oracle's, and how far they may be from them where activations are rounded to 8 bits.
 
-use octet_compute::backend::Backend;
+use octet_compute::backend::{Backend, TableRow};
 use octet_compute::batch::Batch;
 use octet_compute::reference::Reference;
 use octet_weights::{GgmlType, Matrix};
@@ -58,7 +58,8 @@ fn disturbed(shape: &Shape) -> Layers<Reference> {
     let mut oracle = layers(Reference, shape);
     let (be, hidden) = (&mut oracle.be, shape.hidden());
     let mut table = be.buf(VOCAB * hidden).unwrap();
-    be.embed(&oracle.embedding, &(0..VOCAB as u32).collect::<Vec<_>>(), 1.0, &mut table);
+    let all = Batch::of_tokens(&(0..VOCAB as u32).collect::<Vec<_>>());
+    be.embed(&all, &oracle.embedding, TableRow::Id, 1.0, &mut table);
     let mut values = vec![0.0; VOCAB * hidden];
     be.read(&table, &mut values);
     let (r, size) = (&mut Random(shape.seed), NOISE / (hidden as f32).sqrt());

@@ -1,7 +1,8 @@
 //! The forward pass: a walk over the residual blocks of a plan, whose weights a backend has packed.
 
 use octet_compute::backend::{
-    Act, Attention, Backend, Glu, Head, LayerCache, Moe, Norm, Out, ShortConv, Ssm, StepShape, Times,
+    Act, Attention, Backend, Glu, Head, LayerCache, Moe, Norm, Out, ShortConv, Ssm, StepShape, TableRow,
+    Times,
 };
 use octet_compute::{Batch, Error as BackendError, ExpertCounts};
 
@@ -168,7 +169,7 @@ pub struct Scratch<B: Backend> {
     /// The sum of branches before it is added `[n, hidden]`, and one branch of several; empty if no block needs them.
     sum: B::Buf,
     part: B::Buf,
-    /// Rows of a further table of embeddings.
+    /// Numbers of rows.
     rows: Vec<u32>,
     /// Embeddings of each layer `[n, layers, width]`, their projection, and the width.
     per_layer: B::Buf,
@@ -541,24 +542,17 @@ impl<B: Backend> Decoder<B> {
     /// Tokens to the residual stream, and to the embeddings of each layer.
     fn embed(&self, be: &mut B, s: &mut Scratch<B>, batch: &Batch, given: Option<&Given<B>>) {
         let n = batch.len();
-        be.embed(&self.embedding, batch.tokens(), self.embed_scale, &mut s.h);
+        be.embed(batch, &self.embedding, TableRow::Id, self.embed_scale, &mut s.h);
         if let Some(given) = given {
             given.place(be, 0, Out::Write(&mut s.h));
         }
-        self.added.iter().for_each(|a| a.add(be, batch, &mut s.rows, &mut s.sum, &mut s.h));
+        self.added.iter().for_each(|a| a.add(be, batch, &mut s.sum, &mut s.h));
         if let Some(norm) = &self.embed_norm {
             be.norm(n, None, norm, Out::Write(&mut s.h));
         }
         if let Some(p) = &self.per_layer {
             let len = self.layers * p.width;
-            let tokens = if p.rows < self.vocab {
-                s.rows.clear();
-                s.rows.extend(batch.tokens().iter().map(|t| if (*t as usize) < p.rows { *t } else { 0 }));
-                &s.rows
-            } else {
-                batch.tokens()
-            };
-            be.embed(&p.table, tokens, p.scales[0], &mut s.per_layer);
+            be.embed(batch, &p.table, TableRow::Id, p.scales[0], &mut s.per_layer);
             be.project(n, &s.h, None, [&p.project], [&mut s.projected]);
             be.norm(n * self.layers, Some(&s.projected), &p.norm, Out::Add(&mut s.per_layer, 1.0));
             be.add(n * len, None, p.scales[2], &mut s.per_layer);

@@ -1,7 +1,7 @@
 //! Compiles a loaded model's kernels, where its backend compiles any: otherwise the first requests would wait for them.
 
 use octet_compute::Batch;
-use octet_compute::backend::{Backend, Pass};
+use octet_compute::backend::{Backend, Out, Pass};
 use octet_compute::batch::{PAGE_TOKENS, Redo};
 use octet_compute::inspect::Inspect;
 
@@ -46,8 +46,9 @@ impl<B: Backend + Inspect> Loaded<B> {
         redo.push_redo(0, Redo::default());
         let has_states = self.shape.slot_bytes() > 0;
         let Self { be, decoder, cache, scratch, counts, mtp, .. } = self;
+        let mut pooled = Ok(());
         // A step that fails leaves its error to `compile_kernels`.
-        Ok(be.compile_kernels(|be| {
+        be.compile_kernels(|be| {
             for batch in &steps {
                 let _ = be.step(Pass::Trunk, batch, |be| {
                     decoder.forward(be, scratch, cache, counts, batch, None, &mut |_, _, _| {});
@@ -66,10 +67,16 @@ impl<B: Backend + Inspect> Loaded<B> {
                     decoder.forward(be, scratch, cache, counts, first, None, &mut |_, _, _| {});
                 });
             }
+            // The states after the last norm, and what an encoder does with them.
+            let _ = be.step(Pass::Other, &Batch::default(), |be| {
+                be.norm(1, None, &decoder.norm, Out::Write(&mut scratch.h));
+            });
+            pooled = decoder.pool.apply(be, &vec![0.0; decoder.hidden]).map(|_| ());
             if has_states {
                 let _ = be.step(Pass::Other, &redo, |be| decoder.redo(be, scratch, cache, &redo));
             }
-        })?)
+        })?;
+        Ok(pooled?)
     }
 }
 

@@ -52,8 +52,11 @@ pub fn load_while<B: Backend + Inspect>(
     let mtp = block.map(|block| mtp::State::new(&mut be, &limits, &config, block)).transpose()?;
     let counts = Arc::new(decoder.expert_counts(&be, &step));
     // Needed only if they are copied from the backend's own memory.
-    let copied = if be.borrow(&scratch.logits).is_some() { 0 } else { limits.batch_outputs * config.vocab };
-    let logits = vec![0.0; copied];
+    let has_logits = decoder.head.is_some() && be.borrow(&scratch.logits).is_none();
+    let logits = vec![0.0; if has_logits { limits.batch_outputs * config.vocab } else { 0 }];
+    // An encoder's states are always read.
+    let states = limits.batch_tokens * config.hidden;
+    let normed = config.encoder().map(|_| be.buf(states)).transpose()?;
     let mut loaded = Loaded {
         be,
         decoder,
@@ -64,7 +67,7 @@ pub fn load_while<B: Backend + Inspect>(
         redo: Batch::with_capacity(0, 1, 0),
         picked: Vec::with_capacity(PICKS),
         is_ahead: false,
-        normed: None,
+        normed,
         logits,
         states: Vec::new(),
         states_current: false,

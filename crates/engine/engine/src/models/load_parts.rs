@@ -1,11 +1,11 @@
 //! Loads what few models have besides a decoder's usual blocks: [`super::pool`], [`super::streams`].
 
-use octet_compute::backend::{self as verbs, Backend, Times};
+use octet_compute::backend::{self as verbs, Backend, TableRow, Times};
 
 use super::decoder::Op;
 use super::loader::Loader;
 use super::plan;
-use super::pool::{Added, Dense, PerLayer, Pool, Rows};
+use super::pool::{Added, Dense, PerLayer, Pool};
 use super::streams::{Layer, Streams};
 use crate::Error;
 
@@ -14,11 +14,10 @@ impl<B: Backend> Loader<'_, B> {
     pub(super) fn added(&mut self, embed: &plan::Embed) -> Result<Vec<Added<B>>, Error> {
         let mut all = Vec::new();
         if let Some(t) = &embed.positions {
-            all.push(Added { table: self.table(t)?.0, rows: Rows::Positions, width: t.shape[1] });
+            all.push(Added { table: self.table(t)?.0, row: TableRow::Position, width: t.shape[1] });
         }
         if let Some(t) = &embed.types {
-            let rows = Rows::Types(t.shape[0] as u32);
-            all.push(Added { table: self.table(t)?.0, rows, width: t.shape[1] });
+            all.push(Added { table: self.table(t)?.0, row: TableRow::Type, width: t.shape[1] });
         }
         Ok(all)
     }
@@ -29,7 +28,6 @@ impl<B: Backend> Loader<'_, B> {
         let norm = plan::Norm { eps: p.norm.eps / (p.scales[1] * p.scales[1]), ..p.norm.clone() };
         Ok(PerLayer {
             width: p.width,
-            rows: p.table.shape[0],
             table: self.table(&p.table)?.0,
             project: self.matrix(&p.project)?,
             norm: self.norm(&norm)?,

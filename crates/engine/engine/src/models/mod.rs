@@ -331,6 +331,9 @@ impl<B: Backend + Inspect> Model for Loaded<B> {
     }
 
     fn prepare_picks(&mut self, sampleable: &[u32]) -> Result<(), Error> {
+        if self.decoder.head.is_none() {
+            return Ok(());
+        }
         let (rows, vocab) = (self.limits.batch_outputs.min(PICKED_ROWS_MAX), self.config.vocab);
         self.decoder.picks = self.be.prepare_picks(rows, vocab, sampleable)?;
         Ok(())

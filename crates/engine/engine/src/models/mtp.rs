@@ -1,6 +1,6 @@
 //! Drafting with the multi-token-prediction block: its pass, its buffers, its vocabulary, and the choice of a guess from its logits.
 
-use octet_compute::backend::{Backend, Out, Pass};
+use octet_compute::backend::{Backend, Out, Pass, TableRow};
 use octet_compute::{Batch, ExpertCounts};
 
 use super::Limits;
@@ -212,7 +212,7 @@ impl<B: Backend> Decoder<B> {
         work: &mut B::Buf,
     ) {
         let n = batch.len();
-        be.embed(&self.embedding, batch.tokens(), self.embed_scale, work);
+        be.embed(batch, &self.embedding, TableRow::Id, self.embed_scale, work);
         be.project(n, work, Some(&mtp.embed_norm), [&mtp.fc_embed], [&mut s.h]);
         be.norm(n, Some(hidden), &mtp.hidden_norm, Out::Write(work));
         be.linear(n, work, &mtp.fc_hidden, Out::Add(&mut s.h, 1.0));

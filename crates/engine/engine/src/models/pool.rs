@@ -1,6 +1,6 @@
 //! What few models have besides a decoder's blocks: further embeddings, and layers after pooling. Part of a decoder.
 
-use octet_compute::backend::{Backend, Norm, Out, Pass};
+use octet_compute::backend::{Backend, Norm, Out, Pass, TableRow};
 use octet_compute::{Batch, Error};
 
 use super::plan::DenseAct;
@@ -9,29 +9,15 @@ use super::plan::DenseAct;
 #[allow(missing_docs)]
 pub struct Added<B: Backend> {
     pub table: B::Embedding,
-    pub rows: Rows,
+    pub row: TableRow,
     /// Values of a row.
     pub width: usize,
 }
 
-/// The rows of [`Added`].
-#[derive(Debug, Clone, Copy)]
-pub enum Rows {
-    /// One for each position.
-    Positions,
-    /// One for each type of tokens, of which there are so many.
-    Types(u32),
-}
-
 impl<B: Backend> Added<B> {
-    /// Adds the rows of a batch to `h`. `rows` and `room` are overwritten.
-    pub fn add(&self, be: &mut B, batch: &Batch, rows: &mut Vec<u32>, room: &mut B::Buf, h: &mut B::Buf) {
-        rows.clear();
-        match self.rows {
-            Rows::Positions => rows.extend_from_slice(batch.positions()),
-            Rows::Types(count) => rows.extend(batch.types().iter().map(|t| (*t).min(count - 1))),
-        }
-        be.embed(&self.table, rows, 1.0, room);
+    /// Adds the rows of a batch to `h`. `room` is overwritten.
+    pub fn add(&self, be: &mut B, batch: &Batch, room: &mut B::Buf, h: &mut B::Buf) {
+        be.embed(batch, &self.table, self.row, 1.0, room);
         be.add(batch.len() * self.width, Some(room), 1.0, h);
     }
 }
@@ -40,8 +26,6 @@ impl<B: Backend> Added<B> {
 #[allow(missing_docs)]
 pub struct PerLayer<B: Backend> {
     pub width: usize,
-    /// Rows of the table.
-    pub rows: usize,
     pub table: B::Embedding,
     pub project: B::Weight,
     pub norm: Norm<B>,

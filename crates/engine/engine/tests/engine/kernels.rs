@@ -4,9 +4,12 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
 use crate::common::drive::{Listener, collect, greedy, options, prompt};
+use crate::common::{encoders, limits};
+use octet_compute::Batch;
 use octet_engine::device::Device;
 use octet_engine::engine::speculation::{Mode, Options as Speculation};
 use octet_engine::engine::{self, Engine, Step};
+use octet_engine::models;
 use octet_synth::{Mix, tiny};
 use octet_vulkan::{Vulkan, VulkanOptions};
 use octet_weights::GgmlType;
@@ -77,6 +80,34 @@ fn no_kernel_is_compiled_after_a_model_is_loaded() {
         let Start { late, seconds, .. } = start(architecture, mix, options, &PROMPTS);
         println!("{architecture} {mix:?}: loaded in {seconds:.2} s");
         assert!(late.is_empty(), "{architecture} {mix:?}: {late:?}");
+    }
+}
+
+/// Texts of any length and several at once, their vectors and scores.
+#[test]
+fn no_kernel_is_compiled_after_an_encoder_is_loaded() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    for name in ["bert with mean and projections", "modernbert reranker"] {
+        let case = encoders::cases().into_iter().find(|c| c["name"] == name).expect("a case");
+        let file = encoders::open(&case);
+        let device = Vulkan::new(&VulkanOptions { index, ..VulkanOptions::default() }).expect("a device");
+        let late = device.late_kernels();
+        let mut model = models::load(&file, device, limits(), &mut |_, _| {}).expect("it loads");
+        let mut vector = Vec::new();
+        for lengths in [&[1][..], &[2], &[20], &[7, 1, 24], &[24, 24, 24]] {
+            let mut batch = Batch::default();
+            for (i, n) in lengths.iter().enumerate() {
+                batch.push(&prompt(*n, 1).iter().map(|t| t % 64).collect::<Vec<_>>(), 0, i, &[i as u32], 1);
+                batch.see(0..*n);
+            }
+            model.step(&batch).expect("a step");
+            let mut state = model.hidden().expect("states").to_vec();
+            state.truncate(model.config().hidden);
+            vector = model.pool(&state).expect("a vector");
+        }
+        assert!(vector.iter().all(|x| x.is_finite()), "{name}: {vector:?}");
+        let late = late.lock().unwrap();
+        assert!(late.is_empty(), "{name}: {late:?}");
     }
 }
 

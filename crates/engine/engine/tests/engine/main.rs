@@ -50,6 +50,7 @@ mod tokenizer_damage;
 mod tokenizer_families;
 mod tokenizer_golden;
 mod tokenizer_packages;
+mod tower_loss;
 mod towers;
 mod truncated;
 mod video;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use octet_engine::models::Limits;
 use octet_engine::tokenizer::Tokenizer;
-use octet_engine::vision::{Options, Picture, Reader};
+use octet_engine::vision::{Clip, Options, Picture, Reader};
 use octet_testkit::{Golden, max_abs_diff, shared};
 use octet_vulkan::{Vulkan, VulkanOptions};
 use octet_weights::Value;
@@ -227,6 +227,13 @@ fn no_kernel_is_compiled_after_a_tower_is_loaded() {
             let image = Arc::new(encoder.tower().resize(&picture(size)).expect("a usable image"));
             encoder.start(image, most).expect("there is memory");
             while encoder.advance().expect("it computes").is_none() {}
+        }
+        if encoder.tower().video.is_some() {
+            let tower = encoder.tower().clone();
+            let mut clip = Clip::new(&tower, &[0.0, 1.0], SIZES[0]).expect("a usable video");
+            let frames = [0, 1].map(|_| clip.read(&picture(SIZES[0])).expect("a usable frame"));
+            let pair = frames.into_iter().flatten().next().expect("a pair of frames");
+            encoder.encode(Arc::new(pair)).expect("it computes");
         }
         let late = late.lock().expect("nobody panicked");
         assert!(late.is_empty(), "{name}: {late:?}");

@@ -25,7 +25,7 @@ use crate::common::{On, Run, exact_backends, limits, try_load};
 const MODELS: &[(&str, Option<usize>)] =
     &[("qwen35moe_vl", None), ("qwen3vl", None), ("gemma3_vl", None), ("gemma4_vl", Some(6))];
 
-fn picture(name: &str) -> Option<Picture> {
+pub fn picture(name: &str) -> Option<Picture> {
     let path = shared(&format!("zoo/vision/images/{name}"))?;
     let (width, height, rgb) = octet_testkit::png(&path);
     Some(Picture { width, height, rgb })
@@ -36,7 +36,7 @@ fn open_file(path: &str) -> Option<Arc<octet_weights::Model>> {
 }
 
 /// A model's file and its projector: GGUF, then the checkpoint if there is one.
-fn files(name: &str) -> Vec<(Arc<octet_weights::Model>, Arc<octet_weights::Model>)> {
+pub fn files(name: &str) -> Vec<(Arc<octet_weights::Model>, Arc<octet_weights::Model>)> {
     let mut all = Vec::new();
     if let (Some(text), Some(tower)) = (
         open_file(&format!("zoo/vision/gguf/{name}.gguf")),
@@ -374,7 +374,7 @@ fn images_are_resized_as_by_torchvision() {
     assert!(compared > 20, "{compared} compared");
 }
 
-fn engine_options(
+pub fn engine_options(
     file: &Arc<octet_weights::Model>,
     most: Option<usize>,
     batch_tokens: usize,
@@ -393,7 +393,7 @@ fn engine_options(
     }
 }
 
-fn request(prompt: Vec<u32>, images: &[Arc<vision::Resized>], max_tokens: usize) -> Request {
+pub fn request(prompt: Vec<u32>, images: &[Arc<vision::Resized>], max_tokens: usize) -> Request {
     let prompt_len = prompt.len();
     Request {
         prompt,
@@ -515,9 +515,23 @@ fn prompts_and_images_that_do_not_fit_are_refused() {
 
 #[test]
 fn answers_go_on_while_an_image_is_encoded() {
+    check_steps_between(None);
+}
+
+/// The same where the model's device encodes it.
+#[test]
+fn answers_go_on_while_the_device_encodes_an_image() {
+    let Some(index) = octet_testkit::vulkan_device() else { return };
+    let options = VulkanOptions { index, exact: true, lazy_kernels: true, ..VulkanOptions::default() };
+    check_steps_between(Some(Device::new("vulkan", move || Vulkan::new(&options))));
+}
+
+fn check_steps_between(device: Option<Device>) {
     let Some((text, file)) = files("qwen3vl").into_iter().next() else { return };
     // No time is left for images: a piece of the smallest size in each step.
-    let options = engine::Options { step_time_max: Duration::ZERO, ..engine_options(&file, None, 64) };
+    let mut options = engine::Options { step_time_max: Duration::ZERO, ..engine_options(&file, None, 64) };
+    options.vision.as_mut().expect("a tower").on_device = device.is_some();
+    options.device = device;
     let mut engine = Engine::open(&text, &options, &mut |_, _| {}).expect("a model");
     let reader = Arc::clone(engine.rules().images.as_ref().expect("it sees"));
     let image = reader.resize(&picture("qwen3vl.0.png").expect("an image")).expect("it is usable");

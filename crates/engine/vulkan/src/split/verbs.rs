@@ -184,7 +184,8 @@ impl Backend for Split {
         self.caches[index] = Some(self.loading);
     }
     fn supports(&self, part: Part) -> bool {
-        self.devices[0].supports(part)
+        // Streams lie beside each other on all devices, and whole texts take room for activations on each.
+        !matches!(part, Part::Streams | Part::Encoder) && self.devices[0].supports(part)
     }
     fn embedding(&mut self, m: &Matrix) -> Result<backend::Embedding, Error> {
         self.devices[0].embedding(m)
@@ -274,10 +275,17 @@ impl Backend for Split {
         self.devices[last].picks(row, out)
     }
 
-    fn embed(&mut self, table: &backend::Embedding, tokens: &[u32], scale: f32, out: &mut Buf) {
+    fn embed(
+        &mut self,
+        batch: &Batch,
+        table: &backend::Embedding,
+        row: TableRow,
+        scale: f32,
+        out: &mut Buf,
+    ) {
         self.bring(0, &[]);
-        self.devices[0].embed(table, tokens, scale, &mut out.on[0]);
-        self.wrote(0, &out.state, tokens.len() * table.table.cols);
+        self.devices[0].embed(batch, table, row, scale, &mut out.on[0]);
+        self.wrote(0, &out.state, batch.len() * table.table.cols);
     }
 
     fn place(&mut self, to: &[u32], width: usize, x: &Buf, place: [usize; 2], out: Out<Self>) {

@@ -3,16 +3,29 @@
 use std::sync::Arc;
 
 use octet_compute::Error;
-use octet_compute::backend::{Act, Gate, Times};
+use octet_compute::backend::{Act, Gate, LEVEL_MIN, Times};
 
 use crate::backend::{Buf, Vulkan};
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
-use crate::verbs::{Target, unsupported};
+use crate::verbs::Target;
 
-/// Elements of a workgroup of `map.comp`, and workgroups of a row of the grid: every device has 65,535.
+/// Elements of a workgroup of `map.comp`, and workgroups of a row of a grid: every device has 65,535.
 const GROUP: usize = 256;
 const ROW: usize = 1 << 15;
+
+/// A grid of this many workgroups, or some more.
+fn in_rows(groups: usize) -> [u32; 3] {
+    [groups.min(ROW) as u32, groups.div_ceil(ROW) as u32, 1]
+}
+
+/// Rows at equal distances, as many as there are from the start on, which are one dispatch: the first one, the distance and the number.
+fn run(rows: &[u32]) -> Option<(usize, usize, usize)> {
+    let first = *rows.first()?;
+    let step = rows.get(1).and_then(|next| next.checked_sub(first)).unwrap_or(0);
+    let more = rows.windows(2).take_while(|w| step > 0 && w[1].checked_sub(w[0]) == Some(step)).count();
+    Some((first as usize, step as usize, 1 + more))
+}
 
 /// The number of an activation in `act.glsl`, and the bits of its two parameters.
 pub(crate) fn act_of(act: Act) -> (u32, [u32; 2]) {
@@ -79,8 +92,7 @@ impl Vulkan {
             [len, width.max(1), x_rows[0], x_rows[1], y_rows[0], y_rows[1]].map(|n| n as u32);
         let [alpha, limit] = numbers;
         let push = [len, width, x_at, x_stride, y_at, y_stride, scale.to_bits(), alpha, limit];
-        let groups = (len as usize).div_ceil(GROUP);
-        let groups = [groups.min(ROW) as u32, groups.div_ceil(ROW) as u32, 1];
+        let groups = in_rows((len as usize).div_ceil(GROUP));
         self.recorder.dispatch(Kernel::Map, [mode, 0, 0, act], &[y, x], &push, groups)
     }
 
@@ -110,11 +122,10 @@ impl Vulkan {
         self.prepared = None;
         self.recorder.barrier()?;
         let mut first = 0;
-        // Rows that follow each other, which are most, are one dispatch.
-        for run in to.chunk_by(|a, b| *b == a + 1) {
-            let y = (&out.buf.buffer, [run[0] as usize * width, width]);
-            self.map(map, [run.len() * width, width], y, (&x.buffer, [first * stride + at, stride]))?;
-            first += run.len();
+        while let Some((row, step, rows)) = run(&to[first..]) {
+            let y = (&out.buf.buffer, [row * width, step * width]);
+            self.map(map, [rows * width, width], y, (&x.buffer, [first * stride + at, stride]))?;
+            first += rows;
         }
         Ok(())
     }
@@ -133,11 +144,34 @@ impl Vulkan {
             Times::Gated(gate) => Map::Gated(gate),
             Times::GatedByOne(gate) => Map::GatedByOne(gate),
             Times::Activated(act) => Map::Activated(act),
-            Times::ActivatedAbove { .. } | Times::Levelled => return Err(unsupported()),
+            Times::ActivatedAbove { deviations, act } => {
+                return self.map_rows([n, width], (0, deviations, act), x, y, place);
+            }
+            Times::Levelled => {
+                return self.map_rows([n, width], (1, LEVEL_MIN, Act::Silu), x, y, place);
+            }
         };
         self.prepared = None;
         self.recorder.barrier()?;
         self.map(map, [n * width, width], (&x.buffer, [0, width]), (&y.buffer, place))
+    }
+
+    /// Products that depend on whole rows: the mode of `rows.comp`, its number and the activation.
+    fn map_rows(
+        &mut self,
+        [n, width]: [usize; 2],
+        (mode, number, act): (u32, f32, Act),
+        x: &Buf,
+        y: &Buf,
+        [at, stride]: Rows,
+    ) -> Result<(), Error> {
+        let (act, [alpha, limit]) = act_of(act);
+        let [rows, width, at, stride] = [n, width, at, stride].map(|n| n as u32);
+        let push = [rows, width, at, stride, number.to_bits(), alpha, limit];
+        self.prepared = None;
+        self.recorder.barrier()?;
+        let buffers = [&x.buffer, &y.buffer];
+        self.recorder.dispatch(Kernel::Rows, [mode, 0, 0, act], &buffers, &push, in_rows(n))
     }
 
     pub(crate) fn clamp_elements(&mut self, len: usize, bounds: [f32; 2], x: &Buf) -> Result<(), Error> {

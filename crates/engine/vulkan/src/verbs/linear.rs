@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use octet_compute::Error;
-use octet_compute::backend::{Act, Glu, Head, Norm};
+use octet_compute::backend::{Act, Glu, Head, Norm, TableRow};
 use octet_compute::batch::Batch;
 
 use super::elements::act_of;
@@ -308,23 +308,21 @@ impl Vulkan {
 
     pub(crate) fn embed_rows(
         &mut self,
+        batch: &Batch,
         table: &Embedding,
-        tokens: &[u32],
+        row: TableRow,
         scale: f32,
         out: &Buf,
     ) -> Result<(), Error> {
-        self.recorder.traffic.add((tokens.len() * table.table.row_bytes()) as u64);
+        self.recorder.traffic.add((batch.len() * table.table.row_bytes()) as u64);
         if self.follows {
-            return self.embed_picked(table, tokens.len(), scale, out);
+            return self.embed_picked(table, batch.len(), scale, out);
         }
         self.before_host_write()?;
-        let (rows, values) = (self.block()?.rows.clone(), tokens.len() * table.table.cols);
-        let first = self.rows_used;
-        // One step embeds its tokens, and those of multi-token prediction, or those of the embeddings of each layer.
-        self.rows_used = if first == 0 { values } else { 0 };
-        let prologue = Prologue::Embed(table.table.clone(), first, scale);
-        let batch = Batch::of_tokens(tokens);
-        self.prepare(&prologue, &batch)?;
+        let (rows, values) = (self.block()?.rows.clone(), batch.len() * table.table.cols);
+        let first = self.take_rows(values, rows.bytes as usize / 4)?;
+        let prologue = Prologue::Embed(table.table.clone(), row, first, scale);
+        self.prepare(&prologue, batch)?;
         self.prologue.push(prologue);
         self.recorder.barrier()?;
         self.recorder.copy((&rows, 4 * first as u64), (&out.buffer, 0), 4 * values as u64)

@@ -6,6 +6,7 @@ mod gdn;
 mod linear;
 mod moe;
 mod recurrent;
+mod streams;
 
 use std::sync::Arc;
 
@@ -151,16 +152,24 @@ impl Scratch {
     }
 }
 
+/// What is done with several residual streams, by the numbers of `streams.comp`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Update {
+    /// See [`Backend::predict_streams`].
+    Predict,
+    /// See [`Backend::correct_streams`].
+    Correct,
+}
+
 /// Whether there are kernels for a part. A new one is decided here.
 pub(crate) fn is_supported(part: Part) -> bool {
     use Part::*;
     match part {
-        Encoder | Positions | Streams | SparseActivation => false,
-        Windows | SoftCaps | Sinks | HeadSizes | LatentAttention | AttentionScale | ValueNorm
-        | SharedKeys | NormAfterRotation | PositionScale | RopeByLayer | NoRotation | PrefixNorm
-        | LayerNorm | PostNorm | ParallelBranches | Scales | Activation | RouterScores | ExpertBias
-        | UngatedSharedExpert | OutputGate | PerLayerEmbedding | Mamba2 | ShortConvolution | Images
-        | ImagesTogether | Bounds | RowDecay => true,
+        Encoder | Positions | Streams | SparseActivation | Windows | SoftCaps | Sinks | HeadSizes
+        | LatentAttention | AttentionScale | ValueNorm | SharedKeys | NormAfterRotation | PositionScale
+        | RopeByLayer | NoRotation | PrefixNorm | LayerNorm | PostNorm | ParallelBranches | Scales
+        | Activation | RouterScores | ExpertBias | UngatedSharedExpert | OutputGate | PerLayerEmbedding
+        | Mamba2 | ShortConvolution | Images | ImagesTogether | Bounds | RowDecay => true,
     }
 }
 

@@ -51,7 +51,7 @@ pub fn model(name: &str) -> ModelSpec {
 }
 
 /// A graphics device.
-fn vulkan(index: usize) -> Device {
+pub fn vulkan(index: usize) -> Device {
     Device::new("vulkan", move || {
         Vulkan::new(&VulkanOptions { index, lazy_kernels: true, ..VulkanOptions::default() })
     })

@@ -7,7 +7,7 @@ use octet_engine::scheduler;
 use octet_serve::{BoxError, ModelSpec, Options};
 use serde_json::{Value, json};
 
-use crate::common::{Fixture, chat};
+use crate::common::{Fixture, chat, vulkan};
 
 #[allow(dead_code)]
 #[path = "../../../../engine/engine/tests/engine/common/encoders.rs"]
@@ -18,7 +18,8 @@ fn spec(name: &str) -> ModelSpec {
     let case = tiny::cases().into_iter().find(|c| c["name"] == name).expect("a case");
     let cpu =
         octet_compute::cpu::CpuOptions { threads: Some(1), pin: false, exact: true, ..Default::default() };
-    let engine = EngineOptions { cpu, max_seqs: 4, batch_tokens: 16, ..EngineOptions::default() };
+    let device = octet_testkit::models_on_vulkan().map(vulkan);
+    let engine = EngineOptions { cpu, device, max_seqs: 4, batch_tokens: 16, ..EngineOptions::default() };
     ModelSpec {
         options: scheduler::Options { engine, queue: 16 },
         ..ModelSpec::new(name, Arc::new(move || Ok::<_, BoxError>(tiny::open(&case))))
