@@ -275,7 +275,10 @@ impl DeviceFlags {
         self.check_split()?;
         if let DeviceName::Together(all) = self.device {
             if wanted.report.config.encoder().is_some() {
-                note!("note: {}: encoders run on one device only, now on the processor", wanted.report.origin);
+                note!(
+                    "note: {}: encoders run on one device only, now on the processor",
+                    wanted.report.origin
+                );
                 return Ok(None);
             }
             return self.place_together(all, wanted, among, machine, is_checked).map(Some);

@@ -1,8 +1,9 @@
 //! Sizes of what lies in a graphics device's memory, as its backend stores it.
 
 use octet_compute::backend::KvType;
-use octet_engine::models::derive;
 use octet_engine::models::plan::Plan;
+use octet_engine::models::{Limits, derive};
+use octet_engine::report::Report;
 use octet_engine::vision::Options;
 use octet_weights::GgmlType;
 
@@ -45,9 +46,19 @@ pub fn images(vision: &Options, exact: bool) -> Split {
     }
 }
 
+/// Bytes of a device for a step's activations, which take `own` bytes on the processor.
+pub fn step_bytes(report: &Report, limits: &Limits, own: u64) -> u64 {
+    match report.config.encoder() {
+        // They are kept twice, as f32 and quantised to bytes.
+        None => 2 * own,
+        // There are far more of them, so they are counted more exactly.
+        Some(_) => own.saturating_add(encoder_bytes(&report.config.plan, limits.batch_tokens)),
+    }
+}
+
 /// What an encoder's steps of so many tokens take on a device besides what they take on the processor: the inputs of projections as f32 and in bytes,
 /// and what feed-forward blocks write.
-pub fn encoder_bytes(plan: &Plan, tokens: usize) -> u64 {
+fn encoder_bytes(plan: &Plan, tokens: usize) -> u64 {
     let (step, widths) = (derive::step_shape(plan, 1, 1), derive::widths(plan));
     let pooled = plan.pool.iter().flat_map(|pool| &pool.layers).map(|layer| layer.matrix.shape[1]);
     let cols = [plan.hidden, widths.out, step.intermediate, step.expert_intermediate];
@@ -95,7 +106,6 @@ mod tests {
     use octet_compute::Batch;
     use octet_engine::engine;
     use octet_engine::models;
-    use octet_engine::report::Report;
     use octet_vulkan::{MemoryLimit, Vulkan, VulkanOptions};
     use octet_weights::gguf::{self, Writer};
     use octet_weights::{Metadata, Model, TensorInfo, Value};

@@ -11,7 +11,7 @@ use octet_engine::vision;
 
 pub use crate::device_bytes::Split;
 use crate::device_bytes::{
-    FIXED_BYTES, STAGING_BYTES, encoder_bytes, images, kv_row_bytes, reads_table, weight_bytes,
+    FIXED_BYTES, STAGING_BYTES, images, kv_row_bytes, reads_table, step_bytes, weight_bytes,
 };
 use crate::units::size;
 
@@ -26,12 +26,7 @@ pub fn bill(report: &Report, limits: &Limits, exact: bool) -> Memory {
         |group| matches!(group, Group::Other | Group::Mtp | Group::Embedding | Group::LayerEmbedding);
     let groups = report.groups.iter().filter(|g| !is_elsewhere(g.group));
     let weights = groups.map(|g| group_bytes(g, exact)).fold(0, u64::saturating_add);
-    let activations = match report.config.encoder() {
-        // Steps keep their activations twice, as f32 and quantised to bytes.
-        None => 2 * cpu.activations,
-        // There are far more of them, so they are counted more exactly.
-        Some(_) => cpu.activations.saturating_add(encoder_bytes(&report.config.plan, limits.batch_tokens)),
-    };
+    let activations = step_bytes(report, limits, cpu.activations);
     Memory {
         weights,
         kv: kv_bytes(report, limits).fold(0, u64::saturating_add),

@@ -434,7 +434,8 @@ impl Bill {
         let ahead = if report.config.encoder().is_some() { 0 } else { table_copy(report) };
         let placed_vision = placed.as_ref().ok().and_then(|p| p.options.vision.as_ref());
         let images = placed_vision.or(vision).map(|vision| images(vision, false));
-        Ok(Self { device, what, memory, images, free, ahead, placed: Some(placed), parts: Vec::new(), command })
+        let (placed, parts) = (Some(placed), Vec::new());
+        Ok(Self { device, what, memory, images, free, ahead, placed, parts, command })
     }
 
     /// That of several devices which run the model together.
@@ -468,7 +469,8 @@ impl Bill {
             .as_ref()
             .map(|v| images(&vision::Options { on_device: false, ..v.clone() }, false));
         let (device, what, free) = (DeviceName::Together(all), names.join(" + "), rooms.into_iter().sum());
-        Ok(Self { device, what, memory, images, free, ahead: 0, placed: Some(placed), parts, command: command(report) })
+        let (ahead, placed, command) = (0, Some(placed), command(report));
+        Ok(Self { device, what, memory, images, free, ahead, placed, parts, command })
     }
 
     /// Bytes of the device itself.

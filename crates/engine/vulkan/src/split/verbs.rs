@@ -275,14 +275,7 @@ impl Backend for Split {
         self.devices[last].picks(row, out)
     }
 
-    fn embed(
-        &mut self,
-        batch: &Batch,
-        table: &backend::Embedding,
-        row: TableRow,
-        scale: f32,
-        out: &mut Buf,
-    ) {
+    fn embed(&mut self, batch: &Batch, table: &backend::Embedding, row: TableRow, scale: f32, out: &mut Buf) {
         self.bring(0, &[]);
         self.devices[0].embed(batch, table, row, scale, &mut out.on[0]);
         self.wrote(0, &out.state, batch.len() * table.table.cols);
