@@ -1,20 +1,19 @@
 #!/usr/bin/env python3
 """Counts the bytes that a decode step of Qwen3.6-35B-A3B at Q4_K_M can have in flight on a graphics card, for each stage, and prints a table.
 
-    benches/occupancy.py                 132 multiprocessors (H100) and 82 (RTX 3090)
-    benches/occupancy.py --processors 170
+    benches/occupancy.py
 
 A card reaches its bandwidth only with enough reads under way: by Little's law 3 TB/s at 0.6 us are 1.8 MB, 14 KiB for each of 132
-multiprocessors. This counts what kernels allow, it measures nothing: invocations that are resident (2048 a multiprocessor at most) times
+multiprocessors. This counts what kernels allow, it measures nothing: invocations that are resident times
 the bytes that each reads before it has to wait for them. Sizes of workgroups, and how many blocks an invocation reads at a time, come
 from the shaders; the grids are those of `crates/engine/vulkan/src/verbs`.
 """
-import argparse
 import pathlib
 import re
 
 SHADERS = pathlib.Path(__file__).resolve().parent.parent / "crates/engine/vulkan/shaders"
-RESIDENT = 2048
+# Multiprocessors, and threads that one holds at most. What registers and shared memory leave is not counted.
+CARDS = {"H100": (132, 2048), "RTX 3090": (82, 1536)}
 HIDDEN, VOCAB, EXPERTS, TOP_K, INNER = 2048, 248320, 256, 8, 512
 # Bytes of a block of 32 weights, with its scales.
 BYTES = {"Q4_K": 18, "Q5_K": 22, "Q6_K": 26.5, "F32": 4}
@@ -78,16 +77,13 @@ STAGES = [
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processors", type=int, nargs="+", default=[132, 82], help="multiprocessors of a card")
-    args = parser.parse_args()
-    columns = [f"KiB in flight, {n}" for n in args.processors]
+    columns = [f"KiB in flight, {card}" for card in CARDS]
     print("| stage | MB | " + " | ".join(columns) + " |\n|---|---:" + "|---:" * len(columns) + "|")
     for name, kernels in STAGES:
         row = []
-        for processors in args.processors:
+        for processors, resident in CARDS.values():
             wanted = sum(invocations for invocations, _, _ in kernels)
-            fit = min(1.0, RESIDENT * processors / wanted)
+            fit = min(1.0, resident * processors / wanted)
             row.append(f"{sum(i * each for i, each, _ in kernels) * fit / processors / 1024:.1f}")
         print(f"| {name} | {sum(total for _, _, total in kernels) / 1e6:.1f} | " + " | ".join(row) + " |")
 

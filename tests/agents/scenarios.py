@@ -120,6 +120,9 @@ def screens(p):
     check(DONE["screens"] in said, f"it said: {said}")
     said = p.ask("Please do TASK-AGAIN.", resume=True)
     check("AGAIN-DONE" in said, f"it said: {said}")
+    prompts = [p.place.server.prompt(e) for e in p.place.server.entries() if e["task"] == "TASK-AGAIN"]
+    seen = max((prompt.count(SEEN) for prompt in prompts), default=0)
+    check(seen >= SCREENS, f"{seen} screenshots are in the last prompt")
     encoded = p.place.server.encoded_images()
     check(encoded == [SCREENS], f"{encoded} images were encoded")
 

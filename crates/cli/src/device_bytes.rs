@@ -10,7 +10,7 @@ use octet_weights::GgmlType;
 /// Host memory for a device: two staging buffers of 16 MiB, and the batches of two steps.
 pub const STAGING_BYTES: u64 = 48 << 20;
 /// Device memory besides weights, caches and activations: partial sums of attention, and the unused end of the last block of small buffers.
-pub const FIXED_BYTES: u64 = 64 << 20;
+pub const FIXED_BYTES: u64 = 96 << 20;
 
 /// Estimated memory of a model on a graphics device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

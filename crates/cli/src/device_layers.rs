@@ -1,5 +1,4 @@
-//! Divides a model's layers among several graphics devices: by their free memory, or by `--tensor-split`. Called before a model is loaded onto
-//! them, and by `octet show`.
+//! Divides a model's layers among several graphics devices: by their free memory, or by `--tensor-split`.
 
 use octet_engine::engine::Options;
 use octet_engine::models::Limits;
@@ -144,6 +143,11 @@ pub fn place(
     machine: Option<u64>,
     proportions: &[f64],
 ) -> anyhow::Result<Result<Placed, Placed>> {
+    let (of, config) = (&wanted.report.origin, &wanted.report.config);
+    anyhow::ensure!(
+        config.encoder().is_none() && config.plan.streams.is_none(),
+        "{of}: encoders, and models with several residual streams (Gemma 3n), run on one device only: name one with --device"
+    );
     wanted.report.check_kv(wanted.options.kv)?;
     let vision = wanted.options.vision.clone().map(|v| vision::Options { on_device: false, ..v });
     let options = Options { vision, ..wanted.options.clone() };
@@ -265,7 +269,9 @@ mod tests {
             let parts = Parts::of(&report, &limits, false);
             let counts = parts.divide(&[None, None], &[]).unwrap();
             let bytes: u64 = parts.bytes(&counts).iter().sum();
-            assert_eq!(bytes, one.total() + one.activations, "{name}");
+            // Each layer's values of a type are rounded up by themselves.
+            let more = bytes - (one.total() + one.activations);
+            assert!(more <= 2048 * parts.layers.len() as u64, "{name}: {more}");
             assert!(parts.last > 0 && parts.layers.iter().all(|n| *n > 0));
         }
     }

@@ -45,8 +45,8 @@ class Program:
 
     def has(self, feature):
         """Whether a feature can be tried."""
-        if feature == "screens":
-            return self.has("image") and bool(self.image_expect)
+        if feature == "screens" and not (self.has("image") and self.image_expect):
+            return False
         return feature not in self.without and (feature not in ("agent", "image") or getattr(self, feature) is not None)
 
     def script(self):

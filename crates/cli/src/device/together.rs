@@ -113,12 +113,23 @@ impl Together {
         if let Some(((name, bytes), room)) = short.filter(|_| is_checked) {
             let (bytes, room) = (size(*bytes), size(room));
             anyhow::bail!(
-                "{} does not fit: it needs {bytes} of the memory of {name}, and {room} are free",
+                "{} does not fit: it needs {bytes} of the memory of {name}, and {room} are free; take a smaller quantisation, or \
+                 --no-memory-check to try anyway",
                 report.origin
             );
         }
-        let shares = counts.iter().map(|layers| (gpu_memory.map(limit), *layers)).collect();
+        let shares = self.limits(gpu_memory).into_iter().zip(counts).collect();
         Ok(several(*self, shares, exact))
+    }
+
+    /// The limit of each opening: those of one device share it.
+    fn limits(&self, gpu_memory: Option<u64>) -> Vec<Option<Limit>> {
+        let numbers = self.numbers();
+        let of = |number: &usize| {
+            let times = numbers.iter().filter(|other| *other == number).count() as u64;
+            gpu_memory.map(|bytes| limit(bytes / times))
+        };
+        numbers.iter().map(of).collect()
     }
 }
 
@@ -135,7 +146,7 @@ impl std::fmt::Display for Together {
 fn rooms(cards: &[Card], gpu_memory: Option<u64>) -> Vec<Option<u64>> {
     let of = |card: &Card| {
         let times = cards.iter().filter(|other| other.index == card.index).count() as u64;
-        least(card.free.map(|bytes| bytes / times), gpu_memory)
+        least(card.free.map(|bytes| bytes / times), gpu_memory.map(|bytes| bytes / times))
     };
     cards.iter().map(of).collect()
 }
@@ -149,10 +160,15 @@ fn beside(rooms: &mut [Option<u64>], bytes: u64) {
     }
 }
 
+/// The largest proportion: sums of larger ones could be infinite.
+const PROPORTION_MAX: f64 = 1e6;
+
 /// A proportion of `--tensor-split`.
 pub fn proportion(text: &str) -> Result<f64, String> {
-    let number = text.parse::<f64>().ok().filter(|n| n.is_finite() && *n > 0.0);
-    number.ok_or_else(|| "expected a number above 0, like 3 or 0.75: each device has layers".into())
+    let number = text.parse::<f64>().ok().filter(|n| *n > 0.0 && *n <= PROPORTION_MAX);
+    number.ok_or_else(|| {
+        "expected a number above 0 and up to a million, like 3 or 0.75: each device has layers".into()
+    })
 }
 
 impl DeviceFlags {
@@ -196,7 +212,14 @@ impl DeviceFlags {
             Ok(whole) => self.share_of(whole, among, &rooms, &place)?,
             Err(_) if !is_checked => {
                 let unlimited = vec![None; rooms.len()];
-                let placed = device_layers::place(wanted, &unlimited, None, &self.tensor_split)?;
+                // Divided by what is free, as far as that is known.
+                let free: Option<Vec<f64>> = rooms.iter().map(|room| room.map(|n| n.max(1) as f64)).collect();
+                let by = if self.tensor_split.is_empty() {
+                    free.unwrap_or_default()
+                } else {
+                    self.tensor_split.clone()
+                };
+                let placed = device_layers::place(wanted, &unlimited, None, &by)?;
                 placed.map_err(|_| anyhow::anyhow!("a model without a memory limit always fits"))?
             }
             Err(least) => anyhow::bail!(
@@ -209,7 +232,7 @@ impl DeviceFlags {
         };
         let mut placement = placed.placement.clone();
         placement.layers = lines(&names, &placed, &rooms);
-        let limits = self.limits.get_or_init(|| (0..all.count).map(|_| self.gpu_memory.map(limit)).collect());
+        let limits = self.limits.get_or_init(|| all.limits(self.gpu_memory));
         let shares = limits.iter().cloned().zip(placed.counts).collect();
         placement.options.device = Some(several(all, shares, wanted.options.cpu.exact));
         Ok(placement)
@@ -273,7 +296,7 @@ mod tests {
     #[test]
     fn proportions_are_above_zero() {
         assert_eq!((proportion("3"), proportion("0.75")), (Ok(3.0), Ok(0.75)));
-        for wrong in ["0", "-1", "", "x", "nan", "inf", "0.0"] {
+        for wrong in ["0", "-1", "", "x", "nan", "inf", "0.0", "1e308"] {
             assert!(proportion(wrong).is_err(), "{wrong}");
         }
     }
@@ -283,7 +306,7 @@ mod tests {
         let cards = [(0, 100), (1, 70), (0, 100)];
         let cards = cards.map(|(index, free)| Card { index, free: Some(free), ..Card::default() });
         assert_eq!(rooms(&cards, None), [Some(50), Some(70), Some(50)]);
-        assert_eq!(rooms(&cards, Some(60)), [Some(50), Some(60), Some(50)]);
+        assert_eq!(rooms(&cards, Some(60)), [Some(30), Some(60), Some(30)]);
         let mut left = rooms(&cards[..2], None);
         beside(&mut left, 17);
         assert_eq!(left, [Some(90), Some(63)]);

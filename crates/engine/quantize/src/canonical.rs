@@ -268,9 +268,12 @@ fn order_qkv(architecture: &str, metadata: &mut Metadata, outs: &mut Vec<Out>) {
     let (heads, kv) = (number("attention.head_count"), number("attention.head_count_kv"));
     let (dim, value) = (number("attention.key_length"), number("attention.value_length"));
     if kv == 0 || !heads.is_multiple_of(kv) || dim == 0 || value == 0 {
-        return; // the key stays, and says it
+        return;
     }
-    let (queries, all) = (heads / kv * dim, heads * dim + kv * (dim + value));
+    let rows = |n: usize, each: usize| n.checked_mul(each);
+    let all = rows(heads, dim).and_then(|q| q.checked_add(rows(kv, dim.checked_add(value)?)?));
+    let Some(all) = all else { return };
+    let queries = heads / kv * dim;
     let is_fused = |o: &Out| place(&o.info.name).is_some_and(|(_, stem)| stem.starts_with("attn_qkv."));
     if outs.iter().any(|o| is_fused(o) && !(o.rows() == all && o.is_unchanged())) {
         return;

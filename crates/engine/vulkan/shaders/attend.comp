@@ -1,8 +1,8 @@
 #version 450
 // Softmax attention of one query head over one chunk of 256 positions, page after page: maximum, sum of weights, and weighted values. Four
 // invocations share a position's score, each with a quarter of the head, and four a value, each with a quarter of a page's positions: so that enough
-// reads are under way. The last workgroup of a head adds its chunks up in ascending order, divides by the sum of weights, and applies the output gate. Decode and prefill run
-// this same kernel.
+// reads are under way. The last workgroup of a head adds its chunks up in ascending order, divides by the sum of weights, and applies the output gate.
+// Decode and prefill run this same kernel.
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
 #include "kv.glsl"
@@ -151,7 +151,7 @@ void main() {
         if (quarter == 0u) { weight[own] = counts ? exp(score - next) : 0.0; }
         barrier();
         float shrink = most > -3.0e38 ? exp(most - next) : 0.0;
-        // Each invocation adds them itself: a tree takes more barriers than that takes time.
+        // Each invocation adds them itself, as a tree takes six barriers.
         precise float total = sum * shrink;
         for (uint j = 0u; j < 64u; j++) { total = total + weight[j]; }
         sum = total;

@@ -13,7 +13,7 @@ layout(binding = 12, std430) readonly buffer Slots { uint slots[]; };  // slot o
 #endif
 
 // A stripe of a row is shared by all invocations of a workgroup that are left over, so that enough reads are under way: each computes the terms of every
-// so-many-th block (or column, of float types), and the first adds them in the stripe's order. So the bits are those of one invocation a stripe, as
+// `split`-th block (or column, of float types), and the first adds them in the stripe's order. So the bits are those of one invocation a stripe, as
 // software devices have it. Those of one token compute several terms before they are added.
 #ifndef ROWS
 #define ROWS 8u
@@ -36,7 +36,7 @@ uint target_of(uint id) { return EXPERTS != 0u ? pairs[id] : id; }
 #endif
 float acc[TOKENS];
 
-// Of a stripe that nobody shares, terms are added at once.
+// If `split` is 1, terms are added at once.
 void add_term(uint t, uint at, uint split, float term) {
     if (split > 1u) {
         terms[t * TERMS + at] = term;

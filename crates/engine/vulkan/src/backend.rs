@@ -41,7 +41,8 @@ pub struct VulkanOptions {
     /// Keep the experts in the host's memory, and this many of each layer, the most recently used ones, in the device's memory. Default: all
     /// experts are in the device's memory.
     pub expert_slots: Option<usize>,
-    /// Several invocations share a stripe of a row, so that more reads are under way; changes no bit. Default: but on software devices.
+    /// Several invocations share a stripe of a row (the columns that one lane sums), so that more reads are under way; changes no bit. Default: on,
+    /// except on software devices.
     pub shared_stripes: Option<bool>,
     /// Compile each kernel at its first use instead of with the model. For tests, whose models need few kernels.
     pub lazy_kernels: bool,

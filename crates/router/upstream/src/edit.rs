@@ -13,17 +13,31 @@ pub(crate) const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 pub(crate) const THINKING: [&str; 5] =
     ["reasoning_effort", "reasoning", "enable_thinking", "thinking", KWARGS];
 
-/// Whether a client's field says whether the model thinks.
-pub(crate) fn says_thinking(field: &str, value: &Value) -> bool {
-    let is_effort = |v: &Value| v.as_str().is_some_and(|effort| effort != "default");
+/// Whether the model shall think, if a client's field says so.
+pub(crate) fn wants_thinking(field: &str, value: &Value) -> Option<bool> {
+    let by_effort =
+        |v: &Value| v.as_str().filter(|effort| *effort != "default").map(|effort| effort != "none");
     match field {
-        "reasoning_effort" => is_effort(value),
+        "reasoning_effort" => by_effort(value),
         "reasoning" => {
-            value.get("effort").is_some_and(is_effort) || value.get("enabled").is_some_and(Value::is_boolean)
+            let effort = value.get("effort").and_then(by_effort);
+            let enabled = effort.or_else(|| value.get("enabled").and_then(Value::as_bool));
+            enabled.or_else(|| value.get("max_tokens").and_then(Value::as_u64).map(|n| n > 0))
         }
-        KWARGS => SWITCHES.iter().any(|switch| value.get(switch).is_some()),
-        "enable_thinking" | "thinking" => !value.is_null(),
-        _ => false,
+        KWARGS => SWITCHES.iter().find_map(|switch| value.get(switch).and_then(Value::as_bool)),
+        "enable_thinking" => value.as_bool(),
+        "thinking" => value.as_bool().or_else(|| value.get("type")?.as_str().map(|kind| kind != "disabled")),
+        _ => None,
+    }
+}
+
+/// A deployment's switches as the client wants them; those that it does not have are not added.
+pub(crate) fn set_switches(kwargs: &mut Map<String, Value>, wanted: Option<bool>) {
+    let Some(wanted) = wanted else { return };
+    for switch in SWITCHES {
+        if let Some(value) = kwargs.get_mut(switch) {
+            *value = wanted.into();
+        }
     }
 }
 
@@ -52,8 +66,7 @@ pub(crate) fn apply(changes: &Changes, defaults: &Map<String, Value>, json: &mut
             put(json, to, value);
         }
     }
-    let has_said =
-        THINKING.iter().any(|field| json.get(*field).is_some_and(|value| says_thinking(field, value)));
+    let wanted = THINKING.iter().find_map(|field| wants_thinking(field, json.get(*field)?));
     for (name, value) in &edits.set {
         put(json, name, value.clone());
     }
@@ -61,9 +74,7 @@ pub(crate) fn apply(changes: &Changes, defaults: &Map<String, Value>, json: &mut
         json.entry(name.as_str()).or_insert_with(|| value.clone());
     }
     let mut kwargs = changes.chat_template_kwargs.clone();
-    if has_said {
-        kwargs.retain(|name, _| !SWITCHES.contains(&name.as_str()));
-    }
+    set_switches(&mut kwargs, wanted);
     if !kwargs.is_empty() && !edits.set.contains_key(KWARGS) {
         if let Some(Value::Object(client)) = json.get_mut(KWARGS) {
             merge(&mut kwargs, client);
@@ -214,18 +225,21 @@ mod tests {
             apply(&changes, &Map::new(), &mut body);
             body[KWARGS].clone()
         };
-        for said in [
-            json!({"reasoning_effort": "none"}),
-            json!({"reasoning_effort": "high"}),
-            json!({"reasoning": {"effort": "none"}}),
-            json!({"reasoning": {"enabled": false}}),
-            json!({"enable_thinking": false}),
-            json!({"thinking": {"type": "disabled"}}),
+        for (said, thinks) in [
+            (json!({"reasoning_effort": "none"}), false),
+            (json!({"reasoning_effort": "high"}), true),
+            (json!({"reasoning": {"effort": "none"}}), false),
+            (json!({"reasoning": {"enabled": false}}), false),
+            (json!({"reasoning": {"max_tokens": 4000}}), true),
+            (json!({"enable_thinking": false}), false),
+            (json!({"thinking": {"type": "disabled"}}), false),
+            (json!({"thinking": {"type": "enabled"}}), true),
         ] {
-            assert_eq!(changed(said.clone()), json!({"k": 1}), "{said}");
+            let switches = json!({"k": 1, "enable_thinking": thinks, "thinking": thinks});
+            assert_eq!(changed(said.clone()), switches, "{said}");
         }
         let own = json!({"chat_template_kwargs": {"thinking": false}});
-        assert_eq!(changed(own), json!({"k": 1, "thinking": false}));
+        assert_eq!(changed(own), json!({"k": 1, "enable_thinking": false, "thinking": false}));
         for nothing in
             [json!({}), json!({"reasoning_effort": "default"}), json!({"reasoning": {"exclude": true}})]
         {

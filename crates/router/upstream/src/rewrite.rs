@@ -82,7 +82,7 @@ impl Rewrite<'_> {
         if let Some(model) = self.model {
             out.value("model", &model.into());
         }
-        let Copied { present, kwargs, mut rest, has_said } = self.copy_fields(fields, count, &mut out);
+        let Copied { present, kwargs, mut rest, wanted } = self.copy_fields(fields, count, &mut out);
         // The rest is small: it goes through the same code as any body.
         if count {
             rest.insert(OPTIONS.into(), counting(options));
@@ -93,7 +93,7 @@ impl Rewrite<'_> {
             && self.changes.extra_body.is_empty()
             && self.changes.chat_template_kwargs.is_empty();
         if !nothing {
-            self.apply_rest(&present, has_said, &mut rest);
+            self.apply_rest(&present, wanted.map(|(_, thinks)| thinks), &mut rest);
         }
         rest.iter().filter(|(name, _)| *name != "model").for_each(|(name, value)| out.value(name, value));
         out.json.push(b'}');
@@ -120,7 +120,10 @@ impl Rewrite<'_> {
             let raw = field.value.get();
             if !self.changes.chat_template_kwargs.is_empty() && edit::THINKING.contains(&name) {
                 let value = serde_json::from_str(raw).unwrap_or(Value::Null);
-                copied.has_said |= edit::says_thinking(name, &value);
+                let at = edit::THINKING.iter().position(|field| *field == name);
+                let wanted = at.zip(edit::wants_thinking(name, &value));
+                // The first of them, whatever their order here.
+                copied.wanted = [copied.wanted, wanted].into_iter().flatten().min_by_key(|(at, _)| *at);
             }
             if edits.set.contains_key(name) {
                 continue;
@@ -141,7 +144,7 @@ impl Rewrite<'_> {
     }
 
     /// Applies the configuration's values, and defaults for the fields that are not `present`.
-    fn apply_rest(&self, present: &[&str], has_said: bool, rest: &mut Map<String, Value>) {
+    fn apply_rest(&self, present: &[&str], wanted: Option<bool>, rest: &mut Map<String, Value>) {
         let mut changes = Changes {
             edits: octet_config::Edits { set: self.changes.edits.set.clone(), ..Default::default() },
             extra_body: self.changes.extra_body.clone(),
@@ -149,9 +152,7 @@ impl Rewrite<'_> {
             drop_params: false,
             modify_params: false,
         };
-        if has_said && !changes.edits.set.contains_key(KWARGS) {
-            changes.chat_template_kwargs.retain(|name, _| !edit::SWITCHES.contains(&name.as_str()));
-        }
+        edit::set_switches(&mut changes.chat_template_kwargs, wanted);
         let defaults = self.defaults.iter().filter(|(name, _)| !present.contains(&name.as_str()));
         let defaults: Map<String, Value> = defaults.map(|(n, v)| (n.clone(), v.clone())).collect();
         edit::apply(&changes, &defaults, rest);
@@ -165,8 +166,8 @@ struct Copied<'f> {
     present: Vec<&'f str>,
     /// The client's [`KWARGS`], to be merged with the configuration's.
     kwargs: Option<Value>,
-    /// The client says whether the model thinks.
-    has_said: bool,
+    /// Whether the model shall think, and which of [`edit::THINKING`] says so.
+    wanted: Option<(usize, bool)>,
     /// Fields that were not copied: objects to be merged with the configuration's.
     rest: Map<String, Value>,
 }

@@ -24,8 +24,8 @@ mod leftovers;
 mod minilm;
 mod models_document;
 mod moe_golden;
-#[cfg(target_os = "linux")]
 mod own_forms;
+#[cfg(target_os = "linux")]
 mod packed;
 mod picks;
 mod processors;

@@ -110,7 +110,10 @@ impl Split {
     fn record(&mut self, key: StepKey, batch: &Batch, body: impl FnOnce(&mut Self)) -> Result<(), Error> {
         let is_kept = key.is_short() && batch.given().0.is_empty();
         if let Err(e) = self.each(|_, be| be.begin_recording(batch)) {
-            self.devices.iter_mut().for_each(|be| be.in_step = false);
+            for be in &mut self.devices {
+                be.recorder.abandon();
+                be.in_step = false;
+            }
             return Err(e);
         }
         self.begin_exchange();

@@ -5,7 +5,7 @@ use octet_compute::backend::{Attention, KvType, PageGroup, RopePairing, Window};
 use octet_compute::batch::Batch;
 
 use super::unsupported;
-use crate::backend::{Buf, Cache, LayerStore, Prologue, Vulkan, chunks};
+use crate::backend::{Buf, CHUNK_TOKENS, Cache, LayerStore, Prologue, Vulkan, chunks};
 use crate::kernel::Kernel;
 
 /// The number of a type in `kv.glsl`.
@@ -182,7 +182,13 @@ impl Vulkan {
         let token_bytes = 4 * (a.heads * chunks * (a.v_dim + 2)) as u64;
         let at_once = (partial.bytes / token_bytes) as usize;
         if at_once == 0 {
-            return Err(Error(format!("a context of {chunks} chunks is too long for this device")));
+            // The number of chunks is a power of two.
+            let fit = (partial.bytes / (4 * (a.heads * (a.v_dim + 2)) as u64)).max(1);
+            let most = CHUNK_TOKENS << fit.ilog2();
+            return Err(Error(format!(
+                "attention of {} heads over more than {most} tokens is not supported on this device: give a smaller --ctx-size",
+                a.heads
+            )));
         }
         let (last, multiple) = match a.window {
             Window::All => (0, 0),

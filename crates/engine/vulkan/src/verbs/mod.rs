@@ -90,7 +90,7 @@ pub(crate) const ROUTER_TICKET: u32 = TAIL_TOKENS_MAX as u32;
 pub(crate) const HEAD_TICKETS: u32 = ROUTER_TICKET + 1;
 
 /// Bytes of [`Scratch::partial`]; long prompts are split to fit.
-const PARTIAL_BYTES: u64 = 32 << 20;
+const PARTIAL_BYTES: u64 = 64 << 20;
 
 impl Scratch {
     /// For steps of up to `step`, with inputs of up to `cols` columns, and `v_heads` heads of Gated DeltaNet. The tickets are not

@@ -57,8 +57,8 @@ fn products<B: Backend + Inspect>(mut be: B, matrices: &[Matrix], n: usize) -> V
 #[test]
 fn products_equal_the_oracle_in_every_batch() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
-    let device = || {
-        Vulkan::new(&VulkanOptions { index, shared_stripes: Some(true), ..VulkanOptions::default() })
+    let device = |shared| {
+        Vulkan::new(&VulkanOptions { index, shared_stripes: Some(shared), ..VulkanOptions::default() })
             .expect("it opens")
     };
     let all = || FLOATS.into_iter().chain(INTS);
@@ -66,15 +66,20 @@ fn products_equal_the_oracle_in_every_batch() {
     let scaled = all().filter(|ty| !matches!(ty, Q4_1 | Q5_1)).map(|ty| matrix(ty, true));
     let matrices: Vec<Matrix> = all().map(|ty| matrix(ty, false)).chain(scaled).collect();
     let want = products(Reference, &matrices, TOKENS);
-    let got = products(device(), &matrices, TOKENS);
-    let alone = products(device(), &matrices, 1);
-    for (((m, (want, _)), (got, bytes)), (alone, _)) in matrices.iter().zip(&want).zip(&got).zip(&alone) {
+    let got = products(device(true), &matrices, TOKENS);
+    let alone = products(device(true), &matrices, 1);
+    let by_one = products(device(false), &matrices, 1);
+    let alike = alone.iter().zip(&by_one);
+    for (((m, (want, _)), (got, bytes)), ((alone, _), (by_one, _))) in
+        matrices.iter().zip(&want).zip(&got).zip(alike)
+    {
         let size = want.iter().fold(0f32, |most, x| most.max(x.abs()));
         let worst = want.iter().zip(got).fold(0f32, |worst, (a, b)| worst.max((a - b).abs()));
         let bound = if FLOATS.contains(&m.ty) { 2e-6 } else { 0.02 };
         let scaled = m.scales.is_some();
         assert!(worst <= bound * size, "{}, factors {scaled}: off by {worst} of {size}", m.ty);
         assert!(alone[..] == got[..ROWS], "{}, factors {scaled}: a token alone has other bits", m.ty);
+        assert!(alone == by_one, "{}, factors {scaled}: other bits where stripes are not shared", m.ty);
         // As small as in the file, but for words that are not full. A plan counts as much.
         let (file, planned) = (m.data.len() as u64, device_bytes(m.ty, (ROWS * m.cols) as u64));
         assert!(100 * bytes <= 112 * file, "{}: {bytes} bytes of {file}", m.ty);

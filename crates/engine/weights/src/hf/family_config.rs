@@ -119,11 +119,18 @@ fn refuse(text: &Fields, family: &Family) -> Result<(), Error> {
             return Err(text.bad(field, "is true; only false is supported"));
         }
     }
-    if let Some([low, high]) = text.opt_array("time_step_limit")?
-        && (low.as_f64() != Some(0.0) || high.as_f64().is_some_and(|high| high < TIME_STEP_FREE))
-    {
-        let what = format!("is [{low}, {high}]; only [0, infinity] is supported");
-        return Err(text.bad("time_step_limit", what));
+    if let Some(limit) = text.opt_array("time_step_limit")? {
+        // Infinity is read as null, and newer transformers write an object in its place.
+        let is_free = |high: &serde_json::Value| {
+            high.is_null()
+                || high["__float__"] == "Infinity"
+                || high.as_f64().is_some_and(|n| n >= TIME_STEP_FREE)
+        };
+        if !matches!(limit, [low, high] if low.as_f64() == Some(0.0) && is_free(high)) {
+            let what =
+                format!("is {}; only [0, infinity] is supported", serde_json::Value::from(limit.to_vec()));
+            return Err(text.bad("time_step_limit", what));
+        }
     }
     if text.opt_bool("scale_attn_weights")? == Some(false) {
         return Err(text.bad("scale_attn_weights", "is false; only true is supported"));
@@ -425,6 +432,14 @@ pub(super) fn of_kind(
     let Some(list) = text.get(field).and_then(serde_json::Value::as_array) else {
         return text.opt_f64(field);
     };
+    if list.len() < kinds.len() || kinds.is_empty() {
+        let what = format!(
+            "has {} numbers; expected one, or one for each of {} layer_types",
+            list.len(),
+            kinds.len()
+        );
+        return Err(text.bad(field, what));
+    }
     let mut own = list.iter().zip(kinds).filter(|(_, k)| *k == kind).map(|(n, _)| n.as_f64());
     match own.next() {
         None => Ok(None),

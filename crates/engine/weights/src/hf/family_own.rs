@@ -19,6 +19,8 @@ pub(super) fn translate(text: &Fields, family: &Family, layers: usize, keys: &mu
         "falcon-h1" => falcon_h1(text, keys)?,
         "mimo2" => mimo2(text, kinds, keys)?,
         "bailingmoe" | "bailingmoe2" => bailing(text, family)?,
+        // Without it, it is not 1.
+        "hy_v3" => text.f64("router_scaling_factor").map(drop)?,
         "step35" => step35(text, kinds, keys)?,
         "internlm2" => grouped(keys),
         "deci" => deci(text, keys)?,
@@ -190,6 +192,11 @@ fn bailing(text: &Fields, family: &Family) -> Result<(), Error> {
         // Other defaults than the usual ones.
         ["n_group", "topk_group"].into_iter().try_for_each(|field| text.u32(field).map(drop))?;
         text.f64("routed_scaling_factor")?;
+    } else if text.opt_bool("norm_topk_prob")?.is_none() {
+        return Err(text.bad(
+            "norm_topk_prob",
+            "is missing; expected whether the weights of a token's experts add up to 1",
+        ));
     }
     Ok(())
 }
@@ -270,7 +277,21 @@ fn deci(text: &Fields, keys: &mut Keys) -> Result<(), Error> {
     for (i, block) in blocks.iter().enumerate() {
         let (attention, ffn) = (&block["attention"], &block["ffn"]);
         if [attention, ffn].into_iter().any(|part| part["replace_with_linear"] == Json::Bool(true)) {
-            return Err(bad(i, "has one matrix in place of a part, which is not supported,"));
+            return Err(bad(
+                i,
+                "has one matrix in place of a part (replace_with_linear), which is not supported,",
+            ));
+        }
+        for field in [
+            "window_length",
+            "num_sink_tokens",
+            "use_prefill_window_in_sink_attention",
+            "unshifted_sink",
+            "sparsify",
+        ] {
+            if ![Json::Null, Json::Bool(false)].contains(&attention[field]) {
+                return Err(bad(i, &format!("has {field}, which is not supported,")));
+            }
         }
         let group = match &attention["n_heads_in_group"] {
             Json::Null => None,
