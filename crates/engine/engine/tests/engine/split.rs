@@ -89,29 +89,27 @@ fn answers_in_batches_and_from_the_cache_are_those_of_one_device() {
     let logprobs = SamplerParams { logprobs: Some(2), ..SamplerParams::greedy() };
     // guesses of the block are computed on the last device, and states advanced by accepted ones on both
     let guesses = speculation::Options { mode: Mode::Mtp, always: true, ..speculation::Options::default() };
-    for speculation in [speculation::Options::off(), guesses] {
-        let options = engine::Options { snapshot_memory: Some(64 << 20), speculation, ..options() };
-        let [mut one, mut two] =
-            [&[][..], &[1, 3]].map(|layers| open(index, "qwen35moe", layers, options.clone()));
-        let requests = [
-            greedy(prompt(9, 1), 8),
-            Request { sampling: sampling.clone(), ..greedy(prompt(70, 2), 5) },
-            Request { sampling: logprobs.clone(), routes: true, ..greedy(prompt(20, 3), 4) },
-        ];
-        let want = answers(&mut one, &requests);
-        assert_eq!(answers(&mut two, &requests), want);
-        let mut cached = 0;
-        for (request, got) in requests.iter().zip(&want) {
-            let next = greedy([&request.prompt[..], &got.tokens, &prompt(9, 50)].concat(), 4);
-            let (want, got) = (answer(&mut one, next.clone()), answer(&mut two, next));
-            assert_eq!(got, want, "a conversation, and its cached tokens");
-            cached += got.1;
-        }
-        assert!(cached > 0);
-        let (one, two) = (one.stats(), two.stats());
-        assert_eq!((one.cache.taken, one.cache.snapshots), (two.cache.taken, two.cache.snapshots));
-        assert_eq!((one.picked_steps, two.steps_ahead), (two.picked_steps, 0));
+    let options = engine::Options { snapshot_memory: Some(64 << 20), speculation: guesses, ..options() };
+    let [mut one, mut two] =
+        [&[][..], &[1, 3]].map(|layers| open(index, "qwen35moe", layers, options.clone()));
+    let requests = [
+        greedy(prompt(9, 1), 8),
+        Request { sampling, ..greedy(prompt(70, 2), 5) },
+        Request { sampling: logprobs, routes: true, ..greedy(prompt(20, 3), 4) },
+    ];
+    let want = answers(&mut one, &requests);
+    assert_eq!(answers(&mut two, &requests), want);
+    let mut cached = 0;
+    for (request, got) in requests.iter().zip(&want) {
+        let next = greedy([&request.prompt[..], &got.tokens, &prompt(9, 50)].concat(), 4);
+        let (want, got) = (answer(&mut one, next.clone()), answer(&mut two, next));
+        assert_eq!(got, want, "a conversation, and its cached tokens");
+        cached += got.1;
     }
+    assert!(cached > 0);
+    let (one, two) = (one.stats(), two.stats());
+    assert_eq!((one.cache.taken, one.cache.snapshots), (two.cache.taken, two.cache.snapshots));
+    assert_eq!((one.picked_steps, two.steps_ahead), (two.picked_steps, 0));
 }
 
 fn on_disk(dir: &Path) -> engine::Options {
@@ -121,18 +119,16 @@ fn on_disk(dir: &Path) -> engine::Options {
 #[test]
 fn files_of_the_cache_are_those_of_one_device() {
     let Some(index) = octet_testkit::vulkan_device() else { return };
-    for [write, read] in [[&[][..], &[1, 3]], [&[2, 1, 1], &[]]] {
-        let dir = tempfile::tempdir().expect("a folder");
-        let first = greedy(prompt(90, 7), 10);
-        let mut e = open(index, "qwen35moe", write, on_disk(dir.path()));
-        let (tokens, _) = answer(&mut e, first.clone());
-        e.flush();
-        drop(e);
-        let next = greedy([&first.prompt[..], &tokens, &prompt(9, 1)].concat(), 6);
-        let mut e = open(index, "qwen35moe", read, on_disk(dir.path()));
-        let (got, cached) = answer(&mut e, next.clone());
-        assert!(cached >= 90, "{cached} tokens from {write:?} to {read:?}");
-        let cold = Request { cache: false, ..next };
-        assert_eq!(got, answer(&mut open(index, "qwen35moe", &[], options()), cold).0);
-    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let first = greedy(prompt(90, 7), 10);
+    let mut e = open(index, "qwen35moe", &[2, 1, 1], on_disk(dir.path()));
+    let (tokens, _) = answer(&mut e, first.clone());
+    e.flush();
+    drop(e);
+    let next = greedy([&first.prompt[..], &tokens, &prompt(9, 1)].concat(), 6);
+    let mut e = open(index, "qwen35moe", &[], on_disk(dir.path()));
+    let (got, cached) = answer(&mut e, next.clone());
+    assert!(cached >= 90, "{cached} tokens");
+    let cold = Request { cache: false, ..next };
+    assert_eq!(got, answer(&mut open(index, "qwen35moe", &[], options()), cold).0);
 }
