@@ -47,7 +47,7 @@ pub fn litellm(url: &str) -> Result<Vec<Foreign>, Error> {
 
 /// The columns of limits that all three tables have.
 const LIMITS: &str = "max_budget, spend, budget_duration, models, rpm_limit, tpm_limit, max_parallel_requests, \
-                      metadata::text AS about, extract(epoch FROM created_at)::bigint AS created";
+                      metadata::text AS about, floor(extract(epoch FROM created_at))::bigint AS created";
 
 fn read(place: &Place) -> Result<Vec<Foreign>, Error> {
     let mut client = connect(place)?;
@@ -59,7 +59,7 @@ fn read(place: &Place) -> Result<Vec<Foreign>, Error> {
         "SELECT user_id AS id, user_alias AS alias, user_email, user_role, {LIMITS} FROM \"LiteLLM_UserTable\" ORDER BY 1"
     ))?;
     let keys = query(format!(
-        "SELECT token AS id, key_alias AS alias, key_name, user_id, team_id, blocked, extract(epoch FROM expires)::bigint AS expires, \
+        "SELECT token AS id, key_alias AS alias, key_name, user_id, team_id, blocked, floor(extract(epoch FROM expires))::bigint AS expires, \
          {LIMITS} FROM \"LiteLLM_VerificationToken\" ORDER BY created_at, token"
     ))?;
     let mut out = Vec::new();
