@@ -51,7 +51,12 @@ fn difference(name: &str, path: &str, is_made: bool, on: On) -> Option<String> {
         Err(e) => return Some(e),
     };
     let vocab = run.model.config().vocab;
-    let tolerance = if WIDER.contains(&name) { 3e-4 } else { 1e-4 };
+    let tolerance = match on {
+        _ if WIDER.contains(&name) => 3e-4,
+        // Its scores have no factor, so they are large, and orders of summation show.
+        On::ExactVulkan(_) if name == "gemma4_dense" => 1.5e-4,
+        _ => 1e-4,
+    };
     let gguf = path.ends_with(".gguf");
     let last = INCOMPLETE.iter().find(|(n, _)| gguf && *n == name).map_or(usize::MAX, |(_, tokens)| *tokens);
     let mut compared = 0;
