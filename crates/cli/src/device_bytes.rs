@@ -56,7 +56,7 @@ pub fn step_bytes(report: &Report, limits: &Limits, own: u64) -> u64 {
     }
 }
 
-/// What an encoder's steps of so many tokens take on a device besides what they take on the processor: the inputs of projections as f32 and in bytes,
+/// What an encoder's steps of this many tokens take on a device besides what they take on the processor: the inputs of projections as f32 and in bytes,
 /// and what feed-forward blocks write.
 fn encoder_bytes(plan: &Plan, tokens: usize) -> u64 {
     let (step, widths) = (derive::step_shape(plan, 1, 1), derive::widths(plan));

@@ -47,7 +47,7 @@ impl Parts {
         }
     }
 
-    /// The memory of each device, if it has so many layers.
+    /// The memory of each device with this many layers.
     pub fn bytes(&self, counts: &[usize]) -> Vec<u64> {
         let mut next = 0;
         let of = |(i, count): (usize, &usize)| {
@@ -89,7 +89,7 @@ impl Parts {
         let share = |own: &[u64], i: usize| {
             self.load(own, i, devices) as f64 / rooms[i].map_or(u64::MAX, |room| room.max(1)) as f64
         };
-        // Of the first devices with so many layers: the largest share, and where the last device's layers begin.
+        // Of the first devices with this many layers: the largest share, and where the last device's layers begin.
         let mut best = vec![vec![(f64::INFINITY, 0); layers + 1]; devices];
         for i in 0..devices {
             for end in i + 1..=layers - (devices - 1 - i) {
