@@ -5,12 +5,15 @@ mod common;
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use common::families::{FAMILIES, source};
 use common::python::{LIBRARIES, python, run};
 use common::{Fixture, model};
 use octet_engine::engine::speculation::{Mode, Options as Speculation};
+use octet_engine::vision;
 use octet_serve::{ModelSpec, Options};
+use octet_testkit::shared;
 
 /// Runs a script for a library, in the environment of that name.
 async fn runs(
@@ -64,6 +67,32 @@ async fn guesses() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients.py");
     let asked =
         tokio::task::spawn_blocking(move || run(Command::new(python).arg(script).args(["guesses", &url])));
+    asked.await.expect("the clients are content");
+}
+
+/// Two images, and one of them again in a tool's result, to a model with a tower.
+#[tokio::test(flavor = "multi_thread")]
+async fn images() {
+    let files =
+        ["qwen35moe_vl.gguf", "qwen35moe_vl.mmproj.gguf"].map(|f| shared(&format!("zoo/vision/gguf/{f}")));
+    let pictures = ["64x64.png", "100x70.png"].map(|f| shared(&format!("zoo/vision/images/{f}")));
+    let ([Some(text), Some(tower)], [Some(one), Some(two)]) = (files, pictures) else { return };
+    let Some(template) = shared("templates/qwen3_6.jinja") else { return };
+    let python = tokio::task::spawn_blocking(|| python("libraries", LIBRARIES)).await.expect("pip ran");
+    let Some(python) = python else { return };
+    let tower = Arc::new(octet_weights::Model::open(&tower).expect("a projector"));
+    let mut spec = ModelSpec {
+        options: model("tiny").options,
+        chat_template: Some(std::fs::read_to_string(template).expect("a template")),
+        ..ModelSpec::new("tiny", Arc::new(move || Ok(octet_weights::Model::open(&text)?)))
+    };
+    spec.options.engine.vision = Some(vision::Options::new(tower));
+    let f = Fixture::with(Options::new(vec![spec])).await;
+    let url = f.url("");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gateway_images.py");
+    let asked = tokio::task::spawn_blocking(move || {
+        run(Command::new(python).arg(script).args([&url, "--seeing"]).args([&one, &two]).arg("tiny"));
+    });
     asked.await.expect("the clients are content");
 }
 
